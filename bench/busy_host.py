@@ -72,10 +72,10 @@ def dispatched(port: int, children: int) -> float:
     client, began = Client(port), time.perf_counter()
     before = ended(client)
     threads = [threading.Thread(target=work) for _ in range(CLIENTS)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     while ended(client) < before + children:
         time.sleep(0.02)
     return children / (time.perf_counter() - began)

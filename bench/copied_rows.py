@@ -24,7 +24,7 @@ def copy(
     indexes grow by `step` per copy. `order` names the columns that sort the rows of one `n`.
     """
     found = connection.execute(f"SELECT * FROM {table} WHERE {source}")
-    columns = [one[0] for one in found.description]
+    columns = [item[0] for item in found.description]
     rows = found.fetchall()
     assert rows, f"nothing in {table} to copy"
     values = []

@@ -74,9 +74,9 @@ class Run:
         async with open_stream(self.steward, path, index=seen.last + 1) as stream:
             while line := await stream.line():
                 found = json.loads(line).get("Events", ())
-                for one in found:
-                    seen.add(one["Index"], one["Topic"], one["Type"], one["Key"])
-                if any((one["Topic"], one["Key"]) == ("Job", END) for one in found):
+                for event in found:
+                    seen.add(event["Index"], event["Topic"], event["Type"], event["Key"])
+                if any((event["Topic"], event["Key"]) == ("Job", END) for event in found):
                     return True
                 if slow and not self.over.is_set():
                     await trio.sleep(PAUSE)
@@ -134,8 +134,8 @@ async def main(events: int, readers: int) -> int:
             run, seen = Run(steward), [Seen() for _ in range(readers)]
             run.up.set()
             async with trio.open_nursery() as nursery:
-                for one in seen:
-                    nursery.start_soon(partial(run.read, one, slow=one is seen[0]))
+                for item in seen:
+                    nursery.start_soon(partial(run.read, item, slow=item is seen[0]))
                 await run.write(events // 2)
                 run.up = trio.Event()
                 await steward.kill_and_restart()

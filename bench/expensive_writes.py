@@ -89,16 +89,16 @@ def _signed(size: int) -> Mapping[str, object]:
     return {"role": "many-1", "jwt": ".".join(texts)}
 
 
-_LOGINS = [({}, one) for one in (_LOGIN, _signed(100), _signed(4000), _signed(500_000))]
+_LOGINS = [({}, item) for item in (_LOGIN, _signed(100), _signed(4000), _signed(500_000))]
 
 # Queries and bodies by method and path. Other routes receive only hostile bodies.
 BODIES: Mapping[str, Sequence[tuple[Mapping[str, object], object]]] = {
-    "POST /v1/jobs": [({}, {"Job": one}) for one in _jobs(LARGE)],
-    "POST /v1/job/{job_id}": [({}, {"Job": one}) for one in (job(WIDE, count=MANY), job(BUSY))],
-    "POST /v1/validate/job": [({}, {"Job": one}) for one in _jobs(LARGE)],
+    "POST /v1/jobs": [({}, {"Job": job}) for job in _jobs(LARGE)],
+    "POST /v1/job/{job_id}": [({}, {"Job": item}) for item in (job(WIDE, count=MANY), job(BUSY))],
+    "POST /v1/validate/job": [({}, {"Job": job}) for job in _jobs(LARGE)],
     "POST /v1/job/{job_id}/plan": [
-        ({}, {"Job": one, "Diff": True})
-        for one in (*_jobs(LARGE), job(WIDE, MANY_GROUPS), job(BUSY))
+        ({}, {"Job": job, "Diff": True})
+        for job in (*_jobs(LARGE), job(WIDE, MANY_GROUPS), job(BUSY))
     ],
     "POST /v1/jobs/parse": [
         ({}, {"JobHCL": f'job "x" {{\n{_HCL}\n}}', "Canonicalize": True}),

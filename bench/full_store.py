@@ -91,7 +91,7 @@ def main() -> None:
         begun = time.perf_counter()
         fill(store_dir(full) / FILE_NAME, options.children, options.events)
         print(f"filled in {time.perf_counter() - begun:.0f} s", flush=True)
-        show([measure(one, options.only) for one in (empty, full)])
+        show([measure(item, options.only) for item in (empty, full)])
 
 
 # --- stores ---
@@ -157,7 +157,7 @@ def fill(file: Path, children: int, events: int) -> None:
         for table in ("store", "table_indexes"):
             connection.execute(INDEXES.format(table=table))
         connection.execute("COMMIT")
-        sizes = {one: count(connection, one) for one in ("allocations", "evaluations", "events")}
+        sizes = {item: count(connection, item) for item in ("allocations", "evaluations", "events")}
     print(", ".join(f"{number} {name}" for name, number in sizes.items()), flush=True)
 
 
@@ -198,7 +198,7 @@ def measure(data_dir: Path, only: str) -> dict[str, Any]:
 def show(found: list[dict[str, Any]]) -> None:
     print(f"\n| {'Figure':<38} | {'To reach':<20} | {'Empty':>8} | {'Full':>8} |")
     for path, (name, wanted) in FIGURES.items():
-        values = [figure(one, path.split()) for one in found]
+        values = [figure(item, path.split()) for item in found]
         if None not in values:
             print(f"| {name:<38} | {wanted:<20} | {values[0]:>8} | {values[1]:>8} |")
 

@@ -70,7 +70,7 @@ def main() -> None:
                 }
                 for _ in range(options.rounds)
             ]
-            found = {name: middle([one[name] for one in rounds]) for name in servers}
+            found = {name: middle([item[name] for item in rounds]) for name in servers}
             for name, figure in found.items():
                 print(
                     f"{clients} clients  {name:<5} {figure.per_s:>7.0f} per s  "

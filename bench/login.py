@@ -188,7 +188,7 @@ async def attack(url: str, jwt: str, number: int) -> Counter[int]:
     """Return the number of responses by status for this many forged tokens."""
     chance, statuses = random.Random(1), Counter[int]()
     left = [forge(jwt, chance) for _ in range(number)]
-    left = [one for one in left if one != jwt]
+    left = [item for item in left if item != jwt]
 
     async def one() -> None:
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:

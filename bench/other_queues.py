@@ -107,8 +107,8 @@ class TaskSpooler(Rival):
         self._ids += [self.run(*command).strip() for command in commands]
 
     def wait(self) -> None:
-        for one in self._ids[-2 * AT_ONCE :]:
-            self.run("-w", one)
+        for identifier in self._ids[-2 * AT_ONCE :]:
+            self.run("-w", identifier)
 
     def kill(self) -> None:
         os.kill(self._server, signal.SIGKILL)
@@ -157,10 +157,10 @@ class Pueue(Rival):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        for one in ("CONFIG", "DATA", "RUNTIME"):
-            place = directory / one.lower()
+        for item in ("CONFIG", "DATA", "RUNTIME"):
+            place = directory / item.lower()
             place.mkdir(mode=0o700, exist_ok=True)
-            self.env["XDG_RUNTIME_DIR" if one == "RUNTIME" else f"XDG_{one}_HOME"] = str(place)
+            self.env["XDG_RUNTIME_DIR" if item == "RUNTIME" else f"XDG_{item}_HOME"] = str(place)
 
     def start(self) -> None:
         words = [str(shutil.which("pueued"))]
@@ -235,7 +235,7 @@ class Steward(Rival):
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode()
         self._port = int(line.rpartition(":")[2].split()[0].strip("/,"))
-        _until(lambda: any(one["Status"] == "ready" for one in self._ask("GET", "/v1/nodes")))
+        _until(lambda: any(item["Status"] == "ready" for item in self._ask("GET", "/v1/nodes")))
 
     def submit(self, commands: Sequence[Command]) -> None:
         self._count = len(commands)
@@ -251,13 +251,13 @@ class Steward(Rival):
                 self._ask("POST", "/v1/job/rival/dispatch", _dispatch(number))
 
         threads = [threading.Thread(target=send) for _ in range(AT_ONCE)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def _register(self, commands: Sequence[Command]) -> None:
-        (command, *_) = {tuple(_template(one)) for one in commands}
+        (command, *_) = {tuple(_template(command)) for command in commands}
         task = {
             "Name": "main",
             "Driver": "raw_exec",
@@ -334,12 +334,12 @@ RIVALS: tuple[type[Rival], ...] = (TaskSpooler, Parallel, Pueue, HyperQueue, Ste
 def _processes(name: str, variable: str) -> set[int]:
     """Return the processes of a name that have a variable in their environment."""
     found = set()
-    for one in Path("/proc").iterdir():
+    for path in Path("/proc").iterdir():
         with suppress(OSError):
-            if not one.name.isdecimal() or (one / "comm").read_text().strip() != name:
+            if not path.name.isdecimal() or (path / "comm").read_text().strip() != name:
                 continue
-            if variable.encode() in (one / "environ").read_bytes():
-                found.add(int(one.name))
+            if variable.encode() in (path / "environ").read_bytes():
+                found.add(int(path.name))
     return found
 
 
@@ -391,8 +391,8 @@ def survival(kind: type[Rival], jobs: int) -> str:
             if len(lines()) != seen:
                 seen, since = len(lines()), time.monotonic()
             time.sleep(_POLL)
-        began = Counter(one[2:] for one in lines() if one.startswith("b"))
-        ended = {one[2:] for one in lines() if one.startswith("e")}
+        began = Counter(line[2:] for line in lines() if line.startswith("b"))
+        ended = {line[2:] for line in lines() if line.startswith("e")}
         lost, cut = jobs - len(began), len(began.keys() - ended)
         doubled = sum(1 for number in began.values() if number > 1)
         return f"{lost} lost, {cut} cut, {doubled} doubled of {jobs}"
@@ -405,22 +405,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
-    wanted = [one for one in RIVALS if not given.only or one.name in given.only.split(",")]
-    present = [one for one in wanted if one.program()]
-    for absent in (one for one in wanted if one not in present):
+    wanted = [rival for rival in RIVALS if not given.only or rival.name in given.only.split(",")]
+    present = [rival for rival in wanted if rival.program()]
+    for absent in (rival for rival in wanted if rival not in present):
         print(f"{absent.name}: absent")
-    rates: dict[str, list[float]] = {one.name: [] for one in present}
-    shares: dict[str, list[float]] = {one.name: [] for one in present}
+    rates: dict[str, list[float]] = {rival.name: [] for rival in present}
+    shares: dict[str, list[float]] = {rival.name: [] for rival in present}
     for _ in range(given.rounds):
-        for one in present:
-            limit, found = fork_exec_per_s(), rate(one, given.jobs)
-            rates[one.name].append(found)
-            shares[one.name].append(found / limit)
-    for one in present:
-        said = survival(one, 200)
-        found, share = statistics.median(rates[one.name]), statistics.median(shares[one.name])
+        for rival in present:
+            limit, found = fork_exec_per_s(), rate(rival, given.jobs)
+            rates[rival.name].append(found)
+            shares[rival.name].append(found / limit)
+    for rival in present:
+        said = survival(rival, 200)
+        found, share = statistics.median(rates[rival.name]), statistics.median(shares[rival.name])
         print(
-            f"{one.name}: {found:.0f} per s, {share:.2f} x fork+exec; kill -9: {said}", flush=True
+            f"{rival.name}: {found:.0f} per s, {share:.2f} x fork+exec; kill -9: {said}", flush=True
         )
 
 

@@ -67,9 +67,9 @@ async def weigh(steward: Steward, path: str) -> float:
     """Return the compressed size of a page with its files in kB, without editor and terminal."""
     async with httpx.AsyncClient(base_url=steward.address, timeout=60) as client:
         page = await client.get(f"/ui/{path}")
-        names = {one for one in FILES.findall(page.text) if not any(w in one for w in EDITOR)}
-        bodies = [page.content, *[(await client.get(one)).content for one in sorted(names)]]
-    return sum(len(gzip.compress(one)) for one in bodies) / 1000
+        names = {item for item in FILES.findall(page.text) if not any(w in item for w in EDITOR)}
+        bodies = [page.content, *[(await client.get(name)).content for name in sorted(names)]]
+    return sum(len(gzip.compress(body)) for body in bodies) / 1000
 
 
 async def paint(tab: Tab, address: str, pid: int) -> tuple[float, float]:

@@ -198,7 +198,7 @@ def rest(pid: int) -> None:
 
 def resident(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(one.split()[1]) for one in status.splitlines() if "VmRSS" in one) // 1024
+    return next(int(line.split()[1]) for line in status.splitlines() if "VmRSS" in line) // 1024
 
 
 # --- requests ---

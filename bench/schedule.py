@@ -42,7 +42,7 @@ def decide(the_job: Job, nodes: int, allocations: tuple = ()) -> tuple[Plan, flo
     state = ClusterState(
         index=10,
         job=the_job,
-        nodes=tuple(held(one, allocations) for one in places),
+        nodes=tuple(held(place, allocations) for place in places),
         allocations=allocations,
         versions={the_job.version: the_job},
     )
@@ -97,9 +97,9 @@ def _ask(tx: Transaction, the_job: Job, ids: "count[str]") -> Evaluation:
 
 
 def _run(tx: Transaction, the_job: Job, ids: "count[str]") -> None:
-    for one in _decide(tx, _ask(tx, the_job, ids), ids).place:
-        allocations.add(tx, one, NOW)
-        allocations.set_client(tx, msgspec.structs.replace(one, client_status="running"), NOW)
+    for item in _decide(tx, _ask(tx, the_job, ids), ids).place:
+        allocations.add(tx, item, NOW)
+        allocations.set_client(tx, msgspec.structs.replace(item, client_status="running"), NOW)
 
 
 def _decide(db: ReadSnapshot, asked: Evaluation, ids: "count[str]") -> Plan:
@@ -118,7 +118,7 @@ def main() -> None:
         plan, taken = decide(the_job, places)
         print(f"{title:<32} {taken:8.3f} ms  ({len(plan.place)} placed)")
     plan, _ = decide(wanting(1000), 1)
-    kept = tuple(msgspec.structs.replace(one, create_index=1) for one in plan.place)
+    kept = tuple(msgspec.structs.replace(alloc, create_index=1) for alloc in plan.place)
     _, taken = decide(wanting(1000), 1, kept)
     print(f"{f'{len(kept)} as they should be':<32} {taken:8.3f} ms")
     few, many = among(100), among(10_000)

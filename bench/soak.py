@@ -259,7 +259,7 @@ async def prepare(soak: Soak) -> None:
     await steward.register(job("scaled", "batch", "/bin/sleep", "9999"))
     await steward.run_job(job("linger", "service", "/bin/sh", "-c", SAYS))
     lines = steward.log.read_text().splitlines()
-    cloud = next(one for one in lines if "small cloud" in one).rpartition(" ")[2]
+    cloud = next(line for line in lines if "small cloud" in line).rpartition(" ")[2]
     token = await machine_token(cloud)
     soak.login = {
         "role": "dev",
@@ -371,7 +371,7 @@ async def run(
                 print(line(seen[-1]), flush=True)
             nursery.cancel_scope.cancel()
         text = (directory / "daemon.log").read_text().splitlines()
-        soak.faults += [one for one in text if "Traceback" in one or " ERROR " in one][:20]
+        soak.faults += [line for line in text if "Traceback" in line or " ERROR " in line][:20]
         return soak.faults
 
 
@@ -403,21 +403,23 @@ def verdict(first: list[Minute], last: list[Minute]) -> list[str]:
     print(f"\n{'held':32}{'first':>10}{'last':>10}")
     for name in first[0].held:
         before, after = (
-            middle(some, lambda one, name=name: one.held[name]) for some in (first, last)
+            middle(some, lambda item, name=name: item.held[name]) for some in (first, last)
         )
         share, more = ROOM.get(name, (math.inf, 0))
         grew = after > before * (1 + share) + more
         wrong += [f"{name} grew from {before:.1f} to {after:.1f}"] * grew
         print(f"{name:32}{before:10.1f}{after:10.1f}{'  grew' if grew else ''}")
     print(f"\n{'table or index, MiB':32}{'first':>10}{'last':>10}")
-    for name, size in sorted(last[-1].tables.items(), key=lambda one: -one[1])[:12]:
-        before = middle(first, lambda one, name=name: one.tables.get(name, 0))
+    for name, size in sorted(last[-1].tables.items(), key=lambda item: -item[1])[:12]:
+        before = middle(first, lambda minute, name=name: minute.tables.get(name, 0))
         print(f"{name:32}{before:10.2f}{size:10.2f}")
     print(
         f"\n{'call':24}{'first ms':>10}{'last ms':>10}{'ratio':>8}{'in fork+execs':>15}{'':>8}{'ratio':>8}"
     )
     for name in sorted(first[0].took):
-        times = [middle(some, lambda one, name=name: one.took.get(name)) for some in (first, last)]
+        times = [
+            middle(some, lambda item, name=name: item.took.get(name)) for some in (first, last)
+        ]
         shares = [middle(some, partial(as_share, name)) for some in (first, last)]
         ratio = times[1] / times[0]
         wrong += [f"{name} takes {ratio:.2f} times as long"] * (ratio > SLOWER)
@@ -426,7 +428,9 @@ def verdict(first: list[Minute], last: list[Minute]) -> list[str]:
             f"{shares[0]:15.1f}{shares[1]:8.1f}{shares[1] / shares[0]:8.2f}"
         )
     for name in ("fork_exec_per_s", "fdatasync_per_s", "processor"):
-        values = [middle(some, lambda one, name=name: getattr(one, name)) for some in (first, last)]
+        values = [
+            middle(some, lambda item, name=name: getattr(item, name)) for some in (first, last)
+        ]
         print(f"{name:24}{values[0]:10.2f}{values[1]:10.2f}")
     return wrong
 
@@ -443,7 +447,7 @@ def main() -> int:
     faults = trio.run(run, options.warm, options.minutes, options.seed, options.directory, seen)
     counted = seen[options.warm :]
     wrong = verdict(counted[: options.span], counted[-options.span :])
-    print(f"\n{sum(one.calls for one in seen)} calls timed, {len(faults)} faults")
+    print(f"\n{sum(minute.calls for minute in seen)} calls timed, {len(faults)} faults")
     for fault in [*faults[:20], *wrong]:
         print(fault)
     return 1 if faults or wrong else 0

@@ -91,14 +91,14 @@ def measure(port: int, only: str, *, writes: bool) -> None:
     """Print the longest wait of each route."""
     names, rows = known(port), dict[str, list[Asked]]()
     last = sorted(expensive_writes.writes(SIZE), key=_destroys) if writes else []
-    for one in (*expensive_requests.reads(), *expensive_requests.streams(), *last):
-        if only in one.row:
-            rows.setdefault(one.row, []).append(one)
+    for expensive_request in (*expensive_requests.reads(), *expensive_requests.streams(), *last):
+        if only in expensive_request.row:
+            rows.setdefault(expensive_request.row, []).append(expensive_request)
     print(f"| {'Route':<52} | {'Answers, ms':>11} | {'Quiet, ms':>9} | {'Longest wait, ms':>16} |")
     for row, every in rows.items():
         quiet = longest(port, lambda: time.sleep(QUIET))
         before = time.perf_counter()
-        most = max(longest(port, partial(ask, port, one, names)) for one in every)
+        most = max(longest(port, partial(ask, port, item, names)) for item in every)
         took = (time.perf_counter() - before) * 1000
         print(f"| {row:<52} | {took:>11.0f} | {quiet:>9.1f} | {most:>16.1f} |", flush=True)
 
@@ -121,9 +121,9 @@ def known(port: int) -> dict[str, str]:
     return _Default(names)
 
 
-def _destroys(one: Asked) -> bool:
+def _destroys(request: Asked) -> bool:
     """Return whether a request deletes objects that other requests need."""
-    return one.method == "DELETE" or one.row.endswith(("/gc", "/snapshot", "/purge"))
+    return request.method == "DELETE" or request.row.endswith(("/gc", "/snapshot", "/purge"))
 
 
 class _Default(dict[str, str]):
@@ -140,20 +140,20 @@ def longest(port: int, work: Callable[[], None]) -> float:
     return max(wait * 1000 for wait in probe.waits)
 
 
-def ask(port: int, one: Asked, names: Mapping[str, str]) -> None:
+def ask(port: int, request: Asked, names: Mapping[str, str]) -> None:
     """Send a request and read the response, up to a time limit."""
-    path, query = one.target(names)
-    is_endless = one.row in ENDLESS
+    path, query = request.target(names)
+    is_endless = request.row in ENDLESS
     until = time.perf_counter() + (QUIET if is_endless else LONGEST)
     timeout = QUIET if is_endless else LONGEST
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
-        connection.request(one.method, f"{path}?{query}", one.content or None)
+        connection.request(request.method, f"{path}?{query}", request.content or None)
         # The probe continues during the response; endless responses are cut off.
         with suppress(TimeoutError, ConnectionError):
             answer = connection.getresponse()
             while answer.read(64 * 1024) and time.perf_counter() < until:
                 pass
-    if one.method not in ("GET", "LIST"):
+    if request.method not in ("GET", "LIST"):
         time.sleep(AFTER)
 
 

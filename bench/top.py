@@ -48,9 +48,9 @@ def main() -> None:
         run_jobs(url, options.allocations)
         pid, terminal = start_top(url)
         drain(terminal, 3.0)
-        began = {one: cpu(one) for one in (pid, daemon_pid)}
+        began = {item: cpu(item) for item in (pid, daemon_pid)}
         written = drain(terminal, options.seconds)
-        used = {one: (cpu(one) - began[one]) / options.seconds for one in began}
+        used = {item: (cpu(item) - began[item]) / options.seconds for item in began}
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
         idle = share(daemon_pid, options.seconds)  # starting here, because the start-up is over
@@ -77,7 +77,7 @@ def run_jobs(url: str, count: int) -> None:
     until = time.monotonic() + SETTLES_WITHIN
     while time.monotonic() < until:
         lines = ask(url, "/v1/allocations?task_states=false")
-        if sum(one["ClientStatus"] == "running" for one in lines) >= count // 10 * 10:
+        if sum(line["ClientStatus"] == "running" for line in lines) >= count // 10 * 10:
             return
         time.sleep(1.0)
     raise SystemExit("the allocations do not run")
@@ -91,7 +91,7 @@ def stop_jobs(url: str) -> None:
     until = time.monotonic() + SETTLES_WITHIN
     while time.monotonic() < until:
         lines = ask(url, "/v1/allocations?task_states=false")
-        if not any(one["ClientStatus"] == "running" for one in lines):
+        if not any(line["ClientStatus"] == "running" for line in lines):
             return
         time.sleep(1.0)
 

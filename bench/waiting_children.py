@@ -85,8 +85,8 @@ async def begin(directory: Path) -> None:
         jobs.append_version(tx, parent)
         stored = jobs.append_version(tx, child)
         evaluations.put(tx, new_evaluation(stored, f"{0:036}", Trigger.JOB_REGISTER), NOW)
-        for one in (parent, child):
-            job_status.refresh_summary(tx, "default", one.id)
+        for item in (parent, child):
+            job_status.refresh_summary(tx, "default", item.id)
 
     directory.mkdir()  # noqa: ASYNC240  # no other task runs
     async with open_store(directory, cluster_id="bench", now=NOW) as store:

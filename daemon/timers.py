@@ -71,7 +71,7 @@ class Series:
         values = sorted(value for at, value in recent if at > now - INTERVAL)
         if not values:
             return [math.nan for _ in wanted]
-        return [values[min(len(values) - 1, int(one * len(values)))] for one in wanted]
+        return [values[min(len(values) - 1, int(number * len(values)))] for number in wanted]
 
 
 class Timers:

@@ -32,7 +32,7 @@ def _faults(connection: sqlite3.Connection, path: Path) -> list[str]:
     connection.execute("BEGIN")
     damage = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
     if damage:  # further checks of a damaged file are not reliable
-        return [f"the file is damaged: {one}" for one in damage]
+        return [f"the file is damaged: {item}" for item in damage]
     dangling = [
         f"what is referred to exists: not so for row {row[1]} of {row[0]}, which names {row[2]}"
         for row in connection.execute("PRAGMA foreign_key_check")

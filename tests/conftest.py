@@ -46,10 +46,10 @@ def _leaves_no_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Remove the empty control groups of daemons that tests killed."""
     yield
     base = tmp_path_factory.getbasetemp()
-    owners = [one for depth in ("*", "*/*", "*/*/*") for one in base.glob(f"{depth}/")]
-    names = {name_of(one, kind) for one in owners for kind in ("", "limits-")}
+    owners = [path for depth in ("*", "*/*", "*/*/*") for path in base.glob(f"{depth}/")]
+    names = {name_of(owner, kind) for owner in owners for kind in ("", "limits-")}
     places = [Path(at) for at, _, _ in os.walk("/sys/fs/cgroup") if "/steward-" in at]
-    for one in sorted(places, reverse=True):
-        if names.intersection(one.parts):
+    for place in sorted(places, reverse=True):
+        if names.intersection(place.parts):
             with suppress(OSError):  # a process that is still in it is named by packaging/check
-                one.rmdir()
+                place.rmdir()

@@ -67,9 +67,9 @@ async def open_launcher(
     directory: Path, policy: LauncherPolicy = EVERYTHING
 ) -> AsyncIterator[Launcher]:
     """Serve a directory of allocations with a launcher while the block runs."""
-    for one in (directory, directory.parent, directory.parent.parent):  # as `prepare` does
-        one.mkdir(parents=True, exist_ok=True)
-        one.chmod(one.stat().st_mode | 0o111)
+    for item in (directory, directory.parent, directory.parent.parent):  # as `prepare` does
+        item.mkdir(parents=True, exist_ok=True)
+        item.chmod(item.stat().st_mode | 0o111)
     channel = begin()
     send_hello(channel, directory, grouped(directory, policy))
     async with open_greeted(channel) as launcher:
@@ -105,7 +105,7 @@ def grouped(directory: Path, policy: LauncherPolicy = EVERYTHING) -> LauncherPol
         for kind in ("", "limits-")
     ]
     places = {mount / (own or "/").lstrip("/")} if mount else set()
-    every = {above for one in places for above in (one, one.parent, one / cgroup_v2.ASIDE)}
+    every = {above for place in places for above in (place, place.parent, place / cgroup_v2.ASIDE)}
     old = cgroup_v1.memberships(Path("/proc/self/cgroup").read_text())
     for kind, where in cgroup_v1.mounts(Path("/proc/self/mountinfo").read_text()).items():
         every.add(where / old.get(kind, "/").lstrip("/"))

@@ -17,12 +17,16 @@ UID = 61234  # `nobody` on the host; no account is needed
 
 def entering(*more: Path) -> tuple[str, ...]:
     """Return the command prefix with which any user can read the program and `more`."""
-    wanted = [Path(one) for one in (*program_directories(), *map(str, more)) if Path(one).exists()]
+    wanted = [
+        Path(program_directory)
+        for program_directory in (*program_directories(), *map(str, more))
+        if Path(program_directory).exists()
+    ]
     closed: dict[Path, set[str]] = {}
-    for one in wanted:
-        for above in reversed(one.parents):
+    for path in wanted:
+        for above in reversed(path.parents):
             if not above.stat().st_mode & stat.S_IXOTH:
-                closed.setdefault(above, set()).add(one.relative_to(above).parts[0])
+                closed.setdefault(above, set()).add(path.relative_to(above).parts[0])
                 break
     lines = ["set -e", "place=$(mktemp -d)", 'mount -t tmpfs tmpfs "$place"']
     for number, (above, names) in enumerate(sorted(closed.items())):

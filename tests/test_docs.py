@@ -30,7 +30,7 @@ def test_it_is_said_what_becomes_of_the_rows_of_every_table() -> None:
     assert sorted(named) == sorted(tables)
 
 
-@pytest.mark.parametrize("name", [one.name for one in EXTENSIONS])
+@pytest.mark.parametrize("name", [extension.name for extension in EXTENSIONS])
 def test_every_key_of_our_own_is_described(name: str) -> None:
     assert f"| `{name}` |" in (DOCS / "extensions.md").read_text()
 
@@ -60,7 +60,7 @@ def test_every_row_of_the_security_review_names_a_test() -> None:
 
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = {re.split(r"[^a-z-]", one)[0] for one in project["dependencies"]}
+    names = {re.split(r"[^a-z-]", dependency)[0] for dependency in project["dependencies"]}
     described = (DOCS / "dependencies.md").read_text()
     assert {name for name in names if name not in described} == set()
 
@@ -90,6 +90,6 @@ def test_every_python_file_that_is_named_exists() -> None:
         for path in [*pages, *modules]
         if path.name != "CHANGELOG.md"
         for name in PYTHON_FILE.findall(path.read_text())
-        if name not in names and not any(f"/{one}".endswith(f"/{name}") for one in every)
+        if name not in names and not any(f"/{item}".endswith(f"/{name}") for item in every)
     ]
     assert gone == []

@@ -186,16 +186,16 @@ def name_in(path: Path) -> str:
 
 def found() -> set[str]:
     """Return the calls by path of all modules."""
-    return {one for path in MODULES for one in found_in(path.read_text(), name_in(path))}
+    return {item for path in MODULES for item in found_in(path.read_text(), name_in(path))}
 
 
 def test_no_file_is_named_by_a_path_that_others_can_change() -> None:
-    assert [one for one in sorted(found()) if not one.startswith(tuple(ALLOWED))] == []
+    assert [line for line in sorted(found()) if not line.startswith(tuple(ALLOWED))] == []
 
 
 def test_each_path_that_is_allowed_is_used() -> None:
     everywhere = found()
-    unused = [one for one in ALLOWED if not any(name.startswith(one) for name in everywhere)]
+    unused = [item for item in ALLOWED if not any(name.startswith(item) for name in everywhere)]
     assert unused == []
 
 

@@ -300,19 +300,21 @@ def test_a_module_imports_only_what_its_folder_may() -> None:
     wrong = []
     for path in MODULES:
         rule = rule_of(name_of(path))
-        ours = {one for one in imports_of(path) if within(one, ("daemon", "storage"))}
+        ours = {module for module in imports_of(path) if within(module, ("daemon", "storage"))}
         allowed = (*ALLOWED[rule], rule)
-        wrong += [f"{name_of(path)} imports {one}" for one in ours if not within(one, allowed)]
+        wrong += [
+            f"{name_of(path)} imports {module}" for module in ours if not within(module, allowed)
+        ]
     assert wrong == []
 
 
 def test_a_pure_module_touches_nothing_outside() -> None:
     pure = [path for path in MODULES if within(name_of(path), PURE)]
     assert [
-        f"{name_of(path)} imports {one}"
+        f"{name_of(path)} imports {module}"
         for path in pure
-        for one in imports_of(path)
-        if one.split(".")[0] in IMPURE
+        for module in imports_of(path)
+        if module.split(".")[0] in IMPURE
     ] == []
 
 
@@ -321,7 +323,7 @@ def test_a_library_is_used_only_where_it_belongs() -> None:
         f"{name_of(path)} imports {library}"
         for path in MODULES
         for library, places in ONLY_IN.items()
-        if any(within(one, (library,)) for one in imports_of(path))
+        if any(within(module, (library,)) for module in imports_of(path))
         and not within(name_of(path), places)
     ] == []
 
@@ -366,9 +368,12 @@ def test_no_packages_import_each_other_in_a_circle() -> None:
     for path in MODULES:
         package = package_of(name_of(path))
         if package.startswith("daemon."):
-            targets = {one if one in names else one.rpartition(".")[0] for one in imports_of(path)}
+            targets = {
+                module if module in names else module.rpartition(".")[0]
+                for module in imports_of(path)
+            }
             edges.setdefault(package, set()).update(
-                {package_of(one) for one in targets & names} - {package}
+                {package_of(target) for target in targets & names} - {package}
             )
     while leaves := [name for name, targets in edges.items() if not targets & edges.keys()]:
         for leaf in leaves:
@@ -390,8 +395,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     edges = {
         name_of(path): {
             candidate
-            for one in imports_of(path)
-            for candidate in (one, one.rpartition(".")[0])
+            for module in imports_of(path)
+            for candidate in (module, module.rpartition(".")[0])
             if candidate in names and candidate != name_of(path)
         }
         for path in MODULES

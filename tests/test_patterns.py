@@ -102,10 +102,10 @@ def imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names=names):
-                yield from (one.name for one in names)
+                yield from (name.name for name in names)
             case ast.ImportFrom(module=str(module), names=names):
                 yield module
-                yield from (f"{module}.{one.name}" for one in names)
+                yield from (f"{module}.{name.name}" for name in names)
 
 
 def test_patterns_of_the_interpreter_are_constants() -> None:
@@ -124,7 +124,7 @@ def test_only_two_modules_use_the_library() -> None:
     for path in MODULES:  # another library, or functions of `re` under another name
         names = set(imported(path))
         assert not names & {"regex", "sre_compile"}, path
-        assert not any(one.startswith("re.") for one in names), path
+        assert not any(name.startswith("re.") for name in names), path
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,10 @@ def files(area: str) -> list[Path]:
 
 def choose(area: str, sample: int, seed: int, only: str | None) -> list[Mutant]:
     """Return a seeded random sample of the area's mutants."""
-    everything = [one for path in files(area) for one in mutants(path)]
+    everything = [mutant for path in files(area) for mutant in mutants(path)]
     if only:
         place, _, line = only.partition(":")
-        return [one for one in everything if one.path.endswith(place) and one.line == int(line)]
+        return [item for item in everything if item.path.endswith(place) and item.line == int(line)]
     return random.Random(seed).sample(everything, min(sample, len(everything)))
 
 

@@ -118,8 +118,8 @@ def _is_not_code(node: ast.stmt) -> bool:
         return True  # a docstring
     head = node.test if isinstance(node, ast.If) else node
     return not isinstance(head, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and any(
-        isinstance(one, ast.Name) and one.id in _NOT_CODE
-        for one in ast.walk(head if isinstance(node, ast.If) else _targets(node))
+        isinstance(node, ast.Name) and node.id in _NOT_CODE
+        for node in ast.walk(head if isinstance(node, ast.If) else _targets(node))
     )
 
 

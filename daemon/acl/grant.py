@@ -82,7 +82,7 @@ class CapabilitySet:
     def is_empty(self) -> bool:
         """Return whether there is no rule for the jobs API."""
         rules = (self.namespaces, self.pools, self.volumes, self.variables)
-        return not (self.everything or self.scopes or any(one.all for one in rules))
+        return not (self.everything or self.scopes or any(rule.all for rule in rules))
 
     def may(self, namespace: str, *capabilities: str) -> bool:
         """Return whether any of these is allowed in a namespace."""

@@ -54,18 +54,18 @@ def _is_denied(denied: _Lists, name: str, value: object) -> bool:
         return False
     values = value if isinstance(value, list) else [value]
     # Each element of a list is checked, so that a denied value cannot hide in a list.
-    return not denied[name] or any(_is_among(denied[name], one) for one in [value, *values])
+    return not denied[name] or any(_is_among(denied[name], value) for value in [value, *values])
 
 
 def _is_allowed(allowed: _Lists, name: str, value: object) -> bool:
     if name not in allowed:
         return "*" in allowed
     values = value if isinstance(value, list) else [value]
-    return not allowed[name] or all(_is_among(allowed[name], one) for one in values)
+    return not allowed[name] or all(_is_among(allowed[name], value) for value in values)
 
 
 def _is_among(values: Sequence[Value], value: object) -> bool:
-    return any(_matches(one, value) for one in values)
+    return any(_matches(item, value) for item in values)
 
 
 def _matches(pattern: Value, value: object) -> bool:
@@ -95,7 +95,7 @@ class PathRules:
                 patterns.append((_rank(path), path, permission))
             else:
                 self._exact[path] = permission
-        patterns.sort(key=lambda one: one[:2], reverse=True)
+        patterns.sort(key=lambda pattern: pattern[:2], reverse=True)
         # The text before the first wildcard excludes most patterns quickly.
         self._patterns = [(path[: rank[0]], found) for rank, path, found in patterns]
 
@@ -141,7 +141,7 @@ def _rank(path: str) -> tuple[int, ...]:
     plus = segments.index("+") if "+" in segments else None
     wildcards = [len(path) - 1] if path.endswith("*") else []
     if plus is not None:
-        wildcards.append(sum(len(one) + 1 for one in segments[:plus]))
+        wildcards.append(sum(len(segment) + 1 for segment in segments[:plus]))
     return min(wildcards), not path.endswith("*"), -segments.count("+"), len(path)
 
 
@@ -179,8 +179,8 @@ def _merged(path: str, rules: Sequence[tuple[str, PathRule]]) -> PathPermission:
 def _joined(lists: Iterable[_Lists]) -> _Lists:
     """Return the values of each parameter over all lists; an empty list means any value."""
     found: dict[str, tuple[Value, ...]] = {}
-    for one in lists:
-        for name, values in one.items():
+    for item in lists:
+        for name, values in item.items():
             if name in found and (not found[name] or not values):
                 found[name] = ()
             else:

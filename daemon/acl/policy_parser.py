@@ -100,7 +100,7 @@ def _converted(value: object, levels: int) -> Value:
             tuple(PolicyItem((key,), _converted(one, levels - 1)) for key, one in value.items())
         )
     if isinstance(value, list):
-        return [_converted(one, levels - 1) for one in value]
+        return [_converted(item, levels - 1) for item in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise Malformed(f"the policy holds {value!r}")
@@ -225,9 +225,9 @@ class _Reader:
             line = self._text[self._at : end]
             self._at = end + 1
             if line.strip() == mark:
-                margin = min((_indent(one) for one in lines if one.strip()), default=0)
+                margin = min((_indent(line) for line in lines if line.strip()), default=0)
                 cut = margin if indented else 0
-                return "".join(f"{one[cut:]}\n" for one in lines)
+                return "".join(f"{line[cut:]}\n" for line in lines)
             lines.append(line)
         raise self._error("heredoc not terminated")
 

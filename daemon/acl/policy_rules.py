@@ -188,7 +188,7 @@ def check(text: str) -> None:
 
 def _is_block(keys: tuple[str, ...], value: Value) -> bool:
     if isinstance(value, list):
-        return all(_is_block(keys, one) for one in value)
+        return all(_is_block(keys, item) for item in value)
     if not isinstance(value, PolicyObject):
         return value is None or keys[0] not in _TOP
     if keys[0] in (*_SLICES, "path") and len(keys) == 1:
@@ -215,10 +215,10 @@ def _path_rule(path: str, body: PolicyObject) -> PathRule:
     if "+*" in path:
         raise Malformed(f"{where}invalid use of wildcards ('+*' is forbidden)")
     capabilities = list(_old_policy(body, where))
-    for one in _texts(body, "capabilities", where):
-        if one not in PATH_CAPABILITIES:
-            raise Malformed(f'{where}invalid capability "{one}"')
-        capabilities.append(one)
+    for text in _texts(body, "capabilities", where):
+        if text not in PATH_CAPABILITIES:
+            raise Malformed(f'{where}invalid capability "{text}"')
+        capabilities.append(text)
     least, most = _wrapping_ttl(body, "min_", where), _wrapping_ttl(body, "max_", where)
     if most and most < least:
         raise Malformed(f"{where}max_wrapping_ttl cannot be less than min_wrapping_ttl")
@@ -247,10 +247,10 @@ def _parameters(body: PolicyObject, key: str, where: str) -> dict[str, Sequence[
     if not isinstance(item.value, PolicyObject):
         raise Malformed(f"{where}{key} must be an object of lists")
     found: dict[str, Sequence[Value]] = {}
-    for one in item.value.items:
-        if not isinstance(one.value, list):
-            raise Malformed(f'{where}{key}: the value of "{one.keys[0]}" must be a list')
-        found[one.keys[0].lower()] = tuple(one.value)
+    for policy in item.value.items:
+        if not isinstance(policy.value, list):
+            raise Malformed(f'{where}{key}: the value of "{policy.keys[0]}" must be a list')
+        found[policy.keys[0].lower()] = tuple(policy.value)
     return found
 
 
@@ -310,9 +310,9 @@ def _named_rule(name: str, body: PolicyObject, kind: _Kind) -> NamedRule:
         raise Malformed(f"Invalid {kind.noun} name: {shown}")
     if policy and policy not in kind.policies:
         raise Malformed(f"Invalid {kind.noun} policy: {shown}")
-    for one in given:
-        if one not in kind.capabilities and one != DENY:
-            raise Malformed(f"Invalid {kind.noun} capability '{one}': {shown}")
+    for text in given:
+        if text not in kind.capabilities and text != DENY:
+            raise Malformed(f"Invalid {kind.noun} capability '{text}': {shown}")
     return NamedRule(
         name=name,
         policy=policy,
@@ -329,9 +329,9 @@ def _variables(body: PolicyObject, where: str) -> Iterator[VariableRule]:
             given = tuple(_texts(inner, "capabilities", where))
             if not path:
                 raise Malformed(f"{where}variables: a path must not be empty")
-            for one in given:
-                if one not in _VARIABLES:
-                    raise Malformed(f"Invalid variable capability '{one}' for path {path!r}")
+            for text in given:
+                if text not in _VARIABLES:
+                    raise Malformed(f"Invalid variable capability '{text}' for path {path!r}")
             # The capability to read a variable includes the knowledge that it exists.
             implied = ("list",) if "read" in given and "list" not in given else ()
             yield VariableRule(path=path, capabilities=(*given, *implied))
@@ -350,7 +350,7 @@ def _scopes(tree: PolicyObject) -> Iterator[tuple[str, str]]:
 
 def _go_struct(kind: _Kind, name: str, policy: str, capabilities: Sequence[str]) -> str:
     """Format a rule as in error texts (recorded from Nomad: acl-00-bootstrap-policies-tokens)."""
-    shown = ", ".join(f'"{one}"' for one in capabilities)
+    shown = ", ".join(f'"{capability}"' for capability in capabilities)
     listed = f"[]string{{{shown}}}" if capabilities else "[]string(nil)"
     more = ", Variables:(*acl.VariablesPolicy)(nil)" if kind is _NAMESPACES else ""
     return f'&acl.{kind.struct}{{Name:"{name}", Policy:"{policy}", Capabilities:{listed}{more}}}'
@@ -373,7 +373,7 @@ def _texts(body: PolicyObject, key: str, where: str) -> list[str]:
     if item is None:
         return []
     values = item.value if isinstance(item.value, list) else [item.value]
-    texts = [one for one in values if isinstance(one, str)]
+    texts = [value for value in values if isinstance(value, str)]
     if len(texts) != len(values):
         raise Malformed(f"{where}{key} must be a list of texts")
     return texts

@@ -117,10 +117,10 @@ def _pools(rules: Sequence[NamedRule]) -> list[views.PoolPolicy] | None:
 def _namespace(rule: NamedRule) -> views.NamedPolicy:
     paths = [
         views.PathPolicy(
-            path_spec=one.path,
-            capabilities=(DENY,) if DENY in one.capabilities else one.capabilities,
+            path_spec=variable.path,
+            capabilities=(DENY,) if DENY in variable.capabilities else variable.capabilities,
         )
-        for one in rule.variables or ()
+        for variable in rule.variables or ()
     ]
     return views.NamedPolicy(
         name=rule.name,

@@ -81,7 +81,7 @@ def fitting(store: Path, source: KeySource) -> int:
     wrapped = read_once(store / FILE_NAME, secrets.data_keys)
     candidates = source.candidates()
     origin = _unwrap_with_any(wrapped, source)[1].origin if wrapped else candidates[0].origin
-    return [one.origin for one in candidates].index(origin)
+    return [candidate.origin for candidate in candidates].index(origin)
 
 
 async def replace_root_key(store: Store, source: KeySource, new: RootKey, now: int) -> int:
@@ -104,8 +104,8 @@ async def replace_root_key(store: Store, source: KeySource, new: RootKey, now: i
 
     def write(tx: Transaction) -> None:
         secrets.replace_data_keys(tx, newly_wrapped, now)
-        for one in resealed:
-            secrets.put(tx, one.place, one.sealed)
+        for sealed_secret in resealed:
+            secrets.put(tx, sealed_secret.place, sealed_secret.sealed)
 
     await store.write(write)
     return len(resealed)
@@ -127,7 +127,7 @@ def _unwrap_with_any(
     candidates = source.candidates()
     for root in candidates:
         try:
-            return {one.version: _unwrap(one, root) for one in wrapped}, root
+            return {data_key.version: _unwrap(data_key, root) for data_key in wrapped}, root
         except InvalidTag:
             continue
     raise Unsealable(

@@ -146,7 +146,7 @@ def _uses(wanted: TokenRequestFields) -> int:
     uses = wanted.fields.strict_number("num_uses")
     if uses < 0:
         raise Malformed("number of uses cannot be negative")
-    limits = [one for one in (uses, wanted.role.token_num_uses) if one]
+    limits = [item for item in (uses, wanted.role.token_num_uses) if item]
     return min(limits, default=0)
 
 
@@ -221,13 +221,13 @@ def _period(wanted: TokenRequestFields) -> int:
         asked = wanted.fields.seconds("period")
         if not wanted.has_sudo and not wanted.role.name:
             raise Malformed("root or sudo privileges required to create periodic token")
-    periods = [one for one in (asked, wanted.role.token_period) if one]
+    periods = [item for item in (asked, wanted.role.token_period) if item]
     return min(periods, default=0)
 
 
 def _explicit_max_ttl(wanted: TokenRequestFields) -> int:
     given = (wanted.fields.seconds("explicit_max_ttl"), wanted.role.token_explicit_max_ttl)
-    return min((one for one in given if one), default=0)
+    return min((item for item in given if item), default=0)
 
 
 def _lease(wanted: TokenRequestFields, names: Sequence[str]) -> TokenLifetime:

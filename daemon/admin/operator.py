@@ -127,8 +127,8 @@ def check_command(data_dir: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"Faults": faults}))
         sys.exit(1 if faults else 0)
-    for one in faults:
-        click.echo(one)
+    for item in faults:
+        click.echo(item)
     if faults:
         sys.exit(1)
     click.echo("the store is intact")
@@ -222,7 +222,7 @@ def _restore(file: Path, directory: Path) -> SnapshotSummary:
     with _opened(file) as source:
         return as_user(
             owner,
-            lambda: _with_copy(source, directory, lambda one: restore(one, directory)),
+            lambda: _with_copy(source, directory, lambda item: restore(item, directory)),
             SnapshotSummary,
         )
 

@@ -100,15 +100,15 @@ def list_tokens(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, views.TokenStub) if expression else None
     wish = query_factory(request, None, {})
 
-    def wanted(db: ReadSnapshot, one: Token) -> bool:
-        if is_global is not None and one.is_global is not is_global:
+    def wanted(db: ReadSnapshot, token: Token) -> bool:
+        if is_global is not None and token.is_global is not is_global:
             return False
-        return matches is None or matches(msgspec.to_builtins(_stub(db, one)))
+        return matches is None or matches(msgspec.to_builtins(_stub(db, token)))
 
     listing = Listing[Token](
         rows=lambda db, start, reverse: tokens.page(db, wish(start, reverse)),
-        key=lambda one: (one.create_index, one.accessor),
-        line=lambda db, one: encode(_stub(db, one)),
+        key=lambda token: (token.create_index, token.accessor),
+        line=lambda db, item: encode(_stub(db, item)),
         wanted=wanted,
     )
     return show(listing, query, db, max(db.table_index("tokens"), 1))
@@ -246,15 +246,15 @@ def list_policies(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, views.PolicyStub) if expression else None
     wish = query_factory(request, None, {})
 
-    def wanted(_: ReadSnapshot, one: Policy) -> bool:
-        if one.name == DEFAULT or not may_see(one.name):
+    def wanted(_: ReadSnapshot, policy: Policy) -> bool:
+        if policy.name == DEFAULT or not may_see(policy.name):
             return False
-        return matches is None or matches(msgspec.to_builtins(policy_store.policy_stub(one)))
+        return matches is None or matches(msgspec.to_builtins(policy_store.policy_stub(policy)))
 
     listing = Listing[Policy](
         rows=lambda db, start, reverse: policies.page(db, wish(start, reverse)),
-        key=lambda one: ("", one.name),
-        line=lambda _, one: encode(policy_store.policy_stub(one)),
+        key=lambda item: ("", item.name),
+        line=lambda _, item: encode(policy_store.policy_stub(item)),
         wanted=wanted,
         is_number=False,
     )
@@ -339,7 +339,7 @@ async def explain_request(request: Request) -> HandlerReply:
 def _holder(db: ReadSnapshot, names: Iterable[str]) -> Token:
     """Return an unsaved token with these policies. Raises `NotFound`."""
     wanted = tuple(dict.fromkeys(names))
-    if missing := [one for one in wanted if policies.find(db, one) is None]:
+    if missing := [item for item in wanted if policies.find(db, item) is None]:
         raise NotFound(f"ACL policy {missing[0]} not found")
     return Token(accessor="", policies=wanted, created_at=0)
 
@@ -354,15 +354,15 @@ def list_roles(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, AclRole) if expression else None
     wish = query_factory(request, None, {})
 
-    def wanted(_: ReadSnapshot, one: AclRole) -> bool:
-        if not _may_see_role(request, one):
+    def wanted(_: ReadSnapshot, acl_role: AclRole) -> bool:
+        if not _may_see_role(request, acl_role):
             return False
-        return matches is None or matches(msgspec.to_builtins(one))
+        return matches is None or matches(msgspec.to_builtins(acl_role))
 
     listing = Listing[AclRole](
         rows=lambda db, start, reverse: policies.role_page(db, wish(start, reverse)),
-        key=lambda one: ("", one.id),
-        line=lambda _, one: encode(one),
+        key=lambda item: ("", item.id),
+        line=lambda _, item: encode(item),
         wanted=wanted,
         is_number=False,
     )

@@ -48,8 +48,8 @@ def list_methods(request: Request, db: ReadSnapshot) -> HandlerReply:
     wish = query_factory(request, None, {})
     listing = Listing[AuthMethod](
         rows=lambda db, start, reverse: auth_methods.page(db, wish(start, reverse)),
-        key=lambda one: ("", one.name),
-        line=lambda _, one: encode(method_stub(one)),
+        key=lambda item: ("", item.name),
+        line=lambda _, item: encode(method_stub(item)),
         is_number=False,
     )
     return show(listing, request.query, db, max(db.table_index("auth_methods"), 1))
@@ -106,8 +106,8 @@ def list_rules(request: Request, db: ReadSnapshot) -> HandlerReply:
     wish = query_factory(request, None, {})
     listing = Listing[BindingRule](
         rows=lambda db, start, reverse: auth_methods.rule_page(db, wish(start, reverse)),
-        key=lambda one: ("", one.id),
-        line=lambda _, one: encode(rule_stub(one)),
+        key=lambda item: ("", item.id),
+        line=lambda _, item: encode(rule_stub(item)),
         is_number=False,
     )
     return show(listing, request.query, db, max(db.table_index("binding_rules"), 1))

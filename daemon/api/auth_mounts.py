@@ -68,9 +68,9 @@ class _Listing(NamedTuple):
     def warnings(self) -> list[str]:
         """Return a warning about each damaged row."""
         return [
-            f"the row of the auth mount {one.path!r} (accessor {one.accessor}) is damaged and not "
-            f"shown: restore a snapshot, or delete the mount with `steward auth disable {one.path}`"
-            for one in self.damaged
+            f"the row of the auth mount {mount_name.path!r} (accessor {mount_name.accessor}) is damaged and not "
+            f"shown: restore a snapshot, or delete the mount with `steward auth disable {mount_name.path}`"
+            for mount_name in self.damaged
         ]
 
 
@@ -208,7 +208,7 @@ async def mount_detail(call: RouteCall) -> VaultBody:
     """Show a mount, if the caller has a capability below it."""
     path = mounts.path_of(call["path"])
     names = [mounts.TOKEN_PATH, *call.parts.store.read(mounts.paths)]
-    above = max((one for one in names if path.startswith(one)), key=len, default="")
+    above = max((name for name in names if path.startswith(name)), key=len, default="")
     if not above or not _may_below(call, f"auth/{above}"):
         raise UnknownToken
     mount = _find(call, above)

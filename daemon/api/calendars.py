@@ -37,15 +37,15 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, CalendarListing) if expression else None
     wish = query_factory(request, None, {})
 
-    def wanted(_: ReadSnapshot, one: CalendarListing) -> bool:
-        if not request.sees(one.namespace):
+    def wanted(_: ReadSnapshot, calendar_listing: CalendarListing) -> bool:
+        if not request.sees(calendar_listing.namespace):
             return False
-        return matches is None or matches(msgspec.to_builtins(one))
+        return matches is None or matches(msgspec.to_builtins(calendar_listing))
 
     listing = Listing[CalendarListing](
         rows=lambda db, start, reverse: calendars.page(db, wish(start, reverse)),
-        key=lambda one: (one.namespace, one.name),
-        line=lambda _, one: encode(one),
+        key=lambda item: (item.namespace, item.name),
+        line=lambda _, item: encode(item),
         wanted=wanted,
         is_number=False,
     )
@@ -58,7 +58,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     number = request.query.natural("version")
     if found is not None and number not in (None, found.version):
         known = calendars.versions(db, request.namespace, request["name"])
-        found = next((one.calendar for one in known if one.version == number), None)
+        found = next((version.calendar for version in known if version.version == number), None)
     if found is None:
         words = "calendar not found" if number is None else f"version {number} not found"
         raise NotFound(words, index=db.table_index(calendars.TABLE))

@@ -31,9 +31,9 @@ class QueueResponse(Record, frozen=True, kw_only=True):
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the queues: those with a limit, and those with runs."""
     found = [
-        one
-        for one in concurrency.lines(db, request.namespace)
-        if request.namespace != "*" or request.sees(one.namespace)
+        line
+        for line in concurrency.lines(db, request.namespace)
+        if request.namespace != "*" or request.sees(line.namespace)
     ]
     return reply.read_reply(found, db.table_index(SLOTS_TABLE))
 

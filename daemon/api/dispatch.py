@@ -134,15 +134,19 @@ def periodic_schedule(request: Request, db: ReadSnapshot) -> HandlerReply:
 def upcoming_launches(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the next launches of periodic jobs, soonest first; `per_page` of them."""
     zones = partial(periodic.time_zone, db)
-    found = [one for one in periodic.upcoming(db, request.namespace) if request.sees(one.namespace)]
+    found = [
+        launch
+        for launch in periodic.upcoming(db, request.namespace)
+        if request.sees(launch.namespace)
+    ]
     shown = [
         ScheduledLaunch(
-            job_id=one.job_id,
-            namespace=one.namespace,
-            paused=one.paused,
-            next_launch=rfc3339(one.launch or 0, cron.zone(zones(one))),
+            job_id=due_launch.job_id,
+            namespace=due_launch.namespace,
+            paused=due_launch.paused,
+            next_launch=rfc3339(due_launch.launch or 0, cron.zone(zones(due_launch))),
         )
-        for one in found[: request.query.natural("per_page")]
+        for due_launch in found[: request.query.natural("per_page")]
     ]
     return reply.read_reply(shown, max(db.table_index("periodic_jobs"), 1))
 
@@ -168,10 +172,10 @@ def list_notifications(request: Request, db: ReadSnapshot) -> HandlerReply:
     namespace, job_id = _known(request, db)
     found = notifications.of_job(db, namespace, job_id)
     shown = [
-        msgspec.structs.replace(one, webhook=notification.shown_webhook(one.webhook))
-        for one in found
+        msgspec.structs.replace(item, webhook=notification.shown_webhook(item.webhook))
+        for item in found
     ]
-    newest = max((one.modify_index for one in found), default=0)
+    newest = max((notification.modify_index for notification in found), default=0)
     return reply.read_reply(shown, newest or db.table_index("notifications"))
 
 
@@ -187,5 +191,5 @@ def list_slots(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the outcomes of the slots of a periodic job, newest first."""
     namespace, job_id = _known(request, db)
     found = periodic.slots(db, namespace, job_id)
-    newest = max((one.create_index for one in found), default=0)
+    newest = max((slot.create_index for slot in found), default=0)
     return reply.read_reply(found, newest or db.table_index("periodic_slots"))

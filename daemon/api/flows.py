@@ -67,19 +67,21 @@ def list_runs(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, FlowRun) if expression else None
     wish = query_factory(request, None, {})
 
-    def wanted(_: ReadSnapshot, one: FlowRun) -> bool:
-        if not request.sees(one.namespace) or not one.job_id.startswith(query.text("prefix")):
+    def wanted(_: ReadSnapshot, flow_run: FlowRun) -> bool:
+        if not request.sees(flow_run.namespace) or not flow_run.job_id.startswith(
+            query.text("prefix")
+        ):
             return False
-        if job_id and one.job_id != job_id and not one.job_id.startswith(f"{job_id}/"):
+        if job_id and flow_run.job_id != job_id and not flow_run.job_id.startswith(f"{job_id}/"):
             return False
-        if status and one.status != status:
+        if status and flow_run.status != status:
             return False
-        return matches is None or matches(msgspec.to_builtins(one))
+        return matches is None or matches(msgspec.to_builtins(flow_run))
 
     listing = Listing[FlowRun](
         rows=lambda db, start, reverse: runs.page(db, wish(start, reverse)),
-        key=lambda one: (one.create_index, one.job_id),
-        line=lambda _, one: encode(one),
+        key=lambda item: (item.create_index, item.job_id),
+        line=lambda _, item: encode(item),
         wanted=wanted,
         newest_first=True,
     )
@@ -183,11 +185,11 @@ def _labels(request: Request) -> frozenset[str] | None:
 
     def read(db: ReadSnapshot) -> frozenset[str]:
         entity = entities.find(db, token.entity_id) if token.entity_id else None
-        roles = [policies.find_role(db, one) for one in token.roles]
+        roles = [policies.find_role(db, role) for role in token.roles]
         return frozenset(
             [
-                *(f"policy:{one}" for one in policy_names(db, token, entity)),
-                *(f"role:{one.name}" for one in roles if one is not None),
+                *(f"policy:{policy_name}" for policy_name in policy_names(db, token, entity)),
+                *(f"role:{role.name}" for role in roles if role is not None),
             ]
         )
 

@@ -184,7 +184,7 @@ async def aliases(call: RouteCall) -> VaultBody:
 
     def look(db: ReadSnapshot, span: KeyRange) -> dict[str, object]:
         hidden = ("id", "creation_time", "last_update_time", "merged_from_canonical_ids")
-        shown = {one.id: _whole_alias(db, one) for one in stored.aliases(db, span)}
+        shown = {alias.id: _whole_alias(db, alias) for alias in stored.aliases(db, span)}
         left_out = {*hidden, "namespace_id"}
         return {
             key: {name: value for name, value in one.items() if name not in left_out}

@@ -123,12 +123,12 @@ def job_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, allocation_views.AllocationStub) if expression else None
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.job_page(db, *key, _from(start, reverse)),
-        key=lambda one: (one.create_index, one.id),
-        line=lambda db, one: line(db, one, query),
+        key=lambda item: (item.create_index, item.id),
+        line=lambda db, item: line(db, item, query),
         wanted=None
         if matches is None
-        else lambda _, one: matches(
-            msgspec.to_builtins(allocation_views.allocation_list_item(one, None))
+        else lambda _, item: matches(
+            msgspec.to_builtins(allocation_views.allocation_list_item(item, None))
         ),
         newest_first=True,
     )
@@ -146,9 +146,9 @@ def job_evaluations(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, Evaluation) if expression else None
     listing = Listing[evaluations.EvaluationLine](
         rows=lambda db, start, reverse: evaluations.job_page(db, *key, _from(start, reverse)),
-        key=lambda one: (one.create_index, one.id),
-        line=lambda _, one: one.document,
-        wanted=None if matches is None else lambda _, one: matches(parse(one.document)),
+        key=lambda item: (item.create_index, item.id),
+        line=lambda _, item: item.document,
+        wanted=None if matches is None else lambda _, item: matches(parse(item.document)),
         newest_first=True,
     )
     index = evaluations.highest_of_job(db, *key) or db.table_index("evaluations")
@@ -161,9 +161,9 @@ def job_deployments(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, Deployment) if expression else None
     listing = Listing[Deployment](
         rows=lambda db, start, reverse: deployments.job_page(db, *key, _from(start, reverse)),
-        key=lambda one: (one.create_index, one.id),
-        line=lambda _, one: encode(one),
-        wanted=None if matches is None else lambda _, one: matches(msgspec.to_builtins(one)),
+        key=lambda item: (item.create_index, item.id),
+        line=lambda _, item: encode(item),
+        wanted=None if matches is None else lambda _, item: matches(msgspec.to_builtins(item)),
         newest_first=True,
     )
     index = deployments.highest_of_job(db, *key) or db.table_index("deployments")

@@ -57,7 +57,9 @@ class _Types:
 
     def __init__(self) -> None:
         contracts = CONTRACTS.values()
-        kinds = [one for contract in contracts for one in (contract.takes, contract.gives) if one]
+        kinds = [
+            item for contract in contracts for item in (contract.takes, contract.gives) if item
+        ]
         schemas, self.components = msgspec.json.schema_components(
             [SubmittedJob, *kinds],
             schema_hook=lambda _: {"description": "any JSON value"},

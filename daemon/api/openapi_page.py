@@ -73,9 +73,11 @@ def _call(method: str, path: str, operation: Document) -> Iterator[str]:
     yield f"<details><summary><span class=method>{method}</span> <code>{escape(path)}</code> "
     yield f"{escape(operation['summary'])}</summary>"
     for place in ("path", "query"):
-        names = [one["name"] for one in operation["parameters"] if one["in"] == place]
+        names = [
+            parameter["name"] for parameter in operation["parameters"] if parameter["in"] == place
+        ]
         if names:
-            yield f"<p>In the {place}: {', '.join(f'<code>{escape(one)}</code>' for one in names)}"
+            yield f"<p>In the {place}: {', '.join(f'<code>{escape(name)}</code>' for name in names)}"
     if "requestBody" in operation:
         yield f"<p>Takes {_named(_schema(operation['requestBody']))}"
     for status, answer in operation["responses"].items():

@@ -160,6 +160,6 @@ def _encoded(response: JobPlanResponse) -> tuple[int, bytes]:
 def _limits(db: ReadSnapshot, job: Job) -> dict[str, list[DriverLimit]]:
     """Return the limits that the drivers of a job enforce, and those that they do not."""
     drivers = {task.driver for group in job.task_groups or () for task in group.tasks or ()}
-    known = sorted(nodes.list_all(db), key=lambda one: bool(one.engine))  # this host comes first
-    node = next((one for one in known if job.node_pool in ("all", one.node_pool)), None)
+    known = sorted(nodes.list_all(db), key=lambda node: bool(node.engine))  # this host comes first
+    node = next((node for node in known if job.node_pool in ("all", node.node_pool)), None)
     return {driver: node.limits(driver) for driver in sorted(drivers)} if node else {}

@@ -25,7 +25,9 @@ def status(request: Request, db: ReadSnapshot) -> HandlerReply:
     job = jobs.current(db, namespace, job_id)
     if job is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
-    counted = [one for one in allocations.for_scheduler(db, namespace, job_id) if _counts(one)]
+    counted = [
+        alloc for alloc in allocations.for_scheduler(db, namespace, job_id) if _counts(alloc)
+    ]
     events = scaling.events(db, namespace, job_id)
     body = ScaleStatus(
         job_id=job_id,
@@ -37,7 +39,9 @@ def status(request: Request, db: ReadSnapshot) -> HandlerReply:
             group.name: GroupScale(
                 desired=group.count,
                 events=events.get(group.name),
-                **_active_allocations([one for one in counted if one.task_group == group.name]),
+                **_active_allocations(
+                    [alloc for alloc in counted if alloc.task_group == group.name]
+                ),
             )
             for group in job.task_groups or ()
         },
@@ -53,10 +57,10 @@ def _counts(allocation: Allocation) -> bool:
 
 
 def _active_allocations(found: list[Allocation]) -> dict[str, int]:
-    health = Counter(one.health.healthy for one in found if one.health is not None)
+    health = Counter(alloc.health.healthy for alloc in found if alloc.health is not None)
     return {
         "placed": len(found),
-        "running": sum(one.client_status == ClientStatus.RUNNING for one in found),
+        "running": sum(alloc.client_status == ClientStatus.RUNNING for alloc in found),
         "healthy": health[True],
         "unhealthy": health[False],
     }
@@ -93,11 +97,11 @@ def policies(request: Request, db: ReadSnapshot) -> HandlerReply:
     query = request.query
     prefix, kind = query.text("prefix"), query.text("type")
     stubs = [
-        msgspec.convert(one, ScalingPolicyStub, from_attributes=True)
-        for one in scaling.policies(db, request.namespace, query.text("job"))
-        if one.id.startswith(prefix)
-        and kind in ("", one.type)
-        and request.sees(one.target["Namespace"])
+        msgspec.convert(policy, ScalingPolicyStub, from_attributes=True)
+        for policy in scaling.policies(db, request.namespace, query.text("job"))
+        if policy.id.startswith(prefix)
+        and kind in ("", policy.type)
+        and request.sees(policy.target["Namespace"])
     ]
     stubs = matching_records(stubs, query.text("filter"), ScalingPolicyStub)
     return reply.read_reply(stubs, db.table_index("scaling_policies"))
@@ -105,8 +109,8 @@ def policies(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def policy(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a scaling policy."""
-    for one in scaling.policies(db):
-        if one.id == request["policy_id"]:
-            request.require(one.target["Namespace"])
-            return reply.read_reply(one, one.modify_index)
+    for item in scaling.policies(db):
+        if item.id == request["policy_id"]:
+            request.require(item.target["Namespace"])
+            return reply.read_reply(item, item.modify_index)
     raise NotFound("policy not found", index=db.table_index("scaling_policies"))

@@ -17,8 +17,8 @@ def list_triggers(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the ended runs that a job has received, with their effects, newest first."""
     job = _job(request, db)
     found = list(triggers.of_job(db, job.namespace, job.id))[::-1]
-    shown = paginate(found, lambda one: (one.id,), encode, request.query, newest_first=True)
-    index = max((one.modify_index for one in found), default=db.table_index(triggers.TABLE))
+    shown = paginate(found, lambda trigger: (trigger.id,), encode, request.query, newest_first=True)
+    index = max((trigger.modify_index for trigger in found), default=db.table_index(triggers.TABLE))
     return HandlerReply(body=shown.body, index=index, is_read=True, next_token=shown.next_token)
 
 
@@ -32,9 +32,9 @@ def show_links(request: Request, db: ReadSnapshot) -> HandlerReply:
         join=AFTER_JOIN.of(job.meta),
         sources=triggers.source_lines(db, job.namespace, job.id),
         followers=[
-            one
-            for one in triggers.followers(db, job.namespace, job.id)
-            if one.namespace == job.namespace or request.sees(one.namespace)
+            follower
+            for follower in triggers.followers(db, job.namespace, job.id)
+            if follower.namespace == job.namespace or request.sees(follower.namespace)
         ],
     )
     return reply.read_reply(links, db.table_index(triggers.TABLE))

@@ -24,14 +24,14 @@ def _shown(db: ReadSnapshot, entity: Entity) -> dict[str, object]:
     return {
         "id": entity.id,
         "name": entity.name,
-        "aliases": [_alias(db, one) for one in entities.aliases(db, entity.id)],
+        "aliases": [_alias(db, alias) for alias in entities.aliases(db, entity.id)],
         "policies": entity.policies,
         "metadata": entity.metadata,
         "disabled": entity.is_disabled,
         "namespace_id": "root",
-        "group_ids": [*direct, *(one for one in every if one not in direct)],
+        "group_ids": [*direct, *(item for item in every if item not in direct)],
         "direct_group_ids": direct,
-        "inherited_group_ids": [one for one in every if one not in direct],
+        "inherited_group_ids": [item for item in every if item not in direct],
         "merged_entity_ids": None,
         "creation_time": rfc3339(entity.created_at),
         "last_update_time": rfc3339(entity.updated_at),
@@ -82,8 +82,8 @@ async def index(call: RouteCall) -> VaultBody:
             entity.id: {
                 "name": entity.name,
                 "aliases": [
-                    {"id": one.id, "mount_accessor": one.mount, "name": one.name}
-                    for one in entities.aliases(db, entity.id)
+                    {"id": alias.id, "mount_accessor": alias.mount, "name": alias.name}
+                    for alias in entities.aliases(db, entity.id)
                 ],
             }
             for entity in entities.list_all(db, span)
@@ -185,7 +185,7 @@ async def aliases(call: RouteCall) -> VaultBody:
     fields = ("canonical_id", "custom_metadata", "local", "metadata", "mount_accessor", "name")
 
     def look(db: ReadSnapshot, span: KeyRange) -> dict[str, object]:
-        every = {one.id: _alias(db, one) for one in entities.list_aliases(db, span)}
+        every = {alias.id: _alias(db, alias) for alias in entities.list_aliases(db, span)}
         return {key: {name: one[name] for name in fields} for key, one in every.items()}
 
     return await vault_reads.key_info(call, look)

@@ -177,9 +177,13 @@ async def resultant_acl(call: RouteCall) -> VaultBody:
     return VaultBody(
         data={
             "root": False,
-            "exact_paths": {one.path: _summary(one) for one in every if not one.path.endswith("*")},
+            "exact_paths": {
+                rule.path: _summary(rule) for rule in every if not rule.path.endswith("*")
+            },
             "glob_paths": {
-                one.path.removesuffix("*"): _summary(one) for one in every if one.path.endswith("*")
+                rule.path.removesuffix("*"): _summary(rule)
+                for rule in every
+                if rule.path.endswith("*")
             },
         }
     )

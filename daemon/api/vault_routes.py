@@ -357,6 +357,8 @@ KEPT: dict[str, tuple[str, ...]] = {
 }
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
-    msgspec.structs.replace(one, knows=KNOWN.get(one.path, one.knows), keeps=KEPT.get(one.path, ()))
-    for one in _TABLE
+    msgspec.structs.replace(
+        endpoint, knows=KNOWN.get(endpoint.path, endpoint.knows), keeps=KEPT.get(endpoint.path, ())
+    )
+    for endpoint in _TABLE
 )

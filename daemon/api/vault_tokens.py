@@ -361,13 +361,13 @@ def _names(fields: RequestFields, name: str) -> tuple[str, ...]:
 
 
 def _texts(fields: RequestFields, name: str) -> tuple[str, ...]:
-    return tuple(one for one in fields.texts(name) if one)
+    return tuple(text for text in fields.texts(name) if text)
 
 
 def _networks(fields: RequestFields, name: str) -> tuple[str, ...]:
     found = _texts(fields, name)
-    for one in found:
-        check_network(one)
+    for text in found:
+        check_network(text)
     return found
 
 

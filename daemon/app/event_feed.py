@@ -71,8 +71,8 @@ class EventFeed:
                 if found := self._cached_after(number):
                     return found
                 made = await store.read_long(lambda db: _encode_after(db, number))
-        for one in made:
-            self._cache(one)
+        for item in made:
+            self._cache(item)
         if not made:
             self._nothing_after = (number, commits)
         return made
@@ -83,12 +83,12 @@ class EventFeed:
             found.append(one)
         return found
 
-    def _cache(self, one: EncodedEvent) -> None:
+    def _cache(self, encoded_event: EncodedEvent) -> None:
         """Cache an event, unless newer ones are cached: then its reader lags behind."""
-        if self._made and one.event.number <= next(reversed(self._made)):
+        if self._made and encoded_event.event.number <= next(reversed(self._made)):
             return
-        self._made[one.event.number] = one
-        self._bytes += one.size
+        self._made[encoded_event.event.number] = encoded_event
+        self._bytes += encoded_event.size
         while self._bytes > _KEPT_BYTES:
             _, oldest = self._made.popitem(last=False)
             self._bytes -= oldest.size

@@ -46,11 +46,11 @@ def _why_not_ours(program: str) -> str:
 def volume_errors(volumes: Iterable[HostVolume]) -> Iterator[str]:
     """Yield the faults of the directories that tasks may mount."""
     known = list(volumes)
-    yield from _names("host_volumes", [one.name for one in known])
-    for one in known:
-        if not os.path.isabs(one.path) or not os.path.isdir(one.path):
+    yield from _names("host_volumes", [volume.name for volume in known])
+    for volume in known:
+        if not os.path.isabs(volume.path) or not os.path.isdir(volume.path):
             yield (
-                f"host_volumes, {one.name!r}, path = {one.path!r}: name a directory of this host by its"
+                f"host_volumes, {volume.name!r}, path = {volume.path!r}: name a directory of this host by its"
                 " absolute path"
             )
 
@@ -69,7 +69,7 @@ def why_no_volume(path: str, allowed: Iterable[str], taken: Iterable[str]) -> st
 
     Volumes must not be nested: tasks write to them, and could put a link at the inner path.
     """
-    within = [f"{os.path.realpath(one).rstrip('/')}/" for one in allowed]
+    within = [f"{os.path.realpath(item).rstrip('/')}/" for item in allowed]
     if not within:
         return "host_volume_paths does not allow it: add its directory to the settings"
     if os.path.realpath(path) != path:
@@ -78,34 +78,36 @@ def why_no_volume(path: str, allowed: Iterable[str], taken: Iterable[str]) -> st
         return f"it must be in one of host_volume_paths: {', '.join(within)}"
     if not os.path.isdir(path):
         return "it is not a directory of this host"
-    for one in taken:
-        if one != path and (f"{one}/".startswith(f"{path}/") or f"{path}/".startswith(f"{one}/")):
-            return f"it overlaps with the volume at {one!r}"
+    for item in taken:
+        if item != path and (
+            f"{item}/".startswith(f"{path}/") or f"{path}/".startswith(f"{item}/")
+        ):
+            return f"it overlaps with the volume at {item!r}"
     return "; ".join(weak_places(Path(path).parent))
 
 
 def network_errors(networks: Iterable[HostNetwork]) -> Iterator[str]:
     """Yield the faults of the networks whose address a port may request."""
     known = list(networks)
-    yield from _names("host_networks", [one.name for one in known])
-    for one in known:
-        what = f"host_networks, {one.name!r}"
-        if one.name == DEFAULT_NETWORK:
+    yield from _names("host_networks", [network.name for network in known])
+    for network in known:
+        what = f"host_networks, {network.name!r}"
+        if network.name == DEFAULT_NETWORK:
             yield f"{what}: this name is reserved for the default network; choose another one"
-        if not one.cidr and not one.interface:
+        if not network.cidr and not network.interface:
             yield f"{what}: set cidr, interface, or both, to select its addresses"
-        if one.cidr:
+        if network.cidr:
             try:
-                ip_network(one.cidr, strict=False)
+                ip_network(network.cidr, strict=False)
             except ValueError:
                 yield (
-                    f"{what}, cidr = {one.cidr!r}: write an address or a network such as"
+                    f"{what}, cidr = {network.cidr!r}: write an address or a network such as"
                     " 10.0.0.0/8 or fd00::/8"
                 )
-        for part in one.reserved_ports.split(",") if one.reserved_ports else ():
+        for part in network.reserved_ports.split(",") if network.reserved_ports else ():
             if not _are_ports(part):
                 yield (
-                    f"{what}, reserved_ports = {one.reserved_ports!r}: {part.strip()!r} is neither"
+                    f"{what}, reserved_ports = {network.reserved_ports!r}: {part.strip()!r} is neither"
                     " a port from 1 to 65535 nor a range such as 8000-8010"
                 )
 

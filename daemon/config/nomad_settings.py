@@ -47,7 +47,7 @@ def translated(values: Mapping[str, object], origin: str) -> dict[str, object]:
         if name in ours:
             raise Invalid(f"{origin}: {written} and {name} are the same setting; write one of them")
         is_list = name in _LISTS and isinstance(value, str)
-        ours[name] = [one.strip() for one in str(value).split(",")] if is_list else value
+        ours[name] = [part.strip() for part in str(value).split(",")] if is_list else value
     return ours
 
 

@@ -70,58 +70,62 @@ def faults_of_receivers(
         yield from (f"{where}: {fault}" for fault in _faults(one))
 
 
-def _faults(one: Receiver) -> Iterator[str]:
-    given, needed = _given(one), _NEEDS[one.kind]
+def _faults(receiver: Receiver) -> Iterator[str]:
+    given, needed = _given(receiver), _NEEDS[receiver.kind]
     if lacking := sorted(needed - given):
         names = [" or ".join(_SECRET) if name == "secret" else name for name in lacking]
-        yield f'kind = "{one.kind}" needs {" and ".join(names)}'
+        yield f'kind = "{receiver.kind}" needs {" and ".join(names)}'
         return
-    if extra := sorted(given - needed - _MAY_HAVE[one.kind]):
-        yield f'kind = "{one.kind}" does not use {" and ".join(extra)}; remove it'
+    if extra := sorted(given - needed - _MAY_HAVE[receiver.kind]):
+        yield f'kind = "{receiver.kind}" does not use {" and ".join(extra)}; remove it'
         return
-    if one.secret_file and one.secret_env:
+    if receiver.secret_file and receiver.secret_env:
         yield "give secret_file or secret_env, not both"
-    if one.secret_file and not one.secret_file.startswith("/"):
-        yield f"secret_file = {one.secret_file!r}: write the absolute path"
-    if not 0 <= one.group_seconds <= _LONGEST_GROUP:
-        yield f"group_seconds = {one.group_seconds}: write a number from 0 to {_LONGEST_GROUP}"
+    if receiver.secret_file and not receiver.secret_file.startswith("/"):
+        yield f"secret_file = {receiver.secret_file!r}: write the absolute path"
+    if not 0 <= receiver.group_seconds <= _LONGEST_GROUP:
+        yield f"group_seconds = {receiver.group_seconds}: write a number from 0 to {_LONGEST_GROUP}"
     try:
-        yield from _faults_of_mail(one) if one.kind == ReceiverKind.EMAIL else _faults_of_url(one)
+        yield from (
+            _faults_of_mail(receiver)
+            if receiver.kind == ReceiverKind.EMAIL
+            else _faults_of_url(receiver)
+        )
     except Invalid as error:
-        name = "server" if one.kind == ReceiverKind.EMAIL else "url"
-        yield f"{name} = {getattr(one, name)!r}: {error}"
+        name = "server" if receiver.kind == ReceiverKind.EMAIL else "url"
+        yield f"{name} = {getattr(receiver, name)!r}: {error}"
 
 
-def _given(one: Receiver) -> frozenset[str]:
-    names = {name for name in ("url", "server", "user", "ca_file", "to") if getattr(one, name)}
-    if one.sender:
+def _given(receiver: Receiver) -> frozenset[str]:
+    names = {name for name in ("url", "server", "user", "ca_file", "to") if getattr(receiver, name)}
+    if receiver.sender:
         names.add("from")
-    if one.tls != Encryption.STARTTLS:
+    if receiver.tls != Encryption.STARTTLS:
         names.add("tls")
-    if one.secret_file or one.secret_env:
+    if receiver.secret_file or receiver.secret_env:
         names.add("secret")
     return frozenset(names)
 
 
-def _faults_of_url(one: Receiver) -> Iterator[str]:
-    if one.kind == ReceiverKind.NTFY:
-        topic_of(one.url)
-    elif one.url:
-        read_webhook(one.url)
-    if one.kind == ReceiverKind.ALERTMANAGER and urlsplit(one.url).query:
-        yield f"url = {one.url!r}: write it without a query, such as http://HOST:9093"
+def _faults_of_url(receiver: Receiver) -> Iterator[str]:
+    if receiver.kind == ReceiverKind.NTFY:
+        topic_of(receiver.url)
+    elif receiver.url:
+        read_webhook(receiver.url)
+    if receiver.kind == ReceiverKind.ALERTMANAGER and urlsplit(receiver.url).query:
+        yield f"url = {receiver.url!r}: write it without a query, such as http://HOST:9093"
 
 
-def _faults_of_mail(one: Receiver) -> Iterator[str]:
-    host, _ = server_of(one.server)
-    for name, address in (("from", one.sender), *(("to", address) for address in one.to)):
+def _faults_of_mail(receiver: Receiver) -> Iterator[str]:
+    host, _ = server_of(receiver.server)
+    for name, address in (("from", receiver.sender), *(("to", address) for address in receiver.to)):
         if not _ADDRESS.fullmatch(address):
             yield f"{name}: {address!r} is not a plain address such as ops@example.com"
-    if bool(one.user) != bool(one.secret_file or one.secret_env):
+    if bool(receiver.user) != bool(receiver.secret_file or receiver.secret_env):
         yield "user and a password (secret_file or secret_env) belong together: set both, or neither"
-    if one.user and not (one.user.isascii() and one.user.isprintable()):
-        yield f"user = {one.user!r}: write printable ASCII"
-    if one.user and one.tls == Encryption.NONE and not is_loopback(host):
+    if receiver.user and not (receiver.user.isascii() and receiver.user.isprintable()):
+        yield f"user = {receiver.user!r}: write printable ASCII"
+    if receiver.user and receiver.tls == Encryption.NONE and not is_loopback(host):
         yield f'tls = "none": others could read the password on its way to {host}; use starttls or tls'
-    if one.ca_file and not one.ca_file.startswith("/"):
-        yield f"ca_file = {one.ca_file!r}: write the absolute path"
+    if receiver.ca_file and not receiver.ca_file.startswith("/"):
+        yield f"ca_file = {receiver.ca_file!r}: write the absolute path"

@@ -296,7 +296,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Return the certificate, key and CA files that the listeners use."""
         own = (self.tls_cert, self.tls_key, self.tls_client_ca)
         found = (*own, self.wrapper_tls_cert, self.wrapper_tls_key)
-        return [one for one in dict.fromkeys(found) if one != Path()]
+        return [item for item in dict.fromkeys(found) if item != Path()]
 
     @property
     def of_wrappers(self) -> "Settings":

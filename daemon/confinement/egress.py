@@ -20,8 +20,10 @@ from typing import NamedTuple
 from daemon.confinement import bpf
 
 Network = IPv4Network | IPv6Network
-LINK_LOCAL = tuple(ip_network(one) for one in ("169.254.0.0/16", "fd00:ec2::254/128", "fe80::/10"))
-LOOPBACK = tuple(ip_network(one) for one in ("127.0.0.0/8", "0.0.0.0/32", "::1/128", "::/128"))
+LINK_LOCAL = tuple(
+    ip_network(item) for item in ("169.254.0.0/16", "fd00:ec2::254/128", "fe80::/10")
+)
+LOOPBACK = tuple(ip_network(item) for item in ("127.0.0.0/8", "0.0.0.0/32", "::1/128", "::/128"))
 _DNS = 53  # some clouds have their name server among the link-local addresses
 
 # linux/bpf.h
@@ -56,9 +58,9 @@ class DeniedAddresses(NamedTuple):
 def programs(denied: Iterable[DeniedAddresses]) -> Mapping[int, bytes]:
     """Return a program for each attachment type."""
     given = list(denied)
-    four = [one for one in given if isinstance(one.network, IPv4Network)]
-    six = [one for one in given if isinstance(one.network, IPv6Network)]
-    mapped = [DeniedAddresses(_mapped(one.network), one.port) for one in four]
+    four = [task_command for task_command in given if isinstance(task_command.network, IPv4Network)]
+    six = [task_command for task_command in given if isinstance(task_command.network, IPv6Network)]
+    mapped = [DeniedAddresses(_mapped(item.network), item.port) for item in four]
     own = b"".join(_of_address(_ADDRESS4, four))
     other = b"".join(_of_address(_ADDRESS6, [*six, *mapped]))
     packets = b"".join(_of_packets({_IP4: four, _IP6: six}))
@@ -172,16 +174,16 @@ def _decide(register: int, address: int, denied: Iterable[DeniedAddresses]) -> I
     """Yield the decision: the port is in register 2, the address where `register` points."""
     yield _do(_UNEQUAL, to=2, at=2, number=_big(_DNS))
     yield from _answer(1)
-    for one in denied:
+    for item in denied:
         tests: list[tuple[bytes, int, int]] = []  # load instruction, register, expected value
-        words = struct.iter_unpack("=I", one.network.network_address.packed)
-        masks = struct.iter_unpack("=I", one.network.netmask.packed)
+        words = struct.iter_unpack("=I", item.network.network_address.packed)
+        masks = struct.iter_unpack("=I", item.network.netmask.packed)
         for index, ((word,), (mask,)) in enumerate(zip(words, masks, strict=True)):
             if mask:
                 load = _do(_LOAD, to=4, by=register, at=address + 4 * index)
                 tests.append((load + _do(_AND, to=4, number=mask), 4, word))
-        if one.port:
-            tests.append((b"", 2, _big(one.port)))
+        if item.port:
+            tests.append((b"", 2, _big(item.port)))
         body = b"".join(_answer(0))
         for load, at, number in reversed(tests):
             rest = len(body) // bpf.SIZE
@@ -218,7 +220,7 @@ def _load(where: int, program: bytes) -> int:
     text = ctypes.create_string_buffer(program, len(program))
     license_ = ctypes.create_string_buffer(_LICENSE)
     reason = ctypes.create_string_buffer(_LONGEST_REASON)
-    places = [ctypes.addressof(one) for one in (text, license_, reason)]
+    places = [ctypes.addressof(item) for item in (text, license_, reason)]
     form = _LOAD_FORM.pack(
         kind,
         len(program) // bpf.SIZE,

@@ -133,7 +133,11 @@ def _landlock(name: str, *arguments: object) -> int:
 
 
 def _prctl(option: int, *arguments: int) -> None:
-    _check(_libc().prctl(option, *(ctypes.c_ulong(one) for one in (*arguments, 0, 0, 0, 0)[:4])))
+    _check(
+        _libc().prctl(
+            option, *(ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4])
+        )
+    )
 
 
 def _check(result: int) -> int:

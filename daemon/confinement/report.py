@@ -155,7 +155,7 @@ def mount_flags(path: str, mountinfo: str) -> Finding:
         is_above = place == "/" or f"{path}/".startswith(f"{place}/")
         if is_above and len(place) >= longest:
             options, longest = words, len(place)
-    missing = [one for one in ("nosuid", "nodev") if one not in options]
+    missing = [item for item in ("nosuid", "nodev") if item not in options]
     reason = f"{path} is mounted without {' and '.join(missing)}"
     return Finding("nosuid", not missing, reason if missing else f"{path} is mounted so")
 
@@ -175,7 +175,9 @@ def _of_any(found: Confinement) -> list[Finding]:
     held = found.capabilities
     return [
         Finding("user", found.user != 0, f"uid {found.user}" if found.user else "uid 0, root"),
-        Finding("capabilities", not held, _some([f"cap_{one}" for one in held]) or "none"),
+        Finding(
+            "capabilities", not held, _some([f"cap_{capability}" for capability in held]) or "none"
+        ),
         Finding(
             "no_new_privileges",
             found.no_new_privileges,

@@ -69,7 +69,7 @@ async def apply(
         return True
 
     changes = len(plan.place) + len(plan.change) + len(plan.evict) + len(plan.deployments)
-    steps = sum(len(one.steps) for one in plan.flow.runs) if plan.flow else 0
+    steps = sum(len(run.steps) for run in plan.flow.runs) if plan.flow else 0
     is_long = max(changes, len(plan.queued), steps) > _MANY
     return await store.write(write, is_long=is_long)
 
@@ -95,7 +95,7 @@ def _is_flow_stale(tx: Transaction, evaluation: Evaluation, flow: FlowChange) ->
     """Return whether the run has changed, or no end is left that a new run awaits."""
     if flow.seen != runs.newest(tx, evaluation.namespace, evaluation.job_id):
         return True
-    return bool(flow.awaits) and all(_has_ended(tx, one) for one in flow.awaits)
+    return bool(flow.awaits) and all(_has_ended(tx, item) for item in flow.awaits)
 
 
 def _has_ended(tx: Transaction, alloc_id: str) -> bool:
@@ -105,7 +105,7 @@ def _has_ended(tx: Transaction, alloc_id: str) -> bool:
 
 def _are_objects_stale(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
     """Return whether an object that the plan changes is no longer as in the snapshot."""
-    seen = {one.id: one.alloc_modify_index for one in state.allocations}
+    seen = {alloc.id: alloc.alloc_modify_index for alloc in state.allocations}
     for planned in plan.change:
         present = allocations.find(tx, planned.id)
         if present is None or present.alloc_modify_index != seen[planned.id]:
@@ -129,8 +129,8 @@ def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
     Only one worker places allocations, and it counts its own placements. The allocated resources of
     a node can therefore only have shrunk.
     """
-    seen = {one.node.id: one.node.modify_index for one in state.nodes}
-    chosen = {one.node_id for one in plan.place}
+    seen = {node.node.id: node.node.modify_index for node in state.nodes}
+    chosen = {alloc.node_id for alloc in plan.place}
     return all(nodes.index_of(tx, node_id) == seen[node_id] for node_id in chosen)
 
 
@@ -175,7 +175,7 @@ def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
 
     Of the client state, the scheduler only sets an allocation to lost.
     """
-    seen = {one.id: one for one in state.allocations}
+    seen = {alloc.id: alloc for alloc in state.allocations}
     for planned in plan.change:
         kept = planned
         if planned.health == seen[planned.id].health:
@@ -190,11 +190,11 @@ def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
 
 def _matters_less(state: ClusterState, plan: Plan) -> bool:
     """Return whether an allocation continues in a version of the job with a lower priority."""
-    seen = {one.id: state.versions.get(one.job_version) for one in state.allocations}
+    seen = {alloc.id: state.versions.get(alloc.job_version) for alloc in state.allocations}
     return any(
-        (before := seen[one.id]) is not None and before.priority > state.job.priority
-        for one in plan.change
-        if state.job is not None and one.job_version == state.job.version
+        (before := seen[alloc.id]) is not None and before.priority > state.job.priority
+        for alloc in plan.change
+        if state.job is not None and alloc.job_version == state.job.version
     )
 
 
@@ -248,21 +248,24 @@ def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Pl
 
     The evaluation at one deadline creates that at the next one.
     """
-    if not any(one.triggered_by == Trigger.RUN_STEP for one in plan.evaluations):
+    if not any(evaluation.triggered_by == Trigger.RUN_STEP for evaluation in plan.evaluations):
         return plan
     pending = [
-        one
-        for one in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id)
-        if one.id != evaluation.id and one.wait_until and one.triggered_by == Trigger.RUN_STEP
+        item
+        for item in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id)
+        if item.id != evaluation.id and item.wait_until and item.triggered_by == Trigger.RUN_STEP
     ]
-    soonest = min((nanoseconds(one.wait_until) for one in pending if one.wait_until), default=None)
+    soonest = min(
+        (nanoseconds(evaluation.wait_until) for evaluation in pending if evaluation.wait_until),
+        default=None,
+    )
     needed = tuple(
-        one
-        for one in plan.evaluations
-        if one.triggered_by != Trigger.RUN_STEP
+        evaluation
+        for evaluation in plan.evaluations
+        if evaluation.triggered_by != Trigger.RUN_STEP
         or soonest is None
-        or not one.wait_until
-        or nanoseconds(one.wait_until) < soonest
+        or not evaluation.wait_until
+        or nanoseconds(evaluation.wait_until) < soonest
     )
     return msgspec.structs.replace(plan, evaluations=needed)
 
@@ -270,12 +273,16 @@ def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Pl
 def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> None:
     """Cancel older blocked evaluations of the job, and all pending ones except the newest."""
     key = (evaluation.namespace, evaluation.job_id)
-    others = [one for one in evaluations.unfinished(tx, *key) if one.id != evaluation.id]
-    blocked = [one for one in others if one.status == EvalStatus.BLOCKED]
-    ready = [one for one in others if one.status == EvalStatus.PENDING and not one.wait_until]
-    for one in [*blocked, *ready[:-1]]:
+    others = [item for item in evaluations.unfinished(tx, *key) if item.id != evaluation.id]
+    blocked = [evaluation for evaluation in others if evaluation.status == EvalStatus.BLOCKED]
+    ready = [
+        evaluation
+        for evaluation in others
+        if evaluation.status == EvalStatus.PENDING and not evaluation.wait_until
+    ]
+    for item in [*blocked, *ready[:-1]]:
         canceled = msgspec.structs.replace(
-            one, status=EvalStatus.CANCELED, status_description=_SUPERSEDED
+            item, status=EvalStatus.CANCELED, status_description=_SUPERSEDED
         )
         evaluations.put(tx, canceled, now)
 

@@ -44,7 +44,7 @@ def load_cluster_state(
     if found is None:
         found = _allocations(db, namespace, job_id, kind or (job.type if job else None), run)
     versions = {job.version: job} if job else {}
-    for number in {one.job_version for one in found.allocations} - versions.keys():
+    for number in {alloc.job_version for alloc in found.allocations} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
             versions[number] = earlier
     return ClusterState(
@@ -91,8 +91,8 @@ def _outputs(
     """
     from daemon.flow import lists  # imported late: few jobs are workflows
 
-    known = {one.name: one for one in steps}
-    at_work = {one.task_group for one in allocations_ if not one.client_terminal}
+    known = {step.name: step for step in steps}
+    at_work = {alloc.task_group for alloc in allocations_ if not alloc.client_terminal}
     wanted, sources = dict[str, None](), dict[lists.Reference, None]()
     for group in job.task_groups or ():
         row, condition = known.get(group.name), IF.of(group.meta)
@@ -106,8 +106,8 @@ def _outputs(
         return {}
     from daemon.flow import outputs  # imported late: few conditions and lists need it
 
-    begun = {one.name for one in steps if one.state not in _NOT_BEGUN}
-    if not begun.isdisjoint([*wanted, *(one.step for one in sources)]):
+    begun = {step.name for step in steps if step.state not in _NOT_BEGUN}
+    if not begun.isdisjoint([*wanted, *(source.step for source in sources)]):
         loop_share.spend(loop_share.SHARE + 1)  # outputs may have megabytes
     found = dict[str, dict[str, str]]()
     for name in wanted:
@@ -139,11 +139,11 @@ def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[st
     from daemon.evals.failures import of_allocation  # imported late: few jobs are workflows
 
     newest: dict[str, Allocation] = {}
-    for one in allocations_:
-        if one.client_status == ClientStatus.FAILED:
-            known = newest.get(one.task_group)
-            if known is None or known.modify_time <= one.modify_time:
-                newest[one.task_group] = one
+    for alloc in allocations_:
+        if alloc.client_status == ClientStatus.FAILED:
+            known = newest.get(alloc.task_group)
+            if known is None or known.modify_time <= alloc.modify_time:
+                newest[alloc.task_group] = alloc
     errors = {group: of_allocation(db, one) for group, one in newest.items()}
     return {group: error.exit_code for group, error in errors.items() if error is not None}
 
@@ -168,7 +168,7 @@ def _allocations(
         found = allocations.for_scheduler(db, namespace, job_id)
     if kind != JobType.BATCH:
         return _Found(found)
-    read = Counter(one.task_group for one in found)
+    read = Counter(alloc.task_group for alloc in found)
     every = allocations.numbers(db, namespace, job_id)
     return _Found(found, {group: number - read[group] for group, number in every.items()})
 
@@ -190,13 +190,13 @@ def _unsettled(
         found = allocations.unsettled(db, job.namespace, job.id)
     else:
         found = allocations.unsettled_for_run(db, run)
-    read = Counter(one.task_group for one in found)
+    read = Counter(alloc.task_group for alloc in found)
     ranges: defaultdict[str, list[SettledRange]] = defaultdict(list)
     settled: Counter[str] = Counter()
-    for one in allocations.settled(db, job.namespace, job.id):
-        of_now = one.job_version == job.version  # completed ones of older versions do not matter
-        ranges[one.task_group] += [one] if of_now else []
-        settled[one.task_group] += one.count if of_now else 0
+    for alloc in allocations.settled(db, job.namespace, job.id):
+        of_now = alloc.job_version == job.version  # completed ones of older versions do not matter
+        ranges[alloc.task_group] += [alloc] if of_now else []
+        settled[alloc.task_group] += alloc.count if of_now else 0
     if run is not None:
         from daemon.flow.lists import with_totals  # imported late: few jobs are workflows
 
@@ -210,7 +210,7 @@ def _unsettled(
         {name: number - read[name] - settled[name] for name, number in every.items()},
         {
             name: SettledAllocations(
-                count=settled[name], ranges=tuple((one.first, one.last) for one in known)
+                count=settled[name], ranges=tuple((item.first, item.last) for item in known)
             )
             for name, known in ranges.items()
         },
@@ -243,8 +243,8 @@ def add_placed(
 ) -> tuple[NodeState, ...]:
     """Return the nodes with the resources of new allocations added."""
     by_node: dict[str, list[AllocatedResources]] = {}
-    for one in placed:
-        by_node.setdefault(one.node_id, []).append(one.placement.resources)
+    for alloc in placed:
+        by_node.setdefault(alloc.node_id, []).append(alloc.placement.resources)
     return tuple(_and(state, by_node.get(state.node.id, [])) for state in states)
 
 
@@ -270,11 +270,11 @@ def _and(state: NodeState, more: list[AllocatedResources]) -> NodeState:
         return state
     return msgspec.structs.replace(
         state,
-        cpu=state.cpu + sum(one.cpu for one in more),
-        memory=state.memory + sum(one.memory for one in more),
-        disk=state.disk + sum(one.shared.disk_mb for one in more),
-        ports=state.ports.union(*(one.ports for one in more)),
-        cores=state.cores.union(*(one.cores for one in more)),
-        devices=state.devices.union(*(one.device_ids for one in more)),
+        cpu=state.cpu + sum(resources.cpu for resources in more),
+        memory=state.memory + sum(resources.memory for resources in more),
+        disk=state.disk + sum(resources.shared.disk_mb for resources in more),
+        ports=state.ports.union(*(resources.ports for resources in more)),
+        cores=state.cores.union(*(resources.cores for resources in more)),
+        devices=state.devices.union(*(resources.device_ids for resources in more)),
         allocations=state.allocations + len(more),
     )

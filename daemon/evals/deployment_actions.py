@@ -66,8 +66,10 @@ def _check_canaries(tx: Transaction, deployment: Deployment, groups: Collection[
     errors = []
     for name in deployment.task_groups.keys() & set(groups):
         state = deployment.task_groups[name]
-        canaries = [allocations.find(tx, one) for one in state.placed_canaries or ()]
-        healthy = sum(one is not None and _is_healthy(one) for one in canaries)
+        canaries = [
+            allocations.find(tx, placed_canary) for placed_canary in state.placed_canaries or ()
+        ]
+        healthy = sum(canary is not None and _is_healthy(canary) for canary in canaries)
         if healthy < state.desired_canaries:
             errors.append(
                 f'Task group "{name}" has {healthy}/{state.desired_canaries} healthy allocations'
@@ -264,7 +266,11 @@ def roll_back(tx: Transaction, deployment: Deployment, now: int) -> tuple[str, i
     Without a stable older version, the returned version is None.
     """
     versions = jobs.versions(tx, deployment.namespace, deployment.job_id)
-    stable = [one for one in versions if one.stable and one.version < deployment.job_version]
+    stable = [
+        version
+        for version in versions
+        if version.stable and version.version < deployment.job_version
+    ]
     if not stable:
         return " - no stable job version to auto revert to", None
     # Imported late: few deployments are rolled back. Callers load `HISTORY` before their write.
@@ -272,7 +278,9 @@ def roll_back(tx: Transaction, deployment: Deployment, now: int) -> tuple[str, i
     from daemon.jobspec.canonicalize import same_definition
 
     # Ignore a later stop, and scaling policies that it disabled.
-    older = (one for one in versions if one.version <= stable[0].version and not one.stop)
+    older = (
+        version for version in versions if version.version <= stable[0].version and not version.stop
+    )
     groups = next(older, stable[0]).task_groups
     target = msgspec.structs.replace(stable[0], stop=False, task_groups=groups)
     if same_definition(target, versions[0]):

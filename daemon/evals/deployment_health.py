@@ -69,20 +69,22 @@ def _counted(state: DeploymentGroup, placed: list[Allocation]) -> DeploymentGrou
 
     Stopping allocations do not count.
     """
-    health = [one.health for one in placed if one.health is not None]
+    health = [alloc.health for alloc in placed if alloc.health is not None]
     healthy = [
-        one.health
-        for one in placed
-        if one.health is not None and one.health.healthy and one.desired_status == DesiredStatus.RUN
+        alloc.health
+        for alloc in placed
+        if alloc.health is not None
+        and alloc.health.healthy
+        and alloc.desired_status == DesiredStatus.RUN
     ]
     deadline = state.require_progress_by
     if state.progress_deadline and healthy:
-        latest = max(nanoseconds(one.timestamp or ZERO_TIME) for one in healthy)
+        latest = max(nanoseconds(health.timestamp or ZERO_TIME) for health in healthy)
         deadline = rfc3339(max(latest + state.progress_deadline, state.progress_due or 0))
     return msgspec.structs.replace(
         state,
         healthy_allocs=len(healthy),
-        unhealthy_allocs=sum(one.healthy is False for one in health),
+        unhealthy_allocs=sum(health.healthy is False for health in health),
         require_progress_by=deadline,
     )
 

@@ -57,7 +57,7 @@ async def watch_deployments(store: Store, clock: Clock, ids: Iterator[str], fenc
             await trio.sleep(max(fault.until - clock.now(), 0) / SECOND)
         watched.discard(deployment.id)
 
-    fences.open_others(_FENCED, [one.id for one in store.read(deployments.active)])
+    fences.open_others(_FENCED, [deployment.id for deployment in store.read(deployments.active)])
     async with trio.open_nursery() as nursery:
         while True:
             with store.watch("deployments/") as change:
@@ -125,20 +125,20 @@ def _read_decision(
     job = jobs.version(db, deployment.namespace, deployment.job_id, deployment.job_version)
     placed = allocations.of_deployment(db, deployment_id)
     failed = [
-        one
-        for one in placed
-        if _may_be_replaced(deployment, one) and may_place_again(policy_of(job, one.task_group))
+        alloc
+        for alloc in placed
+        if _may_be_replaced(deployment, alloc) and may_place_again(policy_of(job, alloc.task_group))
     ]
     return deployment, decide_deployment(deployment, placed, job, now), failed
 
 
-def _may_be_replaced(deployment: Deployment, one: Allocation) -> bool:
+def _may_be_replaced(deployment: Deployment, alloc: Allocation) -> bool:
     """Return whether the scheduler must be notified that it may replace an allocation."""
     return (
         deployment.status == DeploymentStatus.RUNNING
-        and one.client_status == ClientStatus.FAILED
-        and one.desired_status == DesiredStatus.RUN
-        and not one.desired.transition.reschedule
+        and alloc.client_status == ClientStatus.FAILED
+        and alloc.desired_status == DesiredStatus.RUN
+        and not alloc.desired.transition.reschedule
     )
 
 
@@ -177,7 +177,7 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
 
 def _allow_replacement(tx: Transaction, failed: list[Allocation], now: int) -> None:
     """Permit the scheduler to replace failed allocations during the deployment."""
-    for one in failed:
-        transition = msgspec.structs.replace(one.desired.transition, reschedule=True)
-        desired = msgspec.structs.replace(one.desired, transition=transition)
-        allocations.set_desired(tx, msgspec.structs.replace(one, desired=desired), now)
+    for alloc in failed:
+        transition = msgspec.structs.replace(alloc.desired.transition, reschedule=True)
+        desired = msgspec.structs.replace(alloc.desired, transition=transition)
+        allocations.set_desired(tx, msgspec.structs.replace(alloc, desired=desired), now)

@@ -60,7 +60,9 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
         index=present.job_modify_index if present else 0,
         diff=annotate(diff_jobs(present, planned), plan.annotations.desired_tg_updates),
         annotations=_annotations(db, plan, job.namespace),
-        evaluations=[msgspec.structs.replace(one, snapshot_index=0) for one in created],
+        evaluations=[
+            msgspec.structs.replace(evaluation, snapshot_index=0) for evaluation in created
+        ],
         failed=dict(plan.failed),
         next_launch=_next_launch(db, job, now),
     )
@@ -87,14 +89,14 @@ def external_port_listeners(
 
 def _annotations(db: ReadSnapshot, plan: Plan, namespace: str) -> PlanAnnotations:
     """Return the changes of a plan per group, and the allocations that it would preempt."""
-    seen = [one.holder.id for one in plan.evict if one.holder.namespace == namespace]
-    found = [allocations.find(db, one) for one in seen]
+    seen = [eviction.holder.id for eviction in plan.evict if eviction.holder.namespace == namespace]
+    found = [allocations.find(db, item) for item in seen]
     stubs = [
         msgspec.Raw(
-            encode(allocation_views.allocation_list_item(one, allocations.task_states(db, one)))
+            encode(allocation_views.allocation_list_item(item, allocations.task_states(db, item)))
         )
-        for one in found
-        if one is not None
+        for item in found
+        if item is not None
     ]
     return msgspec.structs.replace(plan.annotations, preempted_allocs=stubs or None)
 

@@ -48,16 +48,16 @@ def explain_job(db: ReadSnapshot, namespace: str, job_id: str) -> Explanation | 
         return None
     batch = job.type == JobType.BATCH
     found = [
-        one
-        for one in allocations.for_scheduler(db, namespace, job_id)
+        alloc
+        for alloc in allocations.for_scheduler(db, namespace, job_id)
         # A new version of a batch job runs completely again, regardless of old results.
-        if not (batch and one.job_version != job.version and one.client_terminal)
+        if not (batch and alloc.job_version != job.version and alloc.client_terminal)
     ]
     return Explanation(
         job_id=job_id,
         namespace=namespace,
         status=job.status,
-        running=sum(one.client_status == ClientStatus.RUNNING for one in found),
+        running=sum(alloc.client_status == ClientStatus.RUNNING for alloc in found),
         reasons=list(_reasons(db, job, found)),
     )
 
@@ -140,14 +140,14 @@ def _of_triggers(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
     lines = triggers.source_lines(db, job.namespace, job.id)
     if not lines:
         return
-    names = ", ".join(f'"{one.namespace}/{one.job_id}"' for one in lines)
+    names = ", ".join(f'"{line.namespace}/{line.job_id}"' for line in lines)
     joins = AFTER_JOIN.of(job.meta) == TriggerJoin.ALL
     which = "a run of each of" if joins and len(lines) > 1 else "each run of"
     after = {TriggerWhen.SUCCESS: " has succeeded", TriggerWhen.FAILURE: " has failed"}
     ended = after.get(AFTER_WHEN.of(job.meta), " has ended")
     yield Reason(cause=Cause.TRIGGER, message=f"it starts after {which} {names}{ended}")
-    if here := [f'"{one.namespace}/{one.job_id}"' for one in lines if one.waiting]:
-        lacking = [f'"{one.namespace}/{one.job_id}"' for one in lines if not one.waiting]
+    if here := [f'"{line.namespace}/{line.job_id}"' for line in lines if line.waiting]:
+        lacking = [f'"{line.namespace}/{line.job_id}"' for line in lines if not line.waiting]
         message = f"runs of {', '.join(here)} wait for {', '.join(lacking) or 'each other'}"
         yield Reason(cause=Cause.TRIGGER, message=message)
     newest = next(triggers.of_job(db, job.namespace, job.id), None)
@@ -202,32 +202,34 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     deployment: Deployment | None
 
     def blocked(self) -> list[Evaluation]:
-        return [one for one in self.waiting if one.status == EvalStatus.BLOCKED]
+        return [item for item in self.waiting if item.status == EvalStatus.BLOCKED]
 
-    def policy_of(self, one: Allocation) -> ReschedulePolicy | None:
+    def policy_of(self, alloc: Allocation) -> ReschedulePolicy | None:
         """Return the reschedule policy of an allocation; None if it is never rescheduled."""
         if self.job.type in (JobType.SYSTEM, JobType.SYSBATCH):
             return None
-        version = self.versions.get(one.job_version) or self.job
-        group = version.group(one.task_group)
+        version = self.versions.get(alloc.job_version) or self.job
+        group = version.group(alloc.task_group)
         return (group.reschedule_policy if group else None) or ReschedulePolicy()
 
-    def is_given_up(self, one: Allocation) -> bool:
+    def is_given_up(self, alloc: Allocation) -> bool:
         """Return whether an allocation belongs to a failed deployment and was not replaced."""
         deployment = self.deployment
         return (
             deployment is not None
-            and deployment.id == one.deployment_id
+            and deployment.id == alloc.deployment_id
             and deployment.job_version == self.job.version
             and deployment.status == DeploymentStatus.FAILED
         )
 
 
 def _case(db: ReadSnapshot, job: Job, found: list[Allocation]) -> _Case:
-    versions = {one.job_version for one in found} - {job.version}
+    versions = {alloc.job_version for alloc in found} - {job.version}
     return _Case(
         job=job,
-        versions={one: jobs.version(db, job.namespace, job.id, one) for one in versions},
+        versions={
+            version: jobs.version(db, job.namespace, job.id, version) for version in versions
+        },
         allocations=found,
         waiting=evaluations.unfinished(db, job.namespace, job.id),
         newest=evaluations.newest(db, job.namespace, job.id),
@@ -239,28 +241,32 @@ def _of_group(
     db: ReadSnapshot, case: _Case, group: TaskGroup, every: list[Allocation]
 ) -> Iterator[Reason]:
     wanted = [
-        one
-        for one in case.allocations
-        if one.task_group == group.name and one.desired_status == DesiredStatus.RUN
+        alloc
+        for alloc in case.allocations
+        if alloc.task_group == group.name and alloc.desired_status == DesiredStatus.RUN
     ]
     failed = [
-        one
-        for one in wanted
-        if one.client_status in (ClientStatus.FAILED, ClientStatus.LOST)
-        and not one.desired.next_allocation
+        alloc
+        for alloc in wanted
+        if alloc.client_status in (ClientStatus.FAILED, ClientStatus.LOST)
+        and not alloc.desired.next_allocation
     ]
-    for one in wanted:
-        if one.client_status == ClientStatus.PENDING:
-            yield _starting(db, one)
-    for one in failed:
-        yield _failed(case, one)
-    there = sum(one.client_status not in (ClientStatus.FAILED, ClientStatus.LOST) for one in wanted)
+    for alloc in wanted:
+        if alloc.client_status == ClientStatus.PENDING:
+            yield _starting(db, alloc)
+    for alloc in failed:
+        yield _failed(case, alloc)
+    there = sum(
+        alloc.client_status not in (ClientStatus.FAILED, ClientStatus.LOST) for alloc in wanted
+    )
     runs_everywhere = case.job.type in (JobType.SYSTEM, JobType.SYSBATCH)
-    yield from _displaced(db, every, group, {one.name for one in wanted})
+    yield from _displaced(db, every, group, {alloc.name for alloc in wanted})
     yield from _unplaced(
         db, case, group, 0 if runs_everywhere else group.count - there, retried=len(failed)
     )
-    outdated = [one for one in wanted if one.job_version != case.job.version and not one.terminal]
+    outdated = [
+        alloc for alloc in wanted if alloc.job_version != case.job.version and not alloc.terminal
+    ]
     if outdated and case.deployment is not None:
         yield from _outdated_reasons(case.deployment, group, len(outdated))
 
@@ -273,19 +279,19 @@ def _displaced(
     Jobs of other namespaces are not named.
     """
     newest = {
-        one.name: one
-        for one in reversed(found)
-        if one.task_group == group.name and one.index < group.count
+        alloc.name: alloc
+        for alloc in reversed(found)
+        if alloc.task_group == group.name and alloc.index < group.count
     }
-    for one in sorted(newest.values(), key=lambda one: one.index):
-        if one.desired_status != DesiredStatus.EVICT or one.name in present:
+    for alloc in sorted(newest.values(), key=lambda item: item.index):
+        if alloc.desired_status != DesiredStatus.EVICT or alloc.name in present:
             continue
-        by = allocations.find(db, one.desired.preempted_by_allocation)
+        by = allocations.find(db, alloc.desired.preempted_by_allocation)
         yield Reason(
             cause=Cause.PREEMPTED,
-            message=f"{one.name} made room for {_who(by, one.namespace)}, which matters more",
+            message=f"{alloc.name} made room for {_who(by, alloc.namespace)}, which matters more",
             task_group=group.name,
-            allocation_id=one.id,
+            allocation_id=alloc.id,
         )
 
 
@@ -295,33 +301,33 @@ def _who(by: Allocation | None, namespace: str) -> str:
     return f'job "{by.job_id}"' if by.namespace == namespace else "a job of another namespace"
 
 
-def _starting(db: ReadSnapshot, one: Allocation) -> Reason:
+def _starting(db: ReadSnapshot, alloc: Allocation) -> Reason:
     """Return the last event of the tasks of an allocation that is not running yet."""
     last = [
         f"task {name}: {plain_reason(event.display_message)}"
-        for name, state in (one.client.task_states or {}).items()
+        for name, state in (alloc.client.task_states or {}).items()
         if state.state == TaskPhase.PENDING
-        for event in allocations.newest_events(db, one.id, name, most=1)
+        for event in allocations.newest_events(db, alloc.id, name, most=1)
     ]
-    node = nodes.find(db, one.node_id)
+    node = nodes.find(db, alloc.node_id)
     if node is not None and node.engine and node.status != NodeStatus.READY:
         last.append(f'node "{node.name}": {node.status_description}')
     text = "has its place and is starting" + (f" ({'; '.join(last)})" if last else "")
-    if ending := sum(_has_not_ended(db, before) for before in _predecessors(one)):
+    if ending := sum(_has_not_ended(db, before) for before in _predecessors(alloc)):
         text = (
             f"has its place and begins when {count_noun(ending, 'allocation')} there came to an end"
         )
     return Reason(
         cause=Cause.START,
-        message=f"{one.name} {text}",
-        task_group=one.task_group,
+        message=f"{alloc.name} {text}",
+        task_group=alloc.task_group,
         missing=1,
-        allocation_id=one.id,
+        allocation_id=alloc.id,
     )
 
 
-def _predecessors(one: Allocation) -> list[str]:
-    return [one.desired.previous_allocation, *(one.desired.waits_for or ())]
+def _predecessors(alloc: Allocation) -> list[str]:
+    return [alloc.desired.previous_allocation, *(alloc.desired.waits_for or ())]
 
 
 def _has_not_ended(db: ReadSnapshot, alloc_id: str) -> bool:
@@ -329,36 +335,36 @@ def _has_not_ended(db: ReadSnapshot, alloc_id: str) -> bool:
     return found is not None and not found.client_terminal
 
 
-def _failed(case: _Case, one: Allocation) -> Reason:
+def _failed(case: _Case, alloc: Allocation) -> Reason:
     """Return when a failed allocation is tried again, or why it is not."""
-    tries = _tries(one)
-    begin = f"{one.name} failed {'once' if tries == 1 else f'{tries} times'}"
-    cause, end, until = _next_try(case, one)
+    tries = _tries(alloc)
+    begin = f"{alloc.name} failed {'once' if tries == 1 else f'{tries} times'}"
+    cause, end, until = _next_try(case, alloc)
     return Reason(
         cause=cause,
         message=f"{begin} and {end}",
-        task_group=one.task_group,
+        task_group=alloc.task_group,
         missing=1,
-        allocation_id=one.id,
+        allocation_id=alloc.id,
         until=until,
     )
 
 
-def _tries(one: Allocation) -> int:
+def _tries(alloc: Allocation) -> int:
     """Return how often an allocation was placed, including its predecessors."""
-    tracker = one.desired.reschedule_tracker
+    tracker = alloc.desired.reschedule_tracker
     return 1 + len(tracker.events if tracker else ())
 
 
-def _next_try(case: _Case, one: Allocation) -> tuple[Cause, str, int]:
-    policy, deployment = case.policy_of(one), case.deployment
-    if deployment is not None and case.is_given_up(one):
+def _next_try(case: _Case, alloc: Allocation) -> tuple[Cause, str, int]:
+    policy, deployment = case.policy_of(alloc), case.deployment
+    if deployment is not None and case.is_given_up(alloc):
         return Cause.DEPLOYMENT, f"is not placed again, because {_state_of(deployment)}", 0
     for waiting in case.waiting:
-        if waiting.id == one.desired.followup_eval_id and waiting.wait_until:
+        if waiting.id == alloc.desired.followup_eval_id and waiting.wait_until:
             at = nanoseconds(waiting.wait_until)
             return Cause.DELAY, f"is placed again at {_format_time(at)}", at
-    tracker = one.desired.reschedule_tracker
+    tracker = alloc.desired.reschedule_tracker
     if tracker is not None and tracker.last_reschedule == reschedule.NO_PLACE and case.blocked():
         return Cause.PLACE, "found no new place", 0
     if policy is None:
@@ -369,44 +375,44 @@ def _next_try(case: _Case, one: Allocation) -> tuple[Cause, str, int]:
             "is not placed again, because its reschedule policy allows no attempt",
             0,
         )
-    if reschedule.due_at(one, policy) is None:
+    if reschedule.due_at(alloc, policy) is None:
         limit = f"{count_noun(policy.attempts, 'attempt')} within {policy.interval // SECOND}s"
         return Cause.LIMIT, f"is not placed again: {limit} are used up", 0
-    if deployment is not None and deployment.id == one.deployment_id and deployment.active:
+    if deployment is not None and deployment.id == alloc.deployment_id and deployment.active:
         message = f"its deployment {deployment.id} decides what becomes of it"
-        return Cause.DEPLOYMENT, message + _deadline(deployment, one.task_group), 0
+        return Cause.DEPLOYMENT, message + _deadline(deployment, alloc.task_group), 0
     return Cause.TURN, "is placed again when the scheduler has looked at it", 0
 
 
-def next_retry(db: ReadSnapshot, one: Allocation) -> Retry:
+def next_retry(db: ReadSnapshot, alloc: Allocation) -> Retry:
     """Return how often an allocation was tried, and when it is tried again or why not."""
-    message, at = _restart_forecast(db, one)
-    states = one.client.task_states or {}
+    message, at = _restart_forecast(db, alloc)
+    states = alloc.client.task_states or {}
     return Retry(
-        attempts=_tries(one),
+        attempts=_tries(alloc),
         restarts=sum(state.restarts for state in states.values()),
         message=message,
         next_time=at,
     )
 
 
-def _restart_forecast(db: ReadSnapshot, one: Allocation) -> tuple[str, int]:
-    if one.desired.next_allocation:
-        return f"was placed again as allocation {one.desired.next_allocation}", 0
-    if one.desired_status != DesiredStatus.RUN:
+def _restart_forecast(db: ReadSnapshot, alloc: Allocation) -> tuple[str, int]:
+    if alloc.desired.next_allocation:
+        return f"was placed again as allocation {alloc.desired.next_allocation}", 0
+    if alloc.desired_status != DesiredStatus.RUN:
         return "is not tried again: it is not wanted any more", 0
-    if one.client_status in (ClientStatus.FAILED, ClientStatus.LOST):
-        job = jobs.current(db, one.namespace, one.job_id)
+    if alloc.client_status in (ClientStatus.FAILED, ClientStatus.LOST):
+        job = jobs.current(db, alloc.namespace, alloc.job_id)
         if job is None or job.stop:
             return "is not tried again: its job is not wanted any more", 0
-        _, message, at = _next_try(_case(db, job, [one]), one)
+        _, message, at = _next_try(_case(db, job, [alloc]), alloc)
         return message, at
-    for name, state in (one.client.task_states or {}).items():
-        newest = next(iter(allocations.newest_events(db, one.id, name, most=1)), None)
+    for name, state in (alloc.client.task_states or {}).items():
+        newest = next(iter(allocations.newest_events(db, alloc.id, name, most=1)), None)
         if state.state == TaskPhase.PENDING and newest is not None and newest.start_delay:
             at = newest.time + newest.start_delay
             return f'task "{name}" is started again at {_format_time(at)}', at
-    return f"needs no other try: it is {one.client_status}", 0
+    return f"needs no other try: it is {alloc.client_status}", 0
 
 
 # --- unplaced allocations ---
@@ -445,14 +451,17 @@ def _without_place(
 def _without_decision(db: ReadSnapshot, case: _Case) -> tuple[Cause, str]:
     """Return why the scheduler has not tried to place missing allocations."""
     deployment = case.deployment
-    for one in case.waiting:
-        if one.status == EvalStatus.PENDING and one.type not in workers(db).types:
+    for evaluation in case.waiting:
+        if evaluation.status == EvalStatus.PENDING and evaluation.type not in workers(db).types:
             return (
                 Cause.TURN,
-                f"the scheduler has no worker for {one.type} jobs: an operator took it",
+                f"the scheduler has no worker for {evaluation.type} jobs: an operator took it",
             )
-        if one.status == EvalStatus.PENDING and not one.wait_until:
-            return Cause.TURN, f"evaluation {one.id} waits for its turn (priority {one.priority})"
+        if evaluation.status == EvalStatus.PENDING and not evaluation.wait_until:
+            return (
+                Cause.TURN,
+                f"evaluation {evaluation.id} waits for its turn (priority {evaluation.priority})",
+            )
     if (
         deployment is not None
         and deployment.job_version == case.job.version

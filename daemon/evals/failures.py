@@ -34,14 +34,14 @@ _KILLED = frozenset({"Killing", "Killed"})
 def newest_error(db: ReadSnapshot, namespace: str, job_id: str) -> TaskError | None:
     """Return the newest error of the allocations of a job, or None."""
     ids = [
-        *(one.id for one in tallies.restarted(db, namespace, job_id, version=-1, most=1)),
+        *(tally.id for tally in tallies.restarted(db, namespace, job_id, version=-1, most=1)),
         tallies.newest_failed(db, namespace, job_id),
         tallies.any_pending(db, namespace, job_id),
     ]
     found = [
         error
-        for one in ids
-        if one and (allocation := allocations.find(db, one)) is not None
+        for identifier in ids
+        if identifier and (allocation := allocations.find(db, identifier)) is not None
         if (error := of_allocation(db, allocation)) is not None
     ]
     return max(found, key=lambda error: error.time, default=None)
@@ -94,7 +94,7 @@ def _newest(
             return event
         if event.type == _TERMINATED:
             is_wanted = is_complete or any(
-                one.type in _KILLED for one in events if one.time <= event.time
+                task_event.type in _KILLED for task_event in events if task_event.time <= event.time
             )
             return event if event.exit_code or event.signal or not is_wanted else None
     return None

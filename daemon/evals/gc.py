@@ -249,7 +249,7 @@ async def refresh_all_summaries(store: Store) -> None:
 
     def all_names(db: ReadSnapshot) -> list[tuple[str, str]]:
         every = job_listings.by_change(db, PageRequest(namespace="*"), children=True)
-        return [(one.namespace, one.id) for one in every]
+        return [(job_listing.namespace, job_listing.id) for job_listing in every]
 
     names = await store.read_long(all_names)
     garbage.free_in_thread(names)

@@ -99,12 +99,12 @@ def _faults(asked: DynamicVolume, *, registered: bool) -> Iterator[str]:
         yield "RequestedCapacityMaxBytes must not be less than RequestedCapacityMinBytes"
     if min(asked.requested_capacity_min_bytes, asked.capacity_bytes) < 0:
         yield "RequestedCapacityMinBytes and CapacityBytes must not be negative"
-    for one in asked.requested_capabilities or ():
-        if one.attachment_mode != FILE_SYSTEM:
-            yield f"AttachmentMode {one.attachment_mode!r}: only {FILE_SYSTEM} is there"
-        if one.access_mode not in ACCESS_MODES:
+    for requested_capability in asked.requested_capabilities or ():
+        if requested_capability.attachment_mode != FILE_SYSTEM:
+            yield f"AttachmentMode {requested_capability.attachment_mode!r}: only {FILE_SYSTEM} is there"
+        if requested_capability.access_mode not in ACCESS_MODES:
             known = ", ".join(sorted(ACCESS_MODES))
-            yield f"AccessMode {one.access_mode!r}: must be one of {known}"
+            yield f"AccessMode {requested_capability.access_mode!r}: must be one of {known}"
     for constraint in asked.constraints or ():
         if constraint.operand in (DISTINCT_HOSTS, DISTINCT_PROPERTY):
             yield f"constraint {constraint.operand}: a volume is on one node"
@@ -160,7 +160,11 @@ def _node(db: ReadSnapshot, asked: DynamicVolume, node_id: str, region: str) -> 
         raise Malformed(f'volume {asked.name!r}: no machine is in node pool "{asked.node_pool}"')
     try:
         with regexp.limited():
-            unmet = (one for one in asked.constraints or () if not matches(one, node, region))
+            unmet = (
+                constraint
+                for constraint in asked.constraints or ()
+                if not matches(constraint, node, region)
+            )
             constraint = next(unmet, None)
     except regexp.PatternsTooCostly as error:
         raise Malformed(f"volume {asked.name!r}: Constraints: {error}") from error

@@ -96,10 +96,14 @@ def _tallies(db: ReadSnapshot, row: job_status.Row, now: int) -> tuple[Tally, Ta
     """Return the counts of the current version, and those of older versions."""
     key = row["namespace"], row["id"], row["version"]
     counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-    for one in tallies.desired_counts(db, *key):
-        failed = one.client_status in (ClientStatus.FAILED, ClientStatus.LOST)
-        counts[one.is_current]["failed" if failed else one.client_status] += one.number
-        counts[one.is_current]["retried"] += one.number if failed and one.is_retried else 0
+    for desired_count in tallies.desired_counts(db, *key):
+        failed = desired_count.client_status in (ClientStatus.FAILED, ClientStatus.LOST)
+        counts[desired_count.is_current]["failed" if failed else desired_count.client_status] += (
+            desired_count.number
+        )
+        counts[desired_count.is_current]["retried"] += (
+            desired_count.number if failed and desired_count.is_retried else 0
+        )
     for restarted in tallies.restarted(db, *key, most=_LOOKED_AT):
         if _is_failing(db, restarted, now):
             counts[restarted.is_current]["failing"] += 1
@@ -108,15 +112,15 @@ def _tallies(db: ReadSnapshot, row: job_status.Row, now: int) -> tuple[Tally, Ta
     return Tally(**counts[True]), Tally(**counts[False])
 
 
-def _is_failing(db: ReadSnapshot, one: tallies.Restarted, now: int) -> bool:
+def _is_failing(db: ReadSnapshot, restarted: tallies.Restarted, now: int) -> bool:
     """Return whether a task waits for a restart after a failure, or was restarted recently."""
-    for name, task in (one.client.task_states or {}).items():
+    for name, task in (restarted.client.task_states or {}).items():
         if task.state == TaskPhase.DEAD or not task.restarts:
             continue
         at = nanoseconds(task.last_restart) if task.last_restart else 0
         if task.state == TaskPhase.RUNNING and now - at >= SETTLED_AFTER:
             continue
-        kinds = [event.type for event in allocations.newest_events(db, one.id, name)]
+        kinds = [event.type for event in allocations.newest_events(db, restarted.id, name)]
         restarts = [kind for kind in kinds if kind in _RESTARTS]
         if restarts and restarts[-1] == _RESTARTING:
             return True
@@ -142,7 +146,7 @@ def _blocked(
     db: ReadSnapshot, row: job_status.Row, waiting: list[Evaluation], *, has_any: bool
 ) -> str:
     """Return why allocations are unplaced; empty if none are, or if they are about to be placed."""
-    blocked = [one for one in waiting if one.status == EvalStatus.BLOCKED]
+    blocked = [evaluation for evaluation in waiting if evaluation.status == EvalStatus.BLOCKED]
     if blocked:
         return "; ".join(placement_message.describe_failures(blocked[-1]))
     if waiting or has_any:
@@ -175,7 +179,7 @@ def _of_parent(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
 def _runs(db: ReadSnapshot, row: job_status.Row, due: periodic.DueLaunch | None, now: int) -> Runs:
     ended = tallies.ended_children(db, row["namespace"], row["id"], RECENT)
     # A stopped child job says nothing about its parent.
-    states = [(one, job_state(of_row(db, one, now))) for one in ended]
+    states = [(ended_child, job_state(of_row(db, ended_child, now))) for ended_child in ended]
     judged = [(one, state) for one, state in states if state.word != State.STOPPED]
     slot = due.launch if due else None
     common = Runs(
@@ -201,7 +205,7 @@ def _runs(db: ReadSnapshot, row: job_status.Row, due: periodic.DueLaunch | None,
 def runs(db: ReadSnapshot, namespace: str, job_id: str, now: int, most: int) -> Iterator[Run]:
     """Yield up to `most` child jobs of a periodic or parameterized job, newest first."""
     slots = {
-        one.child_id: one.slot for one in periodic.slots(db, namespace, job_id) if one.child_id
+        slot.child_id: slot.slot for slot in periodic.slots(db, namespace, job_id) if slot.child_id
     }
     for row in tallies.newest_children(db, namespace, job_id, most):
         yield run_of(db, row, slots.get(row["id"], 0), now)
@@ -250,16 +254,16 @@ def _dispatch_meta(job: Job | None) -> dict[str, str]:
 
 def strip(db: ReadSnapshot, namespace: str, job_id: str) -> list[State]:
     """Return the states of the last ended child jobs, newest first, including stopped ones."""
-    return [ended_as(one) for one in tallies.results(db, namespace, job_id, STRIP)]
+    return [ended_as(result) for result in tallies.results(db, namespace, job_id, STRIP)]
 
 
-def ended_as(one: tallies.ChildResult) -> State:
+def ended_as(child_result: tallies.ChildResult) -> State:
     """Return the state of an ended child."""
-    if one.is_stopped:
+    if child_result.is_stopped:
         return State.STOPPED
-    if one.is_failed:
-        return State.FAILING if one.is_retried else State.FAILED
-    return State.BLOCKED if one.is_unplaced else State.COMPLETE
+    if child_result.is_failed:
+        return State.FAILING if child_result.is_retried else State.FAILED
+    return State.BLOCKED if child_result.is_unplaced else State.COMPLETE
 
 
 def line(

@@ -81,8 +81,8 @@ async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
     """
 
     def on_down(db: ReadSnapshot) -> list[Node]:
-        found = [one for one in nodes.list_all(db) if one.status == NodeStatus.DOWN]
-        return [one for one in found if allocations.to_run(db, one.id)]
+        found = [node for node in nodes.list_all(db) if node.status == NodeStatus.DOWN]
+        return [node for node in found if allocations.to_run(db, node.id)]
 
     def write(tx: Transaction) -> None:
         for node in on_down(tx):
@@ -256,10 +256,10 @@ def _stop_draining(tx: Transaction, node: Node, *, mark_eligible: bool, now: int
 
 
 def _request_migration(tx: Transaction, leaving: list[Allocation], now: int) -> None:
-    for one in leaving:
-        transition = msgspec.structs.replace(one.desired.transition, migrate=True)
-        desired = msgspec.structs.replace(one.desired, transition=transition)
-        allocations.set_desired(tx, msgspec.structs.replace(one, desired=desired), now)
+    for alloc in leaving:
+        transition = msgspec.structs.replace(alloc.desired.transition, migrate=True)
+        desired = msgspec.structs.replace(alloc.desired, transition=transition)
+        allocations.set_desired(tx, msgspec.structs.replace(alloc, desired=desired), now)
 
 
 def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
@@ -269,23 +269,37 @@ def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
     if ends is not None and ends <= now:
         due = there
     else:
-        others = [one for one in there if one.job_type != JobType.SYSTEM]
-        due = [one for one in others if one.job_type == JobType.SERVICE] if others else there
-    return [one for one in due if not one.desired.transition.migrate]
+        others = [
+            remaining_alloc
+            for remaining_alloc in there
+            if remaining_alloc.job_type != JobType.SYSTEM
+        ]
+        due = (
+            [
+                remaining_alloc
+                for remaining_alloc in others
+                if remaining_alloc.job_type == JobType.SERVICE
+            ]
+            if others
+            else there
+        )
+    return [
+        remaining_alloc for remaining_alloc in due if not remaining_alloc.desired.transition.migrate
+    ]
 
 
 def _remaining_allocations(db: ReadSnapshot, node: Node) -> list[Allocation]:
     """Return the allocations that must end before the drain is complete."""
     spares_system = node.drain_strategy is not None and node.drain_strategy.ignore_system_jobs
     there = allocations.to_run(db, node.id)
-    return [one for one in there if not (spares_system and one.job_type in _SYSTEM)]
+    return [alloc for alloc in there if not (spares_system and alloc.job_type in _SYSTEM)]
 
 
 def _evaluate(
     tx: Transaction, node: Node, trigger: Trigger, ids: Iterator[str], now: int
 ) -> list[str]:
     """Create an evaluation for each job with allocations on a node, and for each system job."""
-    here = {(one.namespace, one.job_id) for one in allocations.to_run(tx, node.id)}
+    here = {(alloc.namespace, alloc.job_id) for alloc in allocations.to_run(tx, node.id)}
     made = []
     for namespace, job_id in sorted(here | set(job_listings.on_every_node(tx))):
         job = jobs.current(tx, namespace, job_id)
@@ -326,22 +340,27 @@ async def watch_drains(
     fences = fences or Fences(clock)
     while True:
         with store.watch("nodes/") as change:
-            if not any(one.drain for one in store.read(nodes.list_all)):
+            if not any(node.drain for node in store.read(nodes.list_all)):
                 await change.wait()
                 continue
         with store.watch("nodes/", "allocations/", TOPIC) as change:
             now = clock.now()
             held = fences.paused_keys(_FENCED)
             draining = [
-                one for one in store.read(nodes.list_all) if one.drain and one.id not in held
+                node for node in store.read(nodes.list_all) if node.drain and node.id not in held
             ]
             due = [
-                one.id for one in draining if store.read(partial(_goes_on, node_id=one.id, now=now))
+                node.id
+                for node in draining
+                if store.read(partial(_goes_on, node_id=node.id, now=now))
             ]
             if not due:
-                deadlines = [one.drain_strategy.ends for one in draining if one.drain_strategy]
+                deadlines = [node.drain_strategy.ends for node in draining if node.drain_strategy]
                 deadlines.append(fences.next_time(_FENCED))
-                next_one = min((one for one in deadlines if one and one > now), default=None)
+                next_one = min(
+                    (deadline for deadline in deadlines if deadline and deadline > now),
+                    default=None,
+                )
                 with trio.move_on_after(
                     float("inf") if next_one is None else (next_one - now) / SECOND
                 ):

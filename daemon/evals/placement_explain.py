@@ -30,19 +30,19 @@ def explain_group(
 ) -> tuple[Cause, str]:
     """Return why no node can run a group, given the scheduler's last metric."""
     states = node_states(db)
-    here = [one for one in states if one.node.ready and in_scope(job, one.node)]
+    here = [state for state in states if state.node.ready and in_scope(job, state.node)]
     if not here:
-        return Cause.NODE, "; ".join(_closed(job, [one.node for one in states]))
+        return Cause.NODE, "; ".join(_closed(job, [state.node for state in states]))
     need, short = resource_ask(group), metric.dimension_exhausted or {}
     found = describe_metric(msgspec.structs.replace(metric, resources_exhausted=None))
     filtered = metric.constraint_filtered or {}
     parts = [found, *_missing_resources(group, need, [*filtered, *short])]
     try:
         with regexp.limited():
-            parts += _values(job, group, [one.node for one in here], filtered)
+            parts += _values(job, group, [state.node for state in here], filtered)
     except regexp.PatternsTooCostly as error:
         parts.append(str(error))
-    parts += _amounts(need, [cluster_capacity(one, ()) for one in here], short)
+    parts += _amounts(need, [cluster_capacity(state, ()) for state in here], short)
     if any(name.startswith(_COLLISION) for name in short):
         parts += _ports(db, job, need, here)
     return Cause.PLACE, "; ".join(parts)
@@ -75,10 +75,10 @@ def _missing_resources(group: TaskGroup, need: ResourceAsk, found: Iterable[str]
     names = {
         "missing drivers": sorted({task.driver for task in group.tasks or ()}),
         "missing compatible host volumes": sorted(
-            one.source for one in (group.volumes or {}).values()
+            volume.source for volume in (group.volumes or {}).values()
         ),
     }
-    wanted = [f"{one.count} of {one.name}" for one in need.devices]
+    wanted = [f"{device.count} of {device.name}" for device in need.devices]
     names |= dict.fromkeys(("missing devices", "devices: no devices match request"), wanted)
     for reason in found:
         if reason in names:
@@ -89,12 +89,12 @@ def _values(
     job: Job, group: TaskGroup, members: Sequence[Node], filtered: Container[str]
 ) -> Iterator[str]:
     """Yield the existing values of a constrained attribute, or that no node has it."""
-    asked = [job.constraints, group.constraints, *(one.constraints for one in group.tasks or ())]
-    rules = {text_of(one): one for part in asked for one in part or ()}
+    asked = [job.constraints, group.constraints, *(task.constraints for task in group.tasks or ())]
+    rules = {text_of(item): item for part in asked for item in part or ()}
     for text, rule in rules.items():
         if text not in filtered or rule.operand in OPERANDS_OF_MOMENT:
             continue
-        failing = [one for one in members if not matches(rule, one, job.region)]
+        failing = [member for member in members if not matches(rule, member, job.region)]
         found = values_of(rule, failing, job.region) if failing else ""
         # If some node satisfies the constraint, other nodes without the attribute are not worth a
         # message.

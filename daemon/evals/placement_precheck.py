@@ -143,8 +143,8 @@ def _too_large(group: TaskGroup, members: Sequence[Node]) -> Iterator[str]:
         return
     asks = [task.resources for task in group.tasks or () if task.resources is not None]
     amounts = (
-        ("memory", "MiB", sum(one.memory_mb for one in asks), _memory),
-        ("cpu", "MHz", sum(one.cpu for one in asks), _cpu),
+        ("memory", "MiB", sum(resources.memory_mb for resources in asks), _memory),
+        ("cpu", "MHz", sum(resources.cpu for resources in asks), _cpu),
     )
     for name, unit, wanted, has in amounts:
         most = max(map(has, own))
@@ -163,12 +163,12 @@ def _cpu(node: Node) -> int:
 def _unmet(
     constraints: Iterable[Constraint] | None, job: Job, members: Sequence[Node], where: str
 ) -> Iterator[str]:
-    for one in constraints or ():
-        if one.operand in OPERANDS_OF_MOMENT or not members:
+    for constraint in constraints or ():
+        if constraint.operand in OPERANDS_OF_MOMENT or not members:
             continue
-        if any(matches(one, node, job.region) for node in members):
+        if any(matches(constraint, node, job.region) for node in members):
             continue
-        yield f"{where}{unmet(one, members, job.region)}"
+        yield f"{where}{unmet(constraint, members, job.region)}"
 
 
 def unmet(constraint: Constraint, members: Sequence[Node], region: str) -> str:

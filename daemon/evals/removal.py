@@ -43,12 +43,16 @@ async def remove_evaluations(
 def _chosen(db: ReadSnapshot, *, ids: Sequence[str], matches: Matches | None) -> list[str]:
     _check_paused(db)
     if matches is not None:
-        wanted = (one.id for one in evaluations.removable(db) if matches(msgspec.to_builtins(one)))
+        wanted = (
+            evaluation.id
+            for evaluation in evaluations.removable(db)
+            if matches(msgspec.to_builtins(evaluation))
+        )
         return list(islice(wanted, _MOST))
-    free = {one.id for one in evaluations.removable(db, ids)}
-    for one in ids:
-        if one not in free:
-            _explain(db, one)
+    free = {evaluation.id for evaluation in evaluations.removable(db, ids)}
+    for identifier in ids:
+        if identifier not in free:
+            _explain(db, identifier)
     return list(dict.fromkeys(ids))
 
 
@@ -66,7 +70,7 @@ def _check_paused(db: ReadSnapshot) -> None:
 def _remove(tx: Transaction, *, ids: Iterable[str]) -> tuple[int, int]:
     _check_paused(tx)
     gone = list(evaluations.removable(tx, list(ids)))
-    evaluations.remove(tx, [one.id for one in gone])
-    for namespace, job_id in {(one.namespace, one.job_id) for one in gone}:
+    evaluations.remove(tx, [evaluation.id for evaluation in gone])
+    for namespace, job_id in {(evaluation.namespace, evaluation.job_id) for evaluation in gone}:
         job_status.refresh_summary(tx, namespace, job_id)
     return len(gone), tx.index

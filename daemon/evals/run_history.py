@@ -49,16 +49,16 @@ def calendar(db: ReadSnapshot, job: Job, now: int) -> RunCalendar:
     first = today - timedelta(days=_YEAR - 1)
     days: dict[date, RunDay] = {}
     found = tallies.results(db, job.namespace, job.id, _SCANNED)
-    for one in found:
-        if (day := _day(one.launched, zone)) >= first:
-            results, word = days.setdefault(day, _new(day)).results, str(ended_as(one))
+    for result in found:
+        if (day := _day(result.launched, zone)) >= first:
+            results, word = days.setdefault(day, _new(day)).results, str(ended_as(result))
             results[word] = results.get(word, 0) + 1
     for day, name, number in _misses(db, job, zone):
         if day >= first:
             line = days.setdefault(day, _new(day))
             days[day] = msgspec.structs.replace(line, **{name: getattr(line, name) + number})
     is_cut = len(found) == _SCANNED
-    oldest = min((_day(one.launched, zone) for one in found), default=today)
+    oldest = min((_day(result.launched, zone) for result in found), default=today)
     return RunCalendar(
         zone=str(zone),
         today=today.isoformat(),
@@ -77,19 +77,19 @@ def _day(nanos: int, zone: tzinfo) -> date:
 
 def _misses(db: ReadSnapshot, job: Job, zone: tzinfo) -> Iterator[tuple[date, str, int]]:
     """Yield the day, the kind and the number of slots that had no launch in time."""
-    for one in periodic.slots(db, job.namespace, job.id):
-        day = _day(one.slot, zone)
-        if one.outcome == SlotOutcome.SKIPPED:
-            yield day, "skipped", one.slots
-        elif one.outcome == SlotOutcome.CAUGHT_UP:
-            yield day, "caught_up", one.slots
-        elif one.decided_at - one.slot > _LATE:
-            yield day, "late", one.slots
+    for slot in periodic.slots(db, job.namespace, job.id):
+        day = _day(slot.slot, zone)
+        if slot.outcome == SlotOutcome.SKIPPED:
+            yield day, "skipped", slot.slots
+        elif slot.outcome == SlotOutcome.CAUGHT_UP:
+            yield day, "caught_up", slot.slots
+        elif slot.decided_at - slot.slot > _LATE:
+            yield day, "late", slot.slots
 
 
 def selected(db: ReadSnapshot, job: Job, now: int, most: int, wanted: RunFilter) -> list[Run]:
     """Return up to `most` runs of one day or result, newest first."""
-    slots = {one.child_id: one.slot for one in periodic.slots(db, job.namespace, job.id)}
+    slots = {slot.child_id: slot.slot for slot in periodic.slots(db, job.namespace, job.id)}
     found = []
     for job_id in _ids(db, job, wanted):
         row = tallies.child(db, job.namespace, job_id)
@@ -97,7 +97,7 @@ def selected(db: ReadSnapshot, job: Job, now: int, most: int, wanted: RunFilter)
             found.append(run_of(db, row, slots.get(job_id, 0), now))
         if len(found) == most:
             break
-    return sorted(found, key=lambda one: one.submitted, reverse=True)
+    return sorted(found, key=lambda run: run.submitted, reverse=True)
 
 
 def _ids(db: ReadSnapshot, job: Job, wanted: RunFilter) -> Iterator[str]:
@@ -112,10 +112,10 @@ def _ids(db: ReadSnapshot, job: Job, wanted: RunFilter) -> Iterator[str]:
     if wanted.result == ACTIVE:
         return
     states = RESULTS.get(wanted.result)
-    for one in tallies.results(db, job.namespace, job.id, _SCANNED):
-        is_wanted = states is None or ended_as(one) in states
-        if is_wanted and wanted.day in ("", _day(one.launched, zone).isoformat()):
-            yield one.id
+    for result in tallies.results(db, job.namespace, job.id, _SCANNED):
+        is_wanted = states is None or ended_as(result) in states
+        if is_wanted and wanted.day in ("", _day(result.launched, zone).isoformat()):
+            yield result.id
 
 
 def _launch_day(db: ReadSnapshot, namespace: str, job_id: str, zone: tzinfo) -> str:

@@ -52,22 +52,22 @@ def sized(db: ReadSnapshot, job: Job) -> Job:
 
 def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
     stored = runs.steps(db, run)
-    ended = {one.name for one in stored if one.outcome is not None}
+    ended = {step.name for step in stored if step.outcome is not None}
     level = {name: number for number, names in enumerate(graph.levels) for name in names}
-    is_open = any(one.state == StepState.OPEN for one in stored)
+    is_open = any(step.state == StepState.OPEN for step in stored)
     at_work = _at_work(db, run) if is_open else {}
     return [
         RunStepView(
-            **{name: getattr(one, name) for name in _FIELDS},
-            state=_state(one, at_work),
-            reason=one.reason or _reason(one, at_work),
-            level=level.get(one.name, 0),
+            **{name: getattr(step, name) for name in _FIELDS},
+            state=_state(step, at_work),
+            reason=step.reason or _reason(step, at_work),
+            level=level.get(step.name, 0),
             needs=list(needs),
-            until=_until(graph, one),
-            waits_for=[need for need in needs if one.outcome is None and need not in ended],
+            until=_until(graph, step),
+            waits_for=[need for need in needs if step.outcome is None and need not in ended],
         )
-        for one in stored
-        for needs in [graph.by_name[one.name].needs if one.name in graph.by_name else ()]
+        for step in stored
+        for needs in [graph.by_name[step.name].needs if step.name in graph.by_name else ()]
     ]
 
 
@@ -103,16 +103,16 @@ def listed(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[Run
     """Return up to `most` runs of a workflow, newest first, in the form of child jobs."""
     return [
         Run(
-            id=one.job_id,
-            namespace=one.namespace,
-            result=_WORDS[one.status],
-            reason=one.reason,
-            submitted=one.began,
-            started=one.began,
-            ended=one.ended,
-            duration=one.ended - one.began if one.ended else 0,
-            number=one.number,
-            version=one.version,
+            id=run.job_id,
+            namespace=run.namespace,
+            result=_WORDS[run.status],
+            reason=run.reason,
+            submitted=run.began,
+            started=run.began,
+            ended=run.ended,
+            duration=run.ended - run.began if run.ended else 0,
+            number=run.number,
+            version=run.version,
         )
-        for one in runs.of_job(db, namespace, job_id, most)
+        for run in runs.of_job(db, namespace, job_id, most)
     ]

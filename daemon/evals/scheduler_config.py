@@ -77,7 +77,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def types(self) -> Sequence[str]:
         """Return the job types that are processed."""
-        return [one for one in TYPES if one in self.kinds] if self.number else []
+        return [type_ for type_ in TYPES if type_ in self.kinds] if self.number else []
 
     @property
     def processes_all(self) -> bool:
@@ -108,7 +108,7 @@ async def set_workers(store: Store, number: int, kinds: Sequence[str]) -> Worker
         raise Malformed(
             f"Invalid request: num_schedulers is {number}, and this server has 1 at most"
         )
-    wanted = WorkerSettings(number=number, kinds=tuple(one for one in ALL if one in kinds))
+    wanted = WorkerSettings(number=number, kinds=tuple(type_ for type_ in ALL if type_ in kinds))
 
     def write(tx: Transaction) -> None:
         settings.put(tx, _WORKERS, msgspec.json.encode(wanted).decode())

@@ -91,9 +91,11 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
     )
     # Use the maximum of all replaceable allocations: an unnecessary re-evaluation is harmless.
     return evaluations.FreedResources(
-        cpu=_beyond((need.cpu for need in known), (one.cpu for one in given_back)),
-        memory=_beyond((need.memory for need in known), (one.memory for one in given_back)),
-        disk=_beyond((need.disk for need in known), (one.disk for one in given_back)),
+        cpu=_beyond((need.cpu for need in known), (resources.cpu for resources in given_back)),
+        memory=_beyond(
+            (need.memory for need in known), (resources.memory for resources in given_back)
+        ),
+        disk=_beyond((need.disk for need in known), (resources.disk for resources in given_back)),
         besides=msgspec.json.encode(besides).decode(),
     )
 
@@ -101,12 +103,12 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
 def _given_back(job: Job, state: ClusterState, plan: Plan) -> list[AllocatedResources]:
     """Return the resources that are released when other unplaced groups are placed."""
     return [
-        one.placement.resources
-        for one in state.allocations
-        if one.task_group in plan.failed
-        and one.job_version != job.version
-        and one.desired_status == DesiredStatus.RUN
-        and not one.client_terminal
+        alloc.placement.resources
+        for alloc in state.allocations
+        if alloc.task_group in plan.failed
+        and alloc.job_version != job.version
+        and alloc.desired_status == DesiredStatus.RUN
+        and not alloc.client_terminal
     ]
 
 
@@ -120,7 +122,7 @@ class Unblocker:
     def __init__(self, db: ReadSnapshot, states: tuple[NodeState, ...]) -> None:
         """Take the states of all nodes."""
         self._db = db
-        self._rooms = [cluster_capacity(one, ()) for one in states if one.node.ready]
+        self._rooms = [cluster_capacity(state, ()) for state in states if state.node.ready]
 
     def fit(self, needed: evaluations.FreedResources, priority: int) -> bool:
         """Return whether an ask fits on any node for a job of this priority."""
@@ -158,6 +160,6 @@ class Unblocker:
     @cached_property
     def _holders(self) -> dict[str, list[ResourceHolder]]:
         found: defaultdict[str, list[ResourceHolder]] = defaultdict(list)
-        for one in allocated_resources.holders(self._db):
-            found[one.node_id].append(one)
+        for holder in allocated_resources.holders(self._db):
+            found[holder.node_id].append(holder)
         return found

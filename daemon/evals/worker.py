@@ -121,7 +121,7 @@ async def _work(
             now = clock.now()
             held, suspects = (
                 fences.paused_keys(_FENCED),
-                {one.key for one in fences.of_kind(_FENCED)},
+                {fence.key for fence in fences.of_kind(_FENCED)},
             )
             try:
                 # A restriction of the workers to some job types reads all pending evaluations.
@@ -151,8 +151,8 @@ async def fail_closed_evaluations(store: Store, clock: Clock, fences: Fences) ->
 
     Attempts of earlier daemons count.
     """
-    for one in forget_ended(store, fences):
-        await _fail_evaluation(store, one, fences, clock.now())
+    for evaluation in forget_ended(store, fences):
+        await _fail_evaluation(store, evaluation, fences, clock.now())
 
 
 def forget_ended(store: Store, fences: Fences) -> list[Evaluation]:
@@ -169,7 +169,7 @@ def forget_ended(store: Store, fences: Fences) -> list[Evaluation]:
             continue
         if one is not None and one.status in _UNFINISHED:
             unfinished.append(one)
-    fences.open_others(_FENCED, [*unreadable, *(one.id for one in unfinished)])
+    fences.open_others(_FENCED, [*unreadable, *(item.id for item in unfinished)])
     return unfinished
 
 
@@ -199,10 +199,10 @@ def next_evaluations(
         return []
     types = None if offered.processes_all else offered.types
     ready: dict[tuple[str, str], Evaluation] = {}
-    for one in evaluations.runnable(db, now, _AT_ONCE + len(held), types, held):
-        ready.setdefault((one.namespace, one.job_id), one)
+    for evaluation in evaluations.runnable(db, now, _AT_ONCE + len(held), types, held):
+        ready.setdefault((evaluation.namespace, evaluation.job_id), evaluation)
     if ready or not evaluations.any_blocked(db):
-        alone = next((one for one in ready.values() if one.id in suspects), None)
+        alone = next((pair for pair in ready.values() if pair.id in suspects), None)
         return list(ready.values()) if alone is None else [alone]
     blocked = evaluations.next_blocked(db, Unblocker(db, node_states(db)).fit, types, held)
     return [blocked] if blocked else []
@@ -251,7 +251,7 @@ async def process(
     """
     now = clock.now()
     decide = partial(_decide_all, now=now, ids=ids, listening=listening, max_count=max_count)
-    with fences.at_work(_FENCED, [one.id for one in chosen]):
+    with fences.at_work(_FENCED, [evaluation.id for evaluation in chosen]):
         decisions, left = list[EvaluationResult](), tuple(chosen)
         nodes: tuple[NodeState, ...] | None = None
         while left:
@@ -307,7 +307,7 @@ def _decide_all(
             continue
         nodes = add_placed(nodes, decision.plan.place)
         # A later decision sees preemption and waiting allocations only through the store.
-        if decision.plan.evict or any(one.desired.waits_for for one in decision.plan.place):
+        if decision.plan.evict or any(alloc.desired.waits_for for alloc in decision.plan.place):
             break
     return Decisions(decisions=decisions, nodes=nodes)
 
@@ -323,7 +323,7 @@ def _is_long(db: ReadSnapshot, evaluation: Evaluation) -> bool:
 def _desired_count(state: ClusterState) -> int:
     """Return the desired number of allocations of a job, as far as it is known."""
     groups = sum(group.count for group in (state.job and state.job.task_groups) or ())
-    return max(groups, sum(one.total for one in state.steps))
+    return max(groups, sum(step.total for step in state.steps))
 
 
 def _within(ids: Iterator[str], seconds: float) -> Iterator[str]:
@@ -332,10 +332,10 @@ def _within(ids: Iterator[str], seconds: float) -> Iterator[str]:
     A decision needs an ID for each placement, so it ends soon after the limit.
     """
     until = time.thread_time() + seconds
-    for one in ids:
+    for identifier in ids:
         if time.thread_time() > until:
             raise TookTooLong(f"the decision took more than {seconds:g} s of CPU time")
-        yield one
+        yield identifier
 
 
 def _decide(

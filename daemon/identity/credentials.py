@@ -239,7 +239,7 @@ class AccessTokenCache:
             audience=audience,
         )
         while len(self._held) >= _MOST:
-            del self._held[min(self._held, key=lambda one: self._held[one].used_at)]
+            del self._held[min(self._held, key=lambda item: self._held[item].used_at)]
         self._held[_key(client, audience)] = held
         return held
 

@@ -88,7 +88,7 @@ def write(
     name = fields.text("name") or (before.name if before else f"entity_{new_id[:8]}.root")
     changes: dict[str, object] = {"name": name, "updated_at": now}
     if "policies" in fields:
-        changes["policies"] = [one for one in groups_of.policies_of(fields) if one != DEFAULT]
+        changes["policies"] = [item for item in groups_of.policies_of(fields) if item != DEFAULT]
     if "disabled" in fields:
         changes["is_disabled"] = fields.flag("disabled")
     if "metadata" in fields:
@@ -122,8 +122,8 @@ def write_alias(
     kept = before or Alias(
         id=new_id, entity_id=entity_id, mount=mount, name=name, created_at=now, updated_at=now
     )
-    others = (one for one in entities.aliases(tx, entity_id) if one.id != kept.id)
-    if any(one.mount == mount for one in others):
+    others = (alias for alias in entities.aliases(tx, entity_id) if alias.id != kept.id)
+    if any(alias.mount == mount for alias in others):
         raise Invalid("Alias already exists for requested entity and mount")
     custom = fields.pairs("custom_metadata") if "custom_metadata" in fields else {}
     changed = msgspec.structs.replace(

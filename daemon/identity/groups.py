@@ -68,9 +68,9 @@ def _set_entities(tx: Transaction, group: Group, fields: RequestFields) -> None:
     wanted = _bounded(fields, "member_entity_ids")
     if group.type == "external":
         raise Invalid("member entities can't be set manually for external groups")
-    for one in wanted:
-        if entities.find(tx, one) is None:
-            raise Refused(f"invalid entity ID {quote(one)}")
+    for item in wanted:
+        if entities.find(tx, item) is None:
+            raise Refused(f"invalid entity ID {quote(item)}")
     groups.set_members(tx, group.id, wanted, are_groups=False)
 
 
@@ -80,22 +80,22 @@ def _set_groups(tx: Transaction, group: Group, fields: RequestFields) -> None:
     wanted = _bounded(fields, "member_group_ids")
     if group.type == "external":
         raise Invalid("member groups can't be set for external groups")
-    forbidden = {group.id, *(one.id for one in groups.containing(tx, group.id))}
+    forbidden = {group.id, *(group.id for group in groups.containing(tx, group.id))}
     before = set(groups.members(tx, group.id, are_groups=True))
-    for one in wanted:
-        member = groups.find(tx, one)
+    for item in wanted:
+        member = groups.find(tx, item)
         if member is None:
-            raise Refused(f"invalid group ID {quote(one)}")
-        if one in forbidden:
-            raise Refused(f"cyclic relationship detected for member group ID {quote(one)}")
-        if one not in before:
+            raise Refused(f"invalid group ID {quote(item)}")
+        if item in forbidden:
+            raise Refused(f"cyclic relationship detected for member group ID {quote(item)}")
+        if item not in before:
             version = member.version + 1
             groups.put(tx, msgspec.structs.replace(member, has_had_parents=True, version=version))
     groups.set_members(tx, group.id, wanted, are_groups=True)
 
 
 def _bounded(fields: RequestFields, name: str) -> list[str]:
-    found = [one for one in fields.texts(name) if one]
+    found = [text for text in fields.texts(name) if text]
     if len(found) > MOST_MEMBERS:
         raise Invalid(f"{name} has {len(found)} entries: at most {MOST_MEMBERS} are allowed")
     return found

@@ -21,7 +21,7 @@ class LoginTrace:
         """Note all of these verdicts. Raises `Refused` for the first rule that is broken."""
         found = list(verdicts)
         self.verdicts += found
-        if broken := next((one for one in found if one.refusal), None):
+        if broken := next((verdict for verdict in found if verdict.refusal), None):
             raise Refused(broken.refusal)
 
     def rule(self, rule: str, looked_at: str, seen: str = "") -> "_Rule":
@@ -31,7 +31,11 @@ class LoginTrace:
     def broken(self) -> str:
         """Return the broken rule and the checked value; empty if no rule is broken."""
         return next(
-            (f"{one.rule} ({one.looked_at}: {one.seen})" for one in self.verdicts if one.refusal),
+            (
+                f"{verdict.rule} ({verdict.looked_at}: {verdict.seen})"
+                for verdict in self.verdicts
+                if verdict.refusal
+            ),
             "",
         )
 

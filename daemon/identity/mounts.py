@@ -152,7 +152,7 @@ def paths(db: ReadSnapshot) -> list[str]:
 
 
 def _conflicting_mount(path: str, taken: Sequence[str]) -> str | None:
-    return next((one for one in taken if one.startswith(path) or path.startswith(one)), None)
+    return next((line for line in taken if line.startswith(path) or path.startswith(line)), None)
 
 
 async def tune(store: Store, path: str, fields: RequestFields) -> None:
@@ -239,7 +239,7 @@ async def move(store: Store, tokens: TokenStore, source: str, target: str, move_
             raise Invalid(
                 f"path {quote(target)}: a mount needs a path of 1 to {MAX_PATH} characters"
             )
-        others = [one for one in paths(tx) if one != old]
+        others = [path for path in paths(tx) if path != old]
         if taken := _conflicting_mount(new, [TOKEN_PATH, *others]):
             raise Invalid(f"path is already in use at {taken}")
         moved = msgspec.structs.replace(mount, path=new, moved_from=old, move_id=move_id)

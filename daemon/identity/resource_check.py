@@ -99,7 +99,7 @@ async def _check_by_client(
     if not appid:
         raise Refused(_NO_MATCH_NO_APP)
     groups = [request.resource_group_name, *(role.bound_resource_groups or ())]
-    for group in {one.lower(): one for one in groups}.values():
+    for group in {group.lower(): group for group in groups}.values():
         try:
             clients = await cloud.client_ids(client, request.subscription_id, group)
         except Refused as error:

@@ -80,11 +80,11 @@ def parse(text: str | None) -> ResourceID | None:
     return ResourceID(match["subscription"], match["group"], kind, names)
 
 
-def same(one: str, other: str) -> bool:
+def same(item: str, other: str) -> bool:
     """Return whether two names are equal; the cloud ignores case."""
-    return one.lower() == other.lower()
+    return item.lower() == other.lower()
 
 
 def contains(names: Sequence[str] | None, name: str) -> bool:
     """Return whether a list contains a name, ignoring case."""
-    return any(same(one, name) for one in names or ())
+    return any(same(item, name) for item in names or ())

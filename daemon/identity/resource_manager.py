@@ -127,7 +127,7 @@ class ResourceManager:
         for _ in range(_MOST_PAGES):
             what = "unable to list user assigned identities"
             page = await self._read_record(client, url, _Page, what, self._keep)
-            found += [one.properties.client_id for one in page.value]
+            found += [user_assigned.properties.client_id for user_assigned in page.value]
             if not page.next_link:
                 return found
             url = _same_host(page.next_link, url)
@@ -142,9 +142,11 @@ class ResourceManager:
             client, url, _Provider, what, _STABLE, keep_absence=False
         )
         wanted = resource.type.partition("/")[2].lower()
-        for one in provider.resource_types:
-            if one.resource_type.lower() == wanted:
-                final = [version for version in one.api_versions if "preview" not in version]
+        for resource_type in provider.resource_types:
+            if resource_type.resource_type.lower() == wanted:
+                final = [
+                    version for version in resource_type.api_versions if "preview" not in version
+                ]
                 return max(final, default=_UNLISTED)
         return _UNLISTED
 

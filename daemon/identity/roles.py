@@ -58,7 +58,7 @@ def role_response(role: LoginRole) -> dict[str, object]:
 async def write(store: Store, mount: Mount, name: str, fields: RequestFields) -> list[str]:
     """Create or change a role; return warnings for the caller. Raises `Malformed` or `Invalid`."""
     changes = _changes(fields)
-    older = {one: _older_value(fields, one) for one in _OLDER if one in fields}
+    older = {item: _older_value(fields, item) for item in _OLDER if item in fields}
 
     def apply(tx: Transaction) -> list[str]:
         now = mounts.by_accessor(tx, mount.accessor)

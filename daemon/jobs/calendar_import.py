@@ -77,9 +77,9 @@ class _Import:
         if not events:
             raise Malformed("the file has no events (VEVENT)")
         replaced = {
-            (str(one.get("UID", "")), _day_of(one["RECURRENCE-ID"]))
-            for one in events
-            if "RECURRENCE-ID" in one
+            (str(event.get("UID", "")), _day_of(event["RECURRENCE-ID"]))
+            for event in events
+            if "RECURRENCE-ID" in event
         }
         skipped = []
         for event in events:
@@ -152,7 +152,7 @@ def _repetition(rule: "vRecur") -> Repetition:
     """Return the rule of an event. Raises `Invalid`, `ValueError` or `TypeError`."""
     if unknown := sorted(rule.keys() - _RULE_KEYS):
         raise Invalid(f"{unknown[0]} is not supported")
-    if sum(len(_listed(one)) for one in rule.values()) > _MAX_RULE_PARTS:
+    if sum(len(_listed(item)) for item in rule.values()) > _MAX_RULE_PARTS:
         raise Invalid(f"it has more than {_MAX_RULE_PARTS} parts")
     frequency = str(_one(rule, "FREQ", "")).upper()
     if frequency not in FREQUENCIES:
@@ -168,7 +168,7 @@ def _repetition(rule: "vRecur") -> Repetition:
         until=until.date() if isinstance(until, datetime) else until,
         months=_numbers(rule, "BYMONTH"),
         month_days=_numbers(rule, "BYMONTHDAY"),
-        weekdays=frozenset(weekday(str(one)) for one in _listed(rule.get("BYDAY", []))),
+        weekdays=frozenset(weekday(str(item)) for item in _listed(rule.get("BYDAY", []))),
         positions=_numbers(rule, "BYSETPOS"),
         week_start=weekday(str(_one(rule, "WKST", "MO")))[0],
     )
@@ -183,7 +183,7 @@ def _one(rule: "vRecur", key: str, default: Any) -> Any:  # noqa: ANN401 - value
 
 
 def _numbers(rule: "vRecur", key: str) -> frozenset[int]:
-    return frozenset(int(one) for one in _listed(rule.get(key, [])))
+    return frozenset(int(item) for item in _listed(rule.get(key, [])))
 
 
 def _later(rule: Repetition, start: date, first: date) -> date:
@@ -226,9 +226,9 @@ def _dates(event: "Component", key: str) -> Iterator[date]:
     """Yield the days of a property that may have several values, and several lines."""
     found = event.get(key, [])
     for line in found if isinstance(found, list) else [found]:
-        for one in getattr(line, "dts", []):
-            if isinstance(one.dt, date):
-                yield one.dt.date() if isinstance(one.dt, datetime) else one.dt
+        for item in getattr(line, "dts", []):
+            if isinstance(item.dt, date):
+                yield item.dt.date() if isinstance(item.dt, datetime) else item.dt
 
 
 def _day_of(value: object) -> date:

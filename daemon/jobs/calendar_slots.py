@@ -107,10 +107,10 @@ def _planned(slot: int, found: JobOpenings, before: Launch | None) -> Launch:
     return Launch(first=slot, last=slot, at=at, reason=reason)
 
 
-def _are_one(before: Launch, one: Launch) -> bool:
-    if before.at is None or one.at is None:
-        return before.at == one.at and before.reason == one.reason
-    return before.at == one.at
+def _are_one(before: Launch, launch: Launch) -> bool:
+    if before.at is None or launch.at is None:
+        return before.at == launch.at and before.reason == launch.reason
+    return before.at == launch.at
 
 
 def launches_after(
@@ -180,7 +180,9 @@ def forecast(
     """
     launches = planned(slots, found)
     closed = found.openings.why_closed(now)
-    coming = next((one.at for one in launches if one.at is not None and one.at > until), None)
+    coming = next(
+        (launch.at for launch in launches if launch.at is not None and launch.at > until), None
+    )
     if coming is None:
         coming = _launch_after(slot_after, found, until)
     return Forecast(

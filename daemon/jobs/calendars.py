@@ -139,7 +139,7 @@ def _reference_fault(found: Mapping[str, set[str]], name: str) -> str:
         )
     level, depth = found.get(name, set()), 0
     while level and depth <= rules.MAX_DEPTH:
-        level = set[str]().union(*(found.get(one, ()) for one in level))
+        level = set[str]().union(*(found.get(item, ()) for item in level))
         depth += 1
     if depth > rules.MAX_DEPTH:
         return (
@@ -242,7 +242,7 @@ def days(
         reason=calendar.why_closed(now),
         next_opening="" if at is None else shown(at),
         searched_until=shown(openings.searched_until) if reason and at is None else "",
-        days=[_shown(calendar, day + timedelta(days=one)) for one in range(number)],
+        days=[_shown(calendar, day + timedelta(days=number)) for number in range(number)],
     )
 
 

@@ -25,17 +25,17 @@ def follow_errors(
             "steward_after starts the job without you: it needs the capability dispatch-job or "
             f'submit-job in namespace "{job.namespace}"'
         )
-    for namespace in dict.fromkeys(one.namespace for one in wanted):
+    for namespace in dict.fromkeys(source.namespace for source in wanted):
         if not may_read(namespace):
             yield (
                 "steward_after needs the capability read-job in namespace "
                 f'"{namespace}", whose jobs it names'
             )
-    for one in wanted:
-        found = triggers.followers(db, one.namespace, one.job_id)
+    for source in wanted:
+        found = triggers.followers(db, source.namespace, source.job_id)
         others = sum((row.namespace, row.job_id) != (job.namespace, job.id) for row in found)
         if others >= MOST_FOLLOWERS:
-            yield f'{others} jobs follow "{one}" already; {MOST_FOLLOWERS} is the most'
+            yield f'{others} jobs follow "{source}" already; {MOST_FOLLOWERS} is the most'
 
 
 def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool]) -> Iterator[str]:
@@ -43,16 +43,17 @@ def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool])
 
     Jobs of namespaces that the caller cannot read are not named.
     """
-    for one in sources_of(job):
-        source = jobs.current(db, one.namespace, one.job_id) if may_read(one.namespace) else None
+    for item in sources_of(job):
+        source = jobs.current(db, item.namespace, item.job_id) if may_read(item.namespace) else None
         if source is None:
-            if (one.namespace, one.job_id) != (job.namespace, job.id):
-                yield f'steward_after names "{one}", which does not exist yet'
+            if (item.namespace, item.job_id) != (job.namespace, job.id):
+                yield f'steward_after names "{item}", which does not exist yet'
         elif source.type not in (JobType.BATCH, JobType.SYSBATCH):
-            yield f'steward_after names "{one}", which is of type {source.type} and has no end'
+            yield f'steward_after names "{item}", which is of type {source.type} and has no end'
     if chain := _cycle(db, job):
         names = " -> ".join(
-            str(one) if may_read(one.namespace) else "a job of another namespace" for one in chain
+            str(item) if may_read(item.namespace) else "a job of another namespace"
+            for item in chain
         )
         yield f"the chain of jobs comes back: {names}; it ends after 32 runs"
 

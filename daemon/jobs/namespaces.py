@@ -56,7 +56,10 @@ async def remove(store: Store, name: str, region: str) -> int:
         if reasons := namespaces.in_use(tx, name):
             raise Refused(
                 multi_error(
-                    [f'namespace "{name}" has {one} in regions: [{region}]' for one in reasons]
+                    [
+                        f'namespace "{name}" has {reason} in regions: [{region}]'
+                        for reason in reasons
+                    ]
                 )
             )
         namespaces.remove(tx, name)
@@ -90,7 +93,7 @@ def forbidden_drivers(job: Job, namespace: Namespace) -> list[str]:
     return [
         _refusal(what, wrong, namespace.name)
         for what, names, enabled, disabled in used
-        if (wrong := [one for one in names if _is_out(one, enabled, disabled)])
+        if (wrong := [name for name in names if _is_out(name, enabled, disabled)])
     ]
 
 

@@ -58,7 +58,9 @@ async def remove(store: Store, name: str, region: str) -> int:
     def write(tx: Transaction) -> int:
         if name in BUILT_IN:
             raise Refused(f"deleting node pool {quote(name)} is not allowed")
-        pool = next((one for one in node_pools.list_all(tx) if one.name == name), None)
+        pool = next(
+            (node_pool for node_pool in node_pools.list_all(tx) if node_pool.name == name), None
+        )
         if pool is None:
             raise NotFound("node pool not found", index=tx.index)
         if any(node.node_pool == name for node in nodes.list_all(tx)):

@@ -287,13 +287,13 @@ class PayloadFiles:
                 owners = await self._store.read_long(
                     partial(payload_files.namespaces_with, digest=digest)
                 )
-                if place not in {self._place(one, digest) for one in owners}:
+                if place not in {self._place(owner, digest) for owner in owners}:
                     await _run(_delete, [place])
                     deleted += 1
         return deleted
 
     def _known(self, db: ReadSnapshot) -> set[str]:
-        return {self._place(*one) for one in payload_files.list_all(db)}
+        return {self._place(*payload_file) for payload_file in payload_files.list_all(db)}
 
 
 def check_files(tx: ReadSnapshot, root: str, namespace: str, files: Mapping[str, str]) -> None:
@@ -415,8 +415,8 @@ def _verified(place: str) -> str:
         os.fsync(file.fileno())
     os.rename(path, place)
     directory = Path(place).parent
-    for one in (directory, directory.parent):
-        fsync_path(one)
+    for item in (directory, directory.parent):
+        fsync_path(item)
     return found
 
 
@@ -428,8 +428,8 @@ def _move(source: str, place: str) -> None:
     os.rename(source, place)
     with suppress(FileNotFoundError):  # of an upload of the same content
         os.unlink(place + _PART)
-    for one in (directory, directory.parent):
-        fsync_path(one)
+    for item in (directory, directory.parent):
+        fsync_path(item)
 
 
 def _places(root: str) -> set[str]:

@@ -275,18 +275,18 @@ def precompute_slots(
     Raises `TooMuchWork`.
     """
     found = {}
-    for one in due:
-        job = jobs.current(db, one.namespace, one.job_id)
+    for due_launch in due:
+        job = jobs.current(db, due_launch.namespace, due_launch.job_id)
         if job is not None and job.periodic is not None:
             late = launch_jitter(job)
             found_openings = openings_of(db, job)
             # With a calendar, a decision may be due at another time than the slot.
-            first = () if found_openings else _known(one, late)
-            slots = Slots(job.periodic, one.followed_to, first)
+            first = () if found_openings else _known(due_launch, late)
+            slots = Slots(job.periodic, due_launch.followed_to, first)
             slots.precompute(now - late, most)
             if found_openings is not None:
                 slots.forecast = _forecast(slots, found_openings, until=now - late, now=now)
-            found[one.namespace, one.job_id] = slots
+            found[due_launch.namespace, due_launch.job_id] = slots
     return found
 
 
@@ -309,10 +309,10 @@ def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) ->
         found = forecast(openings, due, slot_after, until=until, now=now)
     except TooManySteps as error:
         raise TooMuchWork(str(error)) from error
-    for one in found.launches:
-        slots.after(one.last, looks)
-        if one.at is not None and one.at <= until:
-            slots.after(one.at, looks)
+    for launch in found.launches:
+        slots.after(launch.last, looks)
+        if launch.at is not None and launch.at <= until:
+            slots.after(launch.at, looks)
     return found
 
 
@@ -415,9 +415,9 @@ def _catch_up_by_calendar(
 ) -> None:
     """Decide missed launches while the calendar of a job is open, as `steward_catch_up` says."""
     until = now - launch_jitter(job)
-    due = list(takewhile(lambda one: one.at is None or one.at <= until, launches))
-    missed = [one for one in due if one.at is not None]
-    end = max(one.at or one.last for one in due)
+    due = list(takewhile(lambda launch: launch.at is None or launch.at <= until, launches))
+    missed = [item for item in due if item.at is not None]
+    end = max(launch.at or launch.last for launch in due)
     most, policy = CATCH_UP_MOST.of(job.meta), CATCH_UP.of(job.meta)
     if policy == CatchUpPolicy.ALL and len(missed) <= most:
         first = missed[0]
@@ -427,28 +427,28 @@ def _catch_up_by_calendar(
         _advance(tx, job, slots, max(first.last, first.at or 0))
         return
     if policy == CatchUpPolicy.ALL:  # the oldest ones, up to the next closed slot
-        missed = list(takewhile(lambda one: one.at is not None, due))[: len(missed) - most]
+        missed = list(takewhile(lambda item: item.at is not None, due))[: len(missed) - most]
         reason = f"it was missed, and this job catches up the newest {most} only"
-        _skip(tx, job, missed[0].first, now, reason, sum(one.slots for one in missed))
+        _skip(tx, job, missed[0].first, now, reason, sum(item.slots for item in missed))
         _advance(tx, job, slots, max(missed[-1].last, missed[-1].at or 0))
         return
-    number = sum(one.slots for one in missed)
+    number = sum(item.slots for item in missed)
     if policy == CatchUpPolicy.LAST:
         _launch_or_skip(tx, job, missed[0].first, now, eval_id, missed=number)
     else:
         reason = "it was missed, and this job does not catch up"
         _skip(tx, job, missed[0].first, now, reason, number)
-    _skip_closed(tx, job, [one for one in due if one.at is None], now)
+    _skip_closed(tx, job, [item for item in due if item.at is None], now)
     _advance(tx, job, slots, end)
 
 
 def _skip_closed(tx: Transaction, job: Job, closed: Sequence["Launch"], now: int) -> None:
     """Record slots that were missed while a calendar was closed, in a limited number of lines."""
-    for one in closed[:_CLOSED_LINES]:
-        _skip(tx, job, one.first, now, one.reason, one.slots)
+    for launch in closed[:_CLOSED_LINES]:
+        _skip(tx, job, launch.first, now, launch.reason, launch.slots)
     if rest := closed[_CLOSED_LINES:]:
         reason = f"{rest[0].reason}, and for other reasons until {moment(rest[-1].last)}"
-        _skip(tx, job, rest[0].first, now, reason, sum(one.slots for one in rest))
+        _skip(tx, job, rest[0].first, now, reason, sum(launch.slots for launch in rest))
 
 
 def _catch_up(tx: Transaction, job: Job, slots: Slots, slot: int, now: int, eval_id: str) -> None:
@@ -722,16 +722,16 @@ async def _follow(
 def _due(db: ReadSnapshot, *, now: int, held: frozenset[str]) -> dict[str, periodic.DueLaunch]:
     """Return the jobs with a due slot by unit name; a changed job is a new unit."""
     found = {}
-    for one in periodic.due(db, now, _AT_ONCE + len(held)):
-        unit = faults.clock(db, one.namespace, one.job_id)
+    for item in periodic.due(db, now, _AT_ONCE + len(held)):
+        unit = faults.clock(db, item.namespace, item.job_id)
         if unit not in held:
-            found[unit] = one
+            found[unit] = item
     return found
 
 
 def _changed(db: ReadSnapshot, *, units: frozenset[str]) -> list[str]:
     """Return the units whose job was changed or removed."""
-    return [one for one in units if faults.clock(db, *faults.job_of_clock(one)) != one]
+    return [unit for unit in units if faults.clock(db, *faults.job_of_clock(unit)) != unit]
 
 
 async def _fenced(fences: Fences, unit: str, work: Callable[[], Awaitable[None]]) -> None:

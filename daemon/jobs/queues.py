@@ -61,7 +61,9 @@ def has_work(db: ReadSnapshot, key: Key) -> bool:
     if head is None:
         return False
     fits = _fits(head, concurrency.in_use(db, key), concurrency.limit(db, key))
-    return fits or any(_acts(db, one) for one in concurrency.not_patient(db, key, _AT_ONCE))
+    return fits or any(
+        _acts(db, queue_entry) for queue_entry in concurrency.not_patient(db, key, _AT_ONCE)
+    )
 
 
 def _fits(entry: QueueEntry, in_use: int, limit: int) -> bool:
@@ -87,10 +89,10 @@ def _to_cancel(db: ReadSnapshot, entry: QueueEntry) -> Iterator[tuple[FlowRun, s
             found = concurrency.of_family(db, entry, SlotState.WAITING, _AT_ONCE)
         case Beyond.CANCEL_OLDEST:
             found = concurrency.of_family(db, entry, SlotState.HOLDING, 1)
-    for one in found:
-        run = runs.find(db, one.namespace, one.job_id, one.number)
+    for queue_entry in found:
+        run = runs.find(db, queue_entry.namespace, queue_entry.job_id, queue_entry.number)
         if run is not None and run.status == FlowStatus.RUNNING:
-            yield run, reason, one.state == SlotState.HOLDING
+            yield run, reason, queue_entry.state == SlotState.HOLDING
 
 
 def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:

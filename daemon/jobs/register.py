@@ -380,7 +380,7 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
             if not surroundings.may_open(job.namespace)
         ]
     for volume in (
-        one for group in job.task_groups or () for one in (group.volumes or {}).values()
+        volume for group in job.task_groups or () for volume in (group.volumes or {}).values()
     ):
         if volume.type == "host" and not surroundings.may_mount(volume.source, volume.read_only):
             errors.append(

@@ -162,8 +162,8 @@ def _active(tx: Transaction, job: Job) -> bool:
 def _with_count(job: Job, group: TaskGroup, count: int, now: int) -> Job:
     """Return the job with another count; it stays stable, because its definition works."""
     groups = [
-        msgspec.structs.replace(one, count=count) if one is group else one
-        for one in job.task_groups or ()
+        msgspec.structs.replace(task_group, count=count) if task_group is group else task_group
+        for task_group in job.task_groups or ()
     ]
     return msgspec.structs.replace(job, task_groups=groups, submit_time=now, version_tag=None)
 

@@ -126,12 +126,12 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_gates(self, steps: Iterable[RunStep]) -> None:
         """Raise `Denied` if a step has a gate that the person may not pass."""
-        for one in steps:
-            step = self.graph.by_name[one.name]
+        for item in steps:
+            step = self.graph.by_name[item.name]
             if not step.gate:
                 continue
             if not self.may_approve:
-                raise Denied(f"step {one.name} has a gate: this operation needs approve-run")
+                raise Denied(f"step {item.name} has a gate: this operation needs approve-run")
             self.check_person(step)
 
     def check_person(self, step: Step) -> None:
@@ -223,7 +223,7 @@ def _repeated(
 def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> RunActResponse:
     request, now = case.request, case.now
     run, steps = _ACTS[act](case)
-    names = [one.name for one in steps]
+    names = [step.name for step in steps]
     done = RunActResponse(
         job_id=run.job_id, number=run.number, steps=names, eval_id="", index=tx.index
     )
@@ -272,7 +272,7 @@ def _load(
         raise _NotNow("the job is stopped; start it, which begins a new run")
     if newest.version != job.version or not is_workflow(job):
         raise _NotNow(f"run {newest.number} is of version {newest.version}, which was replaced")
-    steps = {one.name: one for one in runs.steps(tx, newest)}
+    steps = {step.name: step for step in runs.steps(tx, newest)}
     graph = stored_graph(job)
     has_others = any(step.not_self for step in graph.by_name.values())
     return _Case(
@@ -330,7 +330,9 @@ def _skip(case: _Case) -> _Change:
                 f"step {step.name} is {step.state}; only a step that waits can be skipped"
             )
     reason = f"skipped by {case.who}"
-    return case.run, [case.ended(one, StepState.SKIPPED, Outcome.NEUTRAL, reason) for one in found]
+    return case.run, [
+        case.ended(item, StepState.SKIPPED, Outcome.NEUTRAL, reason) for item in found
+    ]
 
 
 def _accept(case: _Case) -> _Change:
@@ -342,14 +344,14 @@ def _accept(case: _Case) -> _Change:
     if case.run.status == FlowStatus.STOPPING:
         raise _NotNow(f"run {case.run.number} is stopping")
     accepted = [
-        case.ended(one, StepState.SUCCEEDED, Outcome.GOOD, f"accepted by {case.who}")
-        for one in found
+        case.ended(item, StepState.SUCCEEDED, Outcome.GOOD, f"accepted by {case.who}")
+        for item in found
     ]
     later = successors(case.graph, case.request.steps) - {*case.request.steps}
     skipped = [
-        _waiting(case, one, attempt=one.attempt)
-        for one in case.steps.values()
-        if one.name in later and one.state == StepState.SKIPPED
+        _waiting(case, step, attempt=step.attempt)
+        for step in case.steps.values()
+        if step.name in later and step.state == StepState.SKIPPED
     ]
     return _running(case), [*accepted, *skipped]
 
@@ -362,17 +364,17 @@ def _rerun(case: _Case) -> _Change:
         if case.steps[name].outcome is None:
             raise _NotNow(f"step {name} is {case.steps[name].state}; only an ended step runs again")
     every = again(case.graph, chosen)
-    steps = [one for one in case.steps.values() if one.name in every]
-    for one in steps:
-        if one.state == StepState.OPEN:
-            raise _NotNow(f"step {one.name}, which comes after them, is not finished")
-        if one.attempt >= MAX_ATTEMPTS:
-            raise _NotNow(f"step {one.name} has run {one.attempt} times, which is the most")
+    steps = [step for step in case.steps.values() if step.name in every]
+    for step in steps:
+        if step.state == StepState.OPEN:
+            raise _NotNow(f"step {step.name}, which comes after them, is not finished")
+        if step.attempt >= MAX_ATTEMPTS:
+            raise _NotNow(f"step {step.name} has run {step.attempt} times, which is the most")
     # A step that is held at its gate waits again, and its earlier approvals no longer count.
     return _running(case), [
-        _waiting(case, one, attempt=one.attempt + 1)
-        for one in steps
-        if one.outcome is not None or one.state == StepState.HELD
+        _waiting(case, step, attempt=step.attempt + 1)
+        for step in steps
+        if step.outcome is not None or step.state == StepState.HELD
     ]
 
 
@@ -381,12 +383,12 @@ def _chosen(case: _Case) -> list[str]:
     if sum((bool(request.steps), request.failed, request.every)) != 1:
         raise Malformed("exactly one of Steps, Failed and Every must be given")
     if request.steps:
-        return [one.name for one in case.named()]
+        return [item.name for item in case.named()]
     found = [
-        one.name
-        for one in case.steps.values()
-        if one.outcome is not None
-        and (request.every or (one.outcome == Outcome.BAD and one.state in _NOT_GOOD))
+        step.name
+        for step in case.steps.values()
+        if step.outcome is not None
+        and (request.every or (step.outcome == Outcome.BAD and step.state in _NOT_GOOD))
     ]
     if not found:
         raise _NotNow(f"run {case.run.number} has no step that ended like this")
@@ -468,24 +470,24 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
     A step that was chosen because it failed or was canceled keeps its good elements.
     """
     chosen = () if case.request.every else _chosen(case)
-    kept = {one for one in chosen if case.steps[one].state in _NOT_GOOD}
-    redone = {one for one in names if case.graph.by_name[one].redo}
+    kept = {item for item in chosen if case.steps[item].state in _NOT_GOOD}
+    redone = {name for name in names if case.graph.by_name[name].redo}
     kept -= successors(case.graph, {*chosen, *redone})
-    for one in _ended(tx, case, names):
-        keeps = one.task_group in kept
-        if keeps and one.client_status == ClientStatus.COMPLETE:
+    for alloc in _ended(tx, case, names):
+        keeps = alloc.task_group in kept
+        if keeps and alloc.client_status == ClientStatus.COMPLETE:
             continue
-        desired = msgspec.structs.replace(one.desired, description=RERUN)
-        stopped = msgspec.structs.replace(one, desired_status=DesiredStatus.STOP, desired=desired)
+        desired = msgspec.structs.replace(alloc.desired, description=RERUN)
+        stopped = msgspec.structs.replace(alloc, desired_status=DesiredStatus.STOP, desired=desired)
         allocations.set_desired(tx, stopped, case.now)
-        runs.remove_outputs(tx, case.run, one.task_group, max(one.index, 0))
+        runs.remove_outputs(tx, case.run, alloc.task_group, max(alloc.index, 0))
 
 
 def _ended(tx: Transaction, case: _Case, names: Collection[str]) -> Iterable[Allocation]:
-    for one in allocations.for_scheduler(tx, case.job.namespace, case.job.id):
-        is_mine = one.job_version == case.run.version and one.task_group in names
-        if is_mine and one.client_terminal and one.desired_status == DesiredStatus.RUN:
-            yield one
+    for alloc in allocations.for_scheduler(tx, case.job.namespace, case.job.id):
+        is_mine = alloc.job_version == case.run.version and alloc.task_group in names
+        if is_mine and alloc.client_terminal and alloc.desired_status == DesiredStatus.RUN:
+            yield alloc
 
 
 _ACTS: dict[RunActType, Callable[[_Case], _Change]] = {

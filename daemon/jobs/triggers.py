@@ -59,33 +59,33 @@ async def follow_triggers(
             held, now = fences.paused_keys(_FENCED), clock.now()
             most = _AT_ONCE + len(held)
             found = [
-                one
-                for one in (
+                trigger
+                for trigger in (
                     *store.read(partial(triggers.undecided, most=most)),
                     *store.read(partial(triggers.expired, now=now, most=most)),
                 )
-                if str(one.id) not in held
+                if str(trigger.id) not in held
             ]
             if not found:
                 times = (store.read(triggers.next_expiry), fences.next_time(_FENCED))
                 await wait_until(min(filter(None, times), default=None), clock, change)
                 continue
         async with tolerate_disk_full("ended runs wait for their followers"):
-            for one in found:
-                with fences.around(_FENCED, str(one.id)):
-                    await _decide(store, one, clock.now(), ids, budgets)
+            for trigger in found:
+                with fences.around(_FENCED, str(trigger.id)):
+                    await _decide(store, trigger, clock.now(), ids, budgets)
 
 
 async def _decide(
-    store: Store, one: JobTrigger, now: int, ids: Iterator[str], budgets: Budgets
+    store: Store, trigger: JobTrigger, now: int, ids: Iterator[str], budgets: Budgets
 ) -> None:
-    if one.state == TriggerState.WAITING:
-        await store.write(partial(expire, trigger_id=one.id, now=now))
+    if trigger.state == TriggerState.WAITING:
+        await store.write(partial(expire, trigger_id=trigger.id, now=now))
         return
-    passed = await store.read_any(partial(passed_on, trigger=one))
+    passed = await store.read_any(partial(passed_on, trigger=trigger))
     if passed is not None:
         means = Means(now=now, ids=ids, budgets=budgets, payloads=payloads_beside(store.path))
-        await store.write(partial(decide, trigger_id=one.id, passed=passed, means=means))
+        await store.write(partial(decide, trigger_id=trigger.id, passed=passed, means=means))
 
 
 # --- values ---
@@ -165,8 +165,8 @@ class _Facts:
         )
 
 
-def _name_of(one: JobTrigger) -> str:
-    return f'run {one.number} of "{one.source_namespace}/{one.run_job_id}"'
+def _name_of(trigger: JobTrigger) -> str:
+    return f'run {trigger.number} of "{trigger.source_namespace}/{trigger.run_job_id}"'
 
 
 # --- decisions ---
@@ -220,24 +220,24 @@ def decide(tx: Transaction, trigger_id: int, passed: Passed, means: Means) -> No
     _fire(tx, follower, [ready[name] for name in sources if name in ready], means)
 
 
-def _fault(one: JobTrigger, passed: Passed, sources: list[Source]) -> str:
+def _fault(trigger: JobTrigger, passed: Passed, sources: list[Source]) -> str:
     """Return why an ended run cannot start its follower; empty if it can."""
-    if _source_of(one) not in sources:
-        return f"the job does not follow {_source_of(one)} any more"
-    if one.depth > MOST_DEPTH:
-        return f"the chain of jobs has {one.depth - 1} runs already; {MOST_DEPTH} is the most"
+    if _source_of(trigger) not in sources:
+        return f"the job does not follow {_source_of(trigger)} any more"
+    if trigger.depth > MOST_DEPTH:
+        return f"the chain of jobs has {trigger.depth - 1} runs already; {MOST_DEPTH} is the most"
     return passed.fault
 
 
 _Ready = tuple[JobTrigger, dict[str, str]]  # an ended run, and the meta that it passes on
 
 
-def _others(tx: Transaction, follower: Job, one: JobTrigger, now: int) -> dict[Source, _Ready]:
+def _others(tx: Transaction, follower: Job, trigger: JobTrigger, now: int) -> dict[Source, _Ready]:
     """Return the runs that wait for this one by source. It replaces an earlier one of its source."""
     found: dict[Source, _Ready] = {}
-    for row in _joined(tx, one):
-        if _source_of(row) == _source_of(one):
-            reason = f"{_name_of(one)} ended later"
+    for row in _joined(tx, trigger):
+        if _source_of(row) == _source_of(trigger):
+            reason = f"{_name_of(trigger)} ended later"
             _end(tx, follower, row, TriggerState.REPLACED, reason, now)
         else:
             found[_source_of(row)] = (row, triggers.meta_of(tx, row.id))
@@ -276,8 +276,8 @@ def _dispatch(tx: Transaction, follower: Job, request: DispatchRequestData, mean
     return done.job_id
 
 
-def _source_of(one: JobTrigger) -> Source:
-    return Source(one.source_namespace, one.source_id)
+def _source_of(trigger: JobTrigger) -> Source:
+    return Source(trigger.source_namespace, trigger.source_id)
 
 
 def _find(
@@ -289,14 +289,14 @@ def _find(
     return one, jobs.current(tx, one.namespace, one.job_id)
 
 
-def _joined(tx: Transaction, one: JobTrigger) -> list[JobTrigger]:
-    return triggers.waiting(tx, one.namespace, one.job_id, one.value)
+def _joined(tx: Transaction, trigger: JobTrigger) -> list[JobTrigger]:
+    return triggers.waiting(tx, trigger.namespace, trigger.job_id, trigger.value)
 
 
 def _end(
     tx: Transaction,
     follower: Job,
-    one: JobTrigger,
+    trigger: JobTrigger,
     state: TriggerState,
     reason: str,
     now: int,
@@ -304,14 +304,14 @@ def _end(
     is_told: bool = True,
 ) -> None:
     """Store the final effect of an ended run, and notify if it starts nothing."""
-    done = msgspec.structs.replace(one, state=state, reason=reason, decided=now, expires=0)
+    done = msgspec.structs.replace(trigger, state=state, reason=reason, decided=now, expires=0)
     triggers.put(tx, done)
     wanted = notify_settings(follower.meta)
     if wanted is None or not is_told:
         return
     if state in (TriggerState.REFUSED, TriggerState.EXPIRED):
-        text = f"{_name_of(one)} did not start it: {reason}"
-        key = (one.namespace, one.job_id)
+        text = f"{_name_of(trigger)} did not start it: {reason}"
+        key = (trigger.namespace, trigger.job_id)
         notifications.add(
-            tx, key, wanted, NotifyEvent.MISSED, run_id=one.job_id, reason=text, now=now
+            tx, key, wanted, NotifyEvent.MISSED, run_id=trigger.job_id, reason=text, now=now
         )

@@ -113,14 +113,15 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     def _too_many_in(self, document: Document) -> Iterator[str]:
         groups = _all(document, "TaskGroups")
         tasks = [task for group in groups for task in _all(group, "Tasks")]
-        services = [one for owner in (*groups, *tasks) for one in _all(owner, "Services")]
+        services = [item for owner in (*groups, *tasks) for item in _all(owner, "Services")]
         networks = [
-            one
+            item
             for owner in (*groups, *(task.get("Resources") or {} for task in tasks))
-            for one in _all(owner, "Networks")
+            for item in _all(owner, "Networks")
         ]
         ports = sum(
-            _number(one, "ReservedPorts") + _number(one, "DynamicPorts") for one in networks
+            _number(network, "ReservedPorts") + _number(network, "DynamicPorts")
+            for network in networks
         )
         yield from _too_many(
             (len(groups), "TaskGroups", "groups", self.job_max_groups, "job_max_groups"),
@@ -190,7 +191,7 @@ def _without_empty_parts(value: object) -> object:
     if isinstance(value, dict):
         return {name: _without_empty_parts(one) for name, one in value.items() if one}
     if isinstance(value, list):
-        return [_without_empty_parts(one) for one in value]
+        return [_without_empty_parts(item) for item in value]
     return value
 
 
@@ -204,8 +205,8 @@ def _too_many(*counted: tuple[int, str, str, int, str]) -> Iterator[str]:
 
 def _conditions(document: Document, groups: Sequence[Document], tasks: Sequence[Document]) -> int:
     """Return the number of conditions that the scheduler evaluates per node for all groups."""
-    devices = [one for task in tasks for one in _all(task.get("Resources") or {}, "Devices")]
-    own = sum(_scoped(one) for one in (*groups, *tasks, *devices))
+    devices = [item for task in tasks for item in _all(task.get("Resources") or {}, "Devices")]
+    own = sum(_scoped(group) for group in (*groups, *tasks, *devices))
     of_job = _scoped(document) + _number(document, "Datacenters")
     return own + of_job * max(len(groups), 1)
 

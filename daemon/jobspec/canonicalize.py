@@ -70,13 +70,13 @@ def canonicalize(document: Document, *, namespace: str = "default", region: str 
     return with_implied(msgspec.convert(job, Job))
 
 
-def same_definition(one: Job, other: Job) -> bool:
+def same_definition(job: Job, other: Job) -> bool:
     """Return whether two jobs have the same definition, so that registering creates no version.
 
     The definition excludes the status of a version: its stability, tag and indexes. It also
     excludes the time and author of the submission, and the IDs of scaling policies.
     """
-    return _definition(one) == _definition(other)
+    return _definition(job) == _definition(other)
 
 
 def keep_scaling_ids(job: Job, before: Job | None, new_ids: Iterator[str], index: int) -> Job:

@@ -51,13 +51,13 @@ def diff_jobs(old: Job | None, new: Job) -> JobDiff:
 
 def _objects_of_job(both: BeforeAfter[Job]) -> Objects:
     return [
-        *changed_texts("Datacenters", both.of(lambda one: one.datacenters)),
-        *blocks.constraints(both.of(lambda one: one.constraints)),
-        *blocks.affinities(both.of(lambda one: one.affinities)),
-        *blocks.spreads(both.of(lambda one: one.spreads)),
-        *blocks.periodic(both.of(lambda one: one.periodic)),
-        *blocks.parameterized(both.of(lambda one: one.parameterized_job)),
-        *blocks.ui(both.of(lambda one: one.ui)),
+        *changed_texts("Datacenters", both.of(lambda job: job.datacenters)),
+        *blocks.constraints(both.of(lambda item: item.constraints)),
+        *blocks.affinities(both.of(lambda item: item.affinities)),
+        *blocks.spreads(both.of(lambda item: item.spreads)),
+        *blocks.periodic(both.of(lambda job: job.periodic)),
+        *blocks.parameterized(both.of(lambda job: job.parameterized_job)),
+        *blocks.ui(both.of(lambda job: job.ui)),
     ]
 
 
@@ -98,20 +98,20 @@ def _values_of_changed_group(group: TaskGroup) -> Flat:
 def _objects_of_group(both: BeforeAfter[TaskGroup]) -> Objects:
     update = partial(own_values, hidden=("Stagger",))  # not used for a group
     return [
-        *blocks.constraints(both.of(lambda one: one.constraints)),
-        *blocks.affinities(both.of(lambda one: one.affinities)),
-        *blocks.spreads(both.of(lambda one: one.spreads)),
-        *values("RestartPolicy", both.of(lambda one: one.restart_policy)),
-        *values("Migrate", both.of(lambda one: one.migrate)),
-        *values("ReschedulePolicy", both.of(lambda one: one.reschedule_policy)),
-        *values("EphemeralDisk", both.of(lambda one: one.ephemeral_disk)),
-        *values("Consul", both.of(lambda one: one.consul)),
-        *values("Update", both.of(lambda one: one.update), flat=update),
-        *blocks.disconnect(both.of(lambda one: one.disconnect)),
-        *blocks.networks(both.of(lambda one: one.networks)),
-        *blocks.scaling(both.of(lambda one: one.scaling)),
-        *services(both.of(lambda one: one.services)),
-        *blocks.volumes(both.of(lambda one: one.volumes)),
+        *blocks.constraints(both.of(lambda item: item.constraints)),
+        *blocks.affinities(both.of(lambda item: item.affinities)),
+        *blocks.spreads(both.of(lambda item: item.spreads)),
+        *values("RestartPolicy", both.of(lambda item: item.restart_policy)),
+        *values("Migrate", both.of(lambda item: item.migrate)),
+        *values("ReschedulePolicy", both.of(lambda item: item.reschedule_policy)),
+        *values("EphemeralDisk", both.of(lambda item: item.ephemeral_disk)),
+        *values("Consul", both.of(lambda item: item.consul)),
+        *values("Update", both.of(lambda item: item.update), flat=update),
+        *blocks.disconnect(both.of(lambda item: item.disconnect)),
+        *blocks.networks(both.of(lambda item: item.networks)),
+        *blocks.scaling(both.of(lambda group: group.scaling)),
+        *services(both.of(lambda item: item.services)),
+        *blocks.volumes(both.of(lambda item: item.volumes)),
     ]
 
 
@@ -130,23 +130,23 @@ def _task(both: BeforeAfter[Task]) -> TaskDiff:
 
 
 def _objects_of_task(both: BeforeAfter[Task]) -> Objects:
-    schedule = both.of(lambda one: one.schedule).of(lambda one: one.cron)
+    schedule = both.of(lambda task: task.schedule).of(lambda schedule: schedule.cron)
     return [
-        *blocks.constraints(both.of(lambda one: one.constraints)),
-        *blocks.affinities(both.of(lambda one: one.affinities)),
-        *blocks.config(both.of(lambda one: one.config)),
-        *blocks.resources(both.of(lambda one: one.resources)),
-        *values("LogConfig", both.of(lambda one: one.log_config)),
-        *values("DispatchPayload", both.of(lambda one: one.dispatch_payload)),
-        *blocks.artifacts(both.of(lambda one: one.artifacts)),
-        *services(both.of(lambda one: one.services)),
-        *block("Vault", both.of(lambda one: one.secrets_config)),
-        *blocks.secrets(both.of(lambda one: one.secrets)),
-        *values("Consul", both.of(lambda one: one.consul)),
-        *blocks.templates(both.of(lambda one: one.templates)),
-        *blocks.identity(both.of(lambda one: one.identity)),
-        *blocks.identities(both.of(lambda one: one.identities)),
-        *blocks.actions(both.of(lambda one: one.actions)),
-        *blocks.volume_mounts(both.of(lambda one: one.volume_mounts)),
+        *blocks.constraints(both.of(lambda item: item.constraints)),
+        *blocks.affinities(both.of(lambda item: item.affinities)),
+        *blocks.config(both.of(lambda item: item.config)),
+        *blocks.resources(both.of(lambda item: item.resources)),
+        *values("LogConfig", both.of(lambda task: task.log_config)),
+        *values("DispatchPayload", both.of(lambda task: task.dispatch_payload)),
+        *blocks.artifacts(both.of(lambda task: task.artifacts)),
+        *services(both.of(lambda item: item.services)),
+        *block("Vault", both.of(lambda task: task.secrets_config)),
+        *blocks.secrets(both.of(lambda item: item.secrets)),
+        *values("Consul", both.of(lambda item: item.consul)),
+        *blocks.templates(both.of(lambda item: item.templates)),
+        *blocks.identity(both.of(lambda item: item.identity)),
+        *blocks.identities(both.of(lambda item: item.identities)),
+        *blocks.actions(both.of(lambda task: task.actions)),
+        *blocks.volume_mounts(both.of(lambda task: task.volume_mounts)),
         *values("Schedule", schedule, flat=free_values),
     ]

@@ -65,7 +65,9 @@ def sensitive_values(file: JobFile, outside: FunctionEnvironment) -> list[str]:
     constants = msgspec.structs.replace(scope, functions=None)
     problems: list[Diagnostic] = []
     variables = [
-        one for one in declared(_declarations(found), constants, problems) if one.is_sensitive
+        input_variable
+        for input_variable in declared(_declarations(found), constants, problems)
+        if input_variable.is_sensitive
     ]
     values = values_of(variables, _given(file), constants, scope, problems)
     if problems:
@@ -78,7 +80,7 @@ def environment_used(file: JobFile) -> dict[str, str]:
     scope = _scope(file, FunctionEnvironment(random=bytes))
     found = contents(_body(file, scope.source), scope.source, frozenset(), _TOP)
     constants = msgspec.structs.replace(scope, functions=None)
-    names = {one.name for one in declared(_declarations(found), constants, [])}
+    names = {item.name for item in declared(_declarations(found), constants, [])}
     others = _given(msgspec.structs.replace(file, environment={}))
     return {
         name: text

@@ -137,7 +137,7 @@ def read_nested(decoder: msgspec.json.Decoder[T], text: str) -> T:
     else:
         level = [found]
         for _ in range(_MAX_LEVELS):
-            level = [inner for one in level for inner in _inner(one)]
+            level = [inner for item in level for inner in _inner(item)]
     if level:
         raise Invalid(f"has more than {_MAX_LEVELS} levels of lists and objects")
     return found
@@ -146,7 +146,7 @@ def read_nested(decoder: msgspec.json.Decoder[T], text: str) -> T:
 def _inner(value: object) -> Iterable[object]:
     """Return the values in a list or an object that are lists and objects themselves."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [one for one in inner if isinstance(one, dict | list)]
+    return [item for item in inner if isinstance(item, dict | list)]
 
 
 def _is_output(text: str) -> bool:
@@ -222,14 +222,14 @@ def names(text: str) -> tuple[str, ...]:
     """Parse a list of different names, separated by commas."""
     if len(text) > MAX_NEEDS_LENGTH:
         raise Invalid(f"must be at most {MAX_NEEDS_LENGTH} bytes long")
-    found = tuple(one.strip() for one in text.split(","))
+    found = tuple(part.strip() for part in text.split(","))
     if not all(found):
         raise Invalid("must be names separated by commas")
     seen = set[str]()
-    for one in found:
-        if one in seen:
-            raise Invalid(f"names {quote(one)} twice")
-        seen.add(one)
+    for item in found:
+        if item in seen:
+            raise Invalid(f"names {quote(item)} twice")
+        seen.add(item)
     return found
 
 
@@ -254,10 +254,10 @@ def approvers(text: str) -> tuple[str, ...]:
     found = names(text)
     if len(found) > _MOST_APPROVERS:
         raise Invalid(f"must be at most {_MOST_APPROVERS} roles and policies")
-    for one in found:
-        kind, colon, name = one.partition(":")
+    for line in found:
+        kind, colon, name = line.partition(":")
         if kind not in ("role", "policy") or not colon or not name:
-            raise Invalid(f"has {quote(one[:_SHOWN])}; write role:NAME or policy:NAME")
+            raise Invalid(f"has {quote(line[:_SHOWN])}; write role:NAME or policy:NAME")
     return found
 
 
@@ -272,18 +272,18 @@ ExitCodes = tuple[tuple[int, int], ...]
 def exit_codes(text: str) -> ExitCodes:
     """Parse a list of exit codes and ranges, such as `75, 100-110`."""
     found = []
-    for one in names(text):
-        first, dash, last = one.partition("-")
+    for name in names(text):
+        first, dash, last = name.partition("-")
         try:
             code = number(1, _HIGHEST_EXIT_CODE)
             found.append((code(first), code(last if dash else first)))
         except Invalid:
             raise Invalid(
-                f"has {quote(one[:_SHOWN])}; write exit codes from 1 to 255 and ranges, "
+                f"has {quote(name[:_SHOWN])}; write exit codes from 1 to 255 and ranges, "
                 "such as 75, 100-110"
             ) from None
         if found[-1][0] > found[-1][1]:
-            raise Invalid(f"has the range {quote(one)}, whose first code is higher than its last")
+            raise Invalid(f"has the range {quote(name)}, whose first code is higher than its last")
     if len(found) > _MOST_RANGES:
         raise Invalid(f"must be at most {_MOST_RANGES} codes and ranges")
     return tuple(found)
@@ -304,10 +304,10 @@ def outputs(text: str) -> tuple[str, ...]:
     found = names(text)
     if len(found) > MAX_OUTPUTS:
         raise Invalid(f"must be at most {MAX_OUTPUTS} names")
-    for one in found:
-        if not is_output_name(one):
+    for name in found:
+        if not is_output_name(name):
             raise Invalid(
-                f"names {quote(one[:_LONGEST_OUTPUT_NAME])}; a name has letters, digits and _, "
+                f"names {quote(name[:_LONGEST_OUTPUT_NAME])}; a name has letters, digits and _, "
                 "and does not begin with a digit"
             )
     return found
@@ -323,24 +323,24 @@ def patterns(text: str) -> tuple[str, ...]:
     found = names(text)
     if len(found) > MAX_PATTERNS:
         raise Invalid(f"must be at most {MAX_PATTERNS} patterns")
-    for one in found:
-        parts = one.split("/")
-        if len(one) > _LONGEST_PATTERN or "\0" in one:
-            raise Invalid(f"has the pattern {quote(one[:_SHOWN])}, which is no path")
+    for name in found:
+        parts = name.split("/")
+        if len(name) > _LONGEST_PATTERN or "\0" in name:
+            raise Invalid(f"has the pattern {quote(name[:_SHOWN])}, which is no path")
         if any(part in ("", ".", "..") for part in parts):
             raise Invalid(
-                f"has the pattern {quote(one[:_SHOWN])}; write a path below the task directory, such "
+                f"has the pattern {quote(name[:_SHOWN])}; write a path below the task directory, such "
                 "as out/*.csv, or below alloc/"
             )
         if parts[0] in _NEVER_KEPT:
-            raise Invalid(f"has the pattern {quote(one[:_SHOWN])}; secrets are not kept")
+            raise Invalid(f"has the pattern {quote(name[:_SHOWN])}; secrets are not kept")
         if parts[0] == "alloc" and len(parts) == 1:
             raise Invalid(
-                f"has the pattern {quote(one)}; name files below it, such as alloc/data/*"
+                f"has the pattern {quote(name)}; name files below it, such as alloc/data/*"
             )
         if parts[-1] == "**":
             raise Invalid(
-                f"has the pattern {quote(one[:_SHOWN])}; write {quote(one[:_SHOWN] + '/*')}"
+                f"has the pattern {quote(name[:_SHOWN])}; write {quote(name[:_SHOWN] + '/*')}"
             )
     return found
 
@@ -406,13 +406,13 @@ _CALENDAR_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 def month_days(text: str) -> tuple[int, ...]:
     """Parse numbers of days of a month, such as `1, -1`; negative ones count from the end."""
     found = []
-    for one in names(text):
-        digits = one.removeprefix("-")
+    for name in names(text):
+        digits = name.removeprefix("-")
         try:
-            found.append(number(1, _MOST_MONTH_DAYS)(digits) * (-1 if one[0] == "-" else 1))
+            found.append(number(1, _MOST_MONTH_DAYS)(digits) * (-1 if name[0] == "-" else 1))
         except Invalid:
             raise Invalid(
-                f"has {quote(one[:_SHOWN])}; write days of the month from 1 to 31, or from -1 to -31, "
+                f"has {quote(name[:_SHOWN])}; write days of the month from 1 to 31, or from -1 to -31, "
                 "which count from its end"
             ) from None
     return tuple(found)
@@ -668,9 +668,9 @@ def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
 def _queue(job: Job) -> Iterator[str]:
     """Yield the errors of the keys of queues, beyond the form of each value."""
     meta = job.meta or {}
-    for one in (RUN_SLOTS, RUN_BEYOND):
-        if one.name in meta and RUN_QUEUE.name not in meta:
-            yield f"{one.name} needs {RUN_QUEUE.name}"
+    for item in (RUN_SLOTS, RUN_BEYOND):
+        if item.name in meta and RUN_QUEUE.name not in meta:
+            yield f"{item.name} needs {RUN_QUEUE.name}"
     if RUN_QUEUE.name in meta and job.type != JobType.BATCH:
         yield f"{RUN_QUEUE.name} needs a job of type batch"
     # A dispatch may give the meta that is missing here.
@@ -693,7 +693,7 @@ def _after(job: Job) -> Iterator[str]:
     """Yield the errors of the keys of triggers, beyond the form of each value."""
     meta, block = job.meta or {}, job.parameterized_job
     keys = (AFTER, AFTER_WHEN, AFTER_JOIN, AFTER_KEY, AFTER_WITHIN, AFTER_META)
-    present = [one.name for one in keys if one.name in meta]
+    present = [key.name for key in keys if key.name in meta]
     if not present or job.dispatched:
         return
     if AFTER.name not in meta:
@@ -702,9 +702,9 @@ def _after(job: Job) -> Iterator[str]:
         yield f"{AFTER.name} needs a parameterized job of type batch"
         return
     if AFTER_JOIN.of(meta) != TriggerJoin.ALL:
-        for one in (AFTER_KEY, AFTER_WITHIN):
-            if one.name in meta:
-                yield f'{one.name} needs {AFTER_JOIN.name} = "{TriggerJoin.ALL}"'
+        for item in (AFTER_KEY, AFTER_WITHIN):
+            if item.name in meta:
+                yield f'{item.name} needs {AFTER_JOIN.name} = "{TriggerJoin.ALL}"'
     passed, required = AFTER_META.of(meta), block.meta_required or ()
     if unknown := sorted(passed.keys() - {*required, *(block.meta_optional or ())}):
         yield (
@@ -736,7 +736,7 @@ def _without_schedule(job: Job) -> Iterator[str]:
 
 def _in(place: str, name: str, meta: Meta) -> Iterator[str]:
     where = f"{place} {quote(name)}" if name else place
-    known = {one.name: one for one in EXTENSIONS}
+    known = {extension.name: extension for extension in EXTENSIONS}
     for key, text in (meta or {}).items():
         if not key.startswith(PREFIX):
             continue

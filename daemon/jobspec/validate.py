@@ -125,11 +125,13 @@ def _discovery(job: Job) -> Iterator[str]:
         tasks = group.tasks or []
         services = [
             *(group.services or ()),
-            *(one for task in tasks for one in task.services or ()),
+            *(service for task in tasks for service in task.services or ()),
         ]
         blocks = [block for block in (group.consul, *(task.consul for task in tasks)) if block]
-        clusters = [one.cluster for one in services if one.provider == "consul"]
-        if any(cluster != "default" for cluster in [*clusters, *(one.cluster for one in blocks)]):
+        clusters = [service.cluster for service in services if service.provider == "consul"]
+        if any(
+            cluster != "default" for cluster in [*clusters, *(block.cluster for block in blocks)]
+        ):
             yield "non-default Consul cluster requires Nomad Enterprise"
             return
         partition = group.consul.partition if group.consul else ""

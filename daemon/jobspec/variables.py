@@ -126,7 +126,7 @@ def _variable(block: Block, scope: Scope) -> InputVariable:
         kind = _type(found.arguments, scope)
     except HclError as error:
         raise HclError([*problems, *error.diagnostics]) from error
-    rules = [_rule(one, label.text, scope, problems) for one in found.blocks]
+    rules = [_rule(block, label.text, scope, problems) for block in found.blocks]
     is_sensitive = _is_sensitive(found.arguments.get("sensitive"), scope, problems)
     if problems:
         raise HclError(problems)
@@ -157,11 +157,11 @@ def texts_of(value: Value) -> Iterator[str]:
     """Yield the texts and numbers in a value, as texts."""
     inner = value.items if isinstance(value, CollectionType) else value
     if isinstance(inner, dict):
-        for one in inner.values():
-            yield from texts_of(one)
+        for item in inner.values():
+            yield from texts_of(item)
     elif isinstance(inner, tuple):
-        for one in inner:
-            yield from texts_of(one)
+        for item in inner:
+            yield from texts_of(item)
     elif isinstance(inner, str) or is_number(inner):
         yield to_text(inner)
 
@@ -198,7 +198,7 @@ def _rule(
 ) -> ValidationRule | None:
     found = contents(block.body, scope.source, _RULE_ARGUMENTS, {})
     problems += found.problems
-    condition, message = (found.arguments.get(one) for one in ("condition", "error_message"))
+    condition, message = (found.arguments.get(item) for item in ("condition", "error_message"))
     if condition is None:
         detail = 'The argument "condition" is required, but no definition was found.'
         problems += scope.fault_at(
@@ -217,9 +217,11 @@ def _rule(
 
 def _refers_to(node: Expression, name: str) -> bool:
     return any(
-        one.root == "var" and isinstance(one.steps[0], AttrStep) and one.steps[0].name == name
-        for one in references(node)
-        if one.steps
+        reference.root == "var"
+        and isinstance(reference.steps[0], AttrStep)
+        and reference.steps[0].name == name
+        for reference in references(node)
+        if reference.steps
     )
 
 

@@ -178,7 +178,7 @@ def _bare(shape: BlockSchema, document: Document) -> Document:
     for child in shape.blocks.values():
         value = document.get(child.wire)
         if isinstance(child, ChildBlock) and child.wire in _WITH_DEFAULTS and value:
-            found[child.wire] = [_bare_element(child, one) for one in value]
+            found[child.wire] = [_bare_element(child, item) for item in value]
     return found
 
 
@@ -280,9 +280,9 @@ def _free_form(document: Document) -> Iterator[str]:
         if isinstance(value, dict):
             yield f"{name} = merge({_value(value)})"
         elif _are_blocks(value):
-            for one in value:
+            for item in value:
                 yield f"{name} {{"
-                yield from _free_form(one)
+                yield from _free_form(item)
                 yield "}"
         else:
             yield f"{name} = {_value(value)}"
@@ -293,10 +293,10 @@ def _are_blocks(value: object) -> bool:
         isinstance(value, list)
         and bool(value)
         and all(
-            isinstance(one, dict)
-            and all(map(_IDENTIFIER.fullmatch, one))
-            and not any(isinstance(inner, dict) for inner in one.values())
-            for one in value
+            isinstance(item, dict)
+            and all(map(_IDENTIFIER.fullmatch, item))
+            and not any(isinstance(inner, dict) for inner in item.values())
+            for item in value
         )
     )
 

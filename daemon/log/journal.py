@@ -39,19 +39,19 @@ def send(path: Path, records: Iterable[bytes]) -> None:
     """Send records to the journal's socket. Raises `OSError`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
         connection.connect(str(path))
-        for one in records:
-            _send(connection, one)
+        for item in records:
+            _send(connection, item)
 
 
-def _send(connection: socket.socket, one: bytes) -> None:
+def _send(connection: socket.socket, data: bytes) -> None:
     try:
-        connection.send(one)
+        connection.send(data)
     except OSError as error:
         if error.errno != errno.EMSGSIZE:
             raise
         # A record that is too large for a datagram is passed as a sealed file in memory.
         with os.fdopen(os.memfd_create("journal", os.MFD_ALLOW_SEALING), "w+b") as file:
-            file.write(one)
+            file.write(data)
             file.flush()
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
             socket.send_fds(connection, [b""], [file.fileno()])

@@ -58,10 +58,10 @@ def describe_conflicts(
     """Return a sentence for each of these labelled ports that is in use."""
     known = list(listeners)
     return [
-        f'port "{label}" is in use: {one}'
+        f'port "{label}" is in use: {listener}'
         for label, port in labels
-        for one in known
-        if one.port == port
+        for listener in known
+        if listener.port == port
     ]
 
 

@@ -50,30 +50,30 @@ def _value(value: str | float | bool) -> dict[str, object]:
 
 def spans_message(resource: Mapping[str, object], spans: Sequence[Span]) -> bytes:
     """Return the body of `POST /v1/traces`."""
-    scope = {"scope": _SCOPE, "spans": [_span(one) for one in spans]}
+    scope = {"scope": _SCOPE, "spans": [_span(span) for span in spans]}
     return msgspec.json.encode({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]})
 
 
-def _span(one: Span) -> dict[str, object]:
+def _span(span: Span) -> dict[str, object]:
     made: dict[str, object] = {
-        "traceId": one.trace_id,
-        "spanId": one.span_id,
+        "traceId": span.trace_id,
+        "spanId": span.span_id,
         "flags": _SAMPLED,
-        "name": one.name,
-        "kind": int(one.kind),
-        "startTimeUnixNano": str(one.start),
-        "endTimeUnixNano": str(one.end),
+        "name": span.name,
+        "kind": int(span.kind),
+        "startTimeUnixNano": str(span.start),
+        "endTimeUnixNano": str(span.end),
     }
-    if one.parent_id:
-        made["parentSpanId"] = one.parent_id
-    attributes: Attributes = one.attributes
-    if one.error:
-        attributes = {**attributes, "error.type": one.error}
+    if span.parent_id:
+        made["parentSpanId"] = span.parent_id
+    attributes: Attributes = span.attributes
+    if span.error:
+        attributes = {**attributes, "error.type": span.error}
         made["status"] = {"code": _ERROR}
     if attributes:
         made["attributes"] = _attributes(attributes)
-    if one.link is not None:
-        link = one.link
+    if span.link is not None:
+        link = span.link
         made["links"] = [{"traceId": link.trace_id, "spanId": link.span_id, "flags": _SAMPLED}]
     return made
 
@@ -129,14 +129,14 @@ def metrics_message(
 
 def _gauges(found: Iterable[Gauge], now: int) -> Iterator[dict[str, object]]:
     by_name: dict[str, list[dict[str, object]]] = {}
-    for one in found:
-        if math.isfinite(one.value):
+    for gauge in found:
+        if math.isfinite(gauge.value):
             point = {
-                "attributes": _attributes(one.labels),
+                "attributes": _attributes(gauge.labels),
                 "timeUnixNano": str(now),
-                "asDouble": float(one.value),
+                "asDouble": float(gauge.value),
             }
-            by_name.setdefault(one.name, []).append(point)
+            by_name.setdefault(gauge.name, []).append(point)
     for name, points in by_name.items():
         yield {"name": name, "gauge": {"dataPoints": points}}
 

@@ -80,7 +80,7 @@ def save_snapshot(source: Path, target: Path, *, keep: int, now: int) -> Path:
 def _names(directory: Path) -> list[str]:
     """Return the names in a directory, and create the directory if needed. Raises `OSError`."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return [one.name for one in directory.iterdir()]
+    return [path.name for path in directory.iterdir()]
 
 
 @asynccontextmanager

@@ -46,7 +46,7 @@ def prepare(data_dir: Path, stays: Collection[Path] = ()) -> None:
         with _opened(data_dir) as top:
             fcntl.flock(top, fcntl.LOCK_EX)  # if two daemons start at the same time, one waits
             _check(data_dir, top)
-            _move_store(data_dir, top, {one.name for one in stays if one.parent == data_dir})
+            _move_store(data_dir, top, {path.name for path in stays if path.parent == data_dir})
             _move_tasks(top)
             _move_output(top)
             _permit_traversal(top)

@@ -29,8 +29,8 @@ from storage.errors import (
 T = TypeVar("T")
 _MOST = 16 * 1024 * 1024  # bytes of a result
 _KINDS = {
-    one.__name__: one
-    for one in (
+    item.__name__: item
+    for item in (
         *(Invalid, Refused, Unsealable),
         *(StorageDamaged, StorageFull, StorageLocked, StorageUnusable),
     )

@@ -55,8 +55,8 @@ def confine(config: Settings, account: ServiceAccount | None, also: Sequence[Pat
                 "the daemon runs as root, so a flaw in it gives root's rights: %s", why_root(config)
             )
         return
-    folders = [str(one) for one in also if os.path.isdir(one)]
-    files = [str(one.parent) for one in also if not os.path.isdir(one)]
+    folders = [str(path) for path in also if os.path.isdir(path)]
+    files = [str(path.parent) for path in also if not os.path.isdir(path)]
     # These rules are made before the user changes, because the new user may not reach some of the
     # paths.
     rules = kernel.rules_of_files((*writable(config), *folders), (*readable(config), *files))
@@ -105,9 +105,9 @@ def readable(config: Settings) -> Iterator[str]:
             # A renewed certificate is often a link to another directory.
             yield from {str(path.parent), os.path.dirname(os.path.realpath(path))}
     yield from config.artifact_paths
-    for one in config.notify_receivers.values():
+    for notify_receiver in config.notify_receivers.values():
         # A secret is often replaced by a new file, or is a link to another directory.
-        for file in filter(None, (one.secret_file, one.ca_file)):
+        for file in filter(None, (notify_receiver.secret_file, notify_receiver.ca_file)):
             yield from {os.path.dirname(file), os.path.dirname(os.path.realpath(file))}
     if config.otlp_token_file != Path():
         file = str(config.otlp_token_file)

@@ -66,7 +66,9 @@ def why_root(config: Settings) -> str:
 
 def unreachable(account: ServiceAccount, config: Settings) -> str:
     """Return why a user cannot run the daemon: part of the program or the data is closed to it."""
-    above = next((one for one in (config.data_dir, *config.data_dir.parents) if one.exists()), None)
+    above = next(
+        (parent for parent in (config.data_dir, *config.data_dir.parents) if parent.exists()), None
+    )
     present = [place for place in program_directories() if os.path.exists(place)]
     with being(account):
         for place in present:
@@ -76,11 +78,11 @@ def unreachable(account: ServiceAccount, config: Settings) -> str:
                     'can read, such as /usr/local, or say user = "root"'
                 )
         # The daemon changes the data directory itself at the start, but never its parents.
-        for one in above.parents if above else ():
-            if not os.access(one, os.X_OK, effective_ids=True):
+        for parent in above.parents if above else ():
+            if not os.access(parent, os.X_OK, effective_ids=True):
                 return (
-                    f"{account.name} cannot pass through {one} to the data directory: let others pass "
-                    f'(chmod o+x {one}), or say user = "root"'
+                    f"{account.name} cannot pass through {parent} to the data directory: let others pass "
+                    f'(chmod o+x {parent}), or say user = "root"'
                 )
     return ""
 

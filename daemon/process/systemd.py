@@ -61,9 +61,9 @@ def inherited_sockets(environment: Mapping[str, str], *, first: int = 3) -> list
         return []
     count = environment.get("LISTEN_FDS", "")
     descriptors = range(first, first + (int(count) if count.isdecimal() else 0))
-    for one in descriptors:
-        os.set_inheritable(one, False)  # tasks must not inherit them
-    return [socket.socket(fileno=one) for one in descriptors]
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)  # tasks must not inherit them
+    return [socket.socket(fileno=descriptor) for descriptor in descriptors]
 
 
 def _watchdog_interval(environment: Mapping[str, str]) -> float | None:

@@ -80,7 +80,7 @@ async def register_pools(
     attempts are cancelled, so that none runs next to its replacement. `drivers` are those of each
     pool.
     """
-    known = {one.node_pool: one for one in store.read(nodes.list_all) if one.engine}
+    known = {node.node_pool: node for node in store.read(nodes.list_all) if node.engine}
     found = {}
     for name, pool in config.pools.items():
         before = known.pop(name, None) or _new(config, name, next(ids))

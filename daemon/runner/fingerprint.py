@@ -115,8 +115,12 @@ def fingerprint(
             for name, said in drivers.items()
         },
         host_volumes={
-            one.name: {"Name": one.name, "Path": one.path, "ReadOnly": one.read_only}
-            for one in config.host_volumes
+            host_volume.name: {
+                "Name": host_volume.name,
+                "Path": host_volume.path,
+                "ReadOnly": host_volume.read_only,
+            }
+            for host_volume in config.host_volumes
         },
         host_networks=host_networks.host_networks(
             config.host_networks, host_networks.addresses() if config.host_networks else ()

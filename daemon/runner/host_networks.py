@@ -79,21 +79,21 @@ def host_networks(
     in the log.
     """
     found: dict[str, dict[str, object]] = {}
-    for one in wanted:
-        ip = next((address.ip for address in known if _is_of(one, address)), None)
+    for host_network in wanted:
+        ip = next((address.ip for address in known if _is_of(host_network, address)), None)
         if ip is None:
             there = ", ".join(f"{address.ip} ({address.interface})" for address in known)
             _log.warning(
                 "host network %s is left out: this machine has no address for cidr %r and "
                 "interface %r; it has %s",
-                *(one.name, one.cidr, one.interface, there),
+                *(host_network.name, host_network.cidr, host_network.interface, there),
             )
             continue
-        found[one.name] = {
-            "Name": one.name,
-            "CIDR": one.cidr,
-            "Interface": one.interface,
-            "ReservedPorts": one.reserved_ports,
+        found[host_network.name] = {
+            "Name": host_network.name,
+            "CIDR": host_network.cidr,
+            "Interface": host_network.interface,
+            "ReservedPorts": host_network.reserved_ports,
             "IP": ip,
         }
     return found

@@ -111,7 +111,7 @@ class NodeRunner:
         """Take the local host and the hosts of clusters; all share one allocation directory."""
         self.node_id = host.node_id
         self._store, self._host = store, host
-        self._hosts = {one.node_id: one for one in (host, *clusters)}
+        self._hosts = {cluster.node_id: cluster for cluster in (host, *clusters)}
         self._running: dict[str, AllocRunner] = {}
         self._seen = -1  # index of the last scheduler change that was applied
         self._nodes_seen = -1  # index of the last node change whose metadata was applied
@@ -178,7 +178,7 @@ class NodeRunner:
             return line
         recent = self.recorder.recent_cpu(line.id, namespace, _RECENT)
         return msgspec.structs.replace(
-            line, recent=[None if one is None else one / 10 for one in recent]
+            line, recent=[None if item is None else item / 10 for item in recent]
         )
 
     async def usage_history(
@@ -233,15 +233,15 @@ class NodeRunner:
         while True:
             await self._collection.wait()
             self._collection = trio.Event()
-            for one in await self.ended():
-                with self._host.fences.around(_FENCED_REMOVAL, one):
-                    await self.remove_directory(one)
+            for item in await self.ended():
+                with self._host.fences.around(_FENCED_REMOVAL, item):
+                    await self.remove_directory(item)
 
     async def ended(self) -> list[str]:
         """Return the terminal allocations that still have a directory, oldest first."""
         present = await self._host.launcher.present()
         ended = await self._store.read_long(partial(allocations.terminal, ids=present))
-        return [one for one in ended if one not in self._running]
+        return [item for item in ended if item not in self._running]
 
     async def owners(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Return the namespace and ID of the job of each allocation."""
@@ -249,7 +249,7 @@ class NodeRunner:
 
     def present(self) -> list[AllocRunner]:
         """Return the allocations that are running on this host or its clusters."""
-        return [one for one in self._running.values() if not one.is_over]
+        return [item for item in self._running.values() if not item.is_over]
 
     def _is_known(self, alloc_id: str) -> bool:
         return self._store.read(lambda db: allocations.find(db, alloc_id)) is not None
@@ -363,24 +363,24 @@ class NodeRunner:
         )
         # Stop allocations first, because new ones may have to wait for their end.
         seen, failed, fences = self._seen, False, self._host.fences
-        for one in sorted(self._store.read(look), key=lambda one: one.is_to_run):
-            allocation = one.allocation
+        for alloc in sorted(self._store.read(look), key=lambda alloc: alloc.is_to_run):
+            allocation = alloc.allocation
             seen = max(seen, allocation.alloc_modify_index)
             with fences.unless_paused(_FENCED, allocation.id) as has_turn:
                 if not has_turn:
                     pass
                 elif known := self._running.get(allocation.id):
-                    known.update(allocation, one.job)
+                    known.update(allocation, alloc.job)
                 elif not allocation.client_terminal:
-                    self._begin(one)
+                    self._begin(alloc)
             failed = failed or fences.of(_FENCED, allocation.id) is not None
         if not failed:  # otherwise all of these changes are applied again
             self._seen = seen
 
-    def _begin(self, one: DesiredAllocation) -> None:
-        host, running = self._hosts[one.allocation.node_id], self._running.values()
-        before = predecessors_of(one.allocation, running, host.capacity, self._is_known)
-        runner = AllocRunner(host, one.allocation, one.job, one.pasts, before)
+    def _begin(self, alloc: DesiredAllocation) -> None:
+        host, running = self._hosts[alloc.allocation.node_id], self._running.values()
+        before = predecessors_of(alloc.allocation, running, host.capacity, self._is_known)
+        runner = AllocRunner(host, alloc.allocation, alloc.job, alloc.pasts, before)
         self._running[runner.id] = runner
         assert self._nursery is not None  # noqa: S101  # set by `run`
         start_detached(self._nursery, self._run_allocation, runner)
@@ -619,7 +619,7 @@ async def _open_host(
         fetcher=partial(fetcher_of, config),
         file_keeper=partial(file_keeper_of, config, store) if node.capacity else None,
         permit=partial(egress_policy.check, own_ports=egress_policy.own_ports(config)),
-        volumes={one.name: one for one in config.host_volumes},
+        volumes={host_volume.name: host_volume for host_volume in config.host_volumes},
         values=node_values(node, config.region),
         environment=inherited,
         parent_cgroup=holding.groups.parent,
@@ -646,7 +646,7 @@ def _discard_staging(config: Settings) -> None:
 
 async def _find_clusters(needs: RunnerDependencies, host: RuntimeContext) -> "ClusterNodes | None":
     """Return the hosts of cluster pools, or None when neither settings nor store have a pool."""
-    if not needs.config.pools and not any(one.engine for one in needs.store.read(nodes.list_all)):
+    if not needs.config.pools and not any(node.engine for node in needs.store.read(nodes.list_all)):
         return None
     # Imported late, because few hosts have clusters.
     from daemon.runner.cluster_nodes import find_clusters

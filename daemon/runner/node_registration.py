@@ -127,14 +127,14 @@ async def restore_unreadable(store: Store) -> str:
         damaged = await store.read_long(nodes.unreadable)
     else:
         return ""
-    for one in damaged:
-        if (last := one.last) is not None:
+    for item in damaged:
+        if (last := item.last) is not None:
             await store.write(partial(nodes.put, node=last, kind="NodeEvent"))
-            _log.warning("%s; restored from the node's newest event", one.reason)
-    lost = [one for one in damaged if one.last is None]
+            _log.warning("%s; restored from the node's newest event", item.reason)
+    lost = [item for item in damaged if item.last is None]
     if not lost:
         return ""
-    is_other = any(not one.engine for one in store.read(nodes.list_readable))
+    is_other = any(not node.engine for node in store.read(nodes.list_readable))
     if is_other or len(lost) > 1:
         raise StorageUnusable(_lost(lost, str(store.path)))
     _log.error(
@@ -146,9 +146,9 @@ async def restore_unreadable(store: Store) -> str:
 
 
 def _lost(lost: Sequence[nodes.UnreadableNode], path: str) -> str:
-    ids = ", ".join(f"'{one.id}'" for one in lost)
+    ids = ", ".join(f"'{unreadable_node.id}'" for unreadable_node in lost)
     return (
-        f"{'; '.join(one.reason for one in lost)}; no event holds a copy: restore a snapshot with "
+        f"{'; '.join(unreadable_node.reason for unreadable_node in lost)}; no event holds a copy: restore a snapshot with "
         "`steward operator snapshot restore`, or give up all that runs there and delete the row: "
         f"the table is nodes and its id {ids}, in {path}"
     )
@@ -169,7 +169,7 @@ async def register(
     found = fingerprint(config, drivers, now, attributes)
     # A row that `restore_unreadable` could not restore is replaced.
     known = store.read(nodes.list_readable)
-    before = next((one for one in known if not one.engine), None)
+    before = next((node for node in known if not node.engine), None)
     message = "Node re-registered" if before else "Node registered"
     happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))
     node = msgspec.structs.replace(

@@ -35,7 +35,7 @@ class NosuidMount:
         before = line.partition(" - ")[0].split(" ")
         self.place = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), before[4])
         self.options = frozenset(before[5].split(","))
-        self.is_shared = any(one.startswith("shared:") for one in before[6:])
+        self.is_shared = any(part.startswith("shared:") for part in before[6:])
 
 
 def cover(tasks: Path) -> str:
@@ -72,12 +72,12 @@ def _cover(place: str) -> None:
     lower = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     below = f"/proc/self/fd/{lower}"
     if _at(place) is None:
-        above = max((one for one in mounts() if _is_below(place, one.place)), key=_depth)
-        inner = [one.place for one in mounts() if one.place.startswith(f"{place}/")]
+        above = max((mount for mount in mounts() if _is_below(place, mount.place)), key=_depth)
+        inner = [mount.place for mount in mounts() if mount.place.startswith(f"{place}/")]
         _mount(below, below, _BIND | _RECURSIVE)
         # Shared mounts propagate: unmounting there would remove both.
-        for one in inner if not above.is_shared else ():
-            _unmount(below + one.removeprefix(place), _DETACH | _NO_FOLLOW)
+        for item in inner if not above.is_shared else ():
+            _unmount(below + item.removeprefix(place), _DETACH | _NO_FOLLOW)
     upper = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     given = os.statvfs(upper).f_flag
     flags = given & _KEPT | (_RELATIME if given & os.ST_RELATIME else 0)
@@ -92,15 +92,15 @@ def mounts() -> Iterator[NosuidMount]:
 
 def _at(place: str) -> NosuidMount | None:
     """Return the topmost mount at a path."""
-    return next((one for one in reversed([*mounts()]) if one.place == place), None)
+    return next((mount for mount in reversed([*mounts()]) if mount.place == place), None)
 
 
 def _is_below(place: str, mounted: str) -> bool:
     return mounted == "/" or f"{place}/".startswith(f"{mounted}/")
 
 
-def _depth(one: NosuidMount) -> int:
-    return len(one.place)
+def _depth(nosuid_mount: NosuidMount) -> int:
+    return len(nosuid_mount.place)
 
 
 def _in_child(work: Callable[[], None], namespace: str = "") -> None:

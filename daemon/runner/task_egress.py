@@ -102,10 +102,10 @@ def denied(config: Settings) -> Iterator[DeniedAddresses]:
 def _own_addresses(config: Settings) -> list[str]:
     """Return the non-loopback addresses on which the daemon listens."""
     hosts = {config.bind, config.issuer_bind} - {"", "localhost"}
-    bound = {ip_address(one) for one in hosts if _is_address(one)}
-    if any(one.is_unspecified for one in bound) or len(bound) < len(hosts):
-        return sorted({one.ip for one in host_networks.addresses()})
-    return sorted(str(one) for one in bound if not one.is_loopback)
+    bound = {ip_address(host) for host in hosts if _is_address(host)}
+    if any(item.is_unspecified for item in bound) or len(bound) < len(hosts):
+        return sorted({address.ip for address in host_networks.addresses()})
+    return sorted(str(item) for item in bound if not item.is_loopback)
 
 
 def _is_address(text: str) -> bool:

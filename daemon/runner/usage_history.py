@@ -134,10 +134,10 @@ class UsageRecorder:
     def watch(self, key: SeriesKey) -> None:
         """Measure an object every second for a while."""
         now, is_first = self._clock.now() // SECOND, not self._watched
-        ids = [one.id for one in self._present() if _concerns(key, one)]
-        for one in [key.owner] if key.kind == "node" else ids:
-            if one in self._watched or len(self._watched) < _MOST_WATCHED:
-                self._watched[one] = now + _WATCHED_FOR
+        ids = [identifier.id for identifier in self._present() if _concerns(key, identifier)]
+        for identifier in [key.owner] if key.kind == "node" else ids:
+            if identifier in self._watched or len(self._watched) < _MOST_WATCHED:
+                self._watched[identifier] = now + _WATCHED_FOR
         if is_first and self._watched:
             self._wake.set()
 
@@ -219,7 +219,7 @@ class UsageRecorder:
         runners = self._present()
         turns = -(-len(runners) // _EACH_ROUND) or 1
         await self._measure(runners[slot % turns :: turns])
-        known = {one.id for one in runners}
+        known = {runner.id for runner in runners}
         self._latest = {key: one for key, one in self._latest.items() if key in known}
         for key, samples in self._all_samples(runners):
             self._open.record(slot % _SLOTS, key, samples)
@@ -230,8 +230,8 @@ class UsageRecorder:
     async def _measure(self, runners: Iterable[MeasuredRunner]) -> None:
         """Measure allocations at the same time, because some hosts find their processes by a scan."""
         async with trio.open_nursery() as nursery:
-            for one in runners:
-                nursery.start_soon(self._measure_one, one)
+            for runner in runners:
+                nursery.start_soon(self._measure_one, runner)
 
     async def _measure_one(self, runner: MeasuredRunner) -> None:
         usage = await _usage_of(runner, _FINE)
@@ -360,27 +360,27 @@ def _samples(usage: ResourceUsage) -> UsageSamples:
 
 
 def _of_allocation(
-    runner: MeasuredRunner, one: _Measured
+    runner: MeasuredRunner, result: _Measured
 ) -> Iterable[tuple[SeriesKey, UsageSamples]]:
-    shared = {UsageMetric.RESTARTS: one.restarts}
-    if one.disk:
-        shared[UsageMetric.DISK] = one.disk
+    shared = {UsageMetric.RESTARTS: result.restarts}
+    if result.disk:
+        shared[UsageMetric.DISK] = result.disk
     yield SeriesKey("alloc", runner.id, runner.namespace), shared
-    for name, samples in one.tasks.items():
+    for name, samples in result.tasks.items():
         yield SeriesKey("alloc", runner.id, runner.namespace, name), samples
 
 
-def _add(sums: dict[UsageMetric, int], one: _Measured) -> None:
+def _add(sums: dict[UsageMetric, int], result: _Measured) -> None:
     """Add the samples of an allocation to those of its job."""
-    parts: list[Mapping[UsageMetric, int]] = [*one.tasks.values()]
+    parts: list[Mapping[UsageMetric, int]] = [*result.tasks.values()]
     parts.append(
         {
-            UsageMetric.RESTARTS: one.restarts,
-            UsageMetric.ALLOCATIONS: int(bool(one.tasks)),
+            UsageMetric.RESTARTS: result.restarts,
+            UsageMetric.ALLOCATIONS: int(bool(result.tasks)),
         }
     )
-    if one.disk:  # 0 until the first measurement
-        parts.append({UsageMetric.DISK: one.disk})
+    if result.disk:  # 0 until the first measurement
+        parts.append({UsageMetric.DISK: result.disk})
     for part in parts:
         for metric, value in part.items():
             sums[metric] = sums.get(metric, 0) + value

@@ -28,7 +28,7 @@ LOST = "alloc is lost since its node is down"
 
 def by_number(allocations: Iterable[Allocation]) -> list[Allocation]:
     """Return allocations sorted by name index, then by age."""
-    return sorted(allocations, key=lambda one: (one.index, one.create_index, one.id))
+    return sorted(allocations, key=lambda alloc: (alloc.index, alloc.create_index, alloc.id))
 
 
 def is_on_lost_node(allocation: Allocation, nodes: Mapping[str, Node]) -> bool:
@@ -98,8 +98,8 @@ class AllocSets(msgspec.Struct, kw_only=True):
 def sort(situation: ReconcileContext, allocations: Iterable[Allocation]) -> AllocSets:
     """Return the sets of a group, before count and version are considered."""
     sorting = _Sorting(situation)
-    for one in by_number(allocations):
-        sorting.add(one)
+    for alloc in by_number(allocations):
+        sorting.add(alloc)
     return sorting.sets
 
 
@@ -110,54 +110,54 @@ class _Sorting:
         self._canaries = situation.rollout.canaries()
         self._unneeded = situation.rollout.unneeded_canaries()
 
-    def add(self, one: Allocation) -> None:
+    def add(self, alloc: Allocation) -> None:
         situation, sets = self._situation, self.sets
-        if one.desired_status != DesiredStatus.RUN:
-            self._add_unwanted(one)
-        elif situation.batch and situation.is_older(one) and one.client_terminal:
+        if alloc.desired_status != DesiredStatus.RUN:
+            self._add_unwanted(alloc)
+        elif situation.batch and situation.is_older(alloc) and alloc.client_terminal:
             sets.ignored += 1
-        elif one.id in self._unneeded:
-            sets.stop.append((one, NOT_NEEDED))
-        elif one.client_terminal:
-            self._add_ended(one)
-        elif one.desired.transition.migrate:
-            self._add_stopping(one, MIGRATED, sets.migrate)
-        elif is_on_lost_node(one, situation.nodes):
-            self._add_stopping(one, LOST, sets.lost)
+        elif alloc.id in self._unneeded:
+            sets.stop.append((alloc, NOT_NEEDED))
+        elif alloc.client_terminal:
+            self._add_ended(alloc)
+        elif alloc.desired.transition.migrate:
+            self._add_stopping(alloc, MIGRATED, sets.migrate)
+        elif is_on_lost_node(alloc, situation.nodes):
+            self._add_stopping(alloc, LOST, sets.lost)
         else:
-            sets.keep.append(one)
+            sets.keep.append(alloc)
 
-    def _add_unwanted(self, one: Allocation) -> None:
+    def _add_unwanted(self, alloc: Allocation) -> None:
         """Add a stopped allocation; a drained batch allocation keeps its index."""
-        if self._situation.batch and one.desired.transition.migrate_disable_placement:
-            self.sets.keep.append(one)
-        elif self._situation.batch and one.client_terminal:
+        if self._situation.batch and alloc.desired.transition.migrate_disable_placement:
+            self.sets.keep.append(alloc)
+        elif self._situation.batch and alloc.client_terminal:
             self.sets.ignored += 1
 
-    def _add_stopping(self, one: Allocation, why: str, others: list[Allocation]) -> None:
-        if one.id in self._canaries:
-            self.sets.renew.append((one, why))
+    def _add_stopping(self, alloc: Allocation, why: str, others: list[Allocation]) -> None:
+        if alloc.id in self._canaries:
+            self.sets.renew.append((alloc, why))
         else:
-            others.append(one)
+            others.append(alloc)
 
-    def _add_ended(self, one: Allocation) -> None:
-        if one.desired.next_allocation:
+    def _add_ended(self, alloc: Allocation) -> None:
+        if alloc.desired.next_allocation:
             return
-        if one.client_status != ClientStatus.FAILED:
+        if alloc.client_status != ClientStatus.FAILED:
             if self._situation.batch:
-                self.sets.keep.append(one)  # completed
+                self.sets.keep.append(alloc)  # completed
             return
-        situation, policy = self._situation, self._situation.policy_of(one)
+        situation, policy = self._situation, self._situation.policy_of(alloc)
         when = reschedule.decide(
-            one, policy, situation.evaluation, situation.rollout.current, situation.now
+            alloc, policy, situation.evaluation, situation.rollout.current, situation.now
         )
         if when is RescheduleTiming.NOW:
-            self.sets.failed.append(one)
+            self.sets.failed.append(alloc)
             return
-        self.sets.keep.append(one)
-        due = reschedule.due_at(one, policy) if when is RescheduleTiming.LATER else None
+        self.sets.keep.append(alloc)
+        due = reschedule.due_at(alloc, policy) if when is RescheduleTiming.LATER else None
         if due is not None:
-            self.sets.later.append((due, one))
+            self.sets.later.append((due, alloc))
 
 
 def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[str]) -> None:
@@ -170,18 +170,18 @@ def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[
     surplus = len(kept) + len(failed) + len(sets.migrate) - count
     if surplus <= 0:
         return
-    numbers = {one.index for one in kept if one.id in promoted}
-    stoppable = [one for one in kept if one.desired_status == DesiredStatus.RUN]
+    numbers = {item.index for item in kept if item.id in promoted}
+    stoppable = [alloc for alloc in kept if alloc.desired_status == DesiredStatus.RUN]
     candidates = [
-        *(one for one in stoppable if one.index in numbers and one.id not in promoted),
+        *(item for item in stoppable if item.index in numbers and item.id not in promoted),
         *reversed(failed),
         *reversed(sets.migrate),
         *reversed(stoppable),
     ]
-    chosen = {one.id: one for one in candidates}  # deduplicated, in this order
+    chosen = {candidate.id: candidate for candidate in candidates}  # deduplicated, in this order
     stopped = list(chosen.values())[:surplus]
-    sets.stop += [(one, NOT_NEEDED) for one in stopped]
-    gone = {one.id for one in stopped}
+    sets.stop += [(item, NOT_NEEDED) for item in stopped]
+    gone = {item.id for item in stopped}
     sets.keep = without_ids(sets.keep, gone)
     sets.failed = without_ids(sets.failed, gone)
     sets.migrate = without_ids(sets.migrate, gone)
@@ -189,24 +189,24 @@ def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[
 
 def without_ids(allocations: Iterable[Allocation], apart: set[str]) -> list[Allocation]:
     """Return the allocations without those in `apart`."""
-    return [one for one in allocations if one.id not in apart]
+    return [alloc for alloc in allocations if alloc.id not in apart]
 
 
 def sort_updates(situation: ReconcileContext, group: TaskGroup, sets: AllocSets) -> None:
     """Sort the unchanged allocations by their update to the job's current version."""
     job = situation.job
     updated: dict[int, bool] = {}  # by version, because comparing jobs dominates the cost
-    for one in sets.keep:
-        if one.job_version not in updated:
-            old = situation.version_of(one)
-            updated[one.job_version] = requires_replacement(old, job, group.name)
-        if not situation.is_older(one):
+    for alloc in sets.keep:
+        if alloc.job_version not in updated:
+            old = situation.version_of(alloc)
+            updated[alloc.job_version] = requires_replacement(old, job, group.name)
+        if not situation.is_older(alloc):
             sets.ignored += 1
-        elif updated[one.job_version]:
-            sets.outdated.append(one)
-        elif one.terminal:
+        elif updated[alloc.job_version]:
+            sets.outdated.append(alloc)
+        elif alloc.terminal:
             sets.ignored += 1
-        elif situation.may_stay(job, group, one):
-            sets.in_place.append(one)
+        elif situation.may_stay(job, group, alloc):
+            sets.in_place.append(alloc)
         else:
-            sets.outdated.append(one)
+            sets.outdated.append(alloc)

@@ -183,12 +183,12 @@ class PlanBuilder:
     def _evictions(self, placer: Placer) -> tuple[Eviction, ...]:
         """Return the preemptions for the placed allocations, and count them per group."""
         evictions = [
-            Eviction(victim, one.id)
-            for one in self.placed
-            for victim in placer.evicted.get(one.id, ())
+            Eviction(victim, item.id)
+            for item in self.placed
+            for victim in placer.evicted.get(item.id, ())
         ]
         groups = Counter(
-            one.task_group for one in self.placed for _ in placer.evicted.get(one.id, ())
+            alloc.task_group for alloc in self.placed for _ in placer.evicted.get(alloc.id, ())
         )
         for name, number in groups.items():
             counts = self.counts.get(name, DesiredUpdates())
@@ -197,7 +197,10 @@ class PlanBuilder:
 
     def _displaced(self, evictions: Iterable[Eviction]) -> tuple[Evaluation, ...]:
         """Return one evaluation for each job with preempted allocations."""
-        first = {(one.holder.namespace, one.holder.job_id): one.holder for one in evictions}
+        first = {
+            (eviction.holder.namespace, eviction.holder.job_id): eviction.holder
+            for eviction in evictions
+        }
         return tuple(
             msgspec.structs.replace(
                 self._evaluation_after(Trigger.PREEMPTION, EvalStatus.PENDING, ""),

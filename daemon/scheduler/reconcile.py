@@ -61,7 +61,7 @@ def reconcile(
     group = situation.job.group(name)
     known = list(allocations)
     if group is None or not group.count:
-        wanted = [one for one in known if one.desired_status == DesiredStatus.RUN]
+        wanted = [alloc for alloc in known if alloc.desired_status == DesiredStatus.RUN]
         return _without(wanted, situation.nodes)
     return _Reconciliation(situation, group, known).change()
 
@@ -69,8 +69,8 @@ def reconcile(
 def _without(allocations: list[Allocation], nodes: Mapping[str, Node]) -> GroupChange:
     """Return the change that stops a whole group."""
     stop = [
-        (one, LOST if is_on_lost_node(one, nodes) else NOT_NEEDED)
-        for one in alloc_sets.by_number(allocations)
+        (alloc_set, LOST if is_on_lost_node(alloc_set, nodes) else NOT_NEEDED)
+        for alloc_set in alloc_sets.by_number(allocations)
     ]
     return GroupChange(stop=stop, counts=DesiredUpdates(stop=len(stop)))
 
@@ -85,8 +85,8 @@ class _Reconciliation:
         self._rollout = situation.rollout
         self._group = group
         self._has_version = any(
-            one.desired_status == DesiredStatus.RUN and not situation.is_older(one)
-            for one in allocations
+            alloc.desired_status == DesiredStatus.RUN and not situation.is_older(alloc)
+            for alloc in allocations
         )
         # Batch jobs have no rollout; without a current deployment no one can promote canaries.
         self._max_parallel = 0 if situation.batch else rollout.max_parallel(group)
@@ -114,7 +114,7 @@ class _Reconciliation:
     def change(self) -> GroupChange:
         """Return the changes."""
         sets = self._sets
-        sets.stop += [(one, LOST) for one in sets.lost]
+        sets.stop += [(alloc, LOST) for alloc in sets.lost]
         canary_ids = self._rollout.canaries()
         alloc_sets.stop_surplus(
             sets,
@@ -123,7 +123,7 @@ class _Reconciliation:
             promoted=canary_ids if not self._on_trial else set(),
         )
         alloc_sets.sort_updates(self._situation, self._group, sets)
-        self._try_first([one for one in [*sets.keep, *sets.failed] if one.id in canary_ids])
+        self._try_first([alloc for alloc in [*sets.keep, *sets.failed] if alloc.id in canary_ids])
         self._find_missing()
         limit = self._limit()
         replaceable = self._replacements(limit)
@@ -133,7 +133,7 @@ class _Reconciliation:
         self._hold_back()
         self._deploy()
         return GroupChange(
-            stop=[*sets.stop, *sets.renew, *((one, MIGRATED) for one in sets.migrate)],
+            stop=[*sets.stop, *sets.renew, *((alloc, MIGRATED) for alloc in sets.migrate)],
             update=sets.in_place,
             replace=replace,
             replace_if=replaceable[len(replace) :],
@@ -141,7 +141,7 @@ class _Reconciliation:
             place=[
                 *self._canaries,
                 *self._missing,
-                *(self._successor(one) for one in sets.migrate),
+                *(self._successor(alloc) for alloc in sets.migrate),
             ],
             fresh=self._fresh,
             names=self._names,
@@ -156,7 +156,8 @@ class _Reconciliation:
             ignore=sets.ignored + len(sets.outdated) - replaced,
             place=len(self._missing) + self._fresh,
             migrate=len(sets.migrate),
-            stop=len(sets.stop) + sum(one.rescheduled for one in self._missing),
+            stop=len(sets.stop)
+            + sum(missing_allocation.rescheduled for missing_allocation in self._missing),
             in_place_update=len(sets.in_place),
             destructive_update=replaced,
             canary=len(self._canaries),
@@ -198,20 +199,20 @@ class _Reconciliation:
         lost = sets.lost[:room]
         self._fresh = room - len(lost)
         self._missing = [
-            *(self._successor(one, rescheduled=True) for one in sets.failed),
-            *(self._successor(one) for one in lost),
+            *(self._successor(alloc, rescheduled=True) for alloc in sets.failed),
+            *(self._successor(item) for item in lost),
         ]
         changed = len(sets.in_place) + len(sets.outdated)
         self._begun = changed + len(self._missing) + self._fresh
 
-    def _successor(self, one: Allocation, *, rescheduled: bool = False) -> MissingAllocation:
-        canary = alloc_sets.is_canary(one)
+    def _successor(self, alloc: Allocation, *, rescheduled: bool = False) -> MissingAllocation:
+        canary = alloc_sets.is_canary(alloc)
         # With canaries, two allocations share a name on purpose. Otherwise a newer one keeps the
         # name.
         keeps_name = canary or self._on_trial
         return MissingAllocation(
-            name=one.name if keeps_name else self._names.for_replacement(one),
-            previous=one,
+            name=alloc.name if keeps_name else self._names.for_replacement(alloc),
+            previous=alloc,
             rescheduled=rescheduled,
             canary=canary,
             downgrade=self._on_trial and not canary,
@@ -228,12 +229,12 @@ class _Reconciliation:
         current = self._rollout.current
         if self._rollout.failed and current is not None:
             self._missing = [
-                one
-                for one in self._missing
+                missing_allocation
+                for missing_allocation in self._missing
                 if not (
-                    one.rescheduled
-                    and one.previous is not None
-                    and one.previous.deployment_id == current.id
+                    missing_allocation.rescheduled
+                    and missing_allocation.previous is not None
+                    and missing_allocation.previous.deployment_id == current.id
                 )
             ]
 
@@ -249,8 +250,8 @@ class _Reconciliation:
 
     def _replacements(self, limit: int) -> list[MissingAllocation]:
         return [
-            MissingAllocation(name=self._names.for_replacement(one), previous=one)
-            for one in self._sets.outdated[:limit]
+            MissingAllocation(name=self._names.for_replacement(alloc), previous=alloc)
+            for alloc in self._sets.outdated[:limit]
         ]
 
     # --- deployment ---

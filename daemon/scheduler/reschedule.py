@@ -81,7 +81,9 @@ def due_at(allocation: Allocation, policy: ReschedulePolicy | None) -> int | Non
     delay = next_delay(policy, _events(allocation), failed)
     if not policy.unlimited:
         recent = [
-            one for one in _events(allocation) if failed - one.reschedule_time < policy.interval
+            event
+            for event in _events(allocation)
+            if failed - event.reschedule_time < policy.interval
         ]
         if len(recent) >= policy.attempts or (_events(allocation) and delay >= policy.interval):
             return None
@@ -141,7 +143,7 @@ def tracker_for_next(
         delay=next_delay(policy, events, failed_at(allocation)),
     )
     if policy.attempts:
-        kept = [one for one in events if now - one.reschedule_time <= policy.interval]
+        kept = [event for event in events if now - event.reschedule_time <= policy.interval]
     else:
         kept = events[-_KEPT_EVENTS:]
     return RescheduleTracker(events=[*kept, event], last_reschedule=OK)
@@ -160,7 +162,7 @@ def note_unplaced(allocation: Allocation) -> Allocation:
 def group_by_time(due: Iterable[tuple[int, Allocation]]) -> list[tuple[int, list[Allocation]]]:
     """Return delayed reschedules in batches, each with its earliest time in nanoseconds."""
     made: list[tuple[int, list[Allocation]]] = []
-    for at, allocation in sorted(due, key=lambda one: (one[0], one[1].id)):
+    for at, allocation in sorted(due, key=lambda pair: (pair[0], pair[1].id)):
         if not made or at - made[-1][0] >= _TOGETHER:
             made.append((at, []))
         made[-1][1].append(allocation)

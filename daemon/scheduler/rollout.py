@@ -120,7 +120,7 @@ class Rollout:
 
     def unneeded_canaries(self) -> set[str]:
         """Return the IDs of canaries that were not promoted and no longer can be."""
-        given_up = [one for one in (self.old, self.current if self.failed else None) if one]
+        given_up = [item for item in (self.old, self.current if self.failed else None) if item]
         return {
             canary
             for deployment in given_up
@@ -212,7 +212,9 @@ class Rollout:
         deadline = state.require_progress_by
         if state.progress_due is None and state.progress_deadline:
             deadline = rfc3339(self._now + state.progress_deadline)
-        canaries = [one.id for one in placed if one.health is not None and one.health.canary]
+        canaries = [
+            alloc.id for alloc in placed if alloc.health is not None and alloc.health.canary
+        ]
         return msgspec.structs.replace(
             state,
             placed_allocs=state.placed_allocs + len(placed),
@@ -244,13 +246,15 @@ class Rollout:
     def changes(self) -> tuple[Deployment, ...]:
         """Return the created and changed deployments."""
         return tuple(
-            _described(one) if one.create_index == 0 else one for one in self._changed.values()
+            _described(item) if item.create_index == 0 else item for item in self._changed.values()
         )
 
 
 def _described(deployment: Deployment) -> Deployment:
     """Return a new deployment with a description that mentions canaries to promote."""
-    waiting = [one for one in deployment.task_groups.values() if one.desired_canaries]
+    waiting = [
+        task_group for task_group in deployment.task_groups.values() if task_group.desired_canaries
+    ]
     if not waiting:
         return deployment
     automatic = all(group.auto_promote for group in waiting)

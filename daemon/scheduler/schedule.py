@@ -63,7 +63,7 @@ def _stop(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterato
     """Return the plan that stops everything of a stopped or purged job."""
     job = state.job
     draft = PlanBuilder(state, evaluation, now=now, ids=ids)
-    nodes = {one.node.id: one.node for one in state.nodes}
+    nodes = {node.node.id: node.node for node in state.nodes}
     running: defaultdict[str, list[Allocation]] = defaultdict(list)
     for group in (job.task_groups if job else None) or ():
         running[group.name] = []

@@ -55,7 +55,7 @@ def plan_service(
         ended=state.ended,
         settled=state.settled,
         versions=state.versions,
-        nodes={one.node.id: one.node for one in state.nodes},
+        nodes={node.node.id: node.node for node in state.nodes},
         evaluation=evaluation,
         now=now,
         rollout=rollout,
@@ -118,20 +118,20 @@ def _fill(filling: "_Filling", changes: dict[str, GroupChange], draft: PlanBuild
         draft.queued.update({group.name: 0 for group in filling.job.task_groups or ()})
         return
     draft.queued.update(filling.unplaced)
-    for one in filling.sought:
-        draft.queued.setdefault(one.group.name, 0)
-        if one.found is None:
-            draft.queued[one.group.name] += 1
-            _note_unplaced(one.missing, draft)
+    for sought in filling.sought:
+        draft.queued.setdefault(sought.group.name, 0)
+        if sought.found is None:
+            draft.queued[sought.group.name] += 1
+            _note_unplaced(sought.missing, draft)
         else:
-            _note_placed(one, one.found, draft)
+            _note_placed(sought, sought.found, draft)
 
 
-def _note_placed(one: _Sought, found: Allocation, draft: PlanBuilder) -> None:
-    previous = one.missing.previous
-    if previous is not None and one.replaces:
+def _note_placed(sought: _Sought, found: Allocation, draft: PlanBuilder) -> None:
+    previous = sought.missing.previous
+    if previous is not None and sought.replaces:
         draft.stop(previous, UPDATED)
-    if previous is not None and one.missing.rescheduled:
+    if previous is not None and sought.missing.rescheduled:
         draft.stop(previous, RESCHEDULED)
     draft.place(found, previous)
 

@@ -66,8 +66,8 @@ def plan_system(
     planning = _Planning(state, job, evaluation, now=now, ids=ids)
     planning.sort()
     planning.deploy()
-    for one in planning.groups.values():
-        planning.fill(one)
+    for group in planning.groups.values():
+        planning.fill(group)
     return planning.plan()
 
 
@@ -89,13 +89,13 @@ class _Planning:
         self._state = state
         self._job = job
         self._evaluation = evaluation
-        self._nodes = {one.node.id: one.node for one in state.nodes}
+        self._nodes = {node.node.id: node.node for node in state.nodes}
         self._placer = Placer(state, evaluation, now=now, ids=ids)
         self._rollout = Rollout(job, state.deployment, evaluation, now=now, ids=ids)
         self._draft = PlanBuilder(state, evaluation, now=now, ids=ids)
         # Stopped allocations of groups that the job no longer has.
         self._surplus: Counter[str] = Counter()
-        self._known = {one.id: one for one in state.allocations}
+        self._known = {alloc.id: alloc for alloc in state.allocations}
         self._filled: dict[str, _Filled] = {}
 
     # --- sorting ---
@@ -104,9 +104,9 @@ class _Planning:
         """Sort the allocations, stop those that must stop, and find empty positions."""
         self._draft.end_lost(self._state.allocations, self._nodes)
         names = {
-            f"{self._job.id}.{one.group.name}[{number}]": one
-            for one in self.groups.values()
-            for number in range(one.group.count)
+            f"{self._job.id}.{group.group.name}[{number}]": group
+            for group in self.groups.values()
+            for number in range(group.group.count)
         }
         ended = self._ended()
         live: set[tuple[str, str]] = set()
@@ -126,8 +126,10 @@ class _Planning:
 
     def _ended(self) -> dict[tuple[str, str], Allocation]:
         """Return the last ended allocations, by node and name."""
-        oldest_first = sorted(self._state.allocations, key=lambda one: (one.create_index, one.id))
-        return {(one.node_id, one.name): one for one in oldest_first if one.terminal}
+        oldest_first = sorted(
+            self._state.allocations, key=lambda alloc: (alloc.create_index, alloc.id)
+        )
+        return {(alloc.node_id, alloc.name): alloc for alloc in oldest_first if alloc.terminal}
 
     def _is_older(self, allocation: Allocation) -> bool:
         return allocation.job_version != self._job.version
@@ -160,20 +162,20 @@ class _Planning:
         if node is not None and node.ready and in_scope(self._job, node):
             known.place.append(_slot(allocation))
 
-    def _sort_empty(self, one: _Sorted, node: Node, name: str, ended: Allocation | None) -> None:
+    def _sort_empty(self, item: _Sorted, node: Node, name: str, ended: Allocation | None) -> None:
         slot = _Slot(node_id=node.id, name=name, previous=ended)
         displaced = ended is not None and ended.desired_status == DesiredStatus.EVICT
         if ended is None or displaced or ended.client_status == ClientStatus.LOST:
-            one.place.append(slot)
+            item.place.append(slot)
         elif self._job.type == JobType.SYSBATCH:
-            if self._is_older(ended) and self._is_outdated(ended, one.group):
-                one.outdated.append(slot)
+            if self._is_older(ended) and self._is_outdated(ended, item.group):
+                item.outdated.append(slot)
             else:
-                one.keep.append(ended)  # completed
+                item.keep.append(ended)  # completed
         elif self._is_older(ended) or self._may_place_again(ended):
-            one.place.append(slot)
+            item.place.append(slot)
         else:
-            one.failed.append(ended)
+            item.failed.append(ended)
 
     def _may_place_again(self, ended: Allocation) -> bool:
         """Return whether an allocation that Steward did not stop is placed again on its node.
@@ -202,71 +204,71 @@ class _Planning:
 
     def deploy(self) -> None:
         """Create the deployment of a new version, and update allocations in place."""
-        for one in self.groups.values():
-            if self._begins(one):
-                self._rollout.begin(one.group, total=0)
-        for one in self.groups.values():
-            for allocation in one.update:
-                deployment_id = self._rollout.id_for(one.group.name)
+        for group in self.groups.values():
+            if self._begins(group):
+                self._rollout.begin(group.group, total=0)
+        for group in self.groups.values():
+            for allocation in group.update:
+                deployment_id = self._rollout.id_for(group.group.name)
                 self._draft.update_in_place(allocation, self._job.version, deployment_id)
 
-    def _begins(self, one: _Sorted) -> bool:
-        if self._job.type == JobType.SYSBATCH or not max_parallel(one.group):
+    def _begins(self, item: _Sorted) -> bool:
+        if self._job.type == JobType.SYSBATCH or not max_parallel(item.group):
             return False
-        if self._rollout.group(one.group.name) is not None:
+        if self._rollout.group(item.group.name) is not None:
             return False
         if self._rollout.of_this_version(self._state.deployment) and not self._rollout.current:
             return False  # deployed already
-        changing = one.update or one.outdated
+        changing = item.update or item.outdated
         possible = [
             slot
-            for slot in (*one.place, *one.outdated)
-            if self._placer.is_suited(self._job, one.group, slot.node_id)
+            for slot in (*item.place, *item.outdated)
+            if self._placer.is_suited(self._job, item.group, slot.node_id)
         ]
-        return bool(one.update or possible) and bool(changing or not one.has_version)
+        return bool(item.update or possible) and bool(changing or not item.has_version)
 
     # --- placement ---
 
-    def fill(self, one: _Sorted) -> None:
+    def fill(self, item: _Sorted) -> None:
         """Fill empty positions, and replace outdated allocations as fast as the rollout permits."""
-        filled = self._filled[one.group.name] = _Filled()
-        for slot in one.place:
-            found = self._place(one, slot, filled)
+        filled = self._filled[item.group.name] = _Filled()
+        for slot in item.place:
+            found = self._place(item, slot, filled)
             if found is not None:
                 self._draft.place(found, slot.previous)
-        wanted = self._desired_canaries(one)
-        limit = self._limit(one) - filled.placed
+        wanted = self._desired_canaries(item)
+        limit = self._limit(item) - filled.placed
         if wanted is not None:
-            limit = min(limit, wanted - len(self._canaries(one)))
-        for slot in one.outdated[: max(limit, 0)]:
-            self._replace(one, slot, filled, canary=wanted is not None)
-        self._record_group(one, filled, wanted)
+            limit = min(limit, wanted - len(self._canaries(item)))
+        for slot in item.outdated[: max(limit, 0)]:
+            self._replace(item, slot, filled, canary=wanted is not None)
+        self._record_group(item, filled, wanted)
 
-    def _canaries(self, one: _Sorted) -> list[Allocation]:
+    def _canaries(self, item: _Sorted) -> list[Allocation]:
         ids = self._rollout.canaries()
-        return [allocation for allocation in one.keep if allocation.id in ids]
+        return [allocation for allocation in item.keep if allocation.id in ids]
 
-    def _desired_canaries(self, one: _Sorted) -> int | None:
+    def _desired_canaries(self, item: _Sorted) -> int | None:
         """Return how many nodes get canaries, or None for no canaries.
 
         `Canary` is a percentage of the nodes to update here.
         """
-        state, update = self._rollout.group(one.group.name), one.group.update
+        state, update = self._rollout.group(item.group.name), item.group.update
         if state is None or state.promoted or update is None or not update.canary:
             return None
-        nodes = len(one.outdated) + len(self._canaries(one))
-        if not one.outdated and not state.desired_canaries:
+        nodes = len(item.outdated) + len(self._canaries(item))
+        if not item.outdated and not state.desired_canaries:
             return None
         return min(ceil(update.canary * nodes / 100), update.max_parallel)
 
-    def _limit(self, one: _Sorted) -> int:
+    def _limit(self, item: _Sorted) -> int:
         if self._rollout.is_blocked:
             return 0
-        if self._job.type == JobType.SYSBATCH or not max_parallel(one.group):
-            return len(one.outdated) + len(one.place)
-        return self._rollout.update_capacity(one.group, one.keep)
+        if self._job.type == JobType.SYSBATCH or not max_parallel(item.group):
+            return len(item.outdated) + len(item.place)
+        return self._rollout.update_capacity(item.group, item.keep)
 
-    def _replace(self, one: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool) -> None:
+    def _replace(self, item: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool) -> None:
         previous = slot.previous
         if previous is None:
             return
@@ -274,7 +276,7 @@ class _Planning:
         if running:
             self._placer.free(previous)
         unsuited = filled.unsuited
-        found = self._place(one, slot, filled, canary=canary)
+        found = self._place(item, slot, filled, canary=canary)
         if found is None and running and unsuited == filled.unsuited:
             self._placer.hold(previous)  # no capacity for the new one, so the old one stays
             return
@@ -285,14 +287,14 @@ class _Planning:
             self._draft.place(found, previous)
 
     def _place(
-        self, one: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool = False
+        self, item: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool = False
     ) -> Allocation | None:
         request = PlacementRequest(
             job=self._job,
-            group=one.group,
+            group=item.group,
             name=slot.name,
             previous=slot.previous,
-            deployment_id=self._rollout.id_for(one.group.name),
+            deployment_id=self._rollout.id_for(item.group.name),
             canary=canary,
         )
         found = self._placer.place_on(request, slot.node_id)
@@ -301,32 +303,32 @@ class _Planning:
             return found
         if found.nodes_exhausted:
             filled.full.append(slot.node_id)
-            self._placer.fail(self._job, one.group, found)
+            self._placer.fail(self._job, item.group, found)
         else:
             filled.unsuited += 1
             filled.filtered = _merged(filled.filtered, found)
         return None
 
-    def _record_group(self, one: _Sorted, filled: _Filled, wanted: int | None) -> None:
+    def _record_group(self, item: _Sorted, filled: _Filled, wanted: int | None) -> None:
         """Record the result of a group in its counts, failures and deployment."""
-        name = one.group.name
-        there = len(one.keep) + len(one.update) + len(one.failed) + len(filled.full)
+        name = item.group.name
+        there = len(item.keep) + len(item.update) + len(item.failed) + len(filled.full)
         there += filled.placed
         if filled.filtered is not None and not there:
-            self._placer.fail(self._job, one.group, filled.filtered)
+            self._placer.fail(self._job, item.group, filled.filtered)
         state = self._rollout.group(name)
         if state is not None:
             changed = msgspec.structs.replace(
                 state,
-                desired_total=self._reach(one, filled),
+                desired_total=self._reach(item, filled),
                 desired_canaries=state.desired_canaries if wanted is None else wanted,
             )
             self._rollout.set_group(name, changed)
 
-    def _reach(self, one: _Sorted, filled: _Filled) -> int:
+    def _reach(self, item: _Sorted, filled: _Filled) -> int:
         """Return on how many nodes the group can run."""
-        there = len(one.keep) + len(one.update) + len(one.failed)
-        return there + len(one.place) + len(one.outdated) - filled.unsuited
+        there = len(item.keep) + len(item.update) + len(item.failed)
+        return there + len(item.place) + len(item.outdated) - filled.unsuited
 
     # --- plan ---
 

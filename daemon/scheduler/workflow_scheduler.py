@@ -67,11 +67,11 @@ def end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:
     run = state.run
     if run is None or run.status.has_ended:
         return plan
-    nodes = {one.node.id: one.node for one in state.nodes}
+    nodes = {node.node.id: node.node for node in state.nodes}
     at_work = {
-        one.task_group
-        for one in state.allocations
-        if one.job_version <= run.version and _is_alive(one, nodes)
+        alloc.task_group
+        for alloc in state.allocations
+        if alloc.job_version <= run.version and _is_alive(alloc, nodes)
     }
     change = _canceled(state, run, reason, at_work, now)
     return msgspec.structs.replace(plan, flow=FlowChange(seen=run, runs=(change,)))
@@ -80,7 +80,7 @@ def end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:
 def _canceled(
     state: ClusterState, run: FlowRun, reason: str, at_work: set[str], now: int
 ) -> RunChange:
-    known = {one.name: one for one in state.steps}
+    known = {step.name: step for step in state.steps}
     after = advance.cancel(run, state.steps, at_work, reason=reason, now=now)
     return RunChange(before=run, run=after.run, steps=after.changed, known=known)
 
@@ -103,7 +103,7 @@ class _WorkflowDecision:
 
     def change(self) -> FlowChange:
         """Return the changed runs; without any, the plan still depends on the newest run."""
-        awaits = self._alive() if any(one.before is None for one in self._runs) else ()
+        awaits = self._alive() if any(run.before is None for run in self._runs) else ()
         return FlowChange(seen=self._state.run, runs=tuple(self._runs), awaits=tuple(awaits))
 
     def due(self) -> Iterator[int]:
@@ -111,25 +111,25 @@ class _WorkflowDecision:
 
         The decision that holds a step makes one, and each of these decides about the next one.
         """
-        known = {one.name for one in self._state.steps if one.state == StepState.HELD}
+        known = {step.name for step in self._state.steps if step.state == StepState.HELD}
         is_new = any(
-            one.state == StepState.HELD and one.name not in known
+            step.state == StepState.HELD and step.name not in known
             for change in self._runs
-            for one in change.steps
+            for step in change.steps
         )
         if is_new or self._evaluation.status_description == DEADLINE:
             yield from self._due[:1]
 
     def _alive(self) -> Iterator[str]:
-        nodes = {one.node.id: one.node for one in self._state.nodes}
-        return (one.id for one in self._state.allocations if _is_alive(one, nodes))
+        nodes = {node.node.id: node.node for node in self._state.nodes}
+        return (alloc.id for alloc in self._state.allocations if _is_alive(alloc, nodes))
 
     def changes(self, situation: ReconcileContext, state: ClusterState) -> dict[str, GroupChange]:
         """Return the changes of each group: first those of the job, then those it no longer has."""
         mine: defaultdict[str, list[Allocation]] = defaultdict(list)
         others: defaultdict[str, list[Allocation]] = defaultdict(list)
-        for one in state.allocations:
-            (others if situation.is_older(one) else mine)[one.task_group].append(one)
+        for alloc in state.allocations:
+            (others if situation.is_older(alloc) else mine)[alloc.task_group].append(alloc)
         wanted, self._most = self._desired_groups(situation, mine, others)
         job = with_totals(self._job, self._steps)
         situation = msgspec.structs.replace(situation, job=job)
@@ -178,7 +178,7 @@ class _WorkflowDecision:
         older = {
             name
             for name, ones in others.items()
-            if any(_is_alive(one, situation.nodes) for one in ones)
+            if any(_is_alive(item, situation.nodes) for item in ones)
         }
         run, steps = self._state.run, self._state.steps
         if run is not None and not run.status.has_ended and run.version != self._job.version:
@@ -195,7 +195,7 @@ class _WorkflowDecision:
         alive = {
             name
             for name, ones in mine.items()
-            if any(_is_alive(one, situation.nodes) for one in ones)
+            if any(_is_alive(item, situation.nodes) for item in ones)
         }
         if run.status == FlowStatus.STOPPING and not run.cleans_up:
             self._runs.append(_canceled(self._state, run, run.reason, alive, self._now))
@@ -205,7 +205,7 @@ class _WorkflowDecision:
             name: _elements(situation, name, mine.get(name, ()), codes.get(name, 0))
             for name in {**mine, **situation.settled}
         }
-        known = {one.name: one for one in steps}
+        known = {step.name: step for step in steps}
         after = advance.advance(
             stored_graph(self._job),
             run,
@@ -249,9 +249,9 @@ def _limited(change: GroupChange, most: int) -> GroupChange:
 def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: int) -> GroupChange:
     """Return the change of a group that is not desired: ended allocations stay as they are."""
     stop = [
-        (one, LOST if is_on_lost_node(one, nodes) else NOT_NEEDED)
-        for one in alloc_sets.by_number(allocations)
-        if one.desired_status == DesiredStatus.RUN and not one.client_terminal
+        (alloc_set, LOST if is_on_lost_node(alloc_set, nodes) else NOT_NEEDED)
+        for alloc_set in alloc_sets.by_number(allocations)
+        if alloc_set.desired_status == DesiredStatus.RUN and not alloc_set.client_terminal
     ]
     counts = DesiredUpdates(stop=len(stop), ignore=len(allocations) - len(stop) + ended)
     return GroupChange(stop=stop, counts=counts)
@@ -265,19 +265,19 @@ def _elements(
     Stopped elements still count as unfinished until their tasks have ended.
     """
     sets = alloc_sets.sort(situation, allocations)
-    ended = [one for one in sets.keep if one.client_terminal]
-    good = sum(one.client_status == ClientStatus.COMPLETE for one in ended)
+    ended = [alloc for alloc in sets.keep if alloc.client_terminal]
+    good = sum(alloc.client_status == ClientStatus.COMPLETE for alloc in ended)
     failed = [
-        one
-        for one in ended
-        if one.client_status != ClientStatus.COMPLETE and not _is_retried(situation, one)
+        alloc
+        for alloc in ended
+        if alloc.client_status != ClientStatus.COMPLETE and not _is_retried(situation, alloc)
     ]
-    kept = {one.id for one in sets.keep}
+    kept = {alloc.id for alloc in sets.keep}
     stopped = sum(
-        one.desired_status != DesiredStatus.RUN
-        and one.id not in kept
-        and _is_alive(one, situation.nodes)
-        for one in allocations
+        alloc.desired_status != DesiredStatus.RUN
+        and alloc.id not in kept
+        and _is_alive(alloc, situation.nodes)
+        for alloc in allocations
     )
     every = len(sets.keep) + len(sets.migrate) + len(sets.lost) + len(sets.failed)
     return Elements(

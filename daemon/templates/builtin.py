@@ -70,7 +70,7 @@ def _print(budget: StepBudget, *values: object) -> str:
 
 
 def _println(budget: StepBudget, *values: object) -> str:
-    return _joined(budget, [format_value(one, budget) for one in values], " ") + "\n"
+    return _joined(budget, [format_value(value, budget) for value in values], " ") + "\n"
 
 
 def _joined(budget: StepBudget, pieces: list[str], apart: str) -> str:
@@ -96,7 +96,7 @@ def _urlquery(budget: StepBudget, *values: object) -> str:
 
 def _eq(budget: StepBudget, first: object, *others: object) -> bool:
     budget.spend(len(others))
-    return any(equal(first, one) for one in others)
+    return any(equal(first, item) for item in others)
 
 
 def _ne(_: StepBudget, first: object, second: object) -> bool:

@@ -30,7 +30,7 @@ def _checked(value: object) -> object:
         case dict():
             return {key: _checked(one) for key, one in value.items()}
         case list():
-            return [_checked(one) for one in value]
+            return [_checked(item) for item in value]
         case int() if not isinstance(value, bool):
             return bounded(value)
     return value
@@ -84,7 +84,7 @@ def _plain(budget: StepBudget, value: object, steps: int) -> object:
         case Mapping():
             return {str(key): _plain(budget, one, steps) for key, one in value.items()}
         case list() | range():
-            return [_plain(budget, one, steps) for one in value]
+            return [_plain(budget, item, steps) for item in value]
         case msgspec.Struct():
             return {
                 name: _plain(budget, getattr(value, name), steps)

@@ -160,9 +160,9 @@ class _Evaluator:
                 return iter(())
         raise _at(line, f"range can't iterate over {type_name(value)}")
 
-    def _keep_turn(self, pipe: PipeNode, key: object, one: object) -> None:
+    def _keep_turn(self, pipe: PipeNode, key: object, item: object) -> None:
         names = pipe.variables
-        for name, value in zip(names, (key, one) if len(names) > 1 else (one,), strict=False):
+        for name, value in zip(names, (key, item) if len(names) > 1 else (item,), strict=False):
             self._assign(name, value)
 
     def _call(self, node: TemplateCallNode, dot: object) -> None:
@@ -243,12 +243,12 @@ class _Evaluator:
     def _apply(
         self, name: str, operands: list[Operand], dot: object, before: tuple[object, ...]
     ) -> object:
-        given = (self._operand(one, dot) for one in operands)
+        given = (self._operand(operand, dot) for operand in operands)
         if name in {"and", "or"}:
             return _first(name == "or", given, before)
         arguments = [*given, *before]
-        for one in arguments:
-            self._budget.charge(one)
+        for argument in arguments:
+            self._budget.charge(argument)
         known = self._functions[name]
         if not known.least <= len(arguments) <= known.most:
             raise TemplateError(f"wrong number of args for {name}: got {len(arguments)}")

@@ -29,7 +29,7 @@ _TRUTHS = {
 def _join(budget: StepBudget, apart: object, values: object) -> str:
     mark, found = text_of(apart), list_of(values)
     budget.spend(len(found))
-    texts = [text_of(one) for one in found]
+    texts = [text_of(item) for item in found]
     budget.make(sum(map(len, texts)) + len(mark) * len(texts))
     return mark.join(texts)
 
@@ -112,12 +112,12 @@ def _in(budget: StepBudget, values: object, wanted: object) -> bool:
         return text_of(wanted) in values
     found = list(values.values()) if isinstance(values, Mapping) else list_of(values)
     budget.spend(len(found))
-    return any(_is(one, wanted) for one in found)
+    return any(_is(value, wanted) for value in found)
 
 
-def _is(one: object, other: object) -> bool:
+def _is(item: object, other: object) -> bool:
     try:
-        return equal(one, other)
+        return equal(item, other)
     except TemplateError:
         return False
 

@@ -144,7 +144,7 @@ class LookupResults:
         count, key = whole_of(given[0]), text_of(given[1])
         if count < 0:
             raise TemplateError("nomadService needs a number of instances that is not negative")
-        return sorted(instances, key=lambda one: _weight(key, one.ID))[:count]
+        return sorted(instances, key=lambda instance: _weight(key, instance.ID))[:count]
 
     def _services(self, budget: StepBudget) -> list[ServiceStub]:
         found = self._result(LookupType.SERVICES)

@@ -22,7 +22,7 @@ def printf(budget: StepBudget, form: str, values: Sequence[object]) -> str:
         pieces.append(_filled(budget, match, left))
     pieces.append(form[at:])
     if left:
-        extra = ", ".join(f"{type_name(one)}={format_value(one, budget)}" for one in left)
+        extra = ", ".join(f"{type_name(item)}={format_value(item, budget)}" for item in left)
         pieces.append(f"%!(EXTRA {extra})")
     budget.make(sum(map(len, pieces)))
     return "".join(pieces)

@@ -75,7 +75,7 @@ def format_value(value: object, budget: StepBudget, *, nested: bool = False) -> 
             return float_text(value)
         case list() | range():
             budget.spend(len(value))
-            text = go_format.format_list(format_value(one, budget, nested=True) for one in value)
+            text = go_format.format_list(format_value(item, budget, nested=True) for item in value)
         case Mapping():
             budget.spend(len(value))
             pairs = (
@@ -84,7 +84,7 @@ def format_value(value: object, budget: StepBudget, *, nested: bool = False) -> 
             text = f"map{go_format.format_list(pairs)}"
         case msgspec.Struct():
             fields = [getattr(value, name) for name in value.__struct_fields__]
-            text = f"{{{' '.join(format_value(one, budget, nested=True) for one in fields)}}}"
+            text = f"{{{' '.join(format_value(field, budget, nested=True) for field in fields)}}}"
         case _:
             return str(value)
     budget.make(len(text))

@@ -149,7 +149,7 @@ def _of_parent(facts: JobFacts, runs: Runs) -> JobState:
     if facts.is_off:
         return JobState(State.PAUSED, "its clock is off: periodic.enabled is false")
     if runs.last in (State.FAILED, State.BLOCKED, State.FAILING):
-        failed = sum(one == State.FAILED for one in runs.recent)
+        failed = sum(run == State.FAILED for run in runs.recent)
         often = f"; {failed} of the last {len(runs.recent)} failed" if len(runs.recent) > 1 else ""
         return JobState(State.FAILING, f"the last run failed{_because(runs.last_reason)}{often}")
     if facts.status == JobStatus.DEAD:

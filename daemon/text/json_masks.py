@@ -68,7 +68,7 @@ def named_jobs(data: bytes) -> set[str]:
         if is_key and (named := _NAME.match(data, at)):
             found.add(named[1])
         at = data.find(_ID, at + 1)
-    return {_text(one) for one in found}
+    return {_text(data) for data in found}
 
 
 def with_parents(job_id: str) -> Iterator[str]:
@@ -86,7 +86,7 @@ def matched(job: JobKey | None, matchers: Mapping[JobKey, Matcher]) -> list[Matc
     """Return the matchers of a job and of its parents."""
     if job is None:
         return []
-    keys = ((job[0], one) for one in with_parents(job[1]))
+    keys = ((job[0], parent) for parent in with_parents(job[1]))
     return [matchers[key] for key in keys if key in matchers]
 
 

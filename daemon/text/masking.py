@@ -133,7 +133,7 @@ class Matcher:
     def may_match(self, data: bytes) -> bool:
         """Return whether `data` may hold a secret; False is certain."""
         sample = data[:: self._step]
-        return any(one.search(sample) is not None for one in self._sampled or self._patterns)
+        return any(item.search(sample) is not None for item in self._sampled or self._patterns)
 
     def mask(self, data: bytes, *, is_cut: bool = False) -> bytes:
         """Return bytes of the same length, with every secret masked.
@@ -211,7 +211,7 @@ class Matcher:
         spans = []
         for form in self._forms if len(data) >= LEAST else ():
             sizes = (len(form) - at for at in _places(form, data[:LEAST]))
-            size = max((one for one in sizes if data.startswith(form[-one:])), default=0)
+            size = max((size for size in sizes if data.startswith(form[-size:])), default=0)
             if size:
                 spans.append((size - len(form), size))
         return spans
@@ -221,7 +221,7 @@ class Matcher:
         spans = []
         for form in self._forms if len(data) >= LEAST else ():
             sizes = (at + LEAST for at in _places(form, data[-LEAST:]))
-            size = max((one for one in sizes if data.endswith(form[:one])), default=0)
+            size = max((size for size in sizes if data.endswith(form[:size])), default=0)
             if size:
                 spans.append((len(data) - size, len(data) - size + len(form)))
         return spans
@@ -349,7 +349,7 @@ def _places(data: bytes, form: bytes) -> Iterator[int]:
 
 def _bounded_forms(secrets: Sequence[bytes]) -> list[bytes]:
     """Return the forms of secrets, of the most important parts if there are too many."""
-    newest = [whole for one in reversed(secrets) if len(whole := one.strip()) >= LEAST]
+    newest = [whole for secret in reversed(secrets) if len(whole := secret.strip()) >= LEAST]
     parts = chain(newest, chain.from_iterable(map(_lines, newest)))
     forms = (form for part in parts for form in _forms(part) if len(form) >= LEAST)
     found: dict[bytes, None] = {}

@@ -82,8 +82,8 @@ def _nodes(count: int, metric: PlacementMetric) -> str:
     return f"{count} of {count_noun(metric.nodes_evaluated, 'node')}"
 
 
-def _verb(count: int, one: str, many: str) -> str:
-    return one if count == 1 else many
+def _verb(count: int, item: str, many: str) -> str:
+    return item if count == 1 else many
 
 
 def _describe_shortage(dimension: str, metric: PlacementMetric) -> str:

@@ -137,7 +137,7 @@ class RequestFields:
         """Return a list of objects, each as its own `RequestFields`."""
         value = self._values.get(name)
         found = value if isinstance(value, list) else []
-        return [RequestFields(one) for one in found if isinstance(one, dict)]
+        return [RequestFields(value) for value in found if isinstance(value, dict)]
 
     def inner(self, name: str) -> "RequestFields":
         """Return the fields of an object; no fields if the value is not an object."""

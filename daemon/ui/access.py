@@ -11,10 +11,10 @@ from storage.errors import Denied, Malformed
 _SESSIONS = 100  # that are shown
 _TOKENS = 100  # on one page
 _COLUMNS = {
-    "name": lambda one: one["Name"],
-    "type": lambda one: one["Type"],
-    "made": lambda one: one["CreateTime"],
-    "ends": lambda one: one["ExpirationTime"],
+    "name": lambda item: item["Name"],
+    "type": lambda item: item["Type"],
+    "made": lambda item: item["CreateTime"],
+    "ends": lambda item: item["ExpirationTime"],
 }
 
 

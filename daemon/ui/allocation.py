@@ -92,7 +92,7 @@ async def files(ui_request: UiRequest) -> Found:
     found = await ui_request.get(
         formatting.address("/v1/client/fs/ls/", ui_request["alloc_id"]), path=str(path)
     )
-    entries = sorted(found or (), key=lambda one: (not one["IsDir"], one["Name"]))
+    entries = sorted(found or (), key=lambda item: (not item["IsDir"], item["Name"]))
     parents = [] if path == PurePosixPath("/") else [*reversed(path.parents), path]
     return {**base, "path": str(path), "parents": parents, "entries": entries}
 

@@ -91,7 +91,7 @@ def _sign(found: re.Match[str]) -> str:
 
 def _changed(style: Style, parameters: str) -> Style:
     """Return a style after a sequence."""
-    numbers = [int(one) if one.isdecimal() else 0 for one in re.split("[;:]", parameters)]
+    numbers = [int(part) if part.isdecimal() else 0 for part in re.split("[;:]", parameters)]
     at = 0
     while at < len(numbers):
         number = numbers[at]

@@ -45,23 +45,23 @@ def year_map(days: Sequence[Mapping[str, Any]], *, today: str) -> CalendarYear:
     first = date.fromisoformat(days[0]["Date"])
     monday = first - timedelta(days=first.weekday())
     cells, months = [], []
-    for one in days:
-        day = date.fromisoformat(one["Date"])
+    for item in days:
+        day = date.fromisoformat(item["Date"])
         week, weekday = divmod((day - monday).days, 7)
-        kind = _kind(one)
-        text = f"{one['Date']}: {_words(one)}"
+        kind = _kind(item)
+        text = f"{item['Date']}: {_words(item)}"
         cells.append(
             YearCell(
                 x=_LEFT + _CELL * week,
                 y=_TOP + _CELL * weekday,
                 kind=kind,
                 text=text,
-                is_today=one["Date"] == today,
+                is_today=item["Date"] == today,
             )
         )
         if day.day == 1:
             months.append((_LEFT + _CELL * week, day.strftime("%b")))
-    number = sum(one["IsOpen"] for one in days)
+    number = sum(day["IsOpen"] for day in days)
     return CalendarYear(
         cells=cells,
         months=months,
@@ -71,10 +71,10 @@ def year_map(days: Sequence[Mapping[str, Any]], *, today: str) -> CalendarYear:
     )
 
 
-def _kind(one: Mapping[str, Any]) -> str:
-    if not one["IsOpen"]:
-        return "weekend" if one["Reason"] in _WEEKENDS else "closed"
-    return "open" if len(one["Spans"]) == 1 and _is_whole(one["Spans"][0]) else "part"
+def _kind(item: Mapping[str, Any]) -> str:
+    if not item["IsOpen"]:
+        return "weekend" if item["Reason"] in _WEEKENDS else "closed"
+    return "open" if len(item["Spans"]) == 1 and _is_whole(item["Spans"][0]) else "part"
 
 
 def _is_whole(span: Sequence[str]) -> bool:
@@ -82,17 +82,17 @@ def _is_whole(span: Sequence[str]) -> bool:
     return all(moment[11:16] == "00:00" for moment in span)
 
 
-def _words(one: Mapping[str, Any]) -> str:
-    if not one["IsOpen"]:
-        return f"closed ({one['Reason']})"
-    if _kind(one) == "open":
+def _words(item: Mapping[str, Any]) -> str:
+    if not item["IsOpen"]:
+        return f"closed ({item['Reason']})"
+    if _kind(item) == "open":
         return "open"
-    return "open " + ", ".join(f"{begin[11:16]}-{end[11:16]}" for begin, end in one["Spans"])
+    return "open " + ", ".join(f"{begin[11:16]}-{end[11:16]}" for begin, end in item["Spans"])
 
 
 def closings(days: Sequence[Mapping[str, Any]]) -> Iterator[Closing]:
     """Yield the days that are closed for another reason than a weekend."""
-    for reason, same in groupby(days, key=lambda one: "" if one["IsOpen"] else one["Reason"]):
+    for reason, same in groupby(days, key=lambda day: "" if day["IsOpen"] else day["Reason"]):
         found = list(same)
         if reason and reason not in _WEEKENDS:
             yield Closing(first=found[0]["Date"], last=found[-1]["Date"], reason=reason)

@@ -72,10 +72,12 @@ def count(value: float) -> str:
 
 def charts_of(history: Mapping[str, Any], task: str = "") -> list[Chart]:
     """Return the charts of an object, or of one of its tasks, for the measurements that it has."""
-    series = next((one for one in history["Series"] if one["Task"] == task), None)
+    series = next((sample for sample in history["Series"] if sample["Task"] == task), None)
     if series is None:
         return []
-    limits: Mapping[str, Any] = next((one for one in history["Limits"] if one["Task"] == task), {})
+    limits: Mapping[str, Any] = next(
+        (limit for limit in history["Limits"] if limit["Task"] == task), {}
+    )
 
     def of(title: str, shown: Format, *names: str, **labels: str) -> Chart | None:
         lines = {labels.get(name, name): series[name] for name in names if _is_known(series[name])}
@@ -91,11 +93,11 @@ def charts_of(history: Mapping[str, Any], task: str = "") -> list[Chart]:
         of("Disk", format_size, "Disk"),
         of("Allocations", count, "Allocations"),
     )
-    return [one for one in found if one is not None]
+    return [item for item in found if item is not None]
 
 
 def _is_known(values: Iterable[Value]) -> bool:
-    return any(one is not None for one in values)
+    return any(value is not None for value in values)
 
 
 def chart(
@@ -108,7 +110,7 @@ def chart(
 ) -> Chart:
     """Return a chart of several lines with the same unit; a `limit` of 0 means none."""
     base = 1 if shown is percent or shown is count else _BYTES
-    known = [one for values in lines.values() for one in values if one is not None]
+    known = [value for values in lines.values() for value in values if value is not None]
     highest = max(known)
     # A limit far above all values would flatten the line to nothing, so the page only names it.
     is_near = 0 < limit <= 4 * highest
@@ -169,7 +171,7 @@ def rounded_up(value: float, base: int = 1) -> float:
 
 
 def _latest(values: Sequence[Value]) -> Value:
-    return next((one for one in reversed(values) if one is not None), None)
+    return next((value for value in reversed(values) if value is not None), None)
 
 
 def _height(value: float, top: float) -> float:
@@ -184,7 +186,7 @@ def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
             found[-1].append((place, value))
         elif found[-1]:
             found.append([])
-    return [one for one in found if one]
+    return [item for item in found if item]
 
 
 def _points(run: Sequence[tuple[int, float]], top: float) -> str:
@@ -230,7 +232,7 @@ def _rows(
     found = []
     for place in range(0, width, each):
         parts = [
-            [one for one in values[place : place + each] if one is not None]
+            [value for value in values[place : place + each] if value is not None]
             for values in lines.values()
         ]
         if any(parts):

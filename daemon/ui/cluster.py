@@ -16,18 +16,18 @@ from storage.records.base import SECOND
 
 PAGE = 50  # lines on one page of a list
 _COLUMNS = {
-    "name": lambda one: one["Name"],
-    "state": lambda one: one["Status"],
-    "pool": lambda one: one["NodePool"],
-    "address": lambda one: one["Address"],
+    "name": lambda item: item["Name"],
+    "state": lambda item: item["Status"],
+    "pool": lambda item: item["NodePool"],
+    "address": lambda service: service["Address"],
 }
 ALLOCATIONS = {  # columns that sort a table of allocations
-    "job": lambda one: one["JobID"],
-    "group": lambda one: one["TaskGroup"],
-    "state": lambda one: one["ClientStatus"],
-    "version": lambda one: one["JobVersion"] if "JobVersion" in one else one["Job"]["Version"],
-    "began": lambda one: one["CreateTime"],
-    "changed": lambda one: one["ModifyTime"],
+    "job": lambda item: item["JobID"],
+    "group": lambda item: item["TaskGroup"],
+    "state": lambda alloc: alloc["ClientStatus"],
+    "version": lambda item: item["JobVersion"] if "JobVersion" in item else item["Job"]["Version"],
+    "began": lambda item: item["CreateTime"],
+    "changed": lambda item: item["ModifyTime"],
 }
 _LIVE = 'ClientStatus == "running" or ClientStatus == "pending"'
 
@@ -61,7 +61,7 @@ async def node(ui_request: UiRequest) -> Found:
 
 def _allocated_resources(placed: list[dict[str, Any]]) -> dict[str, int]:
     """Return the allocated resources: CPU in MHz, memory in MiB."""
-    tasks = [task for one in placed for task in one["AllocatedResources"]["Tasks"].values()]
+    tasks = [task for item in placed for task in item["AllocatedResources"]["Tasks"].values()]
     return {
         "cpu": sum(task["Cpu"]["CpuShares"] for task in tasks),
         "memory": sum(task["Memory"]["MemoryMB"] for task in tasks),
@@ -74,13 +74,13 @@ async def services(ui_request: UiRequest) -> Found:
     namespace = ui_request.query.text("namespace") or "*"
     found = []
     for group in await ui_request.get("/v1/services", namespace=namespace):
-        for one in group["Services"]:
-            name, within = one["ServiceName"], group["Namespace"]
+        for service in group["Services"]:
+            name, within = service["ServiceName"], group["Namespace"]
             path = formatting.address("/v1/service/", name)
             instances = await ui_request.get(path, namespace=within)
             for each in instances:
                 each["Checks"] = await checks(ui_request, name, each["AllocID"])
-            found.append({**one, "Namespace": within, "Instances": instances})
+            found.append({**service, "Namespace": within, "Instances": instances})
     return {"services": found, "follow": "*"}
 
 
@@ -92,7 +92,7 @@ async def checks(ui_request: UiRequest, service: str, alloc_id: str) -> list[dic
         )
     except NotFound:  # it ended in the meantime
         return []
-    return [one for one in (found or {}).values() if one["Service"] == service]
+    return [item for item in (found or {}).values() if item["Service"] == service]
 
 
 @page("evaluations.html")

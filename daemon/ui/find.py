@@ -77,7 +77,7 @@ async def search(ui_request: UiRequest) -> Found:
         found += [await _services(ui_request, text)]
     if _ID.fullmatch(text):
         found += await _identified(ui_request, text.lower())
-    return {"text": text, "found": [one for one in found if one.hits], "follow": ""}
+    return {"text": text, "found": [item for item in found if item.hits], "follow": ""}
 
 
 @page("keys.html")
@@ -92,9 +92,9 @@ def _places(text: str) -> list[Hit]:
     return [Hit(name, url) for url, name in places if wanted in name.lower()]
 
 
-def _job_url(one: dict[str, Any], rest: str = "", **query: object) -> str:
-    namespace = one["Namespace"] if one["Namespace"] != "default" else ""
-    return formatting.address("/ui/job/", one["ID"], rest, namespace=namespace, **query)
+def _job_url(item: dict[str, Any], rest: str = "", **query: object) -> str:
+    namespace = item["Namespace"] if item["Namespace"] != "default" else ""
+    return formatting.address("/ui/job/", item["ID"], rest, namespace=namespace, **query)
 
 
 async def _statuses(ui_request: UiRequest, text: str) -> tuple[list[dict[str, Any]], bool]:
@@ -117,8 +117,8 @@ async def _statuses(ui_request: UiRequest, text: str) -> tuple[list[dict[str, An
 
 def _jobs(text: str, found: list[dict[str, Any]], is_cut: bool) -> Hits:
     hits = [
-        Hit(one["ID"], _job_url(one), _within(one["Namespace"]), one["StewardState"]["State"])
-        for one in found
+        Hit(item["ID"], _job_url(item), _within(item["Namespace"]), item["StewardState"]["State"])
+        for item in found
     ]
     return Hits("Jobs", hits, is_cut, formatting.address("/ui/jobs", search=text))
 
@@ -136,16 +136,16 @@ def _actions(ui_request: UiRequest, name: str, found: list[dict[str, Any]], is_c
         return Hits("Actions", [])
     ending, act = _ACTIONS[name]
     hits = []
-    for one in found:
-        namespace = one["Namespace"]
-        target = formatting.address("/ui/job/", one["ID"], f"/{act}" if act else "")
-        url = _job_url(one, ending, act="" if name == "revert" else act)  # one per version
+    for item in found:
+        namespace = item["Namespace"]
+        target = formatting.address("/ui/job/", item["ID"], f"/{act}" if act else "")
+        url = _job_url(item, ending, act="" if name == "revert" else act)  # one per version
         if name == "change":
             within = namespace if namespace != "default" else ""
-            url = formatting.address("/ui/run", job=one["ID"], namespace=within)
+            url = formatting.address("/ui/run", job=item["ID"], namespace=within)
             target = "/ui/run"
         lacks = ui_request.lacks(target, namespace)
-        hits.append(Hit(f"{name.capitalize()} {one['ID']}", url, _within(namespace), lacks=lacks))
+        hits.append(Hit(f"{name.capitalize()} {item['ID']}", url, _within(namespace), lacks=lacks))
     return Hits("Actions", hits, is_cut)
 
 
@@ -155,12 +155,12 @@ async def _runs(ui_request: UiRequest, text: str) -> Hits:
     )
     hits = [
         Hit(
-            f"Run {one['Number']} of {one['JobID']}",
-            _job_url({"ID": one["JobID"], **one}, "/run", number=one["Number"]),
-            _within(one["Namespace"]),
-            one["Status"],
+            f"Run {item['Number']} of {item['JobID']}",
+            _job_url({"ID": item["JobID"], **item}, "/run", number=item["Number"]),
+            _within(item["Namespace"]),
+            item["Status"],
         )
-        for one in found[:MOST]
+        for item in found[:MOST]
     ]
     more = formatting.address("/ui/runs", search=text)
     return Hits("Runs of workflows", hits, len(found) > MOST, more)
@@ -170,10 +170,10 @@ async def _services(ui_request: UiRequest, text: str) -> Hits:
     found = await optional(ui_request, "/v1/services", namespace="*") or []
     wanted = text.lower()
     names = [
-        (one["ServiceName"], group["Namespace"])
+        (service["ServiceName"], group["Namespace"])
         for group in found
-        for one in group["Services"]
-        if wanted in one["ServiceName"].lower()
+        for service in group["Services"]
+        if wanted in service["ServiceName"].lower()
     ]
     hits = [Hit(name, _service_url(name, at), _within(at)) for name, at in names[:MOST]]
     return Hits("Services", hits, len(names) > MOST, "/ui/services")
@@ -193,7 +193,7 @@ async def _named(ui_request: UiRequest, text: str) -> list[Hits]:
     ):
         body = {"Text": text, "Context": context, "Namespace": "*"}
         matches = (await _search(ui_request, "/v1/search/fuzzy", body)).get(context) or []
-        hits = [_hit(context, one["ID"], one["Scope"]) for one in matches[:MOST]]
+        hits = [_hit(context, match["ID"], match["Scope"]) for match in matches[:MOST]]
         found.append(Hits(kind, hits, len(matches) > MOST, more))
     return found
 
@@ -218,7 +218,7 @@ async def _identified(ui_request: UiRequest, text: str) -> list[Hits]:
     ):
         body = {"Prefix": text, "Context": context, "Namespace": "*"}
         ids = (await _search(ui_request, "/v1/search", body)).get(context) or []
-        hits = [Hit(one, formatting.address(place, one)) for one in ids[:MOST]]
+        hits = [Hit(identifier, formatting.address(place, identifier)) for identifier in ids[:MOST]]
         found.append(Hits(kind, hits, len(ids) > MOST))
     return found
 

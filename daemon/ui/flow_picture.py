@@ -92,7 +92,7 @@ def picture(steps: Sequence[Mapping[str, Any]], chain: Sequence[str] = ()) -> Fl
     if not steps or len(steps) > MOST_DRAWN:
         return None
     places = _places(steps)
-    boxes = {one["Name"]: _box(one, *places[one["Name"]]) for one in steps}
+    boxes = {step["Name"]: _box(step, *places[step["Name"]]) for step in steps}
     lines = list(_lines(steps, boxes, {*pairwise(chain)}))
     columns, rows = (1 + max(found) for found in zip(*places.values(), strict=True))
     return FlowPicture(
@@ -120,10 +120,10 @@ def _places(steps: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _box(one: Mapping[str, Any], level: int, row: int) -> StepBox:
-    name, state = one["Name"], one["State"]
-    about = f"{one['Good']}/{one['Total']} {state}" if one["Total"] > 1 else state
-    reason = f": {one['Reason']}" if one["Reason"] else ""
+def _box(item: Mapping[str, Any], level: int, row: int) -> StepBox:
+    name, state = item["Name"], item["State"]
+    about = f"{item['Good']}/{item['Total']} {state}" if item["Total"] > 1 else state
+    reason = f": {item['Reason']}" if item["Reason"] else ""
     return StepBox(
         name=name,
         label=name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…",
@@ -141,18 +141,18 @@ def _lines(
     boxes: Mapping[str, StepBox],
     chain: set[tuple[str, str]],
 ) -> Iterable[NeedLine]:
-    outcomes = {one["Name"]: one["Outcome"] for one in steps}
-    for one in steps:
-        for need in one["Needs"] or ():
-            source, target = boxes[need], boxes[one["Name"]]
+    outcomes = {step["Name"]: step["Outcome"] for step in steps}
+    for step in steps:
+        for need in step["Needs"] or ():
+            source, target = boxes[need], boxes[step["Name"]]
             x1, y1 = source.x + _BOX[0], source.y + _BOX[1] // 2
             x2, y2 = target.x, target.y + _BOX[1] // 2
             half = max((x2 - x1) // 2, 10)
-            kind = "chain" if (need, one["Name"]) in chain else "plain"
+            kind = "chain" if (need, step["Name"]) in chain else "plain"
             if outcomes[need] == "bad":
                 kind = "bad"
             path = f"M{x1},{y1}C{x1 + half},{y1} {x2 - half},{y2} {x2},{y2}"
-            yield NeedLine(path, kind, f"{one['Name']} needs {need}")
+            yield NeedLine(path, kind, f"{step['Name']} needs {need}")
 
 
 def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
@@ -160,35 +160,35 @@ def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
 
     It begins at the step that ended last. Before each step comes the need that ended last.
     """
-    begun = {one["Name"]: one for one in steps if one["Opened"]}
+    begun = {step["Name"]: step for step in steps if step["Opened"]}
     if not begun:
         return []
     end = {name: _end(one, now) for name, one in begun.items()}
     chain = [max(begun, key=lambda name: (end[name], begun[name]["Level"]))]
-    while needs := [one for one in begun[chain[-1]]["Needs"] or () if one in begun]:
+    while needs := [item for item in begun[chain[-1]]["Needs"] or () if item in begun]:
         chain.append(max(needs, key=lambda name: end[name]))
     return chain[::-1]
 
 
 def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | None:
     """Return the time line of a run; None before the first step. Times are in nanoseconds."""
-    begun = sorted((one for one in steps if one["Opened"]), key=lambda one: int(one["Opened"]))
+    begun = sorted((step for step in steps if step["Opened"]), key=lambda step: int(step["Opened"]))
     if not begun:
         return None
     begin = begun[0]["Opened"]
-    end = max(*(_end(one, now) for one in begun), begin + 1)
+    end = max(*(_end(step, now) for step in begun), begin + 1)
     chain = longest_chain(steps, now)
     on_chain = set(chain)
     # Of too many steps, those of the chain and the longest ones are shown.
-    weights = {one["Name"]: (one["Name"] in on_chain, _end(one, now)) for one in begun}
+    weights = {step["Name"]: (step["Name"] in on_chain, _end(step, now)) for step in begun}
     shown = begun
     if len(begun) > MOST_BARS:
         kept = set(sorted(weights, key=lambda name: weights[name])[-MOST_BARS:])
-        shown = [one for one in begun if one["Name"] in kept]
-    last = next(one for one in begun if one["Name"] == chain[-1])
-    first = next(one for one in begun if one["Name"] == chain[0])
+        shown = [step for step in begun if step["Name"] in kept]
+    last = next(step for step in begun if step["Name"] == chain[-1])
+    first = next(step for step in begun if step["Name"] == chain[0])
     return FlowTimeline(
-        bars=[_bar(one, begin, end, now, is_longest=one["Name"] in on_chain) for one in shown],
+        bars=[_bar(step, begin, end, now, is_longest=step["Name"] in on_chain) for step in shown],
         more=len(begun) - len(shown),
         chain=chain,
         chain_time=_length(_end(last, now) - first["Opened"]),
@@ -197,24 +197,24 @@ def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | Non
     )
 
 
-def _end(one: Mapping[str, Any], now: int) -> int:
-    return max(int(one["Since"] if one["State"] in _ENDS else now), int(one["Opened"]))
+def _end(item: Mapping[str, Any], now: int) -> int:
+    return max(int(item["Since"] if item["State"] in _ENDS else now), int(item["Opened"]))
 
 
-def _bar(one: Mapping[str, Any], begin: int, end: int, now: int, *, is_longest: bool) -> StepBar:
+def _bar(item: Mapping[str, Any], begin: int, end: int, now: int, *, is_longest: bool) -> StepBar:
     scale = WIDTH / (end - begin)
-    length = _end(one, now) - one["Opened"]
+    length = _end(item, now) - item["Opened"]
     width = min(max(length * scale, _NARROWEST), WIDTH)
-    x = min((one["Opened"] - begin) * scale, WIDTH - width)
-    clock = datetime.fromtimestamp(one["Opened"] // SECOND, UTC).strftime("%H:%M:%S UTC")
-    attempt = f", attempt {one['Attempt']}" if one["Attempt"] > 1 else ""
+    x = min((item["Opened"] - begin) * scale, WIDTH - width)
+    clock = datetime.fromtimestamp(item["Opened"] // SECOND, UTC).strftime("%H:%M:%S UTC")
+    attempt = f", attempt {item['Attempt']}" if item["Attempt"] > 1 else ""
     return StepBar(
-        name=one["Name"],
-        state=one["State"],
+        name=item["Name"],
+        state=item["State"],
         x=round(x, 1),
         width=round(width, 1),
         is_longest=is_longest,
-        text=f"{one['Name']}: {one['State']}, {_length(length)} from {clock}{attempt}",
+        text=f"{item['Name']}: {item['State']}, {_length(length)} from {clock}{attempt}",
     )
 
 

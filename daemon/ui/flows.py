@@ -67,7 +67,7 @@ async def run(ui_request: UiRequest) -> Found:
     newest = await ui_request.get(
         job_url(ui_request, "/runs"), namespace=namespace, per_page=_STRIP
     )
-    mine = [one for one in newest if one["ID"] == job["ID"]]  # and no children
+    mine = [item for item in newest if item["ID"] == job["ID"]]  # and no children
     placed = await ui_request.get(
         job_url(ui_request, "/allocations"), namespace=namespace, per_page=_ELEMENTS
     )
@@ -79,7 +79,7 @@ async def run(ui_request: UiRequest) -> Found:
         "runs": mine,
         "is_newest": not mine or found["Number"] == mine[0]["Number"],
         "most_steps": _STEPS if ui_request.query.text("steps") != "all" else len(found["Steps"]),
-        "groups": {one["Name"]: one for one in job["TaskGroups"] or ()},
+        "groups": {task_group["Name"]: task_group for task_group in job["TaskGroups"] or ()},
         "elements": _newest(placed),
     }
 
@@ -92,10 +92,10 @@ def _drawn(steps: list[dict[str, Any]], now: int) -> dict[str, object]:
 def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return for each step an allocation to look at: a failed one, else the newest."""
 
-    def order(one: dict[str, Any]) -> tuple[bool, int]:
-        return one["ClientStatus"] == "failed", int(one["CreateIndex"])
+    def order(item: dict[str, Any]) -> tuple[bool, int]:
+        return item["ClientStatus"] == "failed", int(item["CreateIndex"])
 
-    return {one["TaskGroup"]: one for one in sorted(placed, key=order)}
+    return {item["TaskGroup"]: item for item in sorted(placed, key=order)}
 
 
 @action

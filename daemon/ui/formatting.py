@@ -29,7 +29,7 @@ def is_internal_url(target: str) -> bool:
 
 def command(*words: object) -> str:
     """Return the equivalent command line."""
-    return shlex.join(["steward", *(str(one) for one in words if one not in ("", None))])
+    return shlex.join(["steward", *(str(word) for word in words if word not in ("", None))])
 
 
 def short(identifier: str) -> str:
@@ -73,5 +73,5 @@ def relative_time(now: int, then: int | None) -> str:
 
 def counts(allocations: Iterable[Mapping[str, Any]] | None) -> dict[str, int]:
     """Return the number of allocations in each status, in the order of a status bar."""
-    found = Counter(str(one["ClientStatus"]) for one in allocations or ())
+    found = Counter(str(alloc["ClientStatus"]) for alloc in allocations or ())
     return {status: found[status] for status in BAR if found[status]}

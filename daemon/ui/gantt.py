@@ -100,10 +100,10 @@ def timeline(
     `created` is when the allocation was placed. Times are in nanoseconds.
     """
     events = {name: sorted(one["Events"] or (), key=_time) for name, one in states.items()}
-    times = [one["Time"] for found in events.values() for one in found]
+    times = [item["Time"] for found in events.values() for item in found]
     if not times:
         return None
-    ends = [_finished(one) for one in states.values()]
+    ends = [_finished(state) for state in states.values()]
     end = now if 0 in ends else max(*ends, *times)
     begin = min(created or end, *times)
     axis = _Axis(begin, max(end, begin + 1))
@@ -127,7 +127,7 @@ def _time(event: Mapping[str, Any]) -> int:
 
 def _began(events: Sequence[Mapping[str, Any]]) -> int:
     """Return when the first attempt started; tasks without one come last."""
-    starts = [_time(one) for one in events if one["Type"] == "Started"]
+    starts = [_time(event) for event in events if event["Type"] == "Started"]
     return min(starts, default=2**63)
 
 
@@ -150,7 +150,7 @@ class _Axis:
 
     def ticks(self) -> list[str]:
         span = self.end - self.begin
-        return [f"+{format_duration(span * one // _TICKS)}" for one in range(_TICKS + 1)]
+        return [f"+{format_duration(span * number // _TICKS)}" for number in range(_TICKS + 1)]
 
 
 def _line(
@@ -165,11 +165,14 @@ def _line(
         name=name,
         hook=str(lifecycle.get("Hook") or ""),
         sidecar=bool(lifecycle.get("Sidecar")),
-        phases=[_bar(one, axis) for one in spans],
+        phases=[_bar(span, axis) for span in spans],
         marks=[
-            Mark(axis.place(_time(one)), f"{_clock(_time(one))}: {one['Type']}, {_message(one)}")
-            for one in events
-            if _is_failure(one)
+            Mark(
+                axis.place(_time(event)),
+                f"{_clock(_time(event))}: {event['Type']}, {_message(event)}",
+            )
+            for event in events
+            if _is_failure(event)
         ],
         spoken=_text_alternative(name, spans, events),
     )
@@ -189,7 +192,7 @@ def _spans(events: Sequence[Mapping[str, Any]], begin: int, end: int) -> list[_S
         found.append(_Span(kind, since, _time(event)))
         kind, since = phase, _time(event)
     found.append(_Span(kind, since, max(since, end)))
-    return [one for one in found if one.kind and one.end > one.begin]
+    return [span for span in found if span.kind and span.end > span.begin]
 
 
 def _bar(span: _Span, axis: _Axis) -> Phase:
@@ -215,8 +218,8 @@ def _text_alternative(
     name: str, spans: Iterable[_Span], events: Sequence[Mapping[str, Any]]
 ) -> str:
     totals: dict[str, int] = {}
-    for one in spans:
-        totals[one.kind] = totals.get(one.kind, 0) + one.end - one.begin
+    for span in spans:
+        totals[span.kind] = totals.get(span.kind, 0) + span.end - span.begin
     parts = [f"{PHASES[kind]} {format_duration(length)}" for kind, length in totals.items()]
     failures = sum(map(_is_failure, events))
     if failures:

@@ -45,7 +45,7 @@ def year_map(calendar: Mapping[str, Any]) -> YearMap:
     """Return the year that ends today; each column is a week that begins on Monday."""
     today = date.fromisoformat(calendar["Today"])
     monday = today - timedelta(days=today.weekday() + 7 * (WEEKS - 1))
-    days = {one["Date"]: one for one in calendar["Days"]}
+    days = {day["Date"]: day for day in calendar["Days"]}
     every = [monday + timedelta(days=number) for number in range((today - monday).days + 1)]
     return YearMap(
         cells=[_cell(day, number, days.get(day.isoformat())) for number, day in enumerate(every)],
@@ -91,16 +91,16 @@ def _parts(line: Mapping[str, Any] | None) -> list[str]:
     slots = [f"{line[key]} {words}" for key, words in misses if line[key]]
     return [
         *found,
-        *(f"{one} slots" if not one.startswith("1 ") else f"{one} slot" for one in slots),
+        *(f"{slot} slots" if not slot.startswith("1 ") else f"{slot} slot" for slot in slots),
     ]
 
 
 def _text_alternative(days: Iterable[Mapping[str, Any]]) -> str:
     totals: dict[str, int] = {}
     missed = 0
-    for one in days:
-        missed += one["Skipped"]
-        for word, number in one["Results"].items():
+    for day in days:
+        missed += day["Skipped"]
+        for word, number in day["Results"].items():
             totals[word] = totals.get(word, 0) + number
     parts = [f"{number} {word}" for word, number in sorted(totals.items())]
     if missed:
@@ -138,15 +138,15 @@ def day_map(
     def minute(nanos: int) -> float:
         return round((datetime.fromtimestamp(nanos / SECOND, zone) - begin).total_seconds() / 60, 1)
 
-    within = [one for one in slots if 0 <= minute(one["Slot"]) < DAY]
+    within = [slot for slot in slots if 0 <= minute(slot["Slot"]) < DAY]
     return DayMap(
         date=day.isoformat(),
-        runs=[_run_mark(one, minute(one["Started"]), zone) for one in runs if one["Started"]],
+        runs=[_run_mark(run, minute(run["Started"]), zone) for run in runs if run["Started"]],
         slots=[
             DayMark(
-                x=minute(one["Slot"]), width=0, kind=_slot_kind(one), text=_slot_text(one, zone)
+                x=minute(slot["Slot"]), width=0, kind=_slot_kind(slot), text=_slot_text(slot, zone)
             )
-            for one in within
+            for slot in within
         ],
         previous=(day - timedelta(days=1)).isoformat(),
         next=(day + timedelta(days=1)).isoformat(),

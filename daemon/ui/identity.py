@@ -68,7 +68,7 @@ async def put_policy(ui_request: UiRequest) -> str:
     name = text(ui_request, "name")
     if not name:
         raise Malformed('name = "" is empty: write a name, such as developers')
-    known = [one["Name"] for one in await ui_request.get("/v1/acl/policies")]
+    known = [item["Name"] for item in await ui_request.get("/v1/acl/policies")]
     if ui_request.form.get("new") and name in known:
         raise Malformed(f"policy {name} exists already: change it on its own page")
     body = {
@@ -193,5 +193,5 @@ def _set(found: dict[str, Any]) -> list[tuple[str, object]]:
 
 def _word(value: object) -> object:
     if isinstance(value, list):
-        return ", ".join(str(one) for one in value)
+        return ", ".join(str(item) for item in value)
     return {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value

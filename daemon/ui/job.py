@@ -134,20 +134,22 @@ async def _history(ui_request: UiRequest, base: dict[str, object]) -> UsageSecti
 async def _services(ui_request: UiRequest, asked: dict[str, object]) -> list[dict[str, Any]]:
     """Return the services of a job with their latest check results."""
     found: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/services"), **asked)
-    for one in found:
-        one["Checks"] = await checks(ui_request, one["ServiceName"], one["AllocID"])
+    for item in found:
+        item["Checks"] = await checks(ui_request, item["ServiceName"], item["AllocID"])
     return found
 
 
 def _actions(job: dict[str, Any], allocations: list[Any]) -> list[dict[str, object]]:
     """Return the actions of a job, each with the latest allocation that can run it."""
-    running = [one for one in allocations if one["ClientStatus"] == "running"]
-    running.sort(key=lambda one: one["CreateIndex"], reverse=True)
+    running = [alloc for alloc in allocations if alloc["ClientStatus"] == "running"]
+    running.sort(key=lambda alloc: alloc["CreateIndex"], reverse=True)
     return [
         {
             "action": action,
             "task": task["Name"],
-            "alloc": next((one for one in running if one["TaskGroup"] == group["Name"]), None),
+            "alloc": next(
+                (alloc for alloc in running if alloc["TaskGroup"] == group["Name"]), None
+            ),
         }
         for group in job["TaskGroups"] or ()
         for task in group["Tasks"] or ()
@@ -188,7 +190,7 @@ async def _sources(
         return found
 
     pair = [await read(version, written=False) for version in (old, new)]
-    if len({(one["Origin"], one["Format"]) for one in pair}) > 1:
+    if len({(item["Origin"], item["Format"]) for item in pair}) > 1:
         pair = [await read(version, written=True) for version in (old, new)]
     return str(pair[0]["Source"]), str(pair[1]["Source"])
 
@@ -218,7 +220,7 @@ async def compare(ui_request: UiRequest) -> Found:
     old = max(new - 1, 0) if given is None else given
     asked = {"namespace": base["namespace"], "diffs": True, "diff_version": old}
     found = await ui_request.get(job_url(ui_request, "/versions"), **asked)
-    known = [one["Version"] for one in found["Versions"]]
+    known = [version["Version"] for version in found["Versions"]]
     if new not in known:
         raise NotFound(f"version {new} not found")
     before, after = await _sources(ui_request, base, old, new)
@@ -234,7 +236,7 @@ async def deployments(ui_request: UiRequest) -> Found:
     found = await ui_request.get(job_url(ui_request, "/deployments"), namespace=base["namespace"])
     if not found:
         return {**base, "deployments": [], "newest": "", "rollout": None}
-    newest = max(found, key=lambda one: int(one["CreateIndex"]))
+    newest = max(found, key=lambda item: int(item["CreateIndex"]))
     asked = {"namespace": base["namespace"], "per_page": _ALLOCATIONS}
     allocations = await ui_request.get(job_url(ui_request, "/allocations"), **asked)
     picture = rollout.rollout(newest, allocations, ui_request.now)
@@ -268,7 +270,7 @@ async def periodic_page(ui_request: UiRequest) -> Found:
     return {
         **base,
         "runs": runs,
-        "longest": max((one["Duration"] for one in runs), default=0),
+        "longest": max((run["Duration"] for run in runs), default=0),
         "is_cut": len(runs) == most,
         "results": RESULTS,
         "result": result,

@@ -41,10 +41,10 @@ async def overview(ui_request: UiRequest) -> Found:
     coming = await optional(ui_request, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
     return {
         "states": [(word, len(found[word])) for word in _STATES if word in found],
-        "failing": [one for word in TROUBLE if word in _FAILING for one in found.get(word, ())],
+        "failing": [item for word in TROUBLE if word in _FAILING for item in found.get(word, ())],
         "deploying": found.get(State.DEPLOYING, []),
         "without_place": found.get(State.BLOCKED, []),
-        "failed_runs": [one for one in failed if one["ParentID"]],
+        "failed_runs": [job for job in failed if job["ParentID"]],
         "newest": lines[:_SHOWN],
         "more": len(lines) == _LOOKED_AT,
         "coming": coming or [],

@@ -91,19 +91,19 @@ async def _frames(lines: AsyncIterator[bytes], index: int) -> AsyncIterator[byte
 
 def shown_line(line: EventLine) -> ShownLine:
     """Return the events of a write with its time, if an event has an object with that time."""
-    payloads = [one.payload for one in line.events if one.payload is not None]
-    objects = [one for payload in payloads for one in (payload.allocation, payload.evaluation)]
+    payloads = [event.payload for event in line.events if event.payload is not None]
+    objects = [item for payload in payloads for item in (payload.allocation, payload.evaluation)]
     return ShownLine(
         index=line.index,
         events=[
             _ShownEvent(
-                topic=one.topic,
-                type=one.type,
-                key=one.key,
-                namespace=one.namespace,
-                filter_keys=one.filter_keys,
+                topic=event.topic,
+                type=event.type,
+                key=event.key,
+                namespace=event.namespace,
+                filter_keys=event.filter_keys,
             )
-            for one in line.events
+            for event in line.events
         ],
-        time=max((one.modify_time for one in objects if one), default=0) // 1_000_000,
+        time=max((object_.modify_time for object_ in objects if object_), default=0) // 1_000_000,
     )

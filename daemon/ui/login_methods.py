@@ -406,17 +406,19 @@ def errors_at(message: str, sections: Sections, values: Mapping[str, str]) -> di
     """
     fields = [field for section in sections for field in section.fields]
     words = set(re.findall(r"\w+", message))
-    found = [one.name for one in fields if one.name in words]
-    found = found or [one.name for one in fields if one.name.replace("_", " ") in message.lower()]
+    found = [field.name for field in fields if field.name in words]
+    found = found or [
+        field.name for field in fields if field.name.replace("_", " ") in message.lower()
+    ]
     found = found or [
         section.fields[0].name
         for section in sections
         if section.subject and section.subject in message
     ]
     found = found or [
-        one.name
-        for one in fields
-        if any(f'"{line}"' in message for line in _lines(values.get(one.name, "")))
+        field.name
+        for field in fields
+        if any(f'"{line}"' in message for line in _lines(values.get(field.name, "")))
     ]
     return dict.fromkeys(found, message)
 
@@ -440,7 +442,7 @@ def _entered(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
 def _body(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
     """Return the fields of a form as the API expects them. Raises `Malformed`."""
     found: dict[str, object] = {}
-    for field in (one for section in sections for one in section.fields):
+    for field in (field for section in sections for field in section.fields):
         entered = ui_request.form.get(field.name, "")
         if field.kind == "flag":
             found[field.name] = bool(entered)
@@ -469,7 +471,7 @@ def _pairs(name: str, lines: Iterable[str]) -> Iterable[tuple[str, str]]:
 def _values(found: Mapping[str, Any], sections: Sections) -> dict[str, object]:
     """Return the values of an object of the API as a form shows them."""
     shown: dict[str, object] = {}
-    for field in (one for section in sections for one in section.fields):
+    for field in (field for section in sections for field in section.fields):
         value = found.get(field.name)
         if field.kind == "flag":
             shown[field.name] = bool(value)
@@ -489,5 +491,5 @@ def _values(found: Mapping[str, Any], sections: Sections) -> dict[str, object]:
 
 def _duration(seconds: int) -> str:
     """Return a duration in its largest whole unit, such as `8h`; empty for 0."""
-    size, unit = next(one for one in _UNITS if seconds % one[0] == 0)
+    size, unit = next(unit for unit in _UNITS if seconds % unit[0] == 0)
     return f"{seconds // size}{unit}" if seconds else ""

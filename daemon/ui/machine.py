@@ -70,13 +70,13 @@ def machine_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) ->
     cpu = has["Cpu"]["CpuShares"] - keeps["Cpu"]["CpuShares"]
     memory = has["Memory"]["MemoryMB"] - keeps["Memory"]["MemoryMB"]
     jobs = _shares(placed)
-    free = (cpu - sum(one.cpu for one in jobs), memory - sum(one.memory for one in jobs))
+    free = (cpu - sum(job.cpu for job in jobs), memory - sum(job.memory for job in jobs))
     for number, one in enumerate(jobs):
         one.hue, one.fits = number % HUES, _fits(free, one.largest)
     return MachineMap(
         strips=[
-            _strip("CPU", "MHz", [(one, one.cpu) for one in jobs], cpu),
-            _strip("Memory", "MiB", [(one, one.memory) for one in jobs], memory),
+            _strip("CPU", "MHz", [(job, job.cpu) for job in jobs], cpu),
+            _strip("Memory", "MiB", [(job, job.memory) for job in jobs], memory),
         ],
         jobs=jobs,
         ports=sorted(_ports(placed)),
@@ -86,10 +86,10 @@ def machine_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) ->
 def _shares(placed: Iterable[Mapping[str, Any]]) -> list[JobShare]:
     """Return the shares of all jobs, the largest first."""
     found: dict[tuple[str, str], JobShare] = {}
-    for one in placed:
-        key = (one["Namespace"], one["JobID"])
+    for item in placed:
+        key = (item["Namespace"], item["JobID"])
         share = found.setdefault(key, JobShare(job_id=key[1], namespace=key[0]))
-        tasks = one["AllocatedResources"]["Tasks"].values()
+        tasks = item["AllocatedResources"]["Tasks"].values()
         cpu = sum(task["Cpu"]["CpuShares"] for task in tasks)
         memory = sum(task["Memory"]["MemoryMB"] for task in tasks)
         share.allocations += 1
@@ -99,7 +99,7 @@ def _shares(placed: Iterable[Mapping[str, Any]]) -> list[JobShare]:
         )
         share.largest = max(share.largest, (cpu, memory))
     return sorted(
-        found.values(), key=lambda one: (-one.cpu - one.memory, one.namespace, one.job_id)
+        found.values(), key=lambda pair: (-pair.cpu - pair.memory, pair.namespace, pair.job_id)
     )
 
 
@@ -142,6 +142,8 @@ def _part(x: float, width: float, share: JobShare, text: str) -> StripPart:
 
 
 def _ports(placed: Iterable[Mapping[str, Any]]) -> Iterable[HeldPort]:
-    for one in placed:
-        for port in one["AllocatedResources"]["Shared"]["Ports"] or ():
-            yield HeldPort(port["Value"], port["Label"], one["ID"], one["JobID"], one["Namespace"])
+    for item in placed:
+        for port in item["AllocatedResources"]["Shared"]["Ports"] or ():
+            yield HeldPort(
+                port["Value"], port["Label"], item["ID"], item["JobID"], item["Namespace"]
+            )

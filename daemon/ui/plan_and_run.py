@@ -117,7 +117,7 @@ async def _problems(ui_request: UiRequest, source: str) -> list[dict[str, object
 
 def _of_parser(message: str) -> list[dict[str, object]]:
     lines = message.removeprefix("Failed to parse job: ").splitlines()
-    return [_positioned(one[:_LONGEST]) for one in lines if one.strip()][:MOST_PROBLEMS]
+    return [_positioned(line[:_LONGEST]) for line in lines if line.strip()][:MOST_PROBLEMS]
 
 
 def _of_validation(source: str, texts: Sequence[str]) -> list[dict[str, object]]:
@@ -125,7 +125,7 @@ def _of_validation(source: str, texts: Sequence[str]) -> list[dict[str, object]]
     lines = source.split("\n")
     return [
         {"Line": _line_of_names(lines, text), "Text": " ".join(text.split())}
-        for text in (one[:_LONGEST] for one in texts)
+        for text in (text[:_LONGEST] for text in texts)
     ]
 
 
@@ -142,7 +142,7 @@ def _line_of_names(lines: Sequence[str], text: str) -> int:
     begin = 0
     for name in _NAMES.findall(text)[:_MOST_NAMES]:
         heads = (f'"{name}"', f" {name} ")
-        found = (at for at in range(begin, len(lines)) if any(one in lines[at] for one in heads))
+        found = (at for at in range(begin, len(lines)) if any(head in lines[at] for head in heads))
         begin = next(found, begin)
     return begin + 1 if begin else 0
 

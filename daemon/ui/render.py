@@ -55,9 +55,9 @@ def files() -> dict[str, StaticFile]:
     """Return the static files by name."""
     found = sorted((HERE / "static").iterdir())
     return {
-        one.name: StaticFile(body, _KINDS[one.suffix], hashlib.sha256(body).hexdigest()[:16])
-        for one in found
-        if one.suffix in _KINDS and (body := one.read_bytes())
+        path.name: StaticFile(body, _KINDS[path.suffix], hashlib.sha256(body).hexdigest()[:16])
+        for path in found
+        if path.suffix in _KINDS and (body := path.read_bytes())
     }
 
 

@@ -73,13 +73,13 @@ def rollout(
         _group(
             name,
             group,
-            [one for one in allocations if one["TaskGroup"] == name],
+            [alloc for alloc in allocations if alloc["TaskGroup"] == name],
             deployment,
             now if is_active else 0,
         )
         for name, group in sorted(deployment["TaskGroups"].items())
     ]
-    shown = {square.kind for one in groups for row in one.rows for square in row.squares}
+    shown = {square.kind for group in groups for row in group.rows for square in row.squares}
     return RolloutPicture(
         is_active=is_active,
         groups=groups,
@@ -94,11 +94,16 @@ def _group(
     deployment: Mapping[str, Any],
     now: int,
 ) -> GroupRollout:
-    version, known = deployment["JobVersion"], sorted(allocations, key=lambda one: str(one["Name"]))
-    newer = [one for one in known if one["JobVersion"] == version and _counts(one)]
-    canaries = [one for one in newer if _is_canary(one)]
-    others = [one for one in newer if not _is_canary(one)]
-    older = [one for one in known if one["JobVersion"] < version and one["ClientStatus"] in _LIVE]
+    version, known = (
+        deployment["JobVersion"],
+        sorted(allocations, key=lambda alloc: str(alloc["Name"])),
+    )
+    newer = [item for item in known if item["JobVersion"] == version and _counts(item)]
+    canaries = [item for item in newer if _is_canary(item)]
+    others = [item for item in newer if not _is_canary(item)]
+    older = [
+        alloc for alloc in known if alloc["JobVersion"] < version and alloc["ClientStatus"] in _LIVE
+    ]
     missing = max(0, group["DesiredTotal"] - len(newer)) if now else 0
     return GroupRollout(
         name=name,
@@ -108,9 +113,9 @@ def _group(
         rows=[
             row
             for row in (
-                _row("Canaries", [_new(one) for one in canaries]),
+                _row("Canaries", [_new(canary) for canary in canaries]),
                 _row(f"Version {version}", [*map(_new, others), *[_MISSING] * missing]),
-                _row("Older versions", [_old(one) for one in older] if now else []),
+                _row("Older versions", [_old(item) for item in older] if now else []),
             )
             if row.squares
         ],
@@ -123,37 +128,37 @@ def _group(
 _MISSING = Square(kind="missing", text=KINDS["missing"][1])
 
 
-def _counts(one: Mapping[str, Any]) -> bool:
+def _counts(item: Mapping[str, Any]) -> bool:
     """Return whether an allocation is wanted, or shows why the rollout does not progress."""
-    return bool(one["DesiredStatus"] == "run" or one["ClientStatus"] == "failed")
+    return bool(item["DesiredStatus"] == "run" or item["ClientStatus"] == "failed")
 
 
-def _is_canary(one: Mapping[str, Any]) -> bool:
-    return bool((one["DeploymentStatus"] or {}).get("Canary"))
+def _is_canary(item: Mapping[str, Any]) -> bool:
+    return bool((item["DeploymentStatus"] or {}).get("Canary"))
 
 
 def _row(title: str, squares: list[Square]) -> SquareRow:
     return SquareRow(title=title, squares=squares[:MOST], more=max(0, len(squares) - MOST))
 
 
-def _new(one: Mapping[str, Any]) -> Square:
-    healthy = (one["DeploymentStatus"] or {}).get("Healthy")
-    if one["ClientStatus"] in ("failed", "lost"):
+def _new(item: Mapping[str, Any]) -> Square:
+    healthy = (item["DeploymentStatus"] or {}).get("Healthy")
+    if item["ClientStatus"] in ("failed", "lost"):
         kind = "failed"
     elif healthy is None:
         kind = "checking"
     else:
         kind = "healthy" if healthy else "unhealthy"
-    return _square(kind, one)
+    return _square(kind, item)
 
 
-def _old(one: Mapping[str, Any]) -> Square:
-    return _square("older" if one["DesiredStatus"] == "run" else "stopping", one)
+def _old(item: Mapping[str, Any]) -> Square:
+    return _square("older" if item["DesiredStatus"] == "run" else "stopping", item)
 
 
-def _square(kind: str, one: Mapping[str, Any]) -> Square:
-    text = f"{one['Name']}, version {one['JobVersion']}: {KINDS[kind][1]}, {one['ClientStatus']}"
-    return Square(kind=kind, alloc_id=one["ID"], text=text)
+def _square(kind: str, item: Mapping[str, Any]) -> Square:
+    text = f"{item['Name']}, version {item['JobVersion']}: {KINDS[kind][1]}, {item['ClientStatus']}"
+    return Square(kind=kind, alloc_id=item["ID"], text=text)
 
 
 def _canaries(group: Mapping[str, Any]) -> str:

@@ -48,9 +48,9 @@ def sort_table(
     found = list(rows)
     if value is None:
         return SortedTable(found, name)
-    present = [one for one in found if value(one) not in (None, "")]
-    absent = [one for one in found if value(one) in (None, "")]
-    present.sort(key=lambda one: _comparable(value(one)), reverse=is_descending)
+    present = [row for row in found if value(row) not in (None, "")]
+    absent = [row for row in found if value(row) in (None, "")]
+    present.sort(key=lambda row: _comparable(value(row)), reverse=is_descending)
     return SortedTable(present + absent, name, column, is_descending)
 
 
@@ -78,7 +78,7 @@ def label_cells(page: str) -> str:
 def _labelled_table(table: re.Match[str]) -> str:
     whole = table[1]
     head = _HEAD.search(whole)
-    headers = [_words(one) for one in _HEADER.findall(head[1])] if head else []
+    headers = [_words(item) for item in _HEADER.findall(head[1])] if head else []
     if head is None or len(headers) < _FEWEST:
         return table[0]
     rest = _ROW.sub(lambda row: _labelled_row(row[0], headers), whole[head.end() :])

@@ -81,11 +81,11 @@ async def usage_section(
 
 def _parts(found: dict[str, Any]) -> list[TaskCharts]:
     """Return the charts of the whole, then those of each task if there are several."""
-    tasks = [one["Task"] for one in found["Series"] if one["Task"]]
+    tasks = [sample["Task"] for sample in found["Series"] if sample["Task"]]
     parts = [TaskCharts("", charts.charts_of(found))]
     if len(tasks) > 1:
         parts += [TaskCharts(task, charts.charts_of(found, task)) for task in tasks]
-    return [one for one in parts if one.charts]
+    return [part for part in parts if part.charts]
 
 
 @page("usage.html")

@@ -53,7 +53,7 @@ async def _follow(store: Store, clock: Clock, fences: Fences) -> None:
 
 def _due(db: ReadSnapshot, *, now: int, held: frozenset[str]) -> list[variables.VariableRow]:
     found = variables.ended(db, now, STEP + len(held))
-    return [one for one in found if _name(one) not in held]
+    return [variable for variable in found if _name(variable) not in held]
 
 
 def _name(entry: variables.VariableRow) -> str:

@@ -48,7 +48,9 @@ class TaskVariableReader:
                 return found
             grant = workload_capabilities(db, workload)
             return [
-                one for one in found if grant.may_with_variable(one.namespace, one.path, "list")
+                variable
+                for variable in found
+                if grant.may_with_variable(variable.namespace, variable.path, "list")
             ]
 
         return self._store.read(look)

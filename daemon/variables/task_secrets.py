@@ -57,7 +57,7 @@ class TaskSecretStore:
         It has the newest values, and those in use as the newest ones.
         """
         prefix = _prefix(alloc_id)
-        in_use = [one for used in self._in_use.get(alloc_id, {}).values() for one in used]
+        in_use = [item for used in self._in_use.get(alloc_id, {}).values() for item in used]
 
         def write(tx: Transaction) -> None:
             rows, added = secrets.below(tx, prefix), [*values]
@@ -86,7 +86,7 @@ class TaskSecretStore:
         """Delete the secrets of allocations that have neither a directory nor retained logs."""
         found = await self._store.read_long(lambda db: secrets.places(db, _ROOT))
         owners = dict.fromkeys(place.split("/")[1] for place in found)
-        gone = [one for one in owners if not await has_logs(one)]
+        gone = [owner for owner in owners if not await has_logs(owner)]
         for first in range(0, len(gone), _STEP):
             await self._store.write(partial(_forget, ids=gone[first : first + _STEP]))
         for alloc_id in gone:
@@ -253,7 +253,7 @@ def unneeded_places(db: ReadSnapshot) -> list[str]:
     places: dict[tuple[str, str], list[str]] = {}
     for place in secrets.places(db, JOB_ROOT):
         places.setdefault(_key_of(place), []).append(place)
-    return [one for key, found in places.items() for one in _unneeded(db, key, found)]
+    return [item for key, found in places.items() for item in _unneeded(db, key, found)]
 
 
 def _unneeded(db: ReadSnapshot, key: tuple[str, str], places: Sequence[str]) -> list[str]:
@@ -269,7 +269,7 @@ def _unneeded(db: ReadSnapshot, key: tuple[str, str], places: Sequence[str]) -> 
     unneeded = []
     for place in places:
         begin, version = _version_of(place)
-        end = next((one for one in begins if one > begin), sys.maxsize)
+        end = next((item for item in begins if item > begin), sys.maxsize)
         # A row from before the paths had the create index (0) may be of any registration.
         is_present = begin in (0, present.create_index) and version in present.versions
         is_told = any(

@@ -448,7 +448,7 @@ def _in_origin_form(request: h11.Request) -> h11.Request:
     if match is None:
         return request
     host, path = match.groups()
-    kept = [one for one in request.headers if one[0] != b"host"]
+    kept = [header for header in request.headers if header[0] != b"host"]
     return h11.Request(
         method=request.method,
         target=path if path.startswith(b"/") else b"/" + path,
@@ -462,7 +462,7 @@ def _without_extensions(request: h11.Request) -> h11.Request:
 
     The size limit applies to compressed messages before decompression, so compression is off.
     """
-    headers = [one for one in request.headers if one[0] != _EXTENSIONS]
+    headers = [header for header in request.headers if header[0] != _EXTENSIONS]
     if len(headers) == len(request.headers):
         return request
     return h11.Request(

@@ -71,8 +71,8 @@ def open_doors(config: Settings, given: Sequence[socket.socket] = ()) -> Iterato
     context = tls_context(config)
     operators = group = public = public_context = wrappers = wrappers_context = None
     with ExitStack() as sockets:
-        for one in given:
-            sockets.enter_context(one)
+        for item in given:
+            sockets.enter_context(item)
         port = _at_port(config, given) or sockets.enter_context(listen(config.bind, config.port))
         if config.socket_path is not None:
             group = group_id(config.operator_group) if config.operator_group else None
@@ -99,12 +99,12 @@ def open_doors(config: Settings, given: Sequence[socket.socket] = ()) -> Iterato
 
 def _at_port(config: Settings, given: Sequence[socket.socket]) -> socket.socket | None:
     wanted, found = (config.bind, config.port), None
-    for one in given:
-        if one.getsockname()[:2] == wanted:
-            found = one
+    for item in given:
+        if item.getsockname()[:2] == wanted:
+            found = item
         else:
             log.warning(
-                "ignored the given socket at %s: set bind and port to use it", one.getsockname()
+                "ignored the given socket at %s: set bind and port to use it", item.getsockname()
             )
     return found
 
@@ -148,7 +148,7 @@ def load_certificate(
     `opened` maps files that only root can read to readable copies.
     """
     cert, key, authorities = (
-        opened.get(one, one) for one in (config.tls_cert, config.tls_key, config.tls_client_ca)
+        opened.get(item, item) for item in (config.tls_cert, config.tls_key, config.tls_client_ca)
     )
     try:
         # This test uses another context, so that an invalid pair does not replace the valid one.

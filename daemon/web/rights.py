@@ -29,7 +29,7 @@ class RouteRights:
     def __init__(self, routes: Iterable[Route], endpoints: Iterable[Endpoint]) -> None:
         self._router = Router(routes)
         endpoints = tuple(endpoints)
-        self.endpoint_paths = [one.path for one in endpoints]
+        self.endpoint_paths = [endpoint.path for endpoint in endpoints]
         self._endpoints = VaultRouter(endpoints)
 
     def of(self, method: str, target: str, is_mount: Callable[[str], bool]) -> RequestedCapability:
@@ -42,7 +42,7 @@ class RouteRights:
             listing = method == "LIST" or query.flag("list")
             return self._at_path(path, "LIST" if listing else method, is_mount)
         routes, parameters = self._router.find(path)
-        route = next((one for one in routes if method in one.methods), None)
+        route = next((route for route in routes if method in route.methods), None)
         if route is None:
             raise NotFound(f"there is no route for {method} {path}")
         return RequestedCapability(

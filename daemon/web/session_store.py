@@ -61,12 +61,12 @@ class SessionStore:
         """
         name, proof = self._new_secret(), self._new_secret()
         made = UiSession(name, token, proof, now, is_own, now, address, accessor, owner or token)
-        evicted = [one for one in self._sessions.values() if not self.has(one, now)]
+        evicted = [session for session in self._sessions.values() if not self.has(session, now)]
         self._sessions[made.name] = made
-        mine = [one for one in self._sessions.values() if one.owner == made.owner]
-        evicted += [one for one in mine[:-MOST_OF_OWNER] if one not in evicted]
-        for one in evicted:
-            self.end(one.name)
+        mine = [session for session in self._sessions.values() if session.owner == made.owner]
+        evicted += [session for session in mine[:-MOST_OF_OWNER] if session not in evicted]
+        for session in evicted:
+            self.end(session.name)
         while len(self._sessions) > MOST:
             evicted.append(self._sessions.popitem(last=False)[1])
         return made, evicted
@@ -86,7 +86,7 @@ class SessionStore:
 
     def all(self, now: int) -> list[UiSession]:
         """Return the sessions that are valid, the one that was used last first."""
-        return [one for one in reversed(self._sessions.values()) if self.has(one, now)]
+        return [session for session in reversed(self._sessions.values()) if self.has(session, now)]
 
     def end(self, name: str) -> None:
         """End a session, if it exists."""

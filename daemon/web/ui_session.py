@@ -145,7 +145,7 @@ class UiRequest:
     def _lacks(self, target: str, namespace: str, path: str, method: str) -> str:
         place = urlsplit(target)
         pages, values = self._router.find(place.path)
-        calls = next((one.calls for one in pages if one.method == method), "")
+        calls = next((page.calls for page in pages if page.method == method), "")
         if not calls:
             return ""
         verb, _, address = calls.partition(" ")
@@ -253,8 +253,8 @@ class UiRequest:
             owner=caller.token.person,
         )
         self._cookie = self.session.name
-        for one in evicted:
-            await self._end(one)
+        for item in evicted:
+            await self._end(item)
 
     async def sign_out(self) -> None:
         """Close the session, if any, and revoke its token if the token was created for it."""
@@ -266,11 +266,11 @@ class UiRequest:
         """Return the sessions of the user that were used last, and the number of all."""
         mine, resolve = self._own_sessions(), self.request.parts.tokens.resolve
         found: list[SessionView] = []
-        for one in mine[:most]:
+        for item in mine[:most]:
             await trio.lowlevel.checkpoint()  # each token is read from the store
             with suppress(UnknownToken):  # it ended in the meantime
-                token = resolve(one.token, one.address).token
-                found.append(SessionView(one, token.name, one is self.session))
+                token = resolve(item.token, item.address).token
+                found.append(SessionView(item, token.name, item is self.session))
         return found, len(mine)
 
     def _own_sessions(self) -> list[UiSession]:
@@ -278,11 +278,13 @@ class UiRequest:
         caller, all_ = self.request.caller, self._sessions.all(self.now) if self.session else []
         if caller.grant.everything:
             return all_
-        return [one for one in all_ if one.accessor == caller.token.accessor]
+        return [item for item in all_ if item.accessor == caller.token.accessor]
 
     async def end_session(self, id_: str) -> None:
         """End a session, perhaps this one. Raises `NotFound` if it is not the user's."""
-        ending = next((one for one in self._own_sessions() if one.id == id_), None)
+        ending = next(
+            (own_session for own_session in self._own_sessions() if own_session.id == id_), None
+        )
         if ending is None:
             raise NotFound(f"there is no session {id_[:32]}: it has ended, or is not yours")
         if ending is self.session:
@@ -356,7 +358,7 @@ class UiPages:
         `rest` reads the form if that is long, once the session is known.
         """
         found, parameters = self._router.find(asked.path)
-        page = next((one for one in found if one.method == asked.method), None)
+        page = next((item for item in found if item.method == asked.method), None)
         if page is None:
             return text("Invalid method", 405)
         asked = msgspec.structs.replace(asked, parameters=parameters, token="", peer=None)
@@ -495,7 +497,7 @@ def _names(headers: Mapping[str, str], *, is_secure: bool) -> list[str]:
 
 
 def _values(headers: Mapping[str, str], cookie: str) -> list[str]:
-    pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
+    pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
     return [value for name, _, value in pairs if name == cookie]
 
 
@@ -512,7 +514,7 @@ def _complaint(body: bytes, kind: str) -> str:
     if said is None:
         return "the request is invalid"
     errors = said.get("errors") if isinstance(said, dict) else None
-    return "; ".join(str(one) for one in errors) if errors else body.decode()
+    return "; ".join(str(error) for error in errors) if errors else body.decode()
 
 
 def _head_refusal(headers: Mapping[str, str]) -> str:

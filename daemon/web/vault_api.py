@@ -179,7 +179,7 @@ class VaultApi:
         return with_remarks(reply, _warn_without_effect(endpoint, call))
 
     def _find(self, db: ReadSnapshot, path: str) -> EndpointMatch | None:
-        return self._endpoints.find(path.removeprefix("/v1/"), lambda one: mounts.exists(db, one))
+        return self._endpoints.find(path.removeprefix("/v1/"), lambda item: mounts.exists(db, item))
 
 
 async def _enveloped(call: RouteCall, answer: VaultBody) -> HandlerReply:
@@ -360,9 +360,15 @@ def _is_mount(call: RouteCall, found: EndpointMatch) -> bool:
 def _unknown_path(call: RouteCall) -> HandlerReply:
     """Return the response for an unknown path; a help request lists the paths below it."""
     above = f"/v1/{call.name.rstrip('/')}/"
-    below = sorted({one for one in call.parts.rights().endpoint_paths if one.startswith(above)})
+    below = sorted(
+        {
+            endpoint_path
+            for endpoint_path in call.parts.rights().endpoint_paths
+            if endpoint_path.startswith(above)
+        }
+    )
     if "help" in call.query and below:
-        lines = [f"    {one.removeprefix('/v1/')}" for one in below]
+        lines = [f"    {endpoint_path.removeprefix('/v1/')}" for endpoint_path in below]
         text = "\n".join((f"{call.name}: these paths exist.", "", *lines))
         return vault_envelope.plain({"help": text, "openapi": {}, "see_also": None})
     return vault_envelope.errors(
@@ -376,10 +382,10 @@ def _help_of_mount(call: RouteCall) -> Mapping[str, object]:
 
 
 def _help(endpoint: Endpoint, call: RouteCall) -> Mapping[str, object]:
-    offered = [one for one in Operation if endpoint.handler(one)]
+    offered = [item for item in Operation if endpoint.handler(item)]
     text = f"{endpoint.path}: {', '.join(offered)}. The documentation of the API says more."
     methods = {"read": "get", "list": "get", "write": "post", "delete": "delete"}
-    described = {methods[one]: {"responses": {"200": {"description": "OK"}}} for one in offered}
+    described = {methods[item]: {"responses": {"200": {"description": "OK"}}} for item in offered}
     openapi = {
         "openapi": "3.0.2",
         "info": {"title": "Steward", "version": "v1"},

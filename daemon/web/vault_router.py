@@ -34,7 +34,7 @@ class VaultRouter:
         self._groups: dict[str, list[tuple[re.Pattern[str], Endpoint]]] = {}
         for row in rows:
             path = row.path.removeprefix("/v1/")
-            group = next(one for one in (*_OWN, _MOUNT) if path.startswith(one))
+            group = next(item for item in (*_OWN, _MOUNT) if path.startswith(item))
             pattern = _pattern(path.removeprefix(group), may_end_in_slash=row.list is not None)
             self._groups.setdefault(group, []).append((pattern, row))
 
@@ -59,7 +59,7 @@ class VaultRouter:
 def _pattern(path: str, *, may_end_in_slash: bool) -> re.Pattern[str]:
     pieces = _BRACES.split(path)
     pieces[::2] = map(re.escape, pieces[::2])
-    pieces[1::2] = [f"(?P<{one}>{_NAME if one == 'name' else '.+'})" for one in pieces[1::2]]
+    pieces[1::2] = [f"(?P<{piece}>{_NAME if piece == 'name' else '.+'})" for piece in pieces[1::2]]
     return re.compile("".join(pieces) + ("/?" if may_end_in_slash else ""), re.ASCII | re.DOTALL)
 
 

@@ -77,7 +77,7 @@ class WebSockets:
             await reject_handshake(send, refusal)
             return
         routes, parameters = self._router.find(path.removeprefix(OF_PAGES))
-        route = next((one for one in routes if isinstance(one, WebSocketRoute)), None)
+        route = next((route for route in routes if isinstance(route, WebSocketRoute)), None)
         if route is None:
             await reject_handshake(send, _NOTHING)
             return

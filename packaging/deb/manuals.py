@@ -63,8 +63,8 @@ def of_command(command: click.Command, context: click.Context) -> str:
             "DESCRIPTION": _paragraphs(f"{first}\n\n{rest}"),
             "OPTIONS": _terms(
                 record
-                for one in command.get_params(context)
-                if (record := one.get_help_record(context)) and record[1]
+                for param in command.get_params(context)
+                if (record := param.get_help_record(context)) and record[1]
             ),
             "COMMANDS": _below(command, context),
             "FILES": _terms(_FILES.items()) if context.parent is None else "",
@@ -111,7 +111,8 @@ def of_settings(document: str) -> str:
                 "that overrides both. A name that does not exist is an error."
             ),
             "SETTINGS": _terms(
-                (one.name, f"{one.meaning}. Default: {one.default}.") for one in settings(document)
+                (setting.name, f"{setting.meaning}. Default: {setting.default}.")
+                for setting in settings(document)
             ),
             "SEE ALSO": ".BR steward\\-agent (1)",
         },

@@ -56,15 +56,17 @@ def _toml(field: msgspec.structs.FieldInfo) -> str:
 def commented(document: str) -> str:
     """Return the file."""
     parts = [_HEAD]
-    for one in settings(document):
+    for setting in settings(document):
         default = (
-            "" if one.default in (one.value, one.value.strip('"')) else f" Default: {one.default}."
+            ""
+            if setting.default in (setting.value, setting.value.strip('"'))
+            else f" Default: {setting.default}."
         )
         said = textwrap.fill(
-            f"{one.meaning}.{default}".replace("`", ""), 98, break_on_hyphens=False,
+            f"{setting.meaning}.{default}".replace("`", ""), 98, break_on_hyphens=False,
             initial_indent="# ", subsequent_indent="# ",
         )  # fmt: skip
-        parts.append(f"{said}\n#{one.name} = {one.value}\n")
+        parts.append(f"{said}\n#{setting.name} = {setting.value}\n")
     return "\n".join(parts)
 
 

@@ -131,7 +131,7 @@ class Screen:
     def _print(self, text: str) -> None:
         row = self.rows[self._row]
         row.extend(Cell(" ") for _ in range(self._column - len(row)))
-        row[self._column : self._column + len(text)] = [Cell(one, self._style) for one in text]
+        row[self._column : self._column + len(text)] = [Cell(item, self._style) for item in text]
         self._column += len(text)
 
     def _move_down(self) -> None:
@@ -264,7 +264,7 @@ def _unchanged(
 
 
 def _steps(start: float, end: float, duration: float) -> str:
-    first, last = (round(100 * one / duration, 2) for one in (start, end))
+    first, last = (round(100 * item / duration, 2) for item in (start, end))
     hidden = "" if last >= 100 else f"{last}%{{visibility:hidden}}"
     return f"0%{{visibility:hidden}}{first}%{{visibility:visible}}{hidden}" + (
         "100%{visibility:visible}" if last >= 100 else ""

@@ -60,8 +60,8 @@ def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
 
 
 def _decisions() -> Iterator[str]:
-    for one in sorted((DOCS / "decisions").glob("0*.md")):
-        yield f"- [{one.read_text().splitlines()[0].lstrip('# ')}]({one.name})"
+    for path in sorted((DOCS / "decisions").glob("0*.md")):
+        yield f"- [{path.read_text().splitlines()[0].lstrip('# ')}]({path.name})"
 
 
 # ---- commands --------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """Return the paragraphs of a help, with nothing in them that Markdown would take for its own."""
-    paragraphs = (" ".join(one.split()) for one in text.strip().split("\n\n"))
+    paragraphs = (" ".join(part.split()) for part in text.strip().split("\n\n"))
     return re.sub(r"([<>*_\[\]{}])", r"\\\1", "\n\n".join(paragraphs))
 
 
@@ -140,12 +140,14 @@ def _http() -> Iterator[str]:
 
 
 def _call(method: str, path: str, operation: dict[str, Any]) -> str:
-    query = (one["name"] for one in operation["parameters"] if one["in"] == "query")
+    query = (
+        parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "query"
+    )
     takes = _typed(_schema(operation["requestBody"])) if "requestBody" in operation else ""
     answers = {
         _typed(_schema(answer)) for answer in operation["responses"].values() if "content" in answer
     }
-    names = ", ".join(f"`{one}`" for one in query)
+    names = ", ".join(f"`{item}`" for item in query)
     about = f"`{method} {path}`<br>{_cell(_plain(operation['summary']))}"
     return f"| {about} | {names} | {takes} | {' or '.join(sorted(answers))} |"
 
@@ -199,7 +201,7 @@ def _kind(kind: msgspec.inspect.Type) -> str:
         case msgspec.inspect.DictType(value_type=value):
             return f"{_kind(value)}s by name"
         case msgspec.inspect.UnionType(types=types):
-            known = [one for one in types if not isinstance(one, msgspec.inspect.NoneType)]
+            known = [type_ for type_ in types if not isinstance(type_, msgspec.inspect.NoneType)]
             return " or ".join(map(_kind, known))
         case msgspec.inspect.StructType():
             return "table"

@@ -47,7 +47,11 @@ class _Shapes:
 
 def _own_keys(around: str) -> list[str]:
     """Return Steward's own keys in the meta of a block."""
-    return sorted(one.name for one in EXTENSIONS if _PLACES[around] in one.place.split(" or "))
+    return sorted(
+        extension.name
+        for extension in EXTENSIONS
+        if _PLACES[around] in extension.place.split(" or ")
+    )
 
 
 def text() -> str:

@@ -23,15 +23,15 @@ def component(name: str, version: str, licence: str) -> dict[str, object]:
 
 def bill() -> dict[str, object]:
     """Return the bill: Steward, and the packages that it is made with."""
-    packages = sorted(metadata.distributions(), key=lambda one: one.name.lower())
+    packages = sorted(metadata.distributions(), key=lambda distribution: distribution.name.lower())
     components = [
         component(
-            one.name,
-            one.version,
-            one.metadata.get("License-Expression") or one.metadata.get("License") or "",
+            package.name,
+            package.version,
+            package.metadata.get("License-Expression") or package.metadata.get("License") or "",
         )
-        for one in packages
-        if one.name.lower() not in OF_THE_BUILD | {"steward"}
+        for package in packages
+        if package.name.lower() not in OF_THE_BUILD | {"steward"}
     ]
     python = {"type": "platform", "name": "python", "version": platform.python_version()}
     steward = {"type": "application", "name": "steward", "version": metadata.version("steward")}

@@ -28,17 +28,17 @@ def main(program: str, bill: str, project: str) -> int:
 
 def shipped(bill: dict[str, list[dict[str, str]]]) -> list[str]:
     """Return the packages of a bill of materials as pip pins them."""
-    parts = [one for one in bill["components"] if one["type"] == "library"]
-    return [f"{one['name']}=={one['version']}" for one in parts]
+    parts = [component for component in bill["components"] if component["type"] == "library"]
+    return [f"{part['name']}=={part['version']}" for part in parts]
 
 
 def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
     """Return what a project depends on, each in the oldest version that it allows."""
     pinned = [
-        re.sub(r"^([\w.-]+)>=([\w.]+)(,<[\w.]+)?$", r"\1==\2", one)
-        for one in project["project"]["dependencies"]
+        re.sub(r"^([\w.-]+)>=([\w.]+)(,<[\w.]+)?$", r"\1==\2", dependency)
+        for dependency in project["project"]["dependencies"]
     ]
-    if loose := [one for one in pinned if "==" not in one]:
+    if loose := [item for item in pinned if "==" not in item]:
         sys.exit(
             f"pyproject.toml: write {', '.join(loose)} as name>=version or name>=version,<version: "
             "its oldest is audited"
@@ -64,11 +64,11 @@ def audit(program: str, what: str, pinned: list[str]) -> int:
         print(f"{what}: advisories cannot be had: {said[:200]}")
         return UNAVAILABLE
     known = [
-        f"{one['name']} {one['version']}: {each['id']}, mended in {each['fix_versions']}"
-        for one in answers
-        for each in one.get("vulns", ())
+        f"{answer['name']} {answer['version']}: {each['id']}, mended in {each['fix_versions']}"
+        for answer in answers
+        for each in answer.get("vulns", ())
     ]
-    asked = sum("vulns" in one for one in answers)
+    asked = sum("vulns" in answer for answer in answers)
     print(f"{what}: {asked} of {len(pinned)} packages could be asked for", *known, sep="\n    ")
     if known:
         return 1

@@ -23,7 +23,7 @@ def collect(news: Path) -> dict[str, list[str]]:
     """Return the items of each heading. Raises `ValueError` for a name of another form."""
     found: dict[str, list[str]] = {heading: [] for heading in KINDS.values()}
     for fragment in sorted(
-        news.glob("[0-9]*.md"), key=lambda one: (int(one.name.partition(".")[0]), one.name)
+        news.glob("[0-9]*.md"), key=lambda path: (int(path.name.partition(".")[0]), path.name)
     ):
         kind = fragment.name.split(".")[1]
         if kind not in KINDS:

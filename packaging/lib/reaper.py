@@ -120,8 +120,8 @@ def main(seconds: str, directory: str, *command: str) -> int:
     for point in reversed(mounts(directory)):
         left.append(f"mount {point}")
         subprocess.run(["umount", "--lazy", point], check=False)
-    for one in left:
-        print(f"left behind: {one}", file=sys.stderr)
+    for process in left:
+        print(f"left behind: {process}", file=sys.stderr)
     return LEFT if left and not status else status
 
 

@@ -284,7 +284,7 @@ def kept(machine: Machine, what: str) -> Iterator[None]:
         ),
     )
     listed = machine.ask("GET", "/v1/job/sleepers/allocations")
-    running = [one for one in listed if one["ClientStatus"] == "running"]
+    running = [alloc for alloc in listed if alloc["ClientStatus"] == "running"]
     expect(
         f"{what}: another daemon, the same {len(tasks)} processes, {len(running)} allocations run",
         holds=machine.tasks() == tasks and len(running) == TASKS == len(tasks),

@@ -85,7 +85,7 @@ def count_late_health(tx: Transaction, before: Allocation, after: Allocation, no
     state = deployment.task_groups.get(after.task_group) if deployment else None
     if deployment is None or state is None or deployment.active or after.desired_status != "run":
         return
-    known, new = (one.health.healthy if one.health else None for one in (before, after))
+    known, new = (alloc.health.healthy if alloc.health else None for alloc in (before, after))
     counted = msgspec.structs.replace(
         state,
         healthy_allocs=state.healthy_allocs + (new is True) - (known is True),

@@ -91,16 +91,16 @@ def aliases(db: ReadSnapshot, entity_id: str) -> list[Alias]:
     return [msgspec.json.decode(row["document"], type=Alias) for row in rows]
 
 
-def put_alias(tx: Transaction, one: Alias) -> None:
+def put_alias(tx: Transaction, alias: Alias) -> None:
     """Store an alias."""
     tx.execute(
         _PUT_ALIAS,
         {
-            "mount": one.mount,
-            "name": one.name,
-            "id": one.id,
-            "entity_id": one.entity_id,
-            "document": encode(one).decode(),
+            "mount": alias.mount,
+            "name": alias.name,
+            "id": alias.id,
+            "entity_id": alias.entity_id,
+            "document": encode(alias).decode(),
         },
     )
 

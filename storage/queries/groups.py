@@ -171,16 +171,21 @@ def aliases_of_mount(db: ReadSnapshot, mount: str) -> list[GroupAlias]:
     return [msgspec.json.decode(row["document"], type=GroupAlias) for row in rows]
 
 
-def put_alias(tx: Transaction, one: GroupAlias) -> None:
+def put_alias(tx: Transaction, group_alias: GroupAlias) -> None:
     """Store an alias; it replaces the one with its ID.
 
     Members of a replaced alias are deleted: later logins determine the members of the new one.
     """
-    tx.execute(_REMOVE_ALIAS, {"id": one.id})
-    document = encode(one).decode()
-    given = {"mount": one.mount, "name": one.name, "id": one.id, "group_id": one.group_id}
+    tx.execute(_REMOVE_ALIAS, {"id": group_alias.id})
+    document = encode(group_alias).decode()
+    given = {
+        "mount": group_alias.mount,
+        "name": group_alias.name,
+        "id": group_alias.id,
+        "group_id": group_alias.group_id,
+    }
     tx.execute(_PUT_ALIAS, {**given, "document": document})
-    tx.touch("identity_groups", f"identity-groups/{one.group_id}")
+    tx.touch("identity_groups", f"identity-groups/{group_alias.group_id}")
 
 
 def remove_alias(tx: Transaction, alias_id: str) -> None:

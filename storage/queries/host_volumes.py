@@ -123,18 +123,18 @@ def _offered(row: sqlite3.Row) -> dict[str, object]:
 def users(db: ReadSnapshot, volume: DynamicVolume) -> list[str]:
     """Return the IDs of non-terminal allocations that may mount a volume."""
     found = []
-    for one in allocations.to_run(db, volume.node_id):
-        if one.namespace != volume.namespace:
+    for alloc in allocations.to_run(db, volume.node_id):
+        if alloc.namespace != volume.namespace:
             continue
-        job = jobs.version(db, one.namespace, one.job_id, one.job_version)
+        job = jobs.version(db, alloc.namespace, alloc.job_id, alloc.job_version)
         for group in (job and job.task_groups) or ():
             sources = {
-                f"{wanted.source}[{one.index}]" if wanted.per_alloc else wanted.source
+                f"{wanted.source}[{alloc.index}]" if wanted.per_alloc else wanted.source
                 for wanted in (group.volumes or {}).values()
                 if wanted.type == "host"
             }
-            if group.name == one.task_group and volume.name in sources:
-                found.append(one.id)
+            if group.name == alloc.task_group and volume.name in sources:
+                found.append(alloc.id)
     return found
 
 

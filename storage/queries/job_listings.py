@@ -65,8 +65,8 @@ def listing_rows(
     db: ReadSnapshot, wish: PageRequest, *, with_meta: bool = False
 ) -> Iterator[JobListingRow]:
     """Yield the listing lines of jobs by namespace and ID, ascending or descending."""
-    for one in by_namespace(db, wish):
-        yield from _stubs(db, one, with_meta=with_meta)
+    for page_request in by_namespace(db, wish):
+        yield from _stubs(db, page_request, with_meta=with_meta)
 
 
 def _stubs(db: ReadSnapshot, wish: PageRequest, *, with_meta: bool) -> Iterator[JobListingRow]:
@@ -180,8 +180,8 @@ def by_name(
     if not children:
         conditions.append("parent_id IS ''")
         index = "jobs_by_name"
-    for one in by_namespace(db, wish):
-        where, order, found = _in_order(one, conditions)
+    for page_request in by_namespace(db, wish):
+        where, order, found = _in_order(page_request, conditions)
         for row in db.each(f"{_CHANGES} {index}{where} {order}", {**values, **found}):
             yield JobChange(*row)
 

@@ -159,9 +159,9 @@ def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) 
 def _numbers(summary: str) -> GroupSummary:
     """Return the sum of the counts of all groups."""
     counts = msgspec.json.decode(summary, type=JobCounts).summary if summary else {}
-    every = [msgspec.structs.asdict(one) for one in counts.values()]
+    every = [msgspec.structs.asdict(count) for count in counts.values()]
     names = GroupSummary.__struct_fields__
-    return GroupSummary(**{name: sum(one[name] for one in every) for name in names})
+    return GroupSummary(**{name: sum(item[name] for item in every) for name in names})
 
 
 def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:

@@ -40,8 +40,10 @@ def list_all(db: ReadSnapshot) -> list[NodePool]:
 def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[NodePool]:
     """Yield pools by name, ascending or descending; the name is the last part of the key."""
     stored = map(_from, by_name(db, _STORED, "name", wish))
-    found = heapq.merge(stored, _unstored(db, wish), key=lambda one: one.name, reverse=wish.reverse)
-    for _, same in groupby(found, key=lambda one: one.name):
+    found = heapq.merge(
+        stored, _unstored(db, wish), key=lambda node_pool: node_pool.name, reverse=wish.reverse
+    )
+    for _, same in groupby(found, key=lambda item: item.name):
         yield next(same)  # a stored pool comes first
 
 
@@ -49,15 +51,15 @@ def _unstored(db: ReadSnapshot, wish: PageRequest) -> list[NodePool]:
     """Return the few pools that exist without being user-defined."""
     found = {name: NodePool(name=name, description=text) for name, text in BUILT_IN.items()}
     for node in nodes.list_all(db):
-        one = NodePool(name=node.node_pool, description=_description(node))
-        found.setdefault(node.node_pool, one)
+        node_pool = NodePool(name=node.node_pool, description=_description(node))
+        found.setdefault(node.node_pool, node_pool)
     kept = [one for name, one in found.items() if is_within(wish, name)]
-    return sorted(kept, key=lambda one: one.name, reverse=wish.reverse)
+    return sorted(kept, key=lambda item: item.name, reverse=wish.reverse)
 
 
 def names(db: ReadSnapshot) -> frozenset[str]:
     """Return the names of all pools."""
-    return frozenset(one.name for one in list_all(db))
+    return frozenset(item.name for item in list_all(db))
 
 
 def _from(row: sqlite3.Row) -> NodePool:

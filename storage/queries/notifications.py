@@ -360,15 +360,18 @@ def totals(db: ReadSnapshot) -> dict[tuple[str, str], int]:
     return found | {(row["way"], "pending"): row["number"] for row in db.all(_PENDING)}
 
 
-def record_attempt(tx: Transaction, one: Notification) -> None:
+def record_attempt(tx: Transaction, notification: Notification) -> None:
     """Record the result of a delivery attempt."""
-    if one.status != NotificationStatus.PENDING:
-        _count(tx, _channel(one.receiver, one.webhook), one.status)
-    values = msgspec.structs.asdict(one)
+    if notification.status != NotificationStatus.PENDING:
+        _count(tx, _channel(notification.receiver, notification.webhook), notification.status)
+    values = msgspec.structs.asdict(notification)
     names = ("status", "attempts", "next_attempt", "error")
     given = {name: values[name] for name in names}
-    tx.execute(_MARK, {**given, "number": one.id, "now": one.modify_time, "index": tx.index})
-    tx.touch("notifications", TOPIC, topic(one.namespace, one.job_id))
+    tx.execute(
+        _MARK,
+        {**given, "number": notification.id, "now": notification.modify_time, "index": tx.index},
+    )
+    tx.touch("notifications", TOPIC, topic(notification.namespace, notification.job_id))
 
 
 def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Notification]:

@@ -56,7 +56,7 @@ def _where(wish: PageRequest) -> tuple[str, dict[str, object]]:
     conditions, values = list(wish.conditions), {**wish.values, "prefix": wish.prefix}
     if wish.namespace != "*":
         # Few rows of a job are found by an index and sorted; many of a namespace are read in order.
-        of_job = any(one.startswith("job_id =") for one in conditions)
+        of_job = any(condition.startswith("job_id =") for condition in conditions)
         conditions.append("namespace = :namespace" if of_job else "+namespace = :namespace")
         values["namespace"] = wish.namespace
     if wish.prefix:

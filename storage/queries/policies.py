@@ -124,7 +124,7 @@ def role_page(db: ReadSnapshot, wish: PageRequest) -> Iterator[AclRole]:
 
 def role_names(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, str]:
     """Return the names of the existing roles in `ids`."""
-    found = ((one, find_role(db, one)) for one in ids)
+    found = ((identifier, find_role(db, identifier)) for identifier in ids)
     return {one: role.name for one, role in found if role is not None}
 
 

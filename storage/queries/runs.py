@@ -265,8 +265,8 @@ def put_steps(
     places: Mapping[str, int],
 ) -> None:
     """Store changed steps of a run; `before` are the stored ones, `places` those in the job."""
-    for one in changed:
-        values = msgspec.structs.asdict(one)
+    for run_step in changed:
+        values = msgspec.structs.asdict(run_step)
         tx.execute(
             _PUT_STEP,
             {
@@ -274,13 +274,13 @@ def put_steps(
                 "namespace": run.namespace,
                 "job_id": run.job_id,
                 "number": run.number,
-                "place": places.get(one.name, 0),
+                "place": places.get(run_step.name, 0),
                 "index": tx.index,
             },
         )
-        known = before.get(one.name)
-        if known is None or known.state != one.state:
-            _publish_step(tx, run, one)
+        known = before.get(run_step.name)
+        if known is None or known.state != run_step.state:
+            _publish_step(tx, run, run_step)
     touch(tx, run.namespace, run.job_id)
 
 
@@ -540,7 +540,7 @@ def _outputs(row: sqlite3.Row) -> StepOutputs:
         element=row["element"],
         alloc_id=row["alloc_id"],
         outputs={
-            name: text for one in _by_task(row["outputs"]).values() for name, text in one.items()
+            name: text for item in _by_task(row["outputs"]).values() for name, text in item.items()
         },
     )
 

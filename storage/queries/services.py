@@ -137,7 +137,7 @@ def replace_registrations(
 
     A new registration is not ready until its checks have passed.
     """
-    before = {one.id: one for one in of_allocation(tx, allocation_id)}
+    before = {item.id: item for item in of_allocation(tx, allocation_id)}
     for offer in wanted:
         one = offer.registration
         known = before.pop(one.id, None)
@@ -158,51 +158,53 @@ def replace_registrations(
         remove(tx, gone)
 
 
-def _put(tx: Transaction, one: Registration) -> None:
+def _put(tx: Transaction, registration: Registration) -> None:
     tx.execute(
         _PUT,
         {
-            "id": one.id,
-            "name": one.service_name,
-            "namespace": one.namespace,
-            "node_id": one.node_id,
-            "datacenter": one.datacenter,
-            "job_id": one.job_id,
-            "allocation_id": one.alloc_id,
-            "tags": encode(one.tags).decode(),
-            "address": one.address,
-            "port": one.port,
-            "create_index": one.create_index,
+            "id": registration.id,
+            "name": registration.service_name,
+            "namespace": registration.namespace,
+            "node_id": registration.node_id,
+            "datacenter": registration.datacenter,
+            "job_id": registration.job_id,
+            "allocation_id": registration.alloc_id,
+            "tags": encode(registration.tags).decode(),
+            "address": registration.address,
+            "port": registration.port,
+            "create_index": registration.create_index,
             "index": tx.index,
         },
     )
-    _changed(tx, msgspec.structs.replace(one, modify_index=tx.index), "ServiceRegistration")
+    _changed(
+        tx, msgspec.structs.replace(registration, modify_index=tx.index), "ServiceRegistration"
+    )
 
 
-def remove(tx: Transaction, one: Registration) -> None:
+def remove(tx: Transaction, registration: Registration) -> None:
     """Delete a registration."""
-    tx.execute(_REMOVE, {"id": one.id})
-    _changed(tx, one, "ServiceDeregistration")
+    tx.execute(_REMOVE, {"id": registration.id})
+    _changed(tx, registration, "ServiceDeregistration")
 
 
-def _changed(tx: Transaction, one: Registration, kind: str) -> None:
-    _touch(tx, one)
+def _changed(tx: Transaction, registration: Registration, kind: str) -> None:
+    _touch(tx, registration)
     events.add(
         tx,
         "Service",
         kind,
-        namespace=one.namespace,
-        key=one.id,
-        filter_keys=(one.job_id, one.service_name),
-        payload=f'{{"Service":{encode(one).decode()}}}',
+        namespace=registration.namespace,
+        key=registration.id,
+        filter_keys=(registration.job_id, registration.service_name),
+        payload=f'{{"Service":{encode(registration).decode()}}}',
     )
 
 
-def _touch(tx: Transaction, one: Registration) -> None:
+def _touch(tx: Transaction, registration: Registration) -> None:
     tx.touch(
         "services",
-        job_topic(one.namespace, one.job_id),
-        name_topic(one.namespace, one.service_name),
+        job_topic(registration.namespace, registration.job_id),
+        name_topic(registration.namespace, registration.service_name),
     )
 
 

@@ -38,7 +38,7 @@ def present(db: ReadSnapshot, namespace: str, job_id: str) -> PresentVersions:
     """Return the versions that a job and its allocations have."""
     key = {"namespace": namespace, "id": job_id}
     row = db.one(_CREATED, key)
-    found = frozenset(int(one["version"]) for one in db.all(_VERSIONS, key))
+    found = frozenset(int(item["version"]) for item in db.all(_VERSIONS, key))
     return PresentVersions(int(row["create_index"]) if row else 0, found)
 
 

@@ -101,8 +101,8 @@ def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[VariableRow]:
 
     The prefix is of the path; the namespace `*` means all namespaces.
     """
-    for one in by_namespace(db, wish):
-        yield from _page(db, one)
+    for page_request in by_namespace(db, wish):
+        yield from _page(db, page_request)
 
 
 def _page(db: ReadSnapshot, wish: PageRequest) -> Iterator[VariableRow]:

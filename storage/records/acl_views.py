@@ -103,7 +103,7 @@ class PolicyDetail(PolicyStub, frozen=True, kw_only=True):
 
 def token_stub(token: Token, digest: str | None, names: dict[str, str]) -> TokenStub:
     """Return a token in listing form; `names` are the names of its roles by ID."""
-    links = [RoleLink(id=one, name=names.get(one, "")) for one in token.roles]
+    links = [RoleLink(id=role, name=names.get(role, "")) for role in token.roles]
     return TokenStub(
         accessor_id=token.accessor,
         name=token.name,

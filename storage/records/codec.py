@@ -359,7 +359,7 @@ def _checked(kind: inspect.Type, extra: dict[str, str] | None = None) -> _Check:
             return _checked(kind.type, kind.extra)
         case inspect.UnionType():
             return _checked(
-                next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+                next(type_ for type_ in kind.types if not isinstance(type_, inspect.NoneType))
             )
         case inspect.StructType():  # fully known: inspecting again would take much longer
             return _object(kind)

@@ -246,17 +246,17 @@ def slots_topic(namespace: str, name: str) -> str:
 
 def read_sources(text: str) -> tuple[str, ...]:
     """Parse a list of jobs, each `JOB` or `NAMESPACE/JOB`, separated by commas."""
-    found = tuple(one.strip() for one in text.split(","))
+    found = tuple(part.strip() for part in text.split(","))
     if len(found) > MOST_SOURCES:
         raise Invalid(f"must be at most {MOST_SOURCES} jobs")
-    for one in found:
-        namespace, slash, job_id = one.partition("/")
-        if not one or (slash and not (namespace and job_id)):
+    for item in found:
+        namespace, slash, job_id = item.partition("/")
+        if not item or (slash and not (namespace and job_id)):
             raise Invalid("must be jobs separated by commas, each JOB or NAMESPACE/JOB")
-        if len(one.encode()) > _LONGEST:
-            raise Invalid(f"has a name of more than {_LONGEST} bytes: {one[:_SHOWN]}")
+        if len(item.encode()) > _LONGEST:
+            raise Invalid(f"has a name of more than {_LONGEST} bytes: {item[:_SHOWN]}")
     if len(set(found)) < len(found):
-        twice = next(one for one in found if found.count(one) > 1)
+        twice = next(item for item in found if found.count(item) > 1)
         raise Invalid(f'names "{twice[:_SHOWN]}" twice')
     return found
 
@@ -270,7 +270,7 @@ def sources_of(job: Job) -> tuple[Source, ...]:
         names = read_sources(text)
     except Invalid:  # registration rejects invalid values
         return ()
-    parts = (one.partition("/") for one in names)
+    parts = (name.partition("/") for name in names)
     return tuple(
         dict.fromkeys(
             Source(head, rest) if slash else Source(job.namespace, head)

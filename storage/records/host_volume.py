@@ -46,7 +46,10 @@ class DynamicVolume(Record, frozen=True, kw_only=True):
     @property
     def is_read_only(self) -> bool:
         """Return whether the volume is read-only."""
-        modes = [one.access_mode for one in self.requested_capabilities or ()]
+        modes = [
+            requested_capability.access_mode
+            for requested_capability in self.requested_capabilities or ()
+        ]
         return bool(modes) and all(mode == READER_ONLY for mode in modes)
 
     def on_node(self) -> dict[str, object]:

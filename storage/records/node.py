@@ -289,7 +289,7 @@ class Node(Record, frozen=True, kw_only=True):
                 for name, how in self.attributes.items()
                 if name.startswith(prefix)
             ]
-        return sorted(found, key=lambda one: one.name)
+        return sorted(found, key=lambda item: item.name)
 
 
 def computed_class(node: Node) -> str:

@@ -98,7 +98,7 @@ def unpack(data: bytes) -> dict[UsageMetric, Values]:
 def _counts(metric: UsageMetric, values: Values) -> bool:
     if metric == UsageMetric.RESTARTS:
         return any(values)
-    return any(one is not None for one in values)
+    return any(value is not None for value in values)
 
 
 def _differences(values: Sequence[int | None]) -> Values:
@@ -123,7 +123,7 @@ def fold(metric: UsageMetric, values: Iterable[int | None]) -> int | None:
     >>> fold(UsageMetric.CPU, [10, None, 20]), fold(UsageMetric.MEMORY, [10, 20])
     (15, 20)
     """
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     if not known:
         return None
     if metric in _HIGHEST:
@@ -143,8 +143,8 @@ def total(blocks: Iterable[UsageBlock]) -> dict[UsageMetric, Values]:
     return found
 
 
-def _plus(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else one + other
+def _plus(number: int | None, other: int | None) -> int | None:
+    return number if other is None else other if number is None else number + other
 
 
 def binned(
@@ -179,11 +179,13 @@ def series_of(task: str, block: UsageBlock) -> UsageSeries:
     """Return a block in the units of the API."""
 
     def scaled(metric: UsageMetric, factor: int = 1) -> Values:
-        return [None if one is None else one * factor for one in block.get(metric, ())]
+        return [None if item is None else item * factor for item in block.get(metric, ())]
 
     return UsageSeries(
         task=task,
-        cpu_percent=[None if one is None else one / 10 for one in block.get(UsageMetric.CPU, ())],
+        cpu_percent=[
+            None if item is None else item / 10 for item in block.get(UsageMetric.CPU, ())
+        ],
         memory=scaled(UsageMetric.MEMORY, _KIBIBYTE),
         disk=scaled(UsageMetric.DISK, _KIBIBYTE),
         received=scaled(UsageMetric.RECEIVED),

@@ -77,8 +77,8 @@ def answers(talk: Talk, path: str) -> list[Any]:
     for request, content in asked(path):
         passed = [] if content is None else [sealed(content)]
         found.append(talk.ask(request, *passed).body)
-        for one in passed:
-            os.close(one)
+        for item in passed:
+            os.close(item)
     return found
 
 
@@ -115,8 +115,10 @@ def test_a_file_system_that_never_answers_holds_up_no_request(
     (root / "main/local/deeper").mkdir()
     mount_silent(root / place, held)
     found = answers(talk, place)
-    assert all(isinstance(one, OperationFailed | RefusedReply) for one in found[6:18])
-    assert errno.EXDEV in {one.number for one in found[6:18] if isinstance(one, OperationFailed)}
+    assert all(isinstance(answer, OperationFailed | RefusedReply) for answer in found[6:18])
+    assert errno.EXDEV in {
+        answer.number for answer in found[6:18] if isinstance(answer, OperationFailed)
+    }
     words = payload("/bin/true")
     start = StartTask(**named(attempt=0, group="-", is_logged=True))
     talk.ask(start, words)
@@ -134,7 +136,7 @@ def test_a_silent_file_system_that_lets_root_in_holds_up_no_request(
     (root / "main/local/deeper").mkdir()
     mount_silent(root / place, held, ",allow_other")
     found = answers(talk, place)
-    assert all(isinstance(one, OperationFailed | RefusedReply) for one in found[6:18])
+    assert all(isinstance(answer, OperationFailed | RefusedReply) for answer in found[6:18])
     above = ListDirectory(
         path=place.rpartition("/")[0], position=0, allocation=ALLOCATION, sees_secrets=True
     )
@@ -154,4 +156,4 @@ def test_pipes_hold_up_no_request(talk: Talk, root: Path) -> None:
     os.mkfifo(root / "alloc/logs/main.stdout.0")
     for place in ("main/local", "main/tmp", "alloc/data"):
         found = answers(talk, place)
-        assert any(isinstance(one, FileStatus) for one in found)
+        assert any(isinstance(answer, FileStatus) for answer in found)

@@ -69,14 +69,14 @@ async def test_caller_with_read_fs_learns_nothing_of_secret_files(guarded: Stewa
         assert (await ask(guarded, alloc, "ls", place)).status_code == 403
         assert (await ask(guarded, alloc, "stat", place)).status_code == 403
     listed = (await ask(guarded, alloc, "ls", "main")).json()
-    assert {"secrets", "private"} & {one["Name"] for one in listed} == set()
+    assert {"secrets", "private"} & {item["Name"] for item in listed} == set()
 
 
 async def test_caller_with_read_secrets_lists_secret_files(guarded: Steward) -> None:
     alloc = await running(guarded)
     guarded.token = await token_with(guarded, READ_SECRETS)
     listed = (await ask(guarded, alloc, "ls", "main/secrets")).json()
-    assert [(one["Name"], one["Size"]) for one in listed] == [("password.txt", 6)]
+    assert [(item["Name"], item["Size"]) for item in listed] == [("password.txt", 6)]
     read = await ask(guarded, alloc, "cat", "main/secrets/password.txt")
     assert read.text == "Reading secret file prohibited: main/secrets/password.txt"
 

@@ -70,9 +70,9 @@ def policy_for(directory: Path, **texts: str) -> LauncherPolicy:
 @pytest.fixture
 def cluster(talk: Talk, tmp_path: Path) -> Talk:
     """A launcher with the six programs of a cluster, for which others can reach the directory."""
-    for one in (tmp_path, *tmp_path.parents):
-        if one.is_relative_to(Path(gettempdir())) and one != Path(gettempdir()):
-            one.chmod(one.stat().st_mode | 0o011)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.is_relative_to(Path(gettempdir())) and parent != Path(gettempdir()):
+            parent.chmod(parent.stat().st_mode | 0o011)
     talk.greet(tmp_path, policy_for(tmp_path, **dict.fromkeys(PROGRAMS, SHOW)))
     return talk
 
@@ -230,9 +230,9 @@ def test_input_is_bounded() -> None:
 def test_a_program_without_end_is_killed_and_its_output_waits_for_a_reader(
     tmp_path: Path,
 ) -> None:
-    for one in (tmp_path, *tmp_path.parents):
-        if one.is_relative_to(Path(gettempdir())) and one != Path(gettempdir()):
-            one.chmod(one.stat().st_mode | 0o011)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.is_relative_to(Path(gettempdir())) and parent != Path(gettempdir()):
+            parent.chmod(parent.stat().st_mode | 0o011)
     policy = policy_for(tmp_path, squeue=ENDLESS)
     order = ProgramCommand(program="squeue", user="", args=[])
     pid, received = programs.start(
@@ -250,12 +250,12 @@ def test_a_program_without_end_is_killed_and_its_output_waits_for_a_reader(
 
 
 def test_programs_without_end_are_counted(talk: Talk, tmp_path: Path) -> None:
-    for one in (tmp_path, *tmp_path.parents):
-        if one.is_relative_to(Path(gettempdir())) and one != Path(gettempdir()):
-            one.chmod(one.stat().st_mode | 0o011)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.is_relative_to(Path(gettempdir())) and parent != Path(gettempdir()):
+            parent.chmod(parent.stat().st_mode | 0o011)
     talk.greet(tmp_path, policy_for(tmp_path, squeue="#!/bin/sh\nexec sleep 60\n"))
     order = asked("squeue")
     opened = [talk.ask(ASK, order).body for _ in range(MOST_PROGRAMS + 1)]
     assert isinstance(opened[-1], OperationFailed)
-    assert {type(one) for one in opened[:-1]} == {SessionOpened}
+    assert {type(body) for body in opened[:-1]} == {SessionOpened}
     os.close(order)

@@ -210,19 +210,19 @@ SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]]
     ),
 }
 NAMES = ("", ".", "..", "../..", "/", "/etc", "a/../../b", "a\0b", "x" * 300, "..\n")
-MESSAGES = sorted(SAMPLES, key=lambda one: one.__name__)
+MESSAGES = sorted(SAMPLES, key=lambda sample: sample.__name__)
 
 
 def fields_of(kind: type) -> list[str]:
-    return [one.name for one in msgspec.structs.fields(kind)]
+    return [field.name for field in msgspec.structs.fields(kind)]
 
 
 def named(kind: type) -> Iterator[str]:
     """Yield the fields of a message that are parts of a path."""
     hints = get_type_hints(kind, include_extras=True)
-    for one in fields_of(kind):
-        if {messages.Id, messages.Name} & {hints[one], *get_args(hints[one])}:
-            yield one
+    for item in fields_of(kind):
+        if {messages.Id, messages.Name} & {hints[item], *get_args(hints[item])}:
+            yield item
 
 
 def wire(message: Any, **changed: Any) -> list[Any]:
@@ -232,7 +232,7 @@ def wire(message: Any, **changed: Any) -> list[Any]:
 
 
 def tree(directory: Path) -> list[str]:
-    return sorted(str(one) for one in directory.rglob("*"))
+    return sorted(str(path) for path in directory.rglob("*"))
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_every_message_is_attacked() -> None:
     assert set(SAMPLES) == set(messages.Request.__args__)
 
 
-@pytest.mark.parametrize("kind", [one for one in MESSAGES if one is not Hello])
+@pytest.mark.parametrize("kind", [message for message in MESSAGES if message is not Hello])
 @pytest.mark.usefixtures("place", "outside")
 def test_nothing_is_done_before_the_greeting(talk: Talk, kind: type, tmp_path: Path) -> None:
     make, bring = SAMPLES[kind]
@@ -337,7 +337,7 @@ def test_descriptors_that_do_not_come_end_the_launcher(
 
 
 @pytest.mark.usefixtures("outside")
-@pytest.mark.parametrize("kind", [one for one in MESSAGES if [*named(one)]])
+@pytest.mark.parametrize("kind", [message for message in MESSAGES if [*named(message)]])
 def test_allocation_that_is_a_link_is_not_entered(
     greeted: Talk, kind: type, outside: Path, tmp_path: Path
 ) -> None:
@@ -437,15 +437,15 @@ def test_no_allocation_gets_the_user_of_another(talk: Talk, tmp_path: Path) -> N
     talk.greet(directory, policy)
     ids = [f"{ALLOCATION[:-1]}{number}" for number in range(4)]
 
-    def lay_out(one: str, previous: str | None = None) -> Any:
+    def lay_out(item: str, previous: str | None = None) -> Any:
         record = sealed(msgspec.msgpack.encode(LAYOUT))
         try:
-            return talk.ask(CreateAllocDir(allocation=one, previous=previous), record).body
+            return talk.ask(CreateAllocDir(allocation=item, previous=previous), record).body
         finally:
             os.close(record)
 
-    def owner(one: str) -> int:
-        return (directory / one / "main/local").stat().st_uid
+    def owner(item: str) -> int:
+        return (directory / item / "main/local").stat().st_uid
 
     lay_out(ids[0])
     with (directory / ids[0] / ".claim.main.0").open("w") as claim:
@@ -457,7 +457,7 @@ def test_no_allocation_gets_the_user_of_another(talk: Talk, tmp_path: Path) -> N
         )
     lay_out(ids[1], ids[0])
     lay_out(ids[2], ids[0])
-    assert [owner(one) for one in ids[1:3]] == [80_000, 80_001]
+    assert [owner(identifier) for identifier in ids[1:3]] == [80_000, 80_001]
     start = msgspec.structs.replace(SAMPLES[StartTask][0](directory), allocation=ids[0])
     answer = talk.ask(start, passed(ordered("/bin/true", driver="exec"))).body
     assert isinstance(answer, RefusedReply)
@@ -472,7 +472,7 @@ def test_no_allocation_gets_the_user_of_another(talk: Talk, tmp_path: Path) -> N
     talk.ask(RemoveDirectory(allocation=ids[2], is_kept=False))
     lay_out(ALLOCATION)
     assert owner(ALLOCATION) == 80_001
-    assert {one.name: os.readlink(one) for one in (tmp_path / "uids").iterdir()} == {
+    assert {path.name: os.readlink(path) for path in (tmp_path / "uids").iterdir()} == {
         ids[0]: "80000 handed on",
         ids[3]: "80002",
         ALLOCATION: "80001",

@@ -171,8 +171,8 @@ def test_it_opens_no_raw_socket(ask: Ask) -> None:
 )
 def test_it_writes_and_reads_nowhere_else(ask: Ask, place: Path, expression: str) -> None:
     assert ask(expression) in ("EACCES", "EXDEV", "EPERM", "ENOENT")
-    assert sorted(one.name for one in place.iterdir()) == ["open", "store"]
-    assert [one.name for one in (place / "open").iterdir()] == ["file"]
+    assert sorted(path.name for path in place.iterdir()) == ["open", "store"]
+    assert [path.name for path in (place / "open").iterdir()] == ["file"]
     assert (place / "open/file").read_text() == "text"
 
 

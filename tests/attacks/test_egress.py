@@ -84,7 +84,7 @@ async def test_task_reaches_neither_metadata_nor_the_daemon(driver: str, tmp_pat
             rules = (await steward.get("/v1/operator/confinement"))["Node"]
     assert found == dict.fromkeys(closed, REFUSED) | {theirs: "connected"}
     assert again == {closed[0]: REFUSED, theirs: "connected"}
-    assert {one["Rule"]: one["Holds"] for one in rules}["task_egress"] is True
+    assert {rule["Rule"]: rule["Holds"] for rule in rules}["task_egress"] is True
 
 
 def test_an_open_daemon_takes_the_guard_away_again(guarded_group: Path) -> None:
@@ -149,7 +149,7 @@ async def test_health_tells_of_a_guard_that_does_not_hold(tmp_path: Path) -> Non
     async with steward_with(tmp_path, GUARDED) as steward:
         health = await steward.get("/v1/agent/health")
         rules = (await steward.get("/v1/operator/confinement"))["Node"]
-    (rule,) = [one for one in rules if one["Rule"] == "task_egress"]
+    (rule,) = [rule for rule in rules if rule["Rule"] == "task_egress"]
     expected = (
         "ok" if rule["Holds"] else f'task_egress = "guarded" is not enforced: {rule["Reason"]}'
     )
@@ -160,6 +160,6 @@ async def test_health_tells_of_a_guard_that_does_not_hold(tmp_path: Path) -> Non
     ("bind", "others"), [("127.0.0.1", 0), ("localhost", 0), ("192.0.2.9", 1), ("::1", 0)]
 )
 def test_the_daemons_own_addresses_are_on_the_list(bind: str, others: int) -> None:
-    found = [one for one in denied(Settings(bind=bind, port=4646)) if one.port]
-    assert {one.port for one in found} == {4646}
+    found = [item for item in denied(Settings(bind=bind, port=4646)) if item.port]
+    assert {item.port for item in found} == {4646}
     assert len(found) == len(egress.LOOPBACK) + others

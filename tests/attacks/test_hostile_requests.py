@@ -69,13 +69,13 @@ def test_a_child_that_is_stopped_holds_no_place(greeted: Talk, tmp_path: Path) -
 def _of_nobody() -> list[int]:
     """Return the children of launchers that have become nobody."""
     found = []
-    for one in Path("/proc").glob("[0-9]*/status"):
+    for path in Path("/proc").glob("[0-9]*/status"):
         try:
-            text = one.read_text()
+            text = path.read_text()
         except OSError:
             continue
         if text.startswith("Name:\tsteward-launch\n") and f"Uid:\t{NOBODY}\t{NOBODY}" in text:
-            found.append(int(one.parent.name))
+            found.append(int(path.parent.name))
     return found
 
 

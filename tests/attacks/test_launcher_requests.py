@@ -47,19 +47,19 @@ CLOSED = msgspec.structs.replace(
 def family(pid: int) -> list[int]:
     """Return a process and all below it, those below first."""
     below = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return [*(one for child in below for one in family(child)), pid]
+    return [*(number for child in below for number in family(child)), pid]
 
 
 @pytest.fixture
 def closed(talk: Talk, tmp_path: Path, place: Place) -> Iterator[Talk]:
     """A launcher with closed settings, which an allocation's user can reach."""
-    for one in (tmp_path, place.root):
-        one.chmod(0o711)
-    for one in (place.root / "main", place.root / "main/local"):
-        one.mkdir(exist_ok=True)
-        os.chown(one, 65534, 65534)
-    for one in ("secrets", "tmp"):
-        (place.root / "main" / one).mkdir()
+    for item in (tmp_path, place.root):
+        item.chmod(0o711)
+    for item in (place.root / "main", place.root / "main/local"):
+        item.mkdir(exist_ok=True)
+        os.chown(item, 65534, 65534)
+    for item in ("secrets", "tmp"):
+        (place.root / "main" / item).mkdir()
     talk.greet(tmp_path, CLOSED)
     return talk
 
@@ -166,8 +166,8 @@ class Held:
         (self.own).mkdir(parents=True)
         (self.above[1] / "shared").mkdir(parents=True)
         self.lists = [self.own / "cgroup.procs", self.above[1] / "shared/tasks"]
-        for one in self.lists:  # as the kernel would
-            one.touch()
+        for transaction in self.lists:  # as the kernel would
+            transaction.touch()
         above = [*map(str, self.above)]
         policy = {"groups": above, "raw_exec_groups": above, "exec_groups": above}
         talk.greet(directory, msgspec.structs.replace(EVERYTHING, **policy))
@@ -236,14 +236,14 @@ def test_no_session_stays_out_of_the_groups_of_its_task(
 
 
 def test_session_enters_the_groups_of_its_task(begun: Held) -> None:
-    for one in begun.lists:
-        one.write_text("")
+    for path in begun.lists:
+        path.write_text("")
     opened = begun.ask(SESSION, *begun.lists)
     assert isinstance(opened, SessionOpened)
     while not begun.lists[1].read_text():
         os.sched_yield()
     assert begun.talk.ask(EndSession(session=opened.session, hang_up=False)).body == Done()
-    assert [one.read_text() for one in begun.lists] == ["0\n", "0\n"]
+    assert [path.read_text() for path in begun.lists] == ["0\n", "0\n"]
 
 
 @pytest.mark.parametrize(

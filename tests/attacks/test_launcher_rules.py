@@ -44,7 +44,7 @@ def has_walls(talk: Talk) -> bool:
 
 def environment(pid: int) -> dict[str, str]:
     text = Path(f"/proc/{pid}/environ").read_text(errors="surrogateescape")
-    return dict(one.partition("=")[::2] for one in text.split("\0") if one)
+    return dict(part.partition("=")[::2] for part in text.split("\0") if part)
 
 
 def runs(pid: int, name: str) -> bool:
@@ -63,17 +63,17 @@ def test_no_variable_of_a_task_reaches_what_is_root(
     if driver == "exec" and not has_walls(closed):
         pytest.skip("no walls can be built here")
     (place.root / "alloc/data").mkdir()
-    env = {one.encode(): VALUE.encode() for one in VARIABLES}
+    env = {variable.encode(): VALUE.encode() for variable in VARIABLES}
     answer = closed.ask(START, passed(ordered("/bin/sleep", "60", env=env, driver=driver))).body
     assert isinstance(answer, ProcessStarted), answer
     try:
-        while not (task := [one for one in family(answer.pid) if runs(one, "sleep")]):
+        while not (task := [number for number in family(answer.pid) if runs(number, "sleep")]):
             assert Path(f"/proc/{answer.pid}").exists(), place.err.read_text()
-        privileged = [one for one in family(answer.pid) if is_root(one)]
+        privileged = [number for number in family(answer.pid) if is_root(number)]
         assert len(privileged) >= (3 if driver == "exec" else 1)
         for pid in privileged:
             found = environment(pid)
-            assert {one for one in found if not one.startswith("STEWARD_")} <= {"PATH", "PWD"}
+            assert {line for line in found if not line.startswith("STEWARD_")} <= {"PATH", "PWD"}
             assert VALUE not in found["PATH"]
         given = environment(task[0])
     finally:
@@ -81,13 +81,13 @@ def test_no_variable_of_a_task_reaches_what_is_root(
             with suppress(ProcessLookupError):  # it has ended with its parent
                 os.kill(pid, 9)
     assert {name: given.get(name) for name in VARIABLES} == dict.fromkeys(VARIABLES, VALUE)
-    assert not [one for one in given if one.startswith("STEWARD_")]
+    assert not [line for line in given if line.startswith("STEWARD_")]
 
 
-def exchange(one: Path, other: Path) -> None:
+def exchange(path: Path, other: Path) -> None:
     """Let two names change places at once."""
     call = ctypes.CDLL(None).renameat2
-    assert call(-100, os.fsencode(one), -100, os.fsencode(other), _EXCHANGE) == 0
+    assert call(-100, os.fsencode(path), -100, os.fsencode(other), _EXCHANGE) == 0
 
 
 @needs_root
@@ -131,8 +131,10 @@ def test_a_volume_that_is_exchanged_for_a_link_shows_nothing_else(
 
 
 def mounted_from(path: Path, **changed: Any) -> Any:
-    one = MountedVolume(name="v", volume="", path=str(path), destination="/d", read_only=False)
-    return ordered("/bin/true", volumes=[msgspec.structs.replace(one, **changed)])
+    mounted_volume = MountedVolume(
+        name="v", volume="", path=str(path), destination="/d", read_only=False
+    )
+    return ordered("/bin/true", volumes=[msgspec.structs.replace(mounted_volume, **changed)])
 
 
 @pytest.mark.parametrize("is_known", [True, False])

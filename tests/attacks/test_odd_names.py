@@ -58,7 +58,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 @needs_root
 def test_mount_below_a_task_of_any_name_hides_no_other(mounted: Path) -> None:
     assert secrets_tmpfs.mounted(str(mounted.parent.parent)) == [str(mounted)]
-    assert str(mounted) in {one.place for one in nosuid_mount.mounts()}
+    assert str(mounted) in {mount.place for mount in nosuid_mount.mounts()}
     assert report.mounts()
 
 

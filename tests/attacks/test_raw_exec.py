@@ -53,7 +53,7 @@ async def refusal_of(steward: Steward, job: Any) -> str:
     await steward.register(job)
     (found,) = await steward.allocations("who", "failed")
     events = found["TaskStates"]["main"]["Events"]
-    return " ".join(one["DisplayMessage"] for one in events)
+    return " ".join(event["DisplayMessage"] for event in events)
 
 
 async def test_raw_exec_is_off_until_the_configuration_turns_it_on(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_raw_exec_is_off_until_the_configuration_turns_it_on(tmp_path: Pat
         assert "raw_exec = true" in driver["HealthDescription"]
         done = await steward.register(saying_who())
         await steward.until(
-            f"/v1/evaluation/{done['EvalID']}", lambda one: one["Status"] == "complete"
+            f"/v1/evaluation/{done['EvalID']}", lambda item: item["Status"] == "complete"
         )
         assert await steward.get("/v1/job/who/allocations") == []
 

@@ -100,13 +100,13 @@ async def test_driver_for_tests_is_offered_by_no_service(tmp_path: Path) -> None
 @needs_root
 async def test_tasks_of_a_group_without_a_network_share_one_that_is_their_own(node: World) -> None:
     tell = "readlink /proc/self/ns/net"
-    tasks = [script(tell, one, driver=one) for one in ("exec", "raw_exec")]
+    tasks = [script(tell, item, driver=item) for item in ("exec", "raw_exec")]
     alloc_ids = [
         await node.place(within(batch(*tasks, job_id=name), "none")) for name in ("one", "other")
     ]
-    for one in alloc_ids:
-        await node.until_done(one)
-    found = [{node.output(one, task.name) for task in tasks} for one in alloc_ids]
-    assert [len(one) for one in found] == [1, 1]
+    for alloc_id in alloc_ids:
+        await node.until_done(alloc_id)
+    found = [{node.output(alloc_id, task.name) for task in tasks} for alloc_id in alloc_ids]
+    assert [len(item) for item in found] == [1, 1]
     assert found[0] != found[1]
     assert {f"{os.readlink('/proc/self/ns/net')}\n"} not in found

@@ -75,9 +75,9 @@ def _attack(talk: Talk, place: Place, open_place: Path, wait: str, **order: Any)
             assert isinstance(answered, RefusedReply)
     finally:
         if (listed := Path(f"/proc/{answer.pid}/task/{answer.pid}/children")).exists():
-            for one in (*map(int, listed.read_text().split()), answer.pid):
+            for item in (*map(int, listed.read_text().split()), answer.pid):
                 with suppress(ProcessLookupError):  # it has ended with its parent
-                    os.killpg(one, signal.SIGKILL)  # each leads its own session
+                    os.killpg(item, signal.SIGKILL)  # each leads its own session
 
 
 @needs_root

@@ -268,5 +268,5 @@ async def _page_of(place: str) -> str:
     """Return the address of the first page's protocol."""
     async with httpx.AsyncClient(trust_env=False, timeout=READY_WITHIN) as client:
         pages = (await client.get(f"http://{place}/json/list")).json()
-    address: str = next(one["webSocketDebuggerUrl"] for one in pages if one["type"] == "page")
+    address: str = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
     return address

@@ -149,7 +149,7 @@ async def fill(steward: Steward) -> None:
             "/v1/job/web/deployment", lambda shown: shown and shown["Status"] == "successful"
         )
     await submit(steward, workflow())
-    for one in (
+    for item in (
         small("nightly-report", "/bin/true"),
         small("import-orders", "/bin/false"),
         small("train-model", "/bin/true", memory=99_999_999),
@@ -160,11 +160,11 @@ async def fill(steward: Steward) -> None:
             ParameterizedJob={"MetaRequired": ["file"], "MetaOptional": ["quality"]},
         ),
     ):
-        await steward.register(one)
+        await steward.register(item)
     await steward.post("/v1/job/convert/dispatch", {"Meta": {"file": "a.wav"}})
     await steward.until("/v1/job/import-orders", lambda shown: shown["Status"] == "dead")
     await steward.until("/v1/job/nightly-report", lambda shown: shown["Status"] == "dead")
     await steward.until(
         "/v1/job/etl/run",
-        lambda shown: {"held", "failed"} <= {one["State"] for one in shown["Steps"]},
+        lambda shown: {"held", "failed"} <= {step["State"] for step in shown["Steps"]},
     )

@@ -50,10 +50,10 @@ PAGES = (
 async def pages(steward: Steward) -> list[str]:
     """Return the addresses of pages that show something."""
     placed = await steward.allocations("web", "running", "complete")
-    alloc = next(one for one in placed if one["ClientStatus"] == "running")
+    alloc = next(alloc for alloc in placed if alloc["ClientStatus"] == "running")
     (node,) = await steward.get("/v1/nodes")
     return [
-        f"{steward.address}/ui/{one.format(alloc=alloc['ID'], node=node['ID'])}" for one in PAGES
+        f"{steward.address}/ui/{page.format(alloc=alloc['ID'], node=node['ID'])}" for page in PAGES
     ]
 
 
@@ -101,7 +101,7 @@ async def test_no_page_is_wider_than_a_phone(browser: Tab, filled: Steward) -> N
 
 
 async def test_the_keyboard_leads_everywhere_and_back(browser: Tab, filled: Steward) -> None:
-    *_, alloc = (one for one in await pages(filled) if one.endswith("/terminal"))
+    *_, alloc = (page for page in await pages(filled) if page.endswith("/terminal"))
     await browser.open(f"{filled.address}/ui/job/web")
     await browser.key("Tab")
     assert await browser.value("document.activeElement.className") == "skip"

@@ -19,7 +19,7 @@ async def test_events_are_sentences_that_can_be_filtered(browser: Tab, filled: S
         await browser.write(f"#event-filter [name={name}]", value)
     rows = await browser.value(SHOWN)
     assert "Job train-model was registered" in rows
-    assert {one.split()[1] for one in rows} == {"train-model"}
+    assert {row.split()[1] for row in rows} == {"train-model"}
     await browser.write("#event-filter [name=topic]", "Allocation")
     await browser.write("#event-filter [name=text]", "of web")
     link = "#events tbody tr:not([hidden]) a"

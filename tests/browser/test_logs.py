@@ -97,7 +97,9 @@ async def test_a_log_is_read_at_night(browser: Tab, printing: tuple[Steward, str
     ids = "[...document.querySelectorAll('#log .line')].map((one) => one.id)"
     assert await browser.value(f"new Set({ids}).size === {ids}.length")
     ours = [
-        one for one in browser.faults if "ERR_CONNECTION" not in one and "ERR_INCOMPLETE" not in one
+        fault
+        for fault in browser.faults
+        if "ERR_CONNECTION" not in fault and "ERR_INCOMPLETE" not in fault
     ]
     assert ours == []
 

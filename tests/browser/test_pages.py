@@ -24,7 +24,7 @@ async def see(browser: Tab, steward: Steward, path: str, picture: str = "") -> N
 async def test_every_page_is_whole(browser: Tab, filled: Steward) -> None:
     (node,) = await filled.get("/v1/nodes")
     placed = await filled.allocations("web", "running", "complete")
-    alloc = next(one for one in placed if one["ClientStatus"] == "running")
+    alloc = next(alloc for alloc in placed if alloc["ClientStatus"] == "running")
 
     await see(browser, filled, "", "overview")
     await see(browser, filled, "jobs", "jobs")

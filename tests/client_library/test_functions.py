@@ -77,7 +77,7 @@ def test_other_options_are_another_job() -> None:
 
 
 def test_retries_are_a_reschedule_policy() -> None:
-    policies = [one.job().groups[0].reschedule_policy for one in (divide, unencodable)]
+    policies = [item.job().groups[0].reschedule_policy for item in (divide, unencodable)]
     assert [policy and policy.attempts for policy in policies] == [0, 1]
 
 

@@ -99,7 +99,7 @@ async def test_events_of_a_service_end_with_its_deployment(
     events, allocations, _ = await backend.with_client(steward, program)
     deployments = [event.deployment.status for event in events if event.deployment]
     assert deployments[-1:] in ([], ["successful"])
-    assert [one.client_status for one in allocations] == ["running"]
+    assert [alloc.client_status for alloc in allocations] == ["running"]
 
 
 async def test_dispatch_with_the_same_token_starts_one_child(

@@ -43,7 +43,7 @@ async def test_kept_files_are_saved(backend: Backend, steward: Steward, tmp_path
         return found
 
     found = await backend.with_client(steward, program)
-    assert [(one.task, one.path, one.size) for one in found] == [
+    assert [(file.task, file.path, file.size) for file in found] == [
         ("main", "out/a", 2),
         ("main", "out/zeros", SIZE),
     ]

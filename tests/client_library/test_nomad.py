@@ -120,8 +120,8 @@ def recorded_step(scenario: str, method: str, path: str, status: int) -> int:
 async def test_result_of_a_recorded_batch_job_has_exit_codes() -> None:
     steps_of = recorded("GET /v1/job/g-batch/allocations")
     allocations = decode(with_numbers(steps_of[0]), list[Allocation])
-    assert [one.task_states["main"].exit_code for one in allocations] == [0, 0]
-    assert {one.client_status for one in allocations} == {"complete"}
+    assert [alloc.task_states["main"].exit_code for alloc in allocations] == [0, 0]
+    assert {alloc.client_status for alloc in allocations} == {"complete"}
 
 
 async def test_recorded_plan_tells_the_placements() -> None:

@@ -22,7 +22,7 @@ def imported(module: Path) -> set[str]:
 
 def test_modules_import_only_the_declared_dependencies() -> None:
     project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"[^a-z]", one)[0] for one in project["dependencies"]}
+    declared = {re.split(r"[^a-z]", dependency)[0] for dependency in project["dependencies"]}
     used = set[str]().union(*map(imported, MODULES)) - sys.stdlib_module_names
     assert used - {"steward_client"} == declared
 

@@ -82,12 +82,12 @@ async def test_command_in_a_task_has_streams_and_an_exit_code(
             await session.send(b"ping")
             piece = await anext(session)
             await session.end_input()
-            rest = [one async for one in session]
+            rest = [item async for item in session]
         return whole, piece, rest, session.exit_code
 
     async def steward_allocations(client: Client):
         async for found in client.watch("/v1/job/target/allocations", list[dict[str, object]]):
-            if [one["ClientStatus"] for one in found] == ["running"]:
+            if [alloc["ClientStatus"] for alloc in found] == ["running"]:
                 return await client.allocations("target")
         raise AssertionError
 
@@ -123,7 +123,7 @@ async def test_operators_socket_serves_requests_and_sessions(
         async with Client(f"unix://{steward.data_dir}/steward.sock") as client:
             await client.run(shell("target", "sleep 600", job_type="service"))
             async for found in client.watch("/v1/job/target/allocations", list[Allocation]):
-                if [one.client_status for one in found] == ["running"]:
+                if [item.client_status for item in found] == ["running"]:
                     done = await client.exec_run(found[0].id, ["/bin/echo", "x"], task="main")
                     return done.stdout.decode()
         raise AssertionError

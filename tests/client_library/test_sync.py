@@ -19,8 +19,8 @@ def test_method_has_the_same_parameters(name: str) -> None:
         list(inspect.signature(getattr(kind, name)).parameters.values())
         for kind in (Client, sync.Client)
     )
-    assert [(one.name, one.kind, one.default) for one in of_thread] == [
-        (one.name, one.kind, one.default) for one in of_loop
+    assert [(item.name, item.kind, item.default) for item in of_thread] == [
+        (item.name, item.kind, item.default) for item in of_loop
     ]
 
 
@@ -35,7 +35,7 @@ async def in_thread(steward: Steward, program) -> object:
 async def test_jobs_run_and_streams_are_read(steward: Steward) -> None:
     def program(client: sync.Client) -> list[object]:
         run = client.run(shell("plain", "echo one"))
-        statuses = [one.allocation.client_status for one in client.follow(run) if one.allocation]
+        statuses = [item.allocation.client_status for item in client.follow(run) if item.allocation]
         result = client.wait(run)
         alloc_id = result.allocations[0].allocation.id
         log = b"".join(client.logs(alloc_id, "main"))

@@ -23,7 +23,7 @@ async def test_variable_changes_only_from_the_expected_index(
         return read, listed, await client.variable("app/a")
 
     read, listed, gone = await backend.with_client(steward, program)
-    assert (read.items, [one.path for one in listed], gone) == ({"k": "x"}, ["app/a"], None)
+    assert (read.items, [item.path for item in listed], gone) == ({"k": "x"}, ["app/a"], None)
 
 
 async def test_lock_excludes_other_clients_until_its_block_ends(

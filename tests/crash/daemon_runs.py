@@ -31,7 +31,7 @@ class Life:
     def __init__(self, world: World) -> None:
         self.world = world
         self.steward: Mortal = world.steward
-        self._by_name = {one.__name__: one for one in self.played}
+        self._by_name = {scene.__name__: scene for scene in self.played}
 
     @property
     def names(self) -> list[str]:
@@ -185,7 +185,7 @@ def _make_old(path: Path) -> None:
         connection.execute("PRAGMA user_version = 1")
 
 
-LIVES: dict[str, type[Life]] = {one.name: one for one in (Life, Bare, Clustered, First)}
+LIVES: dict[str, type[Life]] = {item.name: item for item in (Life, Bare, Clustered, First)}
 
 
 @asynccontextmanager

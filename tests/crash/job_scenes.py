@@ -66,11 +66,14 @@ async def versions(world: World) -> None:
     found = await world.steward.until(
         "/v1/job/web/allocations",
         lambda shown: (
-            sum(one["ClientStatus"] == "running" and one["DesiredStatus"] == "run" for one in shown)
+            sum(
+                alloc["ClientStatus"] == "running" and alloc["DesiredStatus"] == "run"
+                for alloc in shown
+            )
             == 2
         ),
     )
-    one = next(one["ID"] for one in found if one["DesiredStatus"] == "run")
+    one = next(alloc["ID"] for alloc in found if alloc["DesiredStatus"] == "run")
     await world.change("POST", f"/v1/allocation/{one}/stop")
     await world.stop("web")
 
@@ -103,28 +106,30 @@ async def deployments(world: World) -> None:
     }
     await world.register(long(world, "shop", Update=FAST))
     await world.steward.until(
-        "/v1/job/shop/deployment", lambda one: one and one["Status"] == "successful"
+        "/v1/job/shop/deployment", lambda item: item and item["Status"] == "successful"
     )
     await world.register(
         long(world, "shop", Update=update, Meta={"colour": "blue"}), Meta={"colour": "blue"}
     )
     found = await world.steward.until(
         "/v1/job/shop/deployment",
-        lambda one: one["Status"] == "running" and one["TaskGroups"]["g"]["HealthyAllocs"] == 1,
+        lambda job: job["Status"] == "running" and job["TaskGroups"]["g"]["HealthyAllocs"] == 1,
     )
     for name, body in steps.items():
         verb = name.removeprefix("un")
         await world.change(
             "POST", f"/v1/deployment/{verb}/{found['ID']}", {"DeploymentID": found["ID"], **body}
         )
-    await world.steward.until("/v1/job/shop/deployment", lambda one: one["Status"] == "successful")
+    await world.steward.until(
+        "/v1/job/shop/deployment", lambda item: item["Status"] == "successful"
+    )
     manual = {**FAST, "MaxParallel": 1, "HealthCheck": "manual"}
     await world.register(
         long(world, "shop", Update=manual, Meta={"colour": "red"}), Meta={"colour": "red"}
     )
     found = await world.steward.until(
         "/v1/job/shop/deployment",
-        lambda one: one["Status"] == "running" and one["TaskGroups"]["g"]["PlacedAllocs"] == 1,
+        lambda job: job["Status"] == "running" and job["TaskGroups"]["g"]["PlacedAllocs"] == 1,
     )
     placed = await world.steward.get(f"/v1/deployment/allocations/{found['ID']}")
     await world.change(
@@ -137,7 +142,7 @@ async def deployments(world: World) -> None:
     )
     found = await world.steward.until(
         "/v1/job/shop/deployment",
-        lambda one: one["Status"] == "running" and one["ID"] != found["ID"],
+        lambda item: item["Status"] == "running" and item["ID"] != found["ID"],
     )
     await world.change("POST", f"/v1/deployment/fail/{found['ID']}")
     await world.stop("shop")
@@ -248,7 +253,7 @@ async def others(world: World) -> None:
         shown = await world.steward.until(
             "/v1/job/others/allocations", partial(_another_runs, before=runs)
         )
-        (runs,) = [one["ID"] for one in shown if one["ClientStatus"] == "running"]
+        (runs,) = [alloc["ID"] for alloc in shown if alloc["ClientStatus"] == "running"]
     world.spoil_log(runs)
     world.starts_again(runs)
     await world.change("POST", f"/v1/client/allocation/{runs}/restart", {"TaskName": "t"})
@@ -260,8 +265,8 @@ async def others(world: World) -> None:
 
 def _another_runs(shown: list[dict[str, Any]], *, before: str) -> bool:
     """Return whether the desired allocations run, are new, and all others are terminal."""
-    states = [(one["DesiredStatus"] == "run", one["ClientStatus"]) for one in shown]
-    is_new = any(one["ID"] != before and one["ClientStatus"] == "running" for one in shown)
+    states = [(item["DesiredStatus"] == "run", item["ClientStatus"]) for item in shown]
+    is_new = any(item["ID"] != before and item["ClientStatus"] == "running" for item in shown)
     return is_new and all(
         status == "running" if is_wanted else status == "complete" for is_wanted, status in states
     )
@@ -298,7 +303,7 @@ async def isolated(world: World) -> None:
         await world.register(definition)
         await world.steward.until(
             f"/v1/job/{driver}/allocations",
-            lambda shown: any(one["ClientStatus"] != "pending" for one in shown),
+            lambda shown: any(alloc["ClientStatus"] != "pending" for alloc in shown),
         )
         await world.stop(driver, purge=True)
 
@@ -338,7 +343,7 @@ async def notifications(world: World) -> None:
         await world.register(short(world, name, 3, Meta=meta))
         await world.steward.until(
             f"/v1/job/{name}/notifications",
-            lambda shown: shown and all(one["Status"] == "sent" for one in shown),
+            lambda shown: shown and all(item["Status"] == "sent" for item in shown),
         )
 
 
@@ -392,7 +397,7 @@ async def successions(world: World) -> None:
     )
     await world.until_dead(lines[0]["ChildID"])
     children = await world.steward.get("/v1/jobs", prefix="after/")
-    assert [one["ID"] for one in children] == [lines[0]["ChildID"]], lines
+    assert [child["ID"] for child in children] == [lines[0]["ChildID"]], lines
     queue = await world.steward.get("/v1/concurrency")
     assert queue == [], queue
 

@@ -75,7 +75,7 @@ class Client:
 
     async def act(self) -> str:
         choice = self.chance.random()
-        mine = [one for one in self.ledger.versions if one.startswith(self.name)]
+        mine = [version for version in self.ledger.versions if version.startswith(self.name)]
         if choice < 0.4 or not mine:
             return await self.register(f"{self.name}-{self.number}")
         if choice < 0.6:
@@ -131,9 +131,9 @@ async def round_of(steward: Steward, ledger: Ledger, number: int) -> None:
 
 async def check(steward: Steward, ledger: Ledger, alive: set[str]) -> None:
     await steward.until(
-        "/v1/evaluations", lambda shown: all(one["Status"] != "pending" for one in shown)
+        "/v1/evaluations", lambda shown: all(item["Status"] != "pending" for item in shown)
     )
-    listed = {one["ID"]: one for one in await steward.get("/v1/jobs")}
+    listed = {item["ID"]: item for item in await steward.get("/v1/jobs")}
     assert ledger.versions.keys() | ledger.children <= listed.keys()
     for job_id, version in ledger.versions.items():
         if job_id in ledger.uncertain:
@@ -142,14 +142,17 @@ async def check(steward: Steward, ledger: Ledger, alive: set[str]) -> None:
         assert (found["Version"], found["Stop"]) == (version, ledger.stopped[job_id])
     allocations = await steward.until(
         "/v1/allocations",
-        lambda shown: all(has_settled(one, ledger) for one in shown),
+        lambda shown: all(has_settled(item, ledger) for item in shown),
     )
     assert ledger.started_twice() == []
     pids = ledger.starts.pids()
-    for one in allocations:
-        if one["ID"] in alive and one["DesiredStatus"] == "run":
-            assert (one["ClientStatus"], is_alive(pids[one["ID"]], one["ID"])) == ("running", True)
-    wanted = {one["ID"] for one in allocations if one["ClientStatus"] == "running"}
+    for alloc in allocations:
+        if alloc["ID"] in alive and alloc["DesiredStatus"] == "run":
+            assert (alloc["ClientStatus"], is_alive(pids[alloc["ID"]], alloc["ID"])) == (
+                "running",
+                True,
+            )
+    wanted = {alloc["ID"] for alloc in allocations if alloc["ClientStatus"] == "running"}
     # New tasks may not have written their line yet. The daemon must first find the tasks that its
     # predecessor was about to kill.
     with trio.move_on_after(HAPPENS_WITHIN):
@@ -178,14 +181,14 @@ def true_code(allocation: dict[str, Any]) -> int:
 
 async def forget(steward: Steward, ledger: Ledger) -> None:
     """Purge all jobs, so that the next round starts with an empty table."""
-    for one in await steward.get("/v1/jobs"):  # also unacknowledged writes
-        if one["ID"] != "parent":
-            await steward.delete(f"/v1/job/{one['ID']}", purge=True)
+    for item in await steward.get("/v1/jobs"):  # also unacknowledged writes
+        if item["ID"] != "parent":
+            await steward.delete(f"/v1/job/{item['ID']}", purge=True)
     ledger.versions.clear()
     ledger.stopped.clear()
     ledger.uncertain.clear()
     ledger.children.clear()
-    await steward.until("/v1/jobs", lambda shown: {one["ID"] for one in shown} == {"parent"})
+    await steward.until("/v1/jobs", lambda shown: {item["ID"] for item in shown} == {"parent"})
 
 
 def firsts(part: int) -> list[int]:

@@ -111,7 +111,7 @@ class Matrix:
         ways, kills = [*self._ways[point, side]], []
         while ways and len(kills) < _MOST_TRIES:
             # Prefer other scenes to slow ones if both reach the point.
-            (way,) = chance.choices(ways, [1 / one.seconds for one in ways])
+            (way,) = chance.choices(ways, [1 / item.seconds for item in ways])
             ways.remove(way)
             times = chance.randint(1, min(way.visits[point][side], _MOST_TIMES))
             kills.append(Kill(way, point, side, times))

@@ -28,7 +28,7 @@ async def hunts(directory: Path, prey: Iterable[str]) -> list[Row]:
     chance = random.Random(SEED)  # repeatable, not secret
     async with open_lives(directory, ["main"]) as (life,):
         await life.open()
-        return [await hunt(life, chance, one) for one in prey]
+        return [await hunt(life, chance, item) for item in prey]
 
 
 async def kill_launcher(directory: Path, scenes: Iterable[str], count: int) -> list[Row]:

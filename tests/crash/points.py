@@ -275,7 +275,7 @@ def _effect(call: ast.Call, function: ast.AST | None) -> str:
         return f"Connection.{name}"
     if name == "stream" and owner == "client":
         return "AsyncClient.stream"
-    if name == "execute" and [_text(one) for one in call.args] == ["COMMIT"]:
+    if name == "execute" and [_text(item) for item in call.args] == ["COMMIT"]:
         return "" if owner == "self._connection" else "Connection.COMMIT"
     if name in EFFECTS["Path"] and _is_of_a_path(call, owner, name):
         return f"Path.{name}"

@@ -36,7 +36,7 @@ async def left(world: World) -> None:
         return
     await world.steward.until(
         "/v1/job/queued/allocations",
-        lambda shown: any(one["ClientStatus"] == "lost" for one in shown),
+        lambda shown: any(alloc["ClientStatus"] == "lost" for alloc in shown),
     )
     if await world.steward.start_with(world.steward.all_flags):
         await world.until_pool()

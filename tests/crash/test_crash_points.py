@@ -45,7 +45,7 @@ def test_every_effect_is_wrapped(monkeypatch: pytest.MonkeyPatch, tally: Tally) 
 
 def test_what_is_left_alone_is_there() -> None:
     names = points.every()
-    gone = [prefix for prefix in points.APART if not any(one.startswith(prefix) for one in names)]
+    gone = [prefix for prefix in points.APART if not any(name.startswith(prefix) for name in names)]
     assert gone == []
 
 

@@ -23,7 +23,7 @@ def row(number: int, point: str, broken: str = "") -> Row:
 
 
 def keep(directory: Path, *rows: Row, more: bytes = b"") -> None:
-    lines = b"".join(msgspec.json.encode(one) + b"\n" for one in rows)
+    lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
     (directory / "rows-1.jsonl").write_bytes(lines + more)
 
 
@@ -38,7 +38,7 @@ def test_a_seed_chooses_the_same_again_and_what_is_short_more_often() -> None:
     def chosen() -> list[tuple[str, int]]:
         chance = random.Random(7)
         kills = [Matrix(WAYS, 1).choose(chance, "a:os.kill", 0)[0] for _ in range(100)]
-        return [(one.way.scene, one.times) for one in kills]
+        return [(kill.way.scene, kill.times) for kill in kills]
 
     first = chosen()
     assert first == chosen()
@@ -49,12 +49,12 @@ def test_a_seed_chooses_the_same_again_and_what_is_short_more_often() -> None:
 
 def test_where_a_scene_is_over_before_another_is_tried() -> None:
     kills = Matrix(WAYS, 1).choose(random.Random(7), "a:os.kill", 0)
-    assert sorted(one.way.scene for one in kills) == ["long", "short"]
+    assert sorted(kill.way.scene for kill in kills) == ["long", "short"]
 
 
 def test_a_line_that_was_cut_off_is_a_run_to_be_made_again(tmp_path: Path) -> None:
     keep(tmp_path, row(4, "a:os.kill"), row(2, PREY[0]), more=b'{"number": 3, "po')
-    assert [one.number for one in crash_matrix.rows_of(tmp_path)] == [2, 4]
+    assert [row.number for row in crash_matrix.rows_of(tmp_path)] == [2, 4]
 
 
 def test_a_promise_that_is_broken_fails_the_matrix(capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,14 +188,14 @@ class World:
         with trio.fail_after(HAPPENS_WITHIN):
             while True:
                 shown = await self.steward.get(f"/v1/client/allocation/{alloc_id}/checks")
-                if sum(one["Status"] == "success" for one in shown.values()) >= number:
+                if sum(item["Status"] == "success" for item in shown.values()) >= number:
                     return
                 await self.moment()
 
     async def until_dead(self, prefix: str) -> None:
         """Wait until every job with this prefix is dead."""
         await self.steward.until(
-            "/v1/jobs", lambda shown: all(one["Status"] == "dead" for one in shown), prefix=prefix
+            "/v1/jobs", lambda shown: all(item["Status"] == "dead" for item in shown), prefix=prefix
         )
 
     async def until_trimmed(self, alloc_id: str, most: int) -> None:
@@ -216,14 +216,14 @@ class World:
     async def until_gone(self, *paths: Path) -> None:
         """Wait until none of these files exists."""
         with trio.fail_after(HAPPENS_WITHIN):
-            while any(one.exists() for one in paths):
+            while any(path.exists() for path in paths):
                 await self.moment()
 
     async def until_pool(self) -> None:
         """Wait until the cluster accepts tasks."""
         await self.steward.until(
             f"/v1/node/pool/{POOL}/nodes",
-            lambda shown: [one["Status"] for one in shown] == ["ready"],
+            lambda shown: [item["Status"] for item in shown] == ["ready"],
         )
 
     async def until_forgotten(self, alloc_id: str) -> None:
@@ -249,7 +249,7 @@ class World:
         with trio.fail_after(HAPPENS_WITHIN):
             while True:
                 shown = await self.steward.get("/v1/operator/audit", status=status)
-                if any(one["Status"] == status for one in shown):
+                if any(item["Status"] == status for item in shown):
                     return
                 await self.moment()
 
@@ -300,13 +300,13 @@ class World:
             shown = await self.steward.until(
                 path, lambda shown: shown["Status"] not in _AT_WORK, number=run["Number"]
             )
-            found = {one["Name"]: one["State"] for one in shown["Steps"]}
+            found = {step["Name"]: step["State"] for step in shown["Steps"]}
             canceled = shown["Status"] == "canceled"
             assert canceled or found == wanted, f"{run['JobID']}: {shown}"
 
     async def _until_evaluated(self) -> None:
         await self.steward.until(
-            "/v1/evaluations", lambda shown: all(one["Status"] != "pending" for one in shown)
+            "/v1/evaluations", lambda shown: all(item["Status"] != "pending" for item in shown)
         )
 
     async def _at_rest(self) -> set[str]:
@@ -314,17 +314,17 @@ class World:
         shown = await self.steward.until(
             "/v1/allocations", lambda shown: all(map(_has_settled, shown)), namespace="*"
         )
-        return {one["ID"] for one in shown if one["ClientStatus"] == "running"}
+        return {alloc["ID"] for alloc in shown if alloc["ClientStatus"] == "running"}
 
     async def _orphans(self, wanted: set[str]) -> dict[str, set[str]]:
         """Return the allocations with more or fewer processes than expected."""
         directory = alloc_dir(self.steward.data_dir)
         shown = await self.steward.get("/v1/allocations", namespace="*")
-        lying = {one for one in _listed(directory) if len(one) == ID_SIZE}
+        lying = {item for item in _listed(directory) if len(item) == ID_SIZE}
         alive, begun = self.starts.alive(), self.starts.pids().keys()
         unwanted = (lying | begun) - wanted
         found = {
-            "directories": lying - {one["ID"] for one in shown},
+            "directories": lying - {item["ID"] for item in shown},
             "tasks": alive - wanted,
             "missing": (wanted & begun) - alive,
             "processes": self.steward.allocations_at_work() & unwanted,
@@ -334,13 +334,13 @@ class World:
     async def clear(self) -> None:
         """Purge every job and make every node eligible, as before the first scene."""
         self.forget("/v1/job/")
-        for one in await self.steward.get("/v1/nodes"):
-            if one["Drain"] or one["SchedulingEligibility"] != "eligible":
-                self.forget(f"/v1/node/{one['ID']}")
+        for node in await self.steward.get("/v1/nodes"):
+            if node["Drain"] or node["SchedulingEligibility"] != "eligible":
+                self.forget(f"/v1/node/{node['ID']}")
                 opened = {"DrainSpec": None, "MarkEligible": True}
-                await self.steward.post(f"/v1/node/{one['ID']}/drain", opened)
-        for one in await self.steward.get("/v1/jobs", namespace="*"):
-            await self.steward.request("DELETE", f"/v1/job/{one['ID']}", purge=True)
+                await self.steward.post(f"/v1/node/{node['ID']}/drain", opened)
+        for node in await self.steward.get("/v1/jobs", namespace="*"):
+            await self.steward.request("DELETE", f"/v1/job/{node['ID']}", purge=True)
         await self.steward.until("/v1/jobs", lambda shown: not shown)
 
 
@@ -353,10 +353,10 @@ def _listed(directory: Path) -> list[str]:
     return os.listdir(directory) if directory.exists() else []
 
 
-def _has_settled(one: dict[str, Any]) -> bool:
-    if one["DesiredStatus"] != "run":
-        return one["ClientStatus"] in ("complete", "failed", "lost")
-    return one["ClientStatus"] != "pending"
+def _has_settled(item: dict[str, Any]) -> bool:
+    if item["DesiredStatus"] != "run":
+        return item["ClientStatus"] in ("complete", "failed", "lost")
+    return item["ClientStatus"] != "pending"
 
 
 def _holds(found: Any, shows: Any) -> bool:

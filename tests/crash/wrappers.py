@@ -152,13 +152,13 @@ class Wrappers:
             finally:
                 asking.reset(token)
 
-        def noted(one: Any, work: Any, **named: Any) -> None:
-            pending(one, work, **named)
-            one.point = asking.get()
+        def noted(item: Any, work: Any, **named: Any) -> None:
+            pending(item, work, **named)
+            item.point = asking.get()
 
         async def counted(self: Any, batch: list[Any]) -> None:
             self._connection.is_writer = True
-            carried[:] = [one.point for one in batch]
+            carried[:] = [item.point for item in batch]
             try:
                 await commit(self, batch)
             finally:

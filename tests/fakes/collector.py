@@ -37,7 +37,7 @@ class AnyValue(_Message, frozen=True, kw_only=True):
     @property
     def value(self) -> object:
         given = [
-            one for one in map(self.__getattribute__, self.__struct_fields__) if one is not UNSET
+            item for item in map(self.__getattribute__, self.__struct_fields__) if item is not UNSET
         ]
         assert len(given) == 1, "exactly one of the values is set"
         return given[0] if self.int_value is UNSET else int(str(self.int_value))
@@ -160,9 +160,9 @@ class MetricsRequest(_Message, frozen=True, kw_only=True):
 
 def attributes(found: list[KeyValue]) -> dict[str, object]:
     """Return attributes by key; each key must be unique."""
-    keys = Counter(one.key for one in found)
+    keys = Counter(key_value.key for key_value in found)
     assert not found or max(keys.values()) == 1, f"repeated keys: {keys}"
-    return {one.key: one.value.value for one in found}
+    return {key_value.key: key_value.value.value for key_value in found}
 
 
 def spans_of(body: bytes) -> list[Span]:
@@ -188,12 +188,12 @@ def metrics_of(body: bytes) -> dict[str, Metric]:
         for scope in resource.scope_metrics
         for metric in scope.metrics
     ]
-    names = Counter(one.name for one in every)
+    names = Counter(item.name for item in every)
     assert max(names.values()) == 1, "a metric appears twice"
-    for one in every:
-        kinds = [kind for kind in (one.gauge, one.sum, one.summary) if kind is not UNSET]
-        assert len(kinds) == 1, f"{one.name} has {len(kinds)} kinds"
-    return {one.name: one for one in every}
+    for metric in every:
+        kinds = [kind for kind in (metric.gauge, metric.sum, metric.summary) if kind is not UNSET]
+        assert len(kinds) == 1, f"{metric.name} has {len(kinds)} kinds"
+    return {item.name: item for item in every}
 
 
 class Collector:
@@ -205,13 +205,13 @@ class Collector:
 
     def requests(self, path: str) -> list[Received]:
         """Return the requests of a path; each must be JSON."""
-        found = [one for one in self.receiver.received if one.path == path]
-        assert all(one.headers["content-type"] == "application/json" for one in found)
+        found = [item for item in self.receiver.received if item.path == path]
+        assert all(item.headers["content-type"] == "application/json" for item in found)
         return found
 
     def spans(self) -> list[Span]:
         """Return all spans; no ID may appear twice."""
-        found = [span for one in self.requests("/v1/traces") for span in spans_of(one.body)]
+        found = [span for request in self.requests("/v1/traces") for span in spans_of(request.body)]
         assert len({(span.trace_id, span.span_id) for span in found}) == len(found)
         return found
 

@@ -247,16 +247,16 @@ class FakePodman:
         self._nursery.start_soon(self._watch, one)
         return 204, None
 
-    async def _watch(self, one: Container) -> None:
-        process = one.process
+    async def _watch(self, container: Container) -> None:
+        process = container.process
         assert process is not None
-        with _appended(one.log) as file:
+        with _appended(container.log) as file:
             async with trio.open_nursery() as nursery:
                 for kind in ("stdout", "stderr"):
                     nursery.start_soon(_pump, getattr(process, kind), kind.encode(), file)
         code = await process.wait()
-        one.code = code if code >= 0 else 128 - code
-        one.ended.set()
+        container.code = code if code >= 0 else 128 - code
+        container.ended.set()
 
     async def _inspect(self, name: str, **_: Any) -> tuple[int, Any]:
         one = self._find(name)
@@ -292,9 +292,9 @@ class FakePodman:
     async def _list(self, *, query: Mapping[str, str], **_: Any) -> tuple[int, Any]:
         wanted = msgspec.json.decode(query["filters"])["label"]
         found = [
-            {"Id": one.id}
-            for one in self.containers.values()
-            if {f"{k}={v}" for k, v in one.spec["labels"].items()} >= set(wanted)
+            {"Id": container.id}
+            for container in self.containers.values()
+            if {f"{k}={v}" for k, v in container.spec["labels"].items()} >= set(wanted)
         ]
         return 200, found
 
@@ -418,9 +418,9 @@ async def _pump(source: trio.abc.ReceiveStream, kind: bytes, file: Any) -> None:
 def _places(spec: dict[str, Any]) -> dict[str, str]:
     """Return the mounts as environment variables, because the process has no mount namespace."""
     return {
-        "AT" + one["destination"].replace("/", "_"): one["source"]
-        for one in spec["mounts"]
-        if one["type"] == "bind"
+        "AT" + mount["destination"].replace("/", "_"): mount["source"]
+        for mount in spec["mounts"]
+        if mount["type"] == "bind"
     }
 
 

@@ -99,7 +99,7 @@ class _Talk:
             offers = ["strict.example"]
             offers += ["STARTTLS"] if context and not self._is_encrypted else []
             offers += ["AUTH PLAIN"] if logins and self._is_encrypted else []
-            return "\r\n".join([*(f"250-{one}" for one in offers), "250 8BITMIME"])
+            return "\r\n".join([*(f"250-{offer}" for offer in offers), "250 8BITMIME"])
         if not self._greeted:
             return self._fault(f"503 {verb} before EHLO")
         if verb == "AUTH":

@@ -53,7 +53,7 @@ class Receiver:
                 Received(
                     request.target.decode(),
                     {name.decode().lower(): text.decode() for name, text in request.headers},
-                    b"".join(one.data for one in events if isinstance(one, h11.Data)),
+                    b"".join(event.data for event in events if isinstance(event, h11.Data)),
                 )
             )
             status = self.answers.pop(0) if self.answers else 200
@@ -63,7 +63,7 @@ class Receiver:
                 await trio.sleep_forever()
             headers = [("content-length", "0"), ("location", self.moved_to)]
             answer = h11.Response(status_code=status, headers=headers)
-            sent = [protocol.send(one) or b"" for one in (answer, h11.EndOfMessage())]
+            sent = [protocol.send(item) or b"" for item in (answer, h11.EndOfMessage())]
             await stream.send_all(b"".join(sent))
 
 

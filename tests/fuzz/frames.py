@@ -83,8 +83,8 @@ _MESSAGES = (
     *({"version": 1, "auth_token": "x"}, {"version": 2}, {"version": "1"}, {"auth_token": None}),
 )
 _TEXTS = (
-    *(json.dumps(one).encode() for one in _MESSAGES),
-    *(one.encode("utf-8", "surrogatepass") for one in ODD),
+    *(json.dumps(message).encode() for message in _MESSAGES),
+    *(item.encode("utf-8", "surrogatepass") for item in ODD),
     *(
         b"{",
         b"\xff\xfe",

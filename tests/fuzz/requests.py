@@ -64,7 +64,7 @@ def values(schema: Mapping[str, Any], depth: int = 0) -> st.SearchStrategy[Any]:
             return jobs(depth)
         return values(TYPES[name], depth).map(partial(_fitting, name))
     if choices := schema.get("anyOf"):
-        return st.one_of(*(values(one, depth) for one in choices))
+        return st.one_of(*(values(choice, depth) for choice in choices))
     kind = schema.get("type")
     if kind == "array":
         return st.lists(values(schema.get("items", {}), depth + 1), max_size=2)
@@ -148,12 +148,12 @@ def _parameter(name: str) -> st.SearchStrategy[str]:
     return st.sampled_from(USUAL * 8 + IDS)
 
 
-_CALLS = [one for one in ROUTES if isinstance(one, ReadRoute | WriteRoute)]
+_CALLS = [route for route in ROUTES if isinstance(route, ReadRoute | WriteRoute)]
 # The calls that change what there is are drawn more often.
 _CALLS += [
-    one
-    for one in _CALLS
-    if isinstance(one, WriteRoute) and unwrap_handler(one.handler) in CONTRACTS
+    call
+    for call in _CALLS
+    if isinstance(call, WriteRoute) and unwrap_handler(call.handler) in CONTRACTS
 ] * 2
 
 

@@ -104,10 +104,10 @@ class Attack:
         until = time.monotonic() + DEADLINE
         while time.monotonic() < until:
             _, body = self._ask(Asked("GET", f"{path}?index={index}&wait=1s", None, {}))
-            for one in json.loads(body):
-                if one["ClientStatus"] == "running":
-                    return str(one["ID"])
-                index = one["ModifyIndex"]
+            for pair in json.loads(body):
+                if pair["ClientStatus"] == "running":
+                    return str(pair["ID"])
+                index = pair["ModifyIndex"]
         raise AssertionError("the task to talk to does not run")
 
     def fault_of_talk(self, sent: frames.Sent, alloc_id: str) -> str | None:
@@ -152,8 +152,8 @@ class Attack:
         """End all tasks, and close the connection."""
         self._reconnect()
         _, body = self._ask(Asked("GET", "/v1/jobs?namespace=*", None, {}))
-        for one in json.loads(body):
-            path = f"/v1/job/{quote(one['ID'], safe='')}?namespace={quote(one['Namespace'])}"
+        for pair in json.loads(body):
+            path = f"/v1/job/{quote(pair['ID'], safe='')}?namespace={quote(pair['Namespace'])}"
             self._ask(Asked("DELETE", path, None, {}))
         self.close()
 

@@ -64,7 +64,9 @@ def job_files() -> list[str]:
     """Return good job files, and one for each expression that was captured."""
     files = [path.read_bytes().decode() for path in sorted(GOLDEN.glob("hcl/*.hcl"))]
     listed = json.loads((GOLDEN / "hcl/expressions.json").read_text())
-    return files + [f"{listed['before']}{one['expr']}{listed['after']}" for one in listed["cases"]]
+    return files + [
+        f"{listed['before']}{case['expr']}{listed['after']}" for case in listed["cases"]
+    ]
 
 
 def of_hcl(seed: int, count: int) -> Iterator[str]:
@@ -74,8 +76,10 @@ def of_hcl(seed: int, count: int) -> Iterator[str]:
 def _check_places(faulty: HclError) -> None:
     encode(faulty.explained())
     assert faulty.diagnostics
-    for one in faulty.diagnostics:
-        assert not one.source or 0 <= one.start <= one.end <= len(one.source.text)
+    for diagnostic in faulty.diagnostics:
+        assert not diagnostic.source or 0 <= diagnostic.start <= diagnostic.end <= len(
+            diagnostic.source.text
+        )
 
 
 def job_file(text: str, *, is_v1: bool = False) -> bool:
@@ -102,7 +106,7 @@ def submitted() -> list[str]:
         for path in sorted(GOLDEN.glob("jobs/*.json"))
         for step in json.loads(path.read_text()).get("steps", ())
     )
-    return sorted({json.dumps(one) for one in steps if isinstance(one, dict) and "Job" in one})
+    return sorted({json.dumps(step) for step in steps if isinstance(step, dict) and "Job" in step})
 
 
 _OF_JSON = (

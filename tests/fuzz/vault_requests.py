@@ -21,7 +21,7 @@ def _captured() -> list[dict[str, Any]]:
     ]
     asked = (step["request"] for step in steps if not step.get("target"))
     # `activecode` asks for a status of the caller's choice, also one that would be a fault.
-    return [one for one in asked if "code" not in one["path"] and "{{" not in one["path"]]
+    return [item for item in asked if "code" not in item["path"] and "{{" not in item["path"]]
 
 
 _CAPTURED = _captured()

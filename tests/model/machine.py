@@ -236,11 +236,11 @@ class ApiMachine(RuleBasedStateMachine):
 
     def _same_jobs(self, namespace: str, jobs: dict[str, Any]) -> None:
         listed = self.pages("/v1/jobs", namespace)
-        own = {one["ID"] for one in listed if "/dispatch-" not in one["ID"]}
+        own = {page["ID"] for page in listed if "/dispatch-" not in page["ID"]}
         assert own == set(jobs)
         for name, job in jobs.items():
             shown = self.send("GET", f"/v1/job/{name}/versions", namespace=namespace).json()
-            found = [version_of(one) for one in reversed(shown["Versions"])]
+            found = [version_of(version) for version in reversed(shown["Versions"])]
             expected = [
                 (number, one.content, one.is_stopped, one.tag)
                 for number, one in enumerate(job.versions)
@@ -248,7 +248,7 @@ class ApiMachine(RuleBasedStateMachine):
             assert found == expected
             current = self.send("GET", f"/v1/job/{name}", namespace=namespace).json()
             assert version_of(current) == expected[-1]
-            children = {one["ID"] for one in listed if one["ID"].startswith(f"{name}/dispatch-")}
+            children = {page["ID"] for page in listed if page["ID"].startswith(f"{name}/dispatch-")}
             assert set(job.children.values()) <= children
 
     def _same_variables(self, namespace: str) -> None:
@@ -256,7 +256,7 @@ class ApiMachine(RuleBasedStateMachine):
             key[1]: items for key, items in self.model.variables.items() if key[0] == namespace
         }
         listed = self.pages("/v1/vars", namespace)
-        assert [one["Path"] for one in listed] == sorted(expected)
+        assert [page["Path"] for page in listed] == sorted(expected)
         for path, items in expected.items():
             shown = self.send("GET", f"/v1/var/{path}", namespace=namespace).json()
             assert shown["Items"] == items

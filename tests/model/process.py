@@ -68,6 +68,6 @@ def open_daemon(directory: Path) -> Iterator[Daemon]:
         yield daemon
     finally:
         daemon.end(signal.SIGTERM)
-        for one in reversed([*mounts()]):
-            if one.place.startswith(f"{directory}/"):
-                subprocess.run(["umount", "-l", one.place], check=True)
+        for mount in reversed([*mounts()]):
+            if mount.place.startswith(f"{directory}/"):
+                subprocess.run(["umount", "-l", mount.place], check=True)

@@ -89,9 +89,9 @@ class Model:
 
     def untag(self, namespace: str, name: str, tag: str) -> bool:
         job = self.namespaces.get(namespace, {}).get(name)
-        tagged = [one for one in job.versions if one.tag == tag] if job else []
-        for one in tagged:
-            one.tag = ""
+        tagged = [version for version in job.versions if version.tag == tag] if job else []
+        for version in tagged:
+            version.tag = ""
         return bool(tagged)
 
     def may_dispatch(self, namespace: str, name: str) -> bool:

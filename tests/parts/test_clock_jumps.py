@@ -31,7 +31,7 @@ async def test_what_runs_and_what_ended_lately_stay(store: Store, leaps: tuple[i
         (one,) = cluster.allocations(f"batch-{number}")
         await cluster.report(one, ClientStatus.COMPLETE)
         await cluster.work()
-        running = [one for one in cluster.allocations("web") if not one.client_terminal]
+        running = [alloc for alloc in cluster.allocations("web") if not alloc.client_terminal]
         assert len(running) == 2
     for number in range(len(leaps)):
         assert store.read(lambda db, n=number: jobs.current(db, "default", f"batch-{n}"))

@@ -48,13 +48,13 @@ def older(place: Path) -> Path:
 
 def tree(place: Path) -> dict[str, str]:
     """Return a directory's contents: files by content, links by target, directories by mode."""
-    return {str(one.relative_to(place)): _told(one) for one in place.rglob("*")}
+    return {str(path.relative_to(place)): _told(path) for path in place.rglob("*")}
 
 
-def _told(one: Path) -> str:
-    if one.is_symlink():
-        return f"-> {os.readlink(one)}"
-    return one.read_text() if one.is_file() else f"{one.stat().st_mode:o}"
+def _told(path: Path) -> str:
+    if path.is_symlink():
+        return f"-> {os.readlink(path)}"
+    return path.read_text() if path.is_file() else f"{path.stat().st_mode:o}"
 
 
 def back(place: Path) -> None:
@@ -175,14 +175,14 @@ def test_output_that_older_versions_kept_beside_tasks_is_found_again(tmp_path: P
     for _ in range(2):
         prepare(tmp_path)
         found = {
-            str(one.relative_to(output_dir(tmp_path))) for one in files_in(output_dir(tmp_path))
+            str(path.relative_to(output_dir(tmp_path))) for path in files_in(output_dir(tmp_path))
         }
         assert found == {"one/main.stdout.0", "one/podman.main.0", "two/main.stdout.0"}
     assert (alloc_dir(tmp_path) / "one/.claim.main.0").exists()
 
 
 def files_in(directory: Path) -> list[Path]:
-    return [one for one in directory.rglob("*") if one.is_file()]
+    return [path for path in directory.rglob("*") if path.is_file()]
 
 
 def test_a_move_that_was_cut_short_is_said_to_whoever_looks_for_the_store(tmp_path: Path) -> None:
@@ -266,5 +266,5 @@ def test_the_way_back_leads_to_what_there_was(tmp_path: Path) -> None:
 def test_other_users_pass_through_and_see_nothing_of_the_daemon(tmp_path: Path) -> None:
     place = older(tmp_path / "data")
     prepare(place)
-    modes = {one: (place / one).stat().st_mode & 0o777 for one in ("store", "tasks", LOCK_NAME)}
+    modes = {item: (place / item).stat().st_mode & 0o777 for item in ("store", "tasks", LOCK_NAME)}
     assert modes == {"store": 0o700, "tasks": 0o711, LOCK_NAME: 0o700}

@@ -52,13 +52,13 @@ async def test_faults_outlive_a_restart_and_a_success_is_remembered_as_well(tmp_
         broken(fences)
         broken(fences, key="b")
     async with opening() as store, open_fences(store, clock, tmp_path) as fences:
-        assert [(one.key, one.failures) for one in fences.faults()] == [("a", 2), ("b", 1)]
+        assert [(fault.key, fault.failures) for fault in fences.faults()] == [("a", 2), ("b", 1)]
         broken(fences)
         assert fences.faults()[0].is_closed
         with fences.around("unit", "b"):
             pass
     async with opening() as store, open_fences(store, clock, tmp_path) as fences:
-        assert [(one.key, one.failures) for one in fences.faults()] == [("a", 3)]
+        assert [(fault.key, fault.failures) for fault in fences.faults()] == [("a", 3)]
 
 
 async def test_faults_are_kept_also_after_somebody_has_saved_them(
@@ -70,7 +70,7 @@ async def test_faults_are_kept_also_after_somebody_has_saved_them(
         with store.watch(faults.TOPIC) as change, trio.fail_after(HAPPENS_WITHIN):
             broken(fences)
             await change.wait()
-    assert [one.key for one in store.read(faults.list_all)] == ["a"]
+    assert [fault.key for fault in store.read(faults.list_all)] == ["a"]
 
 
 async def test_a_release_wakes_who_holds_the_unit_though_the_store_does_not_know_it_yet(
@@ -96,7 +96,7 @@ async def test_a_unit_in_whose_work_the_daemon_ends_has_failed_and_others_have_n
     for number in range(1, ATTEMPTS + 1):
         (tmp_path / HAND_NAME).write_bytes(killed)
         async with open_fences(store, clock, tmp_path) as fences:
-            assert [(one.key, one.failures) for one in fences.faults()] == [("a", number)]
+            assert [(fault.key, fault.failures) for fault in fences.faults()] == [("a", number)]
             assert bool(fences.paused_keys("unit")) == (
                 number > 1
             )  # after the first most are innocent
@@ -149,7 +149,7 @@ async def test_who_is_suspected_is_looked_at_alone(cluster: Cluster) -> None:
     chosen = partial(next_evaluations, now=NOW)
     assert len(cluster.store.read(chosen)) == len(made)
     suspects = frozenset({made[2].id})
-    assert [one.id for one in cluster.store.read(partial(chosen, suspects=suspects))] == [
+    assert [pair.id for pair in cluster.store.read(partial(chosen, suspects=suspects))] == [
         made[2].id
     ]
 

@@ -65,7 +65,7 @@ def test_it_is_started_if_that_is_asked_for(place: UnitLocation) -> None:
 def test_setting_it_up_again_changes_nothing(place: UnitLocation) -> None:
     list(install(place, ["/opt/steward"], Asked(), now=False))
     said = list(install(place, ["/opt/steward"], Asked(), now=False))
-    assert all(one.startswith("unchanged: ") for one in said[:3])
+    assert all(line.startswith("unchanged: ") for line in said[:3])
 
 
 def test_it_is_taken_away(place: UnitLocation) -> None:
@@ -155,7 +155,7 @@ def test_a_user_sets_it_up_for_himself(tmp_path: Path) -> None:
     place, asked = UnitLocation(tmp_path / "systemd/user", of_user=True), Asked()
     said = list(install(place, ["/bin/true"], asked, now=True))
     assert asked.words[-1] == "restart steward.service"
-    assert any("enable-linger" in one for one in said)
+    assert any("enable-linger" in item for item in said)
     assert said[-1].startswith("the daemon runs: see systemctl --user status steward")
     assert (place.directory / "steward.service").exists()
 
@@ -209,7 +209,9 @@ def test_every_protection_that_is_missing_is_explained(tmp_path: Path) -> None:
     if done.returncode:
         pytest.skip("this systemd-analyze cannot do it")
     docs = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
-    asked = {re.match(r"\w+", one["name"])[0] for one in json.loads(done.stdout) if not one["set"]}
+    asked = {
+        re.match(r"\w+", pair["name"])[0] for pair in json.loads(done.stdout) if not pair["set"]
+    }
     assert {name for name in asked if f"`{name}" not in docs} == set()
 
 
@@ -226,7 +228,7 @@ def test_the_daemons_user_is_made_and_may_read_the_settings(
     said = make_account(asked.extend, settings)
     assert asked[:2] == ["systemd-sysusers", "--inline"]
     assert asked[2].startswith("u steward - ")
-    modes = {one.name: one.stat().st_mode & 0o777 for one in settings.iterdir()}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in settings.iterdir()}
     assert modes == {"steward.toml": 0o640, "root.key": 0o600}
     assert settings.stat().st_mode & 0o777 == 0o750
     assert "will run as the user steward" in said

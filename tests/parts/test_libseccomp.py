@@ -91,5 +91,5 @@ def test_calls_are_refused_as_by_a_filter_of_libseccomp(machine: str) -> None:
         for value in values
     ]
     token = AUDIT[machine]
-    ours = {one: answer(own, token, *one) for one in asked}
-    assert ours == {one: answer(other, token, *one) for one in asked}
+    ours = {item: answer(own, token, *item) for item in asked}
+    assert ours == {item: answer(other, token, *item) for item in asked}

@@ -75,7 +75,7 @@ def started() -> Iterator[str]:
             continue
         for function, within in _functions(ast.parse(file.read_text()), ""):
             is_part = function.name.startswith("open_") and any(
-                ast.unparse(one) == "asynccontextmanager" for one in function.decorator_list
+                ast.unparse(item) == "asynccontextmanager" for item in function.decorator_list
             )
             if is_part or f"{name}:{within}" in (
                 *("daemon/process/main.py:serve", "daemon/process/main.py:_operate"),
@@ -94,19 +94,19 @@ def _functions(tree: ast.AST, within: str) -> Iterator[tuple[ast.AsyncFunctionDe
 
 
 def _starts(function: ast.AsyncFunctionDef) -> Iterator[ast.Call]:
-    for one in ast.walk(function):
+    for node in ast.walk(function):
         if (
-            isinstance(one, ast.Call)
-            and isinstance(one.func, ast.Attribute)
-            and one.func.attr in STARTS
-            and "nursery" in ast.unparse(one.func.value)
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in STARTS
+            and "nursery" in ast.unparse(node.func.value)
         ):
-            yield one
+            yield node
 
 
 def test_every_loop_of_a_part_is_fenced() -> None:
     found = list(started())
-    bare = {one for one in found if not one.endswith("keep_running")}
+    bare = {line for line in found if not line.endswith("keep_running")}
     assert bare == set(APART)
     assert len(found) - len(bare) > 20
 
@@ -155,7 +155,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 def named(fences: Fences, kind: str) -> list[str]:
-    return [one.key for one in fences.faults() if one.kind == kind]
+    return [fault.key for fault in fences.faults() if fault.kind == kind]
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ async def test_a_drain_that_fails_holds_up_no_other(
     monkeypatch.setattr(nodes_module, "_go_on", is_bad)
 
     def draining() -> list[str]:
-        return [one.id for one in cluster.store.read(nodes.list_all) if one.drain]
+        return [node.id for node in cluster.store.read(nodes.list_all) if node.drain]
 
     watch = partial(watch_drains, cluster.store, cluster.clock, cluster.ids, cluster.fences)
     async with running(watch):
@@ -332,9 +332,9 @@ async def test_a_check_that_raises_fails_and_costs_its_allocation_nothing(
     fences = Fences(Ticking())
     asked: list[str] = []
 
-    async def ask(one: Any, *_: Any) -> tuple[CheckStatus, int, str]:
-        asked.append(one.id)
-        if one.id == "bad":
+    async def ask(item: Any, *_: Any) -> tuple[CheckStatus, int, str]:
+        asked.append(item.id)
+        if item.id == "bad":
             raise Broken
         return CheckStatus.SUCCESS, 0, "ok"
 
@@ -351,7 +351,7 @@ async def test_a_check_that_raises_fails_and_costs_its_allocation_nothing(
         await trio.sleep(3.5)
         nursery.cancel_scope.cancel()
     assert asked.count("bad") == asked.count("good") == 4
-    assert {one.id: one.status for one in checks.results} == {
+    assert {result.id: result.status for result in checks.results} == {
         "bad": CheckStatus.FAILURE,
         "good": CheckStatus.SUCCESS,
     }

@@ -34,7 +34,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 def owners(store: Path) -> set[tuple[int, int]]:
-    return {(one.lstat().st_uid, one.lstat().st_gid) for one in (store, *store.rglob("*"))}
+    return {(path.lstat().st_uid, path.lstat().st_gid) for path in (store, *store.rglob("*"))}
 
 
 def test_all_of_it_changes_hands_and_back(store: Path) -> None:

@@ -68,7 +68,7 @@ class Daemon:
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     root, own = logging.getLogger(), logging.getLogger("steward")
-    before = [(one, one.level) for one in (own, *root.handlers)]
+    before = [(handler, handler.level) for handler in (own, *root.handlers)]
     yield Daemon(tmp_path / "steward.toml")
     for one, level in before:
         one.setLevel(level)

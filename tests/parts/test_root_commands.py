@@ -66,7 +66,7 @@ def run(data_dir: Path, *words: str) -> Result:
 
 
 def is_theirs(data_dir: Path) -> bool:
-    return {one.lstat().st_uid for one in store_dir(data_dir).rglob("*")} == {THEM.uid}
+    return {path.lstat().st_uid for path in store_dir(data_dir).rglob("*")} == {THEM.uid}
 
 
 def test_the_store_is_checked(data_dir: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_snapshot_is_the_callers_and_comes_back(data_dir: Path) -> None:
     assert restored.exit_code == 0, restored.output
     assert run(data_dir, "check").exit_code == 0
     assert is_theirs(data_dir)
-    assert {one.name for one in store_dir(data_dir).iterdir() if one.name.startswith(".")} <= {
+    assert {path.name for path in store_dir(data_dir).iterdir() if path.name.startswith(".")} <= {
         ".unfinished"
     }
 
@@ -160,6 +160,6 @@ def test_nothing_of_roots_is_touched(
         "SNAP": [str(snapshot)],
         "KEY": ["--key-file", str(data_dir / "root.key")],
     }
-    run(data_dir, *(each for one in words for each in given.get(one, [one])))
+    run(data_dir, *(each for word in words for each in given.get(word, [word])))
     assert victim.read_text() == "root's"
     assert (victim.stat().st_uid, victim.stat().st_nlink) == (0, 1)

@@ -125,9 +125,9 @@ class Steward:
         for pid in self.processes():
             with suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, signal.SIGKILL)
-        for one in reversed([*mounts()]):
-            if one.place.startswith(f"{self.directory}/"):
-                await trio.run_process(["umount", "-l", one.place])
+        for mount in reversed([*mounts()]):
+            if mount.place.startswith(f"{self.directory}/"):
+                await trio.run_process(["umount", "-l", mount.place])
 
     @property
     def pid(self) -> int:
@@ -195,7 +195,7 @@ class Steward:
         wanted = {status, *more}
         found: list[Any] = await self.until(
             f"/v1/job/{job_id}/allocations",
-            lambda shown: shown and {one["ClientStatus"] for one in shown} <= wanted,
+            lambda shown: shown and {alloc["ClientStatus"] for alloc in shown} <= wanted,
         )
         return found
 
@@ -232,7 +232,7 @@ class Steward:
     async def task_pids(self, job_id: str) -> list[int]:
         """Return the processes of a job's allocations that are wanted."""
         found = await self.get(f"/v1/job/{job_id}/allocations")
-        wanted = [one["ID"] for one in found if one["DesiredStatus"] == "run"]
+        wanted = [alloc["ID"] for alloc in found if alloc["DesiredStatus"] == "run"]
         return [pid for alloc_id in wanted for pid in self.processes(alloc_id)]
 
 

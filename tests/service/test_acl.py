@@ -222,7 +222,7 @@ async def test_lists_can_be_filtered(guarded: Steward) -> None:
         await guarded.post("/v1/acl/token", {"Name": name, "Type": "client", "Policies": [name]})
     for path in ("/v1/acl/policies", "/v1/acl/roles", "/v1/acl/tokens"):
         found = await guarded.get(f"{path}?filter=Name%20==%20%22seen%22")
-        assert [one["Name"] for one in found] == ["seen"]
+        assert [item["Name"] for item in found] == ["seen"]
         wrong = await guarded.request("GET", f"{path}?filter=Nane%20==%20%22seen%22")
         assert (wrong.status_code, "Nane" in wrong.text) == (400, True)
 

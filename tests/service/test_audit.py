@@ -44,7 +44,7 @@ async def test_who_did_what_and_who_was_refused(tmp_path: Path) -> None:
         assert refused["SecretHash"]
         found = await steward.get("/v1/operator/audit", method="POST")
         own = await steward.get("/v1/acl/token/self")
-        assert [(one["Path"], one["Accessor"]) for one in found] == [
+        assert [(variable["Path"], variable["Accessor"]) for variable in found] == [
             ("/v1/jobs", own["AccessorID"])
         ]
         everything = json.dumps(await steward.get("/v1/operator/audit"))
@@ -61,7 +61,7 @@ async def test_who_read_a_secret_is_noted_where_that_is_asked_for(tmp_path: Path
         await steward.get("/v1/vars")
         await steward.request("GET", "/v1/var/none")
         found = await steward.get("/v1/operator/audit", path="/v1/var")
-        assert [(one["Method"], one["Path"]) for one in found] == [
+        assert [(variable["Method"], variable["Path"]) for variable in found] == [
             ("GET", "/v1/var/a"),
             ("POST", "/v1/var/a"),
         ]
@@ -87,7 +87,7 @@ async def test_the_command_shows_pages_and_narrows_down(steward: Steward) -> Non
     ]
     assert "hidden" not in shown
     newest = await steward.cli("operator", "audit", "-n", "1", "-method", "post", "-json")
-    assert [one["Path"] for one in json.loads(newest.stdout)] == ["/v1/var/a/2"]
+    assert [pair["Path"] for pair in json.loads(newest.stdout)] == ["/v1/var/a/2"]
     nothing = await steward.cli("operator", "audit", "-until", "1h")
     assert nothing.stdout == b"No entries\n"
     wrong = await steward.cli("operator", "audit", "-since", "yesterday")
@@ -102,7 +102,7 @@ async def test_pages_follow_each_other(steward: Steward) -> None:
         answer = await steward.request(
             "GET", "/v1/operator/audit", per_page=2, next_token=token, method="POST"
         )
-        paths += [one["Path"] for one in answer.json()]
+        paths += [item["Path"] for item in answer.json()]
         token = answer.headers.get("X-Service-NextToken", "")
         if not token:
             break

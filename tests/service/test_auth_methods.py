@@ -227,7 +227,7 @@ async def test_one_person_with_two_logins_does_not_pass_a_gate_for_two(guarded: 
     run = await guarded.until("/v1/job/etl/run", has_ended)
     assert run["Status"] == "succeeded"
     ann, bob = "https://ci.example ann", "https://ci.example bob"
-    assert [one["Who"] for one in run["Acts"]] == [ann, bob]
+    assert [act["Who"] for act in run["Acts"]] == [ann, bob]
 
 
 async def test_a_wrong_login_gets_no_token(guarded: Steward) -> None:

@@ -79,7 +79,7 @@ async def test_what_is_waited_for_may_not_exist_yet(steward: Steward) -> None:
 
         async def wait() -> None:
             answer = await steward.until("/v1/jobs", bool, prefix="later")
-            found.extend(one["ID"] for one in answer)
+            found.extend(item["ID"] for item in answer)
 
         nursery.start_soon(wait)
         await steward.register(job("later-1"))

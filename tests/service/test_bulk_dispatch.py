@@ -37,7 +37,7 @@ CUT_OFF = pytest.mark.filterwarnings(
 
 
 def lines(number: int) -> bytes:
-    return b"".join(b'{"Meta": {"n": "%d"}}\n' % one for one in range(number))
+    return b"".join(b'{"Meta": {"n": "%d"}}\n' % number for number in range(number))
 
 
 async def answers(steward: Steward, body: bytes, **query: str) -> list[dict[str, Any]]:
@@ -56,8 +56,8 @@ async def answers(steward: Steward, body: bytes, **query: str) -> list[dict[str,
 async def test_each_line_becomes_a_child_that_runs(steward: Steward) -> None:
     await steward.register(PARENT)
     found = await answers(steward, lines(40) + b"{}\n" + lines(1), first_line="11")
-    assert [one["Line"] for one in found] == list(range(11, 53))
-    (bad,) = [one for one in found if "Error" in one]
+    assert [answer["Line"] for answer in found] == list(range(11, 53))
+    (bad,) = [answer for answer in found if "Error" in answer]
     assert (bad["Line"], bad["Field"]) == (51, "Meta")
     summary = await steward.until(
         "/v1/job/many/summary", lambda shown: shown["Children"]["Dead"] == 41
@@ -100,7 +100,11 @@ async def test_the_right_to_dispatch_is_needed_and_noted(tmp_path: Path) -> None
                 assert len(await answers(steward, lines(BATCH + 1))) == BATCH + 1
             steward.token = root
         noted = await steward.get("/v1/operator/audit", method="POST")
-        found = [one["Status"] for one in noted if one["Path"] == PATH and one["Status"] == 200]
+        found = [
+            variable["Status"]
+            for variable in noted
+            if variable["Path"] == PATH and variable["Status"] == 200
+        ]
         assert found == [200]
 
 
@@ -129,14 +133,14 @@ async def test_a_kill_in_the_middle_loses_no_answered_line(steward: Steward) -> 
         await send_until_killed()
     assert BATCH <= len(answered) < number
     await steward.start()
-    before = {one["ID"] for one in await steward.get("/v1/jobs", prefix="many/")}
-    assert {one["DispatchedJobID"] for one in answered} <= before
+    before = {item["ID"] for item in await steward.get("/v1/jobs", prefix="many/")}
+    assert {item["DispatchedJobID"] for item in answered} <= before
     again = await answers(steward, lines(number), idempotency_token="once")
-    assert [one["DispatchedJobID"] for one in again[: len(answered)]] == [
-        one["DispatchedJobID"] for one in answered
+    assert [answer["DispatchedJobID"] for answer in again[: len(answered)]] == [
+        item["DispatchedJobID"] for item in answered
     ]
-    assert {one["DispatchedJobID"] for one in again if one.get("Existed")} == before
-    assert len({one["DispatchedJobID"] for one in again}) == number
+    assert {answer["DispatchedJobID"] for answer in again if answer.get("Existed")} == before
+    assert len({answer["DispatchedJobID"] for answer in again}) == number
 
 
 async def test_the_command_sends_a_file(steward: Steward) -> None:

@@ -47,7 +47,7 @@ async def test_a_closed_calendar_holds_back_slots_over_a_kill(steward: Steward) 
     await steward.register(EVERY_SECOND)
     before = await slots_until(steward, "skipped")
     reason = 'closed: calendar "business" version 1: blackout (moving)'
-    assert [one["Reason"] for one in before] == [reason]
+    assert [item["Reason"] for item in before] == [reason]
     await steward.kill_and_restart()
     index = (await steward.get("/v1/calendar/business"))["ModifyIndex"]
     used = await steward.request("DELETE", "/v1/calendar/business")
@@ -58,10 +58,10 @@ async def test_a_closed_calendar_holds_back_slots_over_a_kill(steward: Steward) 
     assert (await steward.get("/v1/job/tick/periodic"))["NextLaunches"] == []
     await steward.post("/v1/calendar/business", {}, cas=index)
     after = await slots_until(steward, "launched")
-    launched = [one for one in after if one["Outcome"] == "launched"]
-    closed = [one for one in after if one["Outcome"] == "skipped"]
-    assert {one["Reason"] for one in closed} == {reason}
-    assert min(one["Slot"] for one in launched) > max(one["Slot"] for one in closed)
+    launched = [item for item in after if item["Outcome"] == "launched"]
+    closed = [item for item in after if item["Outcome"] == "skipped"]
+    assert {item["Reason"] for item in closed} == {reason}
+    assert min(slot["Slot"] for slot in launched) > max(slot["Slot"] for slot in closed)
     children = await steward.get("/v1/jobs", prefix="tick/")
     assert len(children) >= len(launched)
 

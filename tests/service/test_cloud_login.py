@@ -194,12 +194,12 @@ async def test_the_metrics_say_how_old_the_daemons_own_tokens_are(steward: Stewa
     done = await steward.cli("login", "--role", "dev", **settings(steward))
     assert done.returncode == 0, done.stderr
     shown = (await steward.request("GET", "/v1/metrics")).json()["Gauges"]
-    (age,) = [one for one in shown if one["Name"] == "steward.cloud_token.age_seconds"]
+    (age,) = [gauge for gauge in shown if gauge["Name"] == "steward.cloud_token.age_seconds"]
     assert age["Labels"] == {"mount": "cloudid/"}
     assert 0 <= age["Value"] < 60
     await steward.request("DELETE", "/v1/sys/auth/cloudid")
     shown = (await steward.request("GET", "/v1/metrics")).json()["Gauges"]
-    assert [one for one in shown if one["Name"] == age["Name"]] == []
+    assert [gauge for gauge in shown if gauge["Name"] == age["Name"]] == []
 
 
 async def test_a_login_finds_the_cloud_of_its_daemon_whatever_its_port(steward: Steward) -> None:

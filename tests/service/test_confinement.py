@@ -34,12 +34,12 @@ async def running(tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 def rules(process: Any) -> dict[str, bool]:
-    return {one["Rule"]: one["Holds"] for one in process["Rules"]}
+    return {rule["Rule"]: rule["Holds"] for rule in process["Rules"]}
 
 
 async def test_each_process_is_shown_with_what_the_kernel_says(running: Steward) -> None:
     shown = await running.get("/v1/operator/confinement")
-    found = {one["Name"]: one for one in shown["Processes"]}
+    found = {process["Name"]: process for process in shown["Processes"]}
     assert list(found) == ["daemon", "launcher", "exec", "raw_exec"]
     is_root = os.geteuid() == 0
     assert found["daemon"]["PID"] == running.pid

@@ -49,7 +49,7 @@ async def run(steward: Steward, folder: Path, name: str = "uses", more: str = ""
 
 async def output(steward: Steward, job_id: str) -> list[str]:
     found = await steward.allocations(job_id.replace("/", "%2F"), "complete")
-    return [await steward.log_of(one["ID"], "main") for one in found]
+    return [await steward.log_of(alloc["ID"], "main") for alloc in found]
 
 
 async def test_tasks_get_the_directory_read_only(steward: Steward, scripts: Path) -> None:
@@ -59,7 +59,7 @@ async def test_tasks_get_the_directory_read_only(steward: Steward, scripts: Path
     await run(steward, scripts)
     path = "/v1/job/uses/allocations"
     await steward.until(
-        path, lambda all_: [one["ClientStatus"] for one in all_] == ["complete"] * 2
+        path, lambda all_: [alloc["ClientStatus"] for alloc in all_] == ["complete"] * 2
     )
     assert sorted(await output(steward, "uses")) == [
         "ran\nchanged\n444\n",

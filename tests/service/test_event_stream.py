@@ -40,9 +40,11 @@ class Reader:
         events = line.get("Events")
         if not isinstance(events, list):
             return False
-        self.seen += [(one["Index"], one["Topic"], one["Type"], one["Key"]) for one in events]
+        self.seen += [
+            (event["Index"], event["Topic"], event["Type"], event["Key"]) for event in events
+        ]
         self._next = events[-1]["Index"] + 1
-        return any(one["Topic"] == "Job" and one["Key"] == until for one in events)
+        return any(event["Topic"] == "Job" and event["Key"] == until for event in events)
 
 
 async def until_gone(reader: Reader) -> None:
@@ -83,7 +85,7 @@ async def test_a_reader_that_does_not_read_holds_nobody_up(steward: Steward) -> 
             await steward.register(idle(f"job-{number}"))
         reader = Reader(steward)
         await reader.read(f"job-{JOBS - 1}")
-        assert len([one for one in reader.seen if one[1] == "Job"]) == JOBS
+        assert len([item for item in reader.seen if item[1] == "Job"]) == JOBS
 
 
 async def test_who_shows_an_unknown_token_is_turned_away(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ async def test_nothing_outside_is_shown(steward: Steward, local: tuple[str, Path
         for verb, _ in answers
     }
     assert statuses == {"ls": {500}, "stat": {500}, "cat": {200}, "readat": {200}, "stream": {400}}
-    assert {one.text for one in answers.values()} == {"Path escapes the alloc directory"}
+    assert {answer.text for answer in answers.values()} == {"Path escapes the alloc directory"}
 
 
 NONSENSE: list[tuple[str, dict[str, str], int, str]] = [

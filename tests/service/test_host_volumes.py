@@ -64,7 +64,7 @@ async def test_a_job_waits_for_its_volume_and_keeps_it_from_being_deleted(stewar
     await steward.register(user_of("photos"))
     await steward.until(
         "/v1/job/user/evaluations",
-        lambda shown: "blocked" in {one["Status"] for one in shown},
+        lambda shown: "blocked" in {item["Status"] for item in shown},
     )
     volume = await create(steward, "photos", Parameters={"mode": "0777"})
     directory = volumes_dir(steward.data_dir) / volume["ID"]

@@ -69,7 +69,7 @@ def imported(steward: Steward) -> set[str]:
 
 
 def below(names: set[str], places: tuple[str, ...]) -> set[str]:
-    return {name for name in names if f"{name}.".startswith(tuple(f"{one}." for one in places))}
+    return {name for name in names if f"{name}.".startswith(tuple(f"{place}." for place in places))}
 
 
 async def test_a_start_imports_no_more_modules_than_its_budget_has(watched: Steward) -> None:

@@ -33,8 +33,8 @@ async def test_all_that_a_job_prints_is_shown_together_as_it_comes(steward: Stew
         await steward.post("/v1/job/talk/scale", {"Count": 3, "Target": target, "Message": "more"})
         lines.append((await stream.line()).decode())
     found = {
-        f"{one['ID'][:8]} main | up {one['Name'].rpartition('[')[2][:-1]}"
-        for one in await steward.get("/v1/job/talk/allocations")
+        f"{item['ID'][:8]} main | up {item['Name'].rpartition('[')[2][:-1]}"
+        for item in await steward.get("/v1/job/talk/allocations")
     }
     assert set(lines) == found
     shown = await steward.cli("logs", "--stderr", "talk")
@@ -111,10 +111,10 @@ async def test_the_attempt_before_is_shown_by_itself(steward: Steward) -> None:
     await steward.until(
         "/v1/job/again/allocations",
         lambda found: any(
-            (task := (one["TaskStates"] or {}).get("main"))
+            (task := (alloc["TaskStates"] or {}).get("main"))
             and task["Restarts"] == 1
             and task["State"] == "running"
-            for one in found
+            for alloc in found
         ),
     )
     (one,) = await steward.get("/v1/job/again/allocations")
@@ -145,10 +145,10 @@ async def test_a_replaced_allocation_holds_the_attempt_before(steward: Steward) 
     await steward.register(given)
     found = await steward.until(
         "/v1/job/moved/allocations",
-        lambda found: [one["ClientStatus"] for one in found] == ["failed", "failed"],
+        lambda found: [alloc["ClientStatus"] for alloc in found] == ["failed", "failed"],
     )
-    old = next(one for one in found if one["NextAllocation"])
-    new = next(one for one in found if not one["NextAllocation"])
+    old = next(alloc for alloc in found if alloc["NextAllocation"])
+    new = next(alloc for alloc in found if not alloc["NextAllocation"])
     shown = await steward.cli("logs", "--previous", new["ID"])
     assert shown.stdout.decode() == f"of {old['ID']}\n"
     nothing = await steward.cli("logs", "--previous", old["ID"])
@@ -174,7 +174,7 @@ async def test_lines_of_a_job_are_pages_merged_by_time_and_name_their_task(
             page = await _lines(steward, lines=1000)
             await trio.sleep(0.02)
     running = await steward.allocations("talk", "running")
-    assert {line["Allocation"] for line in page["Lines"]} == {one["ID"] for one in running}
+    assert {line["Allocation"] for line in page["Lines"]} == {alloc["ID"] for alloc in running}
     assert {(line["Task"], line["Stream"]) for line in page["Lines"]} == {
         ("main", "stdout"),
         ("main", "stderr"),

@@ -44,14 +44,14 @@ def job(*groups: dict[str, Any], name: str = "keeps") -> dict[str, Any]:
 
 async def events(steward: Steward, alloc_id: str) -> list[str]:
     states = (await steward.get(f"/v1/allocation/{alloc_id}"))["TaskStates"]
-    return [f"{one['Type']}: {one['DisplayMessage']}" for one in states["main"]["Events"]]
+    return [f"{event['Type']}: {event['DisplayMessage']}" for event in states["main"]["Events"]]
 
 
 async def ended(steward: Steward, job_id: str, number: int) -> list[Any]:
     """Return the allocations of a job when this many of them are complete."""
     path = f"/v1/job/{job_id}/allocations"
     found: list[Any] = await steward.until(
-        path, lambda all_: [one["ClientStatus"] for one in all_] == ["complete"] * number
+        path, lambda all_: [alloc["ClientStatus"] for alloc in all_] == ["complete"] * number
     )
     return found
 
@@ -65,7 +65,7 @@ async def test_files_outlive_the_directory(steward: Steward, tmp_path: Path) -> 
     (allocation,) = await steward.allocations("keeps", "failed")
     told = await events(steward, allocation["ID"])
     assert "Files Kept: Steward keeps 2 files with 3000002 bytes" in told
-    left_out = [one for one in told if one.startswith("File Not Kept")]
+    left_out = [event for event in told if event.startswith("File Not Kept")]
     assert left_out == [
         "File Not Kept: out/link.csv: it is a link, and links are not followed",
         "File Not Kept: out/pipe.csv: it is not a regular file",
@@ -75,7 +75,7 @@ async def test_files_outlive_the_directory(steward: Steward, tmp_path: Path) -> 
     await steward.kill_and_restart()
     path = f"/v1/allocation/{allocation['ID']}/kept"
     found = await steward.get(path)
-    assert [(one["Task"], one["Path"], one["Size"]) for one in found] == [
+    assert [(variable["Task"], variable["Path"], variable["Size"]) for variable in found] == [
         ("main", "out/a.csv", 2),
         ("main", "out/big.csv", 3_000_000),
     ]
@@ -107,7 +107,7 @@ async def test_next_step_gets_the_files(steward: Steward) -> None:
     )
     await steward.register(job(make, use, name="flow"))
     found = await ended(steward, "flow", 2)
-    (last,) = [one for one in found if one["TaskGroup"] == "use"]
+    (last,) = [item for item in found if item["TaskGroup"] == "use"]
     path = f"/v1/client/fs/logs/{last['ID']}"
     log = await steward.request("GET", path, task="main", type="stdout", plain="true")
     assert log.text.split()[0] == hashlib.sha256(content.encode()).hexdigest()
@@ -129,9 +129,9 @@ async def test_elements_get_the_files_of_their_index(steward: Steward) -> None:
     await steward.register(job(make, use, name="lists"))
     found = await ended(steward, "lists", 4)
     printed = set()
-    for one in found:
-        if one["TaskGroup"] == "use":
-            path = f"/v1/client/fs/logs/{one['ID']}"
+    for item in found:
+        if item["TaskGroup"] == "use":
+            path = f"/v1/client/fs/logs/{item['ID']}"
             log = await steward.request("GET", path, task="main", type="stdout", plain="true")
             printed.add(log.text)
     assert printed == {"x\ny\n", "y\ny\n"}
@@ -167,12 +167,12 @@ async def test_limits_of_the_namespace_are_told(tmp_path: Path) -> None:
         )
         await steward.register(job(group(script, "?")))
         (allocation,) = await steward.allocations("keeps", "complete")
-        told = [one for one in await events(steward, allocation["ID"]) if "Not Kept" in one]
+        told = [event for event in await events(steward, allocation["ID"]) if "Not Kept" in event]
         assert told[0] == "File Not Kept: a: it has 2500000 bytes, more than 2097152"
         assert "c: it has 1900000 bytes" in told[1]
         assert "that are left in its namespace" in told[1]
         found = await steward.get(f"/v1/allocation/{allocation['ID']}/kept")
-        assert [one["Path"] for one in found] == ["b", "d"]
+        assert [variable["Path"] for variable in found] == ["b", "d"]
 
 
 async def test_task_that_ends_without_a_daemon_keeps_its_files(steward: Steward) -> None:
@@ -185,4 +185,4 @@ async def test_task_that_ends_without_a_daemon_keeps_its_files(steward: Steward)
     await steward.start()
     (allocation,) = await steward.allocations("keeps", "complete")
     found = await steward.get(f"/v1/allocation/{allocation['ID']}/kept")
-    assert [(one["Path"], one["Size"]) for one in found] == [("a", 2)]
+    assert [(variable["Path"], variable["Size"]) for variable in found] == [("a", 2)]

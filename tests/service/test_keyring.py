@@ -8,7 +8,7 @@ async def test_a_new_key_signs_at_once_and_the_old_one_stays_known(steward: Stew
     assert (first["State"], first["Algorithm"]) == ("active", "RS256")
     second = (await steward.post("/v1/operator/keyring/rotate"))["Key"]
     shown = await steward.get("/v1/operator/keyring/keys")
-    assert {one["KeyID"]: one["State"] for one in shown} == {
+    assert {item["KeyID"]: item["State"] for item in shown} == {
         first["KeyID"]: "inactive",
         second["KeyID"]: "active",
     }

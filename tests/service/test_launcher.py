@@ -17,7 +17,9 @@ from tests.time_limits import HAPPENS_WITHIN
 def launcher_of(pid: int) -> int:
     """Return the process of a daemon's launcher."""
     found = [
-        one for one in children(pid) if Path(f"/proc/{one}/comm").read_text() == "steward-launch\n"
+        child
+        for child in children(pid)
+        if Path(f"/proc/{child}/comm").read_text() == "steward-launch\n"
     ]
     assert len(found) == 1
     return found[0]
@@ -36,9 +38,9 @@ async def test_launcher_is_alone_in_a_session(tmp_path: Path) -> None:
         assert "Umask:\t0077\n" in shown
         assert "Threads:\t1\n" in shown
         descriptors = {
-            os.readlink(f"/proc/{pid}/fd/{one}") for one in os.listdir(f"/proc/{pid}/fd")
+            os.readlink(f"/proc/{pid}/fd/{item}") for item in os.listdir(f"/proc/{pid}/fd")
         }
-        assert {one for one in descriptors if one.startswith("/")} == {
+        assert {descriptor for descriptor in descriptors if descriptor.startswith("/")} == {
             "/dev/null",
             str(steward.log),
             str(alloc_dir(steward.data_dir) / ".launcher"),

@@ -88,7 +88,7 @@ async def test_children_are_told_apart_while_they_live(steward: Steward) -> None
 async def test_the_same_values_come_as_json(steward: Steward) -> None:
     await steward.run_job(job("web", longest=600, Type="batch"))
     shown = await steward.get("/v1/metrics")
-    gauges = {one["Name"]: one for one in shown["Gauges"]}
+    gauges = {gauge["Name"]: gauge for gauge in shown["Gauges"]}
     running = gauges["nomad.nomad.job_summary.running"]
     assert (running["Value"], running["Labels"]["job"]) == (1, "web")
     assert {"Timestamp", "Counters", "Samples", "Points"} < shown.keys()
@@ -114,7 +114,7 @@ async def test_timers_are_summaries_and_counters_keep_the_peers_names(steward: S
     assert found["nomad_nomad_job_register_count"][0][1] >= 1
     assert found["nomad_nomad_rpc_query"][0][1] >= 1
     shown = await steward.get("/v1/metrics")
-    (listed,) = [one for one in shown["Samples"] if one["Name"] == "nomad.nomad.job.list"]
+    (listed,) = [sample for sample in shown["Samples"] if sample["Name"] == "nomad.nomad.job.list"]
     assert listed["Count"] >= 1
     assert listed["Min"] <= listed["Mean"] <= listed["Max"]
-    assert [one for one in shown["Counters"] if one["Name"] == "nomad.nomad.rpc.query"]
+    assert [counter for counter in shown["Counters"] if counter["Name"] == "nomad.nomad.rpc.query"]

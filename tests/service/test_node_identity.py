@@ -59,9 +59,9 @@ async def test_the_pool_says_how_long_an_identity_is_good(steward: Steward) -> N
 def test_a_new_identity_begins_when_a_third_of_the_life_is_left() -> None:
     first = _First("a", 1000)
     at = {now: claims_of(node(), "global", first, 900, now) for now in (1000, 1599, 1600, 2200)}
-    assert [one["iat"] for one in at.values()] == [1000, 1000, 1600, 2200]
-    assert [one["exp"] for one in at.values()] == [1900, 1900, 2500, 3100]
+    assert [item["iat"] for item in at.values()] == [1000, 1000, 1600, 2200]
+    assert [item["exp"] for item in at.values()] == [1900, 1900, 2500, 3100]
     assert at[1000]["jti"] == at[1599]["jti"] == "a"
-    assert len({str(one["jti"]) for one in at.values()}) == 3
+    assert len({str(item["jti"]) for item in at.values()}) == 3
     assert claims_of(node(), "global", first, 1, 5000)["iat"] == 5000
     assert claims_of(node(), "global", first, 900, 10)["iat"] == 1000  # the clock was set back

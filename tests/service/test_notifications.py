@@ -33,11 +33,11 @@ async def test_a_failure_arrives_though_it_is_refused_twice(steward: Steward) ->
         await steward.register(failing(receiver.url))
         (sent,) = await steward.until(
             "/v1/job/web/notifications",
-            lambda shown: [one["Status"] for one in shown] == ["sent"],
+            lambda shown: [item["Status"] for item in shown] == ["sent"],
         )
         assert (sent["Event"], sent["Attempts"]) == ("failure", 3)
         assert sent["Webhook"] == receiver.url.partition("?")[0]
-        assert len({one.headers["webhook-id"] for one in receiver.received}) == 1
+        assert len({request.headers["webhook-id"] for request in receiver.received}) == 1
     shown = await steward.cli("job", "notifications", "web")
     assert b"failure" in shown.stdout
 
@@ -53,7 +53,7 @@ async def test_a_crash_between_the_failure_and_its_telling_loses_nothing(steward
         assert again.headers["webhook-id"] == lost.headers["webhook-id"]
         await steward.until(
             "/v1/job/web/notifications",
-            lambda shown: [one["Status"] for one in shown] == ["sent"],
+            lambda shown: [item["Status"] for item in shown] == ["sent"],
         )
 
 

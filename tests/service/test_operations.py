@@ -44,7 +44,7 @@ async def test_a_drained_node_becomes_empty_and_works_again_when_opened(steward:
     await steward.allocations("web", "complete", "running")
     await steward.until(
         "/v1/job/web/allocations",
-        lambda shown: "running" in {one["ClientStatus"] for one in shown},
+        lambda shown: "running" in {alloc["ClientStatus"] for alloc in shown},
     )
 
 
@@ -114,7 +114,7 @@ async def test_a_snapshot_that_was_sent_can_be_restored(steward: Steward) -> Non
     )
     assert done.returncode == 0, done.stderr
     await steward.start()
-    assert [one["ID"] for one in await steward.get("/v1/jobs")] == ["kept"]
+    assert [item["ID"] for item in await steward.get("/v1/jobs")] == ["kept"]
 
 
 async def test_a_crash_during_a_snapshot_leaves_nothing_behind(steward: Steward) -> None:
@@ -140,7 +140,7 @@ PLAINLY = [
 
 async def test_what_one_machine_does_not_have_is_answered_plainly(steward: Steward) -> None:
     answers = [await steward.request(method, path) for method, path, _, _ in PLAINLY]
-    assert [one.status_code for one in answers] == [status for _, _, status, _ in PLAINLY]
+    assert [answer.status_code for answer in answers] == [status for _, _, status, _ in PLAINLY]
     said = [text in one.text for (_, _, _, text), one in zip(PLAINLY, answers, strict=True)]
     assert said == [True] * len(PLAINLY)
 

@@ -47,7 +47,7 @@ async def test_file_of_the_command_line_reaches_the_task(steward: Steward, tmp_p
         words = ("job", "dispatch", "--file", f"in.bin={tmp_path}/input", "--detach", "each")
         done = await steward.cli(*words)
         assert done.returncode == 0, done.stderr.decode()
-    children = [one["ID"] for one in await steward.get("/v1/jobs", prefix="each/")]
+    children = [item["ID"] for item in await steward.get("/v1/jobs", prefix="each/")]
     assert len(children) == 2
     for child in children:
         assert await output(steward, child) == hashlib.sha256(content).hexdigest()
@@ -86,4 +86,4 @@ async def test_dispatch_without_the_file_says_how_to_give_it(steward: Steward) -
     child = done["DispatchedJobID"].replace("/", "%2F")
     (allocation,) = await steward.allocations(child, "failed")
     events = (await steward.get(f"/v1/allocation/{allocation['ID']}"))["TaskStates"]["main"]
-    assert any("--file in.bin=PATH" in one["DisplayMessage"] for one in events["Events"])
+    assert any("--file in.bin=PATH" in event["DisplayMessage"] for event in events["Events"])

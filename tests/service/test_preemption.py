@@ -38,7 +38,9 @@ async def test_the_evicted_ends_before_the_other_begins_and_comes_back_after_it(
 
     planned = await steward.post("/v1/job/high/plan", {"Job": high})
     assert planned["Annotations"]["DesiredTGUpdates"]["g"]["Preemptions"] == 1
-    assert [one["ID"] for one in planned["Annotations"]["PreemptedAllocs"]] == [low["ID"]]
+    assert [
+        preempted_alloc["ID"] for preempted_alloc in planned["Annotations"]["PreemptedAllocs"]
+    ] == [low["ID"]]
 
     await steward.register(high)
     (placed,) = await steward.until("/v1/job/high/allocations", bool)
@@ -48,9 +50,9 @@ async def test_the_evicted_ends_before_the_other_begins_and_comes_back_after_it(
     assert evicted["DesiredDescription"] == f"Preempted by alloc ID {placed['ID']}"
     assert evicted["PreemptedByAllocation"] == placed["ID"]
     found = await steward.until(
-        "/v1/job/low/evaluations", lambda shown: any(one["Status"] == "blocked" for one in shown)
+        "/v1/job/low/evaluations", lambda shown: any(item["Status"] == "blocked" for item in shown)
     )
-    assert "preemption" in {one["TriggeredBy"] for one in found}
+    assert "preemption" in {evaluation["TriggeredBy"] for evaluation in found}
 
     await steward.kill_and_restart()
     assert (await steward.get(f"/v1/allocation/{placed['ID']}"))["ClientStatus"] == "pending"
@@ -61,4 +63,4 @@ async def test_the_evicted_ends_before_the_other_begins_and_comes_back_after_it(
 
     await steward.delete("/v1/job/high", purge=True)
     back = await steward.until("/v1/job/low/allocations", lambda shown: len(shown) == 2)
-    assert {one["Name"] for one in back} == {"low.g[0]"}
+    assert {item["Name"] for item in back} == {"low.g[0]"}

@@ -63,14 +63,14 @@ async def steward(place: Path) -> AsyncIterator[Steward]:
 
 def uids_of(pid: int) -> list[int]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return [int(one) for one in next(x for x in lines if x.startswith("Uid:")).split()[1:]]
+    return [int(part) for part in next(x for x in lines if x.startswith("Uid:")).split()[1:]]
 
 
 async def test_the_daemon_is_its_user_and_the_launcher_is_root(steward: Steward) -> None:
     assert uids_of(steward.pid) == [UID] * 4
     assert uids_of(launcher_of(steward.pid)) == [0] * 4
     assert store_dir(steward.data_dir).stat().st_uid == UID
-    assert {one.stat().st_uid for one in store_dir(steward.data_dir).rglob("*")} == {UID}
+    assert {path.stat().st_uid for path in store_dir(steward.data_dir).rglob("*")} == {UID}
     assert steward.data_dir.stat().st_uid == 0
     assert alloc_dir(steward.data_dir).stat().st_uid == 0
 
@@ -78,7 +78,7 @@ async def test_the_daemon_is_its_user_and_the_launcher_is_root(steward: Steward)
 async def test_it_says_what_holds(steward: Steward) -> None:
     shown = await steward.get("/v1/operator/confinement")
     daemon, launcher = shown["Processes"][:2]
-    assert {one["Rule"]: one["Holds"] for one in daemon["Rules"]} == {
+    assert {rule["Rule"]: rule["Holds"] for rule in daemon["Rules"]} == {
         "user": True,
         "capabilities": True,
         "no_new_privileges": True,
@@ -155,7 +155,7 @@ async def test_each_allocation_without_a_user_has_one_of_its_own_until_it_is_rem
                 await trio.lowlevel.checkpoint()
         found[one["ID"]] = printed.strip()
     kept = uids_dir(steward.data_dir)
-    assert {one.name: os.readlink(one) for one in kept.iterdir()} == found
+    assert {path.name: os.readlink(path) for path in kept.iterdir()} == found
     assert len({*found.values()}) == len(found)
     assert (kept.stat().st_uid, kept.stat().st_mode & 0o777) == (0, 0o700)
     for name, alloc_id in zip(("one", "two"), found, strict=True):
@@ -278,9 +278,9 @@ async def test_programs_of_a_cluster_run_as_the_user_of_the_task(
             await made.until(
                 "/v1/job/a/allocations",
                 lambda all_: any(
-                    "was submitted" in one["DisplayMessage"]
+                    "was submitted" in event["DisplayMessage"]
                     for alloc in all_
-                    for one in (alloc["TaskStates"] or {"main": {"Events": []}})["main"]["Events"]
+                    for event in (alloc["TaskStates"] or {"main": {"Events": []}})["main"]["Events"]
                 ),
             )
             (job,) = slurm.jobs()

@@ -239,9 +239,9 @@ def scaled() -> dict[str, Any]:
 def running(world: World) -> str:
     def look() -> str:
         found = [
-            one["ID"]
-            for one in client_allocations(world.n, "web")
-            if one["ClientStatus"] == "running" and one["DesiredStatus"] == "run"
+            client_alloc["ID"]
+            for client_alloc in client_allocations(world.n, "web")
+            if client_alloc["ClientStatus"] == "running" and client_alloc["DesiredStatus"] == "run"
         ]
         return found[0] if found else ""
 
@@ -291,5 +291,5 @@ def test_every_method_is_called_or_listed_with_a_reason(world: World) -> None:
         for name, value in vars(type(world.n)).items()
         if isinstance(value, property) and not name.startswith("_")
     ]
-    found = {one for name in parts for one in methods(getattr(world.n, name), name)}
+    found = {method for name in parts for method in methods(getattr(world.n, name), name)}
     assert found - CALLS.keys() == UNSUPPORTED.keys()

@@ -14,7 +14,7 @@ def queued(job_id: str, script: str) -> dict[str, Any]:
 
 
 def of(state: str, *names: str) -> Any:
-    return lambda found: [one["JobID"] for one in found[state]] == [*names]
+    return lambda found: [item["JobID"] for item in found[state]] == [*names]
 
 
 async def test_one_run_at_a_time_also_over_a_kill(steward: Steward) -> None:
@@ -29,7 +29,7 @@ async def test_one_run_at_a_time_also_over_a_kill(steward: Steward) -> None:
     assert "1 of 1 slots in use" in page.text
     assert (await steward.get("/v1/job/second/allocations")) == []
     await steward.request("DELETE", "/v1/job/first")
-    await steward.until("/v1/job/second", lambda one: one["Status"] == "dead")
+    await steward.until("/v1/job/second", lambda item: item["Status"] == "dead")
     assert (await steward.get("/v1/job/second/run"))["Status"] == "succeeded"
 
 

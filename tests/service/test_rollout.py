@@ -137,7 +137,7 @@ class Said:
             line = (await self._stream.line()).decode()
             self.lines.append(line)
             assert not line.startswith("failed"), self.lines
-            if found := [one for one in wanted if line.startswith(one)]:
+            if found := [item for item in wanted if line.startswith(item)]:
                 wanted.remove(found[0])
 
 
@@ -145,7 +145,7 @@ async def until_checked(steward: Steward, alloc_id: str, status: str) -> None:
     """Return when a check of an allocation has found this: nobody tells, so it is asked for."""
     path = f"/v1/client/allocation/{alloc_id}/checks"
     with trio.fail_after(HAPPENS_WITHIN):
-        while status not in {one["Status"] for one in (await steward.get(path)).values()}:  # noqa: ASYNC110
+        while status not in {item["Status"] for item in (await steward.get(path)).values()}:  # noqa: ASYNC110
             await trio.sleep(0.02)
 
 
@@ -154,9 +154,9 @@ async def until_running(steward: Steward, group: str, version: int) -> list[str]
 
     def running(shown: Any) -> list[str]:
         return [
-            one["ID"]
-            for one in shown
-            if (one["TaskGroup"], one["JobVersion"], one["ClientStatus"])
+            alloc["ID"]
+            for alloc in shown
+            if (alloc["TaskGroup"], alloc["JobVersion"], alloc["ClientStatus"])
             == (group, version, "running")
         ]
 
@@ -189,8 +189,8 @@ async def test_no_request_fails_while_one_service_is_replaced_that_another_one_u
             "/v1/job/shop/deployment", lambda shown: shown["Status"] == "successful"
         )
     ended = [
-        (one["JobVersion"], one["ClientStatus"])
-        for one in await steward.get("/v1/job/shop/allocations", all=True)
-        if one["TaskGroup"] == "web"
+        (alloc["JobVersion"], alloc["ClientStatus"])
+        for alloc in await steward.get("/v1/job/shop/allocations", all=True)
+        if alloc["TaskGroup"] == "web"
     ]
     assert sorted(ended) == [(0, "complete")] * 2 + [(1, "running")] * 2

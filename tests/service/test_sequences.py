@@ -74,7 +74,7 @@ async def test_what_the_command_line_asks_when_a_job_is_run_and_looked_at(stewar
     assert shown[""]["Status"] == "running"
     assert shown["/summary"]["Summary"]["web"]["Running"] == 1
     assert shown["/deployment"]["ID"] == deployment["ID"]
-    assert done["EvalID"] in {one["ID"] for one in shown["/evaluations"]}
+    assert done["EvalID"] in {item["ID"] for item in shown["/evaluations"]}
     (placed,) = shown["/allocations"]
 
     # alloc logs -f: by an ID prefix, and then frames until the client disconnects
@@ -95,7 +95,9 @@ async def test_what_the_command_line_asks_when_a_job_is_run_and_looked_at(stewar
     assert searched["Matches"]["allocs"] == [placed["ID"]]
     frames = await command(steward, placed["ID"], "/bin/echo", "hello", **WHERE)
     said = [
-        base64.b64decode(one["stdout"]["data"]) for one in frames if "data" in one.get("stdout", {})
+        base64.b64decode(frame["stdout"]["data"])
+        for frame in frames
+        if "data" in frame.get("stdout", {})
     ]
     assert b"".join(said) == b"hello\n"
     assert frames[-1]["exited"]

@@ -30,12 +30,12 @@ async def test_what_changed_last_comes_first_page_by_page(steward: Steward) -> N
     await steward.register(idle("a", Priority=60))
     await settled(steward, "a")
     first = await steward.request("GET", "/v1/jobs/statuses", per_page=2)
-    assert [one["ID"] for one in first.json()] == ["a", "c"]
+    assert [item["ID"] for item in first.json()] == ["a", "c"]
     token = first.headers["X-Service-NextToken"]
     rest = await steward.get("/v1/jobs/statuses", next_token=token)
-    assert [one["ID"] for one in rest] == ["b"]
+    assert [item["ID"] for item in rest] == ["b"]
     turned = await steward.get("/v1/jobs/statuses", reverse=True)
-    assert [one["ID"] for one in turned] == ["b", "c", "a"]
+    assert [item["ID"] for item in turned] == ["b", "c", "a"]
 
 
 async def test_children_are_their_parents_business_unless_asked_for(steward: Steward) -> None:
@@ -45,7 +45,7 @@ async def test_children_are_their_parents_business_unless_asked_for(steward: Ste
     (parent,) = await steward.get("/v1/jobs/statuses")
     assert (parent["ChildStatuses"], parent["Allocs"]) == (["dead"], None)
     both = await steward.get("/v1/jobs/statuses", include_children=True)
-    assert {one["ID"] for one in both} == {"parent", done["DispatchedJobID"]}
+    assert {item["ID"] for item in both} == {"parent", done["DispatchedJobID"]}
 
 
 async def test_certain_jobs_are_asked_about_by_name(steward: Steward) -> None:
@@ -53,14 +53,14 @@ async def test_certain_jobs_are_asked_about_by_name(steward: Steward) -> None:
         await steward.register(idle(name))
     body = {"jobs": [{"id": "c"}, {"id": "a", "namespace": "default"}, {"id": "nope"}]}
     found = await steward.post("/v1/jobs/statuses", body)
-    assert {one["ID"] for one in found} == {"a", "c"}
+    assert {item["ID"] for item in found} == {"a", "c"}
 
 
 async def test_a_filter_is_about_the_job(steward: Steward) -> None:
     await steward.register(idle("a", Meta={"team": "x"}))
     await steward.register(idle("b"))
     found = await steward.get("/v1/jobs/statuses", filter='Meta.team == "x"')
-    assert [one["ID"] for one in found] == ["a"]
+    assert [item["ID"] for item in found] == ["a"]
 
 
 async def test_nodes_are_listed_with_their_system_when_that_is_asked_for(steward: Steward) -> None:
@@ -111,9 +111,9 @@ async def test_a_filter_chooses_among_versions(steward: Steward) -> None:
         await steward.register({**idle("a"), "Meta": {"n": f"{number}"}})
     path, wanted = "/v1/job/a/versions", 'Meta.n != "1"'
     found = await steward.get(path, filter=wanted, diffs=True)
-    assert [one["Version"] for one in found["Versions"]] == [2, 0]
+    assert [version["Version"] for version in found["Versions"]] == [2, 0]
     (diff,) = found["Diffs"]
-    assert [(one["Name"], one["Old"], one["New"]) for one in diff["Fields"]] == [
+    assert [(field["Name"], field["Old"], field["New"]) for field in diff["Fields"]] == [
         ("Meta[n]", "0", "2")
     ]
     against = await steward.get(path, filter=wanted, diffs=True, diff_version=1)
@@ -142,7 +142,7 @@ async def test_jobs_are_listed_by_name_page_by_page(steward: Steward) -> None:
             answer = await steward.request(
                 "GET", "/v1/jobs/statuses", sort="name", per_page=2, next_token=token, **query
             )
-            found += "".join(one["ID"] for one in answer.json())
+            found += "".join(item["ID"] for item in answer.json())
             if not (token := answer.headers.get("X-Service-NextToken", "")):
                 break
         assert found == names

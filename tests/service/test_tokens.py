@@ -58,7 +58,7 @@ async def test_one_policy_guards_both_sides(guarded: Steward) -> None:
     assert (await ask(guarded, token, "GET", "sys/auth/cloudid")).status_code == 403
     assert (await ask(guarded, token, "GET", "nodes")).status_code == 403
     listed = await guarded.get("/v1/acl/policies")
-    assert [one["Name"] for one in listed] == ["both"]
+    assert [item["Name"] for item in listed] == ["both"]
 
 
 async def test_a_client_token_of_the_jobs_side_is_one_of_the_secrets_side(
@@ -234,7 +234,7 @@ async def test_secrets_of_tokens_are_shown_again_only_where_a_setting_keeps_them
         body = {"AccessorID": made["AccessorID"], "Type": "management", "Name": "other"}
         assert (await steward.post(path, body))["SecretID"] == secret
         child = await new_token(steward, policies=["default"])
-        (own,) = [one for one in await steward.get("/v1/acl/tokens") if one["Name"] == "other"]
+        (own,) = [item for item in await steward.get("/v1/acl/tokens") if item["Name"] == "other"]
         assert "SecretID" not in own
         lookup = await ask(steward, child, "GET", "auth/token/lookup-self")
         accessor = lookup.json()["data"]["accessor"]

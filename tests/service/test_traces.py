@@ -54,12 +54,12 @@ def job(job_id: str, script: str, **more: object) -> dict[str, Any]:
 
 
 def named(spans: list[Span], name: str, trace_id: str = TRACE) -> Span | None:
-    return next((one for one in spans if (one.name, one.trace_id) == (name, trace_id)), None)
+    return next((span for span in spans if (span.name, span.trace_id) == (name, trace_id)), None)
 
 
 def path_to_root(span: Span, spans: list[Span]) -> list[str]:
     """Return the names of a span and of all its ancestors."""
-    by_id = {one.span_id: one for one in spans}
+    by_id = {span.span_id: span for span in spans}
     names = [span.name]
     while (parent := by_id.get(str(span.parent_span_id))) is not None:
         span = parent
@@ -79,7 +79,7 @@ async def test_job_is_one_tree_from_the_request_to_its_end(
     (allocation,) = await steward.allocations("once", "complete", "failed")
     await collector.until(lambda spans: named(spans, "allocation"))
     request = await collector.until(lambda spans: named(spans, "POST /v1/jobs"))
-    spans = [one for one in collector.spans() if one.trace_id == TRACE]
+    spans = [span for span in collector.spans() if span.trace_id == TRACE]
     assert request.parent_span_id == PARENT
     assert request.about["steward.request_id"] == "order-17"
     ran, start, plan = (named(spans, name) for name in ("task main", "start", "plan"))
@@ -139,7 +139,7 @@ async def test_children_of_a_bulk_dispatch_have_traces_with_a_link(
         )
     assert answer.is_success, answer.text
     request = await collector.until(
-        lambda spans: next((one for one in spans if "bulk" in one.name), None)
+        lambda spans: next((span for span in spans if "bulk" in span.name), None)
     )
     children = await collector.until(
         lambda spans: (
@@ -148,7 +148,7 @@ async def test_children_of_a_bulk_dispatch_have_traces_with_a_link(
     )
     for child in children:
         assert child.trace_id != TRACE
-        assert [(one.trace_id, one.span_id) for one in child.links] == [(TRACE, request.span_id)]
+        assert [(link.trace_id, link.span_id) for link in child.links] == [(TRACE, request.span_id)]
         ended = await collector.until(
             lambda spans, trace=child.trace_id: named(spans, "allocation", trace)
         )
@@ -162,10 +162,10 @@ async def test_child_of_a_dispatch_has_a_trace_with_a_link(
     await ask(steward, "/v1/job/each/dispatch", {})
     request = await collector.until(lambda spans: named(spans, "POST /v1/job/{job_id}/dispatch"))
     child = await collector.until(
-        lambda spans: next((one for one in spans if one.name == "dispatch"), None)
+        lambda spans: next((span for span in spans if span.name == "dispatch"), None)
     )
     assert child.trace_id != TRACE
-    assert [(one.trace_id, one.span_id) for one in child.links] == [(TRACE, request.span_id)]
+    assert [(link.trace_id, link.span_id) for link in child.links] == [(TRACE, request.span_id)]
     ended = await collector.until(lambda spans: named(spans, "allocation", child.trace_id))
     assert path_to_root(ended, collector.spans())[-1] == "dispatch"
 
@@ -210,7 +210,7 @@ async def test_strangers_make_no_spans(tmp_path: Path, collector: Collector) -> 
             known = {**TRACED, "X-Service-Token": SECRET}
             await client.get(f"{steward.address}/v1/jobs", headers=known)
         await collector.until(lambda spans: named(spans, "GET /v1/jobs"))
-        found = [one.name for one in collector.spans() if one.trace_id == TRACE]
+        found = [span.name for span in collector.spans() if span.trace_id == TRACE]
         assert found == ["GET /v1/jobs"]
 
 

@@ -18,7 +18,7 @@ async def fired(steward: Steward, job_id: str, number: int = 1) -> list[dict[str
     """Return the ledger of a job when so many of its lines have fired."""
 
     def are_there(found: list[dict[str, Any]]) -> bool:
-        return sum(one["State"] == "fired" for one in found) >= number
+        return sum(item["State"] == "fired" for item in found) >= number
 
     found: list[dict[str, Any]] = await steward.until(f"/v1/job/{job_id}/triggers", are_there)
     return found
@@ -33,7 +33,9 @@ async def test_a_job_follows_a_workflow_and_a_plain_job_follows_it(steward: Stew
     (line,) = await fired(steward, "load")
     assert (line["SourceID"], line["Number"], line["Status"]) == ("etl", 1, "succeeded")
     child = line["ChildID"]
-    await steward.until(f"/v1/job/{child.replace('/', '%2F')}", lambda one: one["Status"] == "dead")
+    await steward.until(
+        f"/v1/job/{child.replace('/', '%2F')}", lambda item: item["Status"] == "dead"
+    )
     (after,) = await fired(steward, "page")
     assert (after["RunJobID"], after["Status"], after["Depth"]) == (child, "succeeded", 2)
     shown = (await steward.cli("job", "triggers", "load")).stdout.decode()
@@ -52,12 +54,13 @@ async def test_a_join_survives_a_kill_and_starts_once(steward: Steward) -> None:
     await steward.register(follower("report", "a, b", after_join="all", after_when="any"))
     await steward.register(workflow(shell("a", "exit 0"), job_id="a"))
     await steward.until(
-        "/v1/job/report/triggers", lambda found: [one for one in found if one["State"] == "waiting"]
+        "/v1/job/report/triggers",
+        lambda found: [item for item in found if item["State"] == "waiting"],
     )
     await steward.kill_and_restart()
     await steward.register(workflow(shell("b", "exit 3"), job_id="b"))
     lines = await fired(steward, "report", 2)
-    assert len({one["ChildID"] for one in lines}) == 1
+    assert len({line["ChildID"] for line in lines}) == 1
     await steward.kill_and_restart()
     children = await steward.get("/v1/jobs", prefix="report/")
     assert len(children) == 1
@@ -69,5 +72,5 @@ async def test_a_source_that_does_not_exist_is_a_warning(steward: Steward) -> No
     for path in ("/v1/job/load/plan", "/v1/jobs"):
         assert said in (await steward.post(path, body))["Warnings"]
     links = await steward.get("/v1/job/load/links")
-    assert [one["JobID"] for one in links["Sources"]] == ["nothing"]
+    assert [source["JobID"] for source in links["Sources"]] == ["nothing"]
     assert (await steward.request("GET", "/v1/job/none/triggers")).status_code == 404

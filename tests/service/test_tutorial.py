@@ -47,8 +47,8 @@ def steps(text: str) -> Iterator[Command | File]:
             continue
         assert about == "console", f"nobody would run this block: {about}"
         assert body.startswith("$ "), body
-        for one in body.removeprefix("$ ").split("\n$ "):
-            typed, *shown = one.rstrip("\n").split("\n")
+        for part in body.removeprefix("$ ").split("\n$ "):
+            typed, *shown = part.rstrip("\n").split("\n")
             yield Command(typed, shown)
 
 

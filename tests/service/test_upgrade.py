@@ -39,10 +39,13 @@ async def upgraded(tmp_path: Path) -> AsyncIterator[Steward]:
 async def test_upgrade_from_the_first_store_retains_jobs_tokens_and_secrets(
     upgraded: Steward,
 ) -> None:
-    jobs = {one["ID"] for one in await upgraded.get("/v1/jobs")}
+    jobs = {item["ID"] for item in await upgraded.get("/v1/jobs")}
     assert {"done", "many", "nightly", "once", "walled", "web"} <= jobs
     versions = (await upgraded.get("/v1/job/web/versions"))["Versions"]
-    assert [(one["Version"], one["Meta"]) for one in versions] == [(1, {"v": "2"}), (0, None)]
+    assert [(version["Version"], version["Meta"]) for version in versions] == [
+        (1, {"v": "2"}),
+        (0, None),
+    ]
     assert (await upgraded.get("/v1/var/app/db"))["Items"] == {"password": "x"}
     upgraded.token = READER
     assert (await upgraded.get("/v1/job/web"))["Version"] == 1
@@ -64,7 +67,7 @@ async def test_upgrade_from_the_first_store_restarts_a_task_that_ended_with_its_
         return (state["State"], state["Restarts"]) == ("running", 1)
 
     allocs = await upgraded.get("/v1/job/web/allocations")
-    (wanted,) = [one["ID"] for one in allocs if one["DesiredStatus"] == "run"]
+    (wanted,) = [alloc["ID"] for alloc in allocs if alloc["DesiredStatus"] == "run"]
     shown = await upgraded.until(f"/v1/allocation/{wanted}", is_restarted)
     kinds = [event["Type"] for event in shown["TaskStates"]["main"]["Events"]]
     assert kinds[:3] == ["Received", "Task Setup", "Started"]

@@ -10,10 +10,10 @@ from tests.service.test_daemon_lifecycle import service
 
 def _is_measured(shown: dict) -> bool:  # type: ignore[type-arg]
     return any(
-        one is not None
+        item is not None
         for series in shown["Series"]
         if series["Task"]
-        for one in series["CPUPercent"]
+        for item in series["CPUPercent"]
     )
 
 
@@ -27,7 +27,7 @@ async def test_watched_allocation_is_measured_every_second(steward: Steward) -> 
         ):
             await trio.lowlevel.checkpoint()
     assert (found["Enabled"], found["Step"]) == (True, 1)
-    assert max(one or 0 for one in found["Series"][0]["Memory"]) > 0
+    assert max(item or 0 for item in found["Series"][0]["Memory"]) > 0
 
 
 async def test_setting_turns_the_history_off(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ async def test_a_lock_is_shown_to_readers_without_its_id(tmp_path: Path) -> None
         steward.token = token["SecretID"]
         shown = await steward.get("/v1/var/app")
         assert shown["Lock"] == {"TTL": "20s", "LockDelay": "15s"}
-        assert [one["Lock"] for one in await steward.get("/v1/vars")] == [shown["Lock"]]
+        assert [item["Lock"] for item in await steward.get("/v1/vars")] == [shown["Lock"]]
 
 
 async def test_two_writers_of_a_lock_are_never_both_its_holder(steward: Steward) -> None:
@@ -62,7 +62,7 @@ async def test_lists_show_no_values_and_can_be_narrowed_down(steward: Steward) -
     async def paths(**query: object) -> list[str]:
         answer = await steward.request("GET", "/v1/vars", **query)
         assert "hidden" not in answer.text
-        return [one["Path"] for one in answer.json()]
+        return [item["Path"] for item in answer.json()]
 
     assert await paths() == ["a/1", "b/2"]
     assert await paths(namespace="*") == ["a/1", "b/2", "a/3"]

@@ -29,7 +29,7 @@ async def test_empty_region_is_the_own_one(steward: Steward) -> None:
 async def test_statuses_without_a_body_are_those_of_all_jobs(steward: Steward) -> None:
     await steward.register(job())
     answer = await steward.request("POST", "/v1/jobs/statuses")
-    assert [one["ID"] for one in answer.json()] == ["web"]
+    assert [item["ID"] for item in answer.json()] == ["web"]
 
 
 @pytest.mark.parametrize("path", ["/v1/node/pools", "/v1/node/pool/a"])

@@ -144,7 +144,9 @@ async def test_steps_run_one_after_the_other(steward: Steward, tmp_path: Path) -
     assert (of_job["Result"], of_job["Number"]) == ("complete", 1)
     assert (await steward.get("/v1/job/etl/state"))["State"] == "complete"
     (first,) = [
-        one for one in await steward.get("/v1/job/etl/allocations") if one["TaskGroup"] == "first"
+        item
+        for item in await steward.get("/v1/job/etl/allocations")
+        if item["TaskGroup"] == "first"
     ]
     assert await steward.log_of(first["ID"], "main") == "0\n"
 
@@ -194,7 +196,7 @@ async def test_a_run_continues_after_a_kill_of_the_daemon(steward: Steward, tmp_
     go.touch()
     await steward.start()
     run = await steward.until("/v1/job/etl/run", has_ended)
-    assert [one["State"] for one in run["Steps"]] == ["succeeded", "succeeded"]
+    assert [step["State"] for step in run["Steps"]] == ["succeeded", "succeeded"]
 
 
 async def test_lists_of_runs_are_filtered_and_paged(steward: Steward) -> None:
@@ -202,14 +204,14 @@ async def test_lists_of_runs_are_filtered_and_paged(steward: Steward) -> None:
         groups = (shell("a", "exit 0"), shell("b", "exit 0", "a"))
         await begin(steward, workflow(*groups, job_id=name))
         await steward.until(f"/v1/job/{name}/run", has_ended)
-    names = [one["JobID"] for one in await steward.get("/v1/runs", per_page=2)]
+    names = [item["JobID"] for item in await steward.get("/v1/runs", per_page=2)]
     assert names == ["three", "two"]
-    assert [one["JobID"] for one in await steward.get("/v1/runs", prefix="t")] == ["three", "two"]
+    assert [item["JobID"] for item in await steward.get("/v1/runs", prefix="t")] == ["three", "two"]
     assert await steward.get("/v1/runs", status="failed") == []
     bad = await steward.request("GET", "/v1/runs", status="great")
     assert (bad.status_code, "must be one of running" in bad.text) == (400, True)
     found = await steward.get("/v1/runs", filter='JobID == "one"')
-    assert [one["JobID"] for one in found] == ["one"]
+    assert [item["JobID"] for item in found] == ["one"]
     assert (await steward.request("GET", "/v1/job/one/run", number=5)).status_code == 404
 
 
@@ -251,7 +253,7 @@ async def test_people_steer_a_run_with_commands(steward: Steward, tmp_path: Path
     assert done.stdout.decode() == "run 1 of etl has an approval for: publish\n"
     run = await steward.until("/v1/job/etl/run", has_ended)
     assert (run["Status"], run["Attempt"]) == ("succeeded", 2)
-    assert [(one["Act"], one["Note"], one["Who"]) for one in run["Acts"]] == [
+    assert [(act["Act"], act["Note"], act["Who"]) for act in run["Acts"]] == [
         ("rerun", "mended", "anonymous"),
         ("approve", "", "anonymous"),
     ]
@@ -279,9 +281,9 @@ async def test_outputs_reach_later_steps(steward: Steward) -> None:
     few = shell("few", "exit 0", "plan", keys={"if": "needs.plan.outputs.rows < 12"})
     await begin(steward, workflow(plan, split, load, few))
     run = await steward.until("/v1/job/etl/run", has_ended)
-    assert [one["State"] for one in run["Steps"]] == ["succeeded"] * 3 + ["skipped"]
+    assert [step["State"] for step in run["Steps"]] == ["succeeded"] * 3 + ["skipped"]
     allocs = await steward.get("/v1/job/etl/allocations")
-    (one,) = [one["ID"] for one in allocs if one["TaskGroup"] == "load"]
+    (one,) = [alloc["ID"] for alloc in allocs if alloc["TaskGroup"] == "load"]
     answer = await steward.request(
         "GET", f"/v1/client/fs/cat/{one}", path="alloc/logs/main.stdout.0"
     )
@@ -299,11 +301,11 @@ async def test_outputs_reach_later_steps(steward: Steward) -> None:
     }
     assert second == '12 ["p0","p1"] p1'
     found = await steward.get("/v1/job/etl/run/outputs", step="plan")
-    assert [(one["Step"], one["Element"], one["Outputs"]) for one in found] == [
+    assert [(item["Step"], item["Element"], item["Outputs"]) for item in found] == [
         ("plan", 0, {"rows": "12", "text": "a\nb"})
     ]
     shown = (await steward.cli("runs", "outputs", "etl", "split")).stdout.decode().splitlines()
-    assert [one.split() for one in shown] == [
+    assert [line.split() for line in shown] == [
         ["Step", "Element", "Name", "Value"],
         ["split", "0", "part", "p0"],
         ["split", "1", "part", "p1"],
@@ -332,4 +334,4 @@ async def test_each_element_of_a_list_gets_its_item(steward: Steward) -> None:
     await begin(steward, workflow(plan, load))
     await steward.until("/v1/job/etl/run", has_ended)
     found = await steward.get("/v1/job/etl/run/outputs", step="load")
-    assert [one["Outputs"]["got"] for one in found] == ['eu 1 {"n":1}', "us ${each.value.n} y"]
+    assert [item["Outputs"]["got"] for item in found] == ['eu 1 {"n":1}', "us ${each.value.n} y"]

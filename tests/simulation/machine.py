@@ -96,7 +96,7 @@ class Machine:
         self._seed = seed
 
     def alive(self) -> list[Process]:
-        return [one for one in self.processes.values() if one.alive]
+        return [process for process in self.processes.values() if process.alive]
 
     def chance_of(self, name: Name) -> random.Random:
         """Return the random generator of one attempt."""
@@ -132,13 +132,13 @@ class Machine:
         """Let some running processes fail."""
         alive = self.alive()
         chosen = dice.sample(alive, dice.randint(0, min(3, len(alive))))
-        for one in chosen:
-            one.end(_KILLED)
-        return [one.name for one in chosen]
+        for item in chosen:
+            item.end(_KILLED)
+        return [item.name for item in chosen]
 
     def lose_some(self, dice: random.Random) -> list[Name]:
         """Remove the claims of some processes; only their control groups identify them."""
-        alive = [one.name for one in self.alive()]
+        alive = [item.name for item in self.alive()]
         chosen = dice.sample(alive, dice.randint(0, min(2, len(alive))))
         self.lost |= set(chosen)
         return chosen

@@ -227,7 +227,9 @@ class Operations:
     async def set_health(self) -> str:
         chosen = self._deployment()
         placed = self._world.store.read(lambda db: allocations.of_deployment(db, chosen))
-        health = {one.id: self._dice.random() < 0.8 for one in placed if self._dice.random() < 0.8}
+        health = {
+            alloc.id: self._dice.random() < 0.8 for alloc in placed if self._dice.random() < 0.8
+        }
         await deployment_actions.set_health(self._world.store, chosen, health, **self._call())
         return f"{chosen} {health}"
 
@@ -269,8 +271,8 @@ class Operations:
         """Stop the evaluation failures of all jobs, as an upgrade does, and re-evaluate them."""
         cured = sorted(self._world.poisoned)
         self._world.poisoned.clear()
-        for one in self._world.fences.faults():
-            self._world.fences.release(one.kind, one.key)
+        for fault in self._world.fences.faults():
+            self._world.fences.release(fault.kind, fault.key)
         await self._world.fences.save(self._world.store)
         for job_id in cured:
             with suppress(StewardError):  # it is purged, or launches children
@@ -301,9 +303,9 @@ class Operations:
 
     def _deployment(self) -> str:
         found: list[Deployment] = self._world.store.read(deployments.active)
-        return self._dice.choice(sorted(one.id for one in found) or ["nothing"])
+        return self._dice.choice(sorted(deployment.id for deployment in found) or ["nothing"])
 
     def _allocation(self) -> str:
         node_id = self._world.runner.node_id
         found: list[Allocation] = self._world.store.read(lambda db: allocations.to_run(db, node_id))
-        return self._dice.choice([one.id for one in found] or ["nothing"])
+        return self._dice.choice([alloc.id for alloc in found] or ["nothing"])

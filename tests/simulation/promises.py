@@ -61,18 +61,19 @@ def _too_full(db: ReadSnapshot, world: World) -> Iterator[str]:
         cpu, memory, disk = node.capacity
         kept = FreedResources(cpu=cpu, memory=memory, disk=disk)
         wanted = [
-            one
-            for one in allocations.to_run(db, node.id)
-            if one.desired_status == DesiredStatus.RUN
+            alloc
+            for alloc in allocations.to_run(db, node.id)
+            if alloc.desired_status == DesiredStatus.RUN
         ]
         placed = FreedResources(
-            cpu=sum(one.placement.resources.cpu for one in wanted),
-            memory=sum(one.placement.resources.memory for one in wanted),
-            disk=sum(one.placement.resources.shared.disk_mb for one in wanted),
+            cpu=sum(alloc.placement.resources.cpu for alloc in wanted),
+            memory=sum(alloc.placement.resources.memory for alloc in wanted),
+            disk=sum(alloc.placement.resources.shared.disk_mb for alloc in wanted),
         )
         at_work = [process.resources for process in world.machine.alive()]
         running = FreedResources(
-            cpu=sum(one.cpu for one in at_work), memory=sum(one.memory_mb for one in at_work)
+            cpu=sum(resources.cpu for resources in at_work),
+            memory=sum(resources.memory_mb for resources in at_work),
         )
         for what, used in (("placed", placed), ("running", running)):
             if used.cpu > kept.cpu or used.memory > kept.memory or used.disk > kept.disk:
@@ -127,22 +128,28 @@ def _unexplained(db: ReadSnapshot, job: Job) -> Iterator[str]:
 
 def _uncounted(db: ReadSnapshot, job: Job) -> Iterator[str]:
     """Yield groups with too many allocations; a blocked evaluation must explain missing ones."""
-    live = [one for one in allocations.of_job(db, job.namespace, job.id) if not one.client_terminal]
-    for one in live:
-        if one.desired_status != DesiredStatus.RUN:
-            yield f"{one.name} ({one.id}) is not wanted, and has not ended"
+    live = [
+        alloc
+        for alloc in allocations.of_job(db, job.namespace, job.id)
+        if not alloc.client_terminal
+    ]
+    for alloc in live:
+        if alloc.desired_status != DesiredStatus.RUN:
+            yield f"{alloc.name} ({alloc.id}) is not wanted, and has not ended"
         if job.stop:
-            yield f"{one.name} ({one.id}) is of a job that was stopped"
+            yield f"{alloc.name} ({alloc.id}) is of a job that was stopped"
     latest = deployments.latest(db, job.namespace, job.id)
     for group in job.task_groups or ():
         canaries = _canaries(latest, group.name)
-        there = [one for one in live if one.task_group == group.name and one.id not in canaries]
+        there = [
+            alloc for alloc in live if alloc.task_group == group.name and alloc.id not in canaries
+        ]
         if len(there) > group.count and not job.stop:
             yield f"{len(there)} of {job.id}.{group.name} run, {group.count} are wanted"
         # During a rollout, promoted canaries run in addition to the allocations that they replace.
         failed = latest is not None and latest.status == DeploymentStatus.FAILED
         halfway = failed and latest.job_version == job.version
-        if len({one.name for one in there}) < len(there) and not halfway:
+        if len({alloc.name for alloc in there}) < len(there) and not halfway:
             yield f"two of {job.id}.{group.name} have the same name"
 
 
@@ -162,10 +169,10 @@ def _undecided(db: ReadSnapshot, job: Job, world: World) -> Iterator[str]:
     )
     if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
         return  # as in Nomad: placed again only at the next evaluation
-    for one in plan.place:
-        yield f"{one.name} would be placed if anybody asked"
-    for one in plan.change:
-        yield f"{one.name} ({one.id}) would be changed if anybody asked"
+    for alloc in plan.place:
+        yield f"{alloc.name} would be placed if anybody asked"
+    for alloc in plan.change:
+        yield f"{alloc.name} ({alloc.id}) would be changed if anybody asked"
 
 
 def _unfinished(db: ReadSnapshot) -> Iterator[str]:
@@ -195,7 +202,7 @@ def _may_go_on(db: ReadSnapshot, deployment: Deployment) -> bool:
     }
     if not unfinished:
         waiting = evaluations.unfinished(db, deployment.namespace, deployment.job_id)
-        return any(one.status == EvalStatus.BLOCKED for one in waiting)
+        return any(evaluation.status == EvalStatus.BLOCKED for evaluation in waiting)
     for name, state in unfinished.items():
         group = job.group(name) if job else None
         manual = group and group.update and group.update.health_check == "manual"
@@ -208,9 +215,9 @@ def _may_go_on(db: ReadSnapshot, deployment: Deployment) -> bool:
 
 def _not_on_the_machine(db: ReadSnapshot, world: World) -> Iterator[str]:
     running = {
-        (one.id, task)
-        for one in _live(db, world)
-        for task, state in (one.client.task_states or {}).items()
+        (alloc.id, task)
+        for alloc in _live(db, world)
+        for task, state in (alloc.client.task_states or {}).items()
         if state.state == "running"
     }
     alive = world.machine.alive()
@@ -240,7 +247,7 @@ def _ledger(db: ReadSnapshot, job: Job, now: int) -> Iterator[str]:
         yield f"a slot of {job.id} has come, and is not decided"
     versions = jobs.versions(db, job.namespace, job.id)
     # After a clock stop or jump the schedule restarts there; one row records the skipped slots.
-    anew = [one.submit_time for one in versions if one.stop]
+    anew = [version.submit_time for version in versions if version.stop]
     anew += [one.submit_time for one, older in pairwise(versions) if one.periodic != older.periodic]
     rows = periodic.slots(db, job.namespace, job.id)[::-1]
     for row, following in pairwise(rows):
@@ -256,4 +263,4 @@ def live(world: World) -> list[tuple[str, str]]:
     """Return all expected running tasks for a later comparison."""
     node_id = world.runner.node_id
     found = world.store.read(lambda db: allocations.to_run(db, node_id))
-    return [(one.id, one.client_status) for one in found]
+    return [(alloc.id, alloc.client_status) for alloc in found]

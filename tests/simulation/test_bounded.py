@@ -75,8 +75,8 @@ async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[i
             scaling_ids=world.ids,
         )
         for paused in {"running": (), "paused": (True,), "resumed": (True, False)}[pause]:
-            for one in world.store.read(deployments.active):
-                await deployment_actions.pause(world.store, one.id, paused=paused, **call())
+            for deployment in world.store.read(deployments.active):
+                await deployment_actions.pause(world.store, deployment.id, paused=paused, **call())
             await trio.sleep(5)
         await trio.sleep(AN_HOUR)
         for wish in ("ineligible", "eligible") * 5:
@@ -87,7 +87,7 @@ async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[i
         rows = world.store.read(lambda db: db.all("SELECT count(*) AS number FROM allocations"))
         found = world.store.read(lambda db: allocations.of_job(db, "default", "web"))
         assert len(found) == rows[0]["number"]
-        made += [one.client_status == "failed" for one in found]
+        made += [alloc.client_status == "failed" for alloc in found]
         await world.end()
 
 

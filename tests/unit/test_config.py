@@ -55,7 +55,7 @@ def test_variables_of_the_command_line_are_passed_over(tmp_path) -> None:
 def _variables_of(option: Callable[[Command], Command]) -> list[str]:
     """Return Steward's environment variables that can hold a command line option."""
     command = click.command()(option(lambda: None))
-    return [name for one in command.params for name in one.envvar or () if name[0] == "S"]
+    return [name for param in command.params for name in param.envvar or () if name[0] == "S"]
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ def attributes_of(part: Part) -> tuple[set[str], set[str]]:
     """Return the attributes of `DaemonParts` that an opener reads and those that it sets."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(part.opens)))
     found = [
-        one
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Attribute)
-        and isinstance(one.value, ast.Name)
-        and one.value.id == "parts"
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "parts"
     ]
-    assigned = {one.attr for one in found if isinstance(one.ctx, ast.Store)}
-    return {one.attr for one in found} - assigned - PRESENT, assigned
+    assigned = {node.attr for node in found if isinstance(node.ctx, ast.Store)}
+    return {node.attr for node in found} - assigned - PRESENT, assigned
 
 
 SETTER = {attribute: part.name for part in PARTS for attribute in attributes_of(part)[1]}

@@ -15,8 +15,8 @@ from storage.records.namespace import Namespace, NamespaceCapabilities
 from tests.samples import group, job, task
 
 ROOT = Path(__file__).parents[2]
-PAIRS = [(one, other) for names in SPELLINGS for one in names for other in names]
-pairs = pytest.mark.parametrize(("one", "other"), PAIRS)
+PAIRS = [(name, other) for names in SPELLINGS for name in names for other in names]
+pairs = pytest.mark.parametrize(("item", "other"), PAIRS)
 
 
 def using(driver: str):
@@ -29,9 +29,9 @@ def keeps(rule: str, driver: str) -> bool:
 
 
 @pairs
-def test_namespace_treats_all_names_of_a_driver_alike(one: str, other: str) -> None:
-    closed = NamespaceCapabilities(disabled_task_drivers=[one])
-    opened = NamespaceCapabilities(enabled_task_drivers=[one])
+def test_namespace_treats_all_names_of_a_driver_alike(item: str, other: str) -> None:
+    closed = NamespaceCapabilities(disabled_task_drivers=[item])
+    opened = NamespaceCapabilities(enabled_task_drivers=[item])
     assert len(forbidden_drivers(using(other), Namespace(name="n", capabilities=closed))) == 1
     assert forbidden_drivers(using(other), Namespace(name="n", capabilities=opened)) == []
 
@@ -50,19 +50,19 @@ def test_namespace_treats_all_names_of_a_driver_alike(one: str, other: str) -> N
     ],
 )
 def test_job_policy_treats_all_names_of_a_driver_alike(
-    one: str, other: str, rule: str, holds: bool
+    item: str, other: str, rule: str, holds: bool
 ) -> None:
-    assert keeps(rule.format(one), other) is holds
+    assert keeps(rule.format(item), other) is holds
 
 
 @pairs
-def test_pool_offers_a_driver_under_all_its_names(one: str, other: str) -> None:
-    assert not list(unavailable_features(group("g", task("t", driver=one)), [other]))
+def test_pool_offers_a_driver_under_all_its_names(item: str, other: str) -> None:
+    assert not list(unavailable_features(group("g", task("t", driver=item)), [other]))
 
 
 async def test_node_reports_a_driver_under_all_its_names(tmp_path: Path) -> None:
     found = await podman.find(str(tmp_path / "none"), {}, volumes=False, processes=1)
-    assert tuple(one.name for one in found) == spellings("podman")
+    assert tuple(item.name for item in found) == spellings("podman")
 
 
 def test_other_drivers_are_not_mixed_up() -> None:
@@ -82,7 +82,9 @@ def _direct_comparisons(path: Path) -> list[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         is_name = isinstance(node, ast.Constant) and node.value in others
         sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-        if is_name or any(isinstance(one, ast.Attribute) and one.attr == "driver" for one in sides):
+        if is_name or any(
+            isinstance(side, ast.Attribute) and side.attr == "driver" for side in sides
+        ):
             found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     return found
 

@@ -78,11 +78,11 @@ def test_the_settings_of_a_guide_are_taken(text: str, tmp_path: Path) -> None:
 
 
 def test_there_is_an_example_of_each_kind_of_receiver() -> None:
-    (page,) = [one for one in GUIDES if one.stem == "get-notified-of-failures"]
+    (page,) = [guide for guide in GUIDES if guide.stem == "get-notified-of-failures"]
     kinds = {
-        one["kind"]
+        notify_receiver["kind"]
         for text in blocks(page, "toml")
-        for one in tomllib.loads(text).get("notify_receivers", {}).values()
+        for notify_receiver in tomllib.loads(text).get("notify_receivers", {}).values()
     }
     assert kinds == set(ReceiverKind)
 
@@ -101,7 +101,7 @@ PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("[!n]*/*.md"), *ROOT.glob("*.md")
 def anchors(page: Path) -> set[str]:
     """Return the names of the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", one).lower().replace(" ", "-") for one in headings}
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
@@ -132,7 +132,9 @@ def test_every_table_of_contributing_is_in_its_module(name: str, path: str) -> N
 
 def test_every_picture_is_used() -> None:
     text = "".join(page.read_text() for page in PAGES)
-    unused = {one.name for one in (DOCS / "images").iterdir() if f"images/{one.name}" not in text}
+    unused = {
+        path.name for path in (DOCS / "images").iterdir() if f"images/{path.name}" not in text
+    }
     assert unused == set()
 
 

@@ -121,7 +121,7 @@ def test_playbook_names_only_routes_and_settings_that_exist() -> None:
     tasks = [task for play in PLAYS for task in play["tasks"]]
     routes = {(method, route.path) for route in ROUTES for method in route.methods}
     uris = [task["ansible.builtin.uri"] for task in tasks if "ansible.builtin.uri" in task]
-    called = {(one.get("method", "GET"), one["url"].partition(":4646")[2]) for one in uris}
+    called = {(item.get("method", "GET"), item["url"].partition(":4646")[2]) for item in uris}
     assert called
     assert called <= routes
     (text,) = [
@@ -165,7 +165,7 @@ def problems(value: object, schema: dict[str, Any], path: str) -> Iterator[str]:
     if "$ref" in schema:
         yield from problems(value, SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]], path)
     elif "anyOf" in schema:
-        found = [list(problems(value, one, path)) for one in schema["anyOf"]]
+        found = [list(problems(value, item, path)) for item in schema["anyOf"]]
         if all(found):
             yield from found[0]
     elif isinstance(value, dict) and "properties" in schema:

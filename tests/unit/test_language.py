@@ -250,9 +250,11 @@ def test_bounds_fall_with_the_counts() -> None:
 
 def test_sentences_are_counted() -> None:
     page = "# A b\n\nOne two `a b`. Three [four](x.md)\nfive!\n\n- six\n- seven\n\n|a|b c|\n\n```\nx\n```\n"
-    found = [one for _, text in prose_of_page(page) for one in sentences(text) if one]
+    found = [
+        sentence for _, text in prose_of_page(page) for sentence in sentences(text) if sentence
+    ]
     assert found == ["A b", "One two CODE.", "Three four five!", "six", "seven", "a", "b c"]
-    assert [words(one) for one in found] == [2, 3, 3, 1, 1, 1, 2]
+    assert [words(item) for item in found] == [2, 3, 3, 1, 1, 1, 2]
 
 
 def test_phrases_are_found_in_docstrings_and_comments() -> None:

@@ -47,7 +47,7 @@ def test_a_secret_is_found_in_other_encodings(form: str) -> None:
     assert "‹masked" in masked
     assert len(masked.encode()) == len(text)
     kept = masked.removeprefix("header: ").removesuffix(" end")
-    assert len([one for one in kept.replace("masked", "") if one.isalnum()]) <= 10
+    assert len([item for item in kept.replace("masked", "") if item.isalnum()]) <= 10
 
 
 def test_each_line_of_a_secret_is_masked() -> None:
@@ -142,7 +142,7 @@ def test_no_secret_is_left_and_nothing_else_changes(
 
 
 @given(
-    st.binary(min_size=LEAST, max_size=40).filter(lambda one: one == one.strip()),
+    st.binary(min_size=LEAST, max_size=40).filter(lambda line: line == line.strip()),
     st.binary(max_size=40),
     st.binary(max_size=40),
 )

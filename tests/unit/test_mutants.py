@@ -12,7 +12,7 @@ def texts(tmp_path: Path, source: str) -> list[str]:
     """Return the changed sources of a source, one for each mutant."""
     file = tmp_path / "module.py"
     file.write_text(source)
-    return [ast.unparse(mutated(one)) for one in mutants(file)]
+    return [ast.unparse(mutated(mutant)) for mutant in mutants(file)]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_text_annotations_and_logs_are_not_changed(tmp_path: Path, source: str) 
 def test_mutant_names_its_line_and_the_change(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text("def f(a):\n    return (\n        a == 1\n    )\n")
-    found = [(one.line, one.statement, one.text) for one in mutants(file)]
+    found = [(mutant.line, mutant.statement, mutant.text) for mutant in mutants(file)]
     assert found == [
         (2, 2, "return a == 1  →  return None"),
         (3, 2, "a == 1  →  a != 1"),
         (3, 2, "1  →  2"),
     ]
-    assert not any(one.is_executed_at_import for one in mutants(file))
+    assert not any(mutant.is_executed_at_import for mutant in mutants(file))

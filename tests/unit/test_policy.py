@@ -40,7 +40,7 @@ def test_policy_says_what_is_set() -> None:
     policy = policy_of(config, 0, "steward:300000:10\n")
     assert (policy.users, policy.usual, policy.denied) == (["@batch"], "www", ["bin"])
     assert policy.denied_uids == [(0, 0), (100, 200), (3, 2**32 - 1)]
-    assert [(one.name, one.path, one.read_only) for one in policy.volumes] == [
+    assert [(volume.name, volume.path, volume.read_only) for volume in policy.volumes] == [
         ("data", "/srv/data", True)
     ]
     assert policy.own_uids == (300_000, 300_009)

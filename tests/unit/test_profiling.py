@@ -65,14 +65,14 @@ def read(packed: bytes) -> tuple[list[str], dict[tuple[str, ...], list[int]]]:
         number: [dict(fields(v)) for n, v in every if n == number and isinstance(v, bytes)]
         for number in (1, 2, 4, 5)
     }
-    functions = {one[1]: words[int(one[2])] for one in of[5]}
-    lines = {one[1]: dict(fields(bytes(one[4]))) for one in of[4]}  # type: ignore[arg-type]
-    kinds = [f"{words[int(one[1])]}/{words[int(one[2])]}" for one in of[1]]
+    functions = {item[1]: words[int(item[2])] for item in of[5]}
+    lines = {item[1]: dict(fields(bytes(item[4]))) for item in of[4]}  # type: ignore[arg-type]
+    kinds = [f"{words[int(item[1])]}/{words[int(item[2])]}" for item in of[1]]
     seen = {}
-    for one in of[2]:
-        assert isinstance(one[1], bytes)
-        assert isinstance(one[2], bytes)
-        seen[tuple(functions[lines[at][1]] for at in numbers(one[1]))] = numbers(one[2])
+    for item in of[2]:
+        assert isinstance(item[1], bytes)
+        assert isinstance(item[2], bytes)
+        seen[tuple(functions[lines[at][1]] for at in numbers(item[1]))] = numbers(item[2])
     return kinds, seen
 
 
@@ -93,17 +93,17 @@ def test_the_thread_that_works_gets_the_time_and_the_one_that_waits_gets_none() 
             sum(range(100))
 
     threads = [threading.Thread(target=works), threading.Thread(target=done.wait)]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     try:
         _, seen = read(profiling.packed(profiling.cpu(0.3, Stopped())))
         _, stacks = read(profiling.packed(profiling.threads(Stopped())))
         usual = sys.getswitchinterval()
     finally:
         done.set()
-        for one in threads:
-            one.join()
-    of_work = [values for stack, values in seen.items() if any("works" in one for one in stack)]
+        for thread in threads:
+            thread.join()
+    of_work = [values for stack, values in seen.items() if any("works" in item for item in stack)]
     of_wait = [values for stack, values in seen.items() if stack[0].endswith("Condition.wait")]
     assert sum(cpu for _, cpu in of_work) > 10 * sum(cpu for _, cpu in of_wait)
     assert any(stack[0].endswith("Condition.wait") for stack in stacks)

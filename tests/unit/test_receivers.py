@@ -34,13 +34,13 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize("one", GOOD)
-def test_a_good_receiver_has_no_fault(one: Receiver) -> None:
-    assert list(faults_of_receivers({"night": one}, {"mail"})) == []
+@pytest.mark.parametrize("receiver", GOOD)
+def test_a_good_receiver_has_no_fault(receiver: Receiver) -> None:
+    assert list(faults_of_receivers({"night": receiver}, {"mail"})) == []
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("receiver", "said"),
     [
         (of(ReceiverKind.SLACK), 'kind = "slack" needs secret_file or secret_env'),
         (of(ReceiverKind.EMAIL), 'kind = "email" needs from and server and to'),
@@ -102,8 +102,8 @@ def test_a_good_receiver_has_no_fault(one: Receiver) -> None:
         (email(group_seconds=-1), "group_seconds = -1: write a number from 0 to 3600"),
     ],
 )
-def test_a_fault_names_the_field_and_the_fix(one: Receiver, said: str) -> None:
-    assert list(faults_of_receivers({"night": one}, ())) == [f"notify_receivers.night: {said}"]
+def test_a_fault_names_the_field_and_the_fix(receiver: Receiver, said: str) -> None:
+    assert list(faults_of_receivers({"night": receiver}, ())) == [f"notify_receivers.night: {said}"]
 
 
 @pytest.mark.parametrize("name", ["webhook", "a b", ""])

@@ -169,7 +169,7 @@ def test_no_word_is_more_reassuring_than_the_facts(known: JobFacts) -> None:
 
 def test_every_state_is_documented() -> None:
     text = DOCS.read_text()
-    assert [one for one in State if f"| **{one}** |" not in text] == []
+    assert [item for item in State if f"| **{item}** |" not in text] == []
 
 
 def test_a_word_alone_needs_no_reason() -> None:

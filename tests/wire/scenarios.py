@@ -44,7 +44,7 @@ def scenarios() -> dict[str, dict[str, Any]]:
     """Return the scenarios by name."""
     paths = [*GOLDEN.glob("*.json"), *OURS.glob("*.json")]
     found = [json.loads(path.read_text()) for path in sorted(paths)]
-    return {one["scenario"]: one for one in found if "steps" in one}
+    return {item["scenario"]: item for item in found if "steps" in item}
 
 
 def login_scenarios() -> dict[str, dict[str, Any]]:
@@ -55,9 +55,11 @@ def login_scenarios() -> dict[str, dict[str, Any]]:
 
 def wanted(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
     """Return the scenarios and doors of those tests of a module that are run, in their order."""
-    tests = [one for one in request.session.items if one.path == request.node.path]
-    found = [one.callspec.params for one in tests if isinstance(one, pytest.Function)]
-    return list(dict.fromkeys((one["name"], one["door"]) for one in found if "door" in one))
+    tests = [item for item in request.session.items if item.path == request.node.path]
+    found = [test.callspec.params for test in tests if isinstance(test, pytest.Function)]
+    return list(
+        dict.fromkeys((params["name"], params["door"]) for params in found if "door" in params)
+    )
 
 
 def names_in(file: str) -> set[str]:

@@ -25,7 +25,7 @@ class Schemas:
         if reference := schema.get("$ref"):
             yield from self.problems(self._types[reference.rpartition("/")[2]], value, path)
         elif choices := schema.get("anyOf"):
-            found = [list(self.problems(one, value, path)) for one in choices]
+            found = [list(self.problems(choice, value, path)) for choice in choices]
             yield from min(found, key=len)
         elif "enum" in schema:
             if value not in schema["enum"]:

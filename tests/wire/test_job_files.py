@@ -61,23 +61,35 @@ def typed(value: object) -> object:
 
 
 def places(error: HclError) -> set[tuple[str, int, int]]:
-    return {(one.source.name, *one.source.place(one.start)) for one in causes(error) if one.source}
+    return {
+        (cause.source.name, *cause.source.place(cause.start))
+        for cause in causes(error)
+        if cause.source
+    }
 
 
 def causes(error: HclError) -> Iterator[Any]:
-    return (one for one in error.diagnostics if not one.is_echo)
+    return (diagnostic for diagnostic in error.diagnostics if not diagnostic.is_echo)
 
 
 def wanted_places(diagnostics: list[dict[str, Any]]) -> set[tuple[str, int, int]]:
     return {
-        (one.get("file", FILE_NAME), one["start"]["line"], one["start"]["column"])
-        for one in diagnostics
-        if one["start"] and "value must be known" not in one["detail"]
+        (
+            diagnostic.get("file", FILE_NAME),
+            diagnostic["start"]["line"],
+            diagnostic["start"]["column"],
+        )
+        for diagnostic in diagnostics
+        if diagnostic["start"] and "value must be known" not in diagnostic["detail"]
     }
 
 
 def wanted_names(diagnostics: list[dict[str, Any]]) -> set[str]:
-    details = [one["detail"].partition(" Did you mean")[0] for one in diagnostics if one["start"]]
+    details = [
+        diagnostic["detail"].partition(" Did you mean")[0]
+        for diagnostic in diagnostics
+        if diagnostic["start"]
+    ]
     return {name for detail in details for name in QUOTED.findall(detail)}
 
 

@@ -29,8 +29,8 @@ STRAY = "Stray"
 def requests() -> dict[str, type[msgspec.Struct]]:
     """Return the records that handlers read bodies as, by name."""
     found = {}
-    for one in pkgutil.walk_packages(daemon.api.__path__, "daemon.api."):
-        module = importlib.import_module(one.name)
+    for package in pkgutil.walk_packages(daemon.api.__path__, "daemon.api."):
+        module = importlib.import_module(package.name)
         assert module.__file__
         for name in DECODED.findall(Path(module.__file__).read_text()):
             record: Any = module
@@ -69,7 +69,7 @@ def line(record: type[msgspec.Struct]) -> str:
 
 
 def test_known_fields_are_listed() -> None:
-    every = {line(one) for record in requests().values() for one in records(record)}
+    every = {line(item) for record in requests().values() for item in records(record)}
     every |= {f"{path}: {' '.join(sorted(names))}".rstrip() for path, names in KNOWN.items()}
     assert sorted(every) == LIST.read_text().splitlines()
 
@@ -81,9 +81,9 @@ def test_fields_without_effect_are_listed() -> None:
 
 
 def test_every_write_of_the_secrets_side_says_which_fields_it_knows() -> None:
-    silent = {one.path for one in ENDPOINTS if one.write and one.knows is None}
+    silent = {endpoint.path for endpoint in ENDPOINTS if endpoint.write and endpoint.knows is None}
     assert silent == {"/v1/sys/wrapping/wrap"}  # it takes whatever it is given
-    assert {one.path for one in ENDPOINTS} >= KNOWN.keys()
+    assert {endpoint.path for endpoint in ENDPOINTS} >= KNOWN.keys()
 
 
 @pytest.mark.parametrize("name", sorted(requests()))

@@ -70,7 +70,7 @@ def test_what_passes_is_not_listed_as_pending(name: str, door: str, results: Res
 
 @pytest.mark.parametrize("entry", sorted(PENDING | DECIDED))
 def test_what_is_listed_exists(entry: str) -> None:
-    steps = {step["id"] for one in ALL.values() for step in one["steps"]}
+    steps = {step["id"] for scenario in ALL.values() for step in scenario["steps"]}
     login = login_scenarios()
     steps |= {f"{name}/{step['id']}" for name, one in login.items() for step in one["steps"]}
     assert entry in steps | ALL.keys() | login.keys()

@@ -38,7 +38,7 @@ ROUTER = Router(ROUTES)
 
 
 def route_of(call: Call) -> Route | None:
-    found = [one for one in ROUTES if one.path == call.path and call.method in one.methods]
+    found = [route for route in ROUTES if route.path == call.path and call.method in route.methods]
     return found[0] if found else None
 
 
@@ -82,9 +82,9 @@ def bodies(call: Call) -> Iterator[set[str]]:
 def answers(call: Call) -> Iterator[set[str]]:
     for step in steps_of(call):
         body = step.get("response", {}).get("body")  # what was begun is answered by a later step
-        for one in body if isinstance(body, list) else [body]:
-            if isinstance(one, dict):
-                yield set(one)
+        for item in body if isinstance(body, list) else [body]:
+            if isinstance(item, dict):
+                yield set(item)
 
 
 def facts(part: str) -> list[tuple[str, str]]:
@@ -144,7 +144,7 @@ def test_every_field_of_a_body_is_decoded(name: str, field: str) -> None:
 
 @pytest.mark.parametrize(("name", "field"), facts("body"))
 def test_every_field_of_a_body_has_been_captured(name: str, field: str) -> None:
-    sent = {one for body in bodies(CALLS[name]) for one in body}
+    sent = {item for body in bodies(CALLS[name]) for item in body}
     assert {field, ALIASES.get(field, field)} & sent
 
 
@@ -157,7 +157,7 @@ def test_every_field_of_an_answer_is_given(name: str) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_every_field_of_an_answer_has_been_captured(name: str) -> None:
     wanted = set(CALLS[name].answer.split())
-    assert wanted - {one for answer in answers(CALLS[name]) for one in answer} == set()
+    assert wanted - {item for answer in answers(CALLS[name]) for item in answer} == set()
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].overrides])
@@ -193,7 +193,7 @@ def properties(contract: EndpointSchema) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("record", "field"), [(name, one) for name, text in RECORDS.items() for one in text.split()]
+    ("record", "field"), [(name, part) for name, text in RECORDS.items() for part in text.split()]
 )
 def test_every_field_of_a_record_is_there(record: str, field: str) -> None:
     name = NAMED_OTHERWISE.get((record, field), field)
@@ -218,7 +218,7 @@ KNOWN: Mapping[tuple[str, str], type[StrEnum]] = {
 
 
 @pytest.mark.parametrize(
-    ("state", "value"), [(state, one) for state, text in STATES.items() for one in text.split()]
+    ("state", "value"), [(state, part) for state, text in STATES.items() for part in text.split()]
 )
 def test_every_state_is_known(state: tuple[str, str], value: str) -> None:
     assert value in list(KNOWN[state])
@@ -233,5 +233,5 @@ def test_the_limits_are_those_of_the_specification() -> None:
 
 @pytest.mark.parametrize(("rule", "shown"), RULES.items())
 def test_every_rule_has_been_captured(rule: str, shown: str) -> None:
-    steps = {step["id"] for one in scenarios().values() for step in one["steps"]}
+    steps = {step["id"] for scenario in scenarios().values() for step in scenario["steps"]}
     assert shown in steps | scenarios().keys()

@@ -129,7 +129,7 @@ async def set_servers(request: Request) -> HandlerReply:
 
 
 def _only_own(given: list[str], own: str) -> HandlerReply:
-    others = [one for one in given if one != own]
+    others = [item for item in given if item != own]
     if others:
         raise Refused(f"{others[0]!r} is another server: this one works alone")
     return HandlerReply()

@@ -33,7 +33,7 @@ class AllocStopResponse(Record, frozen=True, kw_only=True):
 
 def list_items(db: ReadSnapshot, found: Iterable[Allocation], query: QueryParameters) -> bytes:
     """Return list entries of allocations as a JSON list."""
-    return b"[" + b",".join(line(db, one, query) for one in found) + b"]"
+    return b"[" + b",".join(line(db, alloc, query) for alloc in found) + b"]"
 
 
 def line(db: ReadSnapshot, allocation: Allocation, query: QueryParameters) -> bytes:
@@ -54,17 +54,17 @@ def list_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, allocation_views.AllocationStub) if expression else None
     wish = query_factory(request, matches, allocations.COLUMNS)
 
-    def wanted(_: ReadSnapshot, one: Allocation) -> bool:
-        if not request.sees(one.namespace):
+    def wanted(_: ReadSnapshot, alloc: Allocation) -> bool:
+        if not request.sees(alloc.namespace):
             return False
         return matches is None or matches(
-            msgspec.to_builtins(allocation_views.allocation_list_item(one, None))
+            msgspec.to_builtins(allocation_views.allocation_list_item(alloc, None))
         )
 
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.page(db, wish(start, reverse)),
-        key=lambda one: (one.create_index, one.id),
-        line=lambda db, one: line(db, one, query),
+        key=lambda item: (item.create_index, item.id),
+        line=lambda db, item: line(db, item, query),
         wanted=wanted,
     )
     return show(listing, query, db, db.table_index("allocations"))
@@ -111,7 +111,7 @@ def checks(request: Request, db: ReadSnapshot) -> HandlerReply:
     if found is None:
         raise NotFound("alloc not found", index=db.table_index("allocations"))
     request.require(found.namespace)
-    results = {one.id: one for one in request.parts.tasks.checks(found.id)}
+    results = {check.id: check for check in request.parts.tasks.checks(found.id)}
     return HandlerReply(body=results or b"null")
 
 

@@ -80,7 +80,7 @@ async def usages(request: Request) -> HandlerReply:
     Allocations that do not run, or that the caller may not see, are left out. Raises `Malformed`
     for too many.
     """
-    asked = [one for one in request.query.text("allocations").split(",") if one]
+    asked = [part for part in request.query.text("allocations").split(",") if part]
     if len(asked) > _MOST_ASKED:
         raise Malformed(f"allocations names {len(asked)}: ask for {_MOST_ASKED} at most at once")
     found = await request.parts.tasks.brief_usages(asked, request.sees)
@@ -90,7 +90,7 @@ async def usages(request: Request) -> HandlerReply:
 
 async def checks(request: Request) -> HandlerReply:
     """Show the latest results of an allocation's service checks."""
-    found = {one.id: one for one in request.parts.tasks.checks(await _known(request))}
+    found = {check.id: check for check in request.parts.tasks.checks(await _known(request))}
     return HandlerReply(body=found or b"null")
 
 

@@ -31,7 +31,7 @@ async def show(request: Request) -> HandlerReply:
         others = others or report.user_of(pid) == 0
         processes.append(_process("launcher", pid, report.of_launcher(pid)))
     for driver, alloc_id, task in examples:
-        if any(one.name == driver for one in processes):
+        if any(process.name == driver for process in processes):
             continue
         with suppress(NotFound, Refused, OSError):  # the task may end in the meantime
             usage = (await parts.tasks.usage(alloc_id)).tasks.get(task)
@@ -41,21 +41,21 @@ async def show(request: Request) -> HandlerReply:
                 pid, findings = found
                 processes.append(_process(driver, pid, findings, alloc_id, task))
     guard = Finding("task_egress", *parts.tasks.egress())
-    node = [_rule(one) for one in (*_of_node(parts.config, others=others), guard)]
+    node = [_rule(item) for item in (*_of_node(parts.config, others=others), guard)]
     return HandlerReply(body=ConfinementShown(processes=processes, node=node))
 
 
 def _examples(db: ReadSnapshot, node_id: str) -> list[tuple[str, str, str]]:
     """Return driver, allocation and task of the running tasks here, newest first."""
     found = []
-    for one in allocations.newest_running(db, node_id, _MOST):
-        job = jobs.version(db, one.namespace, one.job_id, one.job_version)
+    for alloc in allocations.newest_running(db, node_id, _MOST):
+        job = jobs.version(db, alloc.namespace, alloc.job_id, alloc.job_version)
         groups = job.task_groups or [] if job else []
         tasks = [
-            task for group in groups if group.name == one.task_group for task in group.tasks or []
+            task for group in groups if group.name == alloc.task_group for task in group.tasks or []
         ]
         found += [
-            (task.driver, one.id, task.name) for task in tasks if is_listed(task.driver, _DRIVERS)
+            (task.driver, alloc.id, task.name) for task in tasks if is_listed(task.driver, _DRIVERS)
         ]
     return found
 
@@ -87,7 +87,7 @@ def _of_node(config: Settings, *, others: bool) -> Iterator[Finding]:
 def _process(
     name: str, pid: int, findings: list[Finding], alloc_id: str = "", task: str = ""
 ) -> ConfinedProcess:
-    rules = [_rule(one) for one in findings]
+    rules = [_rule(finding) for finding in findings]
     return ConfinedProcess(name=name, pid=pid, alloc_id=alloc_id, task=task, rules=rules)
 
 

@@ -64,15 +64,15 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, Deployment) if expression else None
     wish = query_factory(request, matches, deployments.COLUMNS)
 
-    def wanted(_: ReadSnapshot, one: deployments.DeploymentLine) -> bool:
-        if not request.sees(one.namespace):
+    def wanted(_: ReadSnapshot, deployment_line: deployments.DeploymentLine) -> bool:
+        if not request.sees(deployment_line.namespace):
             return False
-        return matches is None or matches(parse(one.document))
+        return matches is None or matches(parse(deployment_line.document))
 
     listing = Listing[deployments.DeploymentLine](
         rows=lambda db, start, reverse: deployments.page(db, wish(start, reverse)),
-        key=lambda one: (one.create_index, one.id),
-        line=lambda _, one: one.document,
+        key=lambda item: (item.create_index, item.id),
+        line=lambda _, item: item.document,
         wanted=wanted,
     )
     return show(listing, query, db, db.table_index("deployments"))
@@ -92,8 +92,8 @@ def placed(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations of a deployment, newest first."""
     check_id("deployment", request["deployment_id"])
     every = allocations.of_deployment(db, request["deployment_id"])
-    found = [one for one in every if request.sees(one.namespace)]
-    highest = max((one.modify_index for one in found), default=db.table_index("allocations"))
+    found = [alloc for alloc in every if request.sees(alloc.namespace)]
+    highest = max((alloc.modify_index for alloc in found), default=db.table_index("allocations"))
     return reply.read_reply(list_items(db, found, request.query), highest)
 
 

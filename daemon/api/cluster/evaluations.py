@@ -76,15 +76,15 @@ def _listing(request: Request) -> Listing[evaluations.EvaluationLine]:
     matches = _matches(request)
     wish = _query_factory(request, matches)
 
-    def wanted(_: ReadSnapshot, one: evaluations.EvaluationLine) -> bool:
-        if not request.sees(one.namespace):
+    def wanted(_: ReadSnapshot, evaluation: evaluations.EvaluationLine) -> bool:
+        if not request.sees(evaluation.namespace):
             return False
-        return matches is None or matches(parse(one.document))
+        return matches is None or matches(parse(evaluation.document))
 
     return Listing[evaluations.EvaluationLine](
         rows=lambda db, start, reverse: evaluations.page(db, wish(start, reverse)),
-        key=lambda one: (one.create_index, one.id),
-        line=lambda _, one: one.document,
+        key=lambda item: (item.create_index, item.id),
+        line=lambda _, item: item.document,
         wanted=wanted,
     )
 
@@ -119,8 +119,8 @@ def count(request: Request, db: ReadSnapshot) -> HandlerReply:
         number = sum(of_namespace[name] for name in of_namespace if request.sees(name))
     else:
         number = sum(
-            request.sees(one.namespace) and matches(parse(one.document))
-            for one in evaluations.page(db, wish)
+            request.sees(evaluation.namespace) and matches(parse(evaluation.document))
+            for evaluation in evaluations.page(db, wish)
         )
     return reply.read_reply(CountResponse(count=number, index=highest), highest)
 
@@ -175,8 +175,8 @@ def _with_related(db: ReadSnapshot, document: bytes) -> dict[str, object]:
 def placed(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations that an evaluation placed."""
     every = allocations.of_evaluation(db, request["eval_id"])
-    found = [one for one in every if request.sees(one.namespace)]
-    highest = max((one.modify_index for one in found), default=db.table_index("allocations"))
+    found = [alloc for alloc in every if request.sees(alloc.namespace)]
+    highest = max((alloc.modify_index for alloc in found), default=db.table_index("allocations"))
     return reply.read_reply(list_items(db, found, request.query), highest)
 
 

@@ -152,7 +152,7 @@ async def _lines(
 ) -> list[bytes]:
     """Return a line per write with the events that the reader has selected and may see."""
     lines = []
-    for index, together in groupby(found, key=lambda one: one.event.index):
+    for index, together in groupby(found, key=lambda encoded_event: encoded_event.event.index):
         chosen = []
         for number, one in enumerate(together, 1):
             if wanted.has(one.event) and _may_see(reader.caller.grant, one.event):

@@ -66,12 +66,12 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
     wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.list_all(db)))
     found += _tasks(members, wanted, host)
     at_work = []
-    for one in wanted:
-        if one.client_status != ClientStatus.RUNNING:
+    for item in wanted:
+        if item.client_status != ClientStatus.RUNNING:
             continue
-        if usage := await _usage(parts, one):
-            found += _of_allocation(one, usage, parts.config.node_name)
-            at_work.append(one)
+        if usage := await _usage(parts, item):
+            found += _of_allocation(item, usage, parts.config.node_name)
+            at_work.append(item)
     found += await parts.store.read_long(
         lambda db: _histories(db, at_work, parts.config.node_name, now)
     )
@@ -93,7 +93,7 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
 
 
 def _wanted(db: ReadSnapshot) -> list[Allocation]:
-    return [one for node in nodes.list_all(db) for one in allocations.to_run(db, node.id)]
+    return [alloc for node in nodes.list_all(db) for alloc in allocations.to_run(db, node.id)]
 
 
 def _tasks(
@@ -101,9 +101,9 @@ def _tasks(
 ) -> Iterator[GaugeValue]:
     """Yield the number of tasks in each state, for the allocations that should run."""
     counted = Counter(
-        (one.node_id, state.state)
-        for one in wanted
-        for state in (one.client.task_states or {}).values()
+        (alloc.node_id, state.state)
+        for alloc in wanted
+        for state in (alloc.client.task_states or {}).values()
     )
     for node in members:
         for state in TaskPhase:
@@ -111,10 +111,10 @@ def _tasks(
             yield GaugeValue(f"nomad.client.tasks.{state}", number, _labels_of(node, host))
 
 
-async def _usage(parts: AppContext, one: Allocation) -> AllocationUsage | None:
+async def _usage(parts: AppContext, alloc: Allocation) -> AllocationUsage | None:
     try:
         with bounded_wait():
-            return await parts.tasks.usage(one.id)
+            return await parts.tasks.usage(alloc.id)
     except (NotFound, Refused, Unavailable):  # it ended in the meantime, or the launcher is silent
         return None
 
@@ -127,7 +127,7 @@ def _of_daemon() -> Iterator[GaugeValue]:
         "sys_bytes": size * _PAGE,
         "heap_objects": sys.getallocatedblocks(),
         "num_goroutines": trio.lowlevel.current_statistics().tasks_living,
-        "total_gc_runs": sum(one["collections"] for one in gc.get_stats()),
+        "total_gc_runs": sum(stat["collections"] for stat in gc.get_stats()),
     }
     for name, number in runtime.items():
         yield GaugeValue(f"nomad.runtime.{name}", number)
@@ -160,12 +160,12 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
         ),
         *(
             GaugeValue(f"steward.concurrency.{kind}", number, labels)
-            for one in concurrency.lines(db, "*")
-            for labels in [{"namespace": one.namespace, "queue": one.name}]
+            for line in concurrency.lines(db, "*")
+            for labels in [{"namespace": line.namespace, "queue": line.name}]
             for kind, number in (
-                ("limit", one.slots),
-                ("held", one.in_use),
-                ("waiting", one.waiting),
+                ("limit", line.slots),
+                ("held", line.in_use),
+                ("waiting", line.waiting),
             )
         ),
         *(
@@ -178,7 +178,8 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
         ),
         GaugeValue("nomad.nomad.plan.queue_depth", 0),  # plans are applied when they are made
         GaugeValue(
-            "nomad.nomad.heartbeat.active", sum(one.status == NodeStatus.READY for one in members)
+            "nomad.nomad.heartbeat.active",
+            sum(member.status == NodeStatus.READY for member in members),
         ),
         GaugeValue("nomad.raft.appliedIndex", db.last_index()),
         GaugeValue("nomad.raft.lastIndex", db.last_index()),
@@ -188,9 +189,9 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
 def _counted(db: ReadSnapshot, members: list[Node]) -> dict[str, Counter[str]]:
     """Return the number of allocations by node and status; unknown nodes count as this host."""
     counted = metrics.allocations(db)
-    found = {one.id: counted.pop(one.id, Counter()) for one in members if one.engine}
+    found = {member.id: counted.pop(member.id, Counter()) for member in members if member.engine}
     here = sum(counted.values(), Counter[str]())
-    return {one.id: found.get(one.id, here) for one in members}
+    return {member.id: found.get(member.id, here) for member in members}
 
 
 def _jobs(db: ReadSnapshot) -> Iterator[GaugeValue]:
@@ -252,10 +253,10 @@ def _summary(parent: str, counts: JobCounts) -> Iterator[GaugeValue]:
 
 
 def _evaluations(unfinished: list[metrics.UnfinishedEvaluations]) -> Iterator[GaugeValue]:
-    blocked = [one for one in unfinished if one.status == "blocked"]
-    pending = [one for one in unfinished if one.status == "pending"]
-    ready = [one for one in pending if not one.waits]
-    escaped = [one for one in blocked if one.escaped]
+    blocked = [item for item in unfinished if item.status == "blocked"]
+    pending = [item for item in unfinished if item.status == "pending"]
+    ready = [probe for probe in pending if not probe.waits]
+    escaped = [item for item in blocked if item.escaped]
     yield GaugeValue("nomad.nomad.blocked_evals.total_blocked", _sum(blocked))
     yield GaugeValue("nomad.nomad.blocked_evals.total_escaped", _sum(escaped))
     yield GaugeValue("nomad.nomad.blocked_evals.total_quota_limit", 0)
@@ -266,13 +267,13 @@ def _evaluations(unfinished: list[metrics.UnfinishedEvaluations]) -> Iterator[Ga
             f"nomad.nomad.broker.{name}", 0
         )  # evaluations go directly to the single worker
     for kind in _TYPES:
-        of_kind = [one for one in ready if one.type == kind]
+        of_kind = [item for item in ready if item.type == kind]
         yield GaugeValue(f"nomad.nomad.broker.{kind}_ready", _sum(of_kind))
         yield GaugeValue(f"nomad.nomad.broker.{kind}_unacked", 0)
 
 
 def _sum(found: list[metrics.UnfinishedEvaluations]) -> int:
-    return sum(one.number for one in found)
+    return sum(item.number for item in found)
 
 
 def _labels_of(node: Node, host: str) -> dict[str, str]:
@@ -313,17 +314,17 @@ def _node(
 # --------------------------------------------------------------------------------------
 
 
-def _of_allocation(one: Allocation, usage: AllocationUsage, host: str) -> list[GaugeValue]:
+def _of_allocation(alloc: Allocation, usage: AllocationUsage, host: str) -> list[GaugeValue]:
     found = []
     for name, task in usage.tasks.items():
-        labels = {**_labels(one, host), "task": name}
-        state = (one.client.task_states or {}).get(name)
+        labels = {**_labels(alloc, host), "task": name}
+        state = (alloc.client.task_states or {}).get(name)
         values = {
             **_of_task(task),
             "running": 1,
             "restart": state.restarts if state else 0,
-            "cpu.allocated": one.placement.resources.tasks[name].cpu.cpu_shares,
-            "memory.allocated": one.placement.resources.tasks[name].memory.memory_mb * _MEGABYTE,
+            "cpu.allocated": alloc.placement.resources.tasks[name].cpu.cpu_shares,
+            "memory.allocated": alloc.placement.resources.tasks[name].memory.memory_mb * _MEGABYTE,
         }
         found += [
             GaugeValue(f"nomad.client.allocs.{what}", value, labels)
@@ -332,13 +333,13 @@ def _of_allocation(one: Allocation, usage: AllocationUsage, host: str) -> list[G
     return found
 
 
-def _labels(one: Allocation, host: str) -> dict[str, str]:
+def _labels(alloc: Allocation, host: str) -> dict[str, str]:
     return {
         "host": host,
-        "alloc_id": one.id,
-        "job": one.job_id,
-        "namespace": one.namespace,
-        "task_group": one.task_group,
+        "alloc_id": alloc.id,
+        "job": alloc.job_id,
+        "namespace": alloc.namespace,
+        "task_group": alloc.task_group,
     }
 
 
@@ -348,15 +349,15 @@ def _histories(
     """Return restarts and remaining run time of allocations; times are in seconds."""
     version = cache(partial(jobs.version, db))  # many allocations may share one version
     made: list[GaugeValue] = []
-    for one in found:
-        labels, kind = _labels(one, host), "nomad.client.allocs"
-        for task in one.client.task_states or ():
-            killed = metrics.killed_for_memory(db, one.id, task)
+    for alloc in found:
+        labels, kind = _labels(alloc, host), "nomad.client.allocs"
+        for task in alloc.client.task_states or ():
+            killed = metrics.killed_for_memory(db, alloc.id, task)
             made.append(GaugeValue(f"{kind}.oom_killed", killed, {**labels, "task": task}))
-        job = version(one.namespace, one.job_id, one.job_version)
-        group = job.group(one.task_group) if job else None
+        job = version(alloc.namespace, alloc.job_id, alloc.job_version)
+        group = job.group(alloc.task_group) if job else None
         if group is not None and (longest := group.max_run_duration) is not None:
-            left = max(0, one.create_time + longest - now)
+            left = max(0, alloc.create_time + longest - now)
             for name, span in (("configured", longest), ("remaining", left)):
                 made.append(
                     GaugeValue(f"{kind}.max_run_duration.{name}_seconds", span / SECOND, labels)
@@ -386,10 +387,10 @@ def _of_host(machine: MachineUsage, node_id: str) -> Iterator[GaugeValue]:
     host = "nomad.client.host"
     for name, number in msgspec.structs.asdict(machine.memory).items():
         yield GaugeValue(f"{host}.memory.{name}", number, labels)
-    for one in machine.cpu:
-        of_one = {**labels, "cpu": one.cpu}
+    for core in machine.cpu:
+        of_one = {**labels, "cpu": core.cpu}
         for name in ("user", "system", "idle", "total_percent"):
-            yield GaugeValue(f"{host}.cpu.{name}", getattr(one, name), of_one)
+            yield GaugeValue(f"{host}.cpu.{name}", getattr(core, name), of_one)
     for disk in machine.disk_stats:
         of_disk = {**labels, "disk": disk.device}
         for name in ("size", "used", "available", "used_percent"):

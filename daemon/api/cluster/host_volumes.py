@@ -40,20 +40,20 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     chosen = {name: query.text(name) for name in ("node_id", "node_pool") if query.text(name)}
     wish = query_factory(request, None, {})
 
-    def wanted(_: ReadSnapshot, one: DynamicVolume) -> bool:
+    def wanted(_: ReadSnapshot, volume: DynamicVolume) -> bool:
         return (
-            grant.may(one.namespace, "host-volume-read")
-            and all(getattr(one, name) == value for name, value in chosen.items())
-            and (one.name.startswith(prefix) or one.id.startswith(prefix))
-            and (expression is None or expression(msgspec.to_builtins(stub_of(one))))
+            grant.may(volume.namespace, "host-volume-read")
+            and all(getattr(volume, name) == value for name, value in chosen.items())
+            and (volume.name.startswith(prefix) or volume.id.startswith(prefix))
+            and (expression is None or expression(msgspec.to_builtins(stub_of(volume))))
         )
 
     listing = Listing[DynamicVolume](
         rows=lambda db, start, reverse: (
             host_volumes.page(db, wish(start, reverse)) if is_host else iter(())
         ),
-        key=lambda one: (one.namespace, one.id),
-        line=lambda _, one: encode(stub_of(one)),
+        key=lambda item: (item.namespace, item.id),
+        line=lambda _, item: encode(stub_of(item)),
         wanted=wanted,
         is_number=False,
     )
@@ -108,7 +108,7 @@ async def register(request: Request) -> HandlerReply:
     volume = await _complete(request, asked, registered=True)
     path = volume.host_path.rstrip("/") or "/"
     known = await request.parts.store.read_any(lambda db: host_volumes.paths(db, besides=volume.id))
-    taken = [one.path for one in config.host_volumes]
+    taken = [host_volume.path for host_volume in config.host_volumes]
     taken += known
     refusal = await trio.to_thread.run_sync(why_no_volume, path, config.volume_paths, taken)
     own = str(config.data_dir)

@@ -58,7 +58,7 @@ class NewestMatches:
     @property
     def searched(self) -> int:
         """Return the number of bytes read."""
-        return sum(one.search.searched for one in self._searched)
+        return sum(searched.search.searched for searched in self._searched)
 
     def lines(self) -> tuple[list[list[LogLine]], list[int]]:
         """Return the lines of each log with their context, and its next position; 0 at its start."""
@@ -67,9 +67,9 @@ class NewestMatches:
         left = _MOST_TEXT
         for place, line in reversed(self._matches):
             around = {
-                one.at: one
-                for one in self._searched[place].search.near(self._opened[place].stream, line)
-                if one.at not in near[place]
+                item.at: item
+                for item in self._searched[place].search.near(self._opened[place].stream, line)
+                if item.at not in near[place]
             }
             left -= _size(line, *around.values())
             if left < 0 and any(kept):

@@ -115,7 +115,7 @@ class _Selection(msgspec.Struct, frozen=True):
 
     def encoded(self, page: LogLines, *, ended: bool = False) -> bytes:
         """Return a page as JSON whose lines and cursors name their streams."""
-        by_name = {one.name: one for one in self.streams}
+        by_name = {stream.name: stream for stream in self.streams}
         return encode(
             JobLogLines(
                 lines=[by_name[line.stream].labeled(line) for line in page.lines],
@@ -278,7 +278,7 @@ async def _select(request: Request) -> _Selection:
         chosen.append(streams)
     return _Selection(
         index=newest.index,
-        streams=[one for streams in reversed(chosen) for one in streams],
+        streams=[stream for streams in reversed(chosen) for stream in streams],
         ended=ended,
         known=newest.known,
         allocations=len(chosen),
@@ -294,13 +294,13 @@ def _newest(db: ReadSnapshot, request: Request) -> _Newest:
     versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
     found: list[tuple[Allocation, dict[str, LogConfig]]] = []
     known: dict[str, None] = {}  # in order
-    for one in islice(page, _MOST_ALLOCATIONS):
-        if one.job_version not in versions:
-            job = jobs.version(db, *key, one.job_version)
+    for alloc in islice(page, _MOST_ALLOCATIONS):
+        if alloc.job_version not in versions:
+            job = jobs.version(db, *key, alloc.job_version)
             groups = (job.task_groups if job else None) or ()
-            versions[one.job_version] = {group.name: log_configs(group) for group in groups}
-        tasks = versions[one.job_version].get(one.task_group, {})
-        found.append((one, tasks))
+            versions[alloc.job_version] = {group.name: log_configs(group) for group in groups}
+        tasks = versions[alloc.job_version].get(alloc.task_group, {})
+        found.append((alloc, tasks))
         known |= dict.fromkeys(tasks)
     if wanted and wanted not in known:
         job = jobs.current(db, *key)
@@ -312,9 +312,9 @@ def _newest(db: ReadSnapshot, request: Request) -> _Newest:
 
 async def _opened(request: Request, selection: _Selection) -> list[OpenedStream]:
     found = []
-    for one in selection.streams:
-        log = one.source.log(one.task, one.kind)
-        found.append(await open_dated(request, log, one.name, one.ends))
+    for stream in selection.streams:
+        log = stream.source.log(stream.task, stream.kind)
+        found.append(await open_dated(request, log, stream.name, stream.ends))
         await trio.lowlevel.checkpoint()
     return found
 
@@ -335,11 +335,13 @@ def _positions(request: Request, name: str) -> dict[str, int]:
 
 def _begins(opened: Iterable[OpenedStream], known: dict[str, int]) -> list[int]:
     """Return the position of each stream; one that the cursor does not name begins at its start."""
-    return [known[one.kind] if one.kind in known else one.stream.span()[0] for one in opened]
+    return [
+        known[stream.kind] if stream.kind in known else stream.stream.span()[0] for stream in opened
+    ]
 
 
 def _ends(opened: Iterable[OpenedStream]) -> list[int]:
-    return [one.stream.span()[1] for one in opened]
+    return [stream.stream.span()[1] for stream in opened]
 
 
 def _may_grow(request: Request) -> bool:
@@ -385,10 +387,10 @@ def _update(
     positions = _begins(opened, known)
     page = page_after(opened, positions, _FOLLOWED)
     unfinished = "\n".join(line.text for line in page.lines if line.unfinished)
-    reached = [int(one) for one in page.after.split(",")] if page.after else []
+    reached = [int(part) for part in page.after.split(",")] if page.after else []
     if not page.lines or (reached == positions and unfinished == rest):
         return _Update(b"", known, rest)
-    names = (one.kind for one in opened)
+    names = (stream.kind for stream in opened)
     return _Update(
         selection.encoded(page) + b"\n", dict(zip(names, reached, strict=True)), unfinished
     )

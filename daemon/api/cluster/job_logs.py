@@ -237,10 +237,10 @@ class MergedLogs:
         else:
             page = allocations.job_page(db, *self._job, PageRequest(namespace="*", reverse=True))
         new: Iterator[Allocation] = takewhile(
-            lambda one: (one.create_index, one.id) >= self._from, page
+            lambda alloc: (alloc.create_index, alloc.id) >= self._from, page
         )
         if self._wanted.previous:
-            new = (one for one in new if not one.desired.next_allocation)
+            new = (alloc for alloc in new if not alloc.desired.next_allocation)
         versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
         found: deque[tuple[Allocation, dict[str, LogConfig]]] = deque()
         for one in islice(new, _MOST_ALLOCATIONS):

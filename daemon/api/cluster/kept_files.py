@@ -55,7 +55,9 @@ def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tup
     request.require(allocation.namespace)
     if not task:
         tasks = {
-            one.task for one in kept_files.of_allocation(db, allocation.id) if one.path == path
+            kept_file.task
+            for kept_file in kept_files.of_allocation(db, allocation.id)
+            if kept_file.path == path
         }
         if len(tasks) > 1:
             raise Malformed(f"task is missing: {', '.join(sorted(tasks))} left a file {path!r}")

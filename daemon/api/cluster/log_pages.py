@@ -130,7 +130,7 @@ class Search:
 
     def lines(self, stream: Stream) -> list[LogLine]:
         """Return the matches with their context lines."""
-        near = (one for line in self._found for one in self.near(stream, line))
+        near = (item for line in self._found for item in self.near(stream, line))
         return with_gaps(self._found, near)
 
     def near(self, stream: Stream, line: LogLine) -> list[LogLine]:

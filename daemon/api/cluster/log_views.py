@@ -97,7 +97,7 @@ async def search(request: Request) -> HandlerReply:
     return HandlerReply(
         body=LogLines(
             lines=list(merged(found)),
-            before="" if not any(reached) else _text(one or 0 for one in reached),
+            before="" if not any(reached) else _text(number or 0 for number in reached),
             searched=searched,
         )
     )
@@ -145,7 +145,7 @@ def _cursor(request: Request, name: str, opened: list[OpenedStream]) -> list[int
     """Return the position of each stream; without a cursor, its end. Raises `Malformed`."""
     text = request.query.text(name)
     if not text:
-        return [one.stream.span()[1] for one in opened]
+        return [stream.stream.span()[1] for stream in opened]
     parts = text.split(",")
     if len(parts) != len(opened) or not all(
         part.isascii() and part.isdecimal() and len(part) < 19 for part in parts
@@ -245,7 +245,7 @@ async def _follow(
             rest = "\n".join(line.text for line in page.lines if line.unfinished)
             if page.lines and (page.after != _text(positions) or rest != shown):
                 pace.reset()
-                positions, shown = [int(one) for one in page.after.split(",")], rest
+                positions, shown = [int(part) for part in page.after.split(",")], rest
                 yield encode(page) + b"\n"
                 continue
             if over:

@@ -85,7 +85,7 @@ def _summary(
     counters: list[SampleShown],
     samples: list[SampleShown],
 ) -> bytes:
-    shown = [GaugeShown(name=one.name, value=one.value, labels=one.labels) for one in found]
+    shown = [GaugeShown(name=gauge.name, value=gauge.value, labels=gauge.labels) for gauge in found]
     return encode(
         MetricsSummary(timestamp=timestamp, gauges=shown, counters=counters, samples=samples)
     )
@@ -113,15 +113,15 @@ class _Collected(Collector):
 
     def __init__(self, found: Iterable[GaugeValue]) -> None:
         self._by_name: dict[str, list[GaugeValue]] = {}
-        for one in found:
-            self._by_name.setdefault(one.name, []).append(one)
+        for gauge in found:
+            self._by_name.setdefault(gauge.name, []).append(gauge)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, same in self._by_name.items():
-            labels = sorted({label for one in same for label in one.labels})
+            labels = sorted({label for item in same for label in item.labels})
             family = GaugeMetricFamily(_spelled(name), MEANINGS.get(name, name), labels=labels)
-            for one in same:
-                family.add_metric([one.labels.get(label, "") for label in labels], one.value)
+            for item in same:
+                family.add_metric([item.labels.get(label, "") for label in labels], item.value)
             yield family
 
 

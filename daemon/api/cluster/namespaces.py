@@ -21,15 +21,15 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, Namespace) if expression else None
     wish = query_factory(request, None, {})
 
-    def wanted(_: ReadSnapshot, one: Namespace) -> bool:
-        if not grant.knows(one.name):
+    def wanted(_: ReadSnapshot, namespace: Namespace) -> bool:
+        if not grant.knows(namespace.name):
             return False
-        return matches is None or matches(msgspec.to_builtins(one))
+        return matches is None or matches(msgspec.to_builtins(namespace))
 
     listing = Listing[Namespace](
         rows=lambda db, start, reverse: namespaces.page(db, wish(start, reverse)),
-        key=lambda one: ("", one.name),
-        line=lambda _, one: encode(one),
+        key=lambda item: ("", item.name),
+        line=lambda _, item: encode(item),
         wanted=wanted,
         is_number=False,
     )

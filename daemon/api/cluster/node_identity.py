@@ -92,7 +92,10 @@ def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dic
 
 def _identity_ttl(db: ReadSnapshot, node: Node) -> int:
     """Return for how many seconds an identity of a node's pool is good."""
-    pool = next((one for one in node_pools.list_all(db) if one.name == node.node_pool), None)
+    pool = next(
+        (node_pool for node_pool in node_pools.list_all(db) if node_pool.name == node.node_pool),
+        None,
+    )
     return max(pool.node_identity_ttl // SECOND, 1) if pool else _TTL
 
 

@@ -177,15 +177,15 @@ def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, AllocationStub) if expression else None
     wish = query_factory(request, matches, allocations.COLUMNS)
 
-    def wanted(_: ReadSnapshot, one: Allocation) -> bool:
-        if not grant.may(one.namespace, "read-job"):
+    def wanted(_: ReadSnapshot, alloc: Allocation) -> bool:
+        if not grant.may(alloc.namespace, "read-job"):
             return False
-        return matches is None or matches(msgspec.to_builtins(allocation_list_item(one, None)))
+        return matches is None or matches(msgspec.to_builtins(allocation_list_item(alloc, None)))
 
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.on_node(db, node_id, wish(start, reverse)),
-        key=lambda one: (one.create_index, one.id),
-        line=lambda db, one: encode(allocation_detail(db, one)),
+        key=lambda item: (item.create_index, item.id),
+        line=lambda db, item: encode(allocation_detail(db, item)),
         wanted=wanted,
         newest_first=True,
     )

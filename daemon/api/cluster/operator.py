@@ -60,7 +60,7 @@ def check_accepts(request: Request) -> None:
 
 def faults(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the units of the daemon's work whose last attempt failed, oldest first."""
-    return HandlerReply(body=[_shown(one) for one in request.parts.fences.faults()])
+    return HandlerReply(body=[_shown(fault) for fault in request.parts.fences.faults()])
 
 
 async def release_fault(request: Request) -> HandlerReply:

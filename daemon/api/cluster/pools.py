@@ -57,10 +57,11 @@ def pool_jobs(request: Request, db: ReadSnapshot) -> HandlerReply:
     wish = query_factory(request, None, {})
     listing = Listing[job_listings.JobListingRow](
         rows=lambda db, start, reverse: job_listings.listing_rows(db, wish(start, reverse)),
-        key=lambda one: (one.namespace, one.id),
-        line=lambda _, one: one.line,
-        wanted=lambda _, one: (
-            grant.may(one.namespace, "list-jobs") and _pool_of(one.line) == pool.name
+        key=lambda item: (item.namespace, item.id),
+        line=lambda _, item: item.line,
+        wanted=lambda _, job_listing: (
+            grant.may(job_listing.namespace, "list-jobs")
+            and _pool_of(job_listing.line) == pool.name
         ),
         is_number=False,
     )

@@ -103,7 +103,7 @@ def fuzzy(request: Request, db: ReadSnapshot) -> HandlerReply:
         context = _CONTEXTS[name]
         if context.named is None:
             ids = islice(context.beginning(place, text), MOST_PREFIX + 1)
-            begin = [FuzzyMatch(id=one) for one in ids]
+            begin = [FuzzyMatch(id=identifier) for identifier in ids]
             matches[name] = begin[:MOST_PREFIX]
             truncations[name] = len(begin) > MOST_PREFIX
             continue
@@ -132,7 +132,7 @@ def _place(request: Request, db: ReadSnapshot, namespace: str) -> _Place:
     asked = request.query.text("namespace") or namespace or DEFAULT_NAMESPACE
     names = [asked]
     if asked == EVERYWHERE:
-        names = [one.name for one in namespaces.list_all(db)]
+        names = [namespace.name for namespace in namespaces.list_all(db)]
     return _Place(request, db, request.caller.grant, names)
 
 
@@ -212,8 +212,8 @@ def _pools(place: _Place, prefix: str) -> Iterable[str]:
 
 def _policies(place: _Place, prefix: str) -> Iterable[str]:
     names = place.where("list-scaling-policies")
-    found = [one.id for name in names for one in scaling.policies(place.db, name)]
-    return sorted(one for one in found if one.startswith(prefix))
+    found = [policy.id for name in names for policy in scaling.policies(place.db, name)]
+    return sorted(line for line in found if line.startswith(prefix))
 
 
 def _variables(place: _Place, prefix: str) -> Iterable[str]:
@@ -230,7 +230,7 @@ def _paths(place: _Place, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def _namespaces(place: _Place, prefix: str) -> Iterable[str]:
     every = namespaces.page(place.db, PageRequest(namespace="*", prefix=prefix))
-    return (one.name for one in every if place.grant.knows(one.name))
+    return (namespace.name for namespace in every if place.grant.knows(namespace.name))
 
 
 # --- search by name
@@ -310,18 +310,23 @@ def _named(
 
 
 def _host_volumes(place: _Place, prefix: str) -> Iterator[str]:
-    return (one.id for one in _volumes_of(place) if one.id.startswith(prefix))
+    return (
+        volume_name.id for volume_name in _volumes_of(place) if volume_name.id.startswith(prefix)
+    )
 
 
 def _named_host_volumes(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
-    for one in _volumes_of(place):
-        if text in one.name.lower():
-            yield "host_volumes", FuzzyMatch(id=one.name, scope=[one.namespace, one.id])
+    for volume_name in _volumes_of(place):
+        if text in volume_name.name.lower():
+            yield (
+                "host_volumes",
+                FuzzyMatch(id=volume_name.name, scope=[volume_name.namespace, volume_name.id]),
+            )
 
 
 def _volumes_of(place: _Place) -> Iterator[host_volumes.VolumeName]:
     seen = place.where("host-volume-read")
-    return (one for one in host_volumes.names(place.db) if one.namespace in seen)
+    return (name for name in host_volumes.names(place.db) if name.namespace in seen)
 
 
 _ALWAYS_LISTED = frozenset({"host_volumes"})  # listed in a fuzzy search even without a match

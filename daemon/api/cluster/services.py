@@ -38,19 +38,19 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
             for name in services.names(db, namespace, at, reverse=reverse):
                 yield namespace, name
 
-    def wanted(db: ReadSnapshot, one: _Name) -> bool:
+    def wanted(db: ReadSnapshot, name: _Name) -> bool:
         return matches is None or any(
-            matches(msgspec.to_builtins(ServiceListItem(service_name=one[1], tags=tags)))
-            for tags in services.tags(db, *one)
+            matches(msgspec.to_builtins(ServiceListItem(service_name=name[1], tags=tags)))
+            for tags in services.tags(db, *name)
         )
 
     listing = Listing[_Name](
         rows=rows,
-        key=lambda one: one,
-        line=lambda db, one: encode(_line(one[1], services.tags(db, *one))),
+        key=lambda item: item,
+        line=lambda db, item: encode(_line(item[1], services.tags(db, *item))),
         wanted=wanted,
         is_number=False,
-        group=lambda one: b'{"Namespace":%b,"Services":[' % encode(one[0]),
+        group=lambda item: b'{"Namespace":%b,"Services":[' % encode(item[0]),
     )
     return show(listing, request.query, db, max(db.table_index("services"), 1))
 
@@ -67,10 +67,10 @@ def named(request: Request, db: ReadSnapshot) -> HandlerReply:
     found = services.named(db, request.namespace, request["name"])
     if expression := query.text("filter"):
         matches = compile_filter(expression, Registration)
-        found = [one for one in found if matches(msgspec.to_builtins(one))]
+        found = [service for service in found if matches(msgspec.to_builtins(service))]
     if wish := query.text("choose"):
         found = _chosen(found, wish)
-    page = paginate(found, lambda one: ("", one.id), encode, query)
+    page = paginate(found, lambda service: ("", service.id), encode, query)
     return reply.read_reply(
         page.body, max(db.table_index("services"), 1), next_token=page.next_token
     )
@@ -91,7 +91,7 @@ def _chosen(found: list[Registration], wish: str) -> list[Registration]:
     return heapq.nsmallest(
         parse_integer(number),
         found,
-        key=lambda one: hashlib.sha256(f"{key}\0{one.id}".encode()).digest(),
+        key=lambda registration: hashlib.sha256(f"{key}\0{registration.id}".encode()).digest(),
     )
 
 

@@ -67,12 +67,12 @@ def shown_value(name: str, value: object) -> str:
     return encode(value).decode() if value else ""
 
 
-def _receiver(one: Receiver) -> Receiver:
+def _receiver(receiver: Receiver) -> Receiver:
     """Return a receiver without the path of its URL: an ntfy topic is a secret."""
-    if not one.url:
-        return one
-    parts = urlsplit(one.url)
-    return msgspec.structs.replace(one, url=f"{parts.scheme}://{parts.netloc}/{_HIDDEN}")
+    if not receiver.url:
+        return receiver
+    parts = urlsplit(receiver.url)
+    return msgspec.structs.replace(receiver, url=f"{parts.scheme}://{parts.netloc}/{_HIDDEN}")
 
 
 def _without_secrets(address: str) -> str:

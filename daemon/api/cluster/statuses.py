@@ -148,9 +148,11 @@ def _named(request: Request, db: ReadSnapshot) -> list[job_listings.JobChange]:
         raise Malformed(f"error decoding request: {error}") from None
     if not body.jobs:
         raise Malformed("no jobs in request")
-    named = {(one.namespace or DEFAULT_NAMESPACE, one.id) for one in body.jobs}
+    named = {(job.namespace or DEFAULT_NAMESPACE, job.id) for job in body.jobs}
     found = [jobs.current(db, *key) for key in sorted(named)]
-    rows = [job_listings.JobChange(one.modify_index, one.namespace, one.id) for one in found if one]
+    rows = [
+        job_listings.JobChange(item.modify_index, item.namespace, item.id) for item in found if item
+    ]
     return sorted(rows)
 
 
@@ -189,24 +191,24 @@ def _line(
         is_pack=any(name.startswith("pack.") for name in job.meta or ()),
         group_count_sum=sum(group.count for group in job.task_groups or ()),
         child_statuses=children,
-        allocs=[_allocation(one) for one in placed] or None,
+        allocs=[_allocation(alloc) for alloc in placed] or None,
         latest_deployment=_deployment(deployments.latest(db, row.namespace, row.id)),
         steward_state=state or UNSET,
     )
     return encode(line)
 
 
-def _allocation(one: Allocation) -> AllocationStatus:
+def _allocation(alloc: Allocation) -> AllocationStatus:
     health = AllocationHealth()
-    if one.health is not None:
-        health = AllocationHealth(canary=one.health.canary, healthy=one.health.healthy)
+    if alloc.health is not None:
+        health = AllocationHealth(canary=alloc.health.canary, healthy=alloc.health.healthy)
     return AllocationStatus(
-        id=one.id,
-        group=one.task_group,
-        client_status=one.client_status,
-        node_id=one.node_id,
-        job_version=one.job_version,
-        followup_eval_id=one.desired.followup_eval_id,
+        id=alloc.id,
+        group=alloc.task_group,
+        client_status=alloc.client_status,
+        node_id=alloc.node_id,
+        job_version=alloc.job_version,
+        followup_eval_id=alloc.desired.followup_eval_id,
         deployment_status=health,
     )
 

@@ -20,7 +20,7 @@ def visible_metrics(request: Request, found: Iterable[GaugeValue]) -> list[Gauge
         return list(found)
     if _is_stranger(request):
         raise Denied
-    return [one for one in found if _may_see(grant, one.labels.get("namespace"))]
+    return [gauge for gauge in found if _may_see(grant, gauge.labels.get("namespace"))]
 
 
 def _may_see(grant: CapabilitySet, namespace: str | None) -> bool:

@@ -83,7 +83,7 @@ def _span(text: str) -> int | None:
 def _step(text: str, span: int) -> int:
     """Return the step in seconds: a whole number of samples."""
     if not text:
-        return next((one for one in _STEPS if span <= one * _PREFERRED), _STEPS[-1])
+        return next((step for step in _STEPS if span <= step * _PREFERRED), _STEPS[-1])
     found = int(text[:9]) if text.isascii() and text.isdecimal() else _span(text) or 0
     each = 1 if found < _FINE else _FINE if found < _COARSE else _COARSE
     if found < 1 or found % each:
@@ -173,7 +173,7 @@ def _of_node(node: Node) -> UsageLimits:
 
 def _of_job(job: Job, mhz: float) -> UsageLimits:
     groups = [(group, int(group.count or 0)) for group in job.task_groups or ()]
-    tasks = [(count, one.resources) for group, count in groups for one in group.tasks or ()]
+    tasks = [(count, task.resources) for group, count in groups for task in group.tasks or ()]
     memory = sum(count * max(one.memory_mb, one.memory_max_mb) for count, one in tasks)
     disk = sum(count * group.ephemeral_disk.size_mb for group, count in groups)
     return UsageLimits(
@@ -195,8 +195,8 @@ def _of_allocation(allocation: Allocation, mhz: float) -> list[UsageLimits]:
         for name, one in sorted(has.tasks.items())
     ]
     whole = UsageLimits(
-        cpu_percent=sum(one.cpu_percent for one in tasks),
-        memory=sum(one.memory for one in tasks),
+        cpu_percent=sum(task.cpu_percent for task in tasks),
+        memory=sum(task.memory for task in tasks),
         disk=has.shared.disk_mb * _MEBIBYTE,
     )
     return [whole, *tasks]

@@ -77,7 +77,9 @@ async def write(request: Request) -> HandlerReply:
     namespace = request.query.text("namespace") or body.namespace or request.namespace
     name = VariableKey(namespace, request["path"])
     _require(request, name)
-    operations = [one for one in _LOCK_OPERATIONS if one in request.query]
+    operations = [
+        lock_operation for lock_operation in _LOCK_OPERATIONS if lock_operation in request.query
+    ]
     if len(operations) > 1:
         raise Malformed("multiple lock operations")
     if operations and request.query.text("cas"):

@@ -81,7 +81,7 @@ def policy_list(client: ApiClient, screen: Screen) -> None:
     if screen.wants_document:
         screen.document(answer.body)
         return
-    rows = [[one.name, one.description] for one in answer.decode(list[PolicyStub])]
+    rows = [[item.name, item.description] for item in answer.decode(list[PolicyStub])]
     screen.table(["Name", "Description"], rows)
 
 
@@ -147,7 +147,7 @@ def token_create(  # the options are the fields of a token
     Example: steward acl token create -name ci -policy deploy -ttl 8h
     """
     body = {"Name": name, "Type": kind, "Global": is_global, "Policies": list(policies)}
-    links = [{"Name": one} for one in roles] + [{"ID": one} for one in role_ids]
+    links = [{"Name": role} for role in roles] + [{"ID": role_id} for role_id in role_ids]
     answer = client.send("POST", "/v1/acl/token", {**body, "Roles": links, "ExpirationTTL": ttl})
     _show_token(screen, answer)
 
@@ -168,13 +168,13 @@ def token_list(client: ApiClient, screen: Screen) -> None:
         ["Accessor", "Name", "Type", "Policies", "Expires"],
         [
             [
-                one.accessor_id,
-                one.name,
-                one.type,
-                ", ".join(one.policies or ()),
-                format_api_time(one.expiration_time),
+                item.accessor_id,
+                item.name,
+                item.type,
+                ", ".join(item.policies or ()),
+                format_api_time(item.expiration_time),
             ]
-            for one in answer.decode(list[TokenStub])
+            for item in answer.decode(list[TokenStub])
         ],
     )
 
@@ -228,8 +228,8 @@ def token_update(
     accessor = resolve.accessor(client, accessor)
     path = f"/v1/acl/token/{segment(accessor)}"
     before = client.fetch(path, TokenDetail)
-    links = [{"Name": one} for one in roles] + [{"ID": one} for one in role_ids]
-    kept = [{"ID": one.id} for one in before.roles or ()]
+    links = [{"Name": role} for role in roles] + [{"ID": role_id} for role_id in role_ids]
+    kept = [{"ID": role.id} for role in before.roles or ()]
     body = {
         "AccessorID": accessor,
         "Name": name or before.name,
@@ -291,7 +291,7 @@ def role_create(
 
     Example: steward acl role create -name operators -policy deploy
     """
-    links = [{"Name": one} for one in policies]
+    links = [{"Name": policy} for policy in policies]
     body = {"Name": name, "Description": description, "Policies": links}
     _show_role(screen, client.send("POST", "/v1/acl/role", body))
 
@@ -321,7 +321,7 @@ def role_update(
         "ID": before.id,
         "Name": name or before.name,
         "Description": description or before.description,
-        "Policies": [{"Name": one} for one in policies] or before.policies,
+        "Policies": [{"Name": policy} for policy in policies] or before.policies,
     }
     _show_role(screen, client.send("POST", f"/v1/acl/role/{segment(before.id)}", body))
 
@@ -339,8 +339,8 @@ def role_list(client: ApiClient, screen: Screen) -> None:
         screen.document(answer.body)
         return
     rows = [
-        [one.id, one.name, ", ".join(link.name for link in one.policies or ()), one.description]
-        for one in answer.decode(list[AclRole])
+        [item.id, item.name, ", ".join(link.name for link in item.policies or ()), item.description]
+        for item in answer.decode(list[AclRole])
     ]
     screen.table(["ID", "Name", "Policies", "Description"], rows)
 

@@ -87,20 +87,26 @@ def checks(client: ApiClient, screen: Screen, alloc_id: str) -> None:
     found = {} if answer.body == b"null" else answer.decode(dict[str, CheckResult])
     screen.line(f"Status of {count_noun(len(found), 'check')}")
     now = time.time_ns()
-    for one in sorted(found.values(), key=lambda one: (one.service, one.task, one.check)):
+    for check_result in sorted(
+        found.values(), key=lambda item: (item.service, item.task, item.check)
+    ):
         screen.line()
         screen.facts(
             [
-                ("ID", one.id),
-                ("Name", one.check),
-                ("Group", one.group),
-                ("Task", one.task or "(group)"),
-                ("Service", one.service),
-                ("Status", one.status),
-                *([("StatusCode", str(one.status_code))] if one.status_code else []),
-                ("Mode", one.mode),
-                ("Timestamp", relative_time(one.timestamp * SECOND, now)),
-                ("Output", one.output),
+                ("ID", check_result.id),
+                ("Name", check_result.check),
+                ("Group", check_result.group),
+                ("Task", check_result.task or "(group)"),
+                ("Service", check_result.service),
+                ("Status", check_result.status),
+                *(
+                    [("StatusCode", str(check_result.status_code))]
+                    if check_result.status_code
+                    else []
+                ),
+                ("Mode", check_result.mode),
+                ("Timestamp", relative_time(check_result.timestamp * SECOND, now)),
+                ("Output", check_result.output),
             ]
         )
 
@@ -227,7 +233,7 @@ def unenforced(limits: Mapping[str, Sequence[DriverLimit]]) -> str:
     parts = [
         f"{driver}: {', '.join(names)}"
         for driver, found in sorted(limits.items())
-        if (names := [one.name for one in found if not one.enforced])
+        if (names := [driver_limit.name for driver_limit in found if not driver_limit.enforced])
     ]
     return f"Not enforced here: {'; '.join(parts)}" if parts else ""
 
@@ -236,10 +242,10 @@ def show_enforcement(screen: Screen, limits: Mapping[str, Sequence[DriverLimit]]
     """Print which limits the drivers enforce, and which not."""
     for title, enforced in (("Enforced Here", True), ("Not Enforced Here", False)):
         lines = [
-            f"{one.name}: {one.how}"
+            f"{driver_limit.name}: {driver_limit.how}"
             for _, found in sorted(limits.items())
-            for one in found
-            if one.enforced is enforced
+            for driver_limit in found
+            if driver_limit.enforced is enforced
         ]
         if lines:
             screen.title(title)

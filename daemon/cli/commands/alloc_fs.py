@@ -90,8 +90,8 @@ def _print(pieces: Iterator[bytes]) -> None:
 
 def _show(screen: Screen, entries: list[FileInfo]) -> None:
     rows = [
-        [one.file_mode, readable(one.size), format_api_time(one.mod_time), _name(one)]
-        for one in entries
+        [entry.file_mode, readable(entry.size), format_api_time(entry.mod_time), _name(entry)]
+        for entry in entries
     ]
     screen.table(["Mode", "Size", "Modified", "Name"], rows)
 

@@ -124,8 +124,14 @@ def index(client: ApiClient, screen: Screen) -> None:
     screen.table(
         ["Name", "Namespace", "Time Zone", "Version", "Description"],
         [
-            [one.name, one.namespace, one.time_zone, str(one.version), one.description]
-            for one in found
+            [
+                calendar.name,
+                calendar.namespace,
+                calendar.time_zone,
+                str(calendar.version),
+                calendar.description,
+            ]
+            for calendar in found
         ],
     )
 
@@ -159,12 +165,12 @@ def status(client: ApiClient, screen: Screen, name: str, *, first: str | None, d
         ["Day", "Open"],
         [
             [
-                one.date,
-                ", ".join(" to ".join(span) for span in one.spans)
-                if one.is_open
-                else f"closed ({one.reason})",
+                day.date,
+                ", ".join(" to ".join(span) for span in day.spans)
+                if day.is_open
+                else f"closed ({day.reason})",
             ]
-            for one in found.days
+            for day in found.days
         ],
     )
 
@@ -215,13 +221,13 @@ def history(client: ApiClient, screen: Screen, name: str) -> None:
         ["Version", "Stored", "By", "Holidays", "Blackouts"],
         [
             [
-                str(one.version),
-                format_time(one.time),
-                one.person,
-                str(len(one.calendar.holidays or ())),
-                str(len(one.calendar.blackouts or ())),
+                str(calendar_version.version),
+                format_time(calendar_version.time),
+                calendar_version.person,
+                str(len(calendar_version.calendar.holidays or ())),
+                str(len(calendar_version.calendar.blackouts or ())),
             ]
-            for one in found
+            for calendar_version in found
         ],
     )
 

@@ -277,8 +277,8 @@ def periodic_slots(client: ApiClient, screen: Screen, job_id: str, *, most: int)
     screen.table(
         ["Slot", "Slots", "Outcome", "Child", "Reason"],
         [
-            [format_time(one.slot), str(one.slots), one.outcome, one.child_id, one.reason]
-            for one in found[: most or None]
+            [format_time(slot.slot), str(slot.slots), slot.outcome, slot.child_id, slot.reason]
+            for slot in found[: most or None]
         ],
     )
 
@@ -308,15 +308,19 @@ def notifications(client: ApiClient, screen: Screen, job_id: str, *, most: int) 
         ["Time", "Event", "Of", "To", "Status", "Attempts", "Next", "Reason"],
         [
             [
-                format_time(one.create_time),
-                one.event,
-                one.run_id,
-                one.receiver or one.webhook or one.command,
-                one.status,
-                str(one.attempts),
-                format_time(one.next_attempt) if one.status == NotificationStatus.PENDING else "",
-                f"{one.reason}; {one.error}" if one.error else one.reason,
+                format_time(notification.create_time),
+                notification.event,
+                notification.run_id,
+                notification.receiver or notification.webhook or notification.command,
+                notification.status,
+                str(notification.attempts),
+                format_time(notification.next_attempt)
+                if notification.status == NotificationStatus.PENDING
+                else "",
+                f"{notification.reason}; {notification.error}"
+                if notification.error
+                else notification.reason,
             ]
-            for one in found[: most or None]
+            for notification in found[: most or None]
         ],
     )

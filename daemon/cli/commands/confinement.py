@@ -40,5 +40,5 @@ def _title(screen: Screen, process: ConfinedProcess) -> str:
 
 
 def _rules(screen: Screen, rules: Sequence[ConfinementRule]) -> None:
-    rows = [[one.rule, "yes" if one.holds else "no", one.reason] for one in rules]
+    rows = [[rule.rule, "yes" if rule.holds else "no", rule.reason] for rule in rules]
     screen.table(["Rule", "Holds", "Reason"], rows)

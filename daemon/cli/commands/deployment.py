@@ -230,13 +230,13 @@ def show_deployments(screen: Screen, found: Sequence[Deployment]) -> None:
         ["ID", "Job ID", "Job Version", "Status", "Description"],
         [
             [
-                screen.short(one.id),
-                one.job_id,
-                str(one.job_version),
-                one.status,
-                one.status_description,
+                screen.short(deployment.id),
+                deployment.job_id,
+                str(deployment.job_version),
+                deployment.status,
+                deployment.status_description,
             ]
-            for one in found
+            for deployment in found
         ],
     )
 

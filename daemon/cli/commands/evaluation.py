@@ -42,15 +42,15 @@ def show_evaluations(screen: Screen, found: Iterable[Evaluation]) -> None:
     """Print evaluations as a table."""
     rows = [
         [
-            screen.short(one.id),
-            str(one.priority),
-            one.triggered_by,
-            one.job_id,
-            one.namespace,
-            one.status,
-            str(bool(one.failed_tg_allocs)).lower(),
+            screen.short(evaluation.id),
+            str(evaluation.priority),
+            evaluation.triggered_by,
+            evaluation.job_id,
+            evaluation.namespace,
+            evaluation.status,
+            str(bool(evaluation.failed_tg_allocs)).lower(),
         ]
-        for one in found
+        for evaluation in found
     ]
     if not rows:
         screen.line("No evaluations")
@@ -120,8 +120,8 @@ def _unplaced(client: ApiClient, found: Evaluation) -> list[str]:
         return placement_message.describe_failures(found)
     groups = found.failed_tg_allocs or {}
     told = [
-        f'group "{one.task_group}": {one.message}'
-        for one in now.reasons
-        if one.task_group in groups and one.cause in (Cause.PLACE, Cause.NODE)
+        f'group "{reason.task_group}": {reason.message}'
+        for reason in now.reasons
+        if reason.task_group in groups and reason.cause in (Cause.PLACE, Cause.NODE)
     ]
     return told or placement_message.describe_failures(found)

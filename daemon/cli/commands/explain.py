@@ -41,7 +41,7 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
     for reason in found.reasons:
         group = f'group "{reason.task_group}": ' if reason.task_group else ""
         screen.line(f"- {group}{reason.message}")
-    errors = [error_of(client, one) for one in _failed(found)]
+    errors = [error_of(client, item) for item in _failed(found)]
     if state.runs and state.runs.last_run_id:
         path = f"/v1/job/{segment(line.id)}/runs"
         runs = client.fetch(path, list[Run], namespace=line.namespace)
@@ -53,11 +53,12 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
 def _names_places(state: StateLine, found: Explanation) -> bool:
     """Return whether the reasons explain in more detail than the state why no node fits."""
     return state.state in (State.BLOCKED, State.DEPLOYING) and any(
-        one.cause in (Cause.PLACE, Cause.NODE) and not one.allocation_id for one in found.reasons
+        reason.cause in (Cause.PLACE, Cause.NODE) and not reason.allocation_id
+        for reason in found.reasons
     )
 
 
 def _failed(found: Explanation) -> list[str]:
     """Return the first few failed allocations that the reasons name, without duplicates."""
-    named = (one.allocation_id for one in found.reasons if one.allocation_id)
+    named = (reason.allocation_id for reason in found.reasons if reason.allocation_id)
     return list(dict.fromkeys(named))[:_SHOWN]

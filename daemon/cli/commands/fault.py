@@ -28,14 +28,14 @@ def list_faults(client: ApiClient, screen: Screen) -> None:
         return
     rows = [
         [
-            one.kind,
-            one.key,
-            str(one.failures),
-            "given up" if one.gives_up else "tried again",
-            one.since,
-            one.reason,
+            fault_shown.kind,
+            fault_shown.key,
+            str(fault_shown.failures),
+            "given up" if fault_shown.gives_up else "tried again",
+            fault_shown.since,
+            fault_shown.reason,
         ]
-        for one in answer.decode(list[FaultShown])
+        for fault_shown in answer.decode(list[FaultShown])
     ]
     screen.table(["Kind", "Key", "Failures", "State", "Since", "Reason"], rows)
 

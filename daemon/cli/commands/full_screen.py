@@ -154,7 +154,7 @@ class FullScreen:
         text = os.read(self._keys, _AT_ONCE).decode(errors="replace")
         if not text:
             raise EOFError
-        self._waiting.extend(_KEYS.get(one, one) for one in _KEY.findall(text))
+        self._waiting.extend(_KEYS.get(item, item) for item in _KEY.findall(text))
         return self._waiting.popleft() if self._waiting else ""
 
     def resized(self, _number: int, _frame: FrameType | None) -> None:

@@ -67,8 +67,8 @@ def validate(client: ApiClient, screen: Screen, file: str, *, given: VariableArg
     )
     validated = answer.decode(ValidateResult)
     errors, dubious = ([], []) if validated.error else examine(client, job)
-    for one in dubious:
-        screen.warn(f"Warning: {one}")
+    for item in dubious:
+        screen.warn(f"Warning: {item}")
     if validated.warnings:
         screen.warn(validated.warnings.rstrip())
     if screen.wants_document:

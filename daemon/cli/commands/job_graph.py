@@ -82,7 +82,7 @@ def _read(
 def _show(screen: Screen, found: FlowGraph) -> None:
     steps, levels = count_noun(len(found.steps), "step"), count_noun(len(found.levels), "level")
     screen.line(f'job "{found.job_id}": {steps} in {levels}')
-    by_name = {one.name: one for one in found.steps}
+    by_name = {step.name: step for step in found.steps}
     rows = [
         (str(number), name, _elements(by_name[name]), _waits(by_name[name]))
         for number, names in enumerate(found.levels, 1)
@@ -126,7 +126,7 @@ def _dot(found: FlowGraph) -> Iterator[str]:
     for step in found.steps:
         label = step.name if step.count == 1 else f"{step.name} x{step.count}"
         yield f"  {_quoted(step.name)} [label={_quoted(label)}];"
-    by_name = {one.name: one for one in found.steps}
+    by_name = {step.name: step for step in found.steps}
     for edge in found.edges:
         style = _STYLES[by_name[edge.to].when]
         yield f"  {_quoted(edge.source)} -> {_quoted(edge.to)}{style};"
@@ -145,7 +145,7 @@ def _mermaid(found: FlowGraph) -> Iterator[str]:
     for step in found.steps:
         label = step.name if step.count == 1 else f"{step.name} x{step.count}"
         yield f'  {number[step.name]}["{label.replace(chr(34), "#quot;")}"]'
-    by_name = {one.name: one for one in found.steps}
+    by_name = {step.name: step for step in found.steps}
     for edge in found.edges:
         arrow = _ARROWS[by_name[edge.to].when]
         yield f"  {number[edge.source]} {arrow} {number[edge.to]}"

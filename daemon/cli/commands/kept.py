@@ -54,23 +54,23 @@ def kept(
     allocation = resolve.allocation(client, newest(client, alloc_id) if of_job else alloc_id)
     address = f"/v1/allocation/{segment(allocation.id)}/kept"
     answer = client.read(address)
-    found = [one for one in answer.decode(list[KeptFile]) if task in ("", one.task)]
+    found = [item for item in answer.decode(list[KeptFile]) if task in ("", item.task)]
     if path:
         _give(client, address, _named(found, path), target)
     elif folder:
-        for one in found:
-            _save(client, address, one, _below(Path(folder), one))
-            screen.line(f"{one.task}/{one.path}  {readable(one.size)}")
+        for file in found:
+            _save(client, address, file, _below(Path(folder), file))
+            screen.line(f"{file.task}/{file.path}  {readable(file.size)}")
     elif screen.wants_document:
         screen.document(answer.body)
     else:
-        rows = [[one.task, one.path, readable(one.size), one.digest[:12]] for one in found]
+        rows = [[file.task, file.path, readable(file.size), file.digest[:12]] for file in found]
         screen.table(["Task", "Path", "Size", "SHA-256"], rows)
 
 
 def _named(found: list[KeptFile], path: str) -> KeptFile:
     """Return the file at a path. Raises `NotFound`, or `Invalid` if several tasks left one."""
-    matching = [one for one in found if one.path == path]
+    matching = [file for file in found if file.path == path]
     if not matching:
         raise NotFound(f"no kept file has the path {path!r}: leave out the path to list the files")
     if len(matching) > 1:
@@ -78,25 +78,25 @@ def _named(found: list[KeptFile], path: str) -> KeptFile:
     return matching[0]
 
 
-def _give(client: ApiClient, address: str, one: KeptFile, target: str) -> None:
+def _give(client: ApiClient, address: str, file: KeptFile, target: str) -> None:
     """Write a file to a path, or print it without one."""
     if target:
-        _save(client, address, one, Path(target))
+        _save(client, address, file, Path(target))
         return
-    for piece in _pieces(client, address, one):
+    for piece in _pieces(client, address, file):
         sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
 
 
-def _below(folder: Path, one: KeptFile) -> Path:
+def _below(folder: Path, file: KeptFile) -> Path:
     """Return the path of a file below a directory. Raises `Invalid` for a path outside of it."""
-    names = [one.task, *one.path.split("/")]
+    names = [file.task, *file.path.split("/")]
     if any(name in ("", ".", "..") for name in names):
-        raise Invalid(f"the path {one.path!r} leads out of {folder}: use --output")
+        raise Invalid(f"the path {file.path!r} leads out of {folder}: use --output")
     return folder.joinpath(*names)
 
 
-def _save(client: ApiClient, address: str, one: KeptFile, target: Path) -> None:
+def _save(client: ApiClient, address: str, item: KeptFile, target: Path) -> None:
     """Write a file, which appears only if its content is complete and right. Raises `Invalid`."""
     unfinished = target.with_name(f".{target.name}.unfinished")
     digest = hashlib.sha256()
@@ -104,12 +104,12 @@ def _save(client: ApiClient, address: str, one: KeptFile, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with unfinished.open("wb") as file:
-                for piece in _pieces(client, address, one):
+                for piece in _pieces(client, address, item):
                     digest.update(piece)
                     file.write(piece)
-            if digest.hexdigest() != one.digest:
+            if digest.hexdigest() != item.digest:
                 raise Invalid(
-                    f"the content of {one.path!r} is incomplete or damaged: run the command again"
+                    f"the content of {item.path!r} is incomplete or damaged: run the command again"
                 )
             os.replace(unfinished, target)
         finally:
@@ -118,6 +118,6 @@ def _save(client: ApiClient, address: str, one: KeptFile, target: Path) -> None:
         raise Invalid(f"cannot write {target}: {error.strerror}") from error
 
 
-def _pieces(client: ApiClient, address: str, one: KeptFile) -> Iterator[bytes]:
-    with client.stream(f"{address}/file", task=one.task, path=one.path) as pieces:
+def _pieces(client: ApiClient, address: str, file: KeptFile) -> Iterator[bytes]:
+    with client.stream(f"{address}/file", task=file.task, path=file.path) as pieces:
         yield from pieces

@@ -201,13 +201,13 @@ def explain(client: ApiClient, screen: Screen, wanted: LoginArguments) -> int:
         screen.document(answer.body)
         return 0 if explained.accepted else 1
     rows = [
-        (one.rule, "no" if one.refusal else "yes", one.looked_at, one.seen)
-        for one in explained.rules
+        (rule.rule, "no" if rule.refusal else "yes", rule.looked_at, rule.seen)
+        for rule in explained.rules
     ]
     screen.table(("Rule", "Holds", "Looked at", "Seen"), rows)
-    for one in explained.rules:
-        if one.refusal:
-            screen.line(f"\n{one.rule}: {one.refusal}")
+    for rule in explained.rules:
+        if rule.refusal:
+            screen.line(f"\n{rule.rule}: {rule.refusal}")
     return 0 if explained.accepted else 1
 
 

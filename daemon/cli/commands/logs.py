@@ -231,7 +231,7 @@ def run_of(client: ApiClient, line: JobListItem, wanted: str) -> str:
     Raises `NotFound`.
     """
     path = f"/v1/job/{segment(line.id)}/runs"
-    runs = [one.id for one in client.fetch(path, list[Run], namespace=line.namespace)]
+    runs = [item.id for item in client.fetch(path, list[Run], namespace=line.namespace)]
     if not runs:
         raise NotFound(f'job "{line.id}" has no run yet')
     if wanted.isdecimal() and int(wanted) < 10**6:
@@ -239,7 +239,7 @@ def run_of(client: ApiClient, line: JobListItem, wanted: str) -> str:
         if number >= len(runs):
             raise NotFound(f'job "{line.id}" has only {count_noun(len(runs), "run")} to show')
         return runs[number]
-    found = [one for one in runs if wanted in (one, one.removeprefix(f"{line.id}/"))]
+    found = [run for run in runs if wanted in (run, run.removeprefix(f"{line.id}/"))]
     if not found:
         raise NotFound(f'job "{line.id}" has no run {wanted!r} among its newest')
     return found[0]
@@ -297,7 +297,7 @@ def newest(client: ApiClient, job_id: str) -> str:
             f'job "{job_id}" has no allocations; see why with "steward job status {job_id}"'
         )
     rank = {ClientStatus.RUNNING: 1}
-    best = max(found, key=lambda one: (rank.get(_status(one), 0), one.create_index))
+    best = max(found, key=lambda item: (rank.get(_status(item), 0), item.create_index))
     return best.id
 
 

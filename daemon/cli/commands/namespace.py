@@ -96,7 +96,7 @@ def index(client: ApiClient, screen: Screen) -> None:
         screen.document(answer.body)
         return
     found = answer.decode(list[Namespace])
-    screen.table(["Name", "Description"], [[one.name, one.description] for one in found])
+    screen.table(["Name", "Description"], [[item.name, item.description] for item in found])
 
 
 @click.command()

@@ -48,7 +48,7 @@ def status(
         screen.line(f"\n{words}")
     _show_networks(screen, node)
     allocations = client.fetch(f"{path}/allocations", list[AllocationDetail])
-    live = [one for one in allocations if one.client_status not in CLIENT_TERMINAL]
+    live = [alloc for alloc in allocations if alloc.client_status not in CLIENT_TERMINAL]
     _show_use(screen, node, live)
     if stats and not node.engine:  # a cluster pool is not a host
         usage.show_host(screen, client.fetch("/v1/client/stats", MachineUsage, node_id=node.id))
@@ -149,10 +149,10 @@ def _show_networks(screen: Screen, node: Node) -> None:
 
 def _show_use(screen: Screen, node: Node, live: list[AllocationDetail]) -> None:
     """Print the allocated resources of a node."""
-    held = [task for one in live for task in one.allocated_resources.tasks.values()]
+    held = [task for alloc in live for task in alloc.allocated_resources.tasks.values()]
     cpu = sum(task.cpu.cpu_shares for task in held)
     memory = sum(task.memory.memory_mb for task in held)
-    disk = sum(one.allocated_resources.shared.disk_mb for one in live)
+    disk = sum(alloc.allocated_resources.shared.disk_mb for alloc in live)
     has = node.node_resources
     screen.title("Allocated Resources")
     screen.table(
@@ -176,13 +176,13 @@ def _show_allocations(screen: Screen, live: list[AllocationDetail]) -> None:
         ["ID", "Job ID", "Task Group", "Desired", "Status"],
         [
             [
-                screen.short(one.id),
-                one.job_id,
-                one.task_group,
-                one.desired_status,
-                one.client_status,
+                screen.short(alloc.id),
+                alloc.job_id,
+                alloc.task_group,
+                alloc.desired_status,
+                alloc.client_status,
             ]
-            for one in live
+            for alloc in live
         ],
     )
 

@@ -34,10 +34,10 @@ def apply(
     Example: steward node meta apply rack=r7 ssd=true
     """
     meta: dict[str, str | None] = {key.strip(): None for key in unset.split(",") if key.strip()}
-    for one in values:
-        key, sign, value = one.partition("=")
+    for line in values:
+        key, sign, value = line.partition("=")
         if not sign or not key:
-            raise Invalid(f'"{one}" is not KEY=VALUE')
+            raise Invalid(f'"{line}" is not KEY=VALUE')
         meta[key] = value
     if not meta:
         raise Invalid("no changes given: pass KEY=VALUE, or -unset KEY")

@@ -31,13 +31,13 @@ def test(client: ApiClient, screen: Screen, name: str) -> int:
     else:
         rows = [
             [
-                one.name,
-                one.kind,
-                "sent" if one.is_sent else "failed",
-                f"{one.milliseconds} ms",
-                one.answer,
+                result.name,
+                result.kind,
+                "sent" if result.is_sent else "failed",
+                f"{result.milliseconds} ms",
+                result.answer,
             ]
-            for one in results
+            for result in results
         ]
         screen.table(["Receiver", "Kind", "Result", "Time", "Answer"], rows)
-    return 0 if results and all(one.is_sent for one in results) else _EXIT_FAILED
+    return 0 if results and all(result.is_sent for result in results) else _EXIT_FAILED

@@ -149,8 +149,8 @@ def _show(screen: Screen, planned: PlanResult, file: str) -> None:
         screen.line(words)
     if not planned.failed_tg_allocs:
         screen.line("All allocations can be placed.")
-    for one in planned.annotations.preempted_allocs or ():
-        victim = msgspec.json.decode(one, type=_Victim)
+    for preempted_alloc in planned.annotations.preempted_allocs or ():
+        victim = msgspec.json.decode(preempted_alloc, type=_Victim)
         screen.line(f'Allocation {victim.id[:8]} of job "{victim.job_id}" would be preempted.')
     show_upcoming(screen, planned.next_periodic_launches)
     if screen.verbose:

@@ -40,7 +40,7 @@ def _list(screen: Screen, lines: list[NodeListItem]) -> None:
         screen.line("No nodes")
         return
     header = ["Pool", "Node", "Engine", "Partition", "Hosts Up", "Running", "Waiting", "Status"]
-    screen.table(header, [_row(line) for line in sorted(lines, key=lambda one: one.node_pool)])
+    screen.table(header, [_row(line) for line in sorted(lines, key=lambda line: line.node_pool)])
     for line in lines:
         if line.status_description:
             screen.warn(f"{line.node_pool}: {line.status_description}")

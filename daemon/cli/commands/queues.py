@@ -30,8 +30,14 @@ def index(client: ApiClient, screen: Screen) -> None:
         screen.line("No queues")
         return
     rows = [
-        [one.namespace, one.name, f"{one.in_use}/{one.slots}", str(one.waiting), one.note]
-        for one in found
+        [
+            queue.namespace,
+            queue.name,
+            f"{queue.in_use}/{queue.slots}",
+            str(queue.waiting),
+            queue.note,
+        ]
+        for queue in found
     ]
     screen.table(["Namespace", "Queue", "Slots In Use", "Waiting", "Note"], rows)
 
@@ -55,7 +61,7 @@ def status(client: ApiClient, screen: Screen, name: str) -> None:
         f"{queue.namespace}/{queue.name}  {queue.in_use} of {queue.slots} slots in use  "
         f"{queue.waiting} waiting{note}"
     )
-    rows = [_row(one) for one in (*queue.holders, *queue.waiters)]
+    rows = [_row(holder) for holder in (*queue.holders, *queue.waiters)]
     if rows:
         screen.table(_ENTRY, rows)
 

@@ -96,11 +96,11 @@ def restart(
     for number, some in enumerate(_batches(found, batch_size)):
         if number and not _may_continue(pause, yes=yes):
             break
-        for one in some:
+        for item in some:
             try:
-                _restart(client, screen, one, tasks, all_tasks=all_tasks, reschedule=reschedule)
+                _restart(client, screen, item, tasks, all_tasks=all_tasks, reschedule=reschedule)
             except (RequestRejected, Refused) as error:
-                screen.warn(f"allocation {screen.short(one.id)} ({one.name}): {error}")
+                screen.warn(f"allocation {screen.short(item.id)} ({item.name}): {error}")
                 failures += 1
                 if on_error == "fail" or not (yes or _agreed("Go on?")):
                     return 1
@@ -111,13 +111,13 @@ def restart(
 def _running(client: ApiClient, line: JobListItem, groups: Sequence[str]) -> list[AllocationItem]:
     path = f"/v1/job/{segment(line.id)}/allocations"
     lines = client.fetch(path, list[AllocationItem], namespace=line.namespace)
-    found = [one for one in lines if one.client_status == ClientStatus.RUNNING]
-    if unknown := set(groups) - {one.task_group for one in found}:
+    found = [line for line in lines if line.client_status == ClientStatus.RUNNING]
+    if unknown := set(groups) - {line.task_group for line in found}:
         raise NotFound(f'job "{line.id}" has no running allocation of group {", ".join(unknown)}')
     if not found:
         raise NotFound(f'job "{line.id}" has no running allocation')
-    chosen = [one for one in found if not groups or one.task_group in groups]
-    return sorted(chosen, key=lambda one: one.name)
+    chosen = [line for line in found if not groups or line.task_group in groups]
+    return sorted(chosen, key=lambda line: line.name)
 
 
 def _batches(found: list[AllocationItem], size: str) -> Iterator[list[AllocationItem]]:
@@ -134,23 +134,23 @@ def _batches(found: list[AllocationItem], size: str) -> Iterator[list[Allocation
 def _restart(
     client: ApiClient,
     screen: Screen,
-    one: AllocationItem,
+    alloc: AllocationItem,
     tasks: Sequence[str],
     *,
     all_tasks: bool,
     reschedule: bool,
 ) -> None:
     if reschedule:
-        answer = client.send("POST", f"/v1/allocation/{segment(one.id)}/stop")
+        answer = client.send("POST", f"/v1/allocation/{segment(alloc.id)}/stop")
         with screen.progress() as progress:
             ending = follow_run(client, progress, answer.decode(RegisterResult).eval_id)
         if ending.status:
             raise Refused(ending.words)
     for name in () if reschedule else tasks or ("",):
         body = {"TaskName": name, "AllTasks": all_tasks}
-        client.send("PUT", f"/v1/client/allocation/{segment(one.id)}/restart", body)
+        client.send("PUT", f"/v1/client/allocation/{segment(alloc.id)}/restart", body)
     if not screen.wants_document:
-        screen.line(f"allocation {screen.short(one.id)} ({one.name}): restarted")
+        screen.line(f"allocation {screen.short(alloc.id)} ({alloc.name}): restarted")
 
 
 def _may_continue(pause: float | None, *, yes: bool) -> bool:

@@ -132,17 +132,19 @@ def _with_directories(
     namespace = namespace_of(client, job) or str(named or "")
     files = dict[str, str]()
     with packed(directories) as found:
-        for one in found:
+        for packed_directory in found:
             if not uploads:
-                files[one.file] = digest_of(one.path)
+                files[packed_directory.file] = digest_of(packed_directory.path)
                 continue
             with screen.progress() as progress:
 
-                def tell(sent: int, size: int, name: str = one.name) -> None:
+                def tell(sent: int, size: int, name: str = packed_directory.name) -> None:
                     percent = f"{100 * sent // max(size, 1)} %"
                     progress.show([ProgressRow("directory", name, "", "uploading", percent)])
 
-                files[one.file] = upload(client, one.path, namespace, tell)
+                files[packed_directory.file] = upload(
+                    client, packed_directory.path, namespace, tell
+                )
         return {**request, "Job": with_artifacts(job, found), "Files": files}
 
 

@@ -68,15 +68,15 @@ def index(client: ApiClient, screen: Screen, job_id: str, *, status: str, most: 
         return
     rows = [
         (
-            one.job_id,
-            str(one.number),
-            str(one.version),
-            one.status,
-            format_time(one.began),
-            _length(one),
-            one.reason,
+            flow_run.job_id,
+            str(flow_run.number),
+            str(flow_run.version),
+            flow_run.status,
+            format_time(flow_run.began),
+            _length(flow_run),
+            flow_run.reason,
         )
-        for one in found
+        for flow_run in found
     ]
     screen.table(("Job", "Run", "Version", "Status", "Began", "Duration", "Reason"), rows)
 
@@ -110,19 +110,19 @@ def status(client: ApiClient, screen: Screen, job_id: str, *, number: int | None
     )
     rows = [
         (
-            f"{'  ' * one.level}{_MARKS[one.state]} {one.name}",
-            one.state,
-            _count(one),
-            _worked(one),
-            describe_step(one),
+            f"{'  ' * run_step_view.level}{_MARKS[run_step_view.state]} {run_step_view.name}",
+            run_step_view.state,
+            _count(run_step_view),
+            _worked(run_step_view),
+            describe_step(run_step_view),
         )
-        for one in _by_level(run)
+        for run_step_view in _by_level(run)
     ]
     screen.table(("Step", "State", "Elements", "Time", "Details"), rows)
 
 
 def _by_level(run: FlowRunView) -> list[RunStepView]:
-    return sorted(run.steps, key=lambda one: one.level)
+    return sorted(run.steps, key=lambda step: step.level)
 
 
 def _count(step: RunStepView) -> str:
@@ -157,9 +157,9 @@ def outputs(
         screen.document(answer.body)
         return
     rows = [
-        (one.step, str(one.element), name, text)
-        for one in answer.decode(list[StepOutputs])
-        for name, text in one.outputs.items()
+        (step_outputs.step, str(step_outputs.element), name, text)
+        for step_outputs in answer.decode(list[StepOutputs])
+        for name, text in step_outputs.outputs.items()
     ]
     if not rows:
         screen.line("No outputs")

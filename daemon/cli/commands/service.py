@@ -54,14 +54,14 @@ def info(client: ApiClient, screen: Screen, name: str, *, expression: str) -> No
         ["Job ID", "Address", "Tags", "Node ID", "Alloc ID", "Instance ID"],
         [
             [
-                one.job_id,
-                _address(one),
-                ",".join(one.tags),
-                screen.short(one.node_id),
-                screen.short(one.alloc_id),
-                one.id,
+                item.job_id,
+                _address(item),
+                ",".join(item.tags),
+                screen.short(item.node_id),
+                screen.short(item.alloc_id),
+                item.id,
             ]
-            for one in found
+            for item in found
         ],
     )
 

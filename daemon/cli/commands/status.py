@@ -221,7 +221,7 @@ def _show_runs(client: ApiClient, screen: Screen, line: JobListItem, state: Stat
         screen.table(header, [_run_row(run, now) for run in found])
     runs = state.runs
     if runs and runs.recent:
-        failed = sum(one == State.FAILED for one in runs.recent)
+        failed = sum(run == State.FAILED for run in runs.recent)
         screen.line(f"{failed} of the last {len(runs.recent)} failed; {runs.kept} kept")
     if line.periodic:
         _show_coming(client, screen, line)
@@ -265,7 +265,7 @@ def _show_deployment(client: ApiClient, screen: Screen, line: JobListItem) -> No
         ]
     )
     header = ["Task Group", "Promoted", "Desired", "Placed", "Healthy", "Unhealthy", "Deadline"]
-    screen.table(header, [_group_row(*one) for one in sorted(newest.task_groups.items())])
+    screen.table(header, [_group_row(*item) for item in sorted(newest.task_groups.items())])
 
 
 def _group_row(name: str, group: DeploymentGroup) -> list[str]:
@@ -322,7 +322,7 @@ def _show_evaluations(client: ApiClient, screen: Screen, line: JobListItem, *, e
 
 def blocked_reasons(newest_first: Sequence[Evaluation]) -> list[str]:
     """Return a sentence about each group of a job with a placement failure."""
-    blocked = [one for one in newest_first if one.status == EvalStatus.BLOCKED]
+    blocked = [evaluation for evaluation in newest_first if evaluation.status == EvalStatus.BLOCKED]
     if blocked:
         return placement_message.describe_failures(blocked[0])
     newest = newest_first[0] if newest_first else None

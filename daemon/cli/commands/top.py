@@ -154,33 +154,33 @@ class TopPoller:
         answer = self._client.read("/v1/jobs/statuses", states=True, per_page=_MOST_LISTED)
         self._jobs = [
             JobRow(
-                one.id,
-                one.namespace,
-                one.type,
-                one.steward_state.state,
-                one.steward_state.reason,
-                one.group_count_sum,
+                job.id,
+                job.namespace,
+                job.type,
+                job.steward_state.state,
+                job.steward_state.reason,
+                job.group_count_sum,
             )
-            for one in answer.decode(list[_JobLine])
+            for job in answer.decode(list[_JobLine])
         ]
         found = self._client.fetch(
             "/v1/allocations", list[_AllocationLine], task_states=False, filter=_FILTER
         )
         self._allocations = [
             AllocationRow(
-                one.id,
-                one.name,
-                one.namespace,
-                one.job_id,
-                _word(one),
-                one.create_time,
-                one.modify_index,
-                one.node_id,
+                alloc.id,
+                alloc.name,
+                alloc.namespace,
+                alloc.job_id,
+                _word(alloc),
+                alloc.create_time,
+                alloc.modify_index,
+                alloc.node_id,
             )
-            for one in found
+            for alloc in found
         ]
         self._nodes = self._known_nodes()
-        known = {one.id for one in found}
+        known = {item.id for item in found}
         self._uses = {key: use for key, use in self._uses.items() if key in known}
         self._errors = {key: one for key, one in self._errors.items() if key in known}
         self._listed_index = self._index
@@ -196,23 +196,23 @@ class TopPoller:
             return []
         self._hidden = ""
         return [
-            NodeRow(one.id, one.name, one.node_pool, _state(one), _allocated_of(one))
-            for one in found
+            NodeRow(item.id, item.name, item.node_pool, _state(item), _allocated_of(item))
+            for item in found
         ]
 
     def _allocations_to_measure(self, view: View, height: int) -> list[str]:
         """Return the allocations to measure: those on the screen, and some in turns."""
-        running = [one for one in self._allocations if one.state in ("running", "stopping")]
+        running = [alloc for alloc in self._allocations if alloc.state in ("running", "stopping")]
         on_screen = {row.key for row in view.shown(height)}
         first = [
-            one.id
-            for one in running
-            if (one.namespace, one.id) in on_screen
-            or (one.namespace, parent_of(one.job_id)) in on_screen
+            alloc.id
+            for alloc in running
+            if (alloc.namespace, alloc.id) in on_screen
+            or (alloc.namespace, parent_of(alloc.job_id)) in on_screen
         ][:_MOST_ASKED]
-        rest = [one.id for one in running]
+        rest = [alloc.id for alloc in running]
         place = self._turn % max(1, len(rest))
-        more = [one for one in [*rest[place:], *rest[:place]] if one not in first]
+        more = [item for item in [*rest[place:], *rest[:place]] if item not in first]
         more = more[: max(_MOST_ASKED // 4, _MOST_ASKED - len(first))]
         self._turn += len(more)
         return [*first, *more]
@@ -220,9 +220,12 @@ class TopPoller:
     def _measure(self, wanted: list[str]) -> None:
         answer = self._client.read("/v1/client/usage", allocations=",".join(wanted))
         self._index = answer.index
-        for one in answer.decode(list[AllocationUsageLine]):
-            self._uses[one.id] = AllocationUse(
-                one.cpu_percent, one.memory, one.restarts, tuple(one.recent)
+        for allocation_usage in answer.decode(list[AllocationUsageLine]):
+            self._uses[allocation_usage.id] = AllocationUse(
+                allocation_usage.cpu_percent,
+                allocation_usage.memory,
+                allocation_usage.restarts,
+                tuple(allocation_usage.recent),
             )
 
     def _poll_errors(self, view: View, height: int) -> None:
@@ -230,16 +233,16 @@ class TopPoller:
             return
         on_screen = {row.key for row in view.shown(height)}
         asked = 0
-        for one in self._allocations:
-            known = self._errors.get(one.id)
-            if (one.namespace, one.id) not in on_screen or asked == _MOST_ERRORS:
+        for alloc in self._allocations:
+            known = self._errors.get(alloc.id)
+            if (alloc.namespace, alloc.id) not in on_screen or asked == _MOST_ERRORS:
                 continue
-            if known is not None and known.modify_index == one.modify_index:
+            if known is not None and known.modify_index == alloc.modify_index:
                 continue
             asked += 1
-            path = f"/v1/allocation/{segment(one.id)}/error"
+            path = f"/v1/allocation/{segment(alloc.id)}/error"
             error = self._client.fetch(path, LastError).error
-            self._errors[one.id] = _Asked(one.modify_index, error.summary if error else "")
+            self._errors[alloc.id] = _Asked(alloc.modify_index, error.summary if error else "")
 
     def _poll_host(self) -> None:
         if not self._sees_machine:
@@ -250,7 +253,9 @@ class TopPoller:
             self._sees_machine = False
             self._hidden = _hidden_by(error)
             return
-        busy = sum(one.total_percent for one in used.cpu) / max(1, len(used.cpu))
+        busy = sum(processor_usage.total_percent for processor_usage in used.cpu) / max(
+            1, len(used.cpu)
+        )
         memory, disk = used.memory, used.alloc_dir_stats
         self._node = (
             f"steward top  CPU {busy:.0f}% of {len(used.cpu)}  "

@@ -74,11 +74,11 @@ class AllocationUse(NamedTuple):
         )
 
 
-def _sums(one: Sequence[float | None], other: Sequence[float | None]) -> tuple[float | None, ...]:
+def _sums(item: Sequence[float | None], other: Sequence[float | None]) -> tuple[float | None, ...]:
     """Return the sums of values that end at the same time; the shorter list began later."""
-    count = max(len(one), len(other))
+    count = max(len(item), len(other))
     pairs = zip(
-        [None] * (count - len(one)) + list(one),
+        [None] * (count - len(item)) + list(item),
         [None] * (count - len(other)) + list(other),
         strict=True,
     )
@@ -169,10 +169,10 @@ def job_rows(facts: TopFacts) -> list[Row]:
     """Return a row for each job, with the usage of its allocations and its children's."""
     uses: dict[tuple[str, str], AllocationUse] = {}
     running: Counter[tuple[str, str]] = Counter()
-    for one in facts.allocations:
-        key = (one.namespace, parent_of(one.job_id))
-        running[key] += one.state == "running"
-        if (use := facts.uses.get(one.id)) is not None:
+    for alloc in facts.allocations:
+        key = (alloc.namespace, parent_of(alloc.job_id))
+        running[key] += alloc.state == "running"
+        if (use := facts.uses.get(alloc.id)) is not None:
             before = uses.get(key, AllocationUse())
             uses[key] = before.plus(use)
     rows = []
@@ -187,16 +187,16 @@ def allocation_rows(facts: TopFacts, now: int, of_job: tuple[str, str] | None) -
     """Return a row for each allocation, of all jobs or of one with its children."""
     return [
         Row(
-            (one.namespace, one.id),
-            one.state,
-            one.name,
-            one.id[:8],
-            facts.uses.get(one.id),
-            facts.errors.get(one.id, ""),
-            format_duration(now - one.created) if one.created else "",
+            (alloc.namespace, alloc.id),
+            alloc.state,
+            alloc.name,
+            alloc.id[:8],
+            facts.uses.get(alloc.id),
+            facts.errors.get(alloc.id, ""),
+            format_duration(now - alloc.created) if alloc.created else "",
         )
-        for one in facts.allocations
-        if of_job in (None, (one.namespace, parent_of(one.job_id)))
+        for alloc in facts.allocations
+        if of_job in (None, (alloc.namespace, parent_of(alloc.job_id)))
     ]
 
 
@@ -204,10 +204,10 @@ def node_rows(facts: TopFacts) -> list[Row]:
     """Return a row for each node, with the use of its allocations, and what they ask of it."""
     uses: dict[str, AllocationUse] = {}
     running: Counter[str] = Counter()
-    for one in facts.allocations:
-        running[one.node_id] += one.state == "running"
-        if (use := facts.uses.get(one.id)) is not None:
-            uses[one.node_id] = uses.get(one.node_id, AllocationUse()).plus(use)
+    for alloc in facts.allocations:
+        running[alloc.node_id] += alloc.state == "running"
+        if (use := facts.uses.get(alloc.id)) is not None:
+            uses[alloc.node_id] = uses.get(alloc.node_id, AllocationUse()).plus(use)
     return [
         Row(
             ("", node.id),
@@ -400,7 +400,7 @@ class View:
     def _summary(self, facts: TopFacts) -> str:
         states = Counter(job.state for job in facts.jobs)
         jobs = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        running = sum(one.state == "running" for one in facts.allocations)
+        running = sum(alloc.state == "running" for alloc in facts.allocations)
         where = f" of {self.of_job[1]}" if self.of_job else ""
         page = f"{self.page}{where} by {self.sort}"
         if self.filter:
@@ -488,7 +488,7 @@ def _fit(text: str, width: int, *, right: bool) -> str:
 def cut(text: str, width: int) -> str:
     """Return a text cut to a number of columns, without control characters."""
     if not text.isprintable():
-        text = "".join(one if one.isprintable() else "?" for one in text)
+        text = "".join(item if item.isprintable() else "?" for item in text)
     if _columns_of(text) <= width:
         return text
     while text and _columns_of(text) >= width:
@@ -499,7 +499,7 @@ def cut(text: str, width: int) -> str:
 def _columns_of(text: str) -> int:
     if text.isascii():
         return len(text)
-    return sum(_width(one) for one in text)
+    return sum(_width(item) for item in text)
 
 
 def _width(character: str) -> int:

@@ -37,14 +37,14 @@ def of_job(client: ApiClient, screen: Screen, job_id: str, *, most: int) -> None
         return
     rows = [
         [
-            f"{one.source_namespace}/{one.run_job_id}",
-            str(one.number),
-            one.status,
-            format_time(one.ended),
-            one.state,
-            one.child_id or one.reason,
+            f"{trigger.source_namespace}/{trigger.run_job_id}",
+            str(trigger.number),
+            trigger.status,
+            format_time(trigger.ended),
+            trigger.state,
+            trigger.child_id or trigger.reason,
         ]
-        for one in found
+        for trigger in found
     ]
     screen.table(["Run Of", "Run", "Status", "Ended", "Effect", "Child Or Reason"], rows)
 
@@ -55,16 +55,19 @@ def show_links(client: ApiClient, screen: Screen, job_id: str, namespace: str) -
     facts = []
     if links.sources:
         names = [
-            f"{one.namespace}/{one.job_id}"
-            + (f" ({one.waiting} waiting)" if one.waiting else "")
-            + ("" if one.exists else " (does not exist)")
-            for one in links.sources
+            f"{source.namespace}/{source.job_id}"
+            + (f" ({source.waiting} waiting)" if source.waiting else "")
+            + ("" if source.exists else " (does not exist)")
+            for source in links.sources
         ]
         joins = links.join == TriggerJoin.ALL and len(names) > 1
         how = f"{links.when} of {'all' if joins else 'each'}"
         facts.append(("Follows", f"{', '.join(names)}; {how}"))
     if links.followers:
-        names = [f"{one.namespace}/{one.job_id} ({one.when})" for one in links.followers]
+        names = [
+            f"{follower.namespace}/{follower.job_id} ({follower.when})"
+            for follower in links.followers
+        ]
         facts.append(("Followed By", ", ".join(names)))
     if facts:
         screen.title("Jobs Before And After")

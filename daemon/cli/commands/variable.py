@@ -124,7 +124,7 @@ def index(client: ApiClient, screen: Screen, prefix: str) -> None:
         return
     screen.table(
         ["Namespace", "Path", "Last Updated"],
-        [[one.namespace, one.path, format_time(one.modify_time)] for one in found],
+        [[item.namespace, item.path, format_time(item.modify_time)] for item in found],
     )
 
 

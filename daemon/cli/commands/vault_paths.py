@@ -109,10 +109,10 @@ def given(fields: tuple[str, ...]) -> dict[str, object]:
         except msgspec.DecodeError as error:
             raise Invalid(f"standard input is not a JSON object: {error}") from None
     values: dict[str, object] = {}
-    for one in fields:
-        name, equals, value = one.partition("=")
+    for field in fields:
+        name, equals, value = field.partition("=")
         if not equals or not name:
-            raise Invalid(f"{one!r} is not of the form NAME=VALUE")
+            raise Invalid(f"{field!r} is not of the form NAME=VALUE")
         before = values.get(name)
         said = _content(value)
         values[name] = said if before is None else [*_as_list(before), said]

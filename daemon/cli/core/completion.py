@@ -115,7 +115,7 @@ class _Named(StringParamType):
             found = _request_names(ctx.params, context, incomplete)
         except StewardError:
             return []
-        return [CompletionItem(one) for one in found]
+        return [CompletionItem(request_name) for request_name in found]
 
 
 def offer_names(command: click.Command) -> None:

@@ -53,12 +53,12 @@ def _bracketed(words: Sequence[str] | None) -> str:
 
 
 def _content(
-    one: JobDiff | TaskGroupDiff | TaskDiff | ObjectDiff, depth: int, *, verbose: bool
+    job_diff: JobDiff | TaskGroupDiff | TaskDiff | ObjectDiff, depth: int, *, verbose: bool
 ) -> Iterator[DiffOutputLine]:
-    for field in one.fields or ():
+    for field in job_diff.fields or ():
         if verbose or field.type != DiffType.NONE:
             yield _line(field.type, depth, f"{_field(field)}{_bracketed(field.annotations)}")
-    for block in one.objects or ():
+    for block in job_diff.objects or ():
         if verbose or block.type != DiffType.NONE:
             yield _line(block.type, depth, block.name)
             yield from _content(block, depth + 1, verbose=verbose)

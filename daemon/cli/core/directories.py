@@ -78,11 +78,11 @@ def _entries(directory: str) -> Iterator[tuple[str, str]]:
     number = 0
     for folder, folders, files in os.walk(directory, onerror=fail):
         folders.sort()
-        for one in sorted([*folders, *files]):
+        for item in sorted([*folders, *files]):
             number += 1
             if number > _MOST_ENTRIES:
                 raise Invalid(f"--with {directory}: it has more than {_MOST_ENTRIES} files")
-            place = f"{folder}/{one}"
+            place = f"{folder}/{item}"
             yield os.path.relpath(place, directory), place
 
 
@@ -117,11 +117,11 @@ def with_artifacts(job: object, directories: Sequence[PackedDirectory]) -> objec
     """Return a job whose tasks get the directories below `local/`, read-only."""
     artifacts = [
         {
-            "GetterSource": f"payload://{one.file}",
+            "GetterSource": f"payload://{directory.file}",
             "GetterOptions": {"readonly": "true"},
             "RelativeDest": "local/",
         }
-        for one in directories
+        for directory in directories
     ]
 
     def extended(value: object, keys: tuple[str, ...]) -> object:
@@ -130,10 +130,10 @@ def with_artifacts(job: object, directories: Sequence[PackedDirectory]) -> objec
             return value
         wanted = keys[0] if keys else "artifacts"
         found = dict(value)
-        key = next((one for one in found if one.lower() == wanted), _SPELLED[wanted])
+        key = next((item for item in found if item.lower() == wanted), _SPELLED[wanted])
         inner = found.get(key)
         items = inner if isinstance(inner, list) else []
-        found[key] = [extended(one, keys[1:]) for one in items] if keys else [*items, *artifacts]
+        found[key] = [extended(item, keys[1:]) for item in items] if keys else [*items, *artifacts]
         return found
 
     return extended(job, ("taskgroups", "tasks"))

@@ -75,8 +75,8 @@ class _Files:
         """Return the files below a directory whose paths match a pattern."""
         root = self._at(path)
         found: set[str] = set()
-        for one in _alternatives(pattern):
-            for name in glob.iglob(one, root_dir=root, recursive=True, include_hidden=True):
+        for alternative in _alternatives(pattern):
+            for name in glob.iglob(alternative, root_dir=root, recursive=True, include_hidden=True):
                 if (root / name).is_file():
                     found.add(Path(name).as_posix())
                 if len(found) > MAX_FOUND:
@@ -91,5 +91,7 @@ def _alternatives(pattern: str) -> list[str]:
         return [pattern]
     before, after = pattern[: match.start()], pattern[match.end() :]
     return [
-        one for choice in match[1].split(",") for one in _alternatives(f"{before}{choice}{after}")
+        alternative
+        for choice in match[1].split(",")
+        for alternative in _alternatives(f"{before}{choice}{after}")
     ]

@@ -164,7 +164,7 @@ def _follow_rollout(
         )
         progress.show(
             [
-                *(_group_row(*one) for one in sorted(deployment.task_groups.items())),
+                *(_group_row(*item) for item in sorted(deployment.task_groups.items())),
                 *(allocation_row(line) for line in placed),
                 *_standstill_rows(deployment),
             ]
@@ -263,7 +263,7 @@ def follow_deployment(
     answer = client.read(path)
     while True:
         deployment = answer.decode(Deployment)
-        progress.show([_group_row(*one) for one in sorted(deployment.task_groups.items())])
+        progress.show([_group_row(*item) for item in sorted(deployment.task_groups.items())])
         if not deployment.active or _waits_for_somebody(deployment):
             is_well = deployment.status != DeploymentStatus.FAILED
             words = f"is {deployment.status}: {deployment.status_description}"

@@ -87,7 +87,7 @@ def _error_message(text: str) -> str:
         said = msgspec.json.decode(text, type=_Errors).errors
     except msgspec.DecodeError:
         return text
-    return "; ".join(one.removeprefix("1 error occurred:\n\t* ").rstrip() for one in said)
+    return "; ".join(error.removeprefix("1 error occurred:\n\t* ").rstrip() for error in said)
 
 
 class HttpConnection(msgspec.Struct, frozen=True, kw_only=True):

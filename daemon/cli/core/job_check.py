@@ -36,7 +36,9 @@ def check(job: object, file: str, text: str = "") -> None:
     except msgspec.ValidationError:  # the daemon reports more about this
         return
     _check_schedules(found.periodic, file)
-    empty = [one.name or "" for one in found.task_groups or () if not one.tasks]
+    empty = [
+        task_group.name or "" for task_group in found.task_groups or () if not task_group.tasks
+    ]
     if empty and text:
         _raise_with_position(empty[0], file, text)
 

@@ -138,9 +138,9 @@ def check_prospects(client: ApiClient, job: object, warn: Callable[[str], None])
     """Warn of failures in the current state. Raises `Invalid` for certain failures."""
     errors, warnings = examine(client, job)
     if errors:
-        raise Invalid("this job cannot run:\n" + "\n".join(f"- {one}" for one in errors))
-    for one in warnings:
-        warn(f"Warning: {one}")
+        raise Invalid("this job cannot run:\n" + "\n".join(f"- {error}" for error in errors))
+    for warning in warnings:
+        warn(f"Warning: {warning}")
 
 
 class _Examination(Record, frozen=True):
@@ -274,7 +274,7 @@ def _parsed(file: "JobFile") -> object:
     try:
         return parse_job(file, outside)
     except HclError as error:
-        known = any(one.source for one in error.diagnostics)
+        known = any(diagnostic.source for diagnostic in error.diagnostics)
         raise Invalid(
             error.explained() if known else f"{file.name}: {error.explained()}"
         ) from error

@@ -121,7 +121,7 @@ class McpServer:
 
     def _run(self, given: Parameters) -> Result:
         name, arguments = given.get("name"), given.get("arguments") or {}
-        names = [one.name for one in self._tools]
+        names = [tool.name for tool in self._tools]
         if name not in names:
             known = ", ".join(names)
             raise ProtocolError(INVALID_PARAMS, f"there is no tool {name!r}; there are: {known}")

@@ -130,7 +130,7 @@ def accessor(client: ApiClient, given: str) -> str:
         stubs = client.fetch("/v1/acl/tokens", list[TokenStub])
     except RequestRejected:
         return given
-    found = {one.accessor_id: one.name for one in stubs if one.accessor_id.startswith(given)}
+    found = {stub.accessor_id: stub.name for stub in stubs if stub.accessor_id.startswith(given)}
     if given in found or not found:
         return given
     if len(found) > 1:
@@ -163,7 +163,7 @@ def _only(noun: str, prefix: str, described: dict[str, str], listing: str) -> st
     if not found:
         raise NotFound(f'no {noun} begins with {prefix!r}; list them with "{listing}"')
     if len(found) > 1:
-        raise _ambiguous(noun, prefix, [described[one] for one in found])
+        raise _ambiguous(noun, prefix, [described[identifier] for identifier in found])
     return found[0]
 
 

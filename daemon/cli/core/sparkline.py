@@ -13,8 +13,8 @@ def sparkline(values: Sequence[float | None], top: float = 0.0) -> str:
     >>> sparkline([0, 50, None, 100]), sparkline([1, 2], top=8)
     ('▁▄ █', '▁▂')
     """
-    highest = max([top, *(one for one in values if one is not None)])
-    return "".join(_bar(one, highest) for one in values)
+    highest = max([top, *(value for value in values if value is not None)])
+    return "".join(_bar(value, highest) for value in values)
 
 
 def _bar(value: float | None, highest: float) -> str:
@@ -32,4 +32,4 @@ def coarser(values: Sequence[float | None], width: int) -> list[float | None]:
     """
     each = max(1, -(-len(values) // width))
     parts = [values[place : place + each] for place in range(0, len(values), each)]
-    return [max((one for one in part if one is not None), default=None) for part in parts]
+    return [max((item for item in part if item is not None), default=None) for part in parts]

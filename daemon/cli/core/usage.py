@@ -24,7 +24,7 @@ def show_tasks(
 
     A `history` adds its trend.
     """
-    series = {one.task: one for one in history.series} if history else {}
+    series = {sample.task: sample for sample in history.series} if history else {}
     if not usage.tasks:
         screen.title("Resource Usage")
         screen.line("No running tasks")
@@ -61,14 +61,16 @@ def _trends(series: UsageSeries) -> list[tuple[str, str]]:
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
-    return [one for one in values if one is not None]
+    return [value for value in values if value is not None]
 
 
 def show_host(screen: Screen, usage: MachineUsage) -> None:
     """Print the total resource usage of a node's host."""
     memory, disk = usage.memory, usage.alloc_dir_stats
     screen.title("Machine Usage")
-    busy = sum(one.total_percent for one in usage.cpu) / max(1, len(usage.cpu))
+    busy = sum(processor_usage.total_percent for processor_usage in usage.cpu) / max(
+        1, len(usage.cpu)
+    )
     screen.facts(
         [
             ("CPU", f"{usage.cpu_ticks_consumed:.0f} MHz"),

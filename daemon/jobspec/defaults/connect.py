@@ -35,7 +35,7 @@ def _gateway(given: Document) -> Document:
     if gateway.get("Proxy") is not None:
         gateway["Proxy"] = with_defaults(gateway["Proxy"], {"ConnectTimeout": 5 * SECOND})
     if (ingress := gateway.get("Ingress")) is not None:
-        listeners = [dict(one) for one in ingress.get("Listeners") or ()]
+        listeners = [dict(listener) for listener in ingress.get("Listeners") or ()]
         for listener in listeners:
             fill_empty(listener, {"Protocol": "tcp"})
         gateway["Ingress"] = {**ingress, "Listeners": listeners or None}

@@ -56,11 +56,11 @@ def complete_group(given: Document, job: Document) -> Document:
         block = {"LostAfter": 0, **group["Disconnect"]}
         group["Disconnect"] = {**block, "Reconcile": block.get("Reconcile") or "best_score"}
     if "Networks" in group:
-        group["Networks"] = [network(one) for one in group["Networks"]]
+        group["Networks"] = [network(item) for item in group["Networks"]]
     if volumes := _volumes(group.pop("Volumes", {})):
         group["Volumes"] = volumes
     if "Services" in group:
-        group["Services"] = [complete_service(one, job, group) for one in group["Services"]]
+        group["Services"] = [complete_service(service, job, group) for service in group["Services"]]
     if "Tasks" in group:
         group["Tasks"] = [complete_task(task, group, job) for task in group["Tasks"]]
     return group

@@ -25,7 +25,7 @@ class _Implied(msgspec.Struct, frozen=True, kw_only=True):
 
     def covered(self, present: Iterable[Constraint]) -> bool:
         if self.yields:
-            return any(one.l_target == self.constraint.l_target for one in present)
+            return any(constraint.l_target == self.constraint.l_target for constraint in present)
         return self.constraint in present
 
 
@@ -61,9 +61,9 @@ def _change_each(items: list[_Item] | None, change: Callable[[_Item], _Item]) ->
 
 def _constrained(owner: _Owner, implied: Iterable[_Implied]) -> _Owner:
     present = list(owner.constraints or ())
-    for one in implied:
-        if not one.covered(present):
-            present.append(one.constraint)
+    for item in implied:
+        if not item.covered(present):
+            present.append(item.constraint)
     if len(present) == len(owner.constraints or ()):
         return owner
     return msgspec.structs.replace(owner, constraints=present)
@@ -90,7 +90,10 @@ def _with_identity_name(service: Service) -> Service:
 
 def _of_group(group: TaskGroup) -> Iterator[_Implied]:
     tasks = group.tasks or ()
-    services = [*(group.services or ()), *(one for task in tasks for one in task.services or ())]
+    services = [
+        *(group.services or ()),
+        *(service for task in tasks for service in task.services or ()),
+    ]
     if group.consul and group.consul.partition:
         yield _partition(group.consul.cluster, group.consul.partition)
     yield from _of_secrets(group)

@@ -51,7 +51,9 @@ def complete_task(given: Document, group: Document, job: Document) -> Document:
         given_policies = task["ScalingPolicies"]
         task["ScalingPolicies"] = [scaling(each, job, group, task) for each in given_policies]
     if "Services" in task:
-        task["Services"] = [complete_service(one, job, group, task) for one in task["Services"]]
+        task["Services"] = [
+            complete_service(service, job, group, task) for service in task["Services"]
+        ]
     return task
 
 
@@ -60,7 +62,7 @@ def _resources(given: Document) -> Document:
     if "Cores" in resources and "CPU" not in resources:
         resources["CPU"] = 0
     if "Networks" in resources:
-        resources["Networks"] = [network(one) for one in resources["Networks"]]
+        resources["Networks"] = [network(item) for item in resources["Networks"]]
     if "Devices" in resources:
         resources["Devices"] = [dict(device) for device in resources["Devices"]]
         for device in resources["Devices"]:

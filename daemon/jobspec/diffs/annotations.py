@@ -72,9 +72,11 @@ def _forced(task: TaskDiff, group_type: DiffType) -> str:
 
 
 def _all_gentle(objects: Iterable[ObjectDiff]) -> bool:
-    return all(one.name in _GENTLE_OBJECTS and not _switches_logs(one) for one in objects)
+    return all(
+        object_.name in _GENTLE_OBJECTS and not _switches_logs(object_) for object_ in objects
+    )
 
 
-def _switches_logs(one: ObjectDiff) -> bool:
-    changed = [field.name for field in one.fields or () if field.type != DiffType.NONE]
-    return one.name == "LogConfig" and "Disabled" in changed
+def _switches_logs(object_diff: ObjectDiff) -> bool:
+    changed = [field.name for field in object_diff.fields or () if field.type != DiffType.NONE]
+    return object_diff.name == "LogConfig" and "Disabled" in changed

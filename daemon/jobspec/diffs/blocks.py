@@ -48,11 +48,11 @@ def affinities(both: BeforeAfter[list[Affinity]]) -> Objects:
 
 def spreads(both: BeforeAfter[list[Spread]]) -> Objects:
     """Compare spreads, matched by attribute."""
-    return diff_each(by_key(both, lambda one: one.attribute), _spread)
+    return diff_each(by_key(both, lambda item: item.attribute), _spread)
 
 
 def _spread(both: BeforeAfter[Spread]) -> Objects:
-    targets = by_key(both.of(lambda one: one.spread_target), lambda target: target.value)
+    targets = by_key(both.of(lambda spread: spread.spread_target), lambda target: target.value)
     return block("Spread", both, objects=diff_each(targets, partial(block, "SpreadTarget")))
 
 
@@ -61,22 +61,22 @@ def _spread(both: BeforeAfter[Spread]) -> Objects:
 
 def periodic(both: BeforeAfter[Periodic]) -> Objects:
     """Compare periodic schedules."""
-    specs = changed_texts("Specs", both.of(lambda one: one.specs))
+    specs = changed_texts("Specs", both.of(lambda periodic: periodic.specs))
     return block("Periodic", both, objects=specs)
 
 
 def parameterized(both: BeforeAfter[Parameterized]) -> Objects:
     """Compare parameters for dispatch."""
     meta = [
-        *texts("MetaOptional", both.of(lambda one: one.meta_optional)),
-        *texts("MetaRequired", both.of(lambda one: one.meta_required)),
+        *texts("MetaOptional", both.of(lambda parameterized: parameterized.meta_optional)),
+        *texts("MetaRequired", both.of(lambda parameterized: parameterized.meta_required)),
     ]
     return block("ParameterizedJob", both, objects=meta)
 
 
 def ui(both: BeforeAfter[JobUI]) -> Objects:
     """Compare settings for the web UI."""
-    links = pair_by_position(both.of(lambda one: one.links))
+    links = pair_by_position(both.of(lambda node: node.links))
     return block("UI", both, objects=diff_each(links, partial(block, "Link")))
 
 
@@ -97,7 +97,7 @@ def disconnect(both: BeforeAfter[Disconnect]) -> Objects:
 
 def scaling(both: BeforeAfter[Scaling]) -> Objects:
     """Compare scaling policies; show only changed values."""
-    free = both.of(lambda one: one.policy or {})
+    free = both.of(lambda item: item.policy or {})
     policy = block("Policy", free, flat=free_values, show=changes) if free.old or free.new else []
     flat = partial(own_values, hidden=_OF_POLICY)
     return block("Scaling", both, flat=flat, objects=policy, show=changes)
@@ -107,15 +107,15 @@ def volumes(both: BeforeAfter[dict[str, Volume]]) -> Objects:
     """Compare volume requests, matched by name."""
     old, new = both.old or {}, both.new or {}
     return [
-        one
+        item
         for name in sorted({**old, **new})
-        for one in _volume(BeforeAfter(old.get(name), new.get(name)))
+        for item in _volume(BeforeAfter(old.get(name), new.get(name)))
     ]
 
 
 def _volume(both: BeforeAfter[Volume]) -> Objects:
-    options = both.of(lambda one: one.mount_options)
-    flags = texts("MountFlags", options.of(lambda one: one.mount_flags))
+    options = both.of(lambda volume: volume.mount_options)
+    flags = texts("MountFlags", options.of(lambda mount_options: mount_options.mount_flags))
     return block("Volume", both, objects=block("MountOptions", options, objects=flags))
 
 
@@ -125,11 +125,13 @@ def networks(both: BeforeAfter[list[Network]]) -> Objects:
 
 
 def _network(both: BeforeAfter[Network]) -> Objects:
-    args = both.of(lambda one: one.cni).of(lambda one: one.args)
+    args = both.of(lambda network: network.cni).of(lambda item: item.args)
     nested = [
-        *_ports("Static Port", both.of(lambda one: one.reserved_ports)),
-        *_ports("Dynamic Port", both.of(lambda one: one.dynamic_ports), "Value", "IgnoreCollision"),
-        *block("DNS", both.of(lambda one: one.dns), flat=_name_servers),
+        *_ports("Static Port", both.of(lambda item: item.reserved_ports)),
+        *_ports(
+            "Dynamic Port", both.of(lambda item: item.dynamic_ports), "Value", "IgnoreCollision"
+        ),
+        *block("DNS", both.of(lambda item: item.dns), flat=_name_servers),
         *values("CNIConfig", args, flat=free_values),
     ]
     return block("Network", both, flat=partial(own_values, hidden=_OF_NODE), objects=nested)
@@ -156,24 +158,24 @@ def config(both: BeforeAfter[dict[str, object]]) -> Objects:
 
 def resources(both: BeforeAfter[Resources]) -> Objects:
     """Compare task resources."""
-    devices = by_key(both.of(lambda one: one.devices), lambda device: device.name)
+    devices = by_key(both.of(lambda item: item.devices), lambda device: device.name)
     nested = [
-        *networks(both.of(lambda one: one.networks)),
+        *networks(both.of(lambda item: item.networks)),
         *diff_each(devices, partial(block, "Device")),
-        *block("NUMA", both.of(lambda one: one.numa)),
+        *block("NUMA", both.of(lambda resources: resources.numa)),
     ]
     return block("Resources", both, objects=nested)
 
 
 def artifacts(both: BeforeAfter[list[Artifact]]) -> Objects:
     """Compare artifacts, matched by destination."""
-    known = by_key(both, lambda one: one.relative_dest)
+    known = by_key(both, lambda artifact: artifact.relative_dest)
     return diff_each(known, partial(values, "Artifact"))
 
 
 def secrets(both: BeforeAfter[list[Secret]]) -> Objects:
     """Compare secrets, matched by name."""
-    known = by_key(both, lambda one: one.name)
+    known = by_key(both, lambda item: item.name)
     return diff_each(known, partial(block, "Secret", flat=_with_config))
 
 
@@ -186,15 +188,16 @@ def templates(both: BeforeAfter[list[Template]]) -> Objects:
     old, new = both.old or [], both.new or []
     is_one = len(old) == len(new) == 1
     return diff_each(
-        pair_by_position(both) if is_one else by_key(both, lambda one: one.dest_path), _template
+        pair_by_position(both) if is_one else by_key(both, lambda template: template.dest_path),
+        _template,
     )
 
 
 def _template(both: BeforeAfter[Template]) -> Objects:
     nested = [
         # Nomad's name for a block called wait.
-        *block("Template", both.of(lambda one: one.wait), flat=all_values),
-        *_change_script(both.of(lambda one: one.change_script)),
+        *block("Template", both.of(lambda item: item.wait), flat=all_values),
+        *_change_script(both.of(lambda template: template.change_script)),
     ]
     return block("Template", both, flat=_with_owner, objects=nested)
 
@@ -206,17 +209,17 @@ def _with_owner(template: Template) -> Flat:
 
 
 def _change_script(both: BeforeAfter[ChangeScript]) -> Objects:
-    return block("ChangeScript", both, objects=texts("Args", both.of(lambda one: one.args)))
+    return block("ChangeScript", both, objects=texts("Args", both.of(lambda item: item.args)))
 
 
 def identity(both: BeforeAfter[Identity]) -> Objects:
     """Compare workload identities."""
-    return block("Identity", both, objects=texts("Audience", both.of(lambda one: one.audience)))
+    return block("Identity", both, objects=texts("Audience", both.of(lambda item: item.audience)))
 
 
 def identities(both: BeforeAfter[list[Identity]]) -> Objects:
     """Compare named identities, matched by name."""
-    return diff_each(by_key(both, lambda one: one.name), identity)
+    return diff_each(by_key(both, lambda item: item.name), identity)
 
 
 def actions(both: BeforeAfter[list[Action]]) -> Objects:
@@ -225,7 +228,7 @@ def actions(both: BeforeAfter[list[Action]]) -> Objects:
 
 
 def _action(both: BeforeAfter[Action]) -> Objects:
-    return block("Action", both, objects=texts("Args", both.of(lambda one: one.args)))
+    return block("Action", both, objects=texts("Args", both.of(lambda item: item.args)))
 
 
 def volume_mounts(both: BeforeAfter[list[VolumeMount]]) -> Objects:

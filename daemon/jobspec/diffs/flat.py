@@ -55,7 +55,9 @@ def _is_own(kind: inspect.Type) -> bool:
         case inspect.Metadata():
             return _is_own(kind.type)
         case inspect.UnionType():  # optional: then only a map counts
-            return any(isinstance(one, inspect.DictType) and _is_own(one) for one in kind.types)
+            return any(
+                isinstance(type_, inspect.DictType) and _is_own(type_) for type_ in kind.types
+            )
         case inspect.DictType():
             return isinstance(kind.value_type, inspect.StrType)
         case _:

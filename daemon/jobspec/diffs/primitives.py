@@ -65,7 +65,7 @@ def by_key(
     Objects without a key cannot change. They are only added or deleted.
     """
     old, new = _numbered(both.old or (), key), _numbered(both.new or (), key)
-    return [BeforeAfter(old.get(one), new.get(one)) for one in {**old, **new}]
+    return [BeforeAfter(old.get(item), new.get(item)) for item in {**old, **new}]
 
 
 def _numbered(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[tuple[Hashable, int], T]:
@@ -90,11 +90,11 @@ def diff_each(
     return sorted((one for item in items for one in compare(item)), key=_rank)
 
 
-def _rank(one: ObjectDiff) -> tuple[object, ...]:
-    inner, objects = one.fields or [], one.objects or []
+def _rank(object_diff: ObjectDiff) -> tuple[object, ...]:
+    inner, objects = object_diff.fields or [], object_diff.objects or []
     return (
-        one.name,
-        _ORDER.index(one.type),
+        object_diff.name,
+        _ORDER.index(object_diff.type),
         len(inner),
         len(objects),
         [(field.name, field.old, field.new) for field in inner],
@@ -113,7 +113,7 @@ def fields(flat: BeforeAfter[Flat]) -> list[FieldDiff]:
 
 def changes(flat: BeforeAfter[Flat]) -> list[FieldDiff]:
     """Return the differing values by name."""
-    return [one for one in fields(flat) if one.type != DiffType.NONE]
+    return [field for field in fields(flat) if field.type != DiffType.NONE]
 
 
 def _field(name: str, old: str, new: str) -> FieldDiff:
@@ -152,7 +152,7 @@ def texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
     """Return an unordered list of texts; None if both sides are empty."""
     old, new = set(both.old or ()), set(both.new or ())
     found = [
-        _field(name, one if one in old else "", one if one in new else "") for one in old | new
+        _field(name, item if item in old else "", item if item in new else "") for item in old | new
     ]
     found.sort(key=lambda field: (field.old, field.new))
     return [_object(_overall(found), name, found)] if found else []
@@ -160,7 +160,7 @@ def texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
 
 def changed_texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
     """Return an unordered list of texts; None if both sides are equal."""
-    return [one for one in texts(name, both) if one.type != DiffType.NONE]
+    return [text for text in texts(name, both) if text.type != DiffType.NONE]
 
 
 def _unless_same(name: str, found: list[FieldDiff]) -> Objects:
@@ -170,7 +170,7 @@ def _unless_same(name: str, found: list[FieldDiff]) -> Objects:
 
 def _overall(found: Iterable[FieldDiff]) -> DiffType:
     """Return the type of change of an object with these fields."""
-    types = {one.type for one in found} - {DiffType.NONE}
+    types = {field_diff.type for field_diff in found} - {DiffType.NONE}
     if not types:
         return DiffType.NONE
     return types.pop() if len(types) == 1 else DiffType.EDITED

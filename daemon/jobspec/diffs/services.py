@@ -36,28 +36,28 @@ def _likeliest(old: list[Service], new: list[Service]) -> list[BeforeAfter[Servi
     return [*found, *(BeforeAfter(None, service) for service in left.values())]
 
 
-def _similarity(one: Service, other: Service) -> int:
-    same_port, same_name = one.port_label == other.port_label, one.name == other.name
+def _similarity(service: Service, other: Service) -> int:
+    same_port, same_name = service.port_label == other.port_label, service.name == other.name
     return _SAME_PORT * same_port + _SAME_NAME * same_name
 
 
 def _service(both: BeforeAfter[Service]) -> Objects:
     nested = [
-        *texts("CanaryTags", both.of(lambda one: one.canary_tags)),
-        *texts("Tags", both.of(lambda one: one.tags)),
-        *diff_each(by_key(both.of(lambda one: one.checks), lambda check: check.name), _check),
-        *block("ConsulConnect", both.of(lambda one: one.connect), flat=free_values),
-        *identity(both.of(lambda one: one.identity)),
-        *block("Weights", both.of(lambda one: one.weights), flat=_weights),
+        *texts("CanaryTags", both.of(lambda service: service.canary_tags)),
+        *texts("Tags", both.of(lambda item: item.tags)),
+        *diff_each(by_key(both.of(lambda item: item.checks), lambda check: check.name), _check),
+        *block("ConsulConnect", both.of(lambda item: item.connect), flat=free_values),
+        *identity(both.of(lambda item: item.identity)),
+        *block("Weights", both.of(lambda item: item.weights), flat=_weights),
     ]
     return block("Service", both, objects=nested)
 
 
 def _check(both: BeforeAfter[Check]) -> Objects:
-    header = both.of(lambda one: one.header)
+    header = both.of(lambda item: item.header)
     nested = [
         *block("Header", BeforeAfter(header.old or {}, header.new or {}), flat=free_values),
-        *block("CheckRestart", both.of(lambda one: one.check_restart), flat=_with_grace),
+        *block("CheckRestart", both.of(lambda item: item.check_restart), flat=_with_grace),
     ]
     return block("Check", both, objects=nested)
 

@@ -35,7 +35,7 @@ class Conditions:
             case Not(inner):
                 return self._fits(inner)
             case And(nodes) | Or(nodes):
-                return all(self._fits(one) for one in nodes)
+                return all(self._fits(node) for node in nodes)
             case Comparison(selector, "equal" | "in"):
                 return len(selector.path) == 1 and selector.path[0] in self._columns
             case Comparison(selector, "matches", value):

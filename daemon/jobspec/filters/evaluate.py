@@ -76,9 +76,9 @@ class FilterEvaluation:
             case Not(inner):
                 return not self.at(inner, names)
             case And(nodes):
-                return all(self.at(one, names) for one in nodes)
+                return all(self.at(node, names) for node in nodes)
             case Or(nodes):
-                return any(self.at(one, names) for one in nodes)
+                return any(self.at(node, names) for node in nodes)
             case CollectionMatch():
                 return self.collection(node, names)
             case Comparison():

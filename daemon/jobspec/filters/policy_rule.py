@@ -47,8 +47,8 @@ def selectors(node: Node) -> Iterator[tuple[str, ...]]:
         case Not(inner):
             yield from selectors(inner)
         case And(nodes) | Or(nodes):
-            for one in nodes:
-                yield from selectors(one)
+            for item in nodes:
+                yield from selectors(item)
         case Comparison():
             yield node.selector.path
         case CollectionMatch():
@@ -62,7 +62,7 @@ def has_nested_collections(node: Node, *, is_inside: bool = False) -> bool:
         case Not(inner):
             return has_nested_collections(inner, is_inside=is_inside)
         case And(nodes) | Or(nodes):
-            return any(has_nested_collections(one, is_inside=is_inside) for one in nodes)
+            return any(has_nested_collections(node, is_inside=is_inside) for node in nodes)
         case CollectionMatch():
             return is_inside or has_nested_collections(node.node, is_inside=True)
         case Comparison():
@@ -83,7 +83,7 @@ class _Inspection(FilterEvaluation):
         if found is None or found[1] is not DRIVER:
             return super().match(node, names)
         known = spellings(found[0])
-        return any(self.apply(node, one, STRING) for one in known) is not node.negated
+        return any(self.apply(node, spelling, STRING) for spelling in known) is not node.negated
 
     def collection(self, node: CollectionMatch, names: Names) -> bool:
         """Return whether any, or all, items of all selected lists satisfy the condition."""
@@ -92,9 +92,9 @@ class _Inspection(FilterEvaluation):
             return super().collection(node, names)
         lists = (
             super(_Inspection, self).collection(
-                msgspec.structs.replace(node, selector=Selector(one)), names
+                msgspec.structs.replace(node, selector=Selector(pair)), names
             )
-            for one in self._lists(path)
+            for pair in self._lists(path)
         )
         return all(lists) if node.every else any(lists)
 
@@ -122,8 +122,8 @@ def _check(node: Node, shape: DocumentShape, names: _Bound) -> None:
         case Not(inner):
             _check(inner, shape, names)
         case And(nodes) | Or(nodes):
-            for one in nodes:
-                _check(one, shape, names)
+            for item in nodes:
+                _check(item, shape, names)
         case Comparison():
             found = _shape_at(node.selector, shape, names, through_lists=False)
             if found is not ANY:

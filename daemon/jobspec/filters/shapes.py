@@ -93,8 +93,8 @@ def shape_of(record: type) -> DocumentShape:
 def _shape(kind: inspect.Type) -> DocumentShape:
     match kind:
         case inspect.UnionType():
-            one = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
-            return msgspec.structs.replace(_shape(one), pointer=True)
+            type_ = next(type_ for type_ in kind.types if not isinstance(type_, inspect.NoneType))
+            return msgspec.structs.replace(_shape(type_), pointer=True)
         case inspect.Metadata():
             if (kind.extra or {}).get("is_numeric"):
                 return NUMERIC

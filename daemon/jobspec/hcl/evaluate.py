@@ -346,7 +346,8 @@ def _try(node: CallExpr, scope: Scope) -> Value:
             raise
         except HclError as error:
             reasons += [
-                f"- {one.summary} (at {one.where})\n  {one.detail}" for one in error.diagnostics
+                f"- {diagnostic.summary} (at {diagnostic.where})\n  {diagnostic.detail}"
+                for diagnostic in error.diagnostics
             ]
     if reasons:
         said = "no expression succeeded:\n" + "\n".join(reasons)

@@ -90,13 +90,13 @@ def _number(value: Value) -> Number:
 
 
 _ON_NUMBERS: dict[str, Callable[[Number, Number], Value]] = {
-    "+": lambda one, other: rounded(one + other),
-    "-": lambda one, other: rounded(one - other),
-    "*": lambda one, other: rounded(one * other),
+    "+": lambda item, other: rounded(item + other),
+    "-": lambda item, other: rounded(item - other),
+    "*": lambda item, other: rounded(item * other),
     "/": divide,
     "%": remainder,
-    "<": lambda one, other: one < other,
-    "<=": lambda one, other: one <= other,
-    ">": lambda one, other: one > other,
-    ">=": lambda one, other: one >= other,
+    "<": lambda item, other: item < other,
+    "<=": lambda item, other: item <= other,
+    ">": lambda item, other: item > other,
+    ">=": lambda item, other: item >= other,
 }

@@ -103,14 +103,16 @@ class HclError(Malformed):
         self.before = before
 
     def __str__(self) -> str:
-        return self._listed([str(one) for one in self.diagnostics[:MAX_SHOWN]], self.diagnostics)
+        return self._listed(
+            [str(diagnostic) for diagnostic in self.diagnostics[:MAX_SHOWN]], self.diagnostics
+        )
 
     def explained(self) -> str:
         """Return the error for users: with the line of each diagnostic, and without echoes."""
-        causes = [one for one in self.diagnostics if not one.is_echo]
+        causes = [diagnostic for diagnostic in self.diagnostics if not diagnostic.is_echo]
         shown = [
-            f"{one.for_people()}\n{one.excerpt()}\n{one.hint()}".rstrip("\n")
-            for one in causes[:MAX_SHOWN]
+            f"{cause.for_people()}\n{cause.excerpt()}\n{cause.hint()}".rstrip("\n")
+            for cause in causes[:MAX_SHOWN]
         ]
         return self._listed(shown, causes)
 
@@ -127,8 +129,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name within an edit distance of two."""
-    similar = [one for one in known if _may_be_near(name, one)][:_MAX_COMPARED]
-    distances = sorted((_distance(name, one), one) for one in similar)
+    similar = [item for item in known if _may_be_near(name, item)][:_MAX_COMPARED]
+    distances = sorted((_distance(name, item), item) for item in similar)
     return distances[0][1] if distances and distances[0][0] <= _NEAR else None
 
 
@@ -141,10 +143,10 @@ def _may_be_near(name: str, other: str) -> bool:
     return abs(len(name) - len(other)) <= _NEAR and name != other and len(name) <= _MAX_LENGTH
 
 
-def _distance(one: str, other: str) -> int:
+def _distance(item: str, other: str) -> int:
     """Return the edit distance of two texts."""
     row = list(range(len(other) + 1))
-    for at, letter in enumerate(one, 1):
+    for at, letter in enumerate(item, 1):
         diagonal, row[0] = row[0], at
         for column, against in enumerate(other, 1):
             diagonal, row[column] = (

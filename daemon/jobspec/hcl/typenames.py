@@ -11,7 +11,7 @@ from daemon.jobspec.hcl.tree import (
 )
 from daemon.jobspec.hcl.values import PRIMITIVES, Type
 
-_PRIMITIVES = {one.kind: one for one in PRIMITIVES}
+_PRIMITIVES = {primitive.kind: primitive for primitive in PRIMITIVES}
 _OF_ONE = {"list": "element", "set": "element", "map": "element"}
 _CONSTRUCTORS = (*_OF_ONE, "tuple", "object")
 _FORMS = (

@@ -286,13 +286,13 @@ def _to_object(value: Value, wanted: Type) -> Value:
 
 def unify(types: Sequence[Type]) -> Type | None:
     """Return the common type of all types, or None. Values of each type convert to it."""
-    known = [one for one in types if one.kind != "any"]
+    known = [type_ for type_ in types if type_.kind != "any"]
     if not known:
         return ANY
     first = known[0]
-    if all(one == first for one in known[1:]):
+    if all(type_ == first for type_ in known[1:]):
         return first
-    kinds = {one.kind for one in known}
+    kinds = {type_.kind for type_ in known}
     if kinds <= {"string", "number", "bool"}:
         return STRING if "string" in kinds else None
     if kinds <= {"tuple", "list", "set"}:
@@ -303,12 +303,14 @@ def unify(types: Sequence[Type]) -> Type | None:
 
 
 def _unify_sequences(types: Sequence[Type], kinds: set[str]) -> Type | None:
-    lengths = {len(one.items) for one in types}
+    lengths = {len(type_.items) for type_ in types}
     if kinds == {"tuple"} and len(lengths) == 1:
-        columns = [unify(column) for column in zip(*[one.items for one in types], strict=True)]
-        items = tuple([one for one in columns if one is not None])
+        columns = [unify(column) for column in zip(*[type_.items for type_ in types], strict=True)]
+        items = tuple([column for column in columns if column is not None])
         return Type("tuple", items=items) if len(items) == len(columns) else None
-    parts = [part for one in types for part in ((one.element,) if one.element else one.items)]
+    parts = [
+        part for type_ in types for part in ((type_.element,) if type_.element else type_.items)
+    ]
     element = unify(parts)
     if element is None:
         return None
@@ -316,15 +318,15 @@ def _unify_sequences(types: Sequence[Type], kinds: set[str]) -> Type | None:
 
 
 def _unify_mappings(types: Sequence[Type], kinds: set[str]) -> Type | None:
-    names = {tuple(sorted(one.attributes)) for one in types}
+    names = {tuple(sorted(type_.attributes)) for type_ in types}
     if kinds == {"object"} and len(names) == 1:
-        found = {name: unify([one.attributes[name] for one in types]) for name in names.pop()}
+        found = {name: unify([type_.attributes[name] for type_ in types]) for name in names.pop()}
         known = {name: one for name, one in found.items() if one is not None}
         return Type("object", attributes=known) if len(known) == len(found) else None
     parts = [
         part
-        for one in types
-        for part in ((one.element,) if one.element else one.attributes.values())
+        for type_ in types
+        for part in ((type_.element,) if type_.element else type_.attributes.values())
     ]
     element = unify(parts)
     return None if element is None else map_of(element)
@@ -333,24 +335,26 @@ def _unify_mappings(types: Sequence[Type], kinds: set[str]) -> Type | None:
 # --- comparison ---
 
 
-def equal(one: Value, other: Value) -> bool:
+def equal(value: Value, other: Value) -> bool:
     """Return whether two values are equal; values of different types never are."""
-    match one, other:
+    match value, other:
         case (bool(), _) | (_, bool()):
-            return one is other
+            return value is other
         case (None, _) | (_, None):
-            return one is other
+            return value is other
         case (tuple(), tuple()):
-            return len(one) == len(other) and all(
-                equal(a, b) for a, b in zip(one, other, strict=True)
+            return len(value) == len(other) and all(
+                equal(a, b) for a, b in zip(value, other, strict=True)
             )
         case (dict(), dict()):
-            return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+            return value.keys() == other.keys() and all(
+                equal(value[key], other[key]) for key in value
+            )
         case (CollectionType(), CollectionType()):
-            same_type = one.kind == other.kind and one.element == other.element
-            return same_type and equal(one.items, other.items)
+            same_type = value.kind == other.kind and value.element == other.element
+            return same_type and equal(value.items, other.items)
         case _:
-            return type_of_shallow(one).kind == type_of_shallow(other).kind and one == other
+            return type_of_shallow(value).kind == type_of_shallow(other).kind and value == other
 
 
 def make_set(element: Type, items: Sequence[Value]) -> CollectionType:

@@ -50,34 +50,34 @@ def dispatch_payload(block: DispatchPayload) -> Iterator[str]:
         yield "Dispatch Payload validation failed: destination escapes allocation directory"
 
 
-def action(one: Action) -> Iterator[str]:
+def action(action: Action) -> Iterator[str]:
     """Yield the errors of an action."""
-    if not one.command:
+    if not action.command:
         yield "command cannot be empty"
-    if not _ACTION_NAME.fullmatch(one.name):
-        yield f"invalid name '{one.name}'"
+    if not _ACTION_NAME.fullmatch(action.name):
+        yield f"invalid name '{action.name}'"
 
 
 # --- artifacts ---
 
 
-def artifact(one: Artifact) -> Iterator[str]:
+def artifact(artifact: Artifact) -> Iterator[str]:
     """Yield the errors of an artifact."""
-    if not one.getter_source:
+    if not artifact.getter_source:
         yield "source must be specified"
-    if one.getter_mode and one.getter_mode not in _GETTER_MODES:
-        given, known = quote(one.getter_mode), ", ".join(_GETTER_MODES)
+    if artifact.getter_mode and artifact.getter_mode not in _GETTER_MODES:
+        given, known = quote(artifact.getter_mode), ", ".join(_GETTER_MODES)
         yield f"invalid artifact mode {given}; must be one of: {known}"
-    if escapes("task", one.relative_dest):
+    if escapes("task", artifact.relative_dest):
         yield "destination escapes allocation directory"
-    elif one.relative_dest and "${" not in one.relative_dest:
-        is_file = one.getter_mode == "file"
-        if not places.is_destination(one.relative_dest, is_file=is_file):
-            yield places.refusal(one.relative_dest)
-    name = (one.getter_options or {}).get("filename")
+    elif artifact.relative_dest and "${" not in artifact.relative_dest:
+        is_file = artifact.getter_mode == "file"
+        if not places.is_destination(artifact.relative_dest, is_file=is_file):
+            yield places.refusal(artifact.relative_dest)
+    name = (artifact.getter_options or {}).get("filename")
     if name is not None and (name in {"", ".", ".."} or "/" in name):
         yield f"invalid artifact filename {quote(name)}; must be a name without '/'"
-    checksum = (one.getter_options or {}).get("checksum")
+    checksum = (artifact.getter_options or {}).get("checksum")
     if checksum is not None and not VARIABLE.search(checksum):
         yield from _checksum(checksum.strip())
 
@@ -107,37 +107,37 @@ def _hex_problem(text: str) -> str | None:
 # --- templates ---
 
 
-def template(one: Template) -> Iterator[str]:
+def template(template: Template) -> Iterator[str]:
     """Yield the errors of a template."""
-    if not one.source_path and not one.embedded_tmpl:
+    if not template.source_path and not template.embedded_tmpl:
         yield "Must specify a source path or have an embedded template"
-    if not one.dest_path:
+    if not template.dest_path:
         yield "Must specify a destination for the template"
-    if escapes("task", one.dest_path):
+    if escapes("task", template.dest_path):
         yield "destination escapes allocation directory"
-    yield from _on_change(one)
-    if one.splay < 0:
+    yield from _on_change(template)
+    if template.splay < 0:
         yield "Must specify positive splay value"
-    if one.perms and (problem := uint_error(one.perms, base=8, bits=12)):
-        yield f"Failed to parse {quote(one.perms)} as octal: {problem}"
-    least, most = (one.wait.min, one.wait.max) if one.wait else (None, None)
+    if template.perms and (problem := uint_error(template.perms, base=8, bits=12)):
+        yield f"Failed to parse {quote(template.perms)} as octal: {problem}"
+    least, most = (template.wait.min, template.wait.max) if template.wait else (None, None)
     if least is not None and most is not None and least > most:
         yield f"wait min {duration(least)} is greater than max {duration(most)}"
 
 
-def _on_change(one: Template) -> Iterator[str]:
-    match one.change_mode:
+def _on_change(template: Template) -> Iterator[str]:
+    match template.change_mode:
         case "noop" | "restart":
             return
         case "signal":
-            if not one.change_signal:
+            if not template.change_signal:
                 yield "Must specify signal value when change mode is signal"
-            if one.envvars:
+            if template.envvars:
                 yield "cannot use signals with env var templates"
         case "script":
-            if one.change_script is None:
+            if template.change_script is None:
                 yield "must specify change script configuration value when change mode is script"
-            elif not one.change_script.command:
+            elif not template.change_script.command:
                 yield "must specify script path value when change mode is script"
         case _:
             yield "Invalid change mode. Must be one of the following: noop, signal, script, restart"
@@ -146,30 +146,30 @@ def _on_change(one: Template) -> Iterator[str]:
 # --- identities and secrets ---
 
 
-def identity(one: Identity) -> Iterator[str]:
+def identity(identity: Identity) -> Iterator[str]:
     """Yield the errors of an identity of a task."""
-    if not _IDENTITY_NAME.fullmatch(one.name):
-        yield f"invalid name {quote(one.name)}. Must match regex {_IDENTITY_PATTERN}"
-    for number, audience in enumerate(one.audience or (), 1):
+    if not _IDENTITY_NAME.fullmatch(identity.name):
+        yield f"invalid name {quote(identity.name)}. Must match regex {_IDENTITY_PATTERN}"
+    for number, audience in enumerate(identity.audience or (), 1):
         if not audience:
             yield f"an empty string is an invalid audience ({number})"
-    yield from _identity_change(one)
-    if one.ttl > 0 and one.name in ("", DEFAULT_IDENTITY):
+    yield from _identity_change(identity)
+    if identity.ttl > 0 and identity.name in ("", DEFAULT_IDENTITY):
         yield "ttl for default identity not yet supported"
-    if one.ttl < 0:
+    if identity.ttl < 0:
         yield "ttl must be >= 0"
-    if one.filepath and not one.file:
+    if identity.filepath and not identity.file:
         yield "file parameter must be true in order to specify filepath"
 
 
-def _identity_change(one: Identity) -> Iterator[str]:
-    if one.change_mode in ("", "noop", "restart"):
-        if one.change_signal:
-            given = quote(one.change_signal)
+def _identity_change(identity: Identity) -> Iterator[str]:
+    if identity.change_mode in ("", "noop", "restart"):
+        if identity.change_signal:
+            given = quote(identity.change_signal)
             yield f'can only use change_signal={given} with change_mode="signal"'
-    elif one.change_mode != "signal":
-        yield f"invalid change_mode: {one.change_mode}"
-    elif not one.change_signal:
+    elif identity.change_mode != "signal":
+        yield f"invalid change_mode: {identity.change_mode}"
+    elif not identity.change_signal:
         yield 'change_signal must be specified when using change_mode="signal"'
 
 
@@ -182,21 +182,21 @@ def secrets_config(block: SecretsConfig) -> Iterator[str]:
         yield f"Unknown change mode {quote(block.change_mode)}"
 
 
-def secret(one: Secret) -> Iterator[str]:
+def secret(secret: Secret) -> Iterator[str]:
     """Yield the errors of a secret of a task."""
-    if not one.name:
+    if not secret.name:
         yield "secret name cannot be empty"
-    if not _SECRET_NAME.fullmatch(one.name):
+    if not _SECRET_NAME.fullmatch(secret.name):
         yield f"secret name must match regex {_SECRET_PATTERN}"
-    if not one.provider:
+    if not secret.provider:
         yield "secret provider cannot be empty"
-    if not one.path:
+    if not secret.path:
         yield "secret path cannot be empty"
-    if one.provider in ("nomad", "vault"):
-        if one.env:
-            yield f"{one.provider} provider cannot use the env block"
-    elif one.config:
-        yield f"custom plugin provider {one.provider} cannot use the config block"
+    if secret.provider in ("nomad", "vault"):
+        if secret.env:
+            yield f"{secret.provider} provider cannot use the env block"
+    elif secret.config:
+        yield f"custom plugin provider {secret.provider} cannot use the config block"
 
 
 def storage_plugin(block: CSIPluginConfig) -> Iterator[str]:

@@ -133,7 +133,7 @@ def _modes(check: Check) -> Iterator[str]:
     elif check.address_mode not in _ADDRESS_MODES:
         yield f"invalid address_mode {quote(check.address_mode)}"
     if check.on_update and check.on_update not in ON_UPDATE:
-        healthy, warnings, ignore = (quote(one) for one in ON_UPDATE)
+        healthy, warnings, ignore = (quote(value) for value in ON_UPDATE)
         given = quote(check.on_update)
         yield f"on_update must be {healthy}, {warnings}, or {ignore}; got {given}"
 

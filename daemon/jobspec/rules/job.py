@@ -19,34 +19,34 @@ _LAUNCHED = frozenset({JobType.BATCH, JobType.SYSBATCH})
 _PAYLOADS = frozenset({"optional", "required", "forbidden"})
 
 
-def job(one: Job, max_count: int) -> Iterator[str]:
+def job(job: Job, max_count: int) -> Iterator[str]:
     """Yield the errors of a job with at most this many allocations; 0 means no limit."""
-    yield from _names(one)
-    if not one.type:
+    yield from _names(job)
+    if not job.type:
         yield "Missing job type"
-    elif one.type not in _TYPES:
-        yield f"Invalid job type: {quote(one.type)}"
-    for datacenter in one.datacenters or ():
+    elif job.type not in _TYPES:
+        yield f"Invalid job type: {quote(job.type)}"
+    for datacenter in job.datacenters or ():
         if not datacenter:
             yield "Job datacenter must be non-empty string"
-    if not one.task_groups:
+    if not job.task_groups:
         yield "Missing job task groups"
-    yield from each("Constraint", one.constraints, constraint)
-    yield from affinities(one.affinities, one.type)
-    yield from spreads(one.spreads, one.type)
-    if one.ui and (size := len(one.ui.description.encode())) > MAX_DESCRIPTION:
+    yield from each("Constraint", job.constraints, constraint)
+    yield from affinities(job.affinities, job.type)
+    yield from spreads(job.spreads, job.type)
+    if job.ui and (size := len(job.ui.description.encode())) > MAX_DESCRIPTION:
         yield (f"UI description must be under {MAX_DESCRIPTION} characters, currently {size}")
-    yield from _groups_together(one)
-    for each_group in one.task_groups or ():
+    yield from _groups_together(job)
+    for each_group in job.task_groups or ():
         subject = f"Task group {each_group.name} validation failed"
-        yield from wrap_error(subject, group(each_group, one))
-    yield from _launching(one)
-    yield from total_count(one, max_count)
+        yield from wrap_error(subject, group(each_group, job))
+    yield from _launching(job)
+    yield from total_count(job, max_count)
 
 
-def total_count(one: Job, most: int) -> Iterator[str]:
+def total_count(job: Job, most: int) -> Iterator[str]:
     """Yield the errors of the total count of all groups."""
-    total = sum(max(_count(each_group), 0) for each_group in one.task_groups or ())
+    total = sum(max(_count(each_group), 0) for each_group in job.task_groups or ())
     if most and total > most:
         yield f"total count was greater than configured job_max_count: {total} > {most}"
 
@@ -64,22 +64,22 @@ def tag(document: Document) -> Iterator[str]:
         yield f"Tagged version description must be under {MAX_DESCRIPTION} characters, currently {size}"
 
 
-def _names(one: Job) -> Iterator[str]:
-    if not one.id:
+def _names(job: Job) -> Iterator[str]:
+    if not job.id:
         yield "Missing job ID"
-    elif " " in one.id:
+    elif " " in job.id:
         yield "Job ID contains a space"
-    elif "\0" in one.id:
+    elif "\0" in job.id:
         yield "Job ID contains a null character"
-    if not one.name:
+    if not job.name:
         yield "Missing job name"
-    elif "\0" in one.name:
+    elif "\0" in job.name:
         yield "Job Name contains a null character"
 
 
-def _groups_together(one: Job) -> Iterator[str]:
+def _groups_together(job: Job) -> Iterator[str]:
     first: dict[str, int] = {}
-    for number, each_group in enumerate(one.task_groups or (), 1):
+    for number, each_group in enumerate(job.task_groups or (), 1):
         name = each_group.name
         if not name:
             yield f"Job task group {number} missing name"
@@ -88,24 +88,24 @@ def _groups_together(one: Job) -> Iterator[str]:
         first.setdefault(name, number)
         if each_group.shutdown_delay is not None and each_group.shutdown_delay < 0:
             yield "ShutdownDelay must be a positive value"
-        if one.type == JobType.SYSTEM and each_group.count > 1:
+        if job.type == JobType.SYSTEM and each_group.count > 1:
             yield (
                 f"Job task group {name} has count {each_group.count}. "
                 "Count cannot exceed 1 with system scheduler"
             )
 
 
-def _launching(one: Job) -> Iterator[str]:
+def _launching(job: Job) -> Iterator[str]:
     allowed = 'can only be used with "batch" or "sysbatch" scheduler'
-    if one.periodic is not None and one.periodic.enabled:
-        if one.type not in _LAUNCHED:
+    if job.periodic is not None and job.periodic.enabled:
+        if job.type not in _LAUNCHED:
             yield f"Periodic {allowed}"
-        yield from join_errors(_periodic(one.periodic))
-    if one.parameterized_job is not None and not one.dispatched:
-        if one.type not in _LAUNCHED:
+        yield from join_errors(_periodic(job.periodic))
+    if job.parameterized_job is not None and not job.dispatched:
+        if job.type not in _LAUNCHED:
             yield f"Parameterized job {allowed}"
-        yield from join_errors(_parameterized(one.parameterized_job))
-    if one.multiregion is not None and one.multiregion.regions:
+        yield from join_errors(_parameterized(job.parameterized_job))
+    if job.multiregion is not None and job.multiregion.regions:
         yield "Multiregion jobs are unlicensed."  # Nomad's text: there is one region
 
 

@@ -75,7 +75,7 @@ def _delay(policy: ReschedulePolicy) -> Iterator[str]:
     if policy.delay < MIN_RESCHEDULE_DELAY:
         yield f"Delay cannot be less than {least} (got {given})"
     if policy.delay_function not in _DELAY_FUNCTIONS:
-        known = " ".join(quote(one) for one in DelayFunction)
+        known = " ".join(quote(function) for function in DelayFunction)
         yield f"Invalid delay function {quote(policy.delay_function)}, must be one of [{known}]"
     if policy.delay_function == DelayFunction.CONSTANT:
         return

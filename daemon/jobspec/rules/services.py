@@ -27,39 +27,39 @@ _KINDS = frozenset(
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-def service(one: Service) -> Iterator[str]:
+def service(service: Service) -> Iterator[str]:
     """Yield the errors of a service at any level."""
     # Values that are resolved when the task starts are assumed to be valid.
-    if not _NAME.fullmatch(VARIABLE.sub("ENV-VAR", one.name)):
+    if not _NAME.fullmatch(VARIABLE.sub("ENV-VAR", service.name)):
         yield (
             "Service name must be valid per RFC 1123 and can contain only alphanumeric characters "
-            f"or dashes and must be no longer than 63 characters: {quote(one.name)}"
+            f"or dashes and must be no longer than 63 characters: {quote(service.name)}"
         )
-    if one.address_mode in _FIXED_MODES:
-        if one.address:
+    if service.address_mode in _FIXED_MODES:
+        if service.address:
             yield 'Service address_mode must be "auto" if address is set'
-    elif one.address_mode not in ("", "auto"):
-        given = quote(one.address_mode)
+    elif service.address_mode not in ("", "auto"):
+        given = quote(service.address_mode)
         yield f'Service address_mode must be "auto", "host", or "driver"; not {given}'
-    if one.on_update and one.on_update not in ON_UPDATE:
+    if service.on_update and service.on_update not in ON_UPDATE:
         healthy, warnings, ignore = (quote(known) for known in ON_UPDATE)
-        given = quote(one.on_update)
+        given = quote(service.on_update)
         yield f"Service on_update must be {healthy}, {warnings}, or {ignore}; not {given}"
-    yield from _provider(one)
-    if one.identity is not None and not one.identity.audience:
+    yield from _provider(service)
+    if service.identity is not None and not service.identity.audience:
         yield "Service identity must provide at least one target aud value"
 
 
 def mesh(job: Job) -> Iterator[str]:
     """Yield errors that prevent a sidecar for a service. Nomad reports them before all others."""
     for group in job.task_groups or ():
-        for one in group.services or ():
-            if (one.connect or {}).get("SidecarService") is None:
+        for item in group.services or ():
+            if (item.connect or {}).get("SidecarService") is None:
                 continue
             subject = f"group {quote(group.name)}"
-            if one.name != one.name.lower():
+            if item.name != item.name.lower():
                 yield (
-                    f"Consul Connect service name {quote(one.name)} in {subject} must not contain "
+                    f"Consul Connect service name {quote(item.name)} in {subject} must not contain "
                     "uppercase characters"
                 )
             mode = next((network.mode or "host" for network in group.networks or ()), "bridge")
@@ -70,53 +70,53 @@ def mesh(job: Job) -> Iterator[str]:
                 )
 
 
-def _connect(one: Service) -> Iterator[str]:
-    ways = one.connect or {}
+def _connect(service: Service) -> Iterator[str]:
+    ways = service.connect or {}
     native = bool(ways.get("Native"))
     others = sum(ways.get(way) is not None for way in ("SidecarService", "Gateway"))
     if native + others != 1:
         yield "Consul Connect must be exclusively native, make use of a sidecar, or represent a Gateway"
-    if native and others and not one.task_name:
-        yield f"Service {one.name} is Connect Native and requires setting the task"
+    if native and others and not service.task_name:
+        yield f"Service {service.name} is Connect Native and requires setting the task"
 
 
-def _provider(one: Service) -> Iterator[str]:
-    match one.provider:
+def _provider(service: Service) -> Iterator[str]:
+    match service.provider:
         case "consul":
-            yield from _consul(one)
+            yield from _consul(service)
         case "nomad":
-            yield from _native(one)
+            yield from _native(service)
         case _:
-            given = quote(one.provider)
+            given = quote(service.provider)
             yield f'Service provider must be "consul", or "nomad"; not {given}'
 
 
-def _native(one: Service) -> Iterator[str]:
-    for check in one.checks or ():
-        if fault := _without_port(one, check) or native_fault(check):
+def _native(service: Service) -> Iterator[str]:
+    for check in service.checks or ():
+        if fault := _without_port(service, check) or native_fault(check):
             yield fault
-    if one.connect is not None:
+    if service.connect is not None:
         yield "Service with provider nomad cannot include Connect blocks"
 
 
-def _consul(one: Service) -> Iterator[str]:
-    if one.connect is not None:
-        yield from _connect(one)
-    for check in one.checks or ():
-        if fault := _without_port(one, check):
+def _consul(service: Service) -> Iterator[str]:
+    if service.connect is not None:
+        yield from _connect(service)
+    for check in service.checks or ():
+        if fault := _without_port(service, check):
             yield fault
         elif fault := consul_fault(check):
             yield f"Check {check.name} invalid: {fault}"
-    if one.kind not in _KINDS:
-        yield f"Service {one.name} kind must be one of consul service kind or empty"
+    if service.kind not in _KINDS:
+        yield f"Service {service.name} kind must be one of consul service kind or empty"
 
 
-def _without_port(one: Service, check: Check) -> str | None:
-    if one.port_label or check.port_label or not needs_port(check):
+def _without_port(service: Service, check: Check) -> str | None:
+    if service.port_label or check.port_label or not needs_port(check):
         return None
     return (
         f"Check {check.name} invalid: check requires a port but neither check nor service "
-        f"{quote(one.name, ascii_only=True)} have a port"
+        f"{quote(service.name, ascii_only=True)} have a port"
     )
 
 
@@ -140,19 +140,19 @@ def of_group(group: TaskGroup) -> Iterator[str]:
             )
         yield from _group_checks(one, tasks)
     yield from _duplicates(group)
-    every = [one for task in group.tasks or () for one in task.services or ()]
-    if len({one.provider for one in [*every, *(group.services or ())]}) > 1:
+    every = [service for task in group.tasks or () for service in task.services or ()]
+    if len({service.provider for service in [*every, *(group.services or ())]}) > 1:
         yield ("Multiple service providers used: task group services must use the same provider")
 
 
 def _owners(task: Task) -> Iterator[str]:
-    for one in task.services or ():
-        if one.task_name not in ("", task.name):
+    for item in task.services or ():
+        if item.task_name not in ("", task.name):
             yield (
-                f"Service {one.name} is invalid: may only specify task the service belongs to, "
-                f"got {quote(one.task_name)}"
+                f"Service {item.name} is invalid: may only specify task the service belongs to, "
+                f"got {quote(item.task_name)}"
             )
-        for check in one.checks or ():
+        for check in item.checks or ():
             if check.task_name not in ("", task.name):
                 yield (
                     f"Check {check.name} is invalid: may only specify task the check belongs to, "
@@ -160,13 +160,13 @@ def _owners(task: Task) -> Iterator[str]:
                 )
 
 
-def _group_checks(one: Service, tasks: set[str]) -> Iterator[str]:
-    for check in one.checks or ():
+def _group_checks(service: Service, tasks: set[str]) -> Iterator[str]:
+    for check in service.checks or ():
         if not check.task_name:
             continue
         if check.address_mode == "driver":
             yield (
-                f'Check {quote(one.name)} invalid: cannot use address_mode="driver", only checks '
+                f'Check {quote(service.name)} invalid: cannot use address_mode="driver", only checks '
                 'defined in a "task" service block can use this mode'
             )
         if check.task_name not in tasks:
@@ -177,8 +177,8 @@ def _duplicates(group: TaskGroup) -> Iterator[str]:
     """Yield errors for services with the same registration ID."""
     seen: set[str] = set()
     twice: set[str] = set()
-    owned = [(task.name, one) for task in group.tasks or () for one in task.services or ()]
-    for owner, one in [*owned, *(("group", one) for one in group.services or ())]:
+    owned = [(task.name, service) for task in group.tasks or () for service in task.services or ()]
+    for owner, one in [*owned, *(("group", service) for service in group.services or ())]:
         place = f"{owner}->{one.name}" + (f":{one.port_label}" if one.port_label else "")
         if place in seen:
             twice.add(place)
@@ -189,11 +189,11 @@ def _duplicates(group: TaskGroup) -> Iterator[str]:
 
 def script_checks(group: TaskGroup) -> Iterator[str]:
     """Yield errors for script checks without a task to run in."""
-    for one in group.services or ():
-        for check in one.checks or ():
-            if check.type == "script" and not one.task_name and not check.task_name:
+    for item in group.services or ():
+        for check in item.checks or ():
+            if check.type == "script" and not item.task_name and not check.task_name:
                 yield (
-                    f"Service [{group.name}]->{one.name} or Check {check.name} must specify "
+                    f"Service [{group.name}]->{item.name} or Check {check.name} must specify "
                     "task parameter"
                 )
 
@@ -238,25 +238,25 @@ def _only_in_groups(kind: str, name: str, mode: str) -> str:
     )
 
 
-def _task_checks(one: Service, ports: defaultdict[str, set[str]]) -> Iterator[str]:
+def _task_checks(service: Service, ports: defaultdict[str, set[str]]) -> Iterator[str]:
     known: set[str] = set()
-    for check in one.checks or ():
+    for check in service.checks or ():
         if check.name in known:
             yield f"check {quote(check.name)} is duplicate"
         known.add(check.name)
         for mode in _ONLY_IN_GROUPS:
             if check.address_mode == mode:
-                yield _only_in_groups("check", one.name, mode)
+                yield _only_in_groups("check", service.name, mode)
         if needs_port(check):
-            yield from _check_port(check, one, ports)
+            yield from _check_port(check, service, ports)
 
 
-def _check_port(check: Check, one: Service, ports: defaultdict[str, set[str]]) -> Iterator[str]:
-    label = check.port_label or one.port_label
+def _check_port(check: Check, service: Service, ports: defaultdict[str, set[str]]) -> Iterator[str]:
+    label = check.port_label or service.port_label
     if not label:
         yield f"check {quote(check.name)} is missing a port"
     elif not _NUMBER.fullmatch(label):
-        ports[label].add(one.name)
+        ports[label].add(service.name)
     elif check.address_mode != "driver":
         yield (
             f"check {quote(check.name)} cannot use a numeric port {int(label)} without setting "

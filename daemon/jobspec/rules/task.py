@@ -16,115 +16,115 @@ MAX_NAME = 200  # bytes: a file name contains it, plus a few more
 _PROXY = "connect-proxy:"
 
 
-def task(one: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
+def task(task: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
     """Yield the errors of a task."""
-    yield from _names(one)
-    yield from _times(one, group, job_type)
-    yield from join_errors(resources(one.resources))
-    yield from join_errors(logs(one.log_config, group.ephemeral_disk))
-    yield from _constraints(one)
-    yield from affinities(one.affinities, job_type)
-    yield from join_errors(of_task(one, group))
-    for number, artifact in enumerate(one.artifacts or (), 1):
+    yield from _names(task)
+    yield from _times(task, group, job_type)
+    yield from join_errors(resources(task.resources))
+    yield from join_errors(logs(task.log_config, group.ephemeral_disk))
+    yield from _constraints(task)
+    yield from affinities(task.affinities, job_type)
+    yield from join_errors(of_task(task, group))
+    for number, artifact in enumerate(task.artifacts or (), 1):
         yield from wrap_error(f"Artifact {number} validation failed", blocks.artifact(artifact))
-    if one.secrets_config is not None:
-        yield from wrap_error("Vault validation failed", blocks.secrets_config(one.secrets_config))
-    yield from _templates(one)
-    yield from _actions(one)
-    if one.dispatch_payload is not None:
-        yield from blocks.dispatch_payload(one.dispatch_payload)
-    if one.lifecycle is not None:
-        yield from blocks.lifecycle(one.lifecycle)
-    yield from _proxy(one, group)
-    yield from _mounts(one, group)
-    if one.csi_plugin_config is not None:
-        yield from blocks.storage_plugin(one.csi_plugin_config)
-    yield from _identities(one)
-    yield from _secrets(one)
+    if task.secrets_config is not None:
+        yield from wrap_error("Vault validation failed", blocks.secrets_config(task.secrets_config))
+    yield from _templates(task)
+    yield from _actions(task)
+    if task.dispatch_payload is not None:
+        yield from blocks.dispatch_payload(task.dispatch_payload)
+    if task.lifecycle is not None:
+        yield from blocks.lifecycle(task.lifecycle)
+    yield from _proxy(task, group)
+    yield from _mounts(task, group)
+    if task.csi_plugin_config is not None:
+        yield from blocks.storage_plugin(task.csi_plugin_config)
+    yield from _identities(task)
+    yield from _secrets(task)
 
 
-def _names(one: Task) -> Iterator[str]:
-    if not one.name:
+def _names(task: Task) -> Iterator[str]:
+    if not task.name:
         yield "Missing task name"
-    if one.name == "alloc":  # the name of the shared task directory
+    if task.name == "alloc":  # the name of the shared task directory
         yield 'Task cannot be named "alloc"'
-    if "/" in one.name or "\\" in one.name:
+    if "/" in task.name or "\\" in task.name:
         yield "Task name cannot include slashes"
-    elif "\0" in one.name:
+    elif "\0" in task.name:
         yield "Task name cannot include null characters"
-    elif one.name.startswith("."):  # reserved names of the runner's directories
-        yield f"Task name {quote(one.name)} cannot begin with a dot"
-    elif (size := len(one.name.encode())) > MAX_NAME:
+    elif task.name.startswith("."):  # reserved names of the runner's directories
+        yield f"Task name {quote(task.name)} cannot begin with a dot"
+    elif (size := len(task.name.encode())) > MAX_NAME:
         yield f"Task name must be under {MAX_NAME + 1} bytes, currently {size}"
-    if not one.driver:
+    if not task.driver:
         yield "Missing task driver"
 
 
-def _times(one: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
+def _times(task: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
     progress = group.update.progress_deadline if group.update else 0
-    if one.kill_timeout < 0:
+    if task.kill_timeout < 0:
         yield "KillTimeout must be a positive value"
-    elif job_type == JobType.SERVICE and 0 < progress < one.kill_timeout:
+    elif job_type == JobType.SERVICE and 0 < progress < task.kill_timeout:
         yield (
-            f"KillTimout ({duration(one.kill_timeout)}) longer than the group's "
+            f"KillTimout ({duration(task.kill_timeout)}) longer than the group's "
             f"ProgressDeadline ({duration(progress)})"
         )
-    if one.shutdown_delay < 0:
+    if task.shutdown_delay < 0:
         yield "ShutdownDelay must be a positive value"
 
 
-def _constraints(one: Task) -> Iterator[str]:
-    for number, item in enumerate(one.constraints or (), 1):
+def _constraints(task: Task) -> Iterator[str]:
+    for number, item in enumerate(task.constraints or (), 1):
         yield from wrap_error(f"Constraint {number} validation failed", constraint(item))
         if item.operand in DISTINCT:
             yield f"Constraint {number} has disallowed Operand at task level: {item.operand}"
 
 
-def _templates(one: Task) -> Iterator[str]:
+def _templates(task: Task) -> Iterator[str]:
     first: dict[str, int] = {}  # destination -> number
-    for number, template in enumerate(one.templates or (), 1):
+    for number, template in enumerate(task.templates or (), 1):
         yield from wrap_error(f"Template {number} validation failed", blocks.template(template))
         if template.dest_path in first:
             yield f"Template {number} has same destination as {first[template.dest_path]}"
         first.setdefault(template.dest_path, number)
 
 
-def _actions(one: Task) -> Iterator[str]:
+def _actions(task: Task) -> Iterator[str]:
     times: dict[str, int] = {}
-    for action in one.actions or ():
+    for action in task.actions or ():
         yield from wrap_error(f"Action {action.name} validation failed", blocks.action(action))
         times[action.name] = times.get(action.name, 0) + 1
         if times[action.name] == 2:  # reported once, even if repeated
             yield f"Action {action.name} defined multiple times"
 
 
-def _mounts(one: Task, group: TaskGroup) -> Iterator[str]:
-    for number, mount in enumerate(one.volume_mounts or ()):
+def _mounts(task: Task, group: TaskGroup) -> Iterator[str]:
+    for number, mount in enumerate(task.volume_mounts or ()):
         if mount.volume not in (group.volumes or {}):
             yield f"Volume Mount ({number}) references undefined volume {mount.volume}"
         for invalid in join_errors(volumes.mount(mount)):
             yield f'Volume Mount ({number}) is invalid: "{invalid}"'
 
 
-def _identities(one: Task) -> Iterator[str]:
-    if one.identity is not None:
-        name = quote(one.identity.name)
-        yield from wrap_error(f"Identity {name} is invalid", blocks.identity(one.identity))
-    for identity in one.identities or ():
+def _identities(task: Task) -> Iterator[str]:
+    if task.identity is not None:
+        name = quote(task.identity.name)
+        yield from wrap_error(f"Identity {name} is invalid", blocks.identity(task.identity))
+    for identity in task.identities or ():
         if identity.name == blocks.DEFAULT_IDENTITY:
             yield "Duplicate default identities found"
         name = quote(identity.name)
         yield from wrap_error(f"Identity {name} is invalid", blocks.identity(identity))
 
 
-def _secrets(one: Task) -> Iterator[str]:
+def _secrets(task: Task) -> Iterator[str]:
     names: set[str] = set()
-    for secret in one.secrets or ():
+    for secret in task.secrets or ():
         name = quote(secret.name)
         if secret.name in names:
             yield f"Duplicate secret {name} found"
         names.add(secret.name)
-        if secret.provider == "vault" and one.secrets_config is None:
+        if secret.provider == "vault" and task.secrets_config is None:
             yield f'Secret {name} has provider "vault" but no vault block'
         yield from wrap_error(f"Secret {name} is invalid", blocks.secret(secret))
 
@@ -132,13 +132,13 @@ def _secrets(one: Task) -> Iterator[str]:
 # --- service mesh proxies ---
 
 
-def _proxy(one: Task, group: TaskGroup) -> Iterator[str]:
-    service = one.kind.removeprefix(_PROXY)
-    if not one.kind.startswith(_PROXY) or not service:
+def _proxy(task: Task, group: TaskGroup) -> Iterator[str]:
+    service = task.kind.removeprefix(_PROXY)
+    if not task.kind.startswith(_PROXY) or not service:
         return
-    if one.services:
+    if task.services:
         yield "Connect proxy task must not have a service block"
-    if one.leader:
+    if task.leader:
         yield "Connect proxy task must not have leader set"
     proxied = [other.name for other in group.services or () if _has_sidecar(other)]
     if not proxied:

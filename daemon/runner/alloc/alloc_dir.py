@@ -97,5 +97,5 @@ def _about(instance: TaskInstance) -> LogManifest:
     )
 
 
-def _place(one: Allocation) -> tuple[str, str, str]:
-    return one.namespace, one.job_id, one.task_group
+def _place(alloc: Allocation) -> tuple[str, str, str]:
+    return alloc.namespace, alloc.job_id, alloc.task_group

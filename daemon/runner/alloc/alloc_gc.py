@@ -137,7 +137,7 @@ async def enforce_retention(
         nonlocal sizes
         found = await ended()
         if most := config.retention_alloc_mb * _MB:
-            sizes = {one: sizes.get(one) or await _taken(one, measure) for one in found}
+            sizes = {item: sizes.get(item) or await _taken(item, measure) for item in found}
             gone = excess_dirs(found, await owners(found), sizes, most)
             for alloc_id in gone:
                 _log.info(
@@ -146,7 +146,7 @@ async def enforce_retention(
                     *(alloc_id, config.retention_alloc_mb),
                 )
                 await remove(alloc_id)
-            found = [one for one in found if one not in set(gone)]
+            found = [item for item in found if item not in set(gone)]
         await free_disk_space(
             found, bounds, measure=partial(filesystem_usage, config.alloc_dir), remove=remove
         )

@@ -57,19 +57,19 @@ async def notify_over_limit(
     tenants: Iterable[MeasuredAllocation], measure: Measure, fences: Fences | None = None
 ) -> None:
     """Notify each allocation that exceeds its limit. An error skips only that allocation."""
-    for one in list(tenants):
-        with fences.around(_FENCED, one.id) if fences else nullcontext():
-            await _check_limit(one, measure)
+    for tenant in list(tenants):
+        with fences.around(_FENCED, tenant.id) if fences else nullcontext():
+            await _check_limit(tenant, measure)
 
 
-async def _check_limit(one: MeasuredAllocation, measure: Measure) -> None:
-    if not one.disk:
+async def _check_limit(measured_allocation: MeasuredAllocation, measure: Measure) -> None:
+    if not measured_allocation.disk:
         return
     try:
-        used = (await measure(one.id)).used
+        used = (await measure(measured_allocation.id)).used
     except OSError as error:  # its directory does not exist yet, or no longer
-        _log.debug("the disk usage of allocation %s is unknown: %s", one.id, error)
+        _log.debug("the disk usage of allocation %s is unknown: %s", measured_allocation.id, error)
         return
-    one.disk_used = used
-    if used > one.disk:
-        await one.report_over_limit(used)
+    measured_allocation.disk_used = used
+    if used > measured_allocation.disk:
+        await measured_allocation.report_over_limit(used)

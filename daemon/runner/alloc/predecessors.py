@@ -24,26 +24,31 @@ def predecessors_of(
     """
     desired, needs = allocation.desired, allocation.placement.resources
     awaited = {desired.previous_allocation, *(desired.waits_for or ())}
-    some_end, ports = any(one.is_ending for one in running), needs.ports
+    some_end, ports = any(runner.is_ending for runner in running), needs.ports
     crowded = (
         capacity is not None
         and some_end
         and _is_crowded(
-            [needs, *(one.resources for one in running if one.node_id == allocation.node_id)],
+            [
+                needs,
+                *(runner.resources for runner in running if runner.node_id == allocation.node_id),
+            ],
             capacity,
         )
     )
 
-    def leaves_room(one: AllocRunner) -> bool:
-        return crowded and one.is_ending and one.node_id == allocation.node_id
+    def leaves_room(runner: AllocRunner) -> bool:
+        return crowded and runner.is_ending and runner.node_id == allocation.node_id
 
-    def leaves_ports(one: AllocRunner) -> bool:
-        if not ports or ports.isdisjoint(one.resources.ports):
+    def leaves_ports(runner: AllocRunner) -> bool:
+        if not ports or ports.isdisjoint(runner.resources.ports):
             return False
-        return one.is_ending or not is_known(one.id)
+        return runner.is_ending or not is_known(runner.id)
 
     return [
-        one.ended for one in running if one.id in awaited or leaves_room(one) or leaves_ports(one)
+        runner.ended
+        for runner in running
+        if runner.id in awaited or leaves_room(runner) or leaves_ports(runner)
     ]
 
 
@@ -51,7 +56,7 @@ def _is_crowded(every: list[AllocatedResources], capacity: tuple[int, int, int])
     """Return whether these allocations together exceed the capacity of the node."""
     cpu, memory, disk = capacity
     return (
-        sum(one.cpu for one in every) > cpu
-        or sum(one.memory for one in every) > memory
-        or sum(one.shared.disk_mb for one in every) > disk
+        sum(resources.cpu for resources in every) > cpu
+        or sum(resources.memory for resources in every) > memory
+        or sum(resources.shared.disk_mb for resources in every) > disk
     )

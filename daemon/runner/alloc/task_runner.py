@@ -262,7 +262,9 @@ class TaskRunner(TaskAttempts):
         """Run the task's change actions, such as a signal, after its inputs changed."""
         # A queued attempt sees the new inputs anyway when it starts.
         if self._machine.state is RunnerState.ANSWERED:
-            self._postponed += [one for one in wishes if one.script is not None]
+            self._postponed += [
+                change_action for change_action in wishes if change_action.script is not None
+            ]
             return
         if is_queued(self._running):
             await self._running.refresh()

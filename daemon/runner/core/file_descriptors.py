@@ -29,8 +29,8 @@ def is_short() -> bool:
     except OSError as error:
         return is_shortage(error)
     finally:
-        for one in taken:
-            os.close(one)
+        for number in taken:
+            os.close(number)
     return False
 
 

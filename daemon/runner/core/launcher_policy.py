@@ -64,16 +64,19 @@ def policy_of(
         runs_raw_exec=config.runs_raw_exec,
         opens_filters=config.opens_filters,
         volumes=[
-            AllowedVolume(name=one.name, path=one.path, read_only=one.read_only)
-            for one in config.host_volumes
+            AllowedVolume(
+                name=host_volume.name, path=host_volume.path, read_only=host_volume.read_only
+            )
+            for host_volume in config.host_volumes
         ],
         processes=config.task_processes,
         holds_raw_exec=config.raw_exec_limits,
         **groups,
         volume_roots=[
-            os.path.realpath(one) for one in (*config.volume_paths, str(config.volumes_dir))
+            os.path.realpath(volume_path)
+            for volume_path in (*config.volume_paths, str(config.volumes_dir))
         ],
-        files=[str(one) for one in config.certificate_files],
+        files=[str(certificate_file) for certificate_file in config.certificate_files],
         podman=config.podman_service if config.podman_root else "",
         **programs_of(config.pools, path),
     )
@@ -84,7 +87,7 @@ def programs_of(pools: Mapping[str, Pool], path: str) -> dict[str, Any]:
     found = {name: find_program(name, path) for name in PROGRAMS if pools}
     return {
         "programs": {name: place for name, place in found.items() if place is not None},
-        "cluster_configs": sorted({one.cluster_config for one in pools.values()} - {""}),
+        "cluster_configs": sorted({pool.cluster_config for pool in pools.values()} - {""}),
     }
 
 
@@ -108,4 +111,4 @@ def filters_of() -> dict[str, Any]:
 
 
 def _spans(found: Ranges) -> list[Span]:
-    return [(one.start, min(one.stop - 1, _LAST)) for one in found if one.start <= _LAST]
+    return [(item.start, min(item.stop - 1, _LAST)) for item in found if item.start <= _LAST]

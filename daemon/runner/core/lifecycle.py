@@ -53,17 +53,19 @@ def is_one_shot(job_type: str, task: Task) -> bool:
 
 def may_start(task: Task, tasks: Iterable[Task], states: States) -> bool:
     """Return whether a task may start, given the states of the other tasks."""
-    others = [one for one in tasks if one.name != task.name]
+    others = [item for item in tasks if item.name != task.name]
     match hook(task):
         case Hook.PRESTART:
             return True
         case Hook.POSTSTART:
-            return all(_has_started(states[one.name]) for one in others if not hook(one))
+            return all(_has_started(states[task.name]) for task in others if not hook(task))
         case Hook.POSTSTOP:
-            return all(_is_dead(states[one.name]) for one in others if hook(one) != Hook.POSTSTOP)
+            return all(
+                _is_dead(states[task.name]) for task in others if hook(task) != Hook.POSTSTOP
+            )
         case _:
-            first = [one for one in others if hook(one) == Hook.PRESTART]
-            return all(_is_out_of_the_way(one, states[one.name]) for one in first)
+            first = [task for task in others if hook(task) == Hook.PRESTART]
+            return all(_is_out_of_the_way(task, states[task.name]) for task in first)
 
 
 def _has_started(state: TaskState) -> bool:
@@ -82,36 +84,38 @@ def _is_out_of_the_way(task: Task, state: TaskState) -> bool:
 
 def group_shutdown_cause(tasks: Iterable[Task], states: States) -> GroupShutdown | None:
     """Return why the running tasks must stop, or None."""
-    members = [one for one in tasks if hook(one) != Hook.POSTSTOP]
-    dead = [one for one in members if _is_dead(states[one.name])]
-    living = [one for one in members if not _is_dead(states[one.name])]
+    members = [task for task in tasks if hook(task) != Hook.POSTSTOP]
+    dead = [member for member in members if _is_dead(states[member.name])]
+    living = [member for member in members if not _is_dead(states[member.name])]
     if not living:
         return None
-    if any(one.leader and not states[one.name].failed for one in dead):
+    if any(member.leader and not states[member.name].failed for member in dead):
         return GroupShutdown(ShutdownCause.LEADER_DEAD)
-    if failed := next((one.name for one in dead if states[one.name].failed), None):
+    if failed := next((member.name for member in dead if states[member.name].failed), None):
         return GroupShutdown(ShutdownCause.SIBLING_FAILED, failed)
-    if all(is_sidecar(one) for one in living):
+    if all(is_sidecar(member) for member in living):
         return GroupShutdown(ShutdownCause.MAINS_DEAD)
     return None
 
 
 def kill_order(tasks: Iterable[Task]) -> list[list[Task]]:
     """Return the tasks in stop order; tasks in one list stop together."""
-    members = [one for one in tasks if hook(one) != Hook.POSTSTOP]
-    leaders = [one for one in members if one.leader]
-    rest = [one for one in members if not one.leader]
+    members = [task for task in tasks if hook(task) != Hook.POSTSTOP]
+    leaders = [member for member in members if member.leader]
+    rest = [member for member in members if not member.leader]
     steps = [
         leaders,
-        [one for one in rest if not is_sidecar(one)],
-        [one for one in rest if is_sidecar(one)],
+        [member for member in rest if not is_sidecar(member)],
+        [member for member in rest if is_sidecar(member)],
     ]
     return [step for step in steps if step]
 
 
 def first_start_time(states: Iterable[TaskState]) -> int | None:
     """Return the earliest start time of the tasks in nanoseconds; None if none has started."""
-    return min((nanoseconds(one.started_at) for one in states if one.started_at), default=None)
+    return min(
+        (nanoseconds(state.started_at) for state in states if state.started_at), default=None
+    )
 
 
 def client_status(states: Iterable[TaskState]) -> tuple[ClientStatus, str]:
@@ -121,11 +125,11 @@ def client_status(states: Iterable[TaskState]) -> tuple[ClientStatus, str]:
     resources.
     """
     states = list(states)
-    phases = {one.state for one in states}
+    phases = {state.state for state in states}
     if TaskPhase.RUNNING in phases:
         return ClientStatus.RUNNING, "Tasks are running"
     if TaskPhase.PENDING in phases:
         return ClientStatus.PENDING, "No tasks have started"
-    if any(one.failed for one in states):
+    if any(state.failed for state in states):
         return ClientStatus.FAILED, "Failed tasks"
     return ClientStatus.COMPLETE, "All tasks have completed"

@@ -28,9 +28,9 @@ async def wait_any(*waits: Callable[[], Awaitable[object]]) -> None:
     """Return when the first of the given functions has returned; cancel the others."""
     async with trio.open_nursery() as nursery:
 
-        async def wait(one: Callable[[], Awaitable[object]]) -> None:
-            await one()
+        async def wait(item: Callable[[], Awaitable[object]]) -> None:
+            await item()
             nursery.cancel_scope.cancel()
 
-        for one in waits:
-            nursery.start_soon(wait, one)
+        for item in waits:
+            nursery.start_soon(wait, item)

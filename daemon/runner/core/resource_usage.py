@@ -141,14 +141,14 @@ def _cpu(user: int, system: int, span: int, mhz: float) -> CPUUsage:
 def sum_usage(parts: Iterable[ResourceUsage]) -> ResourceUsage:
     """Return the sum of several usages."""
     parts = list(parts)
-    cpus = [one.cpu_stats for one in parts]
-    memories = [one.memory_stats for one in parts]
+    cpus = [part.cpu_stats for part in parts]
+    memories = [part.memory_stats for part in parts]
     return ResourceUsage(
         cpu_stats=CPUUsage(
-            percent=sum(one.percent for one in cpus),
-            user_mode=sum(one.user_mode for one in cpus),
-            system_mode=sum(one.system_mode for one in cpus),
-            total_ticks=sum(one.total_ticks for one in cpus),
+            percent=sum(cpu_stats.percent for cpu_stats in cpus),
+            user_mode=sum(cpu_stats.user_mode for cpu_stats in cpus),
+            system_mode=sum(cpu_stats.system_mode for cpu_stats in cpus),
+            total_ticks=sum(cpu_stats.total_ticks for cpu_stats in cpus),
         ),
         memory_stats=_together(memories),
     )
@@ -156,9 +156,9 @@ def sum_usage(parts: Iterable[ResourceUsage]) -> ResourceUsage:
 
 def _together(parts: list[MemoryUsage]) -> MemoryUsage:
     """Return the sum of memory usages; a field that not all of them measure is omitted."""
-    kinds = {one.measured for one in parts}
+    kinds = {part.measured for part in parts}
     sums = {
-        name: sum(getattr(one, name) for one in parts)
+        name: sum(getattr(part, name) for part in parts)
         for name in MemoryUsage.__struct_fields__
         if name != "measured"
     }
@@ -167,7 +167,7 @@ def _together(parts: list[MemoryUsage]) -> MemoryUsage:
 
 def of_allocation(tasks: Mapping[str, TaskUsage], now: int) -> AllocationUsage:
     """Return the usage of an allocation."""
-    together = sum_usage(one.resource_usage for one in tasks.values())
+    together = sum_usage(task.resource_usage for task in tasks.values())
     return AllocationUsage(
         resource_usage=msgspec.structs.replace(together, device_stats=[]),
         tasks=dict(tasks),
@@ -210,7 +210,7 @@ def host_usage(
     return MachineUsage(
         memory=memory(Path("/proc/meminfo").read_text()),
         cpu=processors,
-        cpu_ticks_consumed=sum(one.total_ticks for one in processors),
+        cpu_ticks_consumed=sum(processor.total_ticks for processor in processors),
         disk_stats=[disk],
         alloc_dir_stats=disk,
         uptime=int(float(Path("/proc/uptime").read_text().split()[0])),

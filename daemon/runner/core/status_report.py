@@ -119,7 +119,7 @@ class AllocReport:
         self.outputs[task] = self._new_outputs[task] = outputs
         self.succeeded.discard(task)
         self._reports.expect_outputs(
-            self, sum(len(encode(one)) for one in self._new_outputs.values())
+            self, sum(len(encode(output)) for output in self._new_outputs.values())
         )
 
     def unstored_elsewhere(self) -> tuple[int, int]:
@@ -277,7 +277,7 @@ class ReportQueue:
                 raise
             except Exception as error:  # one bad report must not block the others
                 if len(snapshots) > 1:
-                    return [(await self._stored([one]))[0] for one in snapshots]
+                    return [(await self._stored([snapshot]))[0] for snapshot in snapshots]
                 fault = self._fences.record(_FENCED, snapshots[0].alloc_id, error)
                 if fault.is_closed:
                     _log.error(
@@ -368,11 +368,11 @@ def _health(before: Allocation, snapshot: AllocStatus) -> DeploymentHealth | Non
     )
 
 
-def _reschedule_policy(tx: Transaction, job: Job, one: Allocation) -> ReschedulePolicy | None:
+def _reschedule_policy(tx: Transaction, job: Job, alloc: Allocation) -> ReschedulePolicy | None:
     """Return the reschedule policy in the allocation's version of the job."""
-    if one.job_version != job.version:
-        job = jobs.version(tx, one.namespace, one.job_id, one.job_version) or job
-    group = job.group(one.task_group)
+    if alloc.job_version != job.version:
+        job = jobs.version(tx, alloc.namespace, alloc.job_id, alloc.job_version) or job
+    group = job.group(alloc.task_group)
     return group.reschedule_policy if group else None
 
 

@@ -191,7 +191,7 @@ def resolve_config(
     if isinstance(config, str):
         return resolve(config, environment, values)
     if isinstance(config, list):
-        return [resolve_config(one, environment, values) for one in config]
+        return [resolve_config(item, environment, values) for item in config]
     if isinstance(config, dict):
         return {str(name): resolve_config(one, environment, values) for name, one in config.items()}
     return config

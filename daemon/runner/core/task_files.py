@@ -128,7 +128,8 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
                 allocation=self.allocation,
                 task=self.task,
                 patterns=[
-                    one if one.startswith(shared) else f"{self.task}/{one}" for one in patterns
+                    pattern if pattern.startswith(shared) else f"{self.task}/{pattern}"
+                    for pattern in patterns
                 ],
                 most_bytes=size,
                 most_total=total,

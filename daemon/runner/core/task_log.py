@@ -307,7 +307,7 @@ class Stream:
         """
         pieces = self.pieces()
         position = max(position, self.first(pieces))
-        piece = next((one for one in pieces if one.start <= position < one.end), None)
+        piece = next((piece for piece in pieces if piece.start <= position < piece.end), None)
         if piece is None:
             return None
         limit = self._log.limit

@@ -88,7 +88,7 @@ class CgroupV1:
         shared = base / SHARED / "cpuset.cpus"
         if not shared.exists():
             return
-        held = [_text(one) for one in base.glob("*.*/cpuset.cpus")]
+        held = [_text(path) for path in base.glob("*.*/cpuset.cpus")]
         cores = exclusive_cores(_text(base / "cpuset.cpus"), held)
         if cores != exclusive_cores(_text(shared), ()):
             shared.write_text(cores)
@@ -153,10 +153,12 @@ class CgroupV1:
 
     def remove_all(self, alloc_id: str) -> None:
         """Remove the remaining cgroups of an allocation."""
-        self._sharing = {one for one in self._sharing if not one.startswith(f"{alloc_id}.")}
+        self._sharing = {line for line in self._sharing if not line.startswith(f"{alloc_id}.")}
         for base in self._bases.values():
             # A constant pattern, because `glob` caches each compiled pattern permanently.
-            _remove(*(one for one in base.glob("*.*") if one.name.startswith(f"{alloc_id}.")), base)
+            _remove(
+                *(path for path in base.glob("*.*") if path.name.startswith(f"{alloc_id}.")), base
+            )
         self._release_cores()
 
     def _release_cores(self) -> None:

@@ -160,7 +160,7 @@ def delegate_cgroup(base: Path, owner: tuple[int, int]) -> None:
 def mount_points(*groups: str) -> list[Path]:
     """Return the mount points of cgroup v2 with a path from the root of the hierarchy."""
     mount = mount_point(os.fsdecode(_MOUNTS.read_bytes()))
-    return [mount / one.lstrip("/") for one in sorted(set(groups)) if one and mount]
+    return [mount / group.lstrip("/") for group in sorted(set(groups)) if group and mount]
 
 
 def is_guarded(place: Path) -> bool:
@@ -269,7 +269,7 @@ def _remove(path: str) -> bool:
         return True
     except OSError:
         below = _below(path)
-        if not below or not all(_remove(one) for one in below):
+        if not below or not all(_remove(item) for item in below):
             return False
         return _remove(path)
     return True

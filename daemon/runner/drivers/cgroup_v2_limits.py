@@ -76,7 +76,7 @@ class CgroupFiles:
     def groups(self, path: str) -> list[str]:
         """Return the child cgroups."""
         try:
-            return [one.path for one in os.scandir(path) if one.is_dir(follow_symlinks=False)]
+            return [item.path for item in os.scandir(path) if item.is_dir(follow_symlinks=False)]
         except OSError:
             return []
 
@@ -176,8 +176,10 @@ class CgroupV2Enforcer:
         if not self._files.exists(shared):
             return
         every = self._files.read(f"{self._base}/cpuset.cpus.effective")
-        groups = [one for one in self._files.groups(self._base) if one != self._shared]
-        cores = exclusive_cores(every, [self._files.read(f"{one}/cpuset.cpus") for one in groups])
+        groups = [group for group in self._files.groups(self._base) if group != self._shared]
+        cores = exclusive_cores(
+            every, [self._files.read(f"{group}/cpuset.cpus") for group in groups]
+        )
         if cores != exclusive_cores(self._files.read(shared), ()):
             self._files.write(shared, cores)
 
@@ -303,7 +305,7 @@ def _above(parent: str, tree: CgroupMount, files: CgroupFiles) -> str | None:
     # In the unit's cgroup, where systemd starts the daemon, controllers cannot be enabled.
     own = own.removesuffix(f"/{ASIDE}")
     places = (os.path.dirname(own), f"{own.removesuffix('.service')}-tasks.service")
-    return next((one for one in places if files.is_delegated(one)), None)
+    return next((place for place in places if files.is_delegated(place)), None)
 
 
 def _open(base: str, controllers: frozenset[str], files: CgroupFiles) -> None:

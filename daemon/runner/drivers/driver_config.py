@@ -116,7 +116,7 @@ def _value(kind: ConfigType, given: object) -> object | None:
         case ConfigType.TEXT:
             return _text(given)
         case ConfigType.TEXTS:
-            texts = [_text(one) for one in given] if isinstance(given, list) else [None]
+            texts = [_text(item) for item in given] if isinstance(given, list) else [None]
             return None if None in texts else texts
         case ConfigType.MAP:
             return _map(given)

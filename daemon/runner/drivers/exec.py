@@ -128,13 +128,13 @@ class ExecDriver(ProcessDriver):
             driver_config.check_names(dns)
         mounts = [
             MountedVolume(
-                name=one.name,
-                volume=one.volume,
-                path=one.source,
-                destination=one.destination,
-                read_only=one.read_only,
+                name=mount.name,
+                volume=mount.volume,
+                path=mount.source,
+                destination=mount.destination,
+                read_only=mount.read_only,
             )
-            for one in attempt.mounts
+            for mount in attempt.mounts
         ]
         try:
             mount_targets(mounts)

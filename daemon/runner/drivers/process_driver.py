@@ -229,7 +229,7 @@ class ProcessDriver:
         return {
             "user": attempt.user,
             "env": {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
-            "personal": [one for one in _PERSONAL if env.get(one) == self._inherited.get(one)],
+            "personal": [name for name in _PERSONAL if env.get(name) == self._inherited.get(name)],
             "network": "none" if attempt.network_mode == "none" else "host",
             "entries": [*entries],
             "data": data_limit(self._bounds, self._limits(attempt)),

@@ -185,7 +185,10 @@ class AllocFiles:
             with _refused(path):
                 found, position = await self._launcher.entries(request)
             # A file name may hold any bytes.
-            infos += [_info(one.name.decode(errors="replace"), one.facts) for one in found]
+            infos += [
+                _info(directory_entry.name.decode(errors="replace"), directory_entry.facts)
+                for directory_entry in found
+            ]
         if place == _LOGS:
             infos = [info for info in infos if not self._is_log(info.name)]
             infos += await self._stretches()
@@ -228,7 +231,7 @@ class AllocFiles:
         if "\0" in place:
             number = errno.EINVAL
         elif len(place) > MOST_TEXT or any(
-            len(one.encode()) > _LONGEST for one in place.split("/")
+            len(part.encode()) > _LONGEST for part in place.split("/")
         ):
             number = errno.ENAMETOOLONG
         elif place.startswith(_OWN):

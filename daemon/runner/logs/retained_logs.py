@@ -56,8 +56,8 @@ async def read_manifest(launcher: Launcher, alloc_id: str) -> LogManifest | None
 async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: float) -> None:
     """Remove logs older than `days`, and the oldest ones while the total exceeds `megabytes`."""
     found = {
-        one: await launcher.measure(one, is_kept=True)
-        for one in await launcher.present(is_kept=True)
+        item: await launcher.measure(item, is_kept=True)
+        for item in await launcher.present(is_kept=True)
     }
     used = 0
     for one, what in sorted(found.items(), key=lambda each: each[1].written, reverse=True):
@@ -71,6 +71,6 @@ async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: 
 async def tidy(launcher: Launcher, output: Path) -> None:
     """Remove rotated data of allocations whose logs no longer exist."""
     with suppress(FileNotFoundError):
-        for one in os.listdir(output):
-            if re.fullmatch(ID, one) and not await is_there(launcher, one):
-                await trio.to_thread.run_sync(partial(shutil.rmtree, output / one, True))
+        for item in os.listdir(output):
+            if re.fullmatch(ID, item) and not await is_there(launcher, item):
+                await trio.to_thread.run_sync(partial(shutil.rmtree, output / item, True))

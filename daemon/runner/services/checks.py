@@ -68,15 +68,15 @@ class CheckRunner:
     def healthy_since(self, probes: Iterable[CheckTarget]) -> int | None:
         """Return the time since which all relevant probes have passed; None if one has not."""
         counted = [probe.id for probe in probes if probe.check.on_update != _READINESS]
-        found = [self._found.get(one) for one in counted]
-        if any(one is None or one.status != CheckStatus.SUCCESS for one in found):
+        found = [self._found.get(item) for item in counted]
+        if any(item is None or item.status != CheckStatus.SUCCESS for item in found):
             return None
         return self._since
 
     def ready(self, probes: Iterable[CheckTarget]) -> bool | None:
         """Return whether all probes pass; None if none fails but some have no result yet."""
         found = [self._found.get(probe.id) for probe in probes]
-        statuses = {one.status if one else CheckStatus.PENDING for one in found}
+        statuses = {item.status if item else CheckStatus.PENDING for item in found}
         if CheckStatus.FAILURE in statuses:
             return False
         return None if CheckStatus.PENDING in statuses else True

@@ -62,8 +62,8 @@ class ServiceRegistrar:
         """Return the current registrations with their readiness."""
         place = self._place()
         return [
-            ServiceAddress(one.registration, self._checks.ready(probes(place, [one])))
-            for one in self._active()
+            ServiceAddress(item.registration, self._checks.ready(probes(place, [item])))
+            for item in self._active()
         ]
 
     def _changed(self) -> None:

@@ -81,7 +81,7 @@ def faults(place: ServiceContext) -> Iterator[tuple[str, str]]:
         try:
             _register(place, service, task)
         except ServiceHasNoPort as error:
-            names = [task] if task else [one.name for one in place.group.tasks or ()]
+            names = [task] if task else [task.name for task in place.group.tasks or ()]
             for name in names:
                 yield name, f'failed to register service "{service.name}": {error}'
 
@@ -152,24 +152,27 @@ def _address(
 
 def probes(place: ServiceContext, found: Iterable[ActiveService]) -> Iterator[CheckTarget]:
     """Yield the checks of registered services."""
-    for one in found:
-        for check in one.service.checks or ():
-            label = check.port_label or one.service.port_label
-            mode = check.address_mode or one.service.address_mode
+    for active_service in found:
+        for check in active_service.service.checks or ():
+            label = check.port_label or active_service.service.port_label
+            mode = check.address_mode or active_service.service.address_mode
             try:
-                address, port = _address(place, one.service, one.task, label, mode)
+                address, port = _address(
+                    place, active_service.service, active_service.task, label, mode
+                )
             except ServiceHasNoPort:
                 if check.type != "script":
                     continue
                 address, port = place.address, 0
-            task = check.task_name or one.task
-            identity = f"{one.registration.id}\\0{msgspec.json.encode(check).decode()}"
+            task = check.task_name or active_service.task
+            identity = f"{active_service.registration.id}\\0{msgspec.json.encode(check).decode()}"
             digest = hashlib.sha1(identity.encode(), usedforsecurity=False).hexdigest()
             yield CheckTarget(
                 id=f"_nomad-check-{digest}",
                 check=check,
-                service=one.registration.service_name,
+                service=active_service.registration.service_name,
                 task=task,
-                address=place.resolve(one.task, one.service.address) or address,
+                address=place.resolve(active_service.task, active_service.service.address)
+                or address,
                 port=port,
             )

@@ -254,7 +254,7 @@ class NodeCapacity:
         """Return the device affinity score, -1 to 1; None without affinities."""
         most = devices.weights_of(need.devices)
         offers = devices.choose(self._kinds, need.devices, self._devices)
-        return sum(one.score for one in offers) / most if most and offers else None
+        return sum(offer.score for offer in offers) / most if most and offers else None
 
     # --- allocated resources ---
 

@@ -54,7 +54,7 @@ class ClusterCapacity(NodeCapacity):
             return "max allocation exceeded"
         if cores > self._most_cores:
             return "cores" if need.cores else "cpu"
-        if not any(one.cores >= cores and one.memory_mb >= need.memory for one in self._hosts):
+        if not any(host.cores >= cores and host.memory_mb >= need.memory for host in self._hosts):
             return "memory"
         return None
 

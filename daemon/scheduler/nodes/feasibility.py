@@ -80,7 +80,10 @@ def infeasibility(job: Job, group: TaskGroup, node: Node) -> str | None:
 
 
 def _unmet(constraints: Iterable[Constraint] | None, node: Node, region: str) -> Constraint | None:
-    return next((one for one in constraints or () if not matches(one, node, region)), None)
+    return next(
+        (constraint for constraint in constraints or () if not matches(constraint, node, region)),
+        None,
+    )
 
 
 def _own_constraints(group: TaskGroup) -> list[Constraint]:
@@ -150,7 +153,7 @@ def _has_volume(volume: Volume, source: str, node: Node, namespace: str) -> bool
     offered = known.get("Capabilities")  # an API-created volume
     if not isinstance(offered, list):
         return volume.read_only or not known.get("ReadOnly")
-    return any(_suits(volume, one) for one in offered)
+    return any(_suits(volume, capability) for capability in offered)
 
 
 def _suits(volume: Volume, capability: Mapping[str, str]) -> bool:
@@ -166,5 +169,6 @@ def _suits(volume: Volume, capability: Mapping[str, str]) -> bool:
 def wants_distinct_hosts(constraints: Iterable[Constraint] | None) -> bool:
     """Return whether no two allocations may share a node."""
     return any(
-        one.operand == DISTINCT_HOSTS and one.r_target not in _FALSE for one in constraints or ()
+        constraint.operand == DISTINCT_HOSTS and constraint.r_target not in _FALSE
+        for constraint in constraints or ()
     )

@@ -71,7 +71,7 @@ class _Tally:
             self._class_exhausted[node.node_class] += 1
 
     def metric(self, scope: "_Scope", ranked: "_Ranked") -> PlacementMetric:
-        best = sorted(ranked, key=lambda one: -one[0].mean)[:_SHOWN_SCORES]
+        best = sorted(ranked, key=lambda item: -item[0].mean)[:_SHOWN_SCORES]
         return PlacementMetric(
             nodes_evaluated=self.evaluated,
             nodes_filtered=self.filtered.total(),
@@ -157,7 +157,9 @@ class Placer:
         here: defaultdict[str, list[Allocation]] = defaultdict(list)
         for allocation in state.allocations:
             here[allocation.node_id].append(allocation)
-        self.rooms = {one.node.id: cluster_capacity(one, here[one.node.id]) for one in state.nodes}
+        self.rooms = {
+            node.node.id: cluster_capacity(node, here[node.node.id]) for node in state.nodes
+        }
         self.failures: dict[str, PlacementFailure] = {}
         # Preempted allocations by the ID of the preempting one.
         self.evicted: dict[str, list[ResourceHolder]] = {}
@@ -207,7 +209,7 @@ class Placer:
             tally = _Tally()
             ranked = self._ranked(search, request, rooms, tally)
             if ranked:
-                _, room = max(ranked, key=lambda one: one[0].mean)
+                _, room = max(ranked, key=lambda item: item[0].mean)
                 return self._allocation(search, request, room, tally.metric(search.scope, ranked))
         if displacing := self._displace(search, request, search.scope.rooms):
             return displacing
@@ -235,11 +237,11 @@ class Placer:
             if room.node.id in self._tenants and self._suits(search, request, room, tally):
                 victims = self._tenants[room.node.id].choose(search.need)
                 if victims is not None:
-                    priorities = [one.priority for one in victims]
+                    priorities = [victim.priority for victim in victims]
                     options.append(((max(priorities, default=0), sum(priorities)), room, victims))
         if not options:
             return None
-        _, room, victims = min(options, key=lambda one: one[0])
+        _, room, victims = min(options, key=lambda option: option[0])
         tenants = self._tenants[room.node.id]
         tenants.release_victims(victims)
         ranked = [(scoring.fit_only(search.need, room), room)]
@@ -379,7 +381,7 @@ class Placer:
             desired=DesiredState(
                 previous_allocation=previous,
                 reschedule_tracker=request.tracker,
-                preempted_allocations=(preempted := [one.id for one in victims]) or None,
+                preempted_allocations=(preempted := [victim.id for victim in victims]) or None,
                 waits_for=[*waits_for, *preempted] or None,
             ),
             client=ClientState(),
@@ -412,7 +414,7 @@ class Placer:
                 for room in self._scope(job).rooms
             },
             of_moment=bool(group.volumes)
-            or any(one.operand in feasibility.OF_MOMENT for one in constraints),
+            or any(constraint.operand in feasibility.OF_MOMENT for constraint in constraints),
         )
         self._searches[key] = search
         return search
@@ -450,8 +452,8 @@ def _tenants(
     from daemon.scheduler.nodes.preemption import PreemptionCandidates  # imported late: rare
 
     here: defaultdict[str, list[ResourceHolder]] = defaultdict(list)
-    for one in state.holders:
-        here[one.node_id].append(one)
+    for holder in state.holders:
+        here[holder.node_id].append(holder)
     job, machines = state.job, [(name, room) for name, room in rooms.items() if not room.queues]
     return {name: PreemptionCandidates(room, here[name], job) for name, room in machines}
 

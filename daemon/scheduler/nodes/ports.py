@@ -27,7 +27,9 @@ _LAST = 65535
 def reserved(node: Node) -> set[int]:
     """Return the reserved ports of a node, on any of its networks."""
     texts = [node.reserved_resources.networks.reserved_host_ports]
-    texts += [str(one.get("ReservedPorts", "")) for one in node.host_networks.values()]
+    texts += [
+        str(host_network.get("ReservedPorts", "")) for host_network in node.host_networks.values()
+    ]
     kept: set[int] = set()
     for part in ",".join(texts).split(","):  # such as 22,8000-8010
         first, dash, last = part.strip().partition("-")
@@ -104,9 +106,9 @@ class PortAllocator:
         size = len(self._range)
         start = crc32(f"{self._seed} {label}".encode()) % size
         places = (self._range[place % size] for place in range(start, start + size))
-        free = (one for one in places if one not in self._used and one not in self._taken)
+        free = (place for place in places if place not in self._used and place not in self._taken)
         first = next(free)
-        others = (one for one in chain([first], free) if one not in self._avoided)
+        others = (item for item in chain([first], free) if item not in self._avoided)
         value = next(others, first)
         self._taken.add(value)
         return value
@@ -160,7 +162,10 @@ def _to(port: Port, value: int) -> int:
 
 def _host_address(node: Node) -> str:
     networks = node.node_resources.networks
-    return next((one.ip for one in networks if (one.mode or "host") == "host" and one.ip), "")
+    return next(
+        (network.ip for network in networks if (network.mode or "host") == "host" and network.ip),
+        "",
+    )
 
 
 def _address(port: Port, node: Node, region: str) -> str:

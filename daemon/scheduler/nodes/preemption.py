@@ -31,19 +31,19 @@ class PreemptionCandidates:
         self._room = room
         here = list(holders)
         # A resource held by both a stopping and a running allocation belongs to the running one.
-        staying = [one for one in here if not one.ending]
-        ports = {value for one in staying for value in one.ports}
-        cores = {value for one in staying for value in one.cores}
-        devices = {value for one in staying for value in one.device_ids}
-        self._ending = [one.without(ports, cores, devices) for one in here if one.ending]
+        staying = [holder for holder in here if not holder.ending]
+        ports = {value for holder in staying for value in holder.ports}
+        cores = {value for holder in staying for value in holder.cores}
+        devices = {value for holder in staying for value in holder.device_ids}
+        self._ending = [holder.without(ports, cores, devices) for holder in here if holder.ending]
         # A port held twice, with collisions ignored, is not freed by one preemption.
-        holders_of = Counter(value for one in staying for value in one.ports)
+        holders_of = Counter(value for holder in staying for value in holder.ports)
         shared = {value for value, number in holders_of.items() if number > 1}
         self._movable = [
-            one.without(shared, frozenset(), frozenset())
-            for one in staying
-            if (one.namespace, one.job_id) != (job.namespace, job.id)
-            and one.priority <= job.priority - MARGIN
+            holder.without(shared, frozenset(), frozenset())
+            for holder in staying
+            if (holder.namespace, holder.job_id) != (job.namespace, job.id)
+            and holder.priority <= job.priority - MARGIN
         ]
 
     def choose(self, need: ResourceAsk) -> list[ResourceHolder] | None:
@@ -65,36 +65,36 @@ class PreemptionCandidates:
 
     def release_victims(self, victims: Iterable[ResourceHolder]) -> None:
         """Release the resources of victims and stopping allocations."""
-        for one in (*self._ending, *victims):
-            self._room.release(one)
+        for victim in (*self._ending, *victims):
+            self._room.release(victim)
 
     def occupy(self, victims: Iterable[ResourceHolder]) -> None:
         """Undo `release_victims`."""
-        for one in (*self._ending, *victims):
-            self._room.take(one)
+        for victim in (*self._ending, *victims):
+            self._room.take(victim)
 
     def evict(self, victims: Iterable[ResourceHolder], successor: Allocation) -> None:
         """Record the victims of a new allocation, which holds their resources from now on."""
         gone = list(victims)
-        ids = {one.id for one in gone}
-        self._movable = [one for one in self._movable if one.id not in ids]
+        ids = {victim.id for victim in gone}
+        self._movable = [item for item in self._movable if item.id not in ids]
         self._ending += gone
         resources = successor.placement.resources
         self._ending = [
-            one.without(resources.ports, resources.cores, resources.device_ids)
-            for one in self._ending
+            holder.without(resources.ports, resources.cores, resources.device_ids)
+            for holder in self._ending
         ]
 
     @property
     def ending(self) -> list[str]:
         """Return the IDs of victims and stopping allocations."""
-        return [one.id for one in self._ending]
+        return [item.id for item in self._ending]
 
     def _gather(self, need: ResourceAsk) -> list[ResourceHolder]:
         """Release candidates one by one until capacity is sufficient; return them."""
         gathered: list[ResourceHolder] = []
-        by_priority = sorted(self._movable, key=lambda one: one.priority)
-        for _, equals in groupby(by_priority, key=lambda one: one.priority):
+        by_priority = sorted(self._movable, key=lambda item: item.priority)
+        for _, equals in groupby(by_priority, key=lambda item: item.priority):
             kinds = _by_kind(equals, need)
             while kinds and self._room.missing_resource(need) is not None:
                 kind = min(
@@ -107,13 +107,13 @@ class PreemptionCandidates:
                 gathered.append(chosen)
         return gathered
 
-    def _remaining_shortage(self, need: ResourceAsk, one: ResourceHolder) -> tuple[float, float]:
+    def _remaining_shortage(self, need: ResourceAsk, holder: ResourceHolder) -> tuple[float, float]:
         """Return the remaining shortage without a candidate, and its size; lower is better."""
         room = self._room
-        size = one.cpu / (room.capacity_cpu or 1) + one.memory / (room.capacity_memory or 1)
-        room.release(one)
+        size = holder.cpu / (room.capacity_cpu or 1) + holder.memory / (room.capacity_memory or 1)
+        room.release(holder)
         missing = room.shortage(need)
-        room.take(one)
+        room.take(holder)
         return missing, size
 
     def _spare(self, need: ResourceAsk, gathered: list[ResourceHolder]) -> list[ResourceHolder]:
@@ -122,11 +122,13 @@ class PreemptionCandidates:
         Return the others.
         """
         victims = []
-        for one in sorted(gathered, key=lambda one: (-one.priority, one.memory, one.cpu)):
-            self._room.take(one)
+        for holder in sorted(
+            gathered, key=lambda holder: (-holder.priority, holder.memory, holder.cpu)
+        ):
+            self._room.take(holder)
             if self._room.missing_resource(need) is not None:
-                self._room.release(one)
-                victims.append(one)
+                self._room.release(holder)
+                victims.append(holder)
         return victims
 
 
@@ -136,8 +138,15 @@ def _by_kind(
     """Group equivalent candidates, because thousands have only a few kinds."""
     wanted = {port.value for network in need.networks for port in network.reserved_ports or ()}
     kinds: defaultdict[_Kind, list[ResourceHolder]] = defaultdict(list)
-    for one in holders:
-        devices = one.device_ids if need.devices else frozenset()
-        key = (one.cpu, one.memory, one.disk, one.ports & wanted, len(one.cores), devices)
-        kinds[key].append(one)
+    for holder in holders:
+        devices = holder.device_ids if need.devices else frozenset()
+        key = (
+            holder.cpu,
+            holder.memory,
+            holder.disk,
+            holder.ports & wanted,
+            len(holder.cores),
+            devices,
+        )
+        kinds[key].append(holder)
     return kinds

@@ -98,5 +98,5 @@ def scores(
 def _affinity(affinities: list[Affinity], room: NodeCapacity, region: str) -> float:
     if not affinities:
         return 0.0
-    met = sum(one.weight for one in affinities if matches(one, room.node, region))
-    return met / (sum(abs(one.weight) for one in affinities) or 1)
+    met = sum(affinity.weight for affinity in affinities if matches(affinity, room.node, region))
+    return met / (sum(abs(affinity.weight) for affinity in affinities) or 1)

@@ -42,8 +42,8 @@ def exhausted_property(
 ) -> str | None:
     """Return the `distinct_property` that excludes a node, or None."""
     checks: list[tuple[Constraint, str | None]]
-    checks = [(one, None) for one in _limits(job.constraints)]
-    checks += [(one, group.name) for one in _limits(group.constraints)]
+    checks = [(limit, None) for limit in _limits(job.constraints)]
+    checks += [(limit, group.name) for limit in _limits(group.constraints)]
     for constraint, scope in checks:
         attribute = constraint.l_target
         value = resolve(attribute, room.node, job.region)
@@ -57,7 +57,9 @@ def exhausted_property(
 
 
 def _limits(constraints: Iterable[Constraint] | None) -> list[Constraint]:
-    return [one for one in constraints or () if one.operand == DISTINCT_PROPERTY]
+    return [
+        constraint for constraint in constraints or () if constraint.operand == DISTINCT_PROPERTY
+    ]
 
 
 # --- spread ---

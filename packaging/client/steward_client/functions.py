@@ -118,8 +118,8 @@ class RemoteFunction(Generic[P, R]):
         Raises `TaskFailed` for the first call that failed.
         """
         given = [Arguments([*args]) for args in calls]
-        for one in given:
-            self._bind(*one.args)
+        for arguments in given:
+            self._bind(*arguments.args)
         started = await self._start(client, given)
         ends = await client.wait_all(
             [call.job_id for call in started], namespace=self.options.namespace
@@ -137,7 +137,7 @@ class RemoteFunction(Generic[P, R]):
             self._registered.add(client)
         children = await client.dispatch_many(
             job.id,
-            [Dispatch(payload=msgspec.json.encode(one)) for one in given],
+            [Dispatch(payload=msgspec.json.encode(arguments)) for arguments in given],
             namespace=self.options.namespace,
         )
         return [RemoteCall(client, self, child.job_id) for child in children]

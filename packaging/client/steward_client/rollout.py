@@ -76,7 +76,7 @@ class _Rollout:
         allocations = (await self._get(f"{self._path}/allocations")).decode(list[Allocation])
         if not _is_over(job, deployment, evaluation, allocations):
             return None
-        changed = [one.modify_index for one in allocations] + [evaluation.modify_index]
+        changed = [alloc.modify_index for alloc in allocations] + [evaluation.modify_index]
         return max(changed + ([deployment.modify_index] if deployment else []))
 
     async def _get(self, path: str) -> Answer:
@@ -98,5 +98,5 @@ def _is_over(
         return deployment.status not in _ACTIVE
     if evaluation.status not in _EVALUATED:
         return False
-    wanted = [one for one in allocations if one.desired_status == "run"]
-    return all(one.client_status != "pending" for one in wanted)
+    wanted = [alloc for alloc in allocations if alloc.desired_status == "run"]
+    return all(alloc.client_status != "pending" for alloc in wanted)

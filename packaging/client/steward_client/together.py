@@ -17,10 +17,10 @@ async def each(work: Callable[[S], Awaitable[T]], given: Sequence[S]) -> list[T]
     failed: list[Exception] = []
     limiter = anyio.CapacityLimiter(_AT_ONCE)
 
-    async def do(number: int, one: S) -> None:
+    async def do(number: int, item: S) -> None:
         async with limiter:
             try:
-                results[number] = await work(one)
+                results[number] = await work(item)
             except Exception as error:  # a task group would wrap it
                 failed.append(error)
                 group.cancel_scope.cancel()

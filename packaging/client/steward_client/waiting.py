@@ -72,7 +72,7 @@ async def result_of(
     )
     newest: dict[str, Allocation] = {}
     found = (await connection.send(call)).decode(list[Allocation])
-    for allocation in sorted(found, key=lambda one: one.create_index):
+    for allocation in sorted(found, key=lambda item: item.create_index):
         newest[allocation.name] = allocation
     return JobResult(
         job_id=job.id,
@@ -81,7 +81,7 @@ async def result_of(
             AllocationResult(
                 allocation=allocation, tasks=await _tasks(connection, allocation, output)
             )
-            for allocation in sorted(newest.values(), key=lambda one: one.create_index)
+            for allocation in sorted(newest.values(), key=lambda item: item.create_index)
         ],
     )
 

@@ -124,11 +124,11 @@ def _signal(root: int, number: int) -> None:
                 said = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(said[1]), []).append(int(entry.name))
     found = [root]
-    for one in found:  # the tree can grow in the meantime
-        found += children.get(one, [])
-    for one in reversed(found):
+    for item in found:  # the tree can grow in the meantime
+        found += children.get(item, [])
+    for item in reversed(found):
         with suppress(ProcessLookupError):
-            os.kill(one, number)
+            os.kill(item, number)
 
 
 def _kill(leader: int, number: int = signal.SIGKILL) -> None:

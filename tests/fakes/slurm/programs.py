@@ -115,8 +115,8 @@ def _refuse(state: State, wanted: Job, options: Options) -> None:
             f"{failed} Invalid partition name specified"
         )
     nodes = [state.nodes[name] for name in partition["nodes"]]
-    features = [one for one in wanted["features"].split("&") if one]
-    known = {one for node in state.nodes.values() for one in node["features"].split(",")}
+    features = [part for part in wanted["features"].split("&") if part]
+    known = {part for node in state.nodes.values() for part in node["features"].split(",")}
     if not known.issuperset(features):
         raise Refused(f"{failed} Invalid feature specification")
     if wanted["memory"] > max(node["memory"] for node in nodes):
@@ -132,7 +132,7 @@ def _refuse(state: State, wanted: Job, options: Options) -> None:
 
 def _submit(state: State, wanted: Job, script: str) -> str:
     number = state.new_id()
-    features = [one for one in wanted["features"].split("&") if one]
+    features = [part for part in wanted["features"].split("&") if part]
     state.jobs[number] = {
         **wanted,
         "features": features,
@@ -282,7 +282,7 @@ def _show_job(directory: Path, number: str) -> str:
 def _show_partition(directory: Path, name: str) -> str:
     with opened(directory) as state:
         known = state.partitions.get(name)
-        cpus = sum(state.nodes[one]["cpus"] for one in known["nodes"]) if known else 0
+        cpus = sum(state.nodes[node]["cpus"] for node in known["nodes"]) if known else 0
     if known is None:
         raise Refused(f"Partition {name} not found", aloud=True)
     nodes = "node[1-2]" if len(known["nodes"]) == 2 else known["nodes"][0]

@@ -283,7 +283,7 @@ async def test_a_token_ends_with_its_parent(tokens: TokenStore, store: Store) ->
     await tokens.issue(token("grandchild", parent="child"))
     await tokens.issue(token("other"))
     assert await store.write(lambda tx: rows.remove(tx, "parent")) == 3
-    assert [one.accessor for one in store.read(rows.list_all)] == ["other"]
+    assert [row.accessor for row in store.read(rows.list_all)] == ["other"]
 
 
 async def test_children_of_an_orphan_maker_live_on(tokens: TokenStore, store: Store) -> None:
@@ -301,7 +301,7 @@ async def test_a_login_method_takes_its_tokens_along(tokens: TokenStore, store: 
         await tokens.issue(token(f"a{number}", mount="auth_cloudid_1"))
     await tokens.issue(token("other", mount="auth_cloudid_2"))
     await tokens.revoke_mount("auth_cloudid_1")
-    assert [one.accessor for one in store.read(rows.list_all)] == ["other"]
+    assert [row.accessor for row in store.read(rows.list_all)] == ["other"]
 
 
 async def test_a_secret_belongs_to_one_token_only(tokens: TokenStore) -> None:
@@ -343,8 +343,8 @@ def test_how_much_of_a_secret_is_right_shows_nowhere() -> None:
     secret = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
     near = [secret[:at] + "x" + secret[at + 1 :] for at in range(len(secret))]
     alike = [
-        sum(a == b for a, b in zip(keyring.hash(secret), keyring.hash(one), strict=True))
-        for one in near
+        sum(a == b for a, b in zip(keyring.hash(secret), keyring.hash(item), strict=True))
+        for item in near
     ]
     assert max(alike) <= 3  # of 32 bytes
 
@@ -425,11 +425,11 @@ async def test_a_kept_secret_goes_with_its_token_and_with_the_tokens_parent(
     store: Store, tokens: TokenStore
 ) -> None:
     def make(tx: Transaction) -> None:
-        for one in (token("a"), token("b", parent="a"), token("c")):
-            tokens.add(tx, one, f"secret-{one.accessor}")
-            secrets.put(tx, f"{rows.SECRETS}{one.accessor}", b"sealed")
+        for item in (token("a"), token("b", parent="a"), token("c")):
+            tokens.add(tx, item, f"secret-{item.accessor}")
+            secrets.put(tx, f"{rows.SECRETS}{item.accessor}", b"sealed")
 
     await store.write(make)
     await store.write(lambda tx: rows.remove(tx, "a"))
     left = store.read(lambda db: secrets.below(db, rows.SECRETS))
-    assert [one.place for one in left] == [f"{rows.SECRETS}c"]
+    assert [secret.place for secret in left] == [f"{rows.SECRETS}c"]

@@ -59,9 +59,9 @@ async def fill(store: Store, number: int, events: int) -> None:
     _copy(store.path, number, events)
 
 
-def _add(tx: Transaction, one: Job) -> None:
-    jobs.append_version(tx, one)
-    job_status.refresh_summary(tx, one.namespace, one.id)
+def _add(tx: Transaction, job: Job) -> None:
+    jobs.append_version(tx, job)
+    job_status.refresh_summary(tx, job.namespace, job.id)
 
 
 _DEPLOYMENT = {
@@ -86,8 +86,8 @@ def _copy(path: Path, number: int, events: int) -> None:
     texts = {
         CHILD: f"printf('{PARENT}/dispatch-%d-%08x', n, {_MIXED})",
         **{
-            one: f"printf('%08x-0000-4000-8000-00000000000{one[-1]}', {_MIXED})"
-            for one in (ALLOC, EVAL, DEPLOYMENT)
+            item: f"printf('%08x-0000-4000-8000-00000000000{item[-1]}', {_MIXED})"
+            for item in (ALLOC, EVAL, DEPLOYMENT)
         },
     }
     kept = range(2, number + 1)
@@ -106,8 +106,8 @@ def _copy(path: Path, number: int, events: int) -> None:
         ):
             copy(connection, table, f"{column} = '{CHILD}'", kept, texts, step=1)
         of_wide = {CHILD: f"'{WIDE}'"}
-        for one in (ALLOC, EVAL, DEPLOYMENT):
-            of_wide[one] = f"printf('%08x-0000-4000-8000-00000000001{one[-1]}', {_MIXED})"
+        for item in (ALLOC, EVAL, DEPLOYMENT):
+            of_wide[item] = f"printf('%08x-0000-4000-8000-00000000001{item[-1]}', {_MIXED})"
         for table in ("evaluations", "allocations", "deployments"):
             copy(connection, table, f"job_id = '{CHILD}'", kept, of_wide, step=1)
         made = f"key = '{ALLOC}'"

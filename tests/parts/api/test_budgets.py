@@ -94,7 +94,7 @@ def with_services(number: int, checks: int) -> Document:
             "Name": f"s{each}",
             "Provider": "nomad",
             "PortLabel": "p0",
-            "Checks": [check_of(one) for one in range(checks)],
+            "Checks": [check_of(number) for number in range(checks)],
         }
         for each in range(number)
     ]
@@ -103,7 +103,7 @@ def with_services(number: int, checks: int) -> Document:
 
 
 def with_templates(number: int) -> Document:
-    templates = [{"EmbeddedTmpl": "x", "DestPath": f"local/{one}"} for one in range(number)]
+    templates = [{"EmbeddedTmpl": "x", "DestPath": f"local/{number}"} for number in range(number)]
     return {**JOB, "TaskGroups": [{**GROUPS[0], "Tasks": [{**TASK, "Templates": templates}]}]}
 
 
@@ -122,17 +122,17 @@ MADE: dict[str, Callable[[int], Document]] = {
     "job_max_count": lambda most: {**JOB, "TaskGroups": [{**GROUPS[0], "Count": most}]},
     "job_max_groups": lambda most: {
         **JOB,
-        "TaskGroups": [{**GROUPS[0], "Name": f"g{one}"} for one in range(most)],
+        "TaskGroups": [{**GROUPS[0], "Name": f"g{number}"} for number in range(most)],
     },
     "job_max_tasks": lambda most: {
         **JOB,
         "TaskGroups": [
-            {**GROUPS[0], "Tasks": [{**TASK, "Name": f"t{one}"} for one in range(most)]}
+            {**GROUPS[0], "Tasks": [{**TASK, "Name": f"t{number}"} for number in range(most)]}
         ],
     },
     "job_max_specs": lambda most: {
         **JOB,
-        "Periodic": {"SpecType": "cron", "Specs": [f"{one} * * * *" for one in range(most)]},
+        "Periodic": {"SpecType": "cron", "Specs": [f"{number} * * * *" for number in range(most)]},
     },
     "job_max_constraints": with_conditions,
     "job_max_services": lambda most: with_services(most, 1),
@@ -251,7 +251,7 @@ async def test_the_size_of_all_versions_is_what_their_documents_hold(store: Stor
 async def test_a_job_of_many_small_groups_at_the_limit_of_its_size_is_scaled_as_well(
     store: Store,
 ) -> None:
-    groups = [{"Name": f"g{one}", "Tasks": [TASK], "Count": 0} for one in range(90)]
+    groups = [{"Name": f"g{number}", "Tasks": [TASK], "Count": 0} for number in range(90)]
     document: Document = {"ID": "j", "Type": "batch", "TaskGroups": groups, "ParameterizedJob": {}}
     config = Settings(job_max_kb=len(msgspec.json.encode(document)) // 1024 + 1)
     assert await comes_in(store, "register", config, document) == ""

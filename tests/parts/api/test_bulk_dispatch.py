@@ -71,8 +71,8 @@ async def test_a_token_that_was_revoked_dispatches_nothing_more(
     monkeypatch.setattr(stream_auth, "RECHECK", -1.0)
     second = parsed(await anext(stream))  # no store holds the token of this caller
     await stream.aclose()
-    assert all("EvalID" in one for one in first)
-    assert [one["Error"] for one in second] == ["Permission denied"] * 2
+    assert all("EvalID" in item for item in first)
+    assert [item["Error"] for item in second] == ["Permission denied"] * 2
 
 
 async def test_a_right_that_was_taken_away_ends_the_dispatch(
@@ -84,8 +84,8 @@ async def test_a_right_that_was_taken_away_ends_the_dispatch(
     monkeypatch.setattr(stream_auth.StreamSubscriber, "_now", lambda _: caller(READER))
     second = parsed(await anext(stream))
     await stream.aclose()
-    assert all("EvalID" in one for one in first)
-    assert [(one["Line"], one["Error"]) for one in second] == [
+    assert all("EvalID" in item for item in first)
+    assert [(item["Line"], item["Error"]) for item in second] == [
         (3, "Permission denied"),
         (4, "Permission denied"),
     ]
@@ -113,7 +113,7 @@ async def test_a_batch_that_cannot_be_stored_is_an_error_of_its_lines(
         first = parsed(await anext(stream))
     (last,) = parsed(await anext(stream))
     await stream.aclose()
-    assert [(one["Line"], one["Error"]) for one in first] == [
+    assert [(item["Line"], item["Error"]) for item in first] == [
         (1, "the disk is full"),
         (2, "the disk is full"),
     ]
@@ -129,9 +129,9 @@ async def test_the_number_of_the_first_line_is_checked(store: Store, text: str) 
 async def test_the_caller_is_who_began_the_children(store: Store) -> None:
     with request_context.person_scope("ann"):
         stream = await begin(store, 3)
-    told = [one async for piece in stream for one in parsed(piece)]
-    names = [one["DispatchedJobID"] for one in told]
+    told = [item async for piece in stream for item in parsed(piece)]
+    names = [item["DispatchedJobID"] for item in told]
     people = [
-        store.read(lambda db, one=one: jobs.author_of(db, "default", one, 0)) for one in names
+        store.read(lambda db, item=name: jobs.author_of(db, "default", item, 0)) for name in names
     ]
     assert people == ["ann"] * 3

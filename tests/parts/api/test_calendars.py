@@ -36,7 +36,7 @@ def days(store: Store, **query: str) -> CalendarDays:
 async def test_a_calendar_is_stored_and_its_days_are_shown(store: Store) -> None:
     assert (await put(store)).status == 200
     found = days(store, **{"from": "2026-12-21", "to": "2026-12-28"})
-    assert [one.date for one in found.days if one.is_open] == ["2026-12-21"]
+    assert [day.date for day in found.days if day.is_open] == ["2026-12-21"]
     assert found.days[-1].reason == "a holiday"
     assert found.days[0].spans == [["2026-12-21T00:00:00Z", "2026-12-22T00:00:00Z"]]
     assert (found.is_open, found.reason) == (False, "Saturday")

@@ -53,7 +53,7 @@ async def test_the_number_of_limits_is_limited(
         "delete one of them"
     )
     await put(store, "b", slots=5)
-    assert [(one.name, one.slots) for one in lines(store)] == [("a", 2), ("b", 5)]
+    assert [(line.name, line.slots) for line in lines(store)] == [("a", 2), ("b", 5)]
 
 
 async def test_a_queue_is_read_in_one_namespace(store: Store) -> None:
@@ -71,7 +71,7 @@ async def test_the_limits_of_queues_go_with_their_namespace(store: Store) -> Non
     await put(store, "db", "ops")
     await put(store, "db")
     await remove(store, "ops", "global")
-    assert [one.namespace for one in lines(store)] == ["default"]
+    assert [line.namespace for line in lines(store)] == ["default"]
 
 
 async def test_a_namespace_with_runs_in_queues_stays(store: Store) -> None:

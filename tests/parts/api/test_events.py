@@ -36,8 +36,8 @@ READER = 'namespace "default" { policy = "read" }'
 async def begun(store: Store, *names: str, namespace: str = "default") -> list[int]:
     """Register jobs; return the indexes."""
     made = [job(name, namespace=namespace) for name in names]
-    stored = [await store.write(partial(jobs.append_version, job=one)) for one in made]
-    return [one.job_modify_index for one in stored]
+    stored = [await store.write(partial(jobs.append_version, job=item)) for item in made]
+    return [item.job_modify_index for item in stored]
 
 
 class Reading:
@@ -57,7 +57,7 @@ class Reading:
     async def keys(self, count: int) -> list[str]:
         found: list[str] = []
         while len(found) < count:
-            found += [one["Key"] for one in await self.events()]
+            found += [event["Key"] for event in await self.events()]
         return found
 
 
@@ -287,7 +287,7 @@ async def test_readers_who_wait_for_many_events_have_them_made_once_in_a_thread(
     found = dict[int, list[str]]()
 
     async def ask(number: int) -> None:
-        found[number] = [one.event.key for one in await feed.after(store, 0)]
+        found[number] = [item.event.key for item in await feed.after(store, 0)]
 
     async with trio.open_nursery() as nursery:
         for number in range(5):

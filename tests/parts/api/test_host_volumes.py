@@ -138,16 +138,16 @@ async def test_deletion_by_force_leaves_only_the_directory(volumes: Volumes) -> 
 async def test_deletion_that_a_kill_interrupts_is_done_at_the_next_start(volumes: Volumes) -> None:
     made = [await volumes.create(name) for name in ("a", "b", "c")]
     ids = map(str, count())
-    for one in made[:2]:
-        await rules.retire(volumes.store, one["ID"], ids, now=NOW)
+    for item in made[:2]:
+        await rules.retire(volumes.store, item["ID"], ids, now=NOW)
     found = volumes.store.read(host_volumes.unfinished)
-    assert found == sorted(one["ID"] for one in made[:2])
+    assert found == sorted(item["ID"] for item in made[:2])
     volumes.launcher.error = OSError(16, "busy")
     await remove_unfinished(volumes.store, volumes.launcher, found)
-    assert [volumes.state(one["ID"]) for one in made] == [DELETING, DELETING, READY]
+    assert [volumes.state(item["ID"]) for item in made] == [DELETING, DELETING, READY]
     volumes.launcher.error = None
     await remove_unfinished(volumes.store, volumes.launcher, found)
-    assert [volumes.state(one["ID"]) for one in made] == ["", "", READY]
+    assert [volumes.state(item["ID"]) for item in made] == ["", "", READY]
     assert volumes.launcher.made == {made[2]["ID"]}
 
 
@@ -212,7 +212,7 @@ async def test_document_has_a_limit_and_the_error_names_its_longest_field(volume
 async def _fill(volumes: Volumes, number: int) -> None:
     def work(tx: Transaction) -> None:
         for place in range(number):
-            one = DynamicVolume(
+            volume = DynamicVolume(
                 id=f"{place:08x}-0000-4000-8000-000000000000",
                 namespace="default",
                 name=f"v{place}",
@@ -222,7 +222,7 @@ async def _fill(volumes: Volumes, number: int) -> None:
                 host_path=f"/volumes/{place}",
                 state=READY,
             )
-            host_volumes.put(tx, one)
+            host_volumes.put(tx, volume)
 
     await volumes.store.write(work, is_long=True)
 
@@ -230,14 +230,14 @@ async def _fill(volumes: Volumes, number: int) -> None:
 async def test_list_has_pages(volumes: Volumes) -> None:
     await _fill(volumes, 7)
     found, token = await volumes.list("per_page=3")
-    assert [one["Name"] for one in found] == ["v0", "v1", "v2"]
+    assert [item["Name"] for item in found] == ["v0", "v1", "v2"]
     found, token = await volumes.list(f"per_page=3&next_token={token}")
-    assert [one["Name"] for one in found] == ["v3", "v4", "v5"]
+    assert [item["Name"] for item in found] == ["v3", "v4", "v5"]
     found, token = await volumes.list(f"per_page=3&next_token={token}")
-    assert ([one["Name"] for one in found], token) == (["v6"], "")
+    assert ([item["Name"] for item in found], token) == (["v6"], "")
     found, token = await volumes.list("per_page=2&reverse=true")
-    assert [one["Name"] for one in found] == ["v6", "v5"]
-    assert [one["Name"] for one in (await volumes.list("prefix=v3"))[0]] == ["v3"]
+    assert [item["Name"] for item in found] == ["v6", "v5"]
+    assert [volume["Name"] for volume in (await volumes.list("prefix=v3"))[0]] == ["v3"]
     assert await volumes.list("node_id=other") == ([], "")
 
 

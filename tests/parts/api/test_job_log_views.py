@@ -49,12 +49,12 @@ class JobLogs:
         self.parts = parts_of(store, self._config, asks=False)
         self._number = 0
 
-    async def register(self, one: Job) -> None:
+    async def register(self, job: Job) -> None:
         cluster = Cluster(self._store)
         await cluster.join(node())
-        await cluster.register(one)
+        await cluster.register(job)
         await cluster.work()
-        (self._first,) = cluster.allocations(one.id)
+        (self._first,) = cluster.allocations(job.id)
         await self.remove(self._first)
 
     async def add(self, status: ClientStatus = ClientStatus.RUNNING) -> str:
@@ -68,8 +68,8 @@ class JobLogs:
 
     async def remove(self, *gone: Allocation | str) -> None:
         """Remove allocations as garbage collection does."""
-        for one in gone:
-            alloc_id = one if isinstance(one, str) else one.id
+        for item in gone:
+            alloc_id = item if isinstance(item, str) else item.id
             await self.end(alloc_id)
             work = partial(garbage_collection.remove_allocations, ids=[alloc_id])
             assert await self._store.write(work) == 1
@@ -170,11 +170,11 @@ async def test_no_log_of_a_large_job_holds_the_loop(logs: JobLogs, data: bytes) 
         partial(body, search, contains="\x01", lines=200),
         follow,
     )
-    for one in asked:
+    for item in asked:
         taken: list[int] = []
         while not taken or (taken[-1] > MOST and len(taken) < TRIES):
-            taken.append(await longest(one))
-        assert min(taken) <= MOST or min(taken) <= MOST * slowness(), (one, taken)
+            taken.append(await longest(item))
+        assert min(taken) <= MOST or min(taken) <= MOST * slowness(), (item, taken)
 
 
 async def longest(work: Callable[[], Awaitable[None]]) -> int:

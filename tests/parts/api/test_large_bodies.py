@@ -64,7 +64,7 @@ def _decodes_on_the_loop(module: Path) -> list[str]:
 
 
 def test_no_handler_reads_its_body_on_the_loop() -> None:
-    assert [one for module in MODULES for one in _decodes_on_the_loop(module)] == []
+    assert [item for module in MODULES for item in _decodes_on_the_loop(module)] == []
 
 
 def test_the_rule_finds_such_a_handler(tmp_path: Path) -> None:

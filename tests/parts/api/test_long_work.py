@@ -38,4 +38,4 @@ async def test_a_thread_completes_a_job(
 
     monkeypatch.setattr(register, "canonicalize", noting)
     await handler(request(store, KNOWN, caller(), body={"Job": job}, job_id="j"))
-    assert [one is not threading.current_thread() for one in threads] == [in_thread]
+    assert [thread is not threading.current_thread() for thread in threads] == [in_thread]

@@ -95,8 +95,8 @@ async def test_no_secret_is_visible_at_any_border(log: TaskLog) -> None:
             found += chunk.data
             position = chunk.end
         assert len(found) == len(text), number
-        assert not [one for one in secrets if one.encode() in found], number
-        assert not [one for one in forms if one[4:-4] in found and len(one) > 20], number
+        assert not [secret for secret in secrets if secret.encode() in found], number
+        assert not [form for form in forms if form[4:-4] in found and len(form) > 20], number
 
 
 async def test_pieces_show_what_one_read_shows(log: TaskLog) -> None:
@@ -184,7 +184,7 @@ async def test_values_in_use_stay_after_any_number_of_rotations(store: Store) ->
     static.add("variable db", "password of db")
     await static.store()
     for number in range(0, 1300, 5):
-        token.add("token", *(f"token {number + one:04d}" for one in range(5)))
+        token.add("token", *(f"token {number + item:04d}" for item in range(5)))
         await token.store()
     rows = await store.read_any(lambda db: secrets.below(db, f"output/{ALLOC}/"))
     known = await keeper.recall(ALLOC)

@@ -74,9 +74,9 @@ async def test_jobs_are_counted_by_the_word_of_their_state(store: Store) -> None
     tasks = cast("Any", Runner())
     parts = answering(store, tasks=tasks)
     found = {
-        one.labels["state"]: one.value
-        for one in await gauges(parts)
-        if one.name == "steward.job_state" and one.labels["namespace"] == "default"
+        gauge.labels["state"]: gauge.value
+        for gauge in await gauges(parts)
+        if gauge.name == "steward.job_state" and gauge.labels["namespace"] == "default"
     }
     assert found.keys() == set(State)
     counted = {word: number for word, number in found.items() if number}
@@ -99,9 +99,9 @@ async def test_jobs_are_judged_for_metrics_with_a_share_of_the_processor(store: 
 
     async def pending() -> float:
         (found,) = [
-            one.value
-            for one in await gauges(parts)
-            if one.name == "steward.job_state" and one.labels["state"] == State.PENDING
+            gauge.value
+            for gauge in await gauges(parts)
+            if gauge.name == "steward.job_state" and gauge.labels["state"] == State.PENDING
         ]
         return found
 
@@ -132,7 +132,7 @@ async def test_many_values_are_written_in_a_thread_and_are_the_same(
         return (await dispatcher.answer(head, no_body)).body
 
     def names(body: bytes) -> list[str]:
-        return [one["Name"] for one in msgspec.json.decode(body)["Gauges"]]
+        return [gauge["Name"] for gauge in msgspec.json.decode(body)["Gauges"]]
 
     def families(body: bytes) -> list[bytes]:
         return [line for line in body.splitlines() if line.startswith(b"# TYPE")]
@@ -152,7 +152,7 @@ async def test_many_values_are_written_in_a_thread_and_are_the_same(
     assert (names(await ask("")), families(await ask("format=prometheus"))) == few
     here = threading.get_ident()
     # The timers change on the event loop, so they are written there.
-    assert [one == here for one in threads] == [False, False, True]
+    assert [thread == here for thread in threads] == [False, False, True]
 
 
 async def test_counts_follow_every_change_of_allocations_and_jobs(store: Store) -> None:

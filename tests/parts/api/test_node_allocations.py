@@ -42,7 +42,7 @@ async def ids(cluster: Cluster, query: str = "") -> tuple[list[str], str]:
     made = await ask(cluster, query)
     assert isinstance(made.body, bytes)
     found: list[dict[str, Any]] = msgspec.json.decode(made.body)
-    return [one["ID"] for one in found], made.next_token
+    return [item["ID"] for item in found], made.next_token
 
 
 @pytest.mark.parametrize("direction", ["", "&reverse=true"])
@@ -56,16 +56,16 @@ async def test_pages_of_a_node_follow_one_another(cluster: Cluster, direction: s
 
 
 async def test_allocations_of_a_node_are_newest_first_and_by_id(cluster: Cluster) -> None:
-    every = [one for name in ("one", "two", "three") for one in cluster.allocations(name)]
-    ordered = sorted(every, key=lambda one: (-one.create_index, one.id))
-    assert (await ids(cluster))[0] == [one.id for one in ordered]
+    every = [alloc for name in ("one", "two", "three") for alloc in cluster.allocations(name)]
+    ordered = sorted(every, key=lambda item: (-item.create_index, item.id))
+    assert (await ids(cluster))[0] == [item.id for item in ordered]
 
 
 async def test_filter_leaves_the_allocations_that_fit(cluster: Cluster) -> None:
-    wanted = {one.id for one in cluster.allocations("two")}
+    wanted = {alloc.id for alloc in cluster.allocations("two")}
     assert set((await ids(cluster, "filter=JobID+%3D%3D+%22two%22"))[0]) == wanted
 
 
 async def test_answer_shows_the_last_change_of_the_node(cluster: Cluster) -> None:
-    last = max(one.modify_index for one in cluster.allocations("three"))
+    last = max(alloc.modify_index for alloc in cluster.allocations("three"))
     assert (await ask(cluster, "per_page=1")).index == last

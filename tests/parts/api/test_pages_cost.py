@@ -155,7 +155,7 @@ async def test_statuses_of_the_children_that_changed_last_cost_their_page(
     token = first.headers["X-Service-NextToken"]
     second = await ask(asking, "/v1/jobs/statuses", f"{query}&next_token={token}", b"")
     assert counted.steps <= MOST
-    found = [one["ID"] for page in (first, second) for one in msgspec.json.decode(page.body)]
+    found = [item["ID"] for page in (first, second) for item in msgspec.json.decode(page.body)]
     assert len({*found}) == 2 * PAGE
 
 
@@ -166,7 +166,7 @@ async def test_metrics_cost_the_same_whatever_the_history(
     counted.steps = 0
     answer = await ask(asking, "/v1/metrics", "", b"")
     assert counted.steps <= MOST
-    gauges = {one["Name"]: one["Value"] for one in msgspec.json.decode(answer.body)["Gauges"]}
+    gauges = {gauge["Name"]: gauge["Value"] for gauge in msgspec.json.decode(answer.body)["Gauges"]}
     assert gauges["nomad.client.allocations.terminal"] >= NUMBER
     assert gauges["nomad.nomad.job_status.dead"] >= NUMBER
 
@@ -186,7 +186,7 @@ FEW = {
     "/v1/sys/version-history": "has one",
     "/v1/auth/{mount}/role": "the peer gives all roles, whatever is asked (golden: role-lifecycle)",
 }
-LISTS = sorted({one.path for one in ENDPOINTS if one.list} - FEW.keys())
+LISTS = sorted({endpoint.path for endpoint in ENDPOINTS if endpoint.list} - FEW.keys())
 
 
 async def keys(asking: tuple[Dispatcher, str], path: str, query: str) -> list[str]:

@@ -96,21 +96,23 @@ def expected(
 ) -> tuple[list[str], str]:
     """Return the ids and the token that a listing shows which reads everything first."""
 
-    def key(one: evaluations.EvaluationLine) -> Key:
-        return one.create_index, one.id
+    def key(evaluation: evaluations.EvaluationLine) -> Key:
+        return evaluation.create_index, evaluation.id
 
     prefix, namespace = str(query.get("prefix", "")), str(query.get("namespace", "default"))
     matches = compile_filter(str(query["filter"]), Evaluation) if "filter" in query else None
     every = [
-        one
-        for one in store.read(lambda db: list(evaluations.page(db, PageRequest(namespace="*"))))
-        if one.id.startswith(prefix) and one.namespace in visible
-        if namespace in ("*", one.namespace)
-        if matches is None or matches(msgspec.json.decode(one.document))
+        evaluation
+        for evaluation in store.read(
+            lambda db: list(evaluations.page(db, PageRequest(namespace="*")))
+        )
+        if evaluation.id.startswith(prefix) and evaluation.namespace in visible
+        if namespace in ("*", evaluation.namespace)
+        if matches is None or matches(msgspec.json.decode(evaluation.document))
     ]
     assert every == sorted(every, key=key)
     words = urlencode({name: str(value) for name, value in query.items()})
-    page = paginate(every, key, lambda one: encode(one.id), QueryParameters(words))
+    page = paginate(every, key, lambda evaluation: encode(evaluation.id), QueryParameters(words))
     return msgspec.json.decode(page.body, type=list[str]), page.next_token
 
 
@@ -145,7 +147,7 @@ async def test_pages_are_those_of_a_list_that_was_read_at_once(
         for _ in range(NUMBER + 1):
             made = await ask(filled, "/evaluations", **asked)
             ids, token = expected(filled, asked, ("default", "one"))
-            assert [one["ID"] for one in said(made)] == ids
+            assert [item["ID"] for item in said(made)] == ids
             assert made.next_token == token
             shown += ids
             if not token or query.get("per_page") == -1:
@@ -161,7 +163,7 @@ async def test_a_page_shows_only_what_its_caller_may_see(
     asked: dict[str, object] = {"namespace": "*", "per_page": 5}
     made = await ask(filled, "/evaluations", RULES, **asked)
     ids, token = expected(filled, asked, ("one",))
-    assert ([one["ID"] for one in said(made)], made.next_token) == (ids, token)
+    assert ([item["ID"] for item in said(made)], made.next_token) == (ids, token)
 
 
 @pytest.mark.parametrize("reverse", ["false", "true"])
@@ -183,7 +185,7 @@ async def test_odd_token_is_a_place_in_the_order(filled: Store, token: str) -> N
     asked: dict[str, object] = {"namespace": "*", "next_token": token, "per_page": 3}
     made = await ask(filled, "/evaluations", **asked)
     ids, following = expected(filled, asked, ("default", "one"))
-    assert ([one["ID"] for one in said(made)], made.next_token) == (ids, following)
+    assert ([item["ID"] for item in said(made)], made.next_token) == (ids, following)
 
 
 async def test_a_readable_list_in_parts_is_readable(
@@ -316,10 +318,12 @@ async def test_pages_of_services_are_cut_at_names(
     monkeypatch.setattr(paging, "STEP_BYTES", step_bytes)
     pages = await walked(serving, per_page, reverse)
     names = [
-        [(of["Namespace"], one["ServiceName"]) for of in page for one in of["Services"]]
+        [(of["Namespace"], service["ServiceName"]) for of in page for service in of["Services"]]
         for page in pages
     ]
-    every = [(of["Namespace"], one["ServiceName"]) for of in SERVICES for one in of["Services"]]
+    every = [
+        (of["Namespace"], service["ServiceName"]) for of in SERVICES for service in of["Services"]
+    ]
     assert [*chain.from_iterable(names)] == (every if reverse == "false" else every[::-1])
     assert {len(page) for page in names[:-1]} <= {per_page}
 

@@ -46,9 +46,9 @@ async def test_second_profile_is_refused_while_the_first_is_made(store: Store) -
 @pytest.mark.parametrize(
     ("name", "field", "value"),
     [
-        *(("profile", "seconds", one) for one in ("10000000000", "-5", "1.5", "x", "0", "301")),
-        *(("heap", "gc", one) for one in ("x", "-1", "true")),
-        *(("goroutine", "debug", one) for one in ("x", "1.5", "9" * 5000)),
+        *(("profile", "seconds", item) for item in ("10000000000", "-5", "1.5", "x", "0", "301")),
+        *(("heap", "gc", item) for item in ("x", "-1", "true")),
+        *(("goroutine", "debug", item) for item in ("x", "1.5", "9" * 5000)),
     ],
 )
 async def test_number_that_is_none_is_refused_by_its_name(

@@ -54,7 +54,7 @@ async def test_what_is_read_on_ends_with_the_token(store: Store, monkeypatch: An
         await store.write(partial(stored.remove, accessor="a"))
         yield b"third"
 
-    found = [one async for one in stream_auth.while_authorized(asked, pieces())]
+    found = [item async for item in stream_auth.while_authorized(asked, pieces())]
     assert found == [b"first", b"second"]
 
 
@@ -84,7 +84,7 @@ async def seen(asked: Request, between: Callable[[], Awaitable[object]]) -> list
         await between()
         yield b"second"
 
-    return [one async for one in stream_auth.while_authorized(asked, pieces())]
+    return [item async for item in stream_auth.while_authorized(asked, pieces())]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,9 @@ async def test_command_in_a_task_ends_with_the_right_to_run_it(
 async def test_waiting_read_is_denied_after_its_reader_lost_the_right(
     store: Store, autojump_clock: trio.testing.MockClock, wait: str, is_denied: bool
 ) -> None:
-    route = next(one for one in ROUTES if isinstance(one, ReadRoute) and one.path == "/v1/jobs")
+    route = next(
+        route for route in ROUTES if isinstance(route, ReadRoute) and route.path == "/v1/jobs"
+    )
     asked = await limited(store, MAY_NOT, route.needs, query=f"index=1000&wait={wait}")
     await allow(store, 'namespace "default" { policy = "deny" }')
     given = {"kept": ResponseCache(), "crowd": StreamLimit(10), "closing": trio.Event()}
@@ -169,7 +171,9 @@ async def test_waiting_read_is_denied_after_its_reader_lost_the_right(
 async def test_wait_of_a_blocking_query_is_extended_by_up_to_a_sixteenth(
     store: Store, autojump_clock: trio.testing.MockClock, random: float, seconds: float
 ) -> None:
-    route = next(one for one in ROUTES if isinstance(one, ReadRoute) and one.path == "/v1/jobs")
+    route = next(
+        route for route in ROUTES if isinstance(route, ReadRoute) and route.path == "/v1/jobs"
+    )
     asked = await limited(store, MAY_NOT, route.needs, query="index=1000&wait=160s")
     given = {"kept": ResponseCache(), "crowd": StreamLimit(10), "closing": trio.Event()}
     began = trio.current_time()
@@ -200,4 +204,4 @@ async def test_a_log_is_followed_no_longer_than_its_readers_token_lives(
     await store.write(partial(stored.remove, accessor="a"))
     with file.open("ab") as more:
         more.write(b"second")
-    assert [one async for one in stream] == []
+    assert [item async for item in stream] == []

@@ -51,7 +51,7 @@ async def asker(store: Store) -> Asker:
 
 
 def recorded(store: Store) -> list[str]:
-    return [one.path for one in store.read(lambda db: audit.after(db, 0))]
+    return [item.path for item in store.read(lambda db: audit.after(db, 0))]
 
 
 @pytest.mark.parametrize(

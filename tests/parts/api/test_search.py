@@ -131,9 +131,9 @@ async def test_the_earliest_and_shortest_name_comes_first(store: Store) -> None:
 
     await store.write(fill)
     matches = found(store, caller(), Text="web-", Context="jobs")["Matches"]
-    assert [one["ID"] for one in matches["jobs"]] == ["web-long"]
+    assert [job["ID"] for job in matches["jobs"]] == ["web-long"]
     matches = found(store, caller(), Text="eb", Context="jobs")["Matches"]
-    assert [one["ID"] for one in matches["jobs"]] == ["web", "web-long", "a-web"]
+    assert [job["ID"] for job in matches["jobs"]] == ["web", "web-long", "a-web"]
 
 
 async def test_namespaces_have_no_place(full: Store) -> None:

@@ -53,9 +53,9 @@ OUTSIDE = {
     "GET /v1/client/allocation/{alloc_id}/gc": "only wakes the runner",
 }
 READS = [
-    one
-    for one in (*expensive_requests.reads(), *expensive_requests.streams())
-    if one.row not in OUTSIDE
+    expensive_request
+    for expensive_request in (*expensive_requests.reads(), *expensive_requests.streams())
+    if expensive_request.row not in OUTSIDE
 ]
 
 
@@ -86,9 +86,11 @@ class Asking:
         self._session, self._proof = session.name, session.proof
         self.answer = WireResponse(0, {})
 
-    async def longest(self, one: Asked, then: Callable[[], Awaitable[object]] | None = None) -> int:
+    async def longest(
+        self, request: Asked, then: Callable[[], Awaitable[object]] | None = None
+    ) -> int:
         """Return how long the longest step takes that answers a request, or that follows from it."""
-        path, query = one.target(KNOWN)
+        path, query = request.target(KNOWN)
         headers = {
             "host": "localhost",
             "content-type": FORM if path.startswith("/ui/") else "application/json",
@@ -97,12 +99,14 @@ class Asking:
             "x-nomad-token": self._secret,
             "cookie": f"{COOKIE}={self._session}",
         }
-        head = RequestHead(method=one.method, target=path.encode(), query=query, headers=headers)
+        head = RequestHead(
+            method=request.method, target=path.encode(), query=query, headers=headers
+        )
 
         async def whole() -> bytes:
-            if not path.startswith("/ui/") or one.method == "GET":
-                return one.content
-            return b"proof=%b&%b" % (self._proof.encode(), one.content)
+            if not path.startswith("/ui/") or request.method == "GET":
+                return request.content
+            return b"proof=%b&%b" % (self._proof.encode(), request.content)
 
         measure = Longest()
         await trio.lowlevel.checkpoint()
@@ -204,16 +208,18 @@ async def _read(answer: WireResponse) -> None:
                 await anext(stream, None)
 
 
-@pytest.mark.parametrize("row", sorted({one.row for one in READS}))
+@pytest.mark.parametrize("row", sorted({expensive_request.row for expensive_request in READS}))
 async def test_no_read_holds_the_loop_for_long(asking: Asking, row: str) -> None:
-    every = [one for one in READS if one.row == row]
+    every = [expensive_request for expensive_request in READS if expensive_request.row == row]
     await asking.longest(msgspec.structs.replace(every[0], query={"per_page": 1}))  # imports
-    for one in every:
+    for expensive_request in every:
         taken: list[int] = []
         while not taken or (taken[-1] > MOST and len(taken) < TRIES):
-            taken.append(await asking.longest(one))
-        assert min(taken) <= MOST or min(taken) <= MOST * slowness(), (one, taken)
+            taken.append(await asking.longest(expensive_request))
+        assert min(taken) <= MOST or min(taken) <= MOST * slowness(), (expensive_request, taken)
 
 
 def test_each_route_that_shows_something_is_asked() -> None:
-    assert {one.row for one in READS} | OUTSIDE.keys() == set(expensive_requests.rows())
+    assert {expensive_request.row for expensive_request in READS} | OUTSIDE.keys() == set(
+        expensive_requests.rows()
+    )

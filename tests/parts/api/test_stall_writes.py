@@ -38,10 +38,10 @@ OUTSIDE = {
     "PUT /v1/operator/snapshot": "puts another store in the place of this one",
 }
 EVERY = [
-    one
+    request
     # What is longer is read in a thread: `test_large_bodies.py`.
-    for one in expensive_writes.writes(SHORT)
-    if one.row not in OUTSIDE and not one.row.startswith("TALK ")
+    for request in expensive_writes.writes(SHORT)
+    if request.row not in OUTSIDE and not request.row.startswith("TALK ")
 ]
 DESTROYS = ("/gc", "/purge", "/stop", "/revoke-self")
 
@@ -75,13 +75,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _add_jobs(tx: Transaction) -> None:
-    for one in (job(BUSY), job(FEW, type="batch", parameterized_job=Parameterized())):
-        _add(tx, one)
+    for item in (job(BUSY), job(FEW, type="batch", parameterized_job=Parameterized())):
+        _add(tx, item)
 
 
-def _add(tx: Transaction, one: Job) -> None:
-    jobs.append_version(tx, one)
-    job_status.refresh_summary(tx, one.namespace, one.id)
+def _add(tx: Transaction, job: Job) -> None:
+    jobs.append_version(tx, job)
+    job_status.refresh_summary(tx, job.namespace, job.id)
 
 
 @pytest.fixture
@@ -90,23 +90,23 @@ async def store(directory: Path) -> AsyncIterator[Store]:
         yield store
 
 
-@pytest.mark.parametrize("row", sorted({one.row for one in EVERY}, key=_last))
+@pytest.mark.parametrize("row", sorted({request.row for request in EVERY}, key=_last))
 async def test_no_write_holds_the_loop_for_long(asking: Asking, row: str) -> None:
-    every = [one for one in EVERY if one.row == row]
+    every = [request for request in EVERY if request.row == row]
     await asking.longest(msgspec.structs.replace(every[0], body=b"{}"))  # imports
-    for one in every:
+    for request in every:
         taken: list[int] = []
         while not taken or (taken[-1] > MOST and len(taken) < TRIES):
-            taken.append(await asking.longest(one))
-        assert min(taken) <= MOST or min(taken) <= MOST * slowness(), (_short(one), taken)
+            taken.append(await asking.longest(request))
+        assert min(taken) <= MOST or min(taken) <= MOST * slowness(), (_short(request), taken)
 
 
-def _short(one: Asked) -> tuple[str, str, str]:
-    return one.method, one.path, f"{one.body!r:.100}"
+def _short(request: Asked) -> tuple[str, str, str]:
+    return request.method, request.path, f"{request.body!r:.100}"
 
 
 def test_each_route_that_changes_something_is_asked() -> None:
     talks = {row for row in expensive_writes.rows() if row.startswith("TALK ")}
-    assert {one.row for one in EVERY} | (
+    assert {request.row for request in EVERY} | (
         OUTSIDE.keys() & expensive_writes.rows()
     ) == expensive_writes.rows() - talks

@@ -38,7 +38,7 @@ def listed(store: Store, who: Caller) -> list[str]:
     asked = request(store, KNOWN, who)
     reply = store.read(lambda db: variables.index(asked, db))
     assert isinstance(reply.body, bytes)
-    return [one["Path"] for one in json.loads(reply.body)]
+    return [pair["Path"] for pair in json.loads(reply.body)]
 
 
 async def test_who_may_write_may_not_read(store: Store) -> None:

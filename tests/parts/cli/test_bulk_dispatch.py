@@ -23,7 +23,7 @@ def web(fake: FakeDaemon) -> FakeDaemon:
 
 
 def told(*answers: dict[str, object], hang_up: bool = False) -> Told:
-    pieces = tuple(json.dumps(one).encode() + b"\n" for one in answers)
+    pieces = tuple(json.dumps(answer).encode() + b"\n" for answer in answers)
     return Told(pieces=pieces, hang_up=hang_up)
 
 
@@ -41,7 +41,10 @@ def test_a_file_is_sent_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_block_of_long_lines_is_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_dispatch, "BYTES", 6)
-    assert [one.body for one in read_blocks(io.BytesIO(b"aa\nbb\ncc\n"))] == [b"aa\nbb\n", b"cc\n"]
+    assert [block.body for block in read_blocks(io.BytesIO(b"aa\nbb\ncc\n"))] == [
+        b"aa\nbb\n",
+        b"cc\n",
+    ]
 
 
 def test_a_line_that_fits_into_no_request_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +74,7 @@ def test_each_block_names_its_first_line(
     first, second = web.asked(PATH)
     assert (first.body, second.body) == ([{"Meta": {"a": "1"}}, {}], [{}])
     assert (first.query["first_line"], second.query["first_line"]) == ("1", "3")
-    assert {one.query["idempotency_token"] for one in (first, second)} == {"t"}
+    assert {item.query["idempotency_token"] for item in (first, second)} == {"t"}
 
 
 def test_an_error_names_line_and_field(web: FakeDaemon, terminal: Terminal) -> None:

@@ -312,7 +312,7 @@ def test_a_run_as_json_is_one_document(fake: FakeDaemon, terminal: Terminal, job
     shown = json.loads(terminal.type("job", "run", "--json", job_file).stdout)
     assert shown["EvalID"] == EVAL
     assert shown["Evaluation"]["Status"] == "complete"
-    assert [one["ClientStatus"] for one in shown["Allocations"]] == ["running"]
+    assert [alloc["ClientStatus"] for alloc in shown["Allocations"]] == ["running"]
 
 
 def test_a_file_that_is_not_there_is_named(terminal: Terminal) -> None:
@@ -411,7 +411,7 @@ def test_a_job_is_shown_with_counts_reasons_and_allocations(
     assert "ID            = web" in lines
     assert "Status        = running" in lines
     after_summary = lines[lines.index("Summary") :]
-    assert [one.split() for one in after_summary[1:3]] == [
+    assert [line.split() for line in after_summary[1:3]] == [
         ["Task", "Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown"],
         ["web", "2", "0", "1", "0", "0", "0", "0"],
     ]
@@ -495,7 +495,7 @@ def test_a_job_with_a_quote_in_its_name_is_searched_by_its_prefix(
     fake.tell("/v1/jobs", [stub(name)])
     fake.tell(f"/v1/job/{name}/allocations", [])
     assert terminal.type("job", "allocs", name).exit_code == 0
-    assert [one.query for one in fake.asked("/v1/jobs")] == [{"prefix": name}]
+    assert [item.query for item in fake.asked("/v1/jobs")] == [{"prefix": name}]
 
 
 def test_a_mistyped_job_is_answered_with_the_nearest(fake: FakeDaemon, terminal: Terminal) -> None:

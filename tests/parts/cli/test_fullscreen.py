@@ -90,11 +90,11 @@ def terminal() -> Iterator[Terminal]:
 @pytest.mark.parametrize(
     ("ending", "status"),
     [
-        (lambda one: one.type(b"q"), 0),
-        (lambda one: one.type(b"\x03"), 0),
-        (lambda one: one.type(b"b"), 1),
-        (lambda one: os.kill(one.pid, signal.SIGTERM), 128 + signal.SIGTERM),
-        (lambda one: os.kill(one.pid, signal.SIGHUP), 128 + signal.SIGHUP),
+        (lambda item: item.type(b"q"), 0),
+        (lambda item: item.type(b"\x03"), 0),
+        (lambda item: item.type(b"b"), 1),
+        (lambda item: os.kill(item.pid, signal.SIGTERM), 128 + signal.SIGTERM),
+        (lambda item: os.kill(item.pid, signal.SIGHUP), 128 + signal.SIGHUP),
     ],
     ids=["quit", "interrupt", "error", "terminate", "hang-up"],
 )

@@ -27,9 +27,9 @@ def _known(fake: FakeDaemon) -> None:
         for one, group in ((ALLOC, "web"), (SECOND, "web"), (THIRD, "side"))
     ]
     fake.tell("/v1/job/web/allocations", [*running, line(EVAL, client_status="complete")])
-    for one in (ALLOC, SECOND, THIRD):
-        fake.tell(RESTART.format(one), {"Index": 0}, method="PUT")
-        fake.tell(f"/v1/allocation/{one}/stop", REGISTERED, method="POST")
+    for item in (ALLOC, SECOND, THIRD):
+        fake.tell(RESTART.format(item), {"Index": 0}, method="PUT")
+        fake.tell(f"/v1/allocation/{item}/stop", REGISTERED, method="POST")
 
 
 # ---- job start ---------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def test_a_stopped_job_is_registered_as_it_was_with_its_source(
     fake.tell("/v1/job/web/submission", {"Source": "job ...", "Format": "hcl2"})
     result = terminal.type("job", "start", "web")
     assert (result.exit_code, result.stderr) == (0, "")
-    (asked,) = [one for one in fake.seen if one.method == "POST"]
+    (asked,) = [request for request in fake.seen if request.method == "POST"]
     assert asked.body == {
         "Job": {"ID": "web", "Stop": False, "Version": 3, "Priority": 70},
         "Submission": {"Source": "job ...", "Format": "hcl2"},
@@ -68,12 +68,14 @@ def test_a_job_that_is_not_stopped_is_not_started(fake: FakeDaemon, terminal: Te
 def restarted(fake: FakeDaemon) -> list[tuple[str, Any]]:
     """Return which allocations were restarted, in order, and how."""
     return [
-        (one.path.split("/")[4], one.body) for one in fake.seen if one.path.endswith("/restart")
+        (request.path.split("/")[4], request.body)
+        for request in fake.seen
+        if request.path.endswith("/restart")
     ]
 
 
 def all_of(*alloc_ids: str, **fields: Any) -> list[tuple[str, Any]]:
-    return [(one, {"TaskName": "", "AllTasks": False, **fields}) for one in alloc_ids]
+    return [(alloc_id, {"TaskName": "", "AllTasks": False, **fields}) for alloc_id in alloc_ids]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_checks_are_shown_with_what_they_found(fake: FakeDaemon, terminal: Termi
     fake.tell(f"/v1/client/allocation/{ALLOC}/checks", {"c1": found})
     result = terminal.type("alloc", "checks", ALLOC)
     assert (result.exit_code, result.stderr) == (0, "")
-    shown = [" ".join(one.split()) for one in result.stdout.splitlines()]
+    shown = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert shown[0] == "Status of 1 check"
     assert {"Name = alive", "Status = failure", "StatusCode = 503"} <= set(shown)
     assert json.loads(terminal.type("alloc", "checks", "--json", ALLOC).stdout) == {"c1": found}
@@ -202,7 +204,7 @@ def test_any_call_can_be_made(fake: FakeDaemon, tmp_path: Any) -> None:
     operate(fake, "api", "/v1/x", "-d", f"@{file}")
     operate(fake, "api", "/v1/x", "-d", "-", stdin='{"c": 3}')
     operate(fake, "api", "-X", "delete", "/v1/x")
-    assert [(one.method, one.query, one.body) for one in fake.asked("/v1/x")] == [
+    assert [(item.method, item.query, item.body) for item in fake.asked("/v1/x")] == [
         ("GET", {"a": "1", "filter": "A == 1"}, None),
         ("PUT", {}, {"a": 1}),
         ("PUT", {}, {"b": 2}),
@@ -222,7 +224,7 @@ def test_metrics_are_printed_as_they_are_wished(fake: FakeDaemon) -> None:
     assert operate(fake, "metrics").stdout == '{"Gauges": []}\n'
     operate(fake, "metrics", "--format", "prometheus")
     operate(fake, "metrics", "--pretty")
-    assert [one.query for one in fake.asked("/v1/metrics")] == [
+    assert [item.query for item in fake.asked("/v1/metrics")] == [
         {},
         {"format": "prometheus"},
         {"pretty": "true"},

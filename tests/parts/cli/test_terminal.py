@@ -33,10 +33,10 @@ def test_the_layout_is_the_same_with_and_without_colour(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")  # nothing is cut or folded
     plain = Screen(OutputOptions())
-    for one in (screen, plain):
-        one.title("What it is")
-        one.facts([("ID", "an-identifier-that-is-long"), ("Class", "")])
-        one.table(["ID", "Description"], [["a", "many words that do not fit"], ["b", ""]])
+    for item in (screen, plain):
+        item.title("What it is")
+        item.facts([("ID", "an-identifier-that-is-long"), ("Class", "")])
+        item.table(["ID", "Description"], [["a", "many words that do not fit"], ["b", ""]])
     out = without_colour(capsys.readouterr().out)
     half = len(out) // 2
     assert out[:half] == out[half:]

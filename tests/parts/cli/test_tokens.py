@@ -39,8 +39,8 @@ def test_the_beginning_of_an_accessor_is_enough(
     fake: FakeDaemon, terminal: Terminal, words: tuple[str, ...], method: str
 ) -> None:
     path = f"/v1/acl/token/{ACCESSOR}"
-    for one in {"GET", method}:
-        fake.tell(path, TOKEN, method=one)
+    for item in {"GET", method}:
+        fake.tell(path, TOKEN, method=item)
     result = terminal.type("acl", "token", *words, "97bdc435")
     assert (result.exit_code, result.stderr) == (0, "")
     assert fake.asked(path)[-1].method == method

@@ -168,7 +168,7 @@ def test_a_history_compares_with_a_version_or_a_name(
     terminal.type("job", "history", "--diff-version", "0", "web")
     terminal.type("job", "history", "--diff-tag", "good", "web")
     queries = [asked.query for asked in two_versions.asked("/v1/job/web/versions")]
-    assert [one.get("diff_version", one.get("diff_tag")) for one in queries] == ["0", "good"]
+    assert [query.get("diff_version", query.get("diff_tag")) for query in queries] == ["0", "good"]
 
 
 def test_a_history_can_be_of_one_version(two_versions: FakeDaemon, terminal: Terminal) -> None:

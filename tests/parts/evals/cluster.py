@@ -54,8 +54,8 @@ class Cluster:
 
     async def join(self, *members: Node) -> None:
         def work(tx: Transaction) -> None:
-            for one in members or (node(),):
-                nodes.put(tx, one, "NodeRegistration")
+            for member in members or (node(),):
+                nodes.put(tx, member, "NodeRegistration")
             tx.touch("nodes", "nodes/x")
 
         await self.store.write(work)
@@ -97,10 +97,10 @@ class Cluster:
     # ---- what the runner does ----------------------------------------------------------------------
 
     async def report(
-        self, one: Allocation, status: ClientStatus, *, healthy: bool | None = None
+        self, alloc: Allocation, status: ClientStatus, *, healthy: bool | None = None
     ) -> None:
-        known = one.health or DeploymentHealth()
-        health = one.health
+        known = alloc.health or DeploymentHealth()
+        health = alloc.health
         if healthy is not None:
             health = msgspec.structs.replace(
                 known, healthy=healthy, timestamp=rfc3339(self.clock.now())
@@ -111,25 +111,25 @@ class Cluster:
             failed=status == ClientStatus.FAILED,
             finished_at=rfc3339(self.clock.now()) if ended else None,
         )
-        client = msgspec.structs.replace(one.client, task_states={"main": state})
-        changed = msgspec.structs.replace(one, client_status=status, client=client, health=health)
+        client = msgspec.structs.replace(alloc.client, task_states={"main": state})
+        changed = msgspec.structs.replace(alloc, client_status=status, client=client, health=health)
 
         def work(tx: Transaction) -> None:
             allocations.set_client(tx, changed, self.clock.now())
-            deployments.count_late_health(tx, one, changed, self.clock.now())
-            job_status.refresh_summary(tx, one.namespace, one.job_id)
+            deployments.count_late_health(tx, alloc, changed, self.clock.now())
+            job_status.refresh_summary(tx, alloc.namespace, alloc.job_id)
 
         await self.store.write(work)
 
     async def run_all(self, job_id: str = "web", *, healthy: bool | None = None) -> None:
         """Let everything of a job that is wanted run, and everything that is not end."""
-        for one in self.allocations(job_id):
-            if one.client_terminal:
+        for alloc in self.allocations(job_id):
+            if alloc.client_terminal:
                 continue
-            if one.desired_status == DesiredStatus.RUN:
-                await self.report(one, ClientStatus.RUNNING, healthy=healthy)
+            if alloc.desired_status == DesiredStatus.RUN:
+                await self.report(alloc, ClientStatus.RUNNING, healthy=healthy)
             else:
-                await self.report(one, ClientStatus.COMPLETE)
+                await self.report(alloc, ClientStatus.COMPLETE)
 
     def wait(self, seconds: float) -> None:
         self.clock.time += int(seconds * SECOND)
@@ -146,7 +146,9 @@ class Cluster:
         return self.store.read(lambda db: allocations.of_job(db, "default", job_id))[::-1]
 
     def wanted(self, job_id: str = "web") -> list[Allocation]:
-        return [one for one in self.allocations(job_id) if one.desired_status == DesiredStatus.RUN]
+        return [
+            alloc for alloc in self.allocations(job_id) if alloc.desired_status == DesiredStatus.RUN
+        ]
 
     def evaluation(self, eval_id: str) -> Evaluation:
         found = self.store.read(lambda db: evaluations.find(db, eval_id))
@@ -155,7 +157,7 @@ class Cluster:
 
     def evaluations(self, status: EvalStatus, job_id: str = "web") -> list[Evaluation]:
         found = self.store.read(lambda db: evaluations.unfinished(db, "default", job_id))
-        return [one for one in found if one.status == status]
+        return [evaluation for evaluation in found if evaluation.status == status]
 
     def deployment(self, job_id: str = "web") -> Deployment:
         found = self.store.read(lambda db: deployments.latest(db, "default", job_id))

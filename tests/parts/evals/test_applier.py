@@ -36,8 +36,8 @@ async def test_a_plan_is_stored_with_the_end_of_its_evaluation(cluster: Cluster)
     done = cluster.evaluation(made.id)
     assert (done.status, done.snapshot_index) == (EvalStatus.COMPLETE, state.index)
     assert (done.queued_allocations, done.deployment_id) == ({"web": 0}, cluster.deployment().id)
-    assert {one.name for one in cluster.allocations()} == {"web.web[0]", "web.web[1]"}
-    assert {one.create_index for one in cluster.allocations()} == {done.modify_index}
+    assert {alloc.name for alloc in cluster.allocations()} == {"web.web[0]", "web.web[1]"}
+    assert {alloc.create_index for alloc in cluster.allocations()} == {done.modify_index}
     assert cluster.job().status == "running"
 
 
@@ -84,7 +84,7 @@ async def test_a_plan_is_not_stored_when_somebody_asked_something_of_an_allocati
 
     await cluster.store.write(ask)
     assert not await applier.apply(cluster.store, made, state, plan, now=NOW)
-    assert [one.desired_status for one in cluster.allocations()] == [DesiredStatus.RUN]
+    assert [alloc.desired_status for alloc in cluster.allocations()] == [DesiredStatus.RUN]
     await cluster.work()  # looked at again, it takes the wish along
     (found,) = cluster.allocations()
     assert found.desired_status == DesiredStatus.STOP
@@ -139,7 +139,7 @@ def too_large() -> Job:
 async def test_only_the_newest_of_several_that_are_ready_is_looked_at(cluster: Cluster) -> None:
     made = [await cluster.register(job("web", group("web", count=n))) for n in (1, 2, 3)]
     await cluster.work()
-    statuses = [cluster.evaluation(one.id).status for one in made]
+    statuses = [cluster.evaluation(item.id).status for item in made]
     assert statuses == [EvalStatus.COMPLETE, EvalStatus.CANCELED, EvalStatus.COMPLETE]
     assert len(cluster.wanted()) == 3
 

@@ -42,8 +42,8 @@ async def end_some(cluster: Cluster, chance: random.Random) -> None:
     found = cluster.allocations()
 
     def work(tx: Transaction) -> None:
-        for one in found:
-            changed = msgspec.structs.replace(one, client_status=chance.choice(STATUSES))
+        for alloc in found:
+            changed = msgspec.structs.replace(alloc, client_status=chance.choice(STATUSES))
             allocations.set_client(tx, changed, NOW)
             desired = changed.desired
             if chance.random() < 0.1:
@@ -109,14 +109,14 @@ async def test_completed_elements_of_an_open_step_are_counted(
     limited = msgspec.structs.replace(many(6), meta={"steward_parallel": "6"})
     await cluster.register(job("web", limited, type="batch"))
     await cluster.work()
-    for one in cluster.allocations():
-        if one.index not in (2, 5):
-            await cluster.report(one, ClientStatus.COMPLETE)
+    for alloc in cluster.allocations():
+        if alloc.index not in (2, 5):
+            await cluster.report(alloc, ClientStatus.COMPLETE)
     plan, state = plan_of(cluster, 0, monkeypatch)
-    assert sorted(one.index for one in state.allocations) == [2, 5]
+    assert sorted(alloc.index for alloc in state.allocations) == [2, 5]
     assert plan.flow is not None
     (run,) = plan.flow.runs
-    assert [(one.good, one.total) for one in run.steps] == [(4, 6)]
+    assert [(step.good, step.total) for step in run.steps] == [(4, 6)]
 
 
 async def test_completed_allocations_are_ranges(
@@ -124,11 +124,11 @@ async def test_completed_allocations_are_ranges(
 ) -> None:
     await cluster.register(job("web", many(6), type="batch"))
     await cluster.work()
-    for one in cluster.allocations():
-        if one.index not in (2, 5):
-            await cluster.report(one, ClientStatus.COMPLETE)
+    for alloc in cluster.allocations():
+        if alloc.index not in (2, 5):
+            await cluster.report(alloc, ClientStatus.COMPLETE)
     _, state = plan_of(cluster, 0, monkeypatch)
-    assert sorted(one.index for one in state.allocations) == [2, 5]
+    assert sorted(alloc.index for alloc in state.allocations) == [2, 5]
     assert (state.settled["web"].count, state.settled["web"].ranges) == (4, ((0, 1), (3, 4)))
 
 
@@ -137,8 +137,8 @@ async def test_all_are_read_where_some_must_be_stopped(
 ) -> None:
     await cluster.register(job("web", many(3), type="batch"))
     await cluster.work()
-    for one in cluster.allocations():
-        await cluster.report(one, ClientStatus.COMPLETE)
+    for alloc in cluster.allocations():
+        await cluster.report(alloc, ClientStatus.COMPLETE)
     await cluster.register(job("web", many(0), type="batch"))
     _, state = plan_of(cluster, 0, monkeypatch)
     assert (len(state.allocations), state.settled) == (3, {})
@@ -150,7 +150,7 @@ async def test_only_batch_jobs_have_settled_allocations(
 ) -> None:
     await cluster.register(job("web", many(1), type=kind))
     await cluster.work()
-    for one in cluster.allocations():
-        await cluster.report(one, ClientStatus.COMPLETE)
+    for alloc in cluster.allocations():
+        await cluster.report(alloc, ClientStatus.COMPLETE)
     _, state = plan_of(cluster, 0, monkeypatch)
     assert (len(state.allocations), state.settled) == (1, {})

@@ -215,7 +215,7 @@ async def test_what_made_room_says_for_whom_and_what_takes_it_for_what_it_waits(
     )
     found = full.store.read(lambda db: explain_job(db, "default", "low"))
     assert found is not None
-    assert [(one.cause, one.message) for one in found.reasons] == [
+    assert [(reason.cause, reason.message) for reason in found.reasons] == [
         (Cause.PREEMPTED, 'low.web[0] made room for job "web", which matters more'),
         (
             Cause.PLACE,
@@ -308,8 +308,8 @@ async def test_what_failed_with_its_deployment_is_not_tried_again(full: Cluster)
 # ---- the tries of one allocation -------------------------------------------------------------------
 
 
-def tries(cluster: Cluster, one: Allocation) -> tuple[int, int, str, int]:
-    found = cluster.store.read(lambda db: next_retry(db, allocations.find(db, one.id) or one))
+def tries(cluster: Cluster, alloc: Allocation) -> tuple[int, int, str, int]:
+    found = cluster.store.read(lambda db: next_retry(db, allocations.find(db, alloc.id) or alloc))
     return found.attempts, found.restarts, found.message, found.next_time
 
 
@@ -413,7 +413,7 @@ async def test_a_periodic_job_says_when_and_why_not(full: Cluster) -> None:
         periodic.add_slot(tx, "default", "web", slot)
 
     await full.store.write(work)
-    assert [(one.message, one.until) for one in reasons(full)] == [
+    assert [(reason.message, reason.until) for reason in reasons(full)] == [
         ("its next child is launched at 2026-11-21T02:40:00Z", NOW + HOUR),
         ("the slot of 2026-11-21T01:40:00Z was skipped, because it was late", 0),
     ]

@@ -38,8 +38,8 @@ async def finish(cluster: Cluster, job_id: str = "web") -> None:
     """Let a batch job run to its end."""
     await cluster.register(job(job_id, type="batch"))
     await cluster.work()
-    for one in cluster.allocations(job_id):
-        await cluster.report(one, ClientStatus.COMPLETE)
+    for alloc in cluster.allocations(job_id):
+        await cluster.report(alloc, ClientStatus.COMPLETE)
     await cluster.work()
 
 
@@ -145,8 +145,8 @@ async def test_children_leave_the_counts_of_their_parent(cluster: Cluster) -> No
     child = msgspec.structs.replace(job("web/dispatch-1", type="batch"), parent_id="web")
     await cluster.register(child)
     await cluster.work()
-    for one in cluster.allocations("web/dispatch-1"):
-        await cluster.report(one, ClientStatus.COMPLETE)
+    for alloc in cluster.allocations("web/dispatch-1"):
+        await cluster.report(alloc, ClientStatus.COMPLETE)
     await cluster.work()
     await note(cluster)
     cluster.wait(2 * 3600)
@@ -190,7 +190,7 @@ async def fail_often(cluster: Cluster, times: int) -> None:
     await cluster.work()
     for _ in range(times):
         cluster.wait(3600)
-        (one,) = [one for one in cluster.wanted() if not one.client_terminal]
+        (one,) = [alloc for alloc in cluster.wanted() if not alloc.client_terminal]
         await cluster.report(one, ClientStatus.FAILED)
         failed = evaluation(cluster.job(), next(cluster.ids))
         await cluster.store.write(partial(evaluations.put, evaluation=failed, now=NOW))
@@ -264,7 +264,7 @@ async def test_what_keeps_the_place_of_a_batch_job_stays(cluster: Cluster) -> No
     leaving = msgspec.structs.replace(stopped, desired=desired)
     await cluster.store.write(partial(allocations.set_desired, allocation=leaving, now=NOW))
     await collect(cluster, allocations=0, allocations_for=0)
-    assert stopped.id in [one.id for one in cluster.allocations()]
+    assert stopped.id in [alloc.id for alloc in cluster.allocations()]
 
 
 async def test_what_ended_of_an_active_deployment_stays(cluster: Cluster) -> None:
@@ -288,12 +288,12 @@ async def test_what_ended_of_an_active_deployment_stays(cluster: Cluster) -> Non
     )
     cluster.wait(1000 * 24 * 3600)
     await collect(cluster)
-    assert canary.id in [one.id for one in cluster.allocations()]
+    assert canary.id in [alloc.id for alloc in cluster.allocations()]
 
 
 async def test_files_go_with_the_allocation(cluster: Cluster) -> None:
     await fail_often(cluster, 4)
-    (node_id,) = {one.node_id for one in cluster.allocations()}
+    (node_id,) = {alloc.node_id for alloc in cluster.allocations()}
     with cluster.store.watch(allocations.removed_topic(node_id)) as removals:
         await collect(cluster, allocations=1)
         with trio.fail_after(HAPPENS_WITHIN):
@@ -337,7 +337,7 @@ async def test_deployments_go_by_number_but_for_those_of_what_is_kept(cluster: C
     everything = cluster.store.read(partial(ids_of, table="deployments"))
     await collect(cluster, allocations=1, deployments=1)
     left = cluster.store.read(partial(ids_of, table="deployments"))
-    named = {one.deployment_id for one in cluster.allocations()}
+    named = {alloc.deployment_id for alloc in cluster.allocations()}
     assert {name for name, _ in left} == named | {everything[-1][0]}
     assert len(left) < len(everything)
 
@@ -377,8 +377,8 @@ async def many(cluster: Cluster, number: int, job_id: str = "web") -> None:
     """Let a batch job of so many allocations run to its end, long ago."""
     await cluster.register(job(job_id, group(count=number), type="batch"))
     await cluster.work()
-    for one in cluster.allocations(job_id):
-        await cluster.report(one, ClientStatus.COMPLETE)
+    for alloc in cluster.allocations(job_id):
+        await cluster.report(alloc, ClientStatus.COMPLETE)
     await cluster.work()
     await note(cluster)
     cluster.wait(2 * 3600)
@@ -449,7 +449,7 @@ async def test_a_job_that_is_half_gone_can_be_started_anew(cluster: Cluster) -> 
     await cluster.work()
     await collect(cluster)
     assert cluster.job().status == "running"
-    assert len([one for one in cluster.wanted() if not one.client_terminal]) == 8
+    assert len([alloc for alloc in cluster.wanted() if not alloc.client_terminal]) == 8
 
 
 async def test_a_stopped_job_stays_until_its_tasks_have_ended(cluster: Cluster) -> None:

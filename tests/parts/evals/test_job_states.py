@@ -38,8 +38,8 @@ def state(cluster: Cluster, job_id: str = "web", now: int = NOW) -> JobState:
     return found
 
 
-async def run(cluster: Cluster, one: Job) -> None:
-    await cluster.register(one)
+async def run(cluster: Cluster, job: Job) -> None:
+    await cluster.register(job)
     await cluster.work()
 
 
@@ -49,11 +49,11 @@ async def tell(
     """Report of the newest allocation of `web`."""
 
     def write(tx: Transaction) -> None:
-        one = allocations.of_job(tx, "default", "web")[0]
-        client = msgspec.structs.replace(one.client, task_states={"main": task_state})
-        changed = msgspec.structs.replace(one, client_status=status, client=client)
+        alloc = allocations.of_job(tx, "default", "web")[0]
+        client = msgspec.structs.replace(alloc.client, task_states={"main": task_state})
+        changed = msgspec.structs.replace(alloc, client_status=status, client=client)
         allocations.set_client(tx, changed, NOW)
-        allocations.add_events(tx, one.id, {"main": happened})
+        allocations.add_events(tx, alloc.id, {"main": happened})
 
     await cluster.store.write(write)
 
@@ -200,15 +200,15 @@ async def test_a_clock_that_is_off_is_paused(full: Cluster) -> None:
 async def test_those_that_may_have_failed_are_few_among_many_finished_runs(full: Cluster) -> None:
     for number in range(3):
         await run(full, job(f"good-{number}", group("g"), type="batch"))
-        for one in full.allocations(f"good-{number}"):
-            await full.report(one, ClientStatus.COMPLETE)
+        for alloc in full.allocations(f"good-{number}"):
+            await full.report(alloc, ClientStatus.COMPLETE)
     await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
     await tell(full, ClientStatus.FAILED, TaskState(state="dead", failed=True), TERMINATED)
     await full.store.write(lambda tx: job_status.refresh_summary(tx, "default", "web"))
     found = full.store.read(
         lambda db: list(job_listings.by_change(db, PageRequest(namespace="*"), failed=True))
     )
-    assert [one.id for one in found] == ["web"]
+    assert [job_listing.id for job_listing in found] == ["web"]
     every = full.store.read(lambda db: list(job_listings.by_change(db, PageRequest(namespace="*"))))
     assert len(every) == 4
 
@@ -217,7 +217,7 @@ async def test_a_stopped_job_tells_how_many_allocations_are_still_ending(full: C
     await run(full, job("web", group("g", count=2)))
     await full.run_all()
     await run(full, msgspec.structs.replace(full.job(), stop=True))
-    assert {one.desired_status for one in full.allocations("web")} == {"stop"}
+    assert {alloc.desired_status for alloc in full.allocations("web")} == {"stop"}
     assert state(full) == JobState(State.STOPPED, "2 allocations still stopping")
     await full.report(full.allocations("web")[0], ClientStatus.COMPLETE)
     assert state(full) == JobState(State.STOPPED, "1 allocation still stopping")

@@ -110,7 +110,7 @@ async def test_a_drained_node_lets_everything_go(cluster: Cluster) -> None:
 
 
 def wanted(cluster: Cluster, *job_ids: str) -> list[str]:
-    return [one.desired_status for job_id in job_ids for one in cluster.allocations(job_id)]
+    return [alloc.desired_status for job_id in job_ids for alloc in cluster.allocations(job_id)]
 
 
 async def three_kinds(cluster: Cluster) -> None:
@@ -195,7 +195,7 @@ async def test_a_drain_may_spare_what_runs_on_every_node(cluster: Cluster) -> No
     await run(cluster, job("agent", type="system"))
     await drained(cluster, DrainSpec(ignore_system_jobs=True))
     await cluster.work()
-    assert [one.desired_status for one in cluster.allocations("agent")] == ["run"]
+    assert [alloc.desired_status for alloc in cluster.allocations("agent")] == ["run"]
 
 
 async def test_a_drain_is_complete_when_the_node_is_empty(cluster: Cluster) -> None:
@@ -290,7 +290,7 @@ async def test_an_allocation_that_is_stopped_by_hand_is_replaced_in_its_place(
     assert after.desired.previous_allocation == before.id
     await cluster.report(before, ClientStatus.COMPLETE)
     await cluster.work()
-    assert [one.id for one in cluster.wanted()] == [after.id]
+    assert [alloc.id for alloc in cluster.wanted()] == [after.id]
 
 
 async def test_a_purged_node_registers_anew_and_its_work_goes_on(cluster: Cluster) -> None:
@@ -301,11 +301,11 @@ async def test_a_purged_node_registers_anew_and_its_work_goes_on(cluster: Cluste
     assert the_node(cluster.store) == done.node
     assert (done.node.drain, done.node.scheduling_eligibility) == (False, "eligible")
     assert (done.node.last_drain, done.node.create_index) == (None, done.index)
-    assert [one.message for one in done.node.events or ()] == ["Node registered"]
+    assert [event.message for event in done.node.events or ()] == ["Node registered"]
     (made,) = done.eval_ids
     assert cluster.evaluation(made).triggered_by == Trigger.NODE_UPDATE
     told = cluster.store.read(lambda db: events.after(db, 0, 1000))
-    kinds = [one.type for one in told if one.index == done.index and one.topic == "Node"]
+    kinds = [event.type for event in told if event.index == done.index and event.topic == "Node"]
     assert kinds == ["NodeDeregistration", "NodeRegistration"]
 
 

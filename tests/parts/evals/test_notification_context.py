@@ -31,8 +31,8 @@ def note(namespace: str = "default", event: NotifyEvent = NotifyEvent.FAILURE) -
     )
 
 
-def told(cluster: Cluster, one: Notification) -> Context:
-    return cluster.store.read(lambda db: context_of(db, one, site=SITE, now=NOW))
+def told(cluster: Cluster, notification: Notification) -> Context:
+    return cluster.store.read(lambda db: context_of(db, notification, site=SITE, now=NOW))
 
 
 async def fail(cluster: Cluster) -> str:

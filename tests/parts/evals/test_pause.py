@@ -50,8 +50,8 @@ async def test_an_evaluation_whose_allocations_run_stays(cluster: Cluster) -> No
     waiting = await cluster.register(job("api"))
     every = compile_filter('Status != ""', Evaluation)
     assert (await remove_evaluations(cluster.store, (), every))[0] == 1
-    for one in cluster.allocations():
-        await cluster.report(one, ClientStatus.COMPLETE)
+    for alloc in cluster.allocations():
+        await cluster.report(alloc, ClientStatus.COMPLETE)
     assert (await remove_evaluations(cluster.store, [made.id], None))[0] == 1
     with pytest.raises(NotFound):
         await remove_evaluations(cluster.store, [waiting.id], None)

@@ -32,7 +32,7 @@ async def test_work_waits_while_a_cluster_is_away_and_begins_when_it_is_back(sto
     assert world.allocations("there") == []
     await world.join(cluster())
     await world.work()
-    assert [one.node_id for one in world.allocations("there")] == [cluster().id]
+    assert [alloc.node_id for alloc in world.allocations("there")] == [cluster().id]
 
 
 async def test_what_waits_for_this_machine_is_not_tried_for_a_cluster(store: Store) -> None:
@@ -86,4 +86,4 @@ async def test_it_is_explained_why_nothing_is_placed_in_a_cluster(store: Store) 
 
 def explained(world: Cluster) -> list[str]:
     found = world.store.read(lambda db: explain_job(db, "default", "there"))
-    return [one.message for one in found.reasons] if found else []
+    return [reason.message for reason in found.reasons] if found else []

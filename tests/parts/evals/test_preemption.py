@@ -58,9 +58,10 @@ def only(cluster: Cluster, job_id: str) -> Allocation:
 def made_by_preemption(cluster: Cluster, job_id: str) -> list[Evaluation]:
     return [
         found
-        for one in cluster.evaluations(EvalStatus.BLOCKED, job_id)
-        if one.previous_eval
-        and (found := cluster.evaluation(one.previous_eval)).triggered_by == Trigger.PREEMPTION
+        for evaluation in cluster.evaluations(EvalStatus.BLOCKED, job_id)
+        if evaluation.previous_eval
+        and (found := cluster.evaluation(evaluation.previous_eval)).triggered_by
+        == Trigger.PREEMPTION
     ]
 
 
@@ -79,7 +80,7 @@ async def test_the_evicted_waits_and_comes_back(narrow: Cluster) -> None:
     assert await narrow.work() == []  # the room of the evicted is taken
     await narrow.report(only(narrow, "high"), ClientStatus.COMPLETE)
     await narrow.work()
-    assert [one.name for one in narrow.wanted("low")] == ["low.web[0]"]
+    assert [alloc.name for alloc in narrow.wanted("low")] == ["low.web[0]"]
     assert list(narrow.store.read(invariants.find_violations)) == []
 
 
@@ -90,7 +91,7 @@ async def test_whatever_was_evicted_comes_back(narrow: Cluster, kind: str) -> No
     assert only(narrow, "low").client_terminal
     await narrow.report(only(narrow, "high"), ClientStatus.COMPLETE)
     await narrow.work()
-    assert [one.client_status for one in narrow.wanted("low")] == [ClientStatus.PENDING]
+    assert [alloc.client_status for alloc in narrow.wanted("low")] == [ClientStatus.PENDING]
     assert list(narrow.store.read(invariants.find_violations)) == []
 
 
@@ -109,16 +110,16 @@ async def test_only_kinds_for_which_it_is_allowed_displace_others(narrow: Cluste
     await allow(narrow, batch_scheduler_enabled=True)
     await run(narrow, sized("low", 80, 20))
     await run(narrow, sized("high", 60, 80))
-    assert [one.desired_status for one in narrow.allocations("low")] == [DesiredStatus.RUN]
+    assert [alloc.desired_status for alloc in narrow.allocations("low")] == [DesiredStatus.RUN]
     await run(narrow, sized("urgent", 60, 80, type="batch"))
-    assert [one.desired_status for one in narrow.allocations("low")] == [DesiredStatus.EVICT]
+    assert [alloc.desired_status for alloc in narrow.allocations("low")] == [DesiredStatus.EVICT]
 
 
 async def test_system_jobs_displace_others_unless_told_otherwise(cluster: Cluster) -> None:
     await cluster.join(node(node_resources=resources(memory=NodeMemory(memory_mb=100))))
     await run(cluster, sized("low", 80, 20))
     await run(cluster, sized("high", 60, 80, type="system"))
-    assert [one.desired_status for one in cluster.allocations("low")] == [DesiredStatus.EVICT]
+    assert [alloc.desired_status for alloc in cluster.allocations("low")] == [DesiredStatus.EVICT]
 
 
 async def test_two_that_are_decided_at_once_do_not_displace_the_same(narrow: Cluster) -> None:

@@ -17,4 +17,4 @@ async def test_an_end_that_is_reported_twice_creates_one_evaluation(cluster: Clu
     await report(cluster, one, code=1)
     await report(cluster, one, code=1)
     created = cluster.store.read(lambda db: evaluations.unfinished(db, "default", "web"))
-    assert [one.triggered_by for one in created].count(Trigger.ALLOC_FAILURE) == 1
+    assert [evaluation.triggered_by for evaluation in created].count(Trigger.ALLOC_FAILURE) == 1

@@ -68,7 +68,7 @@ async def test_day_of_a_run_is_that_of_the_schedule(store: Store) -> None:
     await cluster.register(job("web", type=JobType.BATCH, periodic=clock))
     await run(cluster, "a", NOW, ClientStatus.COMPLETE)
     found = store.read(lambda db: calendar(db, cluster.job(), NOW))
-    assert (found.today, [one.date for one in found.days]) == ("2026-11-20", ["2026-11-20"])
+    assert (found.today, [day.date for day in found.days]) == ("2026-11-20", ["2026-11-20"])
 
 
 async def test_days_count_slots_without_a_launch_in_time(cluster: Cluster) -> None:
@@ -107,7 +107,7 @@ async def test_runs_of_a_day_and_of_a_result_are_found(cluster: Cluster) -> None
 
     def ids(wanted: RunFilter, most: int = 9) -> list[str]:
         found = cluster.store.read(lambda db: selected(db, cluster.job(), NOW, most, wanted))
-        return [one.id.removeprefix("web/") for one in found]
+        return [item.id.removeprefix("web/") for item in found]
 
     assert ids(RunFilter(day="2026-11-20")) == ["b", "a"]
     assert ids(RunFilter(result="complete")) == ["c", "a"]

@@ -29,14 +29,14 @@ def seen(cluster: Cluster) -> ClusterState:
 
 async def test_of_a_batch_job_what_was_stopped_is_counted_only(cluster: Cluster) -> None:
     state = await of_kind(cluster, "batch")
-    assert [one.id for one in state.allocations] == [one.id for one in cluster.wanted()]
+    assert [alloc.id for alloc in state.allocations] == [alloc.id for alloc in cluster.wanted()]
     assert state.ended == {"web": 2}
     assert list(state.versions) == [2]
 
 
 async def test_of_a_service_what_was_stopped_is_not_even_counted(cluster: Cluster) -> None:
     state = await of_kind(cluster, "service")
-    assert [one.id for one in state.allocations] == [one.id for one in cluster.wanted()]
+    assert [alloc.id for alloc in state.allocations] == [alloc.id for alloc in cluster.wanted()]
     assert state.ended == {}
 
 
@@ -48,7 +48,7 @@ async def test_what_a_sysbatch_job_stopped_is_read_since_its_work_may_be_done(
     await cluster.register(job("web", type="sysbatch", stop=True))
     await cluster.work()
     await cluster.run_all()
-    assert [one.client_status for one in seen(cluster).allocations] == [ClientStatus.COMPLETE]
+    assert [alloc.client_status for alloc in seen(cluster).allocations] == [ClientStatus.COMPLETE]
 
 
 async def test_what_has_not_ended_and_what_keeps_its_place_is_read(cluster: Cluster) -> None:
@@ -63,7 +63,7 @@ async def test_what_has_not_ended_and_what_keeps_its_place_is_read(cluster: Clus
     await cluster.store.write(partial(allocations.set_desired, allocation=leaving, now=NOW))
     await cluster.report(leaving, ClientStatus.COMPLETE)
     state = seen(cluster)
-    assert {ending.id, leaving.id} < {one.id for one in state.allocations}
+    assert {ending.id, leaving.id} < {alloc.id for alloc in state.allocations}
     assert state.ended == {"web": 0}
 
 

@@ -87,11 +87,11 @@ async def canary(cluster: Cluster) -> AsyncIterator[Cluster]:
 
 
 def newest(cluster: Cluster) -> list[Allocation]:
-    return [one for one in cluster.wanted() if one.job_version == cluster.job().version]
+    return [alloc for alloc in cluster.wanted() if alloc.job_version == cluster.job().version]
 
 
 def of_group(cluster: Cluster, name: str) -> list[Allocation]:
-    return [one for one in cluster.wanted() if one.task_group == name]
+    return [alloc for alloc in cluster.wanted() if alloc.task_group == name]
 
 
 async def promote(cluster: Cluster, *groups: str) -> deployment_actions.DeploymentChange:
@@ -119,8 +119,8 @@ async def test_canaries_that_are_healthy_are_promoted_and_the_rest_follows(
         await canary.run_all(healthy=True)
         await canary.work()
     await until(canary, is_(DeploymentStatus.SUCCESSFUL))
-    assert [one.job_version for one in canary.wanted()] == [1, 1]
-    assert not any(one.health.canary for one in canary.wanted() if one.health)
+    assert [alloc.job_version for alloc in canary.wanted()] == [1, 1]
+    assert not any(alloc.health.canary for alloc in canary.wanted() if alloc.health)
     assert canary.job().stable
 
 
@@ -130,7 +130,7 @@ async def test_a_promoted_canary_beside_what_it_replaces_breaks_no_rule(
     await canary.run_all(healthy=True)
     await until(canary, lambda found: found.task_groups["web"].healthy_allocs == 1)
     await promote(canary)
-    names = [one.name for one in canary.wanted()]
+    names = [alloc.name for alloc in canary.wanted()]
     assert len(set(names)) < len(names)
     assert check(tmp_path) == []
 
@@ -273,14 +273,14 @@ async def test_what_becomes_healthy_after_its_deployment_has_failed_is_counted(
         await cluster.work()
         await cluster.report(of_group(cluster, "bad")[0], ClientStatus.FAILED, healthy=False)
         await until(cluster, is_(DeploymentStatus.FAILED))
-        for one in of_group(cluster, "good"):
-            await cluster.report(one, ClientStatus.RUNNING, healthy=True)
+        for item in of_group(cluster, "good"):
+            await cluster.report(item, ClientStatus.RUNNING, healthy=True)
     assert cluster.deployment().task_groups["good"].healthy_allocs == 2
     assert cluster.deployment().task_groups["bad"].unhealthy_allocs == 1
 
 
 async def set_health(cluster: Cluster, **health: bool) -> deployment_actions.DeploymentChange:
-    named = {one.id: health["healthy"] for one in cluster.wanted()} if health else {}
+    named = {alloc.id: health["healthy"] for alloc in cluster.wanted()} if health else {}
     return await deployment_actions.set_health(
         cluster.store, cluster.deployment().id, named, now=NOW, eval_id="e-hand"
     )
@@ -387,14 +387,17 @@ async def test_what_fails_in_a_deployment_is_placed_again_after_its_delay(
             while True:
                 with cluster.store.watch("evaluations/") as change:
                     await cluster.work()
-                    if any(one.wait_until for one in cluster.evaluations(EvalStatus.PENDING)):
+                    if any(
+                        evaluation.wait_until
+                        for evaluation in cluster.evaluations(EvalStatus.PENDING)
+                    ):
                         break
                     await change.wait()
         assert cluster.wanted() == cluster.allocations()
         cluster.wait(31)
         await cluster.work()
     assert cluster.deployment().active
-    assert [one.desired.previous_allocation for one in cluster.allocations()] == ["", first.id]
+    assert [alloc.desired.previous_allocation for alloc in cluster.allocations()] == ["", first.id]
 
 
 async def test_a_deployment_that_fails_is_told_of(cluster: Cluster) -> None:

@@ -28,7 +28,7 @@ def host(*, memory: int = 100, cores: int = 2, **fields: Any) -> Node:
     made = resources(
         cpu=NodeCPU(cpu_shares=400, total_cpu_cores=4, reservable_cpu_cores=list(range(cores))),
         memory=NodeMemory(memory_mb=memory),
-        devices=[msgspec.to_builtins(one) for one in KINDS],
+        devices=[msgspec.to_builtins(kind) for kind in KINDS],
     )
     return node(node_resources=made, **fields)
 
@@ -46,17 +46,17 @@ def asking(
 
 
 async def run(cluster: Cluster, *jobs: Job) -> None:
-    for one in jobs:
-        await cluster.register(one)
+    for item in jobs:
+        await cluster.register(item)
     await cluster.work()
-    for one in jobs:
-        await cluster.run_all(job_id=one.id)
+    for item in jobs:
+        await cluster.run_all(job_id=item.id)
 
 
 async def end(cluster: Cluster, job_id: str) -> None:
-    for one in cluster.allocations(job_id):
-        if not one.client_terminal:
-            await cluster.report(one, ClientStatus.COMPLETE)
+    for alloc in cluster.allocations(job_id):
+        if not alloc.client_terminal:
+            await cluster.report(alloc, ClientStatus.COMPLETE)
 
 
 async def allow(cluster: Cluster, **kinds: bool) -> None:
@@ -109,7 +109,7 @@ async def test_what_replaces_another_is_woken_by_room_for_what_it_needs_beyond_t
     (blocked,) = one_host.evaluations(EvalStatus.BLOCKED)
     await end(one_host, "other")
     assert blocked.id in await one_host.work()
-    assert [one.placement.resources.memory for one in one_host.wanted("web")] == [70]
+    assert [alloc.placement.resources.memory for alloc in one_host.wanted("web")] == [70]
 
 
 async def test_a_port_of_the_range_wakes_what_asks_for_any(cluster: Cluster) -> None:
@@ -164,7 +164,7 @@ async def test_leave_to_displace_others_wakes_whom_it_helps(one_host: Cluster) -
     for others in ("near", "batch"):
         (still,) = one_host.evaluations(EvalStatus.BLOCKED, others)
         assert still.id not in tried
-    assert [one.desired_status for one in one_host.allocations("low")] == [DesiredStatus.EVICT]
+    assert [alloc.desired_status for alloc in one_host.allocations("low")] == [DesiredStatus.EVICT]
 
 
 async def test_room_that_suffices_together_with_that_of_others_wakes(one_host: Cluster) -> None:

@@ -122,9 +122,9 @@ async def test_what_was_delayed_comes_in_the_order_of_priorities_when_it_is_due(
     late = await cluster.register(job("a", priority=40), wait_until=due)
     urgent = await cluster.register(job("b", priority=90), wait_until=due)
     middle = await cluster.register(job("c", priority=60))
-    assert [one.id for one in ready(cluster)] == [middle.id]
+    assert [evaluation.id for evaluation in ready(cluster)] == [middle.id]
     cluster.wait(30)
-    assert [one.id for one in ready(cluster)] == [urgent.id, middle.id, late.id]
+    assert [evaluation.id for evaluation in ready(cluster)] == [urgent.id, middle.id, late.id]
 
 
 def ready(cluster: Cluster) -> list[Evaluation]:
@@ -244,7 +244,7 @@ async def test_row_that_cannot_be_read_costs_its_evaluation_alone(
             await completed(cluster, good.id)
             await trio.testing.wait_all_tasks_blocked(0.05)
             cluster.wait(60)
-    found = [(one.kind, one.key, one.is_closed) for one in cluster.fences.faults()]
+    found = [(fault.kind, fault.key, fault.is_closed) for fault in cluster.fences.faults()]
     assert found == [("evaluation", bad.id, True)]
 
 
@@ -327,7 +327,7 @@ async def test_of_each_job_one_evaluation_is_looked_at_at_a_time(cluster: Cluste
     await cluster.register(job("web", group("web", count=2)))
     other = await cluster.register(job("other"))
     chosen = cluster.store.read(lambda db: worker.next_evaluations(db, now=NOW))
-    assert [one.id for one in chosen] == [first.id, other.id]
+    assert [next_evaluation.id for next_evaluation in chosen] == [first.id, other.id]
 
 
 async def test_plans_that_are_made_together_share_the_room(narrow: Cluster) -> None:
@@ -345,7 +345,7 @@ async def test_plans_that_are_made_together_take_different_ports(cluster: Cluste
         for name in ("a", "b", "c")
     ]
     await worker.process(cluster.store, made, cluster.clock, cluster.ids, cluster.fences)
-    held = [one.placement.resources.ports for name in "abc" for one in cluster.wanted(name)]
+    held = [alloc.placement.resources.ports for name in "abc" for alloc in cluster.wanted(name)]
     assert len(held) == len(set.union(*held)) == 3
 
 
@@ -379,9 +379,9 @@ async def test_what_comes_of_an_evaluation_goes_back_to_its_request(narrow: Clus
         made = await narrow.register(job("web", group("web", wanting, count=2)))
     await narrow.work()
     (blocked,) = narrow.evaluations(EvalStatus.BLOCKED)
-    assert [one.request_id for one in narrow.allocations()] == ["r-1"]
-    for one in (made.id, blocked.id):
-        assert narrow.store.read(partial(evaluations.request_id, eval_id=one)) == "r-1"
+    assert [alloc.request_id for alloc in narrow.allocations()] == ["r-1"]
+    for item in (made.id, blocked.id):
+        assert narrow.store.read(partial(evaluations.request_id, eval_id=item)) == "r-1"
 
 
 # ---- decisions that are long ---------------------------------------------------------------------

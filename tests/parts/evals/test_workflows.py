@@ -58,21 +58,21 @@ CHAIN = workflow(step("a"), step("b", "a"), step("c", "b"))
 async def end(cluster: Cluster, name: str, *, code: int = 0, **outputs: str) -> None:
     """Report the end of the oldest allocation of a step that has not ended."""
     (one, *_) = [
-        one
-        for one in cluster.allocations("etl")
-        if one.task_group == name and not one.client_terminal
+        alloc
+        for alloc in cluster.allocations("etl")
+        if alloc.task_group == name and not alloc.client_terminal
     ]
     await report(cluster, one, code=code, **outputs)
 
 
 async def report(
-    cluster: Cluster, one: Allocation, *, code: int = 0, ended_for: str = "", **outputs: str
+    cluster: Cluster, alloc: Allocation, *, code: int = 0, ended_for: str = "", **outputs: str
 ) -> None:
     now = cluster.clock.now()
     state = TaskState(state="dead", failed=bool(code), finished_at=rfc3339(now))
     event = TaskEvent(type="Terminated", time=now, exit_code=code)
     status = AllocStatus(
-        alloc_id=one.id,
+        alloc_id=alloc.id,
         states={"main": state},
         events={"main": [event]},
         handles={},
@@ -90,9 +90,9 @@ async def report(
 
 def at_work(cluster: Cluster) -> list[str]:
     return sorted(
-        one.task_group
-        for one in cluster.allocations("etl")
-        if not one.client_terminal and one.desired_status == DesiredStatus.RUN
+        alloc.task_group
+        for alloc in cluster.allocations("etl")
+        if not alloc.client_terminal and alloc.desired_status == DesiredStatus.RUN
     )
 
 
@@ -103,11 +103,11 @@ def run_of(cluster: Cluster, number: int | None = None) -> FlowRunView:
 
 
 def states(cluster: Cluster) -> dict[str, str]:
-    return {one.name: one.state for one in run_of(cluster).steps}
+    return {step.name: step.state for step in run_of(cluster).steps}
 
 
-async def begun(cluster: Cluster, one: Job) -> None:
-    await cluster.register(one)
+async def begun(cluster: Cluster, job: Job) -> None:
+    await cluster.register(job)
     await cluster.work()
 
 
@@ -228,7 +228,7 @@ async def test_a_stopped_job_cancels_its_run(cluster: Cluster) -> None:
     await cluster.work()
     run = run_of(cluster)
     assert (run.status, run.reason) == ("canceled", "the job was stopped")
-    assert {one.state for one in run.steps} == {"canceled"}
+    assert {step.state for step in run.steps} == {"canceled"}
     assert cluster.job("etl").status == "dead"
 
 
@@ -236,13 +236,15 @@ async def test_each_step_says_what_it_waits_for(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a"), step("c", "a, b")))
     found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
     assert found is not None
-    told = [(one.task_group, one.message) for one in found.reasons if one.cause == "step"]
+    told = [
+        (reason.task_group, reason.message) for reason in found.reasons if reason.cause == "step"
+    ]
     assert told == [("b", "it waits for a"), ("c", "it waits for a, b")]
     await end(cluster, "a", code=3)
     await cluster.work()
     found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
     assert found is not None
-    assert [one.message for one in found.reasons] == [
+    assert [reason.message for reason in found.reasons] == [
         "it was failed: it failed, exit code 3",
         "it was skipped: step a was not successful",
         "it was skipped: step a was not successful",
@@ -257,7 +259,7 @@ async def test_old_runs_are_pushed_out(cluster: Cluster) -> None:
             await end(cluster, name)
             await cluster.work()
     found = cluster.store.read(lambda db: runs.of_job(db, "default", "etl", 10))
-    assert [(one.number, one.status) for one in found] == [
+    assert [(run.number, run.status) for run in found] == [
         (4, "succeeded"),
         (3, "succeeded"),
     ]
@@ -285,7 +287,7 @@ async def test_an_array_has_no_more_elements_at_once_than_it_may(cluster: Cluste
         await end(cluster, "a", code=code)
         await cluster.work()
     assert (seen, at_work(cluster)) == ([2, 2, 2, 2, 1], ["b"])
-    assert sorted(one.index for one in cluster.allocations("etl")) == [0, 0, 1, 2, 3, 4]
+    assert sorted(alloc.index for alloc in cluster.allocations("etl")) == [0, 0, 1, 2, 3, 4]
     (first, _) = run_of(cluster).steps
     assert (first.good, first.failed, first.outcome) == (4, 1, "good")
 
@@ -310,7 +312,7 @@ async def test_a_decision_does_not_load_the_ends_of_ended_steps(cluster: Cluster
     run = cluster.store.read(lambda db: runs.newest(db, "default", "etl"))
     assert run is not None
     loaded = cluster.store.read(lambda db: allocations.for_run(db, run))
-    assert [one.task_group for one in loaded] == ["c"]
+    assert [alloc.task_group for alloc in loaded] == ["c"]
 
 
 # --- acts of people ---
@@ -357,7 +359,7 @@ async def test_a_canceled_run_stops_its_tasks_and_cleans_up(cluster: Cluster) ->
     await cluster.work()
     run = run_of(cluster)
     assert (run.status, run.reason) == ("canceled", "canceled by ann")
-    assert [(one.act, one.who) for one in run.acts] == [("cancel", "ann")]
+    assert [(act.act, act.who) for act in run.acts] == [("cancel", "ann")]
     state = cluster.store.read(lambda db: line(db, "default", "etl", cluster.clock.now()))
     assert state is not None
     assert (state.state, state.reason) == ("stopped", "the run was canceled by ann")
@@ -423,7 +425,7 @@ async def test_failed_elements_run_again_and_all_behind_them(cluster: Cluster) -
     await end(cluster, "b")
     await cluster.work()
     run = run_of(cluster)
-    assert [(one.name, one.attempt, one.good) for one in run.steps] == [
+    assert [(step.name, step.attempt, step.good) for step in run.steps] == [
         ("a", 2, 3),
         ("b", 2, 1),
         ("x", 1, 1),
@@ -461,7 +463,7 @@ async def test_a_gate_waits_for_different_people(cluster: Cluster) -> None:
         assert (await act(cluster, RunActType.APPROVE, "b", who=who)).refusal == refusal
         await cluster.work()
     assert at_work(cluster) == ["b"]
-    assert [one.who for one in run_of(cluster).acts] == ["ann", "bob"]
+    assert [act.who for act in run_of(cluster).acts] == ["ann", "bob"]
 
 
 @pytest.mark.parametrize(("late", "state"), [("reject", "canceled"), ("approve", "open")])
@@ -563,7 +565,9 @@ async def test_a_step_that_reaches_its_gate_notifies_once(cluster: Cluster) -> N
     await cluster.store.write(lambda tx: evaluations.put(tx, again, cluster.clock.now()))
     await cluster.work()
     found = cluster.store.read(lambda db: notifications.of_job(db, "default", "etl"))
-    assert [(one.event, one.reason) for one in found] == [("approval", "step b, gate: Publish?")]
+    assert [(notification.event, notification.reason) for notification in found] == [
+        ("approval", "step b, gate: Publish?")
+    ]
 
 
 async def test_a_failure_that_the_job_does_not_retry_is_final(cluster: Cluster) -> None:
@@ -582,7 +586,7 @@ async def test_a_repeated_act_gets_the_same_response(cluster: Cluster) -> None:
     first = await act(cluster, RunActType.RERUN, failed=True, idempotency_token="t")
     await cluster.work()
     assert await act(cluster, RunActType.RERUN, failed=True, idempotency_token="t") == first
-    assert [one.act for one in run_of(cluster).acts] == ["rerun"]
+    assert [act.act for act in run_of(cluster).acts] == ["rerun"]
     assert run_of(cluster).attempt == 2
     other = await act(cluster, CANCEL, idempotency_token="t")
     assert other.refusal == (
@@ -763,7 +767,7 @@ async def test_a_canceled_step_keeps_its_good_elements(cluster: Cluster) -> None
     await cluster.work()
     await act(cluster, CANCEL, now=True)
     await cluster.work()
-    (one,) = [one for one in cluster.allocations("etl") if not one.client_terminal]
+    (one,) = [alloc for alloc in cluster.allocations("etl") if not alloc.client_terminal]
     await report(cluster, one, code=1)
     await cluster.work()
     assert run_of(cluster).status == "canceled"
@@ -793,8 +797,8 @@ async def test_a_new_run_does_not_miss_the_last_end_before_it(cluster: Cluster) 
     await begun(cluster, workflow(group("x", count=2)))
     made = await cluster.register(CHAIN)
     state, plan = decided(cluster, made)
-    for one in cluster.allocations("etl"):
-        await report(cluster, one)
+    for alloc in cluster.allocations("etl"):
+        await report(cluster, alloc)
     assert not await is_stored(cluster, made, state, plan)
     await cluster.work()
     assert at_work(cluster) == ["a"]
@@ -821,8 +825,8 @@ async def test_a_cancel_outruns_a_plan_that_leaves_the_run_as_it_is(cluster: Clu
     assert not await is_stored(cluster, made, state, plan)
 
 
-async def stop(cluster: Cluster, one: Allocation) -> None:
-    stopped = msgspec.structs.replace(one, desired_status=DesiredStatus.STOP)
+async def stop(cluster: Cluster, alloc: Allocation) -> None:
+    stopped = msgspec.structs.replace(alloc, desired_status=DesiredStatus.STOP)
     now = cluster.clock.now()
     await cluster.store.write(lambda tx: allocations.set_desired(tx, stopped, now))
 
@@ -838,7 +842,7 @@ async def test_a_step_ends_with_the_last_task_that_was_stopped(cluster: Cluster)
     (old,) = cluster.allocations("etl")
     await stop(cluster, old)
     await evaluate(cluster)
-    (new,) = [one for one in cluster.allocations("etl") if one.id != old.id]
+    (new,) = [alloc for alloc in cluster.allocations("etl") if alloc.id != old.id]
     await report(cluster, new)
     await cluster.work()
     assert states(cluster) == {"a": "open", "b": "waiting"}
@@ -865,7 +869,7 @@ def written(cluster: Cluster) -> dict[tuple[str, int], dict[str, str]]:
     def work(db: ReadSnapshot) -> dict[tuple[str, int], dict[str, str]]:
         run = runs.newest(db, "default", "etl")
         assert run is not None
-        return {(one.step, one.element): one.outputs for one in runs.outputs(db, run)}
+        return {(output.step, output.element): output.outputs for output in runs.outputs(db, run)}
 
     return cluster.store.read(work)
 
@@ -916,9 +920,9 @@ async def test_steps_that_run_again_lose_their_outputs_and_good_elements_keep_th
     await cluster.work()
     assert len(written(cluster)) == 3
     (good,) = [
-        one.index
-        for one in cluster.allocations("etl")
-        if one.task_group == "a" and one.client_status == "complete"
+        alloc.index
+        for alloc in cluster.allocations("etl")
+        if alloc.task_group == "a" and alloc.client_status == "complete"
     ]
     await act(cluster, RunActType.RERUN, failed=True)
     assert written(cluster) == {("a", good): {"x": "1"}}
@@ -952,7 +956,7 @@ async def test_a_list_from_an_output_sets_the_number_of_elements(cluster: Cluste
     await cluster.work()
     step_b = run_of(cluster).steps[1]
     assert (step_b.state, step_b.total, step_b.good, step_b.failed) == ("succeeded", 3, 2, 1)
-    indexes = {one.index for one in cluster.allocations("etl") if one.task_group == "b"}
+    indexes = {alloc.index for alloc in cluster.allocations("etl") if alloc.task_group == "b"}
     assert indexes == {0, 1, 2}
     assert at_work(cluster) == ["c"]
 
@@ -1033,4 +1037,4 @@ async def test_a_redone_step_runs_again_before_a_failed_one_which_then_keeps_not
     await end(cluster, "up")
     await cluster.work()
     assert at_work(cluster) == ["use", "use"]
-    assert [one.attempt for one in run_of(cluster).steps] == [2, 2]
+    assert [step.attempt for step in run_of(cluster).steps] == [2, 2]

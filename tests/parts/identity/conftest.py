@@ -66,9 +66,9 @@ class Cloud:
     def asked(self, service: str = "", path: str = "") -> list[str]:
         """Return the paths that were asked for."""
         return [
-            one["path"]
-            for one in self.fake.log
-            if one["service"].startswith(service) and path in one["path"]
+            item["path"]
+            for item in self.fake.log
+            if item["service"].startswith(service) and path in item["path"]
         ]
 
     def fail(self, **rule: Any) -> None:

@@ -160,7 +160,7 @@ async def test_a_token_that_the_platform_wrote_is_exchanged(
     await login.configure(client_secret="", token_file=str(file))
     with pytest.raises(Refused, match="AADSTS50027"):
         await login.log_in_machine(cloud.mint_machine())
-    (sent,) = [one["body"] for one in cloud.fake.log if one["path"].endswith(TOKENS)]
+    (sent,) = [item["body"] for item in cloud.fake.log if item["path"].endswith(TOKENS)]
     assert sent["client_assertion"] == "an assertion"
     assert sent["client_id"] == APPLICATION
 

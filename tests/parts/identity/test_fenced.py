@@ -42,7 +42,7 @@ class Two:
 
     def failed(self) -> list[tuple[str, int]]:
         """Return the units that have failed, with their failures."""
-        return [(one.key, one.failures) for one in self.fences.faults()]
+        return [(fault.key, fault.failures) for fault in self.fences.faults()]
 
 
 def at(bad: Login, argument: Callable[[tuple[Any, ...], dict[str, Any]], str], real: Any) -> Any:
@@ -61,7 +61,7 @@ def of_mount(args: tuple[Any, ...], _: dict[str, Any]) -> str:
 
 
 def of_client(args: tuple[Any, ...], _: dict[str, Any]) -> str:
-    client = next(one for one in args if isinstance(one, CloudClient))
+    client = next(item for item in args if isinstance(item, CloudClient))
     return client.mount.accessor
 
 
@@ -83,9 +83,9 @@ async def two(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Tw
     mount = mounts.new_mount("bad/", RequestFields({"type": "cloudid"}), str(uuid4()))
     await mounts.enable(login.store, mount)
     other = Login(login.methods, login.store, login.tokens, mount)
-    for one in (other, login):
-        await one.configure(client_secret="", identity_token_audience=AUDIENCE)
-        await one.role("dev", bound_service_principal_ids=PRINCIPAL)
+    for item in (other, login):
+        await item.configure(client_secret="", identity_token_audience=AUDIENCE)
+        await item.role("dev", bound_service_principal_ids=PRINCIPAL)
     return Two(login, other)
 
 
@@ -145,7 +145,7 @@ async def test_row_of_one_mount_that_cannot_be_read_keeps_no_other_from_a_start(
     async with restarted(two.good, clock, config) as after:
         client = after.methods.warm._client_of(after.mount)
         assert after.methods.credentials.cached_token(client, client.settings.endpoints.audience)
-        failed = [one.key for one in after.methods.warm._fences.of_kind("warm cloud token")]
+        failed = [fence.key for fence in after.methods.warm._fences.of_kind("warm cloud token")]
     assert (failed, exchanges(cloud)) == (["bad/"], before)
 
 
@@ -159,7 +159,7 @@ async def test_warm_token_of_a_damaged_row_is_given_up_and_the_other_is_fetched(
     async with restarted(two.good, clock, config) as after:
         client = after.methods.warm._client_of(after.mount)
         assert after.methods.credentials.cached_token(client, client.settings.endpoints.audience)
-        failed = [one.key for one in after.methods.warm._fences.of_kind("warm cloud token")]
+        failed = [fence.key for fence in after.methods.warm._fences.of_kind("warm cloud token")]
     assert (failed, exchanges(cloud)) == (["bad/"], 1)
 
 
@@ -190,8 +190,8 @@ async def test_directory_that_raises_is_given_up_and_the_other_is_fetched(
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
-    for one in (two.bad, two.good):
-        await one.log_in(cloud.mint())
+    for job in (two.bad, two.good):
+        await job.log_in(cloud.mint())
     keys = two.methods._login._directories
     clock.advance(config.cloud_keys_refresh_seconds + 1)
     before = len(cloud.asked("directory", "keys"))
@@ -212,8 +212,8 @@ async def test_rotation_that_raises_is_given_up_and_the_other_is_begun(
     two: Two, cloud: Cloud, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     rotations = two.methods.rotations
-    for one in (two.bad, two.good):
-        await one.configure(rotation_period="1h", identity_token_audience="")
+    for job in (two.bad, two.good):
+        await job.configure(rotation_period="1h", identity_token_audience="")
     await rotations.run_once()
     assert rotations.state(two.good.mount).since
     clock.advance(3601)
@@ -234,8 +234,8 @@ async def test_rotation_of_a_damaged_row_is_given_up_and_the_other_is_begun(
     two: Two, clock: Clock, left: bytes
 ) -> None:
     rotations = two.methods.rotations
-    for one in (two.bad, two.good):
-        await one.configure(rotation_period="1h", identity_token_audience="")
+    for job in (two.bad, two.good):
+        await job.configure(rotation_period="1h", identity_token_audience="")
     await rotations.run_once()
     clock.advance(3601)
     damage(two.good.store, "bad/", left)

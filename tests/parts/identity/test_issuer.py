@@ -221,7 +221,7 @@ def test_a_key_is_due_when_there_is_none() -> None:
 
 def test_a_key_with_which_something_was_placed_that_runs_is_kept() -> None:
     keys = [key("a", 0), key("b", 1), key("c", 2)]
-    assert [one.id for one in expired_keys(keys, 2 + LONGEST_TTL, {"a"})] == ["b"]
+    assert [expired_key.id for expired_key in expired_keys(keys, 2 + LONGEST_TTL, {"a"})] == ["b"]
 
 
 async def test_the_keys_of_what_runs_are_found(store: Store) -> None:

@@ -94,7 +94,7 @@ async def test_mount_whose_row_is_damaged_does_not_stop_the_start(
     with trio.fail_after(HAPPENS_WITHIN):
         async with opening(store, tokens, tmp_path) as door:
             fences = (await door.methods()).warm._fences
-            assert {one.key for one in fences.faults()} == {MOUNT.path}
+            assert {fault.key for fault in fences.faults()} == {MOUNT.path}
             other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), "m-2")
             await mounts.enable(store, other)
     kept = store.read(lambda db: stored.find(db, "a-1"))

@@ -221,7 +221,7 @@ async def test_explain_shows_each_rule_and_lets_nobody_in(login: Login, cloud: C
     examination = await login.methods.explain(login.mount, request, "127.0.0.1")
     assert not examination.broken()
     assert {"bound_service_principal_ids", "bound_subscription_ids"} <= {
-        one.rule for one in examination.verdicts
+        verdict.rule for verdict in examination.verdicts
     }
     assert login.store.read(tokens.list_all) == []
     assert login.store.read(entities.list_all) == []
@@ -265,7 +265,9 @@ async def explained(login: Login, jwt: str, role: str = "dev") -> tuple[str, lis
     """Return the violated rule, and the login's response."""
     request = LoginRequest(role=role, jwt=jwt)
     examination = await login.methods.explain(login.mount, request, "127.0.0.1")
-    return examination.broken(), [one.refusal for one in examination.verdicts if one.refusal]
+    return examination.broken(), [
+        verdict.refusal for verdict in examination.verdicts if verdict.refusal
+    ]
 
 
 async def test_explain_says_that_nothing_is_configured(login: Login, cloud: Cloud) -> None:

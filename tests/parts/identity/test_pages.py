@@ -22,8 +22,8 @@ async def site(store: Store, tmp_path: Path, login: Login) -> AsyncIterator[Site
     """Run one with a login method, whose directory knows what tests mint."""
     door = LazyMethods(Fences(SystemClock()))
     with door.open(login.methods):
-        async for one in opened(store, tmp_path, asks=True, door=door):
-            yield one
+        async for item in opened(store, tmp_path, asks=True, door=door):
+            yield item
 
 
 async def log_in(browser: Browser, jwt: str, **fields: str) -> httpx.Response:
@@ -34,7 +34,7 @@ async def log_in(browser: Browser, jwt: str, **fields: str) -> httpx.Response:
 def of_logins(site: Site) -> list[str]:
     """Return who has a token by a login."""
     found = site.cluster.store.read(tokens.list_all)
-    return [one.name for one in found if one.path == "auth/cloudid/login"]
+    return [token.name for token in found if token.path == "auth/cloudid/login"]
 
 
 async def test_an_identity_of_the_directory_signs_in(site: Site, cloud: Cloud) -> None:

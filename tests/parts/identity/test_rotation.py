@@ -31,7 +31,7 @@ def restarted(login: Login) -> ClientSecretRotator:
 
 
 def passwords(cloud: Cloud) -> list[str]:
-    return [one["value"] for one in cloud.fake.world["applications"][0]["secrets"]]
+    return [secret["value"] for secret in cloud.fake.world["applications"][0]["secrets"]]
 
 
 def in_use(login: Login) -> str:
@@ -196,8 +196,8 @@ async def test_every_step_is_in_the_audit(login: Login, cloud: Cloud, clock: Clo
         clock.advance(SETTLES / SECOND)
         await rotations.run_once()
     found = login.store.read(lambda db: audit.after(db, 0))
-    assert {one.path for one in found} == {"/v1/auth/cloudid/rotate-root"}
-    beginnings = [" ".join(one.reason.split()[:6]) for one in found]
+    assert {item.path for item in found} == {"/v1/auth/cloudid/rotate-root"}
+    beginnings = [" ".join(item.reason.split()[:6]) for item in found]
     assert beginnings == [
         "a new client secret was made",
         "a token was got with the",

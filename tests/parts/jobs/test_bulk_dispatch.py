@@ -50,7 +50,7 @@ class Parent:
     async def dispatch(
         self, *lines: object, token: str = "", budgets: Budgets = DEFAULTS
     ) -> list[BulkDispatchAnswer]:
-        texts = [one if isinstance(one, bytes) else msgspec.json.encode(one) for one in lines]
+        texts = [line if isinstance(line, bytes) else msgspec.json.encode(line) for line in lines]
         return await dispatch_lines(
             self.store,
             "default",
@@ -74,7 +74,7 @@ def parent(store: Store) -> Parent:
 
 
 def errors(answers: Sequence[BulkDispatchAnswer]) -> list[tuple[int, str, str]]:
-    return [(one.line, one.field, one.error) for one in answers if one.error]
+    return [(answer.line, answer.field, answer.error) for answer in answers if answer.error]
 
 
 # --- the lines ---
@@ -82,7 +82,7 @@ def errors(answers: Sequence[BulkDispatchAnswer]) -> list[tuple[int, str, str]]:
 
 def test_empty_lines_are_counted_and_left_out() -> None:
     lines = split_lines(b'\n{}\r\n \t\n{"a": 1}', first=5)
-    assert [(one.number, one.text) for one in lines] == [(6, b"{}"), (8, b'{"a": 1}')]
+    assert [(line.number, line.text) for line in lines] == [(6, b"{}"), (8, b'{"a": 1}')]
 
 
 @pytest.mark.parametrize("body", [b"", b"\n \n\r\n"])
@@ -192,7 +192,7 @@ async def test_a_line_that_fails_does_not_affect_the_others(parent: Parent) -> N
         b"{",
         good,
     )
-    assert [bool(one.dispatched_job_id) for one in answers] == [True, *[False] * 6, True]
+    assert [bool(answer.dispatched_job_id) for answer in answers] == [True, *[False] * 6, True]
     assert errors(answers) == [
         (2, "Payload", "Payload is not provided but required by parameterized job"),
         (3, "Meta", "Dispatch did not provide required meta keys: [n]"),
@@ -218,8 +218,10 @@ async def test_a_token_of_the_request_makes_every_line_repeatable(parent: Parent
     lines = ({}, {"IdempotencyToken": "own"})
     before = await parent.dispatch(*lines, token="all")
     after = await parent.dispatch(*lines, {}, token="all")
-    assert [one.dispatched_job_id for one in after[:2]] == [one.dispatched_job_id for one in before]
-    assert [one.existed for one in after] == [True, True, False]
+    assert [item.dispatched_job_id for item in after[:2]] == [
+        item.dispatched_job_id for item in before
+    ]
+    assert [item.existed for item in after] == [True, True, False]
     child = parent.child(after[2].dispatched_job_id)
     assert child.dispatch_idempotency_token.split("/") == ["all", "3"]
 
@@ -227,14 +229,14 @@ async def test_a_token_of_the_request_makes_every_line_repeatable(parent: Parent
 async def test_children_beyond_the_limit_are_queued(parent: Parent) -> None:
     await parent.register(at_once="2")
     answers = await parent.dispatch({}, {}, {}, {})
-    assert [bool(one.eval_id) for one in answers] == [True, True, False, False]
-    assert all(one.dispatched_job_id for one in answers)
+    assert [bool(answer.eval_id) for answer in answers] == [True, True, False, False]
+    assert all(answer.dispatched_job_id for answer in answers)
 
 
 async def test_children_beyond_the_limit_are_dropped(parent: Parent) -> None:
     await parent.register(at_once="1", beyond="drop")
     answers = await parent.dispatch({}, {})
-    assert [bool(one.dispatched_job_id) for one in answers] == [True, False]
+    assert [bool(answer.dispatched_job_id) for answer in answers] == [True, False]
     assert "drops further dispatches" in answers[1].error
 
 

@@ -65,13 +65,15 @@ async def register(
 def ledger(store: Store) -> list[tuple[str, int, str, str]]:
     """Return slot, number of slots, outcome and reason of each line, oldest first."""
     found: list[Slot] = store.read(lambda db: periodic.slots(db, "default", "web"))
-    return [(rfc3339(one.slot)[:16], one.slots, one.outcome, one.reason) for one in reversed(found)]
+    return [
+        (rfc3339(slot.slot)[:16], slot.slots, slot.outcome, slot.reason) for slot in reversed(found)
+    ]
 
 
 def children(store: Store) -> list[str]:
     wish = PageRequest(namespace="default", prefix="web/")
-    found = [one.id for one in store.read(lambda db: [*job_listings.listing_rows(db, wish)])]
-    return [rfc3339(int(one.rpartition("-")[2]) * SECOND)[:16] for one in sorted(found)]
+    found = [item.id for item in store.read(lambda db: [*job_listings.listing_rows(db, wish)])]
+    return [rfc3339(int(item.rpartition("-")[2]) * SECOND)[:16] for item in sorted(found)]
 
 
 def coming(store: Store) -> str:
@@ -129,7 +131,11 @@ async def test_a_daily_job_runs_on_the_last_business_day_of_the_month(store: Sto
     await pass_time(store, until=at("2026-12-01T13:00:00"))
     assert children(store) == ["2026-11-30T12:00"]
     found = store.read(lambda db: next_launches(made, FRIDAY, openings_of(db, made)))
-    assert [rfc3339(one)[:10] for one in found[:3]] == ["2026-11-30", "2026-12-31", "2027-01-29"]
+    assert [rfc3339(next_launch)[:10] for next_launch in found[:3]] == [
+        "2026-11-30",
+        "2026-12-31",
+        "2027-01-29",
+    ]
 
 
 async def test_the_next_launch_is_an_open_slot(store: Store) -> None:
@@ -233,7 +239,7 @@ async def test_missed_slots_are_caught_up_as_far_as_they_were_open(
     now = at("2026-11-30T12:30:00")
     await look(store, now, started=now)
     assert len(children(store)) == launched
-    found = [one[:3] for one in ledger(store)]
+    found = [entry[:3] for entry in ledger(store)]
     assert found[0] == lines[0]
     assert lines[1] in found
     assert sum(number for _, number, _ in found) == 6 + 48 + 8 + 5
@@ -281,7 +287,7 @@ async def test_a_calendar_has_versions_and_their_authors(store: Store) -> None:
     assert await define(store) == 1  # unchanged
     assert await define(store, Calendar(name="business", namespace="default")) == 2
     found = store.read(lambda db: calendars.versions(db, "default", "business"))
-    assert [one.version for one in found] == [2, 1]
+    assert [version.version for version in found] == [2, 1]
     assert found[1].calendar.holidays == {"2026-12-25": "Christmas Day"}
 
 
@@ -307,7 +313,7 @@ async def test_a_calendar_refers_to_known_calendars_without_a_cycle(store: Store
 
 
 def plain(number: int, *parts: int) -> Calendar:
-    only = [f"c{one}" for one in parts] or None
+    only = [f"c{part}" for part in parts] or None
     return Calendar(name=f"c{number}", namespace="default", only=only)
 
 
@@ -315,8 +321,8 @@ async def store_unchecked(store: Store, *every: Calendar) -> None:
     """Store calendars as an earlier release did, which checked less."""
 
     def work(tx: Transaction) -> None:
-        for one in every:
-            calendars.put(tx, msgspec.structs.replace(one, version=1), person="", now=FRIDAY)
+        for item in every:
+            calendars.put(tx, msgspec.structs.replace(item, version=1), person="", now=FRIDAY)
 
     await store.write(work)
 

@@ -63,7 +63,7 @@ async def dispatched(directory: Path, made: Job) -> tuple[dict[str, list[Any]], 
             ids=ids,
             suffix="s",
         )
-        assert not any(one.error for one in answers)
+        assert not any(answer.error for answer in answers)
         rows = {
             name: [tuple(row) for row in store.read(lambda db, name=name: _rows(db, name))]
             for name in TABLES

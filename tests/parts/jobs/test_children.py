@@ -60,8 +60,8 @@ class Parent:
         """Let all that is to be done for a child be done."""
 
         def work(tx: Transaction) -> None:
-            for one in evaluations.unfinished(tx, "default", child.job_id):
-                evaluations.put(tx, msgspec.structs.replace(one, status="complete"), NOW)
+            for evaluation in evaluations.unfinished(tx, "default", child.job_id):
+                evaluations.put(tx, msgspec.structs.replace(evaluation, status="complete"), NOW)
             job_status.refresh_summary(tx, "default", child.job_id)
 
         await self.store.write(work)
@@ -86,8 +86,8 @@ class Parent:
 
     def held(self) -> list[str]:
         return [
-            one[-1]
-            for one in self.store.read(
+            queued_child[-1]
+            for queued_child in self.store.read(
                 lambda db: children.queued_children(db, "default", "web", 99)
             )
         ]
@@ -113,7 +113,7 @@ async def test_without_a_limit_all_begin(parent: Parent) -> None:
 async def test_beyond_the_limit_children_wait_without_an_evaluation(parent: Parent) -> None:
     await parent.register(at_once="2")
     made = [await parent.dispatch() for _ in range(4)]
-    assert [bool(one.eval_id) for one in made] == [True, True, False, False]
+    assert [bool(item.eval_id) for item in made] == [True, True, False, False]
     assert (parent.begun(), parent.held()) == (["0", "1"], ["2", "3"])
     assert parent.job(made[2]).status == "pending"
 
@@ -201,7 +201,7 @@ async def test_a_child_that_waits_says_why(parent: Parent) -> None:
     _, second = await parent.dispatch(), await parent.dispatch()
     found = parent.store.read(lambda db: explain_job(db, "default", second.job_id))
     assert found is not None
-    assert [(one.cause, one.message) for one in found.reasons] == [
+    assert [(reason.cause, reason.message) for reason in found.reasons] == [
         (Cause.CHILDREN, 'it waits until fewer children of "web" are at work')
     ]
 

@@ -111,14 +111,17 @@ async def test_a_revert_starts_a_stopped_job(store: Store) -> None:
         eval_id="e-stop",
     )
     await revert(store, 2)
-    assert [(one.version, one.stop) for one in versions(store)[:2]] == [(4, False), (3, True)]
+    assert [(version.version, version.stop) for version in versions(store)[:2]] == [
+        (4, False),
+        (3, True),
+    ]
 
 
 async def test_a_revert_to_the_same_definition_makes_no_version(store: Store) -> None:
     await three_versions(store)
     await revert(store, 0)
     done = await revert(store, 0)
-    assert [one.version for one in versions(store)] == [3, 2, 1, 0]
+    assert [version.version for version in versions(store)] == [3, 2, 1, 0]
     assert done.eval_id == "e-revert-0"
 
 
@@ -169,7 +172,7 @@ async def test_a_mark_changes_nothing_but_the_mark(store: Store, version: int) -
     index = await set_stable(store, "default", request)
     after = versions(store)
     changed = [one for one, was in zip(after, before, strict=True) if one != was]
-    assert [(one.version, one.stable, one.modify_index) for one in changed] == [
+    assert [(job.version, job.stable, job.modify_index) for job in changed] == [
         (version, True, index)
     ]
 
@@ -189,7 +192,7 @@ async def test_a_name_belongs_to_one_version_until_it_is_taken_away(store: Store
         await tag_version(store, "default", "web", "good", TagVersionRequest(version=2), NOW)
     await untag_version(store, "default", "web", "good")
     await tag_version(store, "default", "web", "good", TagVersionRequest(latest=True), NOW)
-    tags = [one.version_tag and one.version_tag.description for one in versions(store)]
+    tags = [version.version_tag and version.version_tag.description for version in versions(store)]
     assert tags == ["", None, None]
 
 

@@ -11,7 +11,7 @@ from tests.samples import job
 
 
 def names(store: Store) -> list[str]:
-    return [one.name for one in store.read(namespaces.list_all)]
+    return [namespace.name for namespace in store.read(namespaces.list_all)]
 
 
 async def test_a_namespace_keeps_its_create_index_when_it_changes(store: Store) -> None:

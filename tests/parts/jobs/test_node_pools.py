@@ -19,7 +19,9 @@ def names(store: Store) -> list[str]:
 async def test_a_pool_keeps_its_create_index_when_it_changes(store: Store) -> None:
     created = await apply(store, NodePool(name="dev"))
     changed = await apply(store, NodePool(name="dev", description="ours", meta={"a": "b"}))
-    found = next(one for one in store.read(node_pools.list_all) if one.name == "dev")
+    found = next(
+        node_pool for node_pool in store.read(node_pools.list_all) if node_pool.name == "dev"
+    )
     assert (found.create_index, found.modify_index) == (created, changed)
     assert (found.description, found.meta) == ("ours", {"a": "b"})
 

@@ -83,7 +83,7 @@ def ledger(store: Store) -> list[Slot]:
 
 
 def outcomes(store: Store) -> list[tuple[int, str]]:
-    return [(one.slot, one.outcome) for one in reversed(ledger(store))]
+    return [(entry.slot, entry.outcome) for entry in reversed(ledger(store))]
 
 
 def children(store: Store) -> list[str]:
@@ -159,8 +159,8 @@ async def test_overlap_is_prohibited_where_that_is_asked(
 async def finish_children(store: Store) -> None:
     def work(tx: Transaction) -> None:
         for child_id in children(store):
-            for one in evaluations.unfinished(tx, "default", child_id):
-                evaluations.put(tx, msgspec.structs.replace(one, status="complete"), NOW)
+            for evaluation in evaluations.unfinished(tx, "default", child_id):
+                evaluations.put(tx, msgspec.structs.replace(evaluation, status="complete"), NOW)
             job_status.refresh_summary(tx, "default", child_id)
 
     await store.write(work)
@@ -247,7 +247,7 @@ async def test_a_job_that_catches_up_all_launches_for_each_of_the_newest(
     back = NOW + 2 * HOUR + MINUTE
     await look(store, back, started=back)
     slots = [NOW + 5 * MINUTE + number * 15 * MINUTE for number in range(8)]
-    assert sum(one.slots for one in ledger(store) if one.outcome == "skipped") == skipped
+    assert sum(entry.slots for entry in ledger(store) if entry.outcome == "skipped") == skipped
     assert [slot for slot, outcome in outcomes(store) if outcome == "caught-up"] == slots[
         -launched:
     ]
@@ -261,7 +261,7 @@ async def test_more_slots_than_are_counted_at_once_are_all_decided(store: Store)
     await look(store, NOW)
     back = NOW + 50 * HOUR
     await look(store, back, started=back)
-    assert sum(one.slots for one in ledger(store)) == 50 * 60
+    assert sum(entry.slots for entry in ledger(store)) == 50 * 60
     assert len(children(store)) == 2
 
 
@@ -286,7 +286,7 @@ def test_jitter_spreads_jobs_and_is_the_same_for_each_of_them() -> None:
     again = [launch_jitter(job(f"job-{n}", meta={"steward_jitter": "1h"})) for n in range(50)]
     assert late == again
     assert len(set(late)) > 40
-    assert all(0 <= one <= HOUR and one % SECOND == 0 for one in late)
+    assert all(0 <= item <= HOUR and item % SECOND == 0 for item in late)
 
 
 async def test_the_ledger_counts_what_was_missed(store: Store) -> None:
@@ -408,7 +408,7 @@ async def test_a_slot_that_a_change_came_before_is_in_the_ledger(
     await look(store, NOW)
     await register(store, submit_time=FIRST + SECOND, **changes)
     await look(store, FIRST + SECOND)
-    assert [(one.slot, one.outcome, one.reason) for one in ledger(store)] == [
+    assert [(entry.slot, entry.outcome, entry.reason) for entry in ledger(store)] == [
         (FIRST, "skipped", reason)
     ]
 
@@ -447,7 +447,7 @@ async def test_twice_in_a_second_is_the_same_child(store: Store) -> None:
         assert done.eval_id == eval_id
     (child_id,) = children(store)
     made = store.read(lambda db: evaluations.unfinished(db, "default", child_id))
-    assert [one.id for one in made] == ["e1", "e2"]
+    assert [evaluation.id for evaluation in made] == ["e1", "e2"]
 
 
 async def test_a_slot_whose_child_was_launched_by_hand_is_skipped(store: Store) -> None:
@@ -600,7 +600,7 @@ def test_slots_come_in_order_and_once_whatever_expressions_they_fulfill(zone: st
     slots, after = list(islice(each_slot(block, NOW), 500)), NOW
     for slot in slots:
         found = [NEXT_AFTER(spec, after, cron.zone(zone)) for spec in specs]
-        assert slot == min(one for one in found if one is not None)
+        assert slot == min(next_after for next_after in found if next_after is not None)
         after = slot
 
 
@@ -672,7 +672,9 @@ async def test_the_slots_of_a_paused_job_are_skipped_until_it_is_resumed(store: 
     await look(store, FIRST + 3 * HOUR)
     await pause(store, "default", "web", paused=False)
     await look(store, FIRST + 4 * HOUR)
-    assert [(one.slot, one.slots, one.outcome, one.reason) for one in reversed(ledger(store))] == [
+    assert [
+        (entry.slot, entry.slots, entry.outcome, entry.reason) for entry in reversed(ledger(store))
+    ] == [
         (FIRST, 1, "skipped", "the job is paused"),
         (FIRST + HOUR, 3, "skipped", "the job is paused"),
         (FIRST + 4 * HOUR, 1, "launched", ""),

@@ -51,8 +51,8 @@ class Queues:
         self.store = store
 
     async def register(self, *made: Job) -> None:
-        for one in made:
-            await self.cluster.register(one)
+        for item in made:
+            await self.cluster.register(item)
             await self.cluster.work()
             await self.settle()
 
@@ -64,9 +64,9 @@ class Queues:
         await self.cluster.work()
 
     async def end(self, job_id: str, *, code: int = 0) -> None:
-        for one in self.cluster.allocations(job_id):
-            if not one.client_terminal:
-                await report(self.cluster, one, code=code)
+        for alloc in self.cluster.allocations(job_id):
+            if not alloc.client_terminal:
+                await report(self.cluster, alloc, code=code)
         await self.cluster.work()
         await self.settle()
 
@@ -78,7 +78,7 @@ class Queues:
         return [
             name
             for name in names
-            if any(not one.client_terminal for one in self.cluster.allocations(name))
+            if any(not alloc.client_terminal for alloc in self.cluster.allocations(name))
         ]
 
     def status(self, job_id: str) -> tuple[str, str]:
@@ -87,10 +87,10 @@ class Queues:
         return found.status.value, found.reason
 
     def waiters(self) -> list[str]:
-        return [one.job_id for one in self.entries(concurrency.waiters, 99)]
+        return [entry.job_id for entry in self.entries(concurrency.waiters, 99)]
 
     def holders(self) -> list[str]:
-        return [one.job_id for one in self.entries(concurrency.holders)]
+        return [entry.job_id for entry in self.entries(concurrency.holders)]
 
     def entries(self, query: Any, *values: object) -> list[QueueEntry]:
         found: list[QueueEntry] = self.store.read(lambda db: query(db, KEY, *values))
@@ -122,7 +122,7 @@ async def test_a_job_that_waits_is_pending_and_says_why(made: Queues) -> None:
     assert made.cluster.job("b").status == "pending"
     told = made.store.read(lambda db: explain_job(db, "default", "b"))
     assert told is not None
-    assert [one.message for one in told.reasons] == [
+    assert [reason.message for reason in told.reasons] == [
         'the run waits for the queue "db": 1 of 1 slots in use, 0 runs wait before it',
         'it is held: slot: it waits for the queue "db"',
     ]
@@ -204,8 +204,8 @@ async def test_only_changed_queues_with_runs_that_wait_are_looked_at(made: Queue
     await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("first-2")))
     assert changed() == [("default", "q2")]
     await serve_all()
-    for one in made.cluster.allocations("second-2"):
-        await report(made.cluster, one)
+    for alloc in made.cluster.allocations("second-2"):
+        await report(made.cluster, alloc)
     await made.cluster.work()
     assert changed() == []  # nobody waits there
     assert made.at_work("second-2", "second-3") == []
@@ -300,7 +300,7 @@ async def test_the_name_of_a_queue_can_contain_meta(made: Queues) -> None:
     meta = {"steward_run_concurrency": "db-${NOMAD_META_env}", "env": "prod"}
     await made.register(queued("a", meta=meta))
     lines = made.store.read(lambda db: concurrency.lines(db, "*"))
-    assert [(one.name, one.slots, one.waiting, one.exists) for one in lines] == [
+    assert [(line.name, line.slots, line.waiting, line.exists) for line in lines] == [
         ("db-prod", 1, 1, False)
     ]
 

@@ -114,7 +114,7 @@ async def test_a_count_is_a_new_version_with_an_evaluation_and_an_event(store: S
     await register(store, job("web", group("web", scaling=BOUNDS), group("other", count=7)))
     done = await scale(store, 3, meta={"by": "me"})
     stored = current(store)
-    assert [one.count for one in stored.task_groups or ()] == [3, 7]
+    assert [task_group.count for task_group in stored.task_groups or ()] == [3, 7]
     assert (stored.version, stored.job_modify_index) == (1, done.index)
     found = store.read(lambda db: evaluations.find(db, "e-scale"))
     assert found is not None
@@ -160,7 +160,7 @@ async def test_the_twenty_newest_events_of_a_group_are_kept(store: Store) -> Non
     await register(store, job("web"))
     for number in range(23):
         await scale(store, message=f"note {number}")
-    assert [one.message for one in events(store)] == [f"note {n}" for n in range(22, 2, -1)]
+    assert [event.message for event in events(store)] == [f"note {n}" for n in range(22, 2, -1)]
 
 
 async def test_a_system_job_is_there_or_not(store: Store) -> None:

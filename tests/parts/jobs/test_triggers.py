@@ -69,18 +69,18 @@ class Jobs:
         self.store, self.clock, self.ids = store, self.cluster.clock, unique()
 
     async def register(self, *made: Job) -> None:
-        for one in made:
-            if one.launches_children:
-                await self.store.write(partial(stored, one=one))
+        for item in made:
+            if item.launches_children:
+                await self.store.write(partial(stored, one=item))
             else:
-                await self.cluster.register(one)
+                await self.cluster.register(item)
                 await self.cluster.work()
 
     async def end(self, job_id: str, status: ClientStatus = ClientStatus.COMPLETE) -> None:
         """Let what runs of a job end, and decide about the job."""
-        for one in self.cluster.allocations(job_id):
-            if not one.client_terminal:
-                await self.cluster.report(one, status)
+        for alloc in self.cluster.allocations(job_id):
+            if not alloc.client_terminal:
+                await self.cluster.report(alloc, status)
         await self.cluster.work()
 
     async def run(self, job_id: str, **fields: Any) -> None:
@@ -88,10 +88,10 @@ class Jobs:
         await self.end(job_id)
 
     async def settle(self, budgets: Budgets = BUDGETS) -> None:
-        for one in self.store.read(lambda db: triggers.expired(db, self.clock.now(), 100)):
-            await self.store.write(partial(expire, trigger_id=one.id, now=self.clock.now()))
-        for one in self.store.read(lambda db: triggers.undecided(db, 100)):
-            await self.decide(one, budgets)
+        for trigger in self.store.read(lambda db: triggers.expired(db, self.clock.now(), 100)):
+            await self.store.write(partial(expire, trigger_id=trigger.id, now=self.clock.now()))
+        for trigger in self.store.read(lambda db: triggers.undecided(db, 100)):
+            await self.decide(trigger, budgets)
         await self.cluster.work()
 
     async def decide(self, one: JobTrigger, budgets: Budgets = BUDGETS) -> None:
@@ -105,11 +105,11 @@ class Jobs:
         return found[::-1]
 
     def states(self, job_id: str) -> list[str]:
-        return [one.state.value for one in self.ledger(job_id)]
+        return [entry.state.value for entry in self.ledger(job_id)]
 
     def child(self, job_id: str) -> Job:
         """Return the only child of a follower."""
-        (found,) = {one.child_id for one in self.ledger(job_id) if one.child_id}
+        (found,) = {entry.child_id for entry in self.ledger(job_id) if entry.child_id}
         return self.cluster.job(found)
 
     def broken(self) -> list[str]:
@@ -165,7 +165,7 @@ async def test_the_child_of_a_follower_runs(made: Jobs) -> None:
     await made.settle()
     child = made.child("load")
     assert child.parent_id == "load"
-    assert [one.client_status for one in made.cluster.allocations(child.id)] == ["pending"]
+    assert [alloc.client_status for alloc in made.cluster.allocations(child.id)] == ["pending"]
 
 
 async def test_a_stopped_run_starts_only_followers_of_any_end_after_its_last_task(
@@ -182,7 +182,7 @@ async def test_a_stopped_run_starts_only_followers_of_any_end_after_its_last_tas
     await made.end("extract")
     await made.settle()
     assert (made.states("load"), made.states("watch")) == (["ignored"], ["fired"])
-    assert [one.status for one in made.ledger("watch")] == ["canceled"]
+    assert [entry.status for entry in made.ledger("watch")] == ["canceled"]
 
 
 async def test_each_version_of_a_plain_job_starts_a_follower_once(made: Jobs) -> None:
@@ -195,7 +195,10 @@ async def test_each_version_of_a_plain_job_starts_a_follower_once(made: Jobs) ->
     await made.store.write(partial(evaluated_again, eval_id=again, now=made.clock.now()))
     await made.cluster.work()
     await made.settle()
-    assert [(one.number, one.state) for one in made.ledger("load")] == [(0, "fired"), (1, "fired")]
+    assert [(entry.number, entry.state) for entry in made.ledger("load")] == [
+        (0, "fired"),
+        (1, "fired"),
+    ]
 
 
 def evaluated_again(tx: Transaction, eval_id: str, now: int) -> None:
@@ -231,7 +234,7 @@ async def test_a_job_that_succeeds_after_a_forced_reschedule_starts_its_follower
         await made.settle()
     assert made.states("load") == ["ignored", "ignored", "fired"]
     assert made.states("alarm") == ["fired", "fired", "ignored"]
-    assert [(one.number, one.attempt, one.status) for one in made.ledger("load")] == [
+    assert [(entry.number, entry.attempt, entry.status) for entry in made.ledger("load")] == [
         (0, 1, "failed"),
         (0, 2, "failed"),
         (0, 3, "succeeded"),
@@ -248,7 +251,7 @@ async def test_an_end_that_the_ledger_has_forgotten_starts_nothing_again(
     await made.end(made.child("load").id)
     await made.run("other")
     await made.settle()
-    assert [one.source_id for one in made.ledger("load")] == ["other"]
+    assert [entry.source_id for entry in made.ledger("load")] == ["other"]
     again = next(made.cluster.ids)
     await made.store.write(partial(evaluated_again, eval_id=again, now=made.clock.now()))
     await made.cluster.work()
@@ -257,7 +260,7 @@ async def test_an_end_that_the_ledger_has_forgotten_starts_nothing_again(
         lambda tx: stop(tx, made.cluster.job("extract"), now=made.clock.now(), eval_id=stopping)
     )
     await made.cluster.work()
-    assert [one.source_id for one in made.ledger("load")] == ["other"]
+    assert [entry.source_id for entry in made.ledger("load")] == ["other"]
 
 
 async def test_a_job_that_was_purged_and_registered_again_starts_its_followers_again(
@@ -268,7 +271,7 @@ async def test_a_job_that_was_purged_and_registered_again_starts_its_followers_a
         await made.run("extract")
         await made.settle()
         await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("extract")))
-    assert [(one.number, one.attempt, one.state) for one in made.ledger("load")] == [
+    assert [(entry.number, entry.attempt, entry.state) for entry in made.ledger("load")] == [
         (0, 1, "fired"),
         (0, 2, "fired"),
     ]
@@ -343,7 +346,7 @@ async def test_a_join_that_is_too_late_expires_and_notifies(made: Jobs) -> None:
     (line,) = made.ledger("report")
     assert (line.state, line.reason) == ("expired", "default/b did not end in time")
     sent = made.store.read(lambda db: notifications.of_job(db, "default", "report"))
-    assert [one.reason for one in sent] == [
+    assert [notification.reason for notification in sent] == [
         'run 0 of "default/a" did not start it: default/b did not end in time'
     ]
 
@@ -432,12 +435,12 @@ async def test_a_chain_that_comes_back_ends_after_32_runs(made: Jobs) -> None:
     for _ in range(33):
         await made.settle()
         for name in ("ping", "pong"):
-            for one in made.ledger(name):
-                if one.child_id:
-                    await made.end(one.child_id)
+            for entry in made.ledger(name):
+                if entry.child_id:
+                    await made.end(entry.child_id)
     await made.settle()
     fired = sum(made.states(name).count("fired") for name in ("ping", "pong"))
-    (refused,) = [one for one in made.ledger("ping") if one.state == "refused"]
+    (refused,) = [entry for entry in made.ledger("ping") if entry.state == "refused"]
     assert (fired, refused.reason) == (
         32,
         "the chain of jobs has 32 runs already; 32 is the most",
@@ -461,7 +464,7 @@ async def test_only_the_newest_final_lines_are_kept(
     await made.register(follower("load", "extract", when="failure"))
     for number in range(4):
         await made.run("extract", meta={"n": str(number)})
-    assert [one.number for one in made.ledger("load")] == [2, 3]
+    assert [entry.number for entry in made.ledger("load")] == [2, 3]
 
 
 async def test_at_most_so_many_ends_wait(made: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

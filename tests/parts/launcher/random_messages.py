@@ -81,7 +81,7 @@ def fuzz(chance: random.Random, directory: Path, number: int) -> int:
 
 
 def made(directory: Path) -> set[Path]:
-    return {one for one in directory.rglob("*") if one.name != server.LOCK}
+    return {path for path in directory.rglob("*") if path.name != server.LOCK}
 
 
 def nearly_right(chance: random.Random) -> tuple[bytes, list[int]]:
@@ -138,13 +138,13 @@ def _value(chance: random.Random, kind: inspect.Type) -> Any:
 
 
 def _struct(chance: random.Random, kind: inspect.StructType) -> Any:
-    return kind.cls(**{one.name: _value(chance, one.type) for one in kind.fields})
+    return kind.cls(**{field.name: _value(chance, field.type) for field in kind.fields})
 
 
 def _text(chance: random.Random, kind: inspect.StrType) -> str:
     pattern = re.compile(kind.pattern or "")
     fitting = [
-        one for one in _TEXTS if pattern.search(one) and len(one) <= (kind.max_length or 4096)
+        text for text in _TEXTS if pattern.search(text) and len(text) <= (kind.max_length or 4096)
     ]
     return chance.choice(fitting)
 
@@ -153,7 +153,7 @@ def _whole(chance: random.Random, kind: inspect.IntType) -> int:
     least = -(2**63) if kind.ge is None else kind.ge
     most = min(2**63 - 1 if kind.le is None else kind.le, 2**63 if kind.lt is None else kind.lt - 1)
     return chance.choice(
-        [least, most, *(one for one in (0, 1, 2, 7, 2**31, 2**32 - 2) if least <= one <= most)]
+        [least, most, *(item for item in (0, 1, 2, 7, 2**31, 2**32 - 2) if least <= item <= most)]
     )
 
 
@@ -177,5 +177,7 @@ _MAKERS: dict[type, Callable[[random.Random, Any], Any]] = {
     inspect.BytesType: lambda chance, _: chance.choice(_BYTES),
     inspect.LiteralType: lambda chance, kind: chance.choice(kind.values),
     inspect.UnionType: lambda chance, kind: _value(chance, chance.choice(kind.types)),
-    inspect.TupleType: lambda chance, kind: tuple(_value(chance, one) for one in kind.item_types),
+    inspect.TupleType: lambda chance, kind: tuple(
+        _value(chance, item_type) for item_type in kind.item_types
+    ),
 }

@@ -188,8 +188,8 @@ def fill(folder: Path, files: int) -> None:
     for number in range(0, files, 1000):
         (folder / str(number)).mkdir()
         above = os.open(folder / str(number), os.O_PATH)
-        for one in range(1000):
-            os.mknod(str(one), dir_fd=above)
+        for item in range(1000):
+            os.mknod(str(item), dir_fd=above)
         os.close(above)
 
 

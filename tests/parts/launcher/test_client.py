@@ -38,8 +38,8 @@ def files() -> Iterator[tuple[int, ...]]:
     """Distinguishable descriptors."""
     opened = tuple(os.memfd_create(name) for name in "abc")
     yield opened
-    for one in opened:
-        os.close(one)
+    for item in opened:
+        os.close(item)
 
 
 async def begun(launcher: Launcher, order: TaskCommand = TRUE) -> tuple[int, int]:
@@ -58,8 +58,8 @@ class Fake:
     async def question(self) -> NumberedRequest:
         await trio.lowlevel.wait_readable(self.channel)
         data, descriptors = receive(self.channel)
-        for one in descriptors:
-            os.close(one)
+        for descriptor in descriptors:
+            os.close(descriptor)
         return msgspec.msgpack.decode(data, type=NumberedRequest)
 
     def answer(self, number: int, body: Any, *descriptors: int) -> None:

@@ -49,7 +49,7 @@ def laid_out(
 
 def owners(directory: Path) -> dict[str, tuple[int, str]]:
     """Return user and mode of all that lies in a directory."""
-    found = {one.name: one.lstat() for one in directory.iterdir()}
+    found = {path.name: path.lstat() for path in directory.iterdir()}
     return {name: (one.st_uid, stat.filemode(one.st_mode)) for name, one in found.items()}
 
 
@@ -84,7 +84,7 @@ def swapping(path: Path, target: Path) -> Iterator[None]:
 def facts(directory: Path) -> list[tuple[str, int, int, int, int]]:
     """Return all that could be changed of a tree."""
     every = [directory, *sorted(directory.rglob("*"))]
-    found = [(str(one), one.lstat()) for one in every]
+    found = [(str(path), path.lstat()) for path in every]
     return [(name, one.st_ino, one.st_mode, one.st_uid, one.st_mtime_ns) for name, one in found]
 
 
@@ -126,9 +126,9 @@ def test_a_task_of_exec_without_a_user_belongs_to_its_allocation(
     (tmp_path / "alloc" / ALLOCATION).mkdir(parents=True)
     policy = msgspec.structs.replace(launchers.EVERYTHING, own_uids=(80000, 89999))
     talk.greet(tmp_path / "alloc", policy)
-    one = TaskDirLayout(task="main", driver="exec", user="", is_seen=False)
+    task_dir_layout = TaskDirLayout(task="main", driver="exec", user="", is_seen=False)
     two = TaskDirLayout(task="other", driver="raw_exec", user="", is_seen=True)
-    assert laid_out(talk, one, two) == LaidOut(troubles={})
+    assert laid_out(talk, task_dir_layout, two) == LaidOut(troubles={})
     found = tmp_path / "alloc" / ALLOCATION
     assert owners(found / "main")["local"] == (81234, "drwx------")
     assert owners(found / "other")["local"] == (0, "drwx------")
@@ -237,8 +237,8 @@ def test_a_link_that_is_swapped_in_leads_nowhere(greeted: Talk, tmp_path: Path, 
     outside = tmp_path / "outside"
     for inner in ("local", "secrets", "private", "tmp"):
         (outside / inner).mkdir(parents=True)
-    for one in outside.rglob("*"):
-        one.chmod(0o750)
+    for path in outside.rglob("*"):
+        path.chmod(0o750)
     laid_out(greeted, room())
     before = facts(outside)
     with swapping(tmp_path / ALLOCATION / name, outside):

@@ -35,7 +35,7 @@ def fill(path: Path, blocks: int) -> int:
 
 def test_everything_below_counts_whatever_the_size_of_a_step(tmp_path: Path) -> None:
     files = sum(fill(tmp_path / f"d{number}/e/f", number) for number in range(4))
-    folders = sum(one.stat().st_blocks * 512 for one in tmp_path.rglob("*") if one.is_dir())
+    folders = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_dir())
     assert measured(tmp_path) == files + folders
     assert measured(tmp_path, most=1) == files + folders
 

@@ -73,7 +73,7 @@ class Looker:
             assert isinstance(body, DirectoryPart)
             content = read_sealed(received[0], MOST_PAYLOAD)
             found = msgspec.msgpack.decode(content, type=DirectoryEntries).entries
-            return [one.name.decode() for one in found], body.position
+            return [entry.name.decode() for entry in found], body.position
         finally:
             close(received)
 

@@ -139,7 +139,7 @@ def test_a_file_takes_the_place_of_another_unless_it_has_to_be_new(mine: Task) -
 def test_what_cannot_be_written_leaves_nothing_behind(mine: Task) -> None:
     (mine.home / "main/local/f").mkdir()
     assert number_of(mine.write("main/local/f")) == errno.EISDIR
-    assert [one.name for one in (mine.home / "main/local").iterdir()] == ["f"]
+    assert [path.name for path in (mine.home / "main/local").iterdir()] == ["f"]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_guard_keeps_the_end_of_a_log_and_its_offsets(
     # One more log was written since the last pass that found the task.
     assert used(place.out) <= MEGABYTE + WRITTEN + 64 * 1024
     config = LogConfig(max_files=1, max_file_size_mb=1)
-    shown = b"".join(one.data for one in seen(log_in(place.root, config=config)).chunks(0))
+    shown = b"".join(chunk.data for chunk in seen(log_in(place.root, config=config)).chunks(0))
     assert shown.endswith(b"x" * 1000 + b"last words\n")
     assert b"\0" not in shown
 
@@ -102,10 +102,10 @@ def test_log_is_readable_with_a_limit_that_was_raised_since(
     stream = seen(present)
     first, end = stream.span()
     assert end - first <= MEGABYTE + 4096
-    assert b"\0" not in b"".join(one.data for one in stream.chunks(0))
+    assert b"\0" not in b"".join(chunk.data for chunk in stream.chunks(0))
     files = stream.files()
     assert files[0].start <= first < files[0].start + files[0].size
-    assert sum(one.size for one in files) == end - files[0].start
+    assert sum(file.size for file in files) == end - files[0].start
     assert stream.locate("start", 0) == first
 
 

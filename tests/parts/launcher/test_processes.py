@@ -76,9 +76,9 @@ def lingering(tmp_path: Path) -> Iterator[Any]:
         return every[-1]
 
     yield start
-    for one in every:
-        with one, suppress(ProcessLookupError):  # the launcher may have reaped it
-            os.killpg(one.pid, signal.SIGKILL)
+    for item in every:
+        with item, suppress(ProcessLookupError):  # the launcher may have reaped it
+            os.killpg(item.pid, signal.SIGKILL)
 
 
 def of_task(directory: Path, allocation: str = ALLOCATION, task: str = "main") -> dict[str, str]:
@@ -180,7 +180,7 @@ def test_every_task_of_an_allocation_is_meant_without_a_name(
     greeted: Talk, place: Place, lingering: Any, tmp_path: Path
 ) -> None:
     both = [lingering(**of_task(tmp_path, task=name)) for name in ("a", "b")]
-    pids = {one.pid for one in both}
+    pids = {item.pid for item in both}
     assert pids <= {*sweep(greeted, "find", task=None, attempt=None)}
     assert not pids & {*sweep(greeted, "find", task="c")}
 
@@ -193,7 +193,7 @@ def test_tasks_of_another_program_are_out_of_reach(
     walled = {**nameless, "NOMAD_ALLOC_DIR": "/alloc"}  # no mounts of Steward
     every = [lingering(**env) for env in (theirs, nameless, walled)]
     assert sweep(greeted, "end") == sweep(greeted, "end", task=None, attempt=None) == []
-    assert [one.poll() for one in every] == [None] * 3
+    assert [top_poller.poll() for top_poller in every] == [None] * 3
 
 
 @pytest.mark.parametrize("end", ["", "exit 0\n"])
@@ -316,9 +316,9 @@ def inside(group: cgroup_v2.CgroupV2, lingering: Any) -> Lingering:
     return started
 
 
-def gone(group: cgroup_v2.CgroupV2, one: Lingering) -> None:
+def gone(group: cgroup_v2.CgroupV2, lingering: Lingering) -> None:
     """Remove a group whose process has ended."""
-    assert one.wait() == -signal.SIGKILL
+    assert lingering.wait() == -signal.SIGKILL
     while group.is_populated():
         os.sched_yield()
     os.rmdir(group.label)

@@ -97,7 +97,7 @@ def test_started_process_gets_its_descriptors_and_a_session(greeted: Talk, place
     assert place.claim.read_text() == f"group -\nshim {pid}\nmain {main}\nexit 0\n"
     assert printed == ["1", main, "0022", str(place.root / "main"), "0", "1", "2"]
     assert place.err.read_text() == "err\n"
-    modes = [one.stat().st_mode & 0o777 for one in (place.claim, place.out, place.err)]
+    modes = [path.stat().st_mode & 0o777 for path in (place.claim, place.out, place.err)]
     assert modes == [0o600, 0o644, 0o644]
 
 
@@ -123,7 +123,7 @@ def test_attempt_that_came_to_no_shim_is_started(greeted: Talk, place: Place) ->
 def test_start_removes_the_claim_of_the_attempt_before(greeted: Talk, place: Place) -> None:
     place.claim.touch()
     started(greeted, "/bin/true", number=1)
-    assert [one.name for one in place.root.glob(".claim.*")] == [".claim.main.1"]
+    assert [path.name for path in place.root.glob(".claim.*")] == [".claim.main.1"]
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "directory"])

@@ -51,12 +51,14 @@ def test_launcher_is_small() -> None:
 def test_launcher_imports_only_the_library_and_msgspec() -> None:
     allowed = (*sys.stdlib_module_names, "msgspec", "daemon")
     for path in SOURCES:
-        assert {one.split(".")[0] for one in imports_of(path)} <= {*allowed}, path.name
-        ours = {one for one in imports_of(path) if one.startswith("daemon.")}
+        assert {module.split(".")[0] for module in imports_of(path)} <= {*allowed}, path.name
+        ours = {module for module in imports_of(path) if module.startswith("daemon.")}
         assert not [
-            one for one in ours if not one.startswith(("daemon.launcher", *OWN - {"daemon"}))
+            module
+            for module in ours
+            if not module.startswith(("daemon.launcher", *OWN - {"daemon"}))
         ]
-        assert not [one for one in ours if one.startswith("daemon.launcher.client")]
+        assert not [module for module in ours if module.startswith("daemon.launcher.client")]
 
 
 def test_forked_process_has_nothing_else_in_its_memory() -> None:
@@ -70,9 +72,9 @@ def test_forked_process_has_nothing_else_in_its_memory() -> None:
     )
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
     found = {*done.stdout.split()} - {*before.stdout.split()}
-    ours = {one for one in found if one.split(".")[0] in ("daemon", "storage")}
-    others = {one.split(".")[0] for one in found - ours} - {*sys.stdlib_module_names}
-    assert {one for one in ours if not one.startswith("daemon.launcher")} == OWN
+    ours = {part for part in found if part.split(".")[0] in ("daemon", "storage")}
+    others = {part.split(".")[0] for part in found - ours} - {*sys.stdlib_module_names}
+    assert {part for part in ours if not part.startswith("daemon.launcher")} == OWN
     assert others <= {"msgspec", "typing_extensions"}  # the second where it is, for the first
     for name in ("trio", "tomllib", "click", "ssl", "http", "json"):
         assert name not in found

@@ -55,8 +55,8 @@ class Silent:
         send(self._theirs, msgspec.msgpack.encode(reply))
 
     def close(self) -> None:
-        for one in (self._ours, self._theirs):
-            one.close()
+        for item in (self._ours, self._theirs):
+            item.close()
 
 
 @asynccontextmanager
@@ -188,6 +188,6 @@ async def test_health_and_metrics_name_a_silent_launcher(store: Store, tmp_path:
     status, _, body = await ask(dispatcher, "/v1/agent/health", "")
     assert status == 500
     assert "has not answered for 9" in msgspec.json.decode(body)["client"]["message"]
-    found = {one.name: one.value for one in await gauges(parts)}
+    found = {gauge.name: gauge.value for gauge in await gauges(parts)}
     assert 90 <= found["steward.launcher.silent_seconds"] < 99
     silent.close()

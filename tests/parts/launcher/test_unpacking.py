@@ -29,9 +29,9 @@ def member(path: str, kind: str = "file", target: str = "", **fields: Any) -> Ar
 def framed(*members: Any, end: bytes = bytes(4)) -> bytes:
     """Return a stream of members; each file has as many bytes as it says."""
     pieces = []
-    for one in members:
-        data = msgspec.msgpack.encode(one)
-        size = one.size if isinstance(one, ArchiveMember) and one.kind == "file" else 0
+    for item in members:
+        data = msgspec.msgpack.encode(item)
+        size = item.size if isinstance(item, ArchiveMember) and item.kind == "file" else 0
         pieces += [len(data).to_bytes(4), data, b"x" * size]
     return b"".join([*pieces, end])
 
@@ -62,7 +62,7 @@ def test_files_folders_and_links_are_made(greeted: Talk, root: Path) -> None:
     assert sorted(os.listdir(made)) == ["b", "c", "l"]
     assert stat.S_IMODE((made / "c/f").stat().st_mode) == 0o755
     assert os.readlink(made / "l") == "c/f"
-    owners = {(one.lstat().st_uid, one.lstat().st_gid) for one in root.glob("main/local/**/*")}
+    owners = {(path.lstat().st_uid, path.lstat().st_gid) for path in root.glob("main/local/**/*")}
     assert owners == {(NOBODY, NOBODY) if os.geteuid() == 0 else (os.geteuid(), os.getegid())}
 
 
@@ -108,7 +108,7 @@ def test_what_may_not_come_is_refused(greeted: Talk, root: Path, stream: bytes) 
     before = facts(root.parent)
     answer = unpacked(greeted, stream)
     assert isinstance(answer, OperationFailed)
-    made = {one.name for one in root.glob("main/local/*")}
+    made = {path.name for path in root.glob("main/local/*")}
     assert made <= {"f", "a"}  # what came before
     changed = {name for name, *_ in {*facts(root.parent)} ^ {*before}}
     assert all(f"{ALLOCATION}/main/local" in name for name in changed)

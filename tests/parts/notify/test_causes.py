@@ -34,12 +34,12 @@ def told(store: Store, job_id: str = "web") -> list[Notification]:
 
 
 def said(store: Store, job_id: str = "web") -> list[str]:
-    return [one.event for one in told(store, job_id)]
+    return [item.event for item in told(store, job_id)]
 
 
 async def end(cluster: Cluster, status: ClientStatus, job_id: str = "web") -> Allocation:
     """Let the one allocation of a job that has not ended end so, and the scheduler look at it."""
-    (one,) = [one for one in cluster.allocations(job_id) if not one.client_terminal]
+    (one,) = [alloc for alloc in cluster.allocations(job_id) if not alloc.client_terminal]
     looked = evaluation(cluster.job(job_id), next(cluster.ids))
     await cluster.store.write(partial(evaluations.put, evaluation=looked, now=cluster.clock.now()))
     await cluster.report(one, status)
@@ -93,7 +93,10 @@ async def test_failures_in_a_row_are_counted_from_the_first_one_on(cluster: Clus
         await run(cluster, job("web", type="batch", meta=HOOK, priority=50 + number), status)
         cluster.wait(360)
     found = told(cluster.store)
-    assert [(one.event, one.failures, one.failing_since - began) for one in found] == [
+    assert [
+        (notification.event, notification.failures, notification.failing_since - began)
+        for notification in found
+    ] == [
         ("failure", 1, 0),
         ("failure", 2, 0),
         ("recovery", 2, 0),
@@ -112,7 +115,9 @@ async def test_what_happens_to_a_service_is_told_in_the_words_of_its_states(
     cluster.wait(90)
     await cluster.run_all()
     failure, recovery = told(cluster.store)[::2]
-    assert [(one.receiver, one.webhook) for one in told(cluster.store)[:2]] == [
+    assert [
+        (notification.receiver, notification.webhook) for notification in told(cluster.store)[:2]
+    ] == [
         ("night", ""),
         ("chat", ""),
     ]
@@ -126,7 +131,7 @@ async def test_what_happens_to_children_is_told_of_their_parent(cluster: Cluster
     for number, status in enumerate([ClientStatus.FAILED, ClientStatus.COMPLETE]):
         child = job(f"web/{number}", type="batch", parent_id="web", meta=HOOK)
         await run(cluster, child, status)
-    assert [(one.event, one.run_id) for one in told(cluster.store)] == [
+    assert [(notification.event, notification.run_id) for notification in told(cluster.store)] == [
         ("failure", "web/0"),
         ("recovery", "web/1"),
     ]
@@ -137,7 +142,10 @@ async def test_only_what_is_wished_for_is_told_by_each_way(cluster: Cluster) -> 
     for number, status in enumerate([ClientStatus.FAILED, ClientStatus.COMPLETE]):
         made = job("web", type="batch", meta=meta, priority=50 + number)
         await run(cluster, made, status)
-    assert [(one.event, one.webhook, one.command) for one in told(cluster.store)] == [
+    assert [
+        (notification.event, notification.webhook, notification.command)
+        for notification in told(cluster.store)
+    ] == [
         ("recovery", "https://hooks.example/x", ""),
         ("recovery", "", "mail"),
     ]
@@ -228,7 +236,9 @@ async def test_a_slot_that_was_skipped_for_a_child_at_work_is_told(store: Store)
     await register(store, block, meta=HOOK)
     await look(store, FIRST)
     await look(store, FIRST + HOUR)
-    assert [(one.event, "still at work" in one.reason) for one in told(store)] == [("missed", True)]
+    assert [
+        (notification.event, "still at work" in notification.reason) for notification in told(store)
+    ] == [("missed", True)]
 
 
 async def test_a_purge_forgets_the_wish_but_not_what_is_to_be_told(cluster: Cluster) -> None:

@@ -49,10 +49,10 @@ def receiver(server: MailServer, authority: Authority | None = None, **fields: o
     return msgspec.structs.replace(made, **fields)
 
 
-async def sent(one: Receiver, password: str = PASSWORD, given: Batch | None = None) -> str:
-    mail = compose(given or batch(FAILURE), one, NOW)
+async def sent(receiver: Receiver, password: str = PASSWORD, given: Batch | None = None) -> str:
+    mail = compose(given or batch(FAILURE), receiver, NOW)
     with trio.fail_after(HAPPENS_WITHIN):
-        return await send(mail, one, password, "vm1", PERMIT)
+        return await send(mail, receiver, password, "vm1", PERMIT)
 
 
 async def test_a_mail_arrives_over_starttls_with_a_login(

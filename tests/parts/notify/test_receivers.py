@@ -122,7 +122,7 @@ async def test_a_group_is_tried_again_as_a_whole(store: Store, fake: FakeReceive
         assert (one.status, one.error) == ("pending", "it was answered with 503")
         await later(store, clock, SECOND)
         assert (await until_tried(store, "b", 2)).status == "sent"
-    assert [len(one.told) for one in fake.received] == [2, 2]
+    assert [len(request.told) for request in fake.received] == [2, 2]
     assert fake.received[0].path == "/api/v2/alerts"
     assert store.read(notifications.totals) == {("chat", "sent"): 2}
 
@@ -201,7 +201,7 @@ async def test_a_test_tells_how_each_receiver_took_it(
         (alone,) = await opened.test("phone")
         with pytest.raises(NotFound, match=r'no receiver "nigth" in .*: alerts, chat, mail, pager'):
             await opened.test("nigth")
-    assert [(one.name, one.kind, one.is_sent, one.answer) for one in results] == [
+    assert [(result.name, result.kind, result.is_sent, result.answer) for result in results] == [
         (
             "alerts",
             "alertmanager",
@@ -214,7 +214,7 @@ async def test_a_test_tells_how_each_receiver_took_it(
         ("phone", "ntfy", True, "200"),
     ]
     assert alone.is_sent
-    sent = next(one for one in fake.received if "topic" in one.told)
+    sent = next(request for request in fake.received if "topic" in request.told)
     assert (sent.path, sent.told["topic"]) == ("/", "hook")
     assert sent.headers["authorization"] == "Bearer tk_x"
 

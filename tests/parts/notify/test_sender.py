@@ -116,10 +116,13 @@ async def later(store: Store, clock: Ticking, time: int) -> None:
     await store.write(lambda tx: tx.publish(notifications.TOPIC))
 
 
-def is_signed(one: Received) -> bool:
-    text = f"{one.headers['webhook-id']}.{one.headers['webhook-timestamp']}.".encode() + one.body
+def is_signed(received: Received) -> bool:
+    text = (
+        f"{received.headers['webhook-id']}.{received.headers['webhook-timestamp']}.".encode()
+        + received.body
+    )
     sum_ = base64.b64encode(hmac.new(KEY, text, hashlib.sha256).digest()).decode()
-    return one.headers["webhook-signature"] == f"v1,{sum_}"
+    return received.headers["webhook-signature"] == f"v1,{sum_}"
 
 
 async def test_a_message_that_cannot_be_made_is_an_attempt_and_ends_nothing(
@@ -127,10 +130,10 @@ async def test_a_message_that_cannot_be_made_is_an_attempt_and_ends_nothing(
 ) -> None:
     clock, real = Ticking(), message.body
 
-    def poisoned(told: str, one: Notification, context: message.Context) -> bytes:
-        if one.job_id == "poison":
+    def poisoned(told: str, notification: Notification, context: message.Context) -> bytes:
+        if notification.job_id == "poison":
             raise KeyError("poison")
-        return real(told, one, context)
+        return real(told, notification, context)
 
     monkeypatch.setattr(message, "body", poisoned)
     await keep(store)
@@ -159,12 +162,12 @@ async def test_what_is_refused_is_sent_again_under_the_same_id(
         await later(store, clock, 4 * 10**9)
         third = await until(store, attempts=3)
     assert (third.status, third.error) == ("sent", "")
-    assert {one.headers["webhook-id"] for one in receiver.received} == {
+    assert {request.headers["webhook-id"] for request in receiver.received} == {
         receiver.received[0].told["id"]
     }
-    assert [one.path for one in receiver.received] == ["/hook?key=secret"] * 3
-    assert [is_signed(one) for one in receiver.received] == [True] * 3
-    stamps = [int(one.headers["webhook-timestamp"]) for one in receiver.received]
+    assert [request.path for request in receiver.received] == ["/hook?key=secret"] * 3
+    assert [is_signed(request) for request in receiver.received] == [True] * 3
+    stamps = [int(request.headers["webhook-timestamp"]) for request in receiver.received]
     assert [stamp - NOW // 10**9 for stamp in stamps] == [0, 1, 5]
     assert receiver.received[0].told["data"]["reason"] == "it broke"
 
@@ -281,7 +284,7 @@ async def test_a_receiver_that_does_not_answer_holds_up_its_own_job_alone(
             await cause(store, receiver.url, job_id=f"other-{number}")
         for number in range(20):
             assert (await until(store, attempts=1, job_id=f"other-{number}")).status == "sent"
-        assert [one.attempts for one in of(store, "slow")] == [0, 0]
+        assert [item.attempts for item in of(store, "slow")] == [0, 0]
 
 
 async def test_what_takes_too_long_is_tried_again(
@@ -403,13 +406,13 @@ async def test_what_was_told_is_kept_by_number_and_what_waits_always(
             await cause(store, receiver.url)
         await receiver.until(4)
         with trio.fail_after(HAPPENS_WITHIN):
-            while {one.status for one in of(store)} != {"sent"}:
+            while {item.status for item in of(store)} != {"sent"}:
                 await trio.lowlevel.checkpoint()
     await cause(store, receiver.url)
     await gc.collect_once(store, NOW + MINUTE, gc.RetentionLimits(notifications=2))
-    assert [one.status for one in of(store)] == ["pending", "sent"]
+    assert [item.status for item in of(store)] == ["pending", "sent"]
     await gc.collect_once(store, NOW + HOUR, gc.RetentionLimits(jobs_for=MINUTE))
-    assert [one.status for one in of(store)] == ["pending"]
+    assert [item.status for item in of(store)] == ["pending"]
 
 
 async def test_what_was_underway_at_an_error_is_sent_when_sending_begins_again(
@@ -418,13 +421,13 @@ async def test_what_was_underway_at_an_error_is_sent_when_sending_begins_again(
     asked = []
     again = trio.Event()
 
-    async def send(one: Notification) -> Notification:
-        asked.append(one.job_id)
+    async def send(notification: Notification) -> Notification:
+        asked.append(notification.job_id)
         if len(asked) == 1:
             raise RuntimeError
         again.set()
         await trio.sleep_forever()
-        return one
+        return notification
 
     attempts: Any = SimpleNamespace(send=send)
     made = sender.NotificationSender(store, Ticking(), {}, lambda: attempts)

@@ -57,7 +57,7 @@ class Answers:
     async def send(self, path: str, body: bytes) -> bytes:
         assert path == "/v1/traces"
         await trio.lowlevel.checkpoint()
-        self.sent.append((trio.current_time(), [one.span_id for one in spans_of(body)]))
+        self.sent.append((trio.current_time(), [span.span_id for span in spans_of(body)]))
         answer = self.answers.pop(0) if self.answers else b"{}"
         if isinstance(answer, bytes):
             return answer
@@ -218,7 +218,7 @@ async def test_spans_left_at_the_end_are_sent(collector: Collector) -> None:
     assert TRACING.recorder is None
     (request,) = collector.requests("/v1/traces")
     assert request.headers["authorization"] == "Bearer s3cret"
-    assert [one.name for one in collector.spans()] == ["POST /v1/jobs"]
+    assert [span.name for span in collector.spans()] == ["POST /v1/jobs"]
 
 
 @pytest.mark.parametrize(
@@ -287,4 +287,4 @@ def test_metrics_message_has_gauges_counters_and_timers() -> None:
     assert step.summary is not msgspec.UNSET
     (point,) = step.summary.data_points
     assert (point.count, point.sum) == ("2", 1000.0)
-    assert [one.quantile for one in point.quantile_values] == [0.5, 0.9, 0.99]
+    assert [quantile_value.quantile for quantile_value in point.quantile_values] == [0.5, 0.9, 0.99]

@@ -69,7 +69,7 @@ class Packed:
 
     @property
     def places(self) -> list[Path]:
-        return [one for one in self.base.iterdir() if one.name != ".lock"]
+        return [path for path in self.base.iterdir() if path.name != ".lock"]
 
 
 @pytest.fixture

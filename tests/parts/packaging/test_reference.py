@@ -30,7 +30,7 @@ def test_commands_calls_settings_and_metrics_are_all_there(reference: ModuleType
         verbs = [name] if isinstance(entry, str) else [f"{name} {verb}" for verb in entry[1]]
         assert all(f"## steward {verb}" in commands for verb in verbs)
     assert "Example: `steward job run --logs --timeout 10m report.hcl`" in commands
-    assert all(f" {one.path}`" in pages["reference/http.md"] for one in ROUTES)
+    assert all(f" {route.path}`" in pages["reference/http.md"] for route in ROUTES)
     assert all(f"| `{name}` |" in pages["reference/settings.md"] for name in FIELDS)
     assert "| `port` | number from 0 to 65535 | `4646` |" in pages["reference/settings.md"]
     assert "| `nomad.nomad.job_summary.running` |" in pages["reference/metrics.md"]

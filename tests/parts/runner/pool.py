@@ -127,7 +127,7 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIt
                 world.slurm, world.engine = slurm, engine
                 url = f"http://127.0.0.1:{listeners.port}"
                 every = store.read(nodes.list_all)
-                world.node_id = next(one.id for one in every if one.node_pool == POOL)
+                world.node_id = next(node.id for node in every if node.node_pool == POOL)
                 async with httpx.AsyncClient(base_url=url, trust_env=False) as world.client:
                     try:
                         yield world

@@ -405,7 +405,7 @@ async def test_an_allocation_that_takes_more_disk_than_it_may_has_an_event_once(
         for _ in range(2):
             await stage.runner.report_over_limit((2 << 20) + 1)
         await trio.sleep(1)
-        assert [one[1:] for one in stage.told()].count(TOO_MUCH) == 1
+        assert [item[1:] for item in stage.told()].count(TOO_MUCH) == 1
         assert stage.status == "running"
         stage.want(desired_status="stop")
 
@@ -419,7 +419,7 @@ async def test_where_the_agent_says_so_it_fails_and_is_not_started_again(
         await trio.sleep(1)
         await stage.runner.report_over_limit((2 << 20) + 1)
         await stage.runner.ended.wait()
-        assert [one[1:] for one in stage.told()].count(TOO_MUCH) == 1
+        assert [item[1:] for item in stage.told()].count(TOO_MUCH) == 1
         assert stage.types()[-1] == "Not Restarting"
         assert stage.status == "failed"
 

@@ -177,7 +177,7 @@ async def test_an_endpoint_that_hangs_fails_in_its_time_and_holds_up_no_other_ch
             await trio.sleep_forever()
 
     def changed() -> None:
-        if {one.status for one in checks.results} == {SUCCESS, FAILURE}:
+        if {result.status for result in checks.results} == {SUCCESS, FAILURE}:
             found.set()
 
     checks = CheckRunner("a", lambda: 0, changed, print, nothing_runs, allow_all)
@@ -224,7 +224,7 @@ async def test_no_path_leads_to_another_endpoint(path: str, asked: str) -> None:
     async with listening(serve) as port:
         found = await run_check(probe("http", port, path=path), nothing_runs, allow_all)
     assert found == (SUCCESS, 200, "nomad: http ok")
-    assert [one.split("\r\n")[0] for one in heard] == [f"GET {asked} HTTP/1.1"]
+    assert [line.split("\r\n")[0] for line in heard] == [f"GET {asked} HTTP/1.1"]
 
 
 async def test_nobody_follows_where_an_answer_leads() -> None:

@@ -112,8 +112,8 @@ def test_a_check_asks_where_the_service_is_registered() -> None:
     )
     states = {"main": TaskState(state=TaskPhase.RUNNING, started_at="2026-01-01T00:00:00Z")}
     found = list(active(there, states))
-    assert [one.registration.address for one in found] == ["192.0.2.9"]
-    assert [one.address for one in probes(there, found)] == ["192.0.2.9"]
+    assert [item.registration.address for item in found] == ["192.0.2.9"]
+    assert [probe.address for probe in probes(there, found)] == ["192.0.2.9"]
 
 
 # ---- how often, and what follows ---------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Asked:
         self.restarts: list[tuple[float, str]] = []
         self.over = trio.Event()
 
-    async def run(self, one: CheckTarget) -> None:
+    async def run(self, check_target: CheckTarget) -> None:
         began = trio.current_time()
 
         async def answer(task: str, command: Sequence[str]) -> ScriptResult:
@@ -148,7 +148,7 @@ class Asked:
 
         checks = CheckRunner("a", now, lambda: None, restart, answer, allow_all)
         async with trio.open_nursery() as nursery:
-            checks.follow([one], nursery)
+            checks.follow([check_target], nursery)
             await self.over.wait()
             nursery.cancel_scope.cancel()
 
@@ -178,7 +178,9 @@ async def test_no_answer_in_time_is_a_failure(autojump_clock: trio.testing.MockC
         assert results == []
         await trio.sleep(0.2)
         nursery.cancel_scope.cancel()
-    assert [(one.status, one.output) for one in results] == [(FAILURE, "nomad: no answer in time")]
+    assert [(result.status, result.output) for result in results] == [
+        (FAILURE, "nomad: no answer in time")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -213,9 +213,9 @@ async def test_a_directory_that_is_no_allocations_stays(store: Store, data_dir: 
     gone = "a" * 36
     async with open_world(store, data_dir) as world:
         left = world.directory("lost+found")
-    for one in (left, left.with_name(gone)):
-        one.mkdir()
-        (one / ".claim.main.0").write_text("group -\nshim 2\n")
+    for item in (left, left.with_name(gone)):
+        item.mkdir()
+        (item / ".claim.main.0").write_text("group -\nshim 2\n")
     async with open_world(store, data_dir) as world:
         await world.until_no_directory(gone)
         assert left.is_dir()
@@ -237,12 +237,12 @@ async def test_few_directories_are_removed_at_once(
         left = [
             world.directory(f"{number:08x}-0000-4000-8000-000000000000") for number in range(30)
         ]
-        for one in left:
-            (one / "alloc" / "data").mkdir(parents=True)
+        for item in left:
+            (item / "alloc" / "data").mkdir(parents=True)
         await world.place(wanted := batch(script("exit 0")))
         await world.purge(wanted)  # makes the runner look there
-        for one in left:
-            await world.until_no_directory(one.name)
+        for item in left:
+            await world.until_no_directory(item.name)
     assert at_work["most"] == 2
 
 

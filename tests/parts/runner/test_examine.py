@@ -30,8 +30,10 @@ async def found(world: FakeSlurm, partition: str = "main", url: str = URL) -> li
 
 async def test_all_is_well(world: FakeSlurm) -> None:
     findings = await found(world)
-    assert [(one.step, one.good) for one in findings] == [(step, True) for step in STEPS]
-    said = {one.step: one.message for one in findings}
+    assert [(finding.step, finding.good) for finding in findings] == [
+        (step, True) for step in STEPS
+    ]
+    said = {finding.step: finding.message for finding in findings}
     assert said["version"] == "slurm-wlm 22.05.8"
     assert said["partition"] == "main is up, with 2 hosts and 32 cores"
     assert said["hosts"] == "2 of 2 take jobs, the largest with 16 cores and 8000 MB"
@@ -59,7 +61,7 @@ async def test_programs_that_are_missing_are_named(world: FakeSlurm) -> None:
 async def test_nothing_more_is_asked_of_a_controller_that_is_away(world: FakeSlurm) -> None:
     world.controller_away()
     findings = await found(world)
-    assert [one.step for one in findings] == STEPS[:3]
+    assert [finding.step for finding in findings] == STEPS[:3]
     assert not findings[-1].good
     assert findings[-1].message.startswith("the controller does not answer: look whether slurmctld")
 
@@ -112,7 +114,7 @@ def test_what_a_program_says_is_explained(said: str, begins: str, ends: str) -> 
 
 
 def test_all_programs_are_in_the_fake(world: FakeSlurm) -> None:
-    assert {one.name for one in world.bin.iterdir()} == set(PROGRAMS)
+    assert {path.name for path in world.bin.iterdir()} == set(PROGRAMS)
 
 
 @pytest.mark.parametrize(

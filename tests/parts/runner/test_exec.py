@@ -48,7 +48,8 @@ async def walled(store: Store, data_dir: Path, groups: ProcessGroups) -> AsyncIt
         HostVolume(name="fixed", path=str(shared(data_dir)), read_only=True),
     ]
     known = [
-        AllowedVolume(name=one.name, path=one.path, read_only=one.read_only) for one in volumes
+        AllowedVolume(name=volume.name, path=volume.path, read_only=volume.read_only)
+        for volume in volumes
     ]
     policy = msgspec.structs.replace(launchers.EVERYTHING, volumes=known)
     async with launchers.open_launcher(alloc_dir(data_dir), policy) as launcher:
@@ -168,7 +169,7 @@ async def test_the_daemons_file_and_sockets_are_out_of_reach(walled: World) -> N
     data_dir = walled.config.data_dir
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(data_dir / "here.sock"))
-        names = sorted(one.name for one in data_dir.iterdir())
+        names = sorted(path.name for path in data_dir.iterdir())
         assert {"here.sock", "steward.db"} <= set(names)
         ways = [f"{way}{data_dir}" for way in ("", "/proc/1/root", "/proc/self/root", "/alloc/..")]
         paths = " ".join(f"{way}/{name}" for way in ways for name in names)
@@ -200,7 +201,7 @@ async def test_a_name_space_of_its_own_opens_no_wall(walled: World) -> None:
         "touch /usr/x",
         "touch /alloc/logs/x",
     )
-    tried = "; ".join(f"{one} && echo done: {one}" for one in attacks)
+    tried = "; ".join(f"{attack} && echo done: {attack}" for attack in attacks)
     lines = await outcome(walled, f"unshare --user --map-root-user --mount sh -c '{tried}'; echo x")
     assert lines[-1] == "x"
     assert not any(line.startswith("done") for line in lines)

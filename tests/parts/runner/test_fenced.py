@@ -18,7 +18,7 @@ class Broken(Exception):
 
 
 def named(world: World, kind: str) -> list[str]:
-    return [one.key for one in world.runner._host.fences.faults() if one.kind == kind]
+    return [fault.key for fault in world.runner._host.fences.faults() if fault.kind == kind]
 
 
 async def until(is_so: Callable[[], object]) -> None:

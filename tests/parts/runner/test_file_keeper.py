@@ -42,8 +42,8 @@ class Stream:
     ) -> None:
         del patterns, size, count
         self.total = total
-        for one in self._pieces:
-            os.write(stream, one)
+        for piece in self._pieces:
+            os.write(stream, piece)
         if self._error is not None:
             raise self._error
 
@@ -71,7 +71,10 @@ async def kept(store: Store, payloads: PayloadFiles, tmp_path: Path, stream: Any
 
 
 def names(store: Store) -> list[str]:
-    return [one.path for one in store.read(partial(kept_files.of_allocation, alloc_id=ALLOC))]
+    return [
+        kept_file.path
+        for kept_file in store.read(partial(kept_files.of_allocation, alloc_id=ALLOC))
+    ]
 
 
 async def test_equal_contents_are_stored_once(
@@ -192,16 +195,16 @@ async def test_one_namespace_does_not_hold_up_another(
     many: list[Any] = [_Waiting() for _ in range(8)]
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            for one in many:
-                nursery.start_soon(keeper.keep, one, "default", ["*"], NOW)
+            for item in many:
+                nursery.start_soon(keeper.keep, item, "default", ["*"], NOW)
             await trio.testing.wait_all_tasks_blocked()
-            assert sum(one.began.is_set() for one in many) == 1
+            assert sum(item.began.is_set() for item in many) == 1
             other: Any = Stream(END)
             other.task = other.staging_name = "other"
             assert await keeper.keep(other, "other", ["*"], NOW) == KeptFiles()
-            for one in many:
-                one.may_go_on.set()
-    assert all(one.began.is_set() for one in many)
+            for item in many:
+                item.may_go_on.set()
+    assert all(item.began.is_set() for item in many)
 
 
 async def test_files_are_collected_after_their_allocation(

@@ -84,7 +84,7 @@ def content(root: Path, path: str) -> bytes:
 
 def test_a_name_that_is_no_text_is_told_as_far_as_it_is(root: Path, files: Shown) -> None:
     Path(os.fsdecode(os.fsencode(root) + b"/main/local/a\xff")).touch()
-    assert [one.name for one in files.entries("main/local")] == ["a\ufffd", "f.txt"]
+    assert [entry.name for entry in files.entries("main/local")] == ["a\ufffd", "f.txt"]
 
 
 # ---- opening ---------------------------------------------------------------------------------------
@@ -230,18 +230,18 @@ def test_nothing_tells_whether_a_secret_file_exists(
 
 
 def test_secret_directories_are_left_out_of_listings(files: Shown, seeing: Shown) -> None:
-    assert [one.name for one in files.entries("main")] == ["local"]
-    assert [one.name for one in seeing.entries("main")] == ["local", "private", "secrets"]
+    assert [entry.name for entry in files.entries("main")] == ["local"]
+    assert [entry.name for entry in seeing.entries("main")] == ["local", "private", "secrets"]
 
 
 def test_task_named_secrets_is_listed(root: Path, files: Shown) -> None:
     (root / "secrets/local").mkdir(parents=True)
-    assert "secrets" in [one.name for one in files.entries("")]
-    assert [one.name for one in files.entries("secrets")] == ["local"]
+    assert "secrets" in [entry.name for entry in files.entries("")]
+    assert [entry.name for entry in files.entries("secrets")] == ["local"]
 
 
 def test_caller_who_may_see_secrets_gets_names_and_sizes_but_no_contents(seeing: Shown) -> None:
-    assert [(one.name, one.size) for one in seeing.entries("main/secrets")] == [("token", 6)]
+    assert [(entry.name, entry.size) for entry in seeing.entries("main/secrets")] == [("token", 6)]
     assert seeing.info("main/secrets/token").size == 6
     with pytest.raises(FileAccessDenied):
         seeing.read("main/secrets/token", 0, 100)

@@ -68,7 +68,7 @@ async def test_an_allocation_has_failed_only_when_nothing_of_it_runs(world: Worl
     )
     failing = script("until [ -e $NOMAD_ALLOC_DIR/up ]; do sleep 0.01; done; exit 3", "a")
     alloc_id = await world.place(batch(failing, stubborn))
-    found = await world.until(alloc_id, lambda one: state_of(one, "a").failed)
+    found = await world.until(alloc_id, lambda item: state_of(item, "a").failed)
     assert found.client_status == "running"
     assert (await world.until_done(alloc_id)).client_status == "failed"
 
@@ -91,7 +91,7 @@ async def test_a_failing_poststop_task_fails_the_allocation(world: World) -> Non
 async def test_poststop_tasks_run_after_a_stop_too(world: World) -> None:
     end = script("echo cleaned", "end", lifecycle=Lifecycle(hook="poststop"))
     alloc_id = await world.place(service(script("exec sleep 600"), end))
-    await world.until(alloc_id, lambda one: "Started" in world.types(one.id))
+    await world.until(alloc_id, lambda item: "Started" in world.types(item.id))
     await world.stop(alloc_id)
     done = await world.until_done(alloc_id)
     assert done.client_status == "complete"
@@ -101,7 +101,7 @@ async def test_poststop_tasks_run_after_a_stop_too(world: World) -> None:
 async def test_a_restart_of_all_tasks_leaves_those_alone_that_have_ended(world: World) -> None:
     pre = script("exit 0", "pre", lifecycle=Lifecycle(hook="prestart"))
     alloc_id = await world.place(service(script("exec sleep 600"), pre))
-    await world.until(alloc_id, lambda one: "Started" in world.types(one.id))
+    await world.until(alloc_id, lambda item: "Started" in world.types(item.id))
     await world.runner.restart(alloc_id)
-    await world.until(alloc_id, lambda one: state_of(one).restarts == 1)
+    await world.until(alloc_id, lambda item: state_of(item).restarts == 1)
     assert world.types(alloc_id, "pre") == [*BEGINNING, "Terminated"]

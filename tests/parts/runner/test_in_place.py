@@ -27,9 +27,9 @@ async def change(world: World, alloc_id: str, job: Job, version: int = 1, **fiel
 
 
 async def until_tags(world: World, alloc_id: str, tags: list[str]) -> None:
-    while [one.tags for one in registered(world, alloc_id)] != [tags]:
+    while [service.tags for service in registered(world, alloc_id)] != [tags]:
         with world.store.watch("services/") as watch:
-            if [one.tags for one in registered(world, alloc_id)] == [tags]:
+            if [service.tags for service in registered(world, alloc_id)] == [tags]:
                 return
             await watch.wait()
 
@@ -81,7 +81,7 @@ async def test_checks_follow(world: World) -> None:
     await change(world, alloc_id, offering(native(checks=[check])))
     while not (found := world.runner.checks(alloc_id)):  # noqa: ASYNC110  # nobody tells
         await trio.sleep(0.01)
-    assert [one.check for one in found] == ["new"]
+    assert [check.check for check in found] == ["new"]
 
 
 # ---- tasks ----------------------------------------------------------------------------------------
@@ -168,5 +168,5 @@ async def test_the_log_limits_are_the_present_ones(world: World, pipe: Pipe) -> 
     assert await pipe.line() == "up"
     await change(world, alloc_id, job(2))
     watched = world.runner._host.sweeper._watched
-    while {one.log.most for one in watched.values()} != {2}:  # noqa: ASYNC110  # nobody tells
+    while {item.log.most for item in watched.values()} != {2}:  # noqa: ASYNC110  # nobody tells
         await trio.sleep(0.01)

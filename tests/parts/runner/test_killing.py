@@ -231,7 +231,7 @@ async def test_an_ended_task_is_gone_before_what_takes_its_place_begins(
         batch(script(f"kill -0 {main} && echo there; exit 0"), job_id="new"),
         desired=DesiredState(**{link: old if link == "previous_allocation" else [old]}),
     )
-    await world.until(new, lambda one: one.client.task_states)
+    await world.until(new, lambda item: item.client.task_states)
     assert world.types(new) == ["Received"]
     await world.stop(old)
     await world.until_done(new)
@@ -253,7 +253,7 @@ async def test_a_wanted_restart_begins_another_attempt_at_once(world: World, pip
     await world.runner.restart(alloc_id, "main")
     second = int(await pipe.line())
     state = await world.until(
-        alloc_id, lambda one: (one.client.task_states or {})["main"].restarts == 1
+        alloc_id, lambda item: (item.client.task_states or {})["main"].restarts == 1
     )
     await until_gone(first)
     assert second != first

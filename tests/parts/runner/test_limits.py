@@ -62,7 +62,7 @@ class Held(NamedTuple):
         """Return how a task ended that runs a script."""
         alloc_id = await self.world.place(batch(self.task(text, **fields)))
         await self.world.until_done(alloc_id)
-        (end,) = [one for one in self.world.events(alloc_id) if one.type == "Terminated"]
+        (end,) = [event for event in self.world.events(alloc_id) if event.type == "Terminated"]
         return end
 
 
@@ -152,7 +152,7 @@ EXPECTED = {"cpu.shares": "750", "cpu.weight": "75"}
 def shares_of(alloc_id: str) -> list[tuple[str, str]]:
     """Return the files of a task's groups that tell its part of the processors, and what they say."""
     files = [group / name for group in groups_of(alloc_id, ".main") for name in EXPECTED]
-    return [(one.name, one.read_text().strip()) for one in files if one.exists()]
+    return [(file.name, file.read_text().strip()) for file in files if file.exists()]
 
 
 def groups_of(alloc_id: str, task: str = ".") -> list[Path]:
@@ -179,18 +179,18 @@ async def test_tasks_keep_off_the_cores_that_another_has_for_itself(held: Held) 
 
     other = await world.place(service(task, job_id="other"))
     await world.until_printed(other)
-    assert all(one == every for one in await affinities(other))
+    assert all(affinity == every for affinity in await affinities(other))
     job = service(task, job_id="owner")
     (group,) = job.task_groups or ()
     owner = await world.place(job, placement=placement(group, cores=[own]))
     await world.until_printed(owner)
-    assert all(one == {own} for one in await affinities(owner))
-    assert all(one == every - {own} for one in await affinities(other))
+    assert all(affinity == {own} for affinity in await affinities(owner))
+    assert all(affinity == every - {own} for affinity in await affinities(other))
     client = await run(world, other, "grep", "Cpus_allowed_list", "/proc/self/status")
     assert str(own) not in client.seen().split()[1].replace("-", ",").split(",")
     await world.stop(owner)
     await world.until_done(owner)
-    assert all(one == every for one in await affinities(other))
+    assert all(affinity == every for affinity in await affinities(other))
 
 
 def placement(group: TaskGroup, cores: list[int]) -> Placement:
@@ -212,7 +212,9 @@ async def test_a_command_inside_is_held_to_the_same_limits(held: Held) -> None:
     client = await run(held.world, alloc_id, "sh", "-c", "ulimit -d; cat /proc/self/cgroup")
     seen = client.seen().split()
     if PROCESSES in held.bounds.held:
-        assert any(f"/{alloc_id}.main" in one and ("pids" in one or "0::" in one) for one in seen)
+        assert any(
+            f"/{alloc_id}.main" in part and ("pids" in part or "0::" in part) for part in seen
+        )
     by_rlimit = held.bounds.held[MEMORY].startswith("rlimit")
     assert (seen[0] == "unlimited") != by_rlimit
 
@@ -240,7 +242,7 @@ async def test_no_group_that_bounds_a_task_outlives_it(held: Held) -> None:
 
 async def test_the_node_says_what_is_enforced_and_by_what(held: Held) -> None:
     node = held.world.node()
-    limits = {one.name: one for one in node.limits(held.driver)}
+    limits = {limit.name: limit for limit in node.limits(held.driver)}
     assert {*CONTROLLERS} <= limits.keys()
     for kind in CONTROLLERS:
         assert limits[kind].enforced == (kind in held.bounds.held)
@@ -256,6 +258,6 @@ async def test_raw_exec_holds_nobody_to_anything_unless_it_is_told(
         alloc_id = await world.place(batch(script(text, resources=Resources(memory_mb=1))))
         await world.until_done(alloc_id)
         assert world.output(alloc_id).split() == ["unlimited", str(60 * 1024 * 1024)]
-        limits = {one.name: one for one in world.node().limits("raw_exec")}
+        limits = {limit.name: limit for limit in world.node().limits("raw_exec")}
         assert not any(limits[kind].enforced for kind in CONTROLLERS)
         assert "raw_exec_limits" in limits["memory"].how

@@ -190,8 +190,8 @@ async def test_follower_gets_a_beat_for_each_second_without_output(
     write(log, b"one")
     began = trio.current_time()
     found = [
-        (one and one.data, int(trio.current_time() - began))
-        async for one in log.follow(0, lambda: trio.current_time() >= began + 3.5)
+        (item and item.data, int(trio.current_time() - began))
+        async for item in log.follow(0, lambda: trio.current_time() >= began + 3.5)
     ]
     assert found == [(b"one", 0), (None, 1), (None, 2), (None, 3)]
 
@@ -240,8 +240,8 @@ async def test_a_log_is_kept_open_while_its_task_runs_and_no_longer(log: TaskLog
     def is_open() -> bool:
         present = path_of(log)
         return any(
-            os.path.realpath(f"/proc/self/fd/{one}") == str(present)
-            for one in os.listdir("/proc/self/fd")
+            os.path.realpath(f"/proc/self/fd/{item}") == str(present)
+            for item in os.listdir("/proc/self/fd")
         )
 
     sweeper = LogRotator()

@@ -33,7 +33,11 @@ async def world(store: Store, data_dir: Path) -> AsyncIterator[World]:
 
 
 def ends(world: World, alloc_id: str) -> list[StoredTaskEvent]:
-    return [one for one in world.stored_events(alloc_id) if one.type == "Terminated"]
+    return [
+        stored_event
+        for stored_event in world.stored_events(alloc_id)
+        if stored_event.type == "Terminated"
+    ]
 
 
 async def kept(world: World, text: str) -> str:

@@ -320,13 +320,13 @@ async def test_who_asks_about_a_task_that_has_just_told_of_itself_is_answered(
 async def test_all_tasks_are_begun_anew_also_those_that_have_ended(world: World) -> None:
     first = script("echo first", "first", lifecycle=Lifecycle(hook="prestart"))
     alloc_id = await world.place(service(first, script("exec sleep 600")))
-    await world.until(alloc_id, lambda one: state_of(one).state == "running")
+    await world.until(alloc_id, lambda item: state_of(item).state == "running")
     await world.runner.restart(alloc_id, all_tasks=True)
     await world.until(
         alloc_id,
-        lambda one: (
-            [state_of(one, task).restarts for task in ("first", "main")] == [1, 1]
-            and state_of(one, "first").state == "dead"
+        lambda item: (
+            [state_of(item, task).restarts for task in ("first", "main")] == [1, 1]
+            and state_of(item, "first").state == "dead"
         ),
     )
     assert world.output(alloc_id, "first") == "first\nfirst\n"
@@ -353,14 +353,14 @@ async def test_only_what_has_ended_is_collected(world: World) -> None:
 async def test_all_that_has_ended_is_collected_while_nobody_waits(world: World) -> None:
     ended = [await world.place(batch(script("exit 0"), job_id=f"ended-{n}")) for n in range(3)]
     running = await world.place(service(script("exec sleep 600"), job_id="running"))
-    for one in ended:
-        await world.until_done(one)
+    for item in ended:
+        await world.until_done(item)
     await world.until_status(running, "running")
     while len(await world.runner.ended()) < len(ended):  # the last is about to be let go
         await trio.lowlevel.checkpoint()
     world.runner.collect_all()
     world.runner.collect_all()
-    while any(world.directory(one).exists() for one in ended):
+    while any(world.directory(item).exists() for item in ended):
         await trio.lowlevel.checkpoint()
     assert world.directory(running).exists()
 

@@ -24,13 +24,13 @@ def tasks(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "ta sks"
     (place / SECRETS).mkdir(parents=True)
     yield place
-    for one in reversed([*mounts()]):
-        if f"{one.place}/".startswith(f"{place}/"):
-            subprocess.run(["umount", "-l", one.place], check=True)
+    for mount in reversed([*mounts()]):
+        if f"{mount.place}/".startswith(f"{place}/"):
+            subprocess.run(["umount", "-l", mount.place], check=True)
 
 
 def options(place: Path) -> list[list[str]]:
-    return [sorted(one.options) for one in mounts() if one.place == str(place)]
+    return [sorted(mount.options) for mount in mounts() if mount.place == str(place)]
 
 
 @needs_root

@@ -65,7 +65,7 @@ async def world_of(
     inherited = {"PATH": "/the/agents"}
     wanted = {"volumes": False, **settings}
     found = await podman.find(str(socket), inherited, processes=100, **wanted)
-    drivers = {one.name: one for one in found}
+    drivers = {item.name: item for item in found}
     async with open_world(store, data_dir, drivers=drivers) as world:
         yield world
 
@@ -94,7 +94,7 @@ async def test_a_container_runs_to_its_end_and_nothing_stays(
     assert world.output(alloc_id) == "out\nno end"
     assert world.output(alloc_id, kind="stderr") == "err\n"
     assert fake.containers == {}
-    left = [one for one in os.listdir(world.directory(alloc_id)) if one.startswith(".podman")]
+    left = [line for line in os.listdir(world.directory(alloc_id)) if line.startswith(".podman")]
     assert left == []
 
 
@@ -139,7 +139,7 @@ async def test_a_container_looks_names_up_where_its_group_says_unless_it_says_mo
     second = await world.place(looking_up(more, "more"))
     for alloc_id in (first, second):
         await world.until_status(alloc_id, "running")
-    specs = [fake.containers[f"steward-{one}-main-0"].spec for one in (first, second)]
+    specs = [fake.containers[f"steward-{item}-main-0"].spec for item in (first, second)]
     assert [spec["dns_server"] for spec in specs] == [["10.9.8.7"], ["10.1.1.1"]]
     for spec in specs:
         assert (spec["dns_search"], spec["dns_option"]) == (["a.example", "b.example"], ["ndots:2"])
@@ -173,7 +173,7 @@ async def test_a_signal_and_a_restart_reach_it(world: World) -> None:
     await world.runner.signal(alloc_id, "main", "SIGUSR1")
     await world.until_printed(alloc_id, "got")
     await world.runner.restart(alloc_id, "main")
-    await world.until(alloc_id, lambda one: state_of(one).restarts == 1)
+    await world.until(alloc_id, lambda item: state_of(item).restarts == 1)
     await world.until_printed(alloc_id, "got\nup")
     await world.stop(alloc_id)
     await world.until_done(alloc_id)
@@ -412,7 +412,7 @@ async def test_a_node_says_which_podman_it_has(world: World) -> None:
     for name in ("podman", "docker"):
         assert node.drivers[name].healthy
         assert node.attributes[f"driver.{name}.version"] == "4.3.1"
-        limits = {one.name: one.enforced for one in node.limits(name)}
+        limits = {limit.name: limit.enforced for limit in node.limits(name)}
         assert limits == {"cpu": True, "memory": True, "processes": True, "cores": False}
 
 

@@ -52,7 +52,7 @@ def slurm(tmp_path: Path) -> Iterator[FakeSlurm]:
 
 
 def node_of(store: Store, pool: str) -> Node:
-    (found,) = (one for one in store.read(nodes.list_all) if one.node_pool == pool)
+    (found,) = (node for node in store.read(nodes.list_all) if node.node_pool == pool)
     return found
 
 
@@ -197,7 +197,7 @@ async def test_nobody_goes_on_in_a_pool_that_left_the_configuration(
     await register_pools(store, Settings(pools={"short": both["short"]}), {}, unique_ids(), 2)
     left = store.read(lambda db: cluster_runs.of_allocation(db, "a1"))
     void, ended, running = RunStatus.VOID, RunStatus.ENDED, RunStatus.RUNNING
-    assert [one.status for one in left] == [void, void, void, ended, running]
+    assert [cluster_run.status for cluster_run in left] == [void, void, void, ended, running]
     assert "jobs of the cluster that may still run there: 3" in caplog.text
     with pytest.raises(WrapperRejected) as told:
         await desk.log("a1.2.t", "stdout", 0, b"")
@@ -375,4 +375,4 @@ async def test_pool_whose_look_raises_is_looked_at_again_and_others_are_mirrored
         await until_ready(store, "hpc")
         await until_ready(store, "bad")
     assert not failures
-    assert [one.key for one in fences.of_kind("loop")] == ["pool bad"]
+    assert [fence.key for fence in fences.of_kind("loop")] == ["pool bad"]

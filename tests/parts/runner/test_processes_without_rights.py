@@ -102,7 +102,9 @@ async def _ends_by_a_signal(
         os.kill(pid, signal.SIGTERM)
     async with watched(running) as ends:
         await running.signal("SIGTERM")
-    assert [(one.signal, one.code) for one in ends] == [(signal.SIGTERM, 143)]
+    assert [(exit_result.signal, exit_result.code) for exit_result in ends] == [
+        (signal.SIGTERM, 143)
+    ]
     assert are_gone([pid])
 
 

@@ -148,11 +148,11 @@ async def test_git_follows_nothing_by_itself(
     """The first answer is looked at by us; a server may send git elsewhere afterwards."""
     repository.commit("data")
     url = repository.show(site)
-    for path in [one for one in site.pages if "/objects/" in one]:
+    for path in [page for page in site.pages if "/objects/" in page]:
         site.put(path, b"", 302, f"Location: {site.url('/elsewhere')}")
     with pytest.raises(FetchFailed, match="git: "):
         await fetcher().fetch(order(root, url))
-    assert not any("/elsewhere" in one for one in site.asked)
+    assert not any("/elsewhere" in item for item in site.asked)
     site.put("/r.git/info/refs", b"", 302, "Location: http://169.254.169.254/info/refs")
     with pytest.raises(FetchFailed, match="metadata service"):
         await fetcher().fetch(order(root, url))

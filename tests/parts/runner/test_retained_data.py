@@ -269,4 +269,4 @@ def test_what_is_kept_beside_logs_goes_with_them(tmp_path: Path) -> None:
         (tmp_path / "output" / name).mkdir(parents=True)
         (tmp_path / "output" / name / "main.stdout.0").touch()
     trio.run(retained_logs.tidy, Direct(tmp_path), tmp_path / "output")
-    assert {one.name for one in (tmp_path / "output").iterdir()} == {there, "else"}
+    assert {path.name for path in (tmp_path / "output").iterdir()} == {there, "else"}

@@ -46,7 +46,7 @@ async def put_role(world: World, **fields: Any) -> None:
 
 
 def of_tasks(world: World) -> list[Token]:
-    return [one for one in world.store.read(tokens.list_all) if one.allocation]
+    return [token for token in world.store.read(tokens.list_all) if token.allocation]
 
 
 async def said_by(world: World, block: SecretsConfig, **fields: Any) -> list[str]:
@@ -115,7 +115,7 @@ async def test_what_cannot_be_given_fails_the_task(
     alloc_id = await world.place(batch(script("true", secrets_config=block)))
     await world.until_status(alloc_id, "failed")
     assert ("Secrets Error", problem) in world.told(alloc_id)
-    (event,) = [one for one in world.events(alloc_id) if one.type == "Secrets Error"]
+    (event,) = [event for event in world.events(alloc_id) if event.type == "Secrets Error"]
     assert (event.secrets_error, event.vault_error) == (problem, problem)
 
 
@@ -130,7 +130,7 @@ async def test_a_token_that_is_revoked_is_replaced_and_the_task_told(
     (token,) = of_tasks(world)
     await world.store.write(partial(tokens.remove, accessor=token.accessor))
     assert await pipe.line() != first
-    await world.until(alloc_id, lambda one: state_of(one).restarts)
+    await world.until(alloc_id, lambda item: state_of(item).restarts)
 
 
 class Lender:
@@ -235,8 +235,10 @@ async def test_a_token_that_cannot_be_replaced_is_an_event_and_asked_for_again(
     token = kept_by(lender, tmp_path, asking(), told.append)
     await token.deliver()
     began = trio.current_time()
-    assert [one.said for one in await token.renew_when_due()] == ["Vault: new Vault token acquired"]
-    assert [(one.type, one.secrets_error) for one in told] == [
+    assert [change_action.said for change_action in await token.renew_when_due()] == [
+        "Vault: new Vault token acquired"
+    ]
+    assert [(task_event.type, task_event.secrets_error) for task_event in told] == [
         ("Secrets Error", 'no new token: there is no role "web"')
     ] * 2
     assert trio.current_time() - began == 1800 + 30 + 30

@@ -59,7 +59,7 @@ async def until_registered(world: World, names: set[str]) -> list[Registration]:
     while True:
         with world.store.watch("services/") as watch:
             found = world.store.read(lambda db: services.list_all(db, "*"))
-            if {one.service_name for one in found} == names:
+            if {service.service_name for service in found} == names:
                 return found
             await watch.wait()
 
@@ -252,7 +252,7 @@ async def until_ready(world: World, *alloc_ids: str) -> None:
     while True:
         with world.store.watch("service/default/web") as watch:
             found = world.store.read(lambda db: services.ready(db, "default", "web"))
-            if {one.alloc_id for one in found} == set(alloc_ids):
+            if {service.alloc_id for service in found} == set(alloc_ids):
                 return
             await watch.wait()
 
@@ -302,7 +302,7 @@ async def test_the_services_of_a_task_that_ended_unseen_go_with_the_next_daemon(
         await until_registered(world, {"web"})
         pid = int(await pipe.line())
     os.kill(pid, signal.SIGKILL)
-    assert [one.service_name for one in registered(world, alloc_id)] == ["web"]
+    assert [service.service_name for service in registered(world, alloc_id)] == ["web"]
     async with open_world(store, data_dir) as world:
         await until_registered(world, set())
         await world.until_status(alloc_id, "failed")
@@ -328,7 +328,7 @@ async def test_an_allocation_is_healthy_only_when_its_checks_pass(world: World) 
         await trio.sleep(0.1)
         assert world.find(alloc_id).health is None
         answers[0] = page(200)
-        found = await world.until(alloc_id, lambda one: one.health)
+        found = await world.until(alloc_id, lambda alloc: alloc.health)
         assert found.health is not None
         assert found.health.healthy
 
@@ -337,7 +337,7 @@ async def test_a_check_of_readiness_says_nothing_about_health(world: World) -> N
     async with server(lambda: page(503)) as port:
         job = service(script(LINGER), services=[checked(on_update="ignore")], update=UPDATE)
         alloc_id = await world.place(job, placement=holding(http=port), deployment_id="d")
-        found = await world.until(alloc_id, lambda one: one.health)
+        found = await world.until(alloc_id, lambda alloc: alloc.health)
         assert found.health is not None
         assert found.health.healthy
         assert world.runner.checks(alloc_id)[0].mode == "readiness"
@@ -348,7 +348,7 @@ async def test_checks_that_do_not_pass_in_time_make_it_unhealthy(world: World) -
     async with server(lambda: page(503)) as port:
         job = service(script(LINGER), services=[checked()], update=update)
         alloc_id = await world.place(job, placement=holding(http=port), deployment_id="d")
-        found = await world.until(alloc_id, lambda one: one.health)
+        found = await world.until(alloc_id, lambda alloc: alloc.health)
         assert found.health is not None
         assert not found.health.healthy
         await world.until(alloc_id, lambda _: "Alloc Unhealthy" in world.types(alloc_id))
@@ -373,10 +373,10 @@ async def test_a_task_whose_check_fails_for_too_long_is_restarted_by_its_policy(
 
 def scripted(text: str, **fields: Any) -> Service:
     command = {"command": "/bin/sh", "args": ["-c", text], "timeout": 600 * SECOND}
-    one = Check(
+    check = Check(
         name="alive", type="script", interval=SECOND // 50, task_name="main", **command, **fields
     )
-    return native(checks=[one], port="")
+    return native(checks=[check], port="")
 
 
 async def test_a_script_is_asked_inside_of_its_task(world: World) -> None:
@@ -405,7 +405,7 @@ async def test_what_is_found_counts_when_it_is_found_often_enough(
         success_before_passing=3,
         failures_before_critical=2,
     )
-    one = CheckTarget(id="x", check=check, service="web", task="main", address="", port=0)
+    check_target = CheckTarget(id="x", check=check, service="web", task="main", address="", port=0)
 
     async def run(task: str, command: Sequence[str]) -> ScriptResult:
         seen.append(checks.results[0].status)
@@ -417,7 +417,7 @@ async def test_what_is_found_counts_when_it_is_found_often_enough(
     over = trio.Event()
     checks = CheckRunner("a", lambda: 0, lambda: None, lambda task, why: None, run, allow_all)
     async with trio.open_nursery() as nursery:
-        checks.follow([one], nursery)
+        checks.follow([check_target], nursery)
         await over.wait()
         nursery.cancel_scope.cancel()
     pending, failure, success = CheckStatus.PENDING, CheckStatus.FAILURE, CheckStatus.SUCCESS

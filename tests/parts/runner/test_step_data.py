@@ -64,7 +64,7 @@ class Element:
         allocation = placed(step.job, "n", alloc_id, index)
         self._instance = TaskInstance(allocation=allocation, job=step.job, group=group)
         self.report = AllocReport(step.reports, allocation)
-        self.report.states = {one.name: TaskState() for one in group.tasks or ()}
+        self.report.states = {task.name: TaskState() for task in group.tasks or ()}
 
     async def ends(self, task: str, text: str, *, is_success: bool = True) -> str:
         files: Any = Written(task, text)

@@ -27,7 +27,7 @@ for number in {numbers}:
     done = libc.syscall(number, -1, -1, -1, -1, -1)
     print(ctypes.get_errno() if done == -1 else "done")
 """
-PYTHON = next((one for one in ("/usr/bin/python3",) if Path(one).exists()), "")
+PYTHON = next((item for item in ("/usr/bin/python3",) if Path(item).exists()), "")
 needs_python = pytest.mark.skipif(not PYTHON, reason="no interpreter that tasks can see")
 
 

@@ -79,14 +79,23 @@ async def test_an_attempt_is_not_blamed_for_the_lines_of_the_one_before(world: W
     text = "[ -e ../again ] && exit 4; touch ../again; echo first >&2; exit 3"
     alloc_id = await world.place(batch(script(text, restart_policy=restart)))
     await world.until_done(alloc_id)
-    ends = [one for one in world.stored_events(alloc_id) if one.type == "Terminated"]
-    assert [(one.exit_code, one.steward_stderr) for one in ends] == [(3, "first\n"), (4, "")]
+    ends = [
+        stored_event
+        for stored_event in world.stored_events(alloc_id)
+        if stored_event.type == "Terminated"
+    ]
+    assert [(stored_event.exit_code, stored_event.steward_stderr) for stored_event in ends] == [
+        (3, "first\n"),
+        (4, ""),
+    ]
 
 
 async def test_a_good_end_keeps_no_lines(world: World) -> None:
     alloc_id = await world.place(batch(script("echo all is well >&2")))
     await world.until_done(alloc_id)
-    assert [one.steward_stderr for one in world.stored_events(alloc_id)] == [""] * 4
+    assert [stored_event.steward_stderr for stored_event in world.stored_events(alloc_id)] == [
+        ""
+    ] * 4
 
 
 async def test_a_task_has_the_signals_as_they_are_by_default(world: World) -> None:
@@ -204,7 +213,7 @@ async def test_who_listens_on_its_port_is_told_before_it_starts(world: World) ->
         await world.until_done(alloc_id)
     told = world.told(alloc_id)
     text = f'port "web" is in use: a program of user {me} listens on 127.0.0.1:{number} (tcp)'
-    assert [one for one in told if one[0] == "Port In Use"] == [("Port In Use", text)]
+    assert [item for item in told if item[0] == "Port In Use"] == [("Port In Use", text)]
     assert told.index(("Port In Use", text)) < [kind for kind, _ in told].index("Started")
 
 
@@ -223,5 +232,5 @@ async def test_a_stop_before_the_start_ends_an_allocation_that_never_ran(world: 
 
 async def test_many_short_tasks_all_end(world: World) -> None:
     ids = [await world.place(batch(script("exit 0"), job_id=f"j{n}")) for n in range(60)]
-    ends = {(await world.until_done(one)).client_status for one in ids}
+    ends = {(await world.until_done(identifier)).client_status for identifier in ids}
     assert ends == {"complete"}

@@ -48,7 +48,7 @@ def missing(world: World, alloc_id: str) -> list[str]:
 
 
 async def until_said(world: World, alloc_id: str, text: str) -> None:
-    await world.until(alloc_id, lambda _: any(text in one for one in missing(world, alloc_id)))
+    await world.until(alloc_id, lambda _: any(text in item for item in missing(world, alloc_id)))
 
 
 def web(port: int) -> Job:
@@ -127,7 +127,7 @@ async def test_a_task_restarts_when_what_a_template_reads_has_changed(
     await world.put_variable(OWN, user="ada", other="does not matter")
     await world.put_variable(OWN, user="bob")
     assert await pipe.line() == "bob"
-    found = await world.until(alloc_id, lambda one: state_of(one).restarts)
+    found = await world.until(alloc_id, lambda item: state_of(item).restarts)
     assert state_of(found).restarts == 1
     said = "Template with change_mode restart re-rendered"
     assert ("Restart Signaled", said) in world.told(alloc_id)
@@ -352,7 +352,7 @@ async def test_an_environment_has_a_limit_of_names_and_the_error_names_it(world:
     assert (await world.until_done(alloc_id)).client_status == "failed"
     said = [text for _, text in world.told(alloc_id)]
     expected = "secrets/env: line 1001 of the environment: more than 1000 names"
-    assert any(expected in one for one in said), said
+    assert any(expected in item for item in said), said
 
 
 class _Disk:

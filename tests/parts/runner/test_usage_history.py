@@ -194,9 +194,9 @@ async def test_round_measures_a_bounded_number_of_allocations(
     running = [Allocation(name) for name in "abcde"]
     host = Host(store, *running)
     await host.sample(0)
-    assert sum(len(one.readers) for one in running) == 2
+    assert sum(len(alloc.readers) for alloc in running) == 2
     await host.sample(1, 2)
-    assert [len(one.readers) for one in running] == [1] * 5
+    assert [len(alloc.readers) for alloc in running] == [1] * 5
     assert (await host.read(JOB, 20, 30, FINE))[""][CPU] == [2500]  # type: ignore[index]
 
 
@@ -220,7 +220,7 @@ async def test_number_of_watched_allocations_is_bounded(
     host = Host(store, *running)
     host.recorder.watch(JOB)
     await host.recorder.sample_live(BEGIN)
-    assert sum(len(one.readers) for one in running) == 2
+    assert sum(len(alloc.readers) for alloc in running) == 2
 
 
 async def test_recent_values_end_with_the_latest_sample(host: Host) -> None:

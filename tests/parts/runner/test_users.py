@@ -25,9 +25,12 @@ def program(path: Path) -> Path:
 def find_command(command: str, directory: str, path: str | None, user: User | None = None) -> str:
     """Return what a command means to a task of raw_exec in that directory."""
     own = [
-        CommandFile(one, one) for one in (f"{directory}/local/{command}", f"{directory}/{command}")
+        CommandFile(item, item)
+        for item in (f"{directory}/local/{command}", f"{directory}/{command}")
     ]
-    return find(command, own, path, lambda one: CommandFile(one, one), user)
+    return find(
+        command, own, path, lambda command_file: CommandFile(command_file, command_file), user
+    )
 
 
 def find_user(name: str) -> User | None:

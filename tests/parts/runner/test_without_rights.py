@@ -54,9 +54,9 @@ async def look_at_files(launcher: Launcher, data_dir: Path) -> None:
     (await log.writing()).write(b"printed")
     files = AllocFiles(launcher, ALLOCATION, "/shown", {"main.stdout": log})
     seeing = AllocFiles(launcher, ALLOCATION, "/shown", {}, sees_secrets=True)
-    assert [one.name for one in await files.entries("/")] == ["alloc", "main"]
-    assert [one.name for one in await files.entries("main")] == ["local", "tmp"]
-    assert [one.name for one in await files.entries("alloc/logs")] == ["main.stdout.0"]
+    assert [entry.name for entry in await files.entries("/")] == ["alloc", "main"]
+    assert [entry.name for entry in await files.entries("main")] == ["local", "tmp"]
+    assert [entry.name for entry in await files.entries("alloc/logs")] == ["main.stdout.0"]
     assert (await files.open("main/local/a/f")).read(0, 9) == b"text"
     assert (await files.open("alloc/logs/main.stdout.0")).read(3, 9) == b"nted"
     with pytest.raises(FileAccessDenied):
@@ -125,7 +125,7 @@ async def read_on_when_logs_are_put_aside(launcher: Launcher, data_dir: Path) ->
     for stream in (before, await log.current()):
         assert [chunk.data for chunk in stream.chunks(0)] == [b"last words"]
     files = AllocFiles(launcher, ALLOCATION, "/shown", {"main.stdout": log})
-    assert [one.name for one in await files.entries("/")] == ["alloc"]
+    assert [entry.name for entry in await files.entries("/")] == ["alloc"]
     assert await retained_logs.read_manifest(launcher, ALLOCATION) is not None
 
 

@@ -111,5 +111,5 @@ def test_what_is_no_wrappers_is_left_alone(tmp_path: Path) -> None:
     os.mkfifo(waiting / "pid")
     assert wrapped(tmp_path) == UNHEARD
     left = {"else", "steward-link", "steward-empty", "steward-pipe", "steward-waiting"}
-    assert {one.name for one in tmp_path.iterdir()} == left
+    assert {path.name for path in tmp_path.iterdir()} == left
     assert file.exists()

@@ -166,7 +166,7 @@ class World:
                 await watch.wait()
 
     async def until_status(self, alloc_id: str, *statuses: str) -> Allocation:
-        return await self.until(alloc_id, lambda one: one.client_status in statuses)
+        return await self.until(alloc_id, lambda item: item.client_status in statuses)
 
     async def until_done(self, alloc_id: str) -> Allocation:
         return await self.until_status(alloc_id, "complete", "failed")
@@ -192,10 +192,10 @@ class World:
 
     def told(self, alloc_id: str, task: str = "main") -> list[tuple[str, str]]:
         """Return type and text of what happened to a task."""
-        return [(one.type, one.display_message) for one in self.events(alloc_id, task)]
+        return [(event.type, event.display_message) for event in self.events(alloc_id, task)]
 
     def types(self, alloc_id: str, task: str = "main") -> list[str]:
-        return [one.type for one in self.events(alloc_id, task)]
+        return [event.type for event in self.events(alloc_id, task)]
 
     async def secrets(self, alloc_id: str) -> list[str]:
         """Return the stored secrets that the tasks of an allocation received."""
@@ -261,7 +261,7 @@ def launcher_of(drivers: Mapping[str, Any], config: Settings) -> Launcher:
 
     That one cannot write for tasks of other users: the rights of all threads would change.
     """
-    asked = [one._launcher for one in drivers.values() if isinstance(one, ProcessDriver)]
+    asked = [driver._launcher for driver in drivers.values() if isinstance(driver, ProcessDriver)]
     return asked[0] if asked else launchers.Direct(config.alloc_dir)
 
 

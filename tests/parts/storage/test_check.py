@@ -289,7 +289,7 @@ async def test_a_child_of_an_earlier_job_of_the_name_can_begin_anew(busy: Path) 
     async with open_store(busy, cluster_id="cluster", now=NOW) as store:
 
         def again(tx: Transaction) -> None:
-            parent, child = (jobs.current(tx, "default", one) for one in ("parent", CHILD))
+            parent, child = (jobs.current(tx, "default", item) for item in ("parent", CHILD))
             assert parent is not None
             assert child is not None
             jobs.purge(tx, parent)

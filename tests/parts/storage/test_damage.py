@@ -86,7 +86,7 @@ async def test_corrupt_page_ends_writes_and_is_named_in_the_log(
             while len(caplog.records) < 2:
                 await trio.lowlevel.checkpoint()
         assert "malformed" in store.damage
-    first, *places = [one.getMessage() for one in caplog.records]
+    first, *places = [record.getMessage() for record in caplog.records]
     assert "`steward operator check`" in first
     assert any(f"page {spoiled} of table namespaces" in place for place in places)
 

@@ -17,7 +17,7 @@ async def write(store: Store, *keys: str) -> int:
 
 
 def keys_after(store: Store, number: int, most: int = 100) -> list[str]:
-    return [one.key for one in store.read(lambda db: events.after(db, number, most))]
+    return [event.key for event in store.read(lambda db: events.after(db, number, most))]
 
 
 def begin(store: Store, index: int) -> int:

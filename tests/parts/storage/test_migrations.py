@@ -46,7 +46,7 @@ def rows(path: Path, tables: list[str] | None = None) -> dict[str, int]:
         }
 
 
-@pytest.mark.parametrize("kept", STORES, ids=[one.name[:4] for one in STORES])
+@pytest.mark.parametrize("kept", STORES, ids=[store.name[:4] for store in STORES])
 async def test_a_store_of_each_version_comes_forward_whole(kept: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     make(new)
@@ -57,8 +57,8 @@ async def test_a_store_of_each_version_comes_forward_whole(kept: Path, tmp_path:
     assert rows(path, list(before)) == before
     assert pragma(path, "integrity_check") == "ok"
     async with open_store(tmp_path, cluster_id="other", now=NOW) as store:
-        found = store.read(lambda db: [jobs.current(db, "default", one) for one in JOBS])
-    assert [one.id for one in found if one is not None] == JOBS
+        found = store.read(lambda db: [jobs.current(db, "default", job) for job in JOBS])
+    assert [item.id for item in found if item is not None] == JOBS
 
 
 def test_the_older_form_is_kept_as_a_snapshot_that_its_program_can_restore(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_of_the_copies_the_newest_three_stay(tmp_path: Path) -> None:
         (tmp_path / f"{FILE_NAME}.version-{version:04}").touch()
     store_of(STORES[-2], tmp_path)
     make(tmp_path / FILE_NAME)
-    kept = sorted(one.name[-4:] for one in tmp_path.glob("*.version-*"))
+    kept = sorted(path.name[-4:] for path in tmp_path.glob("*.version-*"))
     assert kept == ["0004", "0005", STORES[-2].name[:4]]
 
 

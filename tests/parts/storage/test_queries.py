@@ -59,7 +59,7 @@ class Explained(ReadSnapshot):
             self.plan += f"{row['detail']}\n"
             # The plan also has a line for each table that a subquery reads. Tables of counts have a
             # row for each status.
-            is_bounded = any(one in row["detail"] for one in ("INDEX", "(subquery", "_counts"))
+            is_bounded = any(item in row["detail"] for item in ("INDEX", "(subquery", "_counts"))
             if row["detail"].startswith("SCAN") and not is_bounded:
                 self.scanned.append(row["detail"])
         return super().all(sql, parameters)
@@ -337,8 +337,8 @@ async def test_jobs_in_order_of_their_names_continue_at_any_of_them(
     store: Store, prefix: str, reverse: bool
 ) -> None:
     def fill(tx: Transaction) -> None:
-        for one in ("api", "web", "web-1", "web-10", "web-2", "z"):
-            jobs.append_version(tx, job(one))
+        for item in ("api", "web", "web-1", "web-10", "web-2", "z"):
+            jobs.append_version(tx, job(item))
 
     await store.write(fill)
 
@@ -346,13 +346,13 @@ async def test_jobs_in_order_of_their_names_continue_at_any_of_them(
         wish = PageRequest(namespace="*", prefix=prefix, start=start, reverse=reverse)
         found = store.read(lambda db: list(job_listings.by_name(db, wish)))
         lines = store.read(lambda db: list(job_listings.listing_rows(db, wish)))
-        assert [one.id for one in lines] == [one.id for one in found]
-        return [one.id for one in found]
+        assert [line.id for line in lines] == [job_listing.id for job_listing in found]
+        return [job_listing.id for job_listing in found]
 
     every = names(None)
     assert every == sorted(every, reverse=reverse)
     assert len(every) == {"": 6, "web": 4, "web-1": 2}[prefix]
-    assert [names(("default", one)) for one in every] == [every[at:] for at in range(len(every))]
+    assert [names(("default", name)) for name in every] == [every[at:] for at in range(len(every))]
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ async def test_what_may_go_is_found_by_indexes(
     store.read(lambda _: query(explained))
     # What was found by an index is gone through; no table is.
     tables = ("allocations", "evaluations", "deployments", "a", "d", "e", "n", "o")
-    assert [one for one in explained.scanned if one.split()[1] in tables] == []
+    assert [line for line in explained.scanned if line.split()[1] in tables] == []
 
 
 async def register(store: Store, **fields: Any) -> None:
@@ -418,7 +418,7 @@ async def test_an_older_version_keeps_the_status_it_had_last(store: Store) -> No
     await register(store)
     await store.write(lambda tx: jobs.append_version(tx, job("web", priority=60)))
     versions = store.read(lambda db: jobs.versions(db, "default", "web"))
-    assert [(one.version, one.priority, one.status) for one in versions] == [
+    assert [(version.version, version.priority, version.status) for version in versions] == [
         (1, 60, "pending"),
         (0, 50, "pending"),
     ]
@@ -530,8 +530,10 @@ async def test_ready_evaluations_come_by_priority_then_by_age(store: Store) -> N
 
     await store.write(add)
     found = store.read(lambda db: evaluations.runnable(db, NOW, 9))
-    assert [one.id for one in found] == ["e1", "e2", "e0"]
-    assert [one.id for one in store.read(lambda db: evaluations.runnable(db, NOW, 2))] == [
+    assert [evaluation.id for evaluation in found] == ["e1", "e2", "e0"]
+    assert [
+        evaluation.id for evaluation in store.read(lambda db: evaluations.runnable(db, NOW, 2))
+    ] == [
         "e1",
         "e2",
     ]

@@ -218,7 +218,7 @@ async def test_a_long_write_is_done_in_a_thread_and_kept_once(store: Store) -> N
     with store.watch("namespaces/many") as watch:
         assert await store.write(add_many("n", threads)) == before + 1
         assert watch.changed.is_set()
-    assert [one is threading.current_thread() for one in threads] == [True, False]
+    assert [thread is threading.current_thread() for thread in threads] == [True, False]
     assert len(names(store)) == LONG + 1
     assert store.read(lambda db: db.table_index("namespaces")) == before + 1
 
@@ -250,8 +250,8 @@ async def test_a_change_of_many_rows_that_is_cut_short_takes_no_other_write_with
         return tx.execute(f"{many} {insert}", values)
 
     async with trio.open_nursery() as nursery:
-        for one in (add("a"), add("b"), change_all, add("c")):
-            nursery.start_soon(store.write, one)
+        for item in (add("a"), add("b"), change_all, add("c")):
+            nursery.start_soon(store.write, item)
     assert len(names(store)) == 100_004
     assert ran == ["all", "all"]
 

@@ -232,8 +232,8 @@ async def opened(
         places = [_place(listener, context)]
         async with open_web(site.parts, ROUTES, ENDPOINTS, places, PAGES):
             yield site
-            for one in site.browsers:
-                await one.http.aclose()
+            for browser in site.browsers:
+                await browser.http.aclose()
 
 
 def _place(listener: socket.socket, context: ssl.SSLContext | None) -> ConnectionListener:
@@ -243,12 +243,12 @@ def _place(listener: socket.socket, context: ssl.SSLContext | None) -> Connectio
 @pytest.fixture
 async def site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
     """Run one that asks for tokens."""
-    async for one in opened(store, tmp_path, asks=True):
-        yield one
+    async for item in opened(store, tmp_path, asks=True):
+        yield item
 
 
 @pytest.fixture
 async def open_site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
     """Run a site on which every user has all permissions."""
-    async for one in opened(store, tmp_path, asks=False):
-        yield one
+    async for item in opened(store, tmp_path, asks=False):
+        yield item

@@ -50,7 +50,7 @@ async def test_a_problem_has_its_line(
     open_site: Site, old: str, new: str, line: int, words: str
 ) -> None:
     found = await check(open_site.browser(), FILE.replace(old, new, 1))
-    assert line in [one["Line"] for one in found["Problems"]], found
+    assert line in [problem["Line"] for problem in found["Problems"]], found
     assert words in str(found["Problems"])
 
 

@@ -69,7 +69,7 @@ async def test_more_variables_have_no_link_because_their_list_filters_otherwise(
         fields = {"path": f"app/key-{number}", "name.0": "a", "value.0": "b"}
         await browser.send("/ui/variables", None, **fields)
     found = await hits(browser, "key-")
-    assert len([one for one in found if one.startswith("app/key")]) == MOST
+    assert len([hit for hit in found if hit.startswith("app/key")]) == MOST
     assert "More variables" not in found
 
 
@@ -90,7 +90,7 @@ async def test_no_kind_has_more_results_than_a_few_and_the_rest_is_told(open_sit
     for number in range(MOST + 3):
         await open_site.cluster.register(job(f"many-{number:02}"))
     found = await hits(open_site.browser(), "many")
-    assert len([one for one in found if one.startswith("many")]) == MOST
+    assert len([hit for hit in found if hit.startswith("many")]) == MOST
     assert found["More jobs"] == "/ui/jobs?search=many"
 
 

@@ -69,7 +69,7 @@ async def test_a_failed_step_is_accepted_and_a_run_goes_on(open_site: Site) -> N
     answer = await browser.send("/ui/job/etl/run/accept", None, step="a", note="known", number="1")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/job/etl/run")
     await open_site.cluster.work()
-    states = {one.name: one.state for one in run_of(open_site.cluster).steps}
+    states = {step.name: step.state for step in run_of(open_site.cluster).steps}
     assert (states["a"], states["b"]) == (StepState.SUCCEEDED, StepState.OPEN)
     assert "known" in (await browser.get("/ui/job/etl/run")).text
 

@@ -14,7 +14,7 @@ RULES = 'namespace "default" {\n  policy = "read"\n}\n'
 
 
 def token_named(site: Site, name: str) -> Token:
-    (found,) = (one for one in site.cluster.store.read(tokens.list_all) if one.name == name)
+    (found,) = (token for token in site.cluster.store.read(tokens.list_all) if token.name == name)
     return found
 
 

@@ -26,8 +26,8 @@ async def cloud(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
     """Run a site with login methods."""
     tokens = TokenStore(store, Clock(), Keyring(bytes(32)), asks=True)
     async with opening(store, tokens, tmp_path) as door:
-        async for one in opened(store, tmp_path, asks=True, door=door):
-            yield one
+        async for item in opened(store, tmp_path, asks=True, door=door):
+            yield item
 
 
 @pytest.fixture

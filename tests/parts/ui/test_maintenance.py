@@ -27,7 +27,7 @@ async def ends(browser: Browser) -> list[str]:
 
 def recorded(site: Site) -> list[str]:
     """Return the paths in the audit log."""
-    return [one.path for one in site.cluster.store.read(lambda db: audit.after(db, 0))]
+    return [item.path for item in site.cluster.store.read(lambda db: audit.after(db, 0))]
 
 
 async def is_in(browser: Browser) -> bool:
@@ -45,7 +45,7 @@ async def test_a_user_ends_another_session_of_the_own_token(site: Site) -> None:
     assert (await is_in(mine), await is_in(forgotten)) == (True, False)
     await mine.send(f"/ui/session/{this}/end")
     assert not await is_in(mine)
-    assert recorded(site) == [f"/ui/session/{one}/end" for one in (other, this)]
+    assert recorded(site) == [f"/ui/session/{item}/end" for item in (other, this)]
 
 
 async def test_only_a_management_token_ends_sessions_of_others(site: Site) -> None:

@@ -65,8 +65,8 @@ async def visit(browser: Browser, found: dict[str, str]) -> list[tuple[str, dict
 
 
 def test_every_action_names_its_call_of_the_api() -> None:
-    actions = [one for one in PAGES if one.method == "POST" and one.path not in WITHOUT_API]
-    assert [one.path for one in actions if not one.calls] == []
+    actions = [page for page in PAGES if page.method == "POST" and page.path not in WITHOUT_API]
+    assert [action.path for action in actions if not action.calls] == []
 
 
 @pytest.mark.parametrize("rules", [READER, SUBMITTER, 'agent { policy = "read" }'])

@@ -100,7 +100,7 @@ NO_PAGE = {
     "/ui/allocation/{alloc_id}/file",
     "/ui/allocation/{alloc_id}/kept",
 }
-SHOWN = [one.path for one in PAGES if one.method == "GET" and one.path not in NO_PAGE]
+SHOWN = [page.path for page in PAGES if page.method == "GET" and page.path not in NO_PAGE]
 
 
 @pytest.mark.parametrize("path", SHOWN)
@@ -123,8 +123,8 @@ async def test_names_that_jobs_choose_are_only_text(open_site: Site) -> None:
         group(EVIL, task(EVIL, config={"command": EVIL}), services=[Service(name=EVIL)]),
         meta={EVIL: EVIL},
     )
-    for one in (evil, job(EVIL, group(EVIL, task(EVIL, config={"command": "/bin/x"})))):
-        await open_site.cluster.register(one)
+    for item in (evil, job(EVIL, group(EVIL, task(EVIL, config={"command": "/bin/x"})))):
+        await open_site.cluster.register(item)
         await open_site.cluster.work()
         await open_site.cluster.run_all()
     browser = open_site.browser()
@@ -135,9 +135,9 @@ async def test_names_that_jobs_choose_are_only_text(open_site: Site) -> None:
     pages = ["/ui/", "/ui/jobs", "/ui/evaluations", f"/ui/allocation/{allocation.id}"]
     pages += [f"/ui/job/{name}{rest}" for rest in ("", "/definition", "/versions", "/evaluations")]
     answers = [await browser.get(path) for path in pages]
-    assert {one.status_code for one in answers} == {200}
-    assert [strange(one.text) for one in answers] == [[]] * len(pages)
-    assert all("&lt;script&gt;" in one.text for one in answers)
+    assert {answer.status_code for answer in answers} == {200}
+    assert [strange(answer.text) for answer in answers] == [[]] * len(pages)
+    assert all("&lt;script&gt;" in answer.text for answer in answers)
 
 
 async def test_what_is_asked_for_is_only_text(open_site: Site) -> None:
@@ -158,7 +158,7 @@ async def test_a_search_is_for_the_text_itself(open_site: Site, search: str) -> 
     for name in (f"x{search.strip()}y", "other"):
         await open_site.cluster.register(job(name))
     answer = await open_site.browser().http.get("/ui/jobs", params={"search": search})
-    assert [unescape(one) for one in LINKED.findall(answer.text)] == [f"x{search.strip()}y"]
+    assert [unescape(item) for item in LINKED.findall(answer.text)] == [f"x{search.strip()}y"]
 
 
 async def test_a_type_and_a_state_are_chosen_and_what_is_none_is_passed_over(
@@ -186,7 +186,7 @@ async def test_five_thousand_jobs_make_no_heavier_page(open_site: Site) -> None:
     browser = open_site.browser()
     answer = await browser.get("/ui/jobs")
     assert len(LINKED.findall(answer.text)) == 50
-    weight = sum([len(gzip.compress((await browser.get(one)).content)) for one in LOADED])
+    weight = sum([len(gzip.compress((await browser.get(item)).content)) for item in LOADED])
     assert weight + len(gzip.compress(answer.content)) < 150_000
     assert LINKED.findall((await browser.get("/ui/jobs?search=B-12&type=service")).text)
     found = LINKED.findall((await browser.get("/ui/jobs?search=JOB-4321")).text)
@@ -349,7 +349,7 @@ async def test_slots_that_come_are_told_and_paused(open_site: Site) -> None:
 async def test_a_service_is_shown_with_its_health(open_site: Site) -> None:
     await open_site.run()
     (allocation,) = open_site.cluster.allocations()
-    one = Registration(
+    registration = Registration(
         id="r",
         service_name="front",
         namespace="default",
@@ -362,7 +362,7 @@ async def test_a_service_is_shown_with_its_health(open_site: Site) -> None:
     )
     await open_site.cluster.store.write(
         lambda tx: services.replace_registrations(
-            tx, allocation.id, [ServiceAddress(one, ready=None)]
+            tx, allocation.id, [ServiceAddress(registration, ready=None)]
         )
     )
     result = CheckResult(

@@ -101,7 +101,7 @@ async def test_a_stopped_job_starts_again(open_site: Site) -> None:
 
 async def test_a_group_is_scaled(site: Site, master: Browser) -> None:
     await master.send("/ui/job/web/scale", None, group="web", count="3")
-    assert [one.count for one in site.cluster.job().task_groups or ()] == [3]
+    assert [task_group.count for task_group in site.cluster.job().task_groups or ()] == [3]
 
 
 @pytest.mark.parametrize("count", ["", "-1", "many", "99999999999"])

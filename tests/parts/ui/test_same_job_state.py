@@ -109,10 +109,10 @@ class Life:
     async def report(self) -> None:
         """Let an allocation run, fail or end."""
         found = [
-            one
+            alloc
             for row in await self.known()
-            for one in self.cluster.allocations(row)
-            if not one.client_terminal
+            for alloc in self.cluster.allocations(row)
+            if not alloc.client_terminal
         ]
         if not found:
             return
@@ -160,7 +160,7 @@ class Life:
     async def known(self) -> list[str]:
         """Return the names of all jobs, with children."""
         answer = await only(self.site).http.get("/v1/jobs")
-        return [one["ID"] for one in answer.json()]
+        return [item["ID"] for item in answer.json()]
 
 
 def in_store(site: Site, job_id: str) -> Said:
@@ -174,8 +174,8 @@ async def in_statuses(site: Site, state: str = "") -> dict[str, Said]:
     query = {"states": "true", "include_children": "true", "per_page": "500", "state": state}
     answer = await only(site).http.get("/v1/jobs/statuses", params=query)
     return {
-        one["ID"]: Said(one["StewardState"]["State"], one["StewardState"]["Reason"])
-        for one in answer.json()
+        item["ID"]: Said(item["StewardState"]["State"], item["StewardState"]["Reason"])
+        for item in answer.json()
     }
 
 
@@ -183,7 +183,7 @@ async def strips(site: Site) -> dict[str, list[str]]:
     """Return the results of the last runs of each job that has runs, newest first."""
     query = {"states": "true", "strip": "true", "per_page": "500"}
     answer = await only(site).http.get("/v1/jobs/statuses", params=query)
-    found = {one["ID"]: one["StewardState"]["Runs"] for one in answer.json()}
+    found = {item["ID"]: item["StewardState"]["Runs"] for item in answer.json()}
     return {name: runs["Strip"] for name, runs in found.items() if runs}
 
 
@@ -233,7 +233,7 @@ async def in_table(site: Site) -> dict[str, str]:
 
 def in_notification(site: Site, job_id: str) -> str:
     def read(db: ReadSnapshot) -> str:
-        one = Notification(
+        notification = Notification(
             id=1,
             namespace="default",
             job_id=job_id,
@@ -243,7 +243,7 @@ def in_notification(site: Site, job_id: str) -> str:
             create_time=0,
             modify_time=0,
         )
-        return context_of(db, one, site="", now=site.cluster.clock.now()).state
+        return context_of(db, notification, site="", now=site.cluster.clock.now()).state
 
     return site.cluster.store.read(read)
 

@@ -83,8 +83,8 @@ async def secure_site(store: Store, tmp_path: Path, authority: Authority) -> Asy
     """Run one over TLS."""
     certificate, key = authority.certify("daemon")
     context = tls_context(Settings(tls_cert=certificate, tls_key=key))
-    async for one in opened(store, tmp_path, asks=True, context=context):
-        yield one
+    async for item in opened(store, tmp_path, asks=True, context=context):
+        yield item
 
 
 async def test_over_tls_the_cookie_is_one_that_only_tls_may_set(

@@ -32,7 +32,7 @@ OUTSIDE = (
 def terminal(page: str) -> dict[str, str | None]:
     """Return what a page tells its script."""
     forms = [found for tag, found in Elements(page).found if tag == "form"]
-    return next(one for one in forms if one.get("id") == "terminal-form")
+    return next(form for form in forms if form.get("id") == "terminal-form")
 
 
 def of_browser(browser: Browser, *others: tuple[str, str]) -> list[tuple[bytes, bytes]]:
@@ -71,7 +71,7 @@ async def talks_noted(site: Site) -> list[int]:
     """Return how the audit says that terminals of pages went."""
     await site.parts.audit.flush()
     found = site.cluster.store.read(lambda db: audit.after(db, 0))
-    return [one.status for one in found if one.path.startswith("/ui/v1/client/")]
+    return [item.status for item in found if item.path.startswith("/ui/v1/client/")]
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ async def test_concurrent_requests_make_a_matcher_once(
             nursery.start_soon(look)
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
-    assert len({id(one) for one in found}) == 1
+    assert len({id(matcher) for matcher in found}) == 1
     await keep(store, seal, "b", 0, "second value")
     assert await masks.matcher(A) is found[0]
     assert len(threads) == 1

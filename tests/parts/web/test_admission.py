@@ -180,8 +180,8 @@ async def test_errors_of_accept_end_nothing_and_are_logged_once_a_minute(
         assert theirs.recv(1) == b""  # the connection was closed when it was served
     assert trio.current_time() - began == pytest.approx(150)
     assert len(caplog.records) == 3
-    assert all(os.strerror(number) in one.getMessage() for one in caplog.records)
-    assert not any(one.exc_info for one in caplog.records)
+    assert all(os.strerror(number) in record.getMessage() for record in caplog.records)
+    assert not any(record.exc_info for record in caplog.records)
 
 
 # --- very many connections at once ---
@@ -215,8 +215,8 @@ class Queue:
         return self.waiting.popleft(), ""
 
     def close(self) -> None:
-        for one in (*self.theirs, *self.ours):
-            one.close()
+        for item in (*self.theirs, *self.ours):
+            item.close()
 
 
 @contextmanager
@@ -242,12 +242,12 @@ async def test_connections_are_accepted_before_rejected_ones_are_closed(
 ) -> None:
     with queue(listening, 301, monkeypatch) as waiting:
         *many, last = waiting.ours
-        users = {one.getsockname()[1]: 1 for one in waiting.theirs}
+        users = {item.getsockname()[1]: 1 for item in waiting.theirs}
         users[last.getpeername()[1]] = 2
         served, closed_before = list[str](), list[int]()
 
         def owner(_: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int:
-            closed_before.append(sum(is_closed(one) for one in many))
+            closed_before.append(sum(is_closed(item) for item in many))
             return users[theirs[1]]
 
         monkeypatch.setattr(admission, "owner", owner)
@@ -270,8 +270,8 @@ async def test_connections_are_accepted_before_rejected_ones_are_closed(
             nursery.cancel_scope.cancel()
 
 
-def is_closed(one: socket.socket) -> bool:
-    return one.fileno() == -1
+def is_closed(socket: socket.socket) -> bool:
+    return socket.fileno() == -1
 
 
 @pytest.mark.parametrize(("explains", "number"), [(True, 5), (False, 0)])
@@ -319,8 +319,8 @@ async def test_other_tasks_run_between_two_batches(
             rounds.append(len(accepted))
         nursery.cancel_scope.cancel()
     assert max(after - before for before, after in pairwise(rounds)) <= 2 * 3
-    for one in many:
-        one.close()
+    for item in many:
+        item.close()
 
 
 # --- heads ---

@@ -544,7 +544,7 @@ async def test_target_without_a_path_is_refused(
 ) -> None:
     answer = await server.talk(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize(
@@ -806,4 +806,4 @@ async def test_answer_to_a_connection_that_closes_is_no_error(
             await stream.send_all(b"POST /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n")
             with trio.fail_after(5):
                 assert await stream.receive_some() == b""
-    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

@@ -216,11 +216,11 @@ async def test_a_user_who_keeps_the_daemon_busy_waits_for_others(
         operator = [
             await ask(await trio.open_unix_socket(home / "steward.sock"), path) for _ in range(3)
         ]
-    assert [one[:12] for one in (*alone, other, again)] == ["HTTP/1.1 200"] * 4
+    assert [item[:12] for item in (*alone, other, again)] == ["HTTP/1.1 200"] * 4
     assert refused.startswith("HTTP/1.1 429 ")
     assert "retry-after: " in refused.lower()
     assert "user 65534 has used more than its share" in refused
-    assert [one[:12] for one in operator] == ["HTTP/1.1 200"] * 3
+    assert [item[:12] for item in operator] == ["HTTP/1.1 200"] * 3
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
@@ -228,7 +228,7 @@ async def test_many_cheap_requests_are_nobodys_harm(store: Store, home: Path) ->
     async with serving(store, data_dir=home) as port:
         await ask(await connect(port), "/light")
         answers = [await as_nobody(port, "/light") for _ in range(200)]
-    assert {one[:12] for one in answers} == {"HTTP/1.1 200"}
+    assert {answer[:12] for answer in answers} == {"HTTP/1.1 200"}
 
 
 async def test_the_messages_of_a_websocket_are_put_down_to_its_client(

@@ -361,7 +361,7 @@ async def test_requests_that_arrive_while_the_daemon_ends_are_answered(
 
             nursery.start_soon(send)
         answers = [await to_its_end(stream) for stream in streams]
-    assert [one[:12] for one in answers] == [b"HTTP/1.1 200"] * len(streams)
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200"] * len(streams)
     for stream in streams:
         await stream.aclose()
 

@@ -55,7 +55,7 @@ async def test_a_thread_imports_a_large_module(store: Store, late: LazyModule) -
 
 
 def test_a_thread_imports_the_metrics() -> None:
-    (handler,) = [one.handler for one in ROUTES if one.path == "/v1/metrics"]
+    (handler,) = [route.handler for route in ROUTES if route.path == "/v1/metrics"]
     assert isinstance(handler, LazyHandler)
     vars(handler).pop("function", None)
     assert handler.needs_thread

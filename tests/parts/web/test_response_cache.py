@@ -76,17 +76,17 @@ async def test_an_answer_is_given_again_to_who_asks_the_same(
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (ask("namespace=", "b"), ask("namespace=&namespace=b")),  # of b, and of no other
         (ask(name="a/b"), ask(name="a%2Fb")),
     ],
 )
 async def test_what_is_asked_is_what_was_understood_of_it(
-    store: Store, handler: Counting, one: Request, other: Request
+    store: Store, handler: Counting, first: Request, second: Request
 ) -> None:
     kept, of = ResponseCache(), route(handler, "things")
-    for asked in (one, other, one, other):
+    for asked in (first, second, first, second):
         store.read(lambda db, asked=asked: kept.reply(of, asked, db))
     assert handler.asked == 2
 

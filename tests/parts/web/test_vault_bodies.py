@@ -35,4 +35,4 @@ async def test_a_thread_reads_a_large_body(
     trail = asked.parts.audit.open_scope("POST", path, "", "")
     await trio.lowlevel.checkpoint()
     await side.answer(asked, {}, trail)
-    assert [one is not threading.current_thread() for one in threads] == [in_thread]
+    assert [thread is not threading.current_thread() for thread in threads] == [in_thread]

@@ -39,13 +39,13 @@ async def test_a_bundle_holds_what_is_there_and_no_secret(steward: Steward) -> N
     policy = {"api_key": HIDDEN}
     groups = [
         {
-            "Name": str(one["Name"]),
+            "Name": str(item["Name"]),
             "Count": 1,
-            "Tasks": [one],
+            "Tasks": [item],
             "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
             "Scaling": {"Min": 0, "Max": 9, "Policy": policy},
         }
-        for one in failing()
+        for item in failing()
     ]
     await steward.request("PUT", "/v1/var/nomad/jobs/web", {"Items": {"k": HIDDEN}})
     job = {"ID": "web", "Type": "batch", "TaskGroups": groups, "Meta": {"a": HIDDEN}}
@@ -59,7 +59,7 @@ async def test_a_bundle_holds_what_is_there_and_no_secret(steward: Steward) -> N
     found = contents(file)
     assert found["allocations.json"].count(b"Failed Artifact Download") >= 1
     assert found["allocations.json"].count(b"Template failed") >= 1
-    assert [one["ID"] for one in json.loads(found["jobs.json"])] == ["web"]
+    assert [pair["ID"] for pair in json.loads(found["jobs.json"])] == ["web"]
     assert {"agent.json", "metrics.json", "log.txt", "version.txt"} < found.keys()
     assert [name for name, content in found.items() if HIDDEN.encode() in content] == []
     again = await steward.cli(*words)

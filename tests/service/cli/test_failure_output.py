@@ -38,7 +38,7 @@ async def test_a_failing_nightly_job_is_failing_on_every_surface(steward: Stewar
     statuses = await steward.get("/v1/jobs/statuses", states="true")
     assert "failing" in next(line for line in listed.splitlines() if line.startswith("nightly"))
     assert "Status        = failing" in shown.splitlines()
-    assert [one["StewardState"]["State"] for one in statuses] == ["failing"]
+    assert [status["StewardState"]["State"] for status in statuses] == ["failing"]
     (run,) = await steward.get("/v1/job/nightly/runs")
     assert (run["Result"], run["ExitCode"]) == ("failed", 3)
 
@@ -70,7 +70,7 @@ async def test_the_logs_of_a_nightly_job_are_those_of_its_newest_run(steward: St
         await steward.cli("job", "periodic", "force", "nightly")
         await steward.until(
             "/v1/job/nightly/runs",
-            lambda runs, number=number: [one["Result"] for one in runs] == ["complete"] * number,
+            lambda runs, number=number: [run["Result"] for run in runs] == ["complete"] * number,
         )
     newest, before = await steward.get("/v1/job/nightly/runs")
     shown = await steward.cli("logs", "nightly")
@@ -114,8 +114,8 @@ async def test_a_node_tells_what_allocations_hold_where_it_is_asked(steward: Ste
     (node,) = await steward.get("/v1/nodes", held="true")
     (alloc,) = await steward.allocations("web", "running")
     held = (await steward.get(f"/v1/allocation/{alloc['ID']}"))["AllocatedResources"]["Tasks"]
-    assert node["Held"]["CPU"] == sum(one["Cpu"]["CpuShares"] for one in held.values())
-    assert node["Held"]["MemoryMB"] == sum(one["Memory"]["MemoryMB"] for one in held.values())
+    assert node["Held"]["CPU"] == sum(task["Cpu"]["CpuShares"] for task in held.values())
+    assert node["Held"]["MemoryMB"] == sum(task["Memory"]["MemoryMB"] for task in held.values())
     assert node["Held"]["CPUTotal"] > node["Held"]["CPU"]
 
 
@@ -138,12 +138,12 @@ async def test_commands_follow_a_deployment_to_its_end(steward: Steward) -> None
     changed = job_file("web", f"true; {FOREVER}", Update=canary, Count=2)
     await steward.cli("run", "-detach", "-", stdin=changed)
     await steward.until(
-        "/v1/job/web/deployment", lambda one: one["TaskGroups"]["web"]["HealthyAllocs"] == 1
+        "/v1/job/web/deployment", lambda job: job["TaskGroups"]["web"]["HealthyAllocs"] == 1
     )
     promoted = await steward.cli("job", "promote", "web")
     reverted = await steward.cli("job", "revert", "web", "0")
     done = [scaled, stopped, started, promoted, reverted]
-    assert [one.returncode for one in done] == [0] * 5, [one.stdout for one in done]
+    assert [item.returncode for item in done] == [0] * 5, [item.stdout for item in done]
     assert "version 1 is deployed" in scaled.stdout.decode()
     assert "is successful" in promoted.stdout.decode()
     huge = json.loads(job_file("web", FOREVER, Update=UPDATE))
@@ -168,7 +168,7 @@ async def test_a_missing_program_is_named_without_words_about_remote_calls(
         await steward.cli("job", "explain", "absent"),
         await steward.cli("alloc", "status", one["ID"]),
     ]
-    texts = [one.stdout.decode() for one in shown]
+    texts = [item.stdout.decode() for item in shown]
     assert ['binary "/usr/bin/nonesuch" could not be found' in text for text in texts] == [True] * 4
     assert [text for text in texts if "rpc error" in text] == []
     page = await steward.request("GET", f"/ui/allocation/{one['ID']}")

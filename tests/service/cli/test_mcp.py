@@ -90,7 +90,7 @@ async def test_an_assistant_reads_and_plans_but_changes_nothing(guarded: Steward
     async with trio.open_nursery() as nursery:
         assistant = await started(nursery, guarded, token)
         await assistant.ask("initialize", protocolVersion="2025-11-25", capabilities={})
-        tools = [one["name"] for one in (await assistant.ask("tools/list"))["tools"]]
+        tools = [tool["name"] for tool in (await assistant.ask("tools/list"))["tools"]]
         assert "run_job" not in tools
         listed, failed = await assistant.use("list_jobs")
         assert (failed, "greet" in listed) == (False, True)
@@ -129,7 +129,9 @@ async def test_writes_need_the_flag_and_the_rights_and_are_audited(guarded: Stew
     }
 
     def are_written(entries: Any) -> bool:  # refusals are written a moment later
-        made = {(one["Method"], one["Path"], one["Query"], one["Status"]) for one in entries}
+        made = {
+            (entry["Method"], entry["Path"], entry["Query"], entry["Status"]) for entry in entries
+        }
         return wanted <= made
 
     await guarded.until("/v1/operator/audit", are_written)
@@ -144,9 +146,9 @@ async def test_reads_are_audited(guarded: Steward) -> None:
         nursery.cancel_scope.cancel()
     entries = await guarded.get("/v1/operator/audit")
     made = {
-        (one["Method"], one["Path"], one["Status"])
-        for one in entries
-        if "via=mcp" in one["Query"] and one["Accessor"]
+        (entry["Method"], entry["Path"], entry["Status"])
+        for entry in entries
+        if "via=mcp" in entry["Query"] and entry["Accessor"]
     }
     assert {("POST", "/v1/jobs/parse", 200), ("POST", "/v1/job/greet/plan", 200)} <= made
     assert any(method == "GET" for method, _, _ in made)

@@ -161,13 +161,13 @@ async def test_a_task_is_restarted_and_sent_a_signal(steward: Steward, alloc_id:
     path = f"/v1/allocation/{alloc_id}"
     done = await steward.cli("alloc", "restart", alloc_id)
     assert done.returncode == 0, done.stderr
-    await steward.until(path, lambda one: one["TaskStates"]["main"]["Restarts"] == 1)
+    await steward.until(path, lambda alloc: alloc["TaskStates"]["main"]["Restarts"] == 1)
     wrong = await steward.cli("alloc", "signal", "-s", "SIGTERM", alloc_id, "nope")
     assert b"no task 'nope'" in wrong.stderr
-    await steward.until(path, lambda one: one["TaskStates"]["main"]["State"] == "running")
+    await steward.until(path, lambda alloc: alloc["TaskStates"]["main"]["State"] == "running")
     done = await steward.cli("alloc", "signal", "-s", "SIGTERM", alloc_id, "main")
     assert done.returncode == 0, done.stderr
-    shown = await steward.until(path, lambda one: "Terminated" in _types(one)[-3:])
+    shown = await steward.until(path, lambda item: "Terminated" in _types(item)[-3:])
     assert "Signaling" in _types(shown)
 
 

@@ -67,7 +67,7 @@ async def submitted(steward: Steward, job: Any) -> str:
 
 
 def was_submitted(allocations: Any) -> bool:
-    states = [one["TaskStates"] or {} for one in allocations]
+    states = [alloc["TaskStates"] or {} for alloc in allocations]
     return any(
         "was submitted" in event["DisplayMessage"]
         for state in states

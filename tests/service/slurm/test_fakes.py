@@ -134,7 +134,7 @@ def test_what_nobody_knows_is_passed_over(commands: Commands) -> None:
         commands.run("squeue", "-h", "-n", "nobody"),
         commands.run("sinfo", "-h", "-p", "nope", "-N", "-o", "%N"),
     ]
-    assert [(one.returncode, one.stdout, one.stderr) for one in silent] == [(0, "", "")] * 3
+    assert [(item.returncode, item.stdout, item.stderr) for item in silent] == [(0, "", "")] * 3
 
 
 ENDS = [

@@ -28,7 +28,7 @@ async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
         seen = await query_partition(tools, "main")
     finally:
         cluster.run("scontrol", "update", "nodename=node2", "state=resume")
-    assert [(one.name, one.cores, one.memory_mb) for one in seen.hosts] == [
+    assert [(host.name, host.cores, host.memory_mb) for host in seen.hosts] == [
         ("node1", 16, 8000),
         ("node2", 16, 8000),
     ]

@@ -78,7 +78,7 @@ def test_nobody_can_lock_out_others_of_this_machine(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("left", "right", "same"),
     [
         ("192.0.2.1", "192.0.2.2", False),
         ("2001:db8::1", "2001:db8::2", True),
@@ -87,8 +87,8 @@ def test_nobody_can_lock_out_others_of_this_machine(address: str) -> None:
         ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
     ],
 )
-def test_a_party_is_an_address_or_a_network_of_its_own(one: str, other: str, same: bool) -> None:
-    assert bool(failed(3, one).locked_for(other, NOW)) is same
+def test_a_party_is_an_address_or_a_network_of_its_own(left: str, right: str, same: bool) -> None:
+    assert bool(failed(3, left).locked_for(right, NOW)) is same
 
 
 def test_lockout_at_one_role_does_not_count_at_another() -> None:

@@ -32,7 +32,7 @@ def test_the_most_specific_rule_decides(path: str, rule: str | None) -> None:
         *("auth/cloudid/role/*", "auth/cloudid/role/o*", "auth/+/role/one", "auth/+/role/+"),
         *("auth/*", "auth/exact", "sys/+/deep/*", "a/*/b", "c/+d"),
     )
-    text = "\n".join(f'path "{one}" {{ capabilities = ["read"] }}' for one in patterns)
+    text = "\n".join(f'path "{pattern}" {{ capabilities = ["read"] }}' for pattern in patterns)
     found = CapabilitySet([("p", parse_policy(text))]).permission(path)
     assert (found.path if found else None) == rule
 

@@ -9,14 +9,16 @@ from daemon.acl.grant import CapabilitySet
 from daemon.acl.policy_rules import parse_policy
 
 SEGMENTS = st.sampled_from(["a", "b", "ab", ""])
-PATHS = st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join).filter(lambda one: one[:1] != "/")
+PATHS = (
+    st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join).filter(lambda item: item[:1] != "/")
+)
 PATTERN_SEGMENTS = st.sampled_from(["a", "b", "ab", "+", "a+", "*"])
 PATTERNS = st.tuples(
     st.lists(PATTERN_SEGMENTS, min_size=1, max_size=4).map("/".join), st.sampled_from(["", "*"])
 ).map("".join)
 WORDS = ("read", "update", "list", "deny")
 RULES = st.dictionaries(
-    PATTERNS.filter(lambda one: "+*" not in one), st.sets(st.sampled_from(WORDS), min_size=1)
+    PATTERNS.filter(lambda item: "+*" not in item), st.sets(st.sampled_from(WORDS), min_size=1)
 )
 POLICIES = st.lists(RULES, max_size=3)
 
@@ -38,7 +40,7 @@ def reference(policies: list[dict[str, set[str]]], path: str) -> set[str]:
 
     def key(rule: str) -> tuple[object, ...]:
         wild = [m.start() for m in re.finditer(r"(?:(?<=/)|^)\+(?=/|$)|\*$", rule)]
-        plus = [one for one in rule.split("/") if one == "+"]
+        plus = [part for part in rule.split("/") if part == "+"]
         return (
             not wild,
             wild[0] if wild else 0,
@@ -50,7 +52,8 @@ def reference(policies: list[dict[str, set[str]]], path: str) -> set[str]:
 
     def fits(rule: str) -> bool:
         body = "/".join(
-            "[^/]*" if one == "+" else re.escape(one) for one in rule.removesuffix("*").split("/")
+            "[^/]*" if part == "+" else re.escape(part)
+            for part in rule.removesuffix("*").split("/")
         )
         return (
             re.fullmatch(body + (".*" if rule.endswith("*") else ""), path, re.DOTALL) is not None

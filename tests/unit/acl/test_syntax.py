@@ -10,7 +10,7 @@ def plain(value: Value) -> object:
     """Return a value with objects as lists of keys and values."""
     if isinstance(value, PolicyObject):
         return [(item.keys, plain(item.value)) for item in value.items]
-    return [plain(one) for one in value] if isinstance(value, list) else value
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(

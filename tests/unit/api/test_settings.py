@@ -54,5 +54,7 @@ def test_every_default_is_told_so_that_it_could_be_set() -> None:
             assert shown == ""
             continue
         written = shown if isinstance(usual, str | int | Path) else msgspec.json.decode(shown)
-        read = msgspec.convert(written, field.type, strict=False, dec_hook=lambda _, one: Path(one))
+        read = msgspec.convert(
+            written, field.type, strict=False, dec_hook=lambda _, item: Path(item)
+        )
         assert read == usual, name

@@ -66,7 +66,7 @@ def test_every_answer_may_be_json(name: str) -> None:
 
 
 def test_a_part_of_a_document_is_chosen_by_two_names() -> None:
-    assert {"-t", "--field"} <= {word for one in ALL["job status"].params for word in one.opts}
+    assert {"-t", "--field"} <= {word for param in ALL["job status"].params for word in param.opts}
 
 
 def groups(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Group]]:
@@ -88,7 +88,7 @@ def test_every_command_has_one_line_that_is_not_cut(path: str) -> None:
     help_lines = typed("help", *path.split()).stdout.splitlines()
     for lines in sections(path).values():
         for name, line in lines.items():
-            assert any(one.split(None, 1) == [name, line] for one in help_lines)
+            assert any(help_line.split(None, 1) == [name, line] for help_line in help_lines)
 
 
 def typed(*words: str) -> Result:

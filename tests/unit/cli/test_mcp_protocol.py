@@ -62,17 +62,17 @@ def test_an_unknown_revision_is_refused_with_the_known_ones() -> None:
 
 
 def test_tools_without_writes_only_read() -> None:
-    tools = {one["name"]: one for one in ask("tools/list")["tools"]}
+    tools = {tool["name"]: tool for tool in ask("tools/list")["tools"]}
     assert list(tools) == ["list_jobs", "job_status", "explain_job", "job_logs", "plan_job"]
-    assert all(one["annotations"]["readOnlyHint"] for one in tools.values())
+    assert all(tool["annotations"]["readOnlyHint"] for tool in tools.values())
     schema = tools["job_logs"]["inputSchema"]
     assert (schema["type"], schema["required"]) == ("object", ["job"])
     assert schema["properties"]["lines"]["maximum"] == 200
 
 
 def test_writes_add_tools_that_say_so() -> None:
-    more = [one for one in specs(writes=True) if not one.annotations["readOnlyHint"]]
-    assert [one.name for one in more] == ["run_job", "stop_job", "dispatch_job"]
+    more = [spec for spec in specs(writes=True) if not spec.annotations["readOnlyHint"]]
+    assert [spec.name for spec in more] == ["run_job", "stop_job", "dispatch_job"]
 
 
 def test_a_tool_answers_with_text() -> None:
@@ -125,7 +125,7 @@ def test_notifications_and_responses_get_no_answer() -> None:
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(),
-        lambda one: st.lists(one) | st.dictionaries(st.text(), one),
+        lambda integer: st.lists(integer) | st.dictionaries(st.text(), integer),
     )
 )
 def test_any_json_gets_an_answer_or_none(value: object) -> None:

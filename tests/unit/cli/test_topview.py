@@ -74,7 +74,7 @@ def test_runs_are_folded_into_their_parent() -> None:
 
 NODES = TopFacts(
     JOBS,
-    [one._replace(node_id="n1") for one in ALLOCATIONS],
+    [alloc._replace(node_id="n1") for alloc in ALLOCATIONS],
     USES,
     nodes=[
         NodeRow("n1", "vm", "default", "ready", "100 of 4000 MHz, 64 of 8000 MiB asked"),

@@ -15,7 +15,7 @@ from daemon.confinement.egress import DeniedAddresses
 OWN_PORT = 4646
 EVERY = [
     *map(DeniedAddresses, egress.LINK_LOCAL),
-    *(DeniedAddresses(one, OWN_PORT) for one in (*egress.LOOPBACK, ip_network("192.0.2.7/32"))),
+    *(DeniedAddresses(item, OWN_PORT) for item in (*egress.LOOPBACK, ip_network("192.0.2.7/32"))),
 ]
 PACKETS, CONNECTIONS4, CONNECTIONS6 = 1, 10, 11  # linux/bpf.h
 LENGTHS = {4: 20, 6: 40}
@@ -97,7 +97,7 @@ def should_be(address: IPv4Address | IPv6Address, port: int) -> bool:
     plain = getattr(address, "ipv4_mapped", None) or address
     if port == 53:
         return True
-    return not any(plain in one.network and one.port in (0, port) for one in EVERY)
+    return not any(plain in item.network and item.port in (0, port) for item in EVERY)
 
 
 NEAR = st.sampled_from(
@@ -120,7 +120,7 @@ def test_a_connection_is_refused_to_the_listed_addresses_alone(
     assert is_let(address, port) is should_be(address, port)
 
 
-@given(NEAR.filter(lambda one: not getattr(one, "ipv4_mapped", None)), PORTS, st.integers(0, 10))
+@given(NEAR.filter(lambda item: not getattr(item, "ipv4_mapped", None)), PORTS, st.integers(0, 10))
 def test_a_packet_is_refused_to_the_listed_addresses_alone(
     address: IPv4Address | IPv6Address, port: int, options: int
 ) -> None:

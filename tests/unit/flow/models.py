@@ -14,7 +14,7 @@ def random_graph(chance: random.Random, most: int = 9) -> Graph:
     names = [f"s{number}" for number in range(chance.randint(1, most))]
     steps = []
     for number, name in enumerate(names):
-        needs = tuple(one for one in names[:number] if chance.random() < 0.35)
+        needs = tuple(name for name in names[:number] if chance.random() < 0.35)
         steps.append(
             Step(
                 name=name,

@@ -30,7 +30,7 @@ class Simulation:
         self.last = advance(
             self.graph, self.run, self.steps, self._elements(), now=self.now, meta={}
         )
-        self.run, self.steps = self.last.run, {one.name: one for one in self.last.steps}
+        self.run, self.steps = self.last.run, {step.name: step for step in self.last.steps}
         return self.last
 
     def _elements(self) -> Mapping[str, Elements]:
@@ -69,13 +69,13 @@ def ends(simulation: Simulation) -> dict[str, Outcome | None]:
 def test_a_run_ends_as_the_model_says_in_any_order(seed: int) -> None:
     chance = random.Random(seed)
     graph = random_graph(chance)
-    failing = {one.name for one in graph.steps if chance.random() < 0.3}
+    failing = {step.name for step in graph.steps if chance.random() < 0.3}
     expected = outcomes(graph, failing)
     results = [shuffled(graph, failing, chance) for _ in range(4)]
-    assert [ends(one) for one in results] == [expected] * 4
+    assert [ends(result) for result in results] == [expected] * 4
     is_bad = Outcome.BAD in expected.values()
     wanted = FlowStatus.FAILED if is_bad else FlowStatus.SUCCEEDED
-    assert {one.run.status for one in results} == {wanted}
+    assert {result.run.status for result in results} == {wanted}
 
 
 def every_order(
@@ -96,12 +96,12 @@ def every_order(
 def test_every_order_of_a_small_run_gives_the_same_steps(seed: int) -> None:
     chance = random.Random(1000 + seed)
     graph = random_graph(chance, most=4)
-    failing = {one.name for one in graph.steps if chance.random() < 0.3}
+    failing = {step.name for step in graph.steps if chance.random() < 0.3}
     found = [
-        [(one.name, one.state, one.reason, one.outcome) for one in simulation.last.steps]
+        [(step.name, step.state, step.reason, step.outcome) for step in simulation.last.steps]
         for simulation in itertools.islice(every_order(graph, failing), 500)
     ]
-    assert all(one == found[0] for one in found)
+    assert all(item == found[0] for item in found)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -189,19 +189,19 @@ def test_nothing_begins_while_the_previous_run_ends() -> None:
     held = advance(CHAIN, RUN, {}, {}, now=5, is_held=True)
     assert held.wanted == frozenset()
     assert held.steps[0].state == StepState.HELD
-    steps = {one.name: one for one in held.steps}
+    steps = {step.name: step for step in held.steps}
     assert advance(CHAIN, held.run, steps, {}, now=6).wanted == {"a"}
 
 
 def test_a_canceled_run_ends_when_its_tasks_have_ended() -> None:
     begun = advance(CHAIN, RUN, {}, {}, now=5)
-    steps = {one.name: one for one in begun.steps}
+    steps = {step.name: step for step in begun.steps}
     working = cancel(RUN, steps.values(), {"a"}, reason="stopped", now=6)
     assert (working.wanted, working.run.status) == (frozenset(), FlowStatus.STOPPING)
-    assert [one.state for one in working.steps] == ["open", "canceled", "canceled"]
+    assert [step.state for step in working.steps] == ["open", "canceled", "canceled"]
     ended = cancel(working.run, working.steps, (), reason="another", now=7)
     assert (ended.run.status, ended.run.reason) == (FlowStatus.CANCELED, "stopped")
-    assert {one.state for one in ended.steps} == {StepState.CANCELED}
+    assert {step.state for step in ended.steps} == {StepState.CANCELED}
 
 
 ARRAY = Step(name="a", count=4, parallel=2, allowance=Allowance(1))
@@ -209,7 +209,7 @@ ARRAY = Step(name="a", count=4, parallel=2, allowance=Allowance(1))
 
 def progress(step: Step, **elements: int) -> Advance:
     """Return the decision about a step with these elements."""
-    opened = {one.name: one for one in advance(graph(step), RUN, {}, {}, now=5).steps}
+    opened = {step.name: step for step in advance(graph(step), RUN, {}, {}, now=5).steps}
     return advance(graph(step), RUN, opened, {"a": Elements(**elements)}, now=6)
 
 

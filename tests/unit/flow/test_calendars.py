@@ -41,7 +41,7 @@ def text(at: int | None, zone: str = "UTC") -> str:
 def made(*others: Calendar, **fields: Any) -> CompiledCalendar:
     """Return a calendar named `own`, which may refer to others."""
     every = [Calendar(name="own", version=3, **fields), *others]
-    return compiled("own", {one.name: msgspec.json.encode(one) for one in every})
+    return compiled("own", {item.name: msgspec.json.encode(item) for item in every})
 
 
 def why(calendar: CompiledCalendar, at: str) -> str:
@@ -143,13 +143,13 @@ def ladder(number: int, **fields: Any) -> Documents:
     """Return calendars `c0`, `c1` …; each refers to the `MAX_PARTS` before it."""
     every = [
         Calendar(
-            name=f"c{one}",
-            only=[f"c{part}" for part in range(max(one - MAX_PARTS, 0), one)],
+            name=f"c{number}",
+            only=[f"c{part}" for part in range(max(number - MAX_PARTS, 0), number)],
             **fields,
         )
-        for one in range(number)
+        for number in range(number)
     ]
-    return Documents({one.name: msgspec.json.encode(one) for one in every})
+    return Documents({calendar.name: msgspec.json.encode(calendar) for calendar in every})
 
 
 def test_each_calendar_is_looked_at_once() -> None:
@@ -305,8 +305,8 @@ def model(calendar: Calendar, at: int) -> bool:
         NAMES[day.weekday()] in (calendar.weekdays or NAMES)
         and day.isoformat() not in (calendar.holidays or {})
     )
-    periods = [one.split("-") for one in calendar.hours or ["00:00-24:00"]]
-    numbers = [[int(one[:2]) * 60 + int(one[3:]) for one in pair] for pair in periods]
+    periods = [hour.split("-") for hour in calendar.hours or ["00:00-24:00"]]
+    numbers = [[int(item[:2]) * 60 + int(item[3:]) for item in pair] for pair in periods]
     blackout = calendar.blackouts and (
         datetime(2024, 3, 10, tzinfo=local.tzinfo).timestamp() * SECOND
         <= at
@@ -331,7 +331,7 @@ def test_nothing_is_open_before_the_next_opening(calendar: Calendar, at: int) ->
     assert opening is not None
     assert model(calendar, opening)
     quarters = range(at, min(opening, at + 72 * HOUR), 15 * MINUTE)
-    assert not [one for one in quarters if model(calendar, one)]
+    assert not [quarter for quarter in quarters if model(calendar, quarter)]
 
 
 @given(CALENDARS, st.integers(1, 23), st.sampled_from(["2024-02-10", "2024-03-30", "2023-10-28"]))
@@ -339,8 +339,8 @@ def test_the_nth_day_is_that_of_a_count(calendar: Calendar, number: int, day: st
     found = compiled("own", {"own": msgspec.json.encode(calendar)})
     month = day[:7]
     first = date.fromisoformat(f"{month}-01")
-    every = [first + timedelta(days=one) for one in range(31)]
-    open_days = [one for one in every if one.isoformat()[:7] == month and found.day_spans(one)]
+    every = [first + timedelta(days=number) for number in range(31)]
+    open_days = [item for item in every if item.isoformat()[:7] == month and found.day_spans(item)]
     begin = found.day_spans(open_days[number - 1])[0][0] if number <= len(open_days) else None
     opening = Openings(found, (number,)).next_open(moment(f"{month}-01T00:00:00Z") - 15 * HOUR)
     assert begin is None or (opening is not None and opening <= begin)

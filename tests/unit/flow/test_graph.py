@@ -30,7 +30,7 @@ def workflow(*groups: TaskGroup, type: str = "batch") -> Job:  # noqa: A002  # t
 
 
 def _unknown(number: int) -> str:
-    return ",".join(f"{one:x}" for one in range(number))
+    return ",".join(f"{number:x}" for number in range(number))
 
 
 MISSPELT = " and ".join(f"needs.b{number}.total == 1" for number in range(30))
@@ -40,7 +40,7 @@ DIAMOND = workflow(step("plan"), step("eu", "plan"), step("us", "plan"), step("s
 def test_steps_stand_below_all_that_they_need() -> None:
     found = graph_of(DIAMOND)
     assert found.levels == (("plan",), ("eu", "us"), ("sum",))
-    assert [one.name for one in found.order] == ["plan", "eu", "us", "sum"]
+    assert [item.name for item in found.order] == ["plan", "eu", "us", "sum"]
     assert found.dependents["plan"] == ("eu", "us")
     assert found.longest == ("plan", "eu", "sum")
 
@@ -186,7 +186,7 @@ def brute_force(needs: Mapping[str, tuple[str, ...]]) -> int:
 def test_the_cycle_is_a_shortest_one(seed: int) -> None:
     chance = random.Random(seed)
     names = [f"s{number}" for number in range(chance.randint(1, 6))]
-    needs = {name: tuple(one for one in names if chance.random() < 0.25) for name in names}
+    needs = {name: tuple(name for name in names if chance.random() < 0.25) for name in names}
     found = shortest_cycle(needs)
     assert max(len(found) - 1, 0) == brute_force(needs)
     assert all(after in needs[before] for before, after in itertools.pairwise(found))
@@ -196,13 +196,13 @@ def test_the_cycle_is_a_shortest_one(seed: int) -> None:
 
 def test_the_view_has_edges_levels_and_the_longest_chain() -> None:
     found = view(DIAMOND)
-    assert [(one.source, one.to) for one in found.edges] == [
+    assert [(edge.source, edge.to) for edge in found.edges] == [
         ("plan", "eu"),
         ("plan", "us"),
         ("eu", "sum"),
         ("us", "sum"),
     ]
-    assert [(one.name, one.level) for one in found.steps] == [
+    assert [(step.name, step.level) for step in found.steps] == [
         ("plan", 0),
         ("eu", 1),
         ("us", 1),
@@ -244,7 +244,7 @@ def test_some_elements_may_fail(text: str, allowed: int) -> None:
                 *(
                     step(
                         f"e{number}",
-                        ", ".join(f"e{one}" for one in range(max(number - 18, 0), number)),
+                        ", ".join(f"e{number}" for number in range(max(number - 18, 0), number)),
                     )
                     for number in range(1, 999)
                 ),

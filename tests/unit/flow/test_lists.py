@@ -23,7 +23,7 @@ def test_a_matrix_has_its_combinations_in_order() -> None:
     group = step("a", matrix='{"os": ["a", "b"], "py": [1, 2]}')
     assert lists.count(group) == 4
     found = [lists.item(group, index) for index in range(4)]
-    assert [one.key for one in found] == ["a,1", "a,2", "b,1", "b,2"]
+    assert [item.key for item in found] == ["a,1", "a,2", "b,1", "b,2"]
     assert lists.values(found[2], 2) == {
         "each.key": "b,1",
         "each.value": '{"os":"b","py":1}',
@@ -67,9 +67,9 @@ def test_the_graph_knows_the_length_of_a_list_in_the_job() -> None:
     job = workflow(
         step("p"), step("a", "p", for_each="[1, 2]"), step("b", "p", for_each="${output.p.x}")
     )
-    assert [one.count for one in stored_graph(job).steps] == [1, 2, 0]
+    assert [step.count for step in stored_graph(job).steps] == [1, 2, 0]
     assert stored_graph(job).by_name["b"].source == Reference("p", "x")
-    assert [one.elements_of for one in view(job).steps] == ["", "", "p.x"]
+    assert [step.elements_of for step in view(job).steps] == ["", "", "p.x"]
 
 
 @pytest.mark.parametrize(

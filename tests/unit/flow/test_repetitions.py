@@ -61,7 +61,7 @@ def test_days_are_those_of_another_library(rule: Repetition, start: date) -> Non
     found = list(occurrences(rule, start, LAST))
     # Where nothing matches, that library searches up to the year 9999.
     wanted = islice(rrulestr(written(rule), dtstart=begin), len(found))
-    assert found == [one.date() for one in wanted]
+    assert found == [item.date() for item in wanted]
 
 
 def test_a_rule_without_occurrences_ends() -> None:

@@ -27,7 +27,9 @@ IDENTITY = (
 
 
 def refusal(role: LoginRole, claims: Claims, leeway: int = 0) -> str:
-    return next((one.refusal for one in check_claims(role, claims, NOW, leeway) if one.refusal), "")
+    return next(
+        (claim.refusal for claim in check_claims(role, claims, NOW, leeway) if claim.refusal), ""
+    )
 
 
 def bound(**bounds: list[str]) -> LoginRole:
@@ -95,7 +97,9 @@ def test_a_clock_that_is_behind_may_be_granted_some_seconds() -> None:
 def test_each_rule_says_what_it_looked_at() -> None:
     role = bound(bound_service_principal_ids=["a"], bound_group_ids=["g"])
     claims = Claims(oid="a", groups=["x"], hasgroups=True)
-    looked = [(one.rule, one.looked_at, one.seen) for one in check_claims(role, claims, NOW, 0)]
+    looked = [
+        (claim.rule, claim.looked_at, claim.seen) for claim in check_claims(role, claims, NOW, 0)
+    ]
     assert looked[2:] == [
         ("bound_service_principal_ids", "oid", "a"),
         ("bound_group_ids", "groups", "[x] (too many for the token: it says where to ask)"),
@@ -115,7 +119,7 @@ def disagreement(request: LoginRequest, claims: Claims, role: LoginRole | None =
     """Return the first refusal of a request whose resource is in westeurope."""
     role = role or LoginRole()
     verdicts = [*check_request(role, claims, request), *check_bounds(role, request, "westeurope")]
-    return next((one.refusal for one in verdicts if one.refusal), "")
+    return next((verdict.refusal for verdict in verdicts if verdict.refusal), "")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +271,7 @@ def test_a_request_outside_the_bounds_of_the_role_is_refused(
 def test_a_location_is_compared_without_case(location: str, text: str) -> None:
     role = bound(bound_locations=["westeurope"])
     found = list(check_bounds(role, asked(), location))
-    assert [one.refusal for one in found] == [text]
+    assert [binding_check.refusal for binding_check in found] == [text]
 
 
 @pytest.mark.parametrize(

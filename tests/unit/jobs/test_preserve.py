@@ -29,7 +29,8 @@ def test_update_keeps_values_of_groups_and_tasks_in_both_versions(
 ) -> None:
     kept = preserve(WANTED, BEFORE, counts=counts, resources=resources)
     assert [
-        (one.count, [each.resources for each in one.tasks or ()]) for one in kept.task_groups or ()
+        (task_group.count, [each.resources for each in task_group.tasks or ()])
+        for task_group in kept.task_groups or ()
     ] == expected
 
 

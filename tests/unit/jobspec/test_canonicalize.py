@@ -29,8 +29,8 @@ KEPT_ALIVE = RestartPolicy(attempts=2, interval=30 * MINUTE, delay=15 * SECOND, 
 RUN_ONCE = RestartPolicy(attempts=3, interval=24 * HOUR, delay=15 * SECOND, mode="fail")
 
 
-def read_and_written_back(one: Job) -> Job:
-    body = b'{"Job":' + encode(one) + b"}"
+def read_and_written_back(job: Job) -> Job:
+    body = b'{"Job":' + encode(job) + b"}"
     written = decode(Registration, body).job
     assert written is not None
     return canonicalize(written)
@@ -330,7 +330,7 @@ def test_an_allocation_on_a_lost_node_is_replaced_by_default() -> None:
 
 def test_a_groups_discovery_namespace_is_the_jobs_unless_it_names_one() -> None:
     given = job(group(Consul={}), group(Consul={"Namespace": "own"}), ConsulNamespace="c")
-    blocks = [one.consul for one in complete(given).task_groups or ()]
+    blocks = [task_group.consul for task_group in complete(given).task_groups or ()]
     assert [(block.namespace, block.cluster) for block in blocks if block] == [
         ("c", "default"),
         ("own", "default"),

@@ -102,7 +102,7 @@ def test_an_expression_that_cannot_be_read_says_why(spec: str, problem: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("left", "right"),
     [
         ("@daily", "0 0 * * *"),
         ("@hourly", "0 * * * *"),
@@ -128,8 +128,8 @@ def test_an_expression_that_cannot_be_read_says_why(spec: str, problem: str) -> 
         ("\t0  0 * * * ", "0 0 * * *"),
     ],
 )
-def test_the_same_can_be_written_in_several_ways(one: str, other: str) -> None:
-    assert times(one, "2026-11-21T13:07:33Z") == times(other, "2026-11-21T13:07:33Z")
+def test_the_same_can_be_written_in_several_ways(left: str, right: str) -> None:
+    assert times(left, "2026-11-21T13:07:33Z") == times(right, "2026-11-21T13:07:33Z")
 
 
 @pytest.mark.parametrize(

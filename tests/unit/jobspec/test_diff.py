@@ -24,10 +24,10 @@ def diff(old: Document, new: Document) -> JobDiff:
 def short(found: JobDiff | TaskGroupDiff | TaskDiff | ObjectDiff) -> dict[str, Any]:
     """Return what changed, as `name: old>new`, and what stayed the same as its name alone."""
     fields = [
-        one.name if one.type == "None" else f"{one.name}: {one.old}>{one.new}"
-        for one in found.fields or ()
+        field.name if field.type == "None" else f"{field.name}: {field.old}>{field.new}"
+        for field in found.fields or ()
     ]
-    objects = [(one.type, one.name, short(one)) for one in found.objects or ()]
+    objects = [(object_.type, object_.name, short(object_)) for object_ in found.objects or ()]
     return {
         **({"fields": fields} if fields else {}),
         **({"objects": objects} if objects else {}),
@@ -68,7 +68,7 @@ def test_a_job_that_did_not_change_differs_in_nothing() -> None:
     )
     found = diff(given, given)
     assert (found.type, short(found)) == ("None", {})
-    assert [one.type for one in found.task_groups or ()] == ["None"]
+    assert [task_group.type for task_group in found.task_groups or ()] == ["None"]
 
 
 def test_a_new_job_is_added_with_all_that_it_has() -> None:
@@ -83,7 +83,7 @@ def test_a_new_job_is_added_with_all_that_it_has() -> None:
 
 def test_groups_and_tasks_stand_by_name_and_are_matched_by_it() -> None:
     found = diff(job(group(Name="b"), group(Name="c")), job(group(Name="c"), group(Name="a")))
-    assert [(one.name, one.type) for one in found.task_groups or ()] == [
+    assert [(task_group.name, task_group.type) for task_group in found.task_groups or ()] == [
         ("a", "Added"),
         ("b", "Deleted"),
         ("c", "None"),
@@ -95,7 +95,10 @@ def test_a_change_that_is_not_shown_still_makes_a_task_edited() -> None:
     before = job(group(task("main"), task("side")))
     after = job(group(task("main"), task("side", Lifecycle=lifecycle)))
     (found,) = diff(before, after).task_groups or []
-    assert [(one.type, short(one)) for one in found.tasks or ()] == [("None", {}), ("Edited", {})]
+    assert [(task.type, short(task)) for task in found.tasks or ()] == [
+        ("None", {}),
+        ("Edited", {}),
+    ]
 
 
 # ---- jobs -------------------------------------------------------------------------------------------
@@ -409,14 +412,14 @@ def test_the_second_of_two_artifacts_at_one_place_is_not_lost() -> None:
 def test_a_change_of_a_task_says_what_it_forces(change: Document, forced: str) -> None:
     found = annotate(diff(job(), job(group(task(**change)))), {})
     (changed,) = found.task_groups or []
-    assert [one.annotations for one in changed.tasks or ()] == [[forced]]
+    assert [task.annotations for task in changed.tasks or ()] == [[forced]]
 
 
 @pytest.mark.parametrize(("count", "forced"), [(3, ["forces create"]), (1, ["forces destroy"])])
 def test_a_change_of_a_count_says_what_it_forces(count: int, forced: list[str]) -> None:
     found = annotate(diff(job(group(Count=2)), job(group(Count=count))), {})
     (changed,) = found.task_groups or []
-    assert [one.annotations for one in changed.fields or ()] == [forced]
+    assert [field.annotations for field in changed.fields or ()] == [forced]
 
 
 def test_a_group_says_how_many_allocations_are_touched_in_which_way() -> None:

@@ -41,8 +41,8 @@ def records(kind: inspect.Type, found: dict[str, type]) -> dict[str, type]:
         case inspect.Metadata():
             records(kind.type, found)
         case inspect.UnionType():
-            for one in kind.types:
-                records(one, found)
+            for type_ in kind.types:
+                records(type_, found)
         case inspect.ListType():
             records(kind.item_type, found)
         case inspect.DictType():
@@ -101,7 +101,7 @@ CASES = [(kind, field, value) for kind, fields in SET.items() for field, value i
 
 
 def job_with(record: type, /, **fields: Any) -> Job:
-    given = {one: fields if one is record else {} for one in SET}
+    given = {type_: fields if type_ is record else {} for type_ in SET}
     service = Service(name="http", **given[Service])
     inner = task(services=[service] if record is Service else None, **given[Task])
     return job("web", group("web", inner, **given[TaskGroup]), **given[Job])

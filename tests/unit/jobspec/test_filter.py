@@ -62,14 +62,14 @@ FILTERED = [step for step in STEPS if "filter" in (step.get("request", {}).get("
 @pytest.mark.parametrize("step", FILTERED, ids=lambda step: step["id"])
 def test_the_recorded_filters_find_what_they_found(step: recorded.Step) -> None:
     query, wanted = step["request"]["query"], step["response"]["body"]
-    jobs = [one for one in JOBS if one["ID"].startswith(query["prefix"])]
+    jobs = [job for job in JOBS if job["ID"].startswith(query["prefix"])]
     if step["response"]["status"] == 400:
         with pytest.raises(Malformed) as raised:
-            [holds(query["filter"], one) for one in jobs]
+            [holds(query["filter"], job) for job in jobs]
         assert str(raised.value) == wanted
     else:
-        found = [one["ID"] for one in jobs if holds(query["filter"], one)]
-        assert found == [one["ID"] for one in wanted]
+        found = [job["ID"] for job in jobs if holds(query["filter"], job)]
+        assert found == [item["ID"] for item in wanted]
 
 
 def test_the_recorded_filters_are_there() -> None:
@@ -81,7 +81,7 @@ def test_the_recorded_filters_are_there() -> None:
     [("agent-and-status", 19, Node), ("evaluations-allocations", 14, Evaluation)],
 )
 def test_other_listings_refuse_alike(name: str, number: int, record: type[msgspec.Struct]) -> None:
-    (step,) = (one for one in recorded.scenario(name) if one["id"] == f"{name}/{number}")
+    (step,) = (step for step in recorded.scenario(name) if step["id"] == f"{name}/{number}")
     with pytest.raises(Malformed) as raised:
         compile_filter(step["request"]["query"]["filter"], record)
     assert str(raised.value) == step["response"]["body"]

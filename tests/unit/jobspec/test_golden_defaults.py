@@ -68,13 +68,13 @@ def test_the_recorded_jobs_are_there() -> None:
     assert len(PAIRS) >= 30
 
 
-@pytest.mark.parametrize(("sent", "read"), [one[1:] for one in PAIRS], ids=[p[0] for p in PAIRS])
+@pytest.mark.parametrize(("sent", "read"), [pair[1:] for pair in PAIRS], ids=[p[0] for p in PAIRS])
 def test_a_registered_job_reads_as_the_peer_shows_it(sent: Any, read: Any) -> None:
     job = canonicalize(recorded.document(sent))
     assert compared(json.loads(msgspec.json.encode(job))) == compared(read)
 
 
-@pytest.mark.parametrize(("sent", "read"), [one[1:] for one in PAIRS], ids=[p[0] for p in PAIRS])
+@pytest.mark.parametrize(("sent", "read"), [pair[1:] for pair in PAIRS], ids=[p[0] for p in PAIRS])
 def test_a_job_that_was_read_and_is_written_back_is_unchanged(sent: Any, read: Any) -> None:
     text = json.dumps(read).replace('"{{job_modify_index}}"', "7")
     plain = json.loads(text, parse_float=as_go_writes)

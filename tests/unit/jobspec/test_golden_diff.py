@@ -59,7 +59,11 @@ def stopped_if(body: dict[str, Any], job: Job | None) -> Job | None:
 def bases_of(jobs: list[Job], versions: list[dict[str, Any]], query: dict[str, str]) -> list[Job]:
     """Return what each version is compared with."""
     by_number = {str(one["Version"]): job for one, job in zip(versions, jobs, strict=True)}
-    by_tag = {one["VersionTag"]["Name"]: one["Version"] for one in versions if one["VersionTag"]}
+    by_tag = {
+        version["VersionTag"]["Name"]: version["Version"]
+        for version in versions
+        if version["VersionTag"]
+    }
     base = query.get("diff_version", str(by_tag.get(query.get("diff_tag"))))
     return [by_number[base]] * len(jobs) if base in by_number else jobs[1:]
 

@@ -12,7 +12,7 @@ SEMVER, EQUAL = "semver", "="
 
 def constraints(given: Any) -> list[tuple[str, str, str]]:
     found = only_group(given).constraints or []
-    return [(one.l_target, one.operand, one.r_target) for one in found]
+    return [(constraint.l_target, constraint.operand, constraint.r_target) for constraint in found]
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,7 @@ def test_an_identity_is_named_after_the_service_that_an_agent_registers(
 
 
 def test_a_job_that_implies_nothing_stays_as_it_is() -> None:
-    assert all(one.constraints is None for one in complete(job(group(), group())).task_groups or ())
+    assert all(
+        task_group.constraints is None
+        for task_group in complete(job(group(), group())).task_groups or ()
+    )

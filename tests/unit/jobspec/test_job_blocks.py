@@ -90,9 +90,10 @@ def test_one_identity_is_the_default_and_the_others_have_names() -> None:
         'identity {\n file = true\n}\nidentity {\n name = "a"\n aud = ["x"]\n ttl = "1h"\n}'
     )
     assert (found["Identity"]["Name"], found["Identity"]["File"]) == ("", True)
-    assert [(one["Name"], one["Audience"], one["TTL"]) for one in found["Identities"]] == [
-        ("a", ["x"], HOUR)
-    ]
+    assert [
+        (identity["Name"], identity["Audience"], identity["TTL"])
+        for identity in found["Identities"]
+    ] == [("a", ["x"], HOUR)]
     assert task("identity {}")["Identities"] == []
     assert task("")["Identities"] is None
 
@@ -182,7 +183,9 @@ def test_a_dynamic_block_stands_for_one_of_each_element(
     assert [group["Name"] for group in groups] == [f"{key}-{value}" for key, value in found]
     assert [group["Meta"]["key"] for group in groups] == [key for key, _ in found]
     assert [
-        (one["RTarget"], one["LTarget"]) for group in groups for one in group["Constraints"]
+        (constraint["RTarget"], constraint["LTarget"])
+        for group in groups
+        for constraint in group["Constraints"]
     ] == found
 
 
@@ -204,8 +207,10 @@ def test_the_tables_are_sound(path: str, shape: BlockSchema) -> None:
     wires = [field.wire for field in shape.fields.values()]
     wires += [block.wire for block in shape.blocks.values()]
     assert len(set(wires) - {"DynamicPorts"}) == len(
-        [one for one in wires if one != "DynamicPorts"]
+        [wire for wire in wires if wire != "DynamicPorts"]
     )
     both = shape.fields.keys() & shape.blocks.keys()
     assert both == set(), path
-    assert all(isinstance(one, ChildBlock | TextMap | FreeForm) for one in shape.blocks.values())
+    assert all(
+        isinstance(block, ChildBlock | TextMap | FreeForm) for block in shape.blocks.values()
+    )

@@ -69,7 +69,7 @@ def test_version_1_syntax_means_the_same_blocks() -> None:
     assert (found["ID"], found["Type"]) == ("old", "batch")
     assert task["Config"] == {"command": "sleep", "args": ["1"], "labels": [{"team": "a"}]}
     assert task["Env"] == {"A": "1", "B": "2"}
-    assert [one["EmbeddedTmpl"] for one in task["Templates"]] == ["one", "two"]
+    assert [template["EmbeddedTmpl"] for template in task["Templates"]] == ["one", "two"]
 
 
 def test_version_1_syntax_may_have_several_items_on_a_line() -> None:
@@ -86,7 +86,10 @@ def test_version_1_syntax_may_have_several_items_on_a_line() -> None:
     tight = parse(" ".join(lines.split()), is_v1=True)
     assert tight == parse(lines, is_v1=True)
     assert tight["Meta"] == {"a": "1", "b": "2"}
-    assert [(one["Name"], one["Count"]) for one in tight["TaskGroups"]] == [("g", 2), ("h", None)]
+    assert [(task_group["Name"], task_group["Count"]) for task_group in tight["TaskGroups"]] == [
+        ("g", 2),
+        ("h", None),
+    ]
     assert tight["TaskGroups"][1]["Tasks"][0]["Config"]["command"] == "c"
 
 
@@ -104,7 +107,10 @@ def test_constraint_shortcuts_have_their_effect() -> None:
         '  constraint {\n    attribute = "d"\n    is_set = false\n  }\n'
         "}\n"
     )
-    assert [(one["LTarget"], one["Operand"], one["RTarget"]) for one in found["Constraints"]] == [
+    assert [
+        (constraint["LTarget"], constraint["Operand"], constraint["RTarget"])
+        for constraint in found["Constraints"]
+    ] == [
         ("a", "set_contains_any", "p,q"),
         ("b", "set_contains_all", "r"),
         ("c", "is_set", ""),
@@ -131,7 +137,7 @@ def test_a_task_has_its_own_secrets_and_those_around_it_once() -> None:
         + "}\n}\n}\n"
     )
     secrets = found["TaskGroups"][0]["Tasks"][0]["Secrets"]
-    assert [(one["Name"], one["Path"]) for one in secrets] == [
+    assert [(secret["Name"], secret["Path"]) for secret in secrets] == [
         ("own", "task"),
         ("both", "task"),
         ("all", "job"),

@@ -29,7 +29,7 @@ def keeps(rule: str, given: Document) -> bool:
 def example(name: str) -> JobPolicy:
     assert TOML
     found = msgspec.convert(tomllib.loads(TOML[1])["job_policies"], list[JobPolicy])
-    return next(one for one in found if one.name == name)
+    return next(item for item in found if item.name == name)
 
 
 TOOL = {"command": "/opt/tools/backup"}

@@ -62,8 +62,8 @@ def test_a_system_job_cannot_be_scaled(given: Document, refused: bool) -> None:
     assert scaling_refusal(document(given)) == (text if refused else None)
 
 
-def dispatched(one: Job) -> Job:
-    return msgspec.structs.replace(one, dispatched=True)
+def dispatched(job: Job) -> Job:
+    return msgspec.structs.replace(job, dispatched=True)
 
 
 @pytest.mark.parametrize(

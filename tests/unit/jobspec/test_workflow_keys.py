@@ -18,11 +18,15 @@ def test_lists_are_parsed() -> None:
         (RETRY_EXIT_CODES, "0", 'has "0"; write exit codes from 1 to 255'),
         (RETRY_EXIT_CODES, "9-", 'has "9-"; write exit codes'),
         (RETRY_EXIT_CODES, "9-3", 'has the range "9-3", whose first code is higher than its last'),
-        (RETRY_EXIT_CODES, ",".join(f"1-{one}" for one in range(1, 102)), "at most 100 codes"),
+        (
+            RETRY_EXIT_CODES,
+            ",".join(f"1-{number}" for number in range(1, 102)),
+            "at most 100 codes",
+        ),
         (GATE_BY, "release", 'has "release"; write role:NAME or policy:NAME'),
         (GATE_BY, "role:", 'has "role:"; write role:NAME or policy:NAME'),
         (OUTPUTS, "a-b", 'names "a-b"; a name has letters, digits and _'),
-        (OUTPUTS, ",".join(f"a{one}" for one in range(129)), "at most 128 names"),
+        (OUTPUTS, ",".join(f"a{number}" for number in range(129)), "at most 128 names"),
     ],
 )
 def test_wrong_lists_are_refused_with_the_fix(

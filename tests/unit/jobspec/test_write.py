@@ -35,9 +35,9 @@ def read(source: str) -> Job:
     return canonicalize(document(parsed))
 
 
-def starts(one: Job) -> Job:
+def starts(job: Job) -> Job:
     """Return a job in the form of a submission that starts it."""
-    return msgspec.structs.replace(one, stop=False)
+    return msgspec.structs.replace(job, stop=False)
 
 
 def responses() -> Iterator[tuple[str, Any]]:
@@ -205,7 +205,7 @@ def _ascii(value: Any) -> Any:
         case str():
             return value.encode("ascii", "replace").decode()
         case list():
-            return [_ascii(one) for one in value]
+            return [_ascii(item) for item in value]
         case dict():
             return {key: _ascii(one) for key, one in value.items()}
         case _:

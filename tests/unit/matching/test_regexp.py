@@ -175,7 +175,7 @@ _PATTERNS = some.recursive(
     lambda inner: (
         some.lists(inner, max_size=4).map("".join)
         | some.tuples(inner, inner).map(lambda two: f"(?:{two[0]}|{two[1]})")
-        | inner.map(lambda one: f"(?:{one})*")
+        | inner.map(lambda item: f"(?:{item})*")
     ),
     max_leaves=8,
 )
@@ -233,7 +233,7 @@ def test_a_search_that_may_take_too_long_is_refused() -> None:
 def test_patterns_of_a_block_have_a_limit_together() -> None:
     many = [f"a[^b]c{number}" for number in range(1_000)]
     with limited(3_000), pytest.raises(PatternsTooCostly, match=r"take longer than 0\.003 s: use"):
-        [search(one, "abc" * 100) for one in many]
+        [search(item, "abc" * 100) for item in many]
     with limited(3_000), pytest.raises(PatternsTooCostly):  # also to compile them
         pattern_error("unseen pattern " * 10)
 

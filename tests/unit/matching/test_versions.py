@@ -127,7 +127,7 @@ def test_versions_are_ordered_by_numbers_then_by_pre_release(lower: str, higher:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("left", "right"),
     [
         ("1", "1.0.0"),
         ("v1.2", "1.2.0"),
@@ -136,9 +136,9 @@ def test_versions_are_ordered_by_numbers_then_by_pre_release(lower: str, higher:
         ("1.2", "1.2.0.0-a"),
     ],
 )
-def test_versions_that_only_look_different_are_equal(one: str, other: str) -> None:
-    assert satisfies(one, other, VersionDialect.SEMVER)
-    assert satisfies(other, one, VersionDialect.SEMVER)
+def test_versions_that_only_look_different_are_equal(left: str, right: str) -> None:
+    assert satisfies(left, right, VersionDialect.SEMVER)
+    assert satisfies(right, left, VersionDialect.SEMVER)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ async def test_round_that_fails_is_followed_by_the_next(
             Settings(gc_interval_seconds=10), ended, owners, Place(0).remove, nothing
         )
     assert looks == [10, 20]
-    assert [os.strerror(number) in one.getMessage() for one in caplog.records] == [True, True]
+    assert [os.strerror(number) in record.getMessage() for record in caplog.records] == [True, True]
 
 
 async def test_looks_at_disk_usage_go_on_after_one_that_fails(

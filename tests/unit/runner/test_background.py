@@ -27,7 +27,7 @@ async def test_a_task_has_the_variables_of_the_owner_of_its_nursery() -> None:
     async with trio.open_nursery() as kept, trio.open_nursery() as requests:
         requests.start_soon(ask, kept)
         start_detached(kept, note, 2)
-    assert sorted(found, key=lambda one: one[1]) == [("owner", 1), ("owner", 2)]
+    assert sorted(found, key=lambda pair: pair[1]) == [("owner", 1), ("owner", 2)]
 
 
 def test_a_nursery_that_an_object_keeps_is_used_only_in_this_way() -> None:

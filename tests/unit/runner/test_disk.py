@@ -24,4 +24,4 @@ async def test_who_takes_more_than_it_may_is_told() -> None:
         return DirectoryUsage(used=5, written=0)
 
     await notify_over_limit(tenants, measure)
-    assert [one.told for one in tenants] == [[], [], [], [5]]
+    assert [tenant.told for tenant in tenants] == [[], [], [], [5]]

@@ -53,14 +53,14 @@ def test_every_other_state_is_kept_and_said_in_words(
 
 def test_a_host_is_there_once_and_lines_of_another_form_are_passed_over() -> None:
     text = "b|idle|1|1||none\nb|idle|1|1||none\na|idle|many|1||none\nwarning: x\n\n|idle|1|1||"
-    assert [one.name for one in partition_hosts(text)] == ["b"]
+    assert [partition_host.name for partition_host in partition_hosts(text)] == ["b"]
 
 
 def test_the_largest_host_is_one_that_may_be_down() -> None:
     hosts = partition_hosts("a|idle|4|900||none\nb|down|8|100||none\nc|idle|8|50||none")
     seen = Partition(hosts=hosts)
     assert seen.largest is not None
-    assert (seen.largest.name, [one.name for one in seen.working]) == ("b", ["a", "c"])
+    assert (seen.largest.name, [item.name for item in seen.working]) == ("b", ["a", "c"])
     assert Partition(hosts=[]).largest is None
 
 

@@ -15,7 +15,7 @@ def test_a_long_download_is_told_now_and_then() -> None:
     now[0] += SECOND
     tell(70_500_000)
     tell(70_600_000)
-    assert [(one.time, one.display_message) for one in told] == [
+    assert [(task_event.time, task_event.display_message) for task_event in told] == [
         (
             115 * SECOND,
             "Client is downloading artifacts: 70 MB so far of https://example.net/model",

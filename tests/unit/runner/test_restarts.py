@@ -70,7 +70,7 @@ def test_success_is_the_end_of_a_task_that_runs_once(attempts: int) -> None:
 
 def test_success_is_no_end_for_a_service() -> None:
     actions = [
-        one.action for one in steps(POLICY, 0, 1, 2, outcome=AttemptOutcome.SUCCEEDED, once=False)
+        step.action for step in steps(POLICY, 0, 1, 2, outcome=AttemptOutcome.SUCCEEDED, once=False)
     ]
     assert actions == [RestartAction.RESTART, RestartAction.RESTART, RestartAction.FAIL]
 

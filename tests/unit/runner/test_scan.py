@@ -6,7 +6,7 @@ def process(pid: int, **fields: object) -> Process:
 
 
 def found(processes: list[Process], meant: ProcessCriteria) -> list[int]:
-    return [one.pid for one in belonging(processes, meant)]
+    return [process.pid for process in belonging(processes, meant)]
 
 
 def test_a_process_belongs_by_its_environment() -> None:

@@ -66,7 +66,7 @@ def test_what_has_other_rights_than_the_task_gets_none_of_its_variables() -> Non
     carried = {name for name in given if not name.startswith("STEWARD_SHIM_")}
     assert carried == {"PATH", *(f"STEWARD_ENV_{number}" for number in range(4))}
     assert "evil" not in given["PATH"]
-    assert not [one for one in line if "evil" in one or "hidden" in one]
+    assert not [item for item in line if "evil" in item or "hidden" in item]
     assert line[2].count("3<&- 5<&-") == 1
 
 

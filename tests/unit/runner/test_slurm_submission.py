@@ -37,7 +37,7 @@ def submitted(pool: Pool | None = None, *, is_root: bool = False, **fields: Any)
 
 def value(said: list[str], name: str) -> str | None:
     """Return the value of an option; None if it is missing."""
-    found = [one.partition("=")[2] for one in said if one.startswith(f"--{name}=")]
+    found = [line.partition("=")[2] for line in said if line.startswith(f"--{name}=")]
     return found[0] if found else None
 
 

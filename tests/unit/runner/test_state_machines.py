@@ -94,7 +94,7 @@ def test_the_present_state_can_be_entered_again(machine: Any) -> None:
 def test_the_documentation_shows_each_table(name: str) -> None:
     """A row of the page: state, wait, next states in the order of the enumeration."""
     for state, row in MACHINES[name][0].items():
-        then = [f"`{one.name}`" for one in type(state) if one in row.then]
+        then = [f"`{item.name}`" for item in type(state) if item in row.then]
         assert f"| `{state.name}` | {row.waits_for} | {', '.join(then) or 'none'} |" in PAGE
 
 

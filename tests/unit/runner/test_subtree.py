@@ -61,7 +61,7 @@ class Kernel(CgroupFiles):
 
     def make_all(self, path: str) -> None:
         """Create a group as the owner of the tree, with every controller."""
-        for place in reversed([path, *(str(one) for one in Path(path).parents)]):
+        for place in reversed([path, *(str(parent) for parent in Path(path).parents)]):
             if place.startswith(f"{MOUNT}/"):
                 self.make(place)
                 controllers = self.files[f"{MOUNT}/cgroup.controllers"]
@@ -70,7 +70,9 @@ class Kernel(CgroupFiles):
                     self.files[f"{place}/cgroup.subtree_control"] = controllers
 
     def remove(self, path: str) -> None:
-        below = [one for one in self.files if one.startswith(f"{path}/") and "cgroup.procs" in one]
+        below = [
+            file for file in self.files if file.startswith(f"{path}/") and "cgroup.procs" in file
+        ]
         if below == [f"{path}/cgroup.procs"] and path not in self.inhabited:
             self.files = {k: v for k, v in self.files.items() if not k.startswith(f"{path}/")}
 
@@ -89,8 +91,10 @@ class Kernel(CgroupFiles):
         self.files[path] = " ".join([*self.files[path].split(), name])
 
     def groups(self, path: str) -> list[str]:
-        marks = [one.removesuffix("/cgroup.procs") for one in self.files if "cgroup.procs" in one]
-        return [one for one in marks if one.rpartition("/")[0] == path]
+        marks = [
+            file.removesuffix("/cgroup.procs") for file in self.files if "cgroup.procs" in file
+        ]
+        return [mark for mark in marks if mark.rpartition("/")[0] == path]
 
     def is_delegated(self, path: str) -> bool:
         return path in self.delegated
@@ -249,7 +253,7 @@ def test_a_group_in_which_the_daemon_itself_is_cannot_be_divided() -> None:
     named = find(Path("/data"), "/system.slice/steward.service", CgroupMount(MOUNT, "/"), kernel)
     assert isinstance(named, str)
     assert "there are processes in it" in named
-    assert [one for one in kernel.files if "steward-limits" in one] == []
+    assert [file for file in kernel.files if "steward-limits" in file] == []
 
 
 def test_a_group_can_be_named() -> None:

@@ -73,7 +73,9 @@ def test_an_account_that_began_anew_counts_from_nothing() -> None:
 
 
 def test_of_tasks_that_count_in_different_ways_what_both_count_is_said() -> None:
-    parts = [task_usage(look(10), one, MHZ).resource_usage for one in (counted(20, 1, 0), look(20))]
+    parts = [
+        task_usage(look(10), item, MHZ).resource_usage for item in (counted(20, 1, 0), look(20))
+    ]
     assert sum_usage(parts).memory_stats.measured == ("RSS", "Swap")
     assert sum_usage(parts[:1]).memory_stats.measured == ("Usage",)
 

@@ -277,7 +277,7 @@ def test_devices_of_what_is_replaced_are_free_again() -> None:
     world = World(with_devices(GPU))
     world.run(wants(Device(name="gpu", count=2)))
     placed = world.run(wants(Device(name="gpu"), Device(name="gpu"))).place
-    assert [one.name for one in placed] == ["web.web[0]"]
+    assert [item.name for item in placed] == ["web.web[0]"]
 
 
 # ---- several allocations ---------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def test_a_node_that_limits_how_many_it_takes_takes_no_more() -> None:
 
 def test_as_many_are_placed_as_fit_and_the_others_wait() -> None:
     plan = plan_of(sized(count=5, memory_mb=300), HERE)
-    assert [one.name for one in plan.place] == [f"web.web[{number}]" for number in range(3)]
+    assert [alloc.name for alloc in plan.place] == [f"web.web[{number}]" for number in range(3)]
     assert plan.queued == {"web": 2}
     assert plan.failed["web"].coalesced_failures == 1
 
@@ -158,7 +158,7 @@ def test_an_allocation_holds_what_its_tasks_ask_for() -> None:
 
 def test_whole_cores_are_given_once_and_count_as_cpu() -> None:
     plan = plan_of(sized(count=3, cores=2), HERE)
-    got = [one.placement.resources.tasks["main"].cpu for one in plan.place]
+    got = [alloc.placement.resources.tasks["main"].cpu for alloc in plan.place]
     assert got == [
         AllocatedCPU(cpu_shares=500, reserved_cores=[0, 1]),
         AllocatedCPU(cpu_shares=500, reserved_cores=[2, 3]),

@@ -38,7 +38,7 @@ def test_canaries_beyond_what_they_replace_take_free_names() -> None:
 def test_a_replacement_keeps_the_name_unless_another_has_it_too() -> None:
     twice = having(0, 0, 1)
     names = AllocNameIndex("web", "web", twice)
-    assert [names.for_replacement(one) for one in twice] == [
+    assert [names.for_replacement(alloc) for alloc in twice] == [
         "web.web[2]",
         "web.web[0]",
         "web.web[1]",

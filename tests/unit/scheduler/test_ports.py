@@ -28,7 +28,7 @@ def static(value: int, **fields: Any) -> Network:
 
 
 def dynamic(number: int) -> Network:
-    ports = [Port(label=f"p{one}") for one in range(number)]
+    ports = [Port(label=f"p{number}") for number in range(number)]
     return Network(mode="host", dynamic_ports=ports)
 
 
@@ -151,7 +151,7 @@ def test_a_static_port_is_free_again_for_what_replaces_its_holder() -> None:
 
 def test_dynamic_ports_are_all_different_to_the_last_one() -> None:
     plan = plan_of(dynamic(3), count=4, here=with_range(20000, 20011))
-    used = [port for one in plan.place for port in one.placement.resources.ports]
+    used = [port for alloc in plan.place for port in alloc.placement.resources.ports]
     assert sorted(used) == list(range(20000, 20012))
     assert not plan.failed
 
@@ -160,7 +160,7 @@ def test_a_dynamic_port_is_not_one_that_the_node_keeps() -> None:
     kept = ReservedResources(networks=ReservedNetworks(reserved_host_ports="20001-20009"))
     here = msgspec.structs.replace(with_range(20000, 20010), reserved_resources=kept)
     plan = plan_of(dynamic(1), count=3, here=here)
-    used = [port for one in plan.place for port in one.placement.resources.ports]
+    used = [port for alloc in plan.place for port in alloc.placement.resources.ports]
     assert sorted(used) == [20000, 20010]
 
 

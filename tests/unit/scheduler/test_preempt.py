@@ -56,11 +56,11 @@ def state(
 ) -> ClusterState:
     known = tuple(holders)
     states = []
-    for one in nodes:
-        here = [each for each in known if each.node_id == one.id]
+    for item in nodes:
+        here = [each for each in known if each.node_id == item.id]
         states.append(
             NodeState(
-                node=one,
+                node=item,
                 cpu=sum(each.cpu for each in here),
                 memory=sum(each.memory for each in here),
                 disk=sum(each.disk for each in here),
@@ -91,7 +91,7 @@ def plan_of(
 
 
 def victims(plan: Plan) -> list[str]:
-    return sorted(one.holder.id for one in plan.evict)
+    return sorted(eviction.holder.id for eviction in plan.evict)
 
 
 # ---- preempted allocations
@@ -171,7 +171,7 @@ def test_only_who_matters_less_goes_and_no_more_than_needed(
     if gone:
         (placed,) = plan.place
         assert sorted(placed.desired.preempted_allocations or ()) == gone
-        assert {one.by for one in plan.evict} == {placed.id}
+        assert {eviction.by for eviction in plan.evict} == {placed.id}
         assert not plan.failed
 
 
@@ -207,7 +207,7 @@ def test_the_node_is_chosen_where_the_least_important_goes() -> None:
     holders = [holder("a", 40, memory=900), holder("b", 30, memory=900, node_id=there.id)]
     plan = schedule(state(made, holders, nodes=[HERE, there]), evaluation(made), now=NOW, ids=ids())
     assert victims(plan) == ["b"]
-    assert [one.node_id for one in plan.place] == [there.id]
+    assert [alloc.node_id for alloc in plan.place] == [there.id]
 
 
 def test_nobody_goes_on_a_node_that_does_not_suit() -> None:
@@ -226,10 +226,10 @@ def test_the_jobs_of_those_who_go_are_looked_at_again_once_each() -> None:
         holder("b", 20, memory=300, job_id="low"),
         holder("c", 30, memory=400, job_id="mid", job_type="batch"),
     )
-    found = [(one.job_id, one.priority, one.type) for one in plan.displaced]
+    found = [(alloc.job_id, alloc.priority, alloc.type) for alloc in plan.displaced]
     assert sorted(found) == [("low", 20, "service"), ("mid", 30, "batch")]
-    assert {one.triggered_by for one in plan.displaced} == {Trigger.PREEMPTION}
-    assert {one.status for one in plan.displaced} == {EvalStatus.PENDING}
+    assert {alloc.triggered_by for alloc in plan.displaced} == {Trigger.PREEMPTION}
+    assert {alloc.status for alloc in plan.displaced} == {EvalStatus.PENDING}
 
 
 def test_what_takes_the_room_of_others_waits_for_all_that_end_there() -> None:
@@ -251,8 +251,8 @@ def test_nobody_goes_for_room_that_is_coming_anyway() -> None:
 def test_what_the_first_leaves_of_the_room_is_for_the_next_who_waits_as_well() -> None:
     plan = plan_of(wanting(memory_mb=300, count=3), holder("a", memory=900))
     assert victims(plan) == ["a"]
-    assert [one.desired.waits_for for one in plan.place] == [["a"], ["a"], ["a"]]
-    assert [one.desired.preempted_allocations for one in plan.place] == [["a"], None, None]
+    assert [alloc.desired.waits_for for alloc in plan.place] == [["a"], ["a"], ["a"]]
+    assert [alloc.desired.preempted_allocations for alloc in plan.place] == [["a"], None, None]
 
 
 def test_a_port_that_the_next_one_waits_for_is_not_given_twice() -> None:
@@ -318,13 +318,14 @@ def _admitted(made: list[ResourceHolder]) -> list[ResourceHolder]:
 def _with_priorities(holders: Iterable[ResourceHolder], movable: set[str]) -> list[ResourceHolder]:
     """Return the same with only those left who may go."""
     return [
-        one if one.id in movable else msgspec.structs.replace(one, priority=100) for one in holders
+        holder if holder.id in movable else msgspec.structs.replace(holder, priority=100)
+        for holder in holders
     ]
 
 
 def _stays(plan: Plan, holders: Iterable[ResourceHolder]) -> list[ResourceHolder]:
-    gone = {one.holder.id for one in plan.evict}
-    return [one for one in holders if not one.ending and one.id not in gone]
+    gone = {eviction.holder.id for eviction in plan.evict}
+    return [holder for holder in holders if not holder.ending and holder.id not in gone]
 
 
 @settings(max_examples=300, deadline=None)
@@ -334,15 +335,15 @@ def test_capacity_is_never_exceeded_by_what_stays_and_what_comes(
 ) -> None:
     holders = _admitted(made)
     plan = plan_of(wanted, *holders)
-    stays, placed = _stays(plan, holders), [one.placement.resources for one in plan.place]
+    stays, placed = _stays(plan, holders), [alloc.placement.resources for alloc in plan.place]
     shares = [*stays, *placed]
     if not placed:
         assert not plan.evict
         return
-    assert sum(one.memory for one in shares) <= 1000
-    assert sum(one.cpu for one in shares) <= 1000
+    assert sum(share.memory for share in shares) <= 1000
+    assert sum(share.cpu for share in shares) <= 1000
     for exclusive in ("ports", "cores"):
-        held = [number for one in shares for number in getattr(one, exclusive)]
+        held = [number for share in shares for number in getattr(share, exclusive)]
         assert len(held) == len(set(held))
 
 
@@ -352,13 +353,19 @@ def test_whoever_goes_matters_less_by_the_margin_and_is_waited_for(
     wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     plan = plan_of(wanted, *_admitted(made))
-    assert all(one.holder.priority <= 70 and not one.holder.ending for one in plan.evict)
-    by_id = {one.id: one for one in plan.place}
-    for one in plan.evict:
-        assert one.holder.id in (by_id[one.by].desired.preempted_allocations or ())
-        assert one.holder.id in (by_id[one.by].desired.waits_for or ())
-    assert len({one.holder.id for one in plan.evict}) == len(plan.evict)
-    named = {one for placed in plan.place for one in placed.desired.preempted_allocations or ()}
+    assert all(
+        eviction.holder.priority <= 70 and not eviction.holder.ending for eviction in plan.evict
+    )
+    by_id = {alloc.id: alloc for alloc in plan.place}
+    for eviction in plan.evict:
+        assert eviction.holder.id in (by_id[eviction.by].desired.preempted_allocations or ())
+        assert eviction.holder.id in (by_id[eviction.by].desired.waits_for or ())
+    assert len({eviction.holder.id for eviction in plan.evict}) == len(plan.evict)
+    named = {
+        preempted_alloc
+        for placed in plan.place
+        for preempted_alloc in placed.desired.preempted_allocations or ()
+    }
     assert named == set(victims(plan))
 
 
@@ -380,9 +387,9 @@ def test_nobody_goes_as_long_as_less_important_ones_would_do(
 ) -> None:
     one_of_it = msgspec.structs.replace(wanted, count=1)
     holders = _admitted(made)
-    gone = [one.holder for one in plan_of(one_of_it, *holders).evict]
-    highest = max((one.priority for one in gone), default=0)
-    less = {one.id for one in holders if one.priority < highest}
+    gone = [eviction.holder for eviction in plan_of(one_of_it, *holders).evict]
+    highest = max((holder.priority for holder in gone), default=0)
+    less = {holder.id for holder in holders if holder.priority < highest}
     if gone:
         assert not plan_of(one_of_it, *_with_priorities(holders, less)).place
 
@@ -395,5 +402,5 @@ def test_where_those_who_may_go_would_make_room_it_is_placed(
     holders = _admitted(made)
     if plan_of(wanted, *holders).place:
         return
-    firm = [one for one in holders if one.priority > 70 and not one.ending]
+    firm = [holder for holder in holders if holder.priority > 70 and not holder.ending]
     assert not plan_of(wanted, *firm).place

@@ -110,9 +110,9 @@ def _migrate(world: World, number: int) -> None:
 
 
 def _force(world: World, number: int) -> None:
-    for one in world.allocations.values():
-        if one.client_status == ClientStatus.FAILED and one.desired_status == "run":
-            world.mark(one, force_reschedule=True)
+    for alloc in world.allocations.values():
+        if alloc.client_status == ClientStatus.FAILED and alloc.desired_status == "run":
+            world.mark(alloc, force_reschedule=True)
             return
 
 
@@ -217,11 +217,11 @@ class Step(msgspec.Struct):
 
     def stopped(self) -> list[Allocation]:
         """Return what the plan stops that held something, as it was before."""
-        before = {one.id: one for one in self.before.allocations}
+        before = {alloc.id: alloc for alloc in self.before.allocations}
         return [
-            before[one.id]
-            for one in self.plan.change
-            if one.terminal and not before[one.id].terminal
+            before[alloc.id]
+            for alloc in self.plan.change
+            if alloc.terminal and not before[alloc.id].terminal
         ]
 
 
@@ -243,16 +243,16 @@ def play(history: Any) -> tuple[World, list[Step]]:
 # ---- what always holds -----------------------------------------------------------------------------
 
 
-def cpu(one: Allocation) -> int:
-    return sum(task.cpu.cpu_shares for task in one.placement.resources.tasks.values())
+def cpu(alloc: Allocation) -> int:
+    return sum(task.cpu.cpu_shares for task in alloc.placement.resources.tasks.values())
 
 
-def memory(one: Allocation) -> int:
-    return sum(task.memory.memory_mb for task in one.placement.resources.tasks.values())
+def memory(alloc: Allocation) -> int:
+    return sum(task.memory.memory_mb for task in alloc.placement.resources.tasks.values())
 
 
-def cores(one: Allocation) -> list[int]:
-    tasks = one.placement.resources.tasks.values()
+def cores(alloc: Allocation) -> list[int]:
+    tasks = alloc.placement.resources.tasks.values()
     return [core for task in tasks for core in task.cpu.reserved_cores or ()]
 
 
@@ -272,8 +272,8 @@ def test_a_plan_never_gives_more_than_a_node_has(history: Any) -> None:
 def _excess(step: Step, before: NodeState) -> bool:
     """Tell whether placements on a node exceed what was free, and what the plan freed, there."""
     node = before.node
-    placed = [one for one in step.plan.place if one.node_id == node.id]
-    stopped = [one for one in step.stopped() if one.node_id == node.id]
+    placed = [alloc for alloc in step.plan.place if alloc.node_id == node.id]
+    stopped = [item for item in step.stopped() if item.node_id == node.id]
     free = [
         node.node_resources.cpu.cpu_shares - before.cpu + sum(map(cpu, stopped)),
         node.node_resources.memory.memory_mb - before.memory + sum(map(memory, stopped)),
@@ -287,9 +287,9 @@ def _excess(step: Step, before: NodeState) -> bool:
 def test_no_two_wanted_allocations_of_a_node_hold_the_same_port_or_core(history: Any) -> None:
     world, _ = play(history)
     held: Counter[Any] = Counter()
-    for one in world.running():
-        held.update((one.node_id, port) for port in one.placement.resources.ports)
-        held.update((one.node_id, "core", core) for core in cores(one))
+    for alloc in world.running():
+        held.update((alloc.node_id, port) for port in alloc.placement.resources.ports)
+        held.update((alloc.node_id, "core", core) for core in cores(alloc))
     assert [what for what, times in held.items() if times > 1] == []
 
 
@@ -328,15 +328,15 @@ def test_there_are_never_more_than_wanted_besides_canaries(history: Any) -> None
 def _without_canaries(state: ClusterState, group: str) -> list[Allocation]:
     groups = state.deployment.task_groups if state.deployment else {}
     canaries = {
-        one
+        placed_canary
         for known in groups.values()
         if not known.promoted
-        for one in known.placed_canaries or ()
+        for placed_canary in known.placed_canaries or ()
     }
     return [
-        one
-        for one in state.allocations
-        if one.task_group == group and not one.terminal and one.id not in canaries
+        alloc
+        for alloc in state.allocations
+        if alloc.task_group == group and not alloc.terminal and alloc.id not in canaries
     ]
 
 
@@ -344,7 +344,7 @@ def _without_canaries(state: ClusterState, group: str) -> list[Allocation]:
 @given(histories("service system"))
 def test_a_rollout_never_replaces_more_at_a_time_than_its_limit(history: Any) -> None:
     _, steps = play(history)
-    placed_by = {one.id: one.deployment_id for step in steps for one in step.plan.place}
+    placed_by = {alloc.id: alloc.deployment_id for step in steps for alloc in step.plan.place}
     beyond = [
         group.name
         for step in steps
@@ -358,8 +358,8 @@ def test_a_rollout_never_replaces_more_at_a_time_than_its_limit(history: Any) ->
 
 def _replaces(step: Step, group: TaskGroup) -> bool:
     return any(
-        one.task_group == group.name and one.desired.description == UPDATED
-        for one in step.plan.change
+        alloc.task_group == group.name and alloc.desired.description == UPDATED
+        for alloc in step.plan.change
     )
 
 
@@ -369,12 +369,12 @@ def _on_their_way(step: Step, group: TaskGroup, placed_by: dict[str, str]) -> li
     What was only updated in place runs on all the time.
     """
     return [
-        one
-        for one in step.after.allocations
-        if placed_by[one.id] == step.plan.deployment_id
-        and one.task_group == group.name
-        and not one.terminal
-        and (one.health is None or one.health.healthy is None)
+        alloc
+        for alloc in step.after.allocations
+        if placed_by[alloc.id] == step.plan.deployment_id
+        and alloc.task_group == group.name
+        and not alloc.terminal
+        and (alloc.health is None or alloc.health.healthy is None)
     ]
 
 
@@ -391,8 +391,8 @@ def _promote_well(world: World, number: int) -> None:
     state = world.deployment.task_groups.get("web")
     if state is None or len(state.placed_canaries or ()) < state.desired_canaries:
         return
-    canaries = [world.allocations[one] for one in state.placed_canaries or ()]
-    if all(one.health is not None and one.health.healthy for one in canaries):
+    canaries = [world.allocations[placed_canary] for placed_canary in state.placed_canaries or ()]
+    if all(canary.health is not None and canary.health.healthy for canary in canaries):
         world.promote()
 
 
@@ -417,20 +417,21 @@ def test_an_update_of_a_service_that_is_well_leaves_as_many_well_as_its_limit_de
     world.settle()
     for event in course:
         # What was well and is only updated in place runs on all the time.
-        well |= {one.id for one in world.running() if one.health and one.health.healthy}
+        well |= {alloc.id for alloc in world.running() if alloc.health and alloc.health.healthy}
         if not isinstance(event, Task):
             event(world, number)
             world.progress()
         elif _there(world, well) >= count:
             world.run(job("web", group("web", event, count=count, update=update)))
-        well |= {one.id for one in world.running() if one.health and one.health.healthy}
+        well |= {alloc.id for alloc in world.running() if alloc.health and alloc.health.healthy}
         assert _there(world, well) >= count - update.max_parallel
 
 
 def _there(world: World, well: set[str]) -> int:
     """Return how many are wanted, run, and have been found to be well."""
     return sum(
-        one.client_status == ClientStatus.RUNNING and one.id in well for one in world.running()
+        alloc.client_status == ClientStatus.RUNNING and alloc.id in well
+        for alloc in world.running()
     )
 
 
@@ -494,12 +495,12 @@ def _done(world: World, group: TaskGroup) -> int:
     """Return how many of a group run in the current version, or have done their work in it."""
     assert world.job is not None
     return sum(
-        one.desired_status == "run"
-        and one.task_group == group.name
-        and one.job_version == world.job.version
-        and one.client_status
+        alloc.desired_status == "run"
+        and alloc.task_group == group.name
+        and alloc.job_version == world.job.version
+        and alloc.client_status
         in (ClientStatus.RUNNING, *([ClientStatus.COMPLETE] if world.job.type == "batch" else []))
-        for one in world.allocations.values()
+        for alloc in world.allocations.values()
     )
 
 
@@ -515,5 +516,5 @@ def test_a_system_job_ends_up_once_on_every_node(history: Any) -> None:
         for group in world.job.task_groups or ()
         if group.count
     )
-    there = sorted((one.node_id, one.task_group) for one in world.running())
+    there = sorted((alloc.node_id, alloc.task_group) for alloc in world.running())
     assert there == wanted

@@ -69,7 +69,7 @@ def test_cores_are_counted_not_chosen() -> None:
 def test_a_machine_with_room_comes_before_a_cluster() -> None:
     here = node("here", node_pool="default")
     plan = plan_of(sized(), cluster(), here, pool="all")
-    assert [one.node_id for one in plan.place] == [here.id]
+    assert [alloc.node_id for alloc in plan.place] == [here.id]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_no_cluster_holds_is_placed_elsewhere_only(wanted: TaskGroup) -> No
 
 def test_a_system_job_passes_a_cluster_over() -> None:
     plan = World(cluster(), node("here")).run(job("web", sized(), type="system", node_pool="all"))
-    assert [one.node_id for one in plan.place] == [node("here").id]
+    assert [alloc.node_id for alloc in plan.place] == [node("here").id]
 
 
 @pytest.mark.parametrize("status", [NodeStatus.DISCONNECTED, NodeStatus.INITIALIZING])

@@ -22,13 +22,13 @@ def sized(name: str, memory: int = 1000, **fields: Any) -> Node:
 
 def where(wanted: Job, *nodes: Node) -> list[str]:
     """Return the names of the nodes that allocations got, in the order of their placement."""
-    return [one.placement.node_name for one in World(*nodes).run(wanted).place]
+    return [alloc.placement.node_name for alloc in World(*nodes).run(wanted).place]
 
 
 def scores(wanted: Job, *nodes: Node) -> list[dict[str, float]]:
     """Return the scores of the chosen node for each allocation."""
     placed = World(*nodes).run(wanted).place
-    return [dict((one.placement.metrics.score_meta_data or [])[0].scores) for one in placed]
+    return [dict((alloc.placement.metrics.score_meta_data or [])[0].scores) for alloc in placed]
 
 
 def test_the_scores_are_those_of_golden_evaluations_allocations() -> None:
@@ -57,13 +57,13 @@ def test_of_equal_nodes_the_first_is_chosen() -> None:
 def test_allocations_of_a_group_keep_away_from_each_other() -> None:
     wanted = job("web", group("web", count=4))
     assert where(wanted, node("a"), node("b")) == ["a", "b", "a", "b"]
-    penalties = [one["job-anti-affinity"] for one in scores(wanted, node("a"))]
+    penalties = [score["job-anti-affinity"] for score in scores(wanted, node("a"))]
     assert penalties == [0.0, -0.5, -0.75, -1.0]
 
 
 def test_only_scores_that_apply_count_for_the_mean() -> None:
     placed = World().run(job("web", group("web", count=2))).place
-    first, second = ((one.placement.metrics.score_meta_data or [])[0] for one in placed)
+    first, second = ((alloc.placement.metrics.score_meta_data or [])[0] for alloc in placed)
     assert first.norm_score == first.scores["binpack"]
     assert second.norm_score == pytest.approx((second.scores["binpack"] - 1.0) / 2)
 
@@ -71,7 +71,7 @@ def test_only_scores_that_apply_count_for_the_mean() -> None:
 def test_the_best_five_nodes_are_shown_best_first() -> None:
     nodes = [sized(f"n{size}", size) for size in (700, 100, 600, 200, 500, 300, 400)]
     shown = World(*nodes).run(job()).place[0].placement.metrics.score_meta_data or []
-    assert [one.node_id for one in shown] == [f"id-of-n{n}00" for n in (1, 2, 3, 4, 5)]
+    assert [score.node_id for score in shown] == [f"id-of-n{n}00" for n in (1, 2, 3, 4, 5)]
 
 
 # ---- affinities ------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_spread_counts_what_runs_already() -> None:
     wanted = {"spreads": [spread(("a", 50), ("b", 50))]}
     world.run(job("web", group(count=2, **wanted)))
     added = world.run(job("web", group(count=4, **wanted))).place
-    assert sorted(one.placement.node_name[0] for one in added) == ["a", "b"]
+    assert sorted(alloc.placement.node_name[0] for alloc in added) == ["a", "b"]
 
 
 def test_a_node_without_the_attribute_is_the_last_choice() -> None:
@@ -154,7 +154,7 @@ def test_a_node_without_the_attribute_is_the_last_choice() -> None:
 
 def test_the_score_of_a_spread_is_shown_when_it_is_not_zero() -> None:
     shown = scores(job("web", group(count=2, spreads=[spread(("a", 100))])), NODES[0])
-    assert [one["allocation-spread"] for one in shown if "allocation-spread" in one] == [0.5]
+    assert [score["allocation-spread"] for score in shown if "allocation-spread" in score] == [0.5]
 
 
 # ---- what failed, and what leaves something behind ---------------------------------------------------
@@ -169,8 +169,8 @@ def test_a_node_on_which_it_failed_is_avoided() -> None:
     second = world.evaluate().place[0]
     assert second.placement.node_name == "large"
     penalties = {
-        one.node_id: one.scores["node-reschedule-penalty"]
-        for one in second.placement.metrics.score_meta_data or []
+        score.node_id: score.scores["node-reschedule-penalty"]
+        for score in second.placement.metrics.score_meta_data or []
     }
     assert penalties == {"id-of-small": -1.0, "id-of-large": 0.0}
 
@@ -195,6 +195,6 @@ def test_devices_that_suit_better_are_chosen() -> None:
     both = node("b", node_resources=resources(devices=[gpu("slow"), gpu("fast")]))
     placed = World(slow, both).run(job("web", group("web", task(resources=wanted)))).place[0]
     devices = placed.placement.resources.tasks["main"].devices or []
-    assert [one.device_ids for one in devices] == [["fast"]]
+    assert [device.device_ids for device in devices] == [["fast"]]
     shown = placed.placement.metrics.score_meta_data or []
-    assert [one.scores["devices"] for one in shown] == [1.0, 0.0]
+    assert [score.scores["devices"] for score in shown] == [1.0, 0.0]

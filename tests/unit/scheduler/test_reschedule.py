@@ -78,7 +78,7 @@ def test_the_delay_grows_by_its_function_up_to_the_limit(function: str, delays: 
     events: list[RescheduleEvent] = []
     for _ in delays:
         events.append(event(next_delay(policy(function), events, NOW) // SECOND))
-    assert [one.delay // SECOND for one in events] == delays
+    assert [event.delay // SECOND for event in events] == delays
 
 
 def test_without_a_limit_the_delay_grows_on() -> None:
@@ -172,7 +172,7 @@ def test_old_failures_are_forgotten(
     given: ReschedulePolicy | None, events: list[RescheduleEvent], kept: list[int]
 ) -> None:
     tracker = tracker_for_next(failed(*events), given, NOW)
-    assert [one.delay // SECOND for one in tracker.events[:-1]] == kept
+    assert [event.delay // SECOND for event in tracker.events[:-1]] == kept
 
 
 def test_what_is_due_within_five_seconds_waits_together() -> None:
@@ -255,7 +255,7 @@ def test_the_follow_up_replaces_what_failed() -> None:
     assert second.desired.previous_allocation == first.id
     tracker = second.desired.reschedule_tracker
     assert tracker is not None
-    assert [one.delay for one in tracker.events] == [5 * SECOND]
+    assert [event.delay for event in tracker.events] == [5 * SECOND]
     assert tracker.events[0].reschedule_time == world.now
     known = world.allocations[first.id]
     assert known.desired_status == DesiredStatus.STOP
@@ -273,7 +273,7 @@ def test_delays_of_a_chain_are_those_of_golden_reschedule() -> None:
         world.start()
     tracker = world.running()[0].desired.reschedule_tracker
     assert tracker is not None
-    assert [one.delay // SECOND for one in tracker.events] == [5, 10, 20]
+    assert [event.delay // SECOND for event in tracker.events] == [5, 10, 20]
 
 
 @pytest.mark.parametrize(("left", "now"), [(1.0, True), (1.1, False)])
@@ -322,7 +322,9 @@ def test_the_policy_is_that_of_the_version_which_failed() -> None:
     world.fail()
     world.register(job("web", group(reschedule_policy=policy(delay=0), count=1)))
     plan = world.evaluate()
-    assert [one.wait_until for one in plan.evaluations] == [rfc3339(NOW + 60 * SECOND)]
+    assert [evaluation.wait_until for evaluation in plan.evaluations] == [
+        rfc3339(NOW + 60 * SECOND)
+    ]
 
 
 # ---- while it is being deployed ----------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_the_first_version_has_one_and_is_placed_at_once() -> None:
             modify_time=NOW,
         ),
     )
-    assert {one.deployment_id for one in plan.place} == {plan.deployment_id}
+    assert {alloc.deployment_id for alloc in plan.place} == {plan.deployment_id}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_update_in_place_has_one() -> None:
     (deployment,) = plan.deployments
     state = deployment.task_groups["web"]
     assert (state.desired_total, state.placed_allocs) == (3, 3)
-    assert {one.deployment_id for one in plan.change} == {deployment.id}
+    assert {alloc.deployment_id for alloc in plan.change} == {deployment.id}
 
 
 def test_nothing_placed_nothing_begun() -> None:
@@ -129,7 +129,7 @@ def test_only_groups_that_roll_are_part_of_it() -> None:
     wanted = job("web", group("web", update=ROLLING), group("db", update=rolling(max_parallel=0)))
     plan = world.run(wanted)
     assert set(plan.deployments[0].task_groups) == {"web"}
-    assert [one.deployment_id for one in plan.place] == [plan.deployment_id, ""]
+    assert [alloc.deployment_id for alloc in plan.place] == [plan.deployment_id, ""]
 
 
 # ---- how fast it goes ------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_a_newer_version_cancels_it() -> None:
 def test_what_has_ended_is_not_cancelled(status: DeploymentStatus) -> None:
     world = settled(web())
     world.set_deployment(status)
-    assert [one.job_version for one in world.run(web(SECOND_TASK)).deployments] == [1]
+    assert [deployment.job_version for deployment in world.run(web(SECOND_TASK)).deployments] == [1]
 
 
 @pytest.mark.parametrize("status", [DeploymentStatus.PAUSED, DeploymentStatus.FAILED])
@@ -334,8 +334,8 @@ def test_promoted_canaries_replace_and_the_rest_rolls() -> None:
     assert counts(plan) == {"destructive_update": 1, "ignore": 1, "stop": 1}
     assert world.of_version(0) == []
     assert world.of_version(1) == ["web.web[0]", "web.web[1]"]
-    surplus = [one for one in plan.change if one.name == "web.web[0]"]
-    assert [one.desired.description for one in surplus] == [NOT_NEEDED]
+    surplus = [alloc for alloc in plan.change if alloc.name == "web.web[0]"]
+    assert [alloc.desired.description for alloc in surplus] == [NOT_NEEDED]
     world.settle()
     assert world.deployment.status == DeploymentStatus.SUCCESSFUL
 
@@ -380,7 +380,7 @@ def test_a_newer_version_stops_canaries_that_were_not_promoted(task_again: Any) 
     world = on_trial()
     canary = world.deployment.task_groups["web"].placed_canaries
     plan = world.run(web(task_again, count=2, update=ONE_CANARY, priority=70))
-    stopped = [one.id for one in plan.change if one.desired_status == "stop"]
+    stopped = [alloc.id for alloc in plan.change if alloc.desired_status == "stop"]
     assert stopped == canary
     assert counts(plan) == {"canary": 1, "ignore": 2, "stop": 1}
 
@@ -401,7 +401,7 @@ def test_what_takes_the_place_of_a_rest_takes_no_name_of_what_was_promoted() -> 
     world.set_deployment(DeploymentStatus.FAILED)
     world.progress()
     assert world.names() == ["web.web[0]", "web.web[1]", "web.web[1]"]
-    (rest,) = [one for one in world.running() if one.job_version == 0]
+    (rest,) = [alloc for alloc in world.running() if alloc.job_version == 0]
     world.mark(rest, migrate=True)
     world.progress()
     assert world.names() == ["web.web[0]", "web.web[1]", "web.web[2]"]
@@ -425,8 +425,8 @@ def test_a_canary_that_cannot_stay_is_made_anew(lost: bool) -> None:
     else:
         world.mark(world.allocations[canary.id], migrate=True)
     plan = world.progress()
-    again = [one for one in plan.place if one.health is not None and one.health.canary]
-    assert [one.job_version for one in again] == [1]
+    again = [alloc for alloc in plan.place if alloc.health is not None and alloc.health.canary]
+    assert [item.job_version for item in again] == [1]
     assert counts(plan)["canary"] == 1
 
 
@@ -436,7 +436,7 @@ def test_a_canary_that_failed_is_replaced_once() -> None:
     world = settled(job("web", group("web", **how)))
     world.run(job("web", group("web", SECOND_TASK, **how)))
     world.start(healthy=True)
-    canary = next(one for one in world.running() if one.job_version == 1)
+    canary = next(alloc for alloc in world.running() if alloc.job_version == 1)
     world.mark(world.fail(canary), reschedule=True)
     (again,) = world.progress().place
     assert (again.name, again.job_version) == (canary.name, 1)
@@ -452,7 +452,7 @@ def test_a_canary_is_tried_though_what_it_would_replace_has_gone() -> None:
     world.set(old, desired_status="stop", client_status="complete")
     world.nodes[old.node_id] = ready
     plan = world.progress()
-    assert [(one.job_version, one.name) for one in plan.place] == [(1, old.name)]
+    assert [(alloc.job_version, alloc.name) for alloc in plan.place] == [(1, old.name)]
     assert counts(plan)["canary"] == 1
 
 

@@ -34,8 +34,8 @@ def test_a_stopped_job_ends_everything_in_the_words_of_golden_kind(kind: JobType
     plan = world.evaluate(triggered_by=Trigger.JOB_DEREGISTER, type="service")
     assert counts(plan, "web") == counts(plan, "db") == {"stop": 1}
     assert plan.queued == {"web": 0, "db": 0}
-    assert {one.desired.description for one in plan.change} == {NOT_NEEDED}
-    assert {one.desired_status for one in plan.change} == {DesiredStatus.STOP}
+    assert {alloc.desired.description for alloc in plan.change} == {NOT_NEEDED}
+    assert {alloc.desired_status for alloc in plan.change} == {DesiredStatus.STOP}
     assert not (plan.place)
     assert not (plan.failed)
     assert not (plan.blocked)
@@ -54,9 +54,10 @@ def test_a_stop_cancels_what_is_being_deployed_and_names_it() -> None:
     world = stopped(JobType.SERVICE, update=ROLLING)
     deployment_id = world.deployment.id
     plan = world.evaluate()
-    assert [(one.id, one.status, one.status_description) for one in plan.deployments] == [
-        (deployment_id, "cancelled", STOPPED)
-    ]
+    assert [
+        (deployment.id, deployment.status, deployment.status_description)
+        for deployment in plan.deployments
+    ] == [(deployment_id, "cancelled", STOPPED)]
     assert plan.deployment_id == deployment_id
     assert world.evaluate().deployments == ()
 
@@ -92,7 +93,7 @@ def test_a_child_runs() -> None:
     child = job(
         "web/dispatch-1", type=JobType.BATCH, dispatched=True, parameterized_job=Parameterized()
     )
-    assert [one.name for one in World().run(child).place] == ["web/dispatch-1.web[0]"]
+    assert [item.name for item in World().run(child).place] == ["web/dispatch-1.web[0]"]
 
 
 def test_a_job_that_was_stopped_and_is_wanted_again_is_placed_as_new() -> None:
@@ -114,7 +115,7 @@ def test_a_job_decides_by_its_own_type_not_by_that_of_the_evaluation() -> None:
     world = World()
     world.register(job("web", type=JobType.SYSTEM))
     plan = world.evaluate(type="service", triggered_by=Trigger.DEPLOYMENT_WATCHER)
-    assert [one.job_type for one in plan.place] == [JobType.SYSTEM]
+    assert [alloc.job_type for alloc in plan.place] == [JobType.SYSTEM]
 
 
 def test_patterns_of_a_decision_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:

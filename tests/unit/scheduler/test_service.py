@@ -183,9 +183,9 @@ def test_names_are_numbered_from_the_lowest_free_one() -> None:
 def test_the_highest_numbers_stop_first() -> None:
     world = settled(job("web", web(count=5)))
     plan = world.run(job("web", web(count=2)))
-    stopped = [one for one in plan.change if one.desired_status == DesiredStatus.STOP]
-    assert sorted(one.name for one in stopped) == ["web.web[2]", "web.web[3]", "web.web[4]"]
-    assert {one.desired.description for one in stopped} == {NOT_NEEDED}
+    stopped = [alloc for alloc in plan.change if alloc.desired_status == DesiredStatus.STOP]
+    assert sorted(item.name for item in stopped) == ["web.web[2]", "web.web[3]", "web.web[4]"]
+    assert {alloc.desired.description for alloc in stopped} == {NOT_NEEDED}
 
 
 def test_an_update_in_place_keeps_everything_but_version_evaluation_and_health() -> None:
@@ -275,9 +275,9 @@ def test_what_ran_on_a_node_that_is_gone_is_lost_and_replaced(status: NodeStatus
         world.nodes["id-of-a"] = msgspec.structs.replace(here, status=status)
     plan = world.evaluate(triggered_by=Trigger.NODE_UPDATE)
     assert counts(plan) == {"ignore": 1, "place": 1, "stop": 1}
-    (lost,) = [one for one in plan.change if one.client_status == ClientStatus.LOST]
+    (lost,) = [alloc for alloc in plan.change if alloc.client_status == ClientStatus.LOST]
     assert (lost.desired_status, lost.desired.description) == (DesiredStatus.STOP, LOST)
-    assert [one.placement.node_name for one in plan.place] == ["b"]
+    assert [alloc.placement.node_name for alloc in plan.place] == ["b"]
     assert plan.place[0].name == lost.name
 
 
@@ -288,7 +288,7 @@ def test_what_was_stopping_on_a_node_that_is_gone_has_ended() -> None:
     world.run(job("web", group(), stop=True))
     world.nodes["id-of-a"] = msgspec.structs.replace(node("a"), status=NodeStatus.DOWN)
     plan = world.evaluate(triggered_by=Trigger.NODE_UPDATE)
-    assert [one.client_status for one in plan.change] == [ClientStatus.LOST]
+    assert [alloc.client_status for alloc in plan.change] == [ClientStatus.LOST]
     assert world.evaluate().change == ()
 
 
@@ -319,8 +319,8 @@ def done(wanted: Job) -> World:
     world = World()
     world.run(wanted)
     world.start()
-    for one in world.running():
-        world.complete(one)
+    for alloc in world.running():
+        world.complete(alloc)
     return world
 
 

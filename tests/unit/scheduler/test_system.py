@@ -32,7 +32,7 @@ def sysbatch(*groups: TaskGroup, **fields: Any) -> Job:
 
 
 def placed_on(world: World) -> list[str]:
-    return sorted(one.placement.node_name for one in world.running())
+    return sorted(alloc.placement.node_name for alloc in world.running())
 
 
 def settled(wanted: Job, *nodes: Node) -> World:
@@ -50,7 +50,7 @@ def test_it_runs_once_on_every_node(wanted: Job) -> None:
     world = World(*THREE)
     plan = world.run(wanted)
     assert placed_on(world) == ["a", "b", "c"]
-    assert {one.name for one in plan.place} == {"web.web[0]"}
+    assert {alloc.name for alloc in plan.place} == {"web.web[0]"}
     assert counts(plan) == {"place": 3}
     assert plan.queued == {"web": 0}
 
@@ -89,7 +89,7 @@ def test_a_node_that_comes_is_filled() -> None:
     world = settled(system(), node("a"))
     world.nodes["id-of-b"] = node("b")
     plan = world.evaluate(triggered_by=Trigger.NODE_UPDATE)
-    assert [one.placement.node_name for one in plan.place] == ["b"]
+    assert [alloc.placement.node_name for alloc in plan.place] == ["b"]
     assert plan.deployments == ()
 
 
@@ -208,7 +208,7 @@ def test_an_update_that_does_not_fit_leaves_the_old_one_running() -> None:
 def test_an_update_that_does_not_suit_a_node_any_more_ends_there() -> None:
     world = settled(system(), IN_B)
     plan = world.run(system(constraints=[ZONE_A]))
-    assert [one.desired_status for one in plan.change] == [DesiredStatus.STOP]
+    assert [alloc.desired_status for alloc in plan.change] == [DesiredStatus.STOP]
     assert not plan.place
 
 
@@ -225,7 +225,7 @@ def test_what_is_not_wanted_on_a_node_any_more_is_stopped(changed: Job, descript
     world = settled(system())
     plan = world.run(changed)
     assert counts(plan) == {"stop": 1}
-    assert [one.desired.description for one in plan.change] == [description]
+    assert [alloc.desired.description for alloc in plan.change] == [description]
 
 
 # ---- nodes and allocations that go -------------------------------------------------------------------
@@ -239,14 +239,14 @@ def test_what_ran_on_a_node_that_is_gone_is_lost_and_comes_back_with_it() -> Non
     assert (lost.client_status, lost.desired.description) == (ClientStatus.LOST, LOST)
     assert not plan.place
     world.nodes["id-of-a"] = THREE[0]
-    assert [one.node_id for one in world.evaluate().place] == ["id-of-a"]
+    assert [item.node_id for item in world.evaluate().place] == ["id-of-a"]
 
 
 def test_on_a_node_that_takes_no_new_work_the_present_version_stays_and_a_new_one_ends_it() -> None:
     world = settled(system())
     world.nodes["id-of-node-1"] = node(drain=True)
     assert world.evaluate().change == ()
-    assert [one.desired.description for one in world.run(system(priority=70)).change] == [
+    assert [alloc.desired.description for alloc in world.run(system(priority=70)).change] == [
         NOT_NEEDED
     ]
 
@@ -259,7 +259,7 @@ def test_what_is_asked_to_leave_begins_anew_on_its_node(wanted: Job) -> None:
     leaving = world.mark(world.running()[0], migrate=True)
     plan = world.evaluate(triggered_by=Trigger.ALLOC_STOP)
     assert counts(plan)["migrate"] == 1
-    assert [one.desired.previous_allocation for one in plan.place] == [leaving.id]
+    assert [alloc.desired.previous_allocation for alloc in plan.place] == [leaving.id]
     assert world.allocations[leaving.id].desired.description == NODE_TAINTED
 
 
@@ -283,12 +283,14 @@ def test_a_failure_alone_does_not_begin_it_anew(trigger: Trigger, again: bool) -
     world = settled(system())
     failed = world.fail()
     plan = world.evaluate(triggered_by=trigger)
-    assert [one.desired.previous_allocation for one in plan.place] == ([failed.id] if again else [])
+    assert [alloc.desired.previous_allocation for alloc in plan.place] == (
+        [failed.id] if again else []
+    )
 
 
 def fail_all(world: World) -> None:
-    for one in world.running():
-        world.fail(one)
+    for alloc in world.running():
+        world.fail(alloc)
 
 
 @pytest.mark.parametrize("trigger", sorted(set(Trigger) - {Trigger.JOB_REGISTER}))
@@ -332,8 +334,8 @@ def test_a_sysbatch_job_runs_once_on_a_node_however_it_ended(status: ClientStatu
     world = World(*THREE[:2])
     world.run(sysbatch())
     world.start()
-    for one in world.running():
-        world.end(one, status)
+    for alloc in world.running():
+        world.end(alloc, status)
     plan = world.evaluate()
     assert counts(plan) == {"ignore": 2}
     assert not plan.place
@@ -347,7 +349,7 @@ def test_a_sysbatch_job_runs_again_when_its_work_is_another() -> None:
     assert not world.run(sysbatch(priority=70)).place
     plan = world.run(sysbatch(group("web", OTHER)))
     assert counts(plan) == {"destructive_update": 1}
-    assert [one.desired.previous_allocation for one in plan.place] == [done.id]
+    assert [alloc.desired.previous_allocation for alloc in plan.place] == [done.id]
     assert world.allocations[done.id].desired_status == DesiredStatus.STOP
     assert world.allocations[done.id].desired.description == UPDATED
     assert not world.evaluate().place
@@ -378,10 +380,10 @@ def test_a_version_has_a_deployment_that_ends_when_every_node_is_healthy() -> No
     (deployment,) = plan.deployments
     state = deployment.task_groups["web"]
     assert (state.desired_total, state.placed_allocs) == (3, 3)
-    assert {one.deployment_id for one in plan.place} == {deployment.id} == {plan.deployment_id}
+    assert {alloc.deployment_id for alloc in plan.place} == {deployment.id} == {plan.deployment_id}
     world.start(healthy=True)
     ended = world.progress()
-    assert [one.status for one in ended.deployments] == [DeploymentStatus.SUCCESSFUL]
+    assert [deployment.status for deployment in ended.deployments] == [DeploymentStatus.SUCCESSFUL]
     again = world.evaluate()
     assert again.deployments == ()
     assert again.deployment_id == deployment.id
@@ -397,7 +399,7 @@ def test_an_update_in_place_has_a_deployment_too() -> None:
 def test_a_newer_version_cancels_the_deployment() -> None:
     world = World(*THREE)
     world.run(system())
-    statuses = [one.status for one in world.run(system(OTHER)).deployments]
+    statuses = [deployment.status for deployment in world.run(system(OTHER)).deployments]
     assert statuses == [DeploymentStatus.CANCELLED, DeploymentStatus.RUNNING]
 
 
@@ -421,7 +423,7 @@ def test_a_share_of_the_nodes_tries_a_new_version_first(percent: int, canaries: 
     (deployment,) = plan.deployments
     state = deployment.task_groups["web"]
     assert deployment.status_description == NEEDS_PROMOTION
-    assert state.placed_canaries == [one.id for one in plan.place]
+    assert state.placed_canaries == [alloc.id for alloc in plan.place]
     assert (state.desired_canaries, state.desired_total) == (canaries, 3)
     world.start(healthy=True)
     assert not world.progress().place

@@ -115,16 +115,20 @@ def ids() -> Iterator[str]:
 
 def held(node: Node, allocations: Iterable[Allocation]) -> NodeState:
     """Return a node with what allocations that have not ended hold on it."""
-    here = [one for one in allocations if one.node_id == node.id and not one.client_terminal]
-    tasks = [task for one in here for task in one.placement.resources.tasks.values()]
+    here = [
+        alloc for alloc in allocations if alloc.node_id == node.id and not alloc.client_terminal
+    ]
+    tasks = [task for alloc in here for task in alloc.placement.resources.tasks.values()]
     return NodeState(
         node=node,
         cpu=sum(task.cpu.cpu_shares for task in tasks),
         memory=sum(task.memory.memory_mb for task in tasks),
-        disk=sum(one.placement.resources.shared.disk_mb for one in here),
-        ports=frozenset(port for one in here for port in one.placement.resources.ports),
+        disk=sum(alloc.placement.resources.shared.disk_mb for alloc in here),
+        ports=frozenset(port for alloc in here for port in alloc.placement.resources.ports),
         cores=frozenset(core for task in tasks for core in task.cpu.reserved_cores or ()),
-        devices=frozenset(one for each in here for one in each.placement.resources.device_ids),
+        devices=frozenset(
+            device_id for each in here for device_id in each.placement.resources.device_ids
+        ),
         allocations=len(here),
     )
 
@@ -139,7 +143,7 @@ class World:
         listening: frozenset[int] = frozenset(),
     ) -> None:
         self.listening = listening
-        self.nodes = {one.id: one for one in nodes or (node(),)}
+        self.nodes = {node.id: node for node in nodes or (node(),)}
         self.now = NOW
         self.index = 10
         self.ids = ids()
@@ -157,8 +161,8 @@ class World:
             index=self.index,
             job=self.job,
             nodes=tuple(
-                msgspec.structs.replace(held(one, known), listening=self.listening)
-                for one in self.nodes.values()
+                msgspec.structs.replace(held(node, known), listening=self.listening)
+                for node in self.nodes.values()
             ),
             allocations=tuple(self.allocations.values()),
             versions=self.versions,
@@ -199,17 +203,19 @@ class World:
 
     def apply(self, plan: Plan) -> None:
         self.index += 1
-        for one in (*plan.change, *plan.place):
-            self.allocations[one.id] = msgspec.structs.replace(
-                one, create_index=one.create_index or self.index, modify_index=self.index
+        for item in (*plan.change, *plan.place):
+            self.allocations[item.id] = msgspec.structs.replace(
+                item, create_index=item.create_index or self.index, modify_index=self.index
             )
         for deployment in plan.deployments:
             stored = msgspec.structs.replace(
                 deployment, create_index=deployment.create_index or self.index
             )
-            self.deployments = [one for one in self.deployments if one.id != stored.id]
+            self.deployments = [
+                deployment for deployment in self.deployments if deployment.id != stored.id
+            ]
             self.deployments.append(stored)
-        self.deployments.sort(key=lambda one: one.create_index)
+        self.deployments.sort(key=lambda deployment: deployment.create_index)
 
     # ---- what the runner does ----------------------------------------------------------------------
 
@@ -220,13 +226,13 @@ class World:
 
     def start(self, *, healthy: bool | None = None) -> None:
         """Let everything that is wanted run, and everything that is not end."""
-        for one in list(self.allocations.values()):
-            if one.client_terminal:
+        for alloc in list(self.allocations.values()):
+            if alloc.client_terminal:
                 continue
-            if one.terminal:
-                self.end(one, ClientStatus.COMPLETE)
-            elif one.client_status == ClientStatus.PENDING:
-                self.set(one, client_status=ClientStatus.RUNNING)
+            if alloc.terminal:
+                self.end(alloc, ClientStatus.COMPLETE)
+            elif alloc.client_status == ClientStatus.PENDING:
+                self.set(alloc, client_status=ClientStatus.RUNNING)
         if healthy is not None:
             self.set_health(healthy=healthy)
 
@@ -259,25 +265,31 @@ class World:
         deployment = self.deployments[-1] if self.deployments else None
         if deployment is None or deployment.status not in ACTIVE:
             return
-        for one in self.running():
-            known = one.health.healthy if one.health else None
-            if one.deployment_id != deployment.id or known == healthy:
+        for alloc in self.running():
+            known = alloc.health.healthy if alloc.health else None
+            if alloc.deployment_id != deployment.id or known == healthy:
                 continue
-            canary = one.health.canary if one.health else False
-            self.set(one, health=DeploymentHealth(healthy=healthy, canary=canary))
+            canary = alloc.health.canary if alloc.health else False
+            self.set(alloc, health=DeploymentHealth(healthy=healthy, canary=canary))
         for group in deployment.task_groups:
             self._count(group, deployment.id)
 
     def _count(self, group: str, deployment_id: str) -> None:
         """Count as `daemon.evals.deployment_health` does: what is to stop is well for nobody."""
-        placed = [one for one in self.allocations.values() if one.deployment_id == deployment_id]
-        known = [one for one in placed if one.task_group == group and one.health is not None]
-        well = [one for one in known if one.health and one.health.healthy and not one.terminal]
+        placed = [
+            alloc for alloc in self.allocations.values() if alloc.deployment_id == deployment_id
+        ]
+        known = [
+            alloc for alloc in placed if alloc.task_group == group and alloc.health is not None
+        ]
+        well = [
+            alloc for alloc in known if alloc.health and alloc.health.healthy and not alloc.terminal
+        ]
         self.change_deployment(
             group,
             healthy_allocs=len(well),
             unhealthy_allocs=sum(
-                one.health is not None and one.health.healthy is False for one in known
+                alloc.health is not None and alloc.health.healthy is False for alloc in known
             ),
         )
 
@@ -294,23 +306,23 @@ class World:
     def promote(self, group: str = "web") -> None:
         """Promote the canaries of a group: they become ordinary allocations."""
         self.change_deployment(group, promoted=True)
-        for one in self.running(group):
-            if one.health is not None and one.health.canary:
-                self.set(one, health=msgspec.structs.replace(one.health, canary=False))
+        for alloc in self.running(group):
+            if alloc.health is not None and alloc.health.canary:
+                self.set(alloc, health=msgspec.structs.replace(alloc.health, canary=False))
 
     # ---- what there is ---------------------------------------------------------------------------------
 
     def running(self, group: str | None = None) -> list[Allocation]:
         """Return what is wanted and has not ended, by name."""
-        live = [one for one in self.allocations.values() if not one.terminal]
-        chosen = [one for one in live if group is None or one.task_group == group]
-        return sorted(chosen, key=lambda one: (one.name, one.create_index))
+        live = [alloc for alloc in self.allocations.values() if not alloc.terminal]
+        chosen = [alloc for alloc in live if group is None or alloc.task_group == group]
+        return sorted(chosen, key=lambda alloc: (alloc.name, alloc.create_index))
 
     def names(self) -> list[str]:
-        return [one.name for one in self.running()]
+        return [alloc.name for alloc in self.running()]
 
     def of_version(self, version: int) -> list[str]:
-        return [one.name for one in self.running() if one.job_version == version]
+        return [alloc.name for alloc in self.running() if alloc.job_version == version]
 
     @property
     def deployment(self) -> Deployment:

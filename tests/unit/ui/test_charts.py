@@ -54,7 +54,7 @@ def test_limit_far_above_the_values_is_only_text() -> None:
 
 def test_restarts_are_marked() -> None:
     (chart,) = charts_of(history(CPUPercent=[10, 20], Restarts=[0, 2]))
-    assert [(one.x, one.text) for one in chart.restarts] == [
+    assert [(restart.x, restart.text) for restart in chart.restarts] == [
         (1, "2026-11-21 01:41:00 UTC: 2 restarts")
     ]
 
@@ -77,7 +77,7 @@ def test_object_without_measurements_has_no_charts() -> None:
 
 
 def test_table_has_few_rows_with_the_highest_values() -> None:
-    (chart,) = charts_of(history(CPUPercent=[float(one) for one in range(60)]))
+    (chart,) = charts_of(history(CPUPercent=[float(number) for number in range(60)]))
     assert len(chart.rows) == 12
     assert chart.rows[0] == (FIRST + 55 * 60 * 10**9, ["59 %"])
 

@@ -38,26 +38,26 @@ DIAMOND = [
 def test_each_step_stands_right_of_its_needs() -> None:
     found = picture(DIAMOND)
     assert found is not None
-    places = {one.name: one for one in found.boxes}
+    places = {box.name: box for box in found.boxes}
     assert places["a"].x < places["b"].x == places["c"].x < places["d"].x
     assert places["b"].y != places["c"].y
     assert len(found.lines) == 4
-    assert max(one.x for one in found.boxes) + 150 <= found.width
-    assert max(one.y for one in found.boxes) + 40 <= found.height
+    assert max(box.x for box in found.boxes) + 150 <= found.width
+    assert max(box.y for box in found.boxes) + 40 <= found.height
 
 
 def test_no_two_steps_share_a_place() -> None:
     steps = [step("root", 0)] + [step(f"s{at}", 1, "root") for at in range(40)]
     found = picture(steps)
     assert found is not None
-    assert len({(one.x, one.y) for one in found.boxes}) == 41
+    assert len({(box.x, box.y) for box in found.boxes}) == 41
 
 
 def test_the_chain_and_bad_needs_are_marked() -> None:
     steps = [*DIAMOND[:1], {**DIAMOND[1], "Outcome": "bad"}, *DIAMOND[2:]]
     found = picture(steps, ["a", "c", "d"])
     assert found is not None
-    kinds = {one.text: one.kind for one in found.lines}
+    kinds = {line.text: line.kind for line in found.lines}
     assert kinds == {
         "b needs a": "plain",
         "c needs a": "chain",
@@ -105,4 +105,4 @@ def test_of_too_many_steps_those_of_the_chain_are_shown() -> None:
     assert found is not None
     assert len(found.bars) == MOST_BARS
     assert found.more == 52
-    assert {one.name for one in found.bars if one.is_longest} == {"first", "last"}
+    assert {bar.name for bar in found.bars if bar.is_longest} == {"first", "last"}

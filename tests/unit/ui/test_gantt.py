@@ -26,7 +26,7 @@ def drawn(*, now: float = 10, **states: dict[str, Any]) -> Timeline:
 
 
 def phases(found: Timeline, line: int = 0) -> list[tuple[str, float, float]]:
-    return [(one.kind, one.x, one.width) for one in found.lines[line].phases]
+    return [(phase.kind, phase.x, phase.width) for phase in found.lines[line].phases]
 
 
 def test_phases_follow_each_other_on_the_axis() -> None:
@@ -96,7 +96,7 @@ def test_tasks_come_in_the_order_of_their_starts() -> None:
         BEGIN + 10 * SECOND,
     )
     assert found is not None
-    assert [(one.name, one.hook, one.sidecar) for one in found.lines] == [
+    assert [(line.name, line.hook, line.sidecar) for line in found.lines] == [
         ("init", "prestart", True),
         ("web", "", False),
         ("late", "", False),

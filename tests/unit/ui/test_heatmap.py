@@ -22,8 +22,8 @@ def calendar(*days: dict[str, Any]) -> dict[str, Any]:
 def test_year_ends_today_and_its_weeks_begin_on_monday() -> None:
     found = year_map(calendar())
     assert (found.cells[0].date, found.cells[-1].date) == ("2025-11-17", "2026-11-21")
-    assert found.cells[0].y == min(one.y for one in found.cells)
-    assert len({one.x for one in found.cells}) == 53
+    assert found.cells[0].y == min(cell.y for cell in found.cells)
+    assert len({cell.x for cell in found.cells}) == 53
     assert [name for _, name in found.months][:2] == ["Dec", "Jan"]
 
 
@@ -39,7 +39,7 @@ def test_year_ends_today_and_its_weeks_begin_on_monday() -> None:
     ],
 )
 def test_class_of_a_day_follows_from_its_results(given: dict[str, Any], kind: str) -> None:
-    cell = next(one for one in year_map(calendar(given)).cells if one.date == "2026-11-20")
+    cell = next(cell for cell in year_map(calendar(given)).cells if cell.date == "2026-11-20")
     assert (cell.kind, cell.has_runs) == (kind, True)
 
 

@@ -7,7 +7,7 @@ from daemon.ui.live_updates import EventLine, shown_line
 
 def line(*payloads: object) -> bytes:
     event = {"Topic": "T", "Type": "X", "Key": "k", "Namespace": "default", "FilterKeys": None}
-    events = [{**event, "Payload": one} for one in payloads]
+    events = [{**event, "Payload": payload} for payload in payloads]
     return msgspec.json.encode({"Index": 7, "Events": events})
 
 

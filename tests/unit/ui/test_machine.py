@@ -16,7 +16,7 @@ def alloc(job: str, cpu: int, memory: int, *ports: int, devices: int = 0) -> dic
         "Memory": {"MemoryMB": memory},
         "Devices": [{"DeviceIDs": ["x"] * devices}] if devices else None,
     }
-    shared = {"Ports": [{"Value": one, "Label": "http"} for one in ports] or None}
+    shared = {"Ports": [{"Value": port, "Label": "http"} for port in ports] or None}
     return {
         "ID": f"{job}-1",
         "JobID": job,
@@ -32,7 +32,7 @@ def drawn(*placed: dict[str, Any]) -> MachineMap:
 def test_strip_has_a_part_for_each_job_from_the_largest() -> None:
     found = drawn(alloc("small", 100, 100), alloc("big", 200, 500), alloc("big", 300, 500))
     cpu, memory = found.strips
-    assert [(one.job_id, one.x, one.width) for one in cpu.parts] == [
+    assert [(part.job_id, part.x, part.width) for part in cpu.parts] == [
         ("big", 0, 500),
         ("small", 500, 100),
     ]
@@ -54,7 +54,7 @@ def test_full_node_has_no_room() -> None:
 
 def test_ports_are_in_order_with_their_allocations() -> None:
     found = drawn(alloc("web", 1, 1, 8080, 443), alloc("db", 1, 1, 5432))
-    assert [(one.port, one.job_id) for one in found.ports] == [
+    assert [(port.port, port.job_id) for port in found.ports] == [
         (443, "web"),
         (5432, "db"),
         (8080, "web"),
@@ -65,7 +65,7 @@ def test_many_small_jobs_share_a_part() -> None:
     found = drawn(*(alloc(f"job-{number:02}", 10, 10) for number in range(50)))
     assert len(found.strips[0].parts) == 41
     assert found.strips[0].parts[-1].text == "other jobs: 100 MHz, 10.0 %"
-    assert {one.hue for one in found.jobs} == set(range(HUES))
+    assert {job.hue for job in found.jobs} == set(range(HUES))
 
 
 def test_empty_node_is_free() -> None:

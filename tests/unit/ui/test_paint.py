@@ -68,7 +68,7 @@ def test_texts_stand_beside_each_other_where_they_differ() -> None:
     new = old.replace("line 10\n", "other\nmore\n").replace("line 19", "")
     lines = side_by_side(old, new)
     assert lines is not None
-    changed = [(one.fate, one.old_number, one.old, one.new_number, one.new) for one in lines]
+    changed = [(line.fate, line.old_number, line.old, line.new_number, line.new) for line in lines]
     assert ("edited", 11, "line 10", 11, "other") in changed
     assert ("added", None, "", 12, "more") in changed
     assert changed[-1] == ("deleted", 20, "line 19", None, "")

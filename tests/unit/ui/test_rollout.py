@@ -110,5 +110,5 @@ def test_ended_rollout_shows_only_its_allocations() -> None:
 
 
 def test_number_of_squares_is_bounded() -> None:
-    (row,) = only(drawn(*(alloc(str(one)) for one in range(MOST + 5)))).rows
+    (row,) = only(drawn(*(alloc(str(number)) for number in range(MOST + 5)))).rows
     assert (len(row.squares), row.more) == (MOST, 5)

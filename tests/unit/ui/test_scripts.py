@@ -28,7 +28,7 @@ def run(code: str, *, scripts: tuple[str, ...] = ("app.js",), **page: Any) -> An
         "local": {},
         "session": {},
         "isBlocked": False,
-        "scripts": [str(HERE / "static" / one) for one in scripts],
+        "scripts": [str(HERE / "static" / script) for script in scripts],
         "code": code,
         **page,
     }

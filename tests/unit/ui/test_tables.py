@@ -5,7 +5,7 @@ import pytest
 from daemon.ui.tables import label_cells, link, sort_table
 
 ROWS = [{"name": "b", "size": 3}, {"name": "A", "size": 20}, {"name": "", "size": None}]
-COLUMNS = {"name": lambda one: one["name"], "size": lambda one: one["size"]}
+COLUMNS = {"name": lambda item: item["name"], "size": lambda item: item["size"]}
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_rows_are_ordered_by_a_column_and_those_without_a_value_come_last(
     chosen: str, names: list[str]
 ) -> None:
     table = sort_table("rows", ROWS, chosen, COLUMNS)
-    assert [one["name"] for one in table.rows] == names
+    assert [row["name"] for row in table.rows] == names
 
 
 def test_a_second_click_turns_the_order_around() -> None:

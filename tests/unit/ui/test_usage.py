@@ -33,5 +33,5 @@ async def test_charts_are_made_outside_the_event_loop(monkeypatch: pytest.Monkey
     found = {"Enabled": True, **history(CPUPercent=[10, 20])}
     found["Series"] += [{**found["Series"][0], "Task": name} for name in ("main", "side")]
     section = await usage.usage_section(cast(UiRequest, Visit(found)), "/v1/allocation/a", "/ui")
-    assert [one.task for one in section.parts] == ["", "main", "side"]
+    assert [part.task for part in section.parts] == ["", "main", "side"]
     assert threading.get_ident() not in makers

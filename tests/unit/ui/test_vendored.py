@@ -8,7 +8,7 @@ from daemon.ui.render import HERE
 
 ROOT = Path(__file__).parents[3]
 EVERY = tomllib.loads((ROOT / "packaging/vendor/packages.toml").read_text())["package"]
-PACKAGES = [one for one in EVERY if "to" not in one]  # others are for tests, and not kept
+PACKAGES = [item for item in EVERY if "to" not in item]  # others are for tests, and not kept
 OURS = {
     *("app.js", "log.js", "live.js", "terminal.js", "editor.js"),
     *("style.css", "icon.svg", "job-keys.json"),
@@ -32,4 +32,4 @@ def test_each_package_comes_with_its_licence() -> None:
 
 def test_every_file_is_ours_or_stands_there() -> None:
     theirs = {name for package in PACKAGES for name in package["files"]}
-    assert {one.name for one in (HERE / "static").iterdir()} == OURS | theirs
+    assert {path.name for path in (HERE / "static").iterdir()} == OURS | theirs

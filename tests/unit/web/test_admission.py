@@ -163,5 +163,5 @@ def test_failed_question_closes_its_socket(monkeypatch: pytest.MonkeyPatch) -> N
         patched.setattr(socket, "socket", connect)
         for _ in range(3):
             assert admission.owner(socket.AF_INET, ("127.0.0.1", 1), ("127.0.0.1", 2)) is None
-    assert [one.is_open for one in opened] == [False] * 3
+    assert [item.is_open for item in opened] == [False] * 3
     assert not at_exit

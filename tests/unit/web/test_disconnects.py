@@ -52,7 +52,7 @@ async def test_each_of_many_is_told_apart(departures: DisconnectWatcher) -> None
         ):
             theirs.shutdown(socket.SHUT_WR)
             await trio.testing.wait_all_tasks_blocked()
-            assert [one.cancel_called for one in scopes] == [True, False]
+            assert [scope.cancel_called for scope in scopes] == [True, False]
 
 
 async def test_who_has_sent_more_is_still_there(departures: DisconnectWatcher) -> None:

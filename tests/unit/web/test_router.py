@@ -34,7 +34,7 @@ ROUTER = Router(ROUTES)
 )
 def test_a_path_leads_to_its_route(path: str, route: str, parameters: dict[str, str]) -> None:
     routes, found = ROUTER.find(path)
-    assert {one.path for one in routes} == {route}
+    assert {route.path for route in routes} == {route}
     assert found == parameters
 
 

@@ -17,7 +17,7 @@ def test_many_sessions_of_one_token_do_not_evict_those_of_others(sessions: Sessi
     other, _ = sessions.begin("other", 0)
     mine = [sessions.begin("mine", 1)[0] for _ in range(MOST)]
     assert sessions.has(other, 1)
-    assert [one for one in mine if sessions.has(one, 1)] == mine[-MOST_OF_OWNER:]
+    assert [item for item in mine if sessions.has(item, 1)] == mine[-MOST_OF_OWNER:]
 
 
 def test_tokens_of_one_owner_count_together(sessions: SessionStore) -> None:
@@ -42,7 +42,7 @@ def test_a_new_session_returns_each_session_that_it_evicts_once(sessions: Sessio
     made = [sessions.begin(f"token {number}", number)[0] for number in range(MOST)]
     assert sessions.begin("one more", MOST)[1] == made[:1]
     assert sessions.begin("late", IDLE + 10)[1] == made[1:10]
-    assert not any(sessions.has(one, IDLE + 10) for one in made[:10])
+    assert not any(sessions.has(item, IDLE + 10) for item in made[:10])
 
 
 def test_an_idle_session_is_evicted_even_if_its_cookie_was_used_again(

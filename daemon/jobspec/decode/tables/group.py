@@ -50,7 +50,10 @@ def inherit(tasks: list[Document] | None, vault: Document | None, secrets: list[
             task["SecretsConfig"] = dict(vault)
         own = task["Secrets"] or []
         names = {secret["Name"] for secret in own}
-        task["Secrets"] = [*own, *[one for one in secrets if one["Name"] not in names]] or None
+        task["Secrets"] = [
+            *own,
+            *[secret for secret in secrets if secret["Name"] not in names],
+        ] or None
 
 
 def _finish(found: DecodedBlock) -> None:

@@ -105,10 +105,10 @@ def _finish(found: DecodedBlock) -> None:
     """Separate the default identity from the named ones, and remove a null plugin block."""
     document = found.document
     identities = document["Identities"] or []
-    default = [one for one in identities if one["Name"] in _DEFAULT_IDENTITY]
+    default = [identity for identity in identities if identity["Name"] in _DEFAULT_IDENTITY]
     document["Identity"] = default[-1] if default else None
     if identities:
-        others = [one for one in identities if one["Name"] not in _DEFAULT_IDENTITY]
+        others = [identity for identity in identities if identity["Name"] not in _DEFAULT_IDENTITY]
         document["Identities"] = others
     if document["CSIPluginConfig"] is None:
         del document["CSIPluginConfig"]

@@ -32,9 +32,9 @@ def _signum(value: Value) -> Value:
     return (found > 0) - (found < 0)
 
 
-def _floating(compute: Callable[[float, float], float], one: Number, other: Number) -> Value:
+def _floating(compute: Callable[[float, float], float], number: Number, other: Number) -> Value:
     try:
-        return from_float(compute(float(one), float(other)))
+        return from_float(compute(float(number), float(other)))
     except (OverflowError, ValueError, ZeroDivisionError) as error:
         raise FunctionFault("the result is not a finite number") from error
 

@@ -88,7 +88,7 @@ def _merge(*values: Value) -> Value:
         merged.update(found)
     kinds = [type_of(value) for value in values if value is not None]
     first = kinds[0] if kinds else ANY
-    if first.kind == "map" and first.element and all(one == first for one in kinds):
+    if first.kind == "map" and first.element and all(kind == first for kind in kinds):
         return CollectionType("map", first.element, merged)
     return merged
 
@@ -102,7 +102,7 @@ def _concat(*values: Value) -> Value:
             raise ArgumentFault(at, f"all arguments must be lists or tuples; got {kind}")
     joined = tuple([item for value in values for item in items_of(value)])
     kinds = [type_of(value) for value in values]
-    if kinds[0].kind == "list" and all(one == kinds[0] for one in kinds):
+    if kinds[0].kind == "list" and all(kind == kinds[0] for kind in kinds):
         return _like(values[0], joined)
     return joined
 
@@ -283,7 +283,7 @@ def _of_sets(join: Callable[[list[dict[object, Value]]], list[Value]]) -> Callab
 
 
 def _union(sets: list[dict[object, Value]]) -> list[Value]:
-    return [item for one in sets for item in one.values()]
+    return [item for set_ in sets for item in set_.values()]
 
 
 def _intersection(sets: list[dict[object, Value]]) -> list[Value]:
@@ -302,7 +302,7 @@ def _setproduct(*values: Value) -> Value:
         size *= len(items)
     if size > MAX_PRODUCT:
         raise FunctionFault(f"there are more than {MAX_PRODUCT} combinations")
-    combined: Sequence[Value] = [tuple(one) for one in product(*map(items_of, values))]
+    combined: Sequence[Value] = [tuple(item) for item in product(*map(items_of, values))]
     if any(kind_of(value) != "set" for value in values):
         return tuple(combined)
     kinds = Type("tuple", items=tuple([type_of(value).element or ANY for value in values]))
@@ -330,7 +330,7 @@ FUNCTIONS: dict[str, HclFunction] = {
     "coalesce": function(_coalesce, rest=any_value("vals", may_be_null=True)),
     "coalescelist": function(_coalescelist, rest=any_value("vals", may_be_null=True)),
     "compact": function(
-        lambda value: text_list([one for one in strings_of(value) if one]), texts("list")
+        lambda value: text_list([item for item in strings_of(value) if item]), texts("list")
     ),
     "chunklist": function(_chunklist, _LIST, number("size")),
     "setunion": function(_of_sets(_union), rest=Parameter("sets", set_of(ANY)), cost=per_part),

@@ -96,7 +96,7 @@ def _join(separator: str, *lists: Value) -> Value:
         if None in items_of(one):
             position = items_of(one).index(None)
             raise FunctionFault(f"element {position} of list {at} is null; it has no text")
-    parts = [part for one in lists for part in strings_of(one)]
+    parts = [part for item in lists for part in strings_of(item)]
     bounded(sum(map(len, parts)) + len(separator) * len(parts))
     return separator.join(parts)
 

@@ -239,8 +239,8 @@ class PodmanClient:
         query = {"all": "true", "filters": msgspec.json.encode(words).decode()}
         said = await self._request("GET", "/containers/json", query)
         return [
-            one.id
-            for one in _decode(list[ContainerListItem], b"[]" if said.strip() == b"null" else said)
+            item.id
+            for item in _decode(list[ContainerListItem], b"[]" if said.strip() == b"null" else said)
         ]
 
     async def stats(self, name: str) -> ContainerStats | None:

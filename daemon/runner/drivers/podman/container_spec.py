@@ -101,7 +101,7 @@ def check(settings: PodmanConfig, *, volumes: bool) -> None:
         raise InvalidConfig(
             f"network_mode {settings.network_mode!r}: choose one of {', '.join(_NETWORKS)}"
         )
-    added = {one.upper().removeprefix("CAP_") for one in settings.cap_add}
+    added = {capability.upper().removeprefix("CAP_") for capability in settings.cap_add}
     if refused := sorted(added - _CAPABILITIES):
         raise InvalidConfig(
             f"cap_add {refused}: only {', '.join(sorted(_CAPABILITIES))} are permitted"
@@ -176,8 +176,12 @@ def container(
         },
         "mounts": [*_mounts(attempt, settings)],
         "netns": {"nsmode": network},
-        "cap_add": [f"CAP_{one.upper().removeprefix('CAP_')}" for one in settings.cap_add],
-        "cap_drop": [f"CAP_{one.upper().removeprefix('CAP_')}" for one in settings.cap_drop],
+        "cap_add": [
+            f"CAP_{capability.upper().removeprefix('CAP_')}" for capability in settings.cap_add
+        ],
+        "cap_drop": [
+            f"CAP_{capability.upper().removeprefix('CAP_')}" for capability in settings.cap_drop
+        ],
         "no_new_privileges": True,
         "read_only_filesystem": settings.readonly_rootfs,
         "restart_policy": "no",
@@ -259,13 +263,13 @@ def _mounts(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, obje
     yield _bind(f"{attempt.directory}/{SHARED}/logs", f"/{SHARED}/logs", "ro")
     yield _bind(f"{home}/local", HOME, "rw")
     yield _bind(f"{home}/{SECRETS}", f"/{SECRETS}", "rw")
-    for one in attempt.mounts:
-        place = os.path.normpath(f"/{one.destination}").replace("//", "/")
+    for mount in attempt.mounts:
+        place = os.path.normpath(f"/{mount.destination}").replace("//", "/")
         if place == "/" or any(f"{place}/".startswith(f"{own}/") for own in _OWN):
-            raise InvalidConfig(f"volume {one.name!r} cannot be mounted at {one.destination!r}")
-        if _is_missing(one.source):
-            raise StartFailed(f"volume {one.name!r} is not a directory on this host")
-        yield _bind(one.source, place, "ro" if one.read_only else "rw")
+            raise InvalidConfig(f"volume {mount.name!r} cannot be mounted at {mount.destination!r}")
+        if _is_missing(mount.source):
+            raise StartFailed(f"volume {mount.name!r} is not a directory on this host")
+        yield _bind(mount.source, place, "ro" if mount.read_only else "rw")
     for text in settings.volumes:
         source, colon, rest = text.partition(":")
         place, _, mode = rest.partition(":")

@@ -203,8 +203,8 @@ class PodmanDriver:
     async def destroy(self, alloc_id: str, directory: str) -> None:
         """Remove all containers of a purged allocation."""
         try:
-            for one in await self._podman.labelled(container_spec.labels_of(alloc_id, directory)):
-                await self._podman.remove(one)
+            for item in await self._podman.labelled(container_spec.labels_of(alloc_id, directory)):
+                await self._podman.remove(item)
         except PodmanFailed as error:
             _log.warning("containers of allocation %s cannot be removed: %s", alloc_id, error)
 

@@ -187,7 +187,7 @@ class SlurmAttempt:
 
     def _may_succeed_again(self, end: ExitResult) -> bool:
         """Return whether an attempt that never started may succeed when resubmitted."""
-        hosts = any(one.lost_its_host for one in self._seen or ())
+        hosts = any(job.lost_its_host for job in self._seen or ())
         return self._is_stuck or hosts or end.code in {job_states.UNHEARD, job_states.NO_DIRECTORY}
 
     async def _submit(self, note: Callable[[str], None]) -> None:
@@ -382,11 +382,11 @@ class SlurmAttempt:
             return
         # The daemon's user and root are included: tasks ran as them before the settings named
         # another user.
-        found = [one for one in found if one.user in {self._user, *self.cluster.users.own}]
-        ours = [one for one in found if self.row.job_id in {one.job_id, ""}]
-        copies = [one.job_id for one in found if one.is_active and one not in ours]
+        found = [job for job in found if job.user in {self._user, *self.cluster.users.own}]
+        ours = [job for job in found if self.row.job_id in {job.job_id, ""}]
+        copies = [job.job_id for job in found if job.is_active and job not in ours]
         self.cluster.cancel(self.row.name, *copies)
-        if any(one.is_stuck for one in ours):
+        if any(job.is_stuck for job in ours):
             _log.warning(
                 "pool %s: the cluster failed to launch job %s and holds it: it is cancelled; look "
                 "whether its host was drained",
@@ -394,7 +394,7 @@ class SlurmAttempt:
             )
             self.cluster.cancel(self.row.name, self.row.job_id)
             self._is_stuck = True
-        active = any(one.is_active for one in ours)
+        active = any(job.is_active for job in ours)
         if active:
             self._over_since, self._has_asked = None, False
         elif self._over_since is None:

@@ -94,7 +94,7 @@ class SlurmCluster:
 
     def cancel(self, name: str, *job_ids: str) -> None:
         """Cancel the jobs with a name as soon as the cluster answers."""
-        self._unwanted.update((one, name) for one in job_ids if one)
+        self._unwanted.update((job_id, name) for job_id in job_ids if job_id)
         self._arrived.set()
 
     async def submit(self, words: list[str], env: Mapping[str, str], user: str) -> str:
@@ -118,7 +118,7 @@ class SlurmCluster:
         """
         user = ""
         if self.users.is_root:
-            owners = [one.user for one in await self.listed(name) if one.job_id == job_id]
+            owners = [job.user for job in await self.listed(name) if job.job_id == job_id]
             user = str(owners[0]) if owners and owners[0] != os.geteuid() else ""
         async with self._turn:
             await self.tools.run("scancel", f"--name={name}", job_id, user=user)
@@ -141,7 +141,7 @@ class SlurmCluster:
 
         Raises `SlurmCommandFailed`.
         """
-        active = [one.job_id for one in await self.listed(row.name) if one.is_active]
+        active = [job.job_id for job in await self.listed(row.name) if job.is_active]
         return [job_id for job_id in active if await self._is_of(job_id, row)]
 
     async def _is_of(self, job_id: str, row: ClusterRun) -> bool:
@@ -180,7 +180,9 @@ class SlurmCluster:
 
     async def _poll(self, void: list[ClusterRun]) -> None:
         watched, asked_at = dict(self._watched), trio.current_time()
-        names = {one.row.name for one in watched.values()} | {one.name for one in void}
+        names = {item.row.name for item in watched.values()} | {
+            cluster_run.name for cluster_run in void
+        }
         if not names:
             return
         try:
@@ -190,8 +192,8 @@ class SlurmCluster:
             return
         self._record_answer()
         found: dict[str, list[SlurmJobState]] = {}
-        for one in listed:
-            found.setdefault(one.name, []).append(one)
+        for item in listed:
+            found.setdefault(item.name, []).append(item)
         for run in watched.values():
             run.update_jobs(found.get(run.row.name, []), asked_at)
         for row in void:
@@ -204,12 +206,12 @@ class SlurmCluster:
         """
         try:
             active = [
-                one.job_id
-                for one in found
-                if one.is_active
+                job.job_id
+                for job in found
+                if job.is_active
                 and (
-                    one.job_id == row.job_id
-                    or (not row.job_id and await self._is_of(one.job_id, row))
+                    job.job_id == row.job_id
+                    or (not row.job_id and await self._is_of(job.job_id, row))
                 )
             ]
         except SlurmCommandFailed:
@@ -244,7 +246,9 @@ class SlurmCluster:
             some = names[first : first + _MOST_NAMES]
             async with self._turn:
                 text = await self.tools.run("squeue", *words, f"--name={','.join(some)}")
-            found += [one for one in job_states.parse_job_list(text) if one.name in some]
+            found += [
+                job_state for job_state in job_states.parse_job_list(text) if job_state.name in some
+            ]
         return found
 
     def _record_failure(self, problem: str) -> None:

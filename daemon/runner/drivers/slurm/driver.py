@@ -61,9 +61,9 @@ class SlurmDriver:
     def fingerprint(self) -> Fingerprint:
         """Return the node attributes."""
         missing = [
-            one
-            for one in ("sbatch", "squeue", "scancel", "srun", "scontrol")
-            if self._cluster.tools.find(one) is None
+            item
+            for item in ("sbatch", "squeue", "scancel", "srun", "scontrol")
+            if self._cluster.tools.find(item) is None
         ]
         if missing:
             return Fingerprint(
@@ -152,7 +152,7 @@ class SlurmDriver:
         try:
             order = msgspec.structs.replace(
                 self._cluster.tools.order("srun", *words, user=str(user.uid) if user else ""),
-                command=[os.fsencode(one) for one in (_SH, "-c", _INSIDE, home, *command)],
+                command=[os.fsencode(item) for item in (_SH, "-c", _INSIDE, home, *command)],
                 terminal=attempt.env.get("TERM", "")[:_LONGEST_TERM],
             )
             number, ends = await launcher.start_program(order, is_terminal=tty)
@@ -166,7 +166,7 @@ class SlurmDriver:
             listed = await self._cluster.listed(row.name)
         except SlurmCommandFailed as error:
             raise StartFailed(f"failed to start command: {error}") from error
-        if not any(one.job_id == row.job_id and one.is_active for one in listed):
+        if not any(job.job_id == row.job_id and job.is_active for job in listed):
             raise StartFailed(
                 f"failed to start command: the cluster has no job {row.job_id} named {row.name}"
             )

@@ -66,7 +66,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def largest(self) -> EngineHost | None:
         """Return the host with the most cores, then the most memory, in any state."""
-        return max(self.hosts, key=lambda one: (one.cores, one.memory_mb), default=None)
+        return max(self.hosts, key=lambda host: (host.cores, host.memory_mb), default=None)
 
 
 async def query_partition(tools: SlurmCommands, name: str) -> Partition:
@@ -102,14 +102,14 @@ def partition_hosts(text: str) -> list[EngineHost]:
             description=described(_state(state), why),
             cores=int(cores),
             memory_mb=int(memory),
-            features=sorted({one for one in features.split(",") if one not in _NOTHING}),
+            features=sorted({part for part in features.split(",") if part not in _NOTHING}),
         )
     return [found[name] for name in sorted(found)]
 
 
 def _reason(text: str) -> str:
     """Return the reason of a host's state as one printable, shortened line."""
-    shown = "".join(one for one in text if one.isprintable()).strip()
+    shown = "".join(item for item in text if item.isprintable()).strip()
     return "" if shown.lower() in _NOTHING else shown[:_LONGEST]
 
 

@@ -76,10 +76,10 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
     nice = (_MIDDLE - attempt.priority) * pool.nice_per_priority
     if nice > 0 or (nice and is_root):  # only cluster operators may raise priorities
         said.append(f"--nice={nice}")
-    for one in attempt.features:
-        if not _FEATURE.fullmatch(one):
+    for feature in attempt.features:
+        if not _FEATURE.fullmatch(feature):
             raise StartFailed(
-                f"constraint on ${{attr.engine.feature.{one}}}: a cluster cannot be asked for it; names "
+                f"constraint on ${{attr.engine.feature.{feature}}}: a cluster cannot be asked for it; names "
                 "of features have letters, digits and '_', '.', ':', '-'"
             )
     if attempt.features:

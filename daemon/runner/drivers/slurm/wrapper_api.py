@@ -77,7 +77,7 @@ class WrapperApi:
 
     def of_allocation(self, alloc_id: str) -> list[SlurmAttempt]:
         """Return the attempts of an allocation."""
-        return [one for one in self._runs.values() if one.row.allocation_id == alloc_id]
+        return [run for run in self._runs.values() if run.row.allocation_id == alloc_id]
 
     def _forget(self, run: SlurmAttempt) -> None:
         if self._runs.get(run.row.comment) is run:

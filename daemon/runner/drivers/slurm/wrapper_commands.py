@@ -43,7 +43,10 @@ class WrapperCommandQueue:
     @property
     def may_have_ended_it(self) -> bool:
         """Return whether a command may have ended the task, by a stop or a signal."""
-        return any(one.text in _ENDS or one.text.startswith("stop ") for one in self._given)
+        return any(
+            wrapper_command.text in _ENDS or wrapper_command.text.startswith("stop ")
+            for wrapper_command in self._given
+        )
 
     def stop(self, signal: str, grace: float) -> None:
         """Order the wrapper to signal the task, and to kill it after `grace` seconds."""
@@ -84,8 +87,15 @@ class WrapperCommandQueue:
         self._waiting += 1
         try:
             while is_wanted() and not self._is_over:
-                if wanted := [one for one in self._given if one.number > seen]:
-                    return "".join(f"{one.number} {one.text}\n" for one in wanted)
+                if wanted := [
+                    wrapper_command
+                    for wrapper_command in self._given
+                    if wrapper_command.number > seen
+                ]:
+                    return "".join(
+                        f"{wrapper_command.number} {wrapper_command.text}\n"
+                        for wrapper_command in wanted
+                    )
                 await self._changes.wait()
             return ""
         finally:

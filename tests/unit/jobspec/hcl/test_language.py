@@ -149,7 +149,7 @@ def test_a_job_file_in_json_has_the_blocks_of_its_tables() -> None:
         }}}"""
     )
     assert found["Meta"] == {"a": "1"}
-    assert [one["RTarget"] for one in found["Constraints"]] == ["", "é"]
+    assert [constraint["RTarget"] for constraint in found["Constraints"]] == ["", "é"]
     groups = {group["Name"]: group for group in found["TaskGroups"]}
     assert {name: group["Count"] for name, group in groups.items()} == {
         "g-p": 0,
@@ -190,9 +190,9 @@ def test_a_local_that_fails_is_told_once() -> None:
 
 def heredoc(*lines: str) -> object:
     """Return the text of a `<<-` heredoc of these lines."""
-    return parse('job "x" {\n  name = <<-EOT\n' + "".join(f"{one}\n" for one in lines) + "EOT\n}")[
-        "Name"
-    ]
+    return parse(
+        'job "x" {\n  name = <<-EOT\n' + "".join(f"{line}\n" for line in lines) + "EOT\n}"
+    )["Name"]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_block_for_each_object_of_a_map_comes_in_the_order_of_its_names() -> N
         "        env = { for k, v in task.value.n : k => v.y }\n      }\n    }\n  }\n}\n"
     )
     tasks = parse(text)["TaskGroups"][0]["Tasks"]
-    assert [(one["Name"], one["Env"]) for one in tasks] == [
+    assert [(task["Name"], task["Env"]) for task in tasks] == [
         ("k1", {}),
         ("k2", {"c": "2", "q": "3"}),
     ]

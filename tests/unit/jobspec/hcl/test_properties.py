@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parents[3] / "wire/golden/hcl"
 LISTED = json.loads((GOLDEN / "expressions.json").read_text())
 CORPUS = [
     *[path.read_bytes().decode() for path in sorted(GOLDEN.glob("*.hcl"))],
-    *[f"{LISTED['before']}{one['expr']}{LISTED['after']}" for one in LISTED["cases"]],
+    *[f"{LISTED['before']}{case['expr']}{LISTED['after']}" for case in LISTED["cases"]],
 ]
 COUNT = 300  # texts of a seed; bench/fuzz.py takes more
 
@@ -40,9 +40,9 @@ def test_any_text_becomes_a_job_or_located_errors(seed: int) -> None:
             encode(error.explained())
             assert error.diagnostics
             assert all(
-                0 <= one.start <= one.end <= len(one.source.text)
-                for one in error.diagnostics
-                if one.source
+                0 <= diagnostic.start <= diagnostic.end <= len(diagnostic.source.text)
+                for diagnostic in error.diagnostics
+                if diagnostic.source
             )
 
 
