@@ -211,9 +211,9 @@ def requests(target: Attack, count: int, number: int, faults: dict[str, str]) ->
         suppress_health_check=list(HealthCheck),
     )
     @given(asked=any_requests())
-    def each(asked: Asked) -> None:
+    def each(request: Asked) -> None:
         nonlocal slowest
-        slowest = max(slowest, timed(partial(target.fault, asked), f"{asked}", faults))
+        slowest = max(slowest, timed(partial(target.fault, request), f"{request}", faults))
 
     each()
     return slowest

@@ -443,11 +443,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", help="where the data is, for instance in memory")
     options = parser.parse_args()
-    seen: list[Minute] = []
-    faults = trio.run(run, options.warm, options.minutes, options.seed, options.directory, seen)
-    counted = seen[options.warm :]
+    minutes: list[Minute] = []
+    faults = trio.run(run, options.warm, options.minutes, options.seed, options.directory, minutes)
+    counted = minutes[options.warm :]
     wrong = verdict(counted[: options.span], counted[-options.span :])
-    print(f"\n{sum(minute.calls for minute in seen)} calls timed, {len(faults)} faults")
+    print(f"\n{sum(minute.calls for minute in minutes)} calls timed, {len(faults)} faults")
     for fault in [*faults[:20], *wrong]:
         print(fault)
     return 1 if faults or wrong else 0

@@ -38,9 +38,9 @@ News = Callable[[], Awaitable[Any]]
 def memory(pid: int) -> float:
     """Return the proportional set size of a process in MiB."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    found = re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)
-    assert found
-    return int(found[1]) / 1024
+    match = re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)
+    assert match
+    return int(match[1]) / 1024
 
 
 def processor(pid: int) -> float:

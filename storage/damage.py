@@ -40,9 +40,9 @@ def _rows(
     connection: sqlite3.Connection, sql: str, parameters: Mapping[str, object]
 ) -> tuple[list[sqlite3.Row], str]:
     """Return the rows up to the first error of SQLite, and that error."""
-    found: list[sqlite3.Row] = []
+    rows: list[sqlite3.Row] = []
     try:
-        found.extend(connection.execute(sql, parameters))
+        rows.extend(connection.execute(sql, parameters))
     except sqlite3.DatabaseError as error:
-        return found, str(error)
-    return found, ""
+        return rows, str(error)
+    return rows, ""

@@ -11,10 +11,10 @@ from daemon.web.listeners import ListeningSockets, listen, open_doors, tls_conte
 
 @contextmanager
 def open_listeners(
-    config: Settings, given: Sequence[socket.socket] = ()
+    config: Settings, sockets: Sequence[socket.socket] = ()
 ) -> Iterator[ConnectionListeners]:
     """Open the client listeners of the settings."""
-    with open_doors(config, given) as doors:
+    with open_doors(config, sockets) as doors:
         yield listeners_at(doors)
 
 

@@ -57,7 +57,7 @@ class CapabilitySetCache:
         self, db: ReadSnapshot, names: Sequence[str], entity: Entity | None
     ) -> CapabilitySet:
         """Return the grant of policies; empty if one is unreadable, because it might deny."""
-        found: list[NamedPolicy] = []
+        named_policies: list[NamedPolicy] = []
         for name in names:
             try:
                 rules = self._rules.get(name) or _rules_of(db, name)
@@ -68,8 +68,8 @@ class CapabilitySetCache:
                 return CapabilitySet(())
             if rules is not None:
                 self._rules[name] = rules
-                found.append((name, expand_entity_templates(rules, entity)))
-        return CapabilitySet(found)
+                named_policies.append((name, expand_entity_templates(rules, entity)))
+        return CapabilitySet(named_policies)
 
 
 class CallerCache:

@@ -137,18 +137,22 @@ def _of_scope(grant: CapabilitySet, right: RequestedCapability, needed: str) -> 
 
 def _of_path(grant: CapabilitySet, right: RequestedCapability, needed: str) -> AccessDecision:
     path = f"{right.path.rstrip('/')}/" if right.is_listing else right.path
-    found = grant.permission(path, listing=right.is_listing)
-    if found is None:
+    path_permission = grant.permission(path, listing=right.is_listing)
+    if path_permission is None:
         return _undecided(needed)
-    allowed = set(right.capabilities) <= found.capabilities
-    limits = " within its parameters" if found.allowed or found.denied or found.required else ""
+    allowed = set(right.capabilities) <= path_permission.capabilities
+    limits = (
+        " within its parameters"
+        if path_permission.allowed or path_permission.denied or path_permission.required
+        else ""
+    )
     verb = f"gives it{limits}" if allowed else "does not give it"
-    rule = f'path "{found.path}"'
+    rule = f'path "{path_permission.path}"'
     return AccessDecision(
         allowed=allowed,
         needs=needed,
         rule=rule,
-        policies=found.policies,
-        capabilities=tuple(sorted(found.capabilities)) or (DENY,),
+        policies=path_permission.policies,
+        capabilities=tuple(sorted(path_permission.capabilities)) or (DENY,),
         reason=f"the most specific rule, {rule}, {verb}",
     )

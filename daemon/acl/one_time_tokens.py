@@ -35,10 +35,12 @@ async def create_one_time_token(
 async def exchange_one_time_token(store: Store, tokens: TokenStore, one_time: str) -> IssuedToken:
     """Return the token behind a one-time token, with its secret, and delete it. Raises `Denied`."""
     try:
-        found = await response_wrapping.unwrap_response(store, tokens, one_time, one_time=True)
+        wrapped_response = await response_wrapping.unwrap_response(
+            store, tokens, one_time, one_time=True
+        )
     except Malformed:
         raise Denied from None
-    secret = found.answer.decode()
+    secret = wrapped_response.answer.decode()
     token = store.read(lambda db: tokens.find(db, secret))
     if token is None:  # it expired in between
         raise Denied

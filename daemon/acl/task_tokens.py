@@ -87,8 +87,8 @@ class TaskTokens:
         accessor, secret, now = new_accessor(), new_secret(), self._clock.now()
 
         def write(tx: Transaction) -> "NewToken":
-            wanted = _token_request(tx, workload, block)
-            made = create_token(tx, wanted, accessor=accessor, now=now)
+            token_request = _token_request(tx, workload, block)
+            made = create_token(tx, token_request, accessor=accessor, now=now)
             bound = msgspec.structs.replace(
                 made.token,
                 kind=TokenKind.SERVICE,

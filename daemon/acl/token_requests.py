@@ -55,24 +55,24 @@ class NewToken(msgspec.Struct, frozen=True):
 
 
 def create_token(
-    db: ReadSnapshot, wanted: TokenRequestFields, *, accessor: str, now: int
+    db: ReadSnapshot, token_request: TokenRequestFields, *, accessor: str, now: int
 ) -> NewToken:
     """Return the token that a request describes. Raises `Malformed`."""
-    _check_maker(wanted)
-    names = _policies(wanted)
-    kind = _kind(wanted)
+    _check_maker(token_request)
+    names = _policies(token_request)
+    kind = _kind(token_request)
     if ROOT in names and kind is TokenKind.BATCH:
         raise Malformed("batch tokens cannot be root tokens")
-    span = _lease(wanted, names)
-    is_orphan = _is_orphan(wanted)
-    fields, role, parent = wanted.fields, wanted.role, wanted.maker.token
-    secret = _secret(wanted)
+    span = _lease(token_request, names)
+    is_orphan = _is_orphan(token_request)
+    fields, role, parent = token_request.fields, token_request.role, token_request.maker.token
+    secret = _secret(token_request)
     token = Token(
         accessor=accessor,
         name=_display_name(fields.text("display_name")),
         kind=kind,
         policies=names,
-        path=wanted.path,
+        path=token_request.path,
         parent="" if is_orphan else parent.accessor,
         role=role.name,
         entity_id="" if is_orphan else parent.entity_id,
@@ -81,72 +81,72 @@ def create_token(
         meta=fields.pairs("meta") or None,
         bound_cidrs=role.token_bound_cidrs,
         ttl=span.ttl * SECOND,
-        explicit_max_ttl=_explicit_max_ttl(wanted) * SECOND,
-        period=_period(wanted) * SECOND,
+        explicit_max_ttl=_explicit_max_ttl(token_request) * SECOND,
+        period=_period(token_request) * SECOND,
         renewable=bool(span.ttl)
         and kind is TokenKind.SERVICE
         and role.renewable
         and fields.flag("renewable", True),
         created_at=now,
         expires_at=now + span.ttl * SECOND if span.ttl else None,
-        uses=_uses(wanted),
-        uses_left=_uses(wanted) or None,
+        uses=_uses(token_request),
+        uses_left=_uses(token_request) or None,
     )
     told = (_TOLD_OF_CHOICE,) if secret else ()
     return NewToken(token, secret, [*told, *span.warnings, *_unknown(db, names)])
 
 
-def _check_maker(wanted: TokenRequestFields) -> None:
-    if wanted.maker.token.kind is TokenKind.BATCH:
+def _check_maker(token_request: TokenRequestFields) -> None:
+    if token_request.maker.token.kind is TokenKind.BATCH:
         raise Malformed("batch tokens cannot create more tokens")
-    if wanted.maker.token.uses_left is not None:
+    if token_request.maker.token.uses_left is not None:
         raise Malformed("restricted use token cannot generate child tokens")
 
 
-def _is_orphan(wanted: TokenRequestFields) -> bool:
-    if wanted.is_orphan or wanted.role.orphan:
+def _is_orphan(token_request: TokenRequestFields) -> bool:
+    if token_request.is_orphan or token_request.role.orphan:
         return True
-    return _with_sudo(wanted, "no_parent", "create orphan token") and wanted.fields.flag(
-        "no_parent"
-    )
+    return _with_sudo(
+        token_request, "no_parent", "create orphan token"
+    ) and token_request.fields.flag("no_parent")
 
 
-def _with_sudo(wanted: TokenRequestFields, field: str, what: str) -> bool:
+def _with_sudo(token_request: TokenRequestFields, field: str, what: str) -> bool:
     """Return whether a field is set that needs sudo. Raises `Malformed` without sudo."""
-    if not wanted.fields.raw(field):
+    if not token_request.fields.raw(field):
         return False
-    if not wanted.has_sudo:
+    if not token_request.has_sudo:
         raise Malformed(f"root or sudo privileges required to {what}")
     return True
 
 
-def _secret(wanted: TokenRequestFields) -> str:
+def _secret(token_request: TokenRequestFields) -> str:
     """Return the secret that the caller chose; empty means a random one."""
-    if not _with_sudo(wanted, "id", "specify token id"):
+    if not _with_sudo(token_request, "id", "specify token id"):
         return ""
-    secret = wanted.fields.text("id")
+    secret = token_request.fields.text("id")
     if "." in secret:
         raise Malformed("custom token ID cannot have the 's.' prefix or a '.' in the value")
     return secret
 
 
-def _kind(wanted: TokenRequestFields) -> TokenKind:
-    kind = wanted.fields.text("type") or "service"
+def _kind(token_request: TokenRequestFields) -> TokenKind:
+    kind = token_request.fields.text("type") or "service"
     if kind not in ("service", "batch"):
         raise Malformed("invalid 'token_type' value")
-    of_role = wanted.role.token_type
+    of_role = token_request.role.token_type
     if of_role in ("service", "batch"):
         return TokenKind(of_role)
-    if of_role == "default-batch" and not wanted.fields.text("type"):
+    if of_role == "default-batch" and not token_request.fields.text("type"):
         return TokenKind.BATCH
     return TokenKind(kind)
 
 
-def _uses(wanted: TokenRequestFields) -> int:
-    uses = wanted.fields.strict_number("num_uses")
+def _uses(token_request: TokenRequestFields) -> int:
+    uses = token_request.fields.strict_number("num_uses")
     if uses < 0:
         raise Malformed("number of uses cannot be negative")
-    limits = [item for item in (uses, wanted.role.token_num_uses) if item]
+    limits = [item for item in (uses, token_request.role.token_num_uses) if item]
     return min(limits, default=0)
 
 
@@ -157,34 +157,38 @@ def _display_name(name: str) -> str:
 # --- policies -----------------------------------------------------------------------------------
 
 
-def _policies(wanted: TokenRequestFields) -> tuple[str, ...]:
-    given = normalize_policy_names(wanted.fields.texts("policies"))
-    names = _of_role(wanted, given) if wanted.role.name else _of_maker(wanted, given)
+def _policies(token_request: TokenRequestFields) -> tuple[str, ...]:
+    given = normalize_policy_names(token_request.fields.texts("policies"))
+    names = (
+        _of_role(token_request, given)
+        if token_request.role.name
+        else _of_maker(token_request, given)
+    )
     if ROOT in names:
-        if not wanted.maker.token.is_management:
+        if not token_request.maker.token.is_management:
             raise Malformed("root tokens may not be created without parent token being root")
         return (ROOT,)
-    if wanted.fields.flag("no_default_policy") or wanted.role.token_no_default_policy:
+    if token_request.fields.flag("no_default_policy") or token_request.role.token_no_default_policy:
         return normalize_policy_names(name for name in names if given or name != DEFAULT)
     return normalize_policy_names([*names, DEFAULT])
 
 
-def _of_maker(wanted: TokenRequestFields, given: tuple[str, ...]) -> tuple[str, ...]:
-    own = normalize_policy_names(wanted.maker.token.policies)
+def _of_maker(token_request: TokenRequestFields, given: tuple[str, ...]) -> tuple[str, ...]:
+    own = normalize_policy_names(token_request.maker.token.policies)
     if not given:
         return own
-    if wanted.is_limited and not set(given) <= {*own, DEFAULT}:
+    if token_request.is_limited and not set(given) <= {*own, DEFAULT}:
         raise Malformed("child policies must be subset of parent")
     return given
 
 
-def _of_role(wanted: TokenRequestFields, given: tuple[str, ...]) -> tuple[str, ...]:
-    role = wanted.role
+def _of_role(token_request: TokenRequestFields, given: tuple[str, ...]) -> tuple[str, ...]:
+    role = token_request.role
     for name in given:
         if name in role.disallowed_policies or _fits_any(name, role.disallowed_policies_glob):
             raise Malformed(f'token policy "{name}" is disallowed by this role')
     if not role.allowed_policies and not role.allowed_policies_glob:
-        own = set(normalize_policy_names(wanted.maker.token.policies))
+        own = set(normalize_policy_names(token_request.maker.token.policies))
         refused = set(role.disallowed_policies)
         return given or tuple(sorted(own - refused))
     if not given:
@@ -215,28 +219,31 @@ def _unknown(db: ReadSnapshot, names: Iterable[str]) -> list[str]:
 # --- TTL ----------------------------------------------------------------------------------------
 
 
-def _period(wanted: TokenRequestFields) -> int:
+def _period(token_request: TokenRequestFields) -> int:
     asked = 0
-    if wanted.fields.raw("period"):
-        asked = wanted.fields.seconds("period")
-        if not wanted.has_sudo and not wanted.role.name:
+    if token_request.fields.raw("period"):
+        asked = token_request.fields.seconds("period")
+        if not token_request.has_sudo and not token_request.role.name:
             raise Malformed("root or sudo privileges required to create periodic token")
-    periods = [item for item in (asked, wanted.role.token_period) if item]
+    periods = [item for item in (asked, token_request.role.token_period) if item]
     return min(periods, default=0)
 
 
-def _explicit_max_ttl(wanted: TokenRequestFields) -> int:
-    given = (wanted.fields.seconds("explicit_max_ttl"), wanted.role.token_explicit_max_ttl)
+def _explicit_max_ttl(token_request: TokenRequestFields) -> int:
+    given = (
+        token_request.fields.seconds("explicit_max_ttl"),
+        token_request.role.token_explicit_max_ttl,
+    )
     return min((item for item in given if item), default=0)
 
 
-def _lease(wanted: TokenRequestFields, names: Sequence[str]) -> TokenLifetime:
+def _lease(token_request: TokenRequestFields, names: Sequence[str]) -> TokenLifetime:
     """Return the TTL of the token; a root token never expires unless a TTL is given."""
-    fields = wanted.fields
+    fields = token_request.fields
     asked = _plain_seconds(fields, "ttl") or _plain_seconds(fields, "lease")
-    period, explicit = _period(wanted), _explicit_max_ttl(wanted)
+    period, explicit = _period(token_request), _explicit_max_ttl(token_request)
     if ROOT in names and not (asked or period or explicit):
-        if wanted.maker.token.expires_at is not None:
+        if token_request.maker.token.expires_at is not None:
             raise Malformed("expiring root tokens cannot create non-expiring root tokens")
         return TokenLifetime(0)
     return compute_ttl(asked or SYSTEM_TTL, period, (explicit, SYSTEM_TTL))

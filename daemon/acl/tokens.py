@@ -373,13 +373,13 @@ async def open_tokens(
     `workload_of` verifies the identity token of a task.
     """
     key = seal.unseal(await store.write(partial(_find_key, fresh=seal.seal(new_key(), _KEY))), _KEY)
-    opened = TokenStore(
+    token_store = TokenStore(
         store, clock, Keyring(key), asks=asks, workload_of=workload_of, lock_out=lock_out
     )
     async with trio.open_nursery() as nursery:
         fences = fences or Fences(clock)
         nursery.start_soon(
-            fences.keep_running, "tokens that end", partial(opened.remove_ended, fences)
+            fences.keep_running, "tokens that end", partial(token_store.remove_ended, fences)
         )
-        yield opened
+        yield token_store
         nursery.cancel_scope.cancel()

@@ -278,8 +278,8 @@ async def put_policy(request: Request) -> HandlerReply:
     body = await request.decoded(PolicyRequest)
     if body.name != request["name"]:
         raise Malformed("ACL policy name does not match request path")
-    given = msgspec.convert(body, Policy, from_attributes=True)
-    checked = await request.worked_out(len(body.rules), partial(policy_store.check_policy, given))
+    value = msgspec.convert(body, Policy, from_attributes=True)
+    checked = await request.worked_out(len(body.rules), partial(policy_store.check_policy, value))
     policy = msgspec.structs.replace(checked, modified_at=request.parts.clock.now())
     return HandlerReply(index=await request.parts.store.write(partial(_put_policy, policy=policy)))
 
@@ -383,13 +383,15 @@ def read_role_by_name(request: Request, db: ReadSnapshot) -> HandlerReply:
     return _role(request, db, policies.role_named(db, request["name"]))
 
 
-def _role(request: Request, db: ReadSnapshot, found: AclRole | None) -> HandlerReply:
+def _role(request: Request, db: ReadSnapshot, acl_role: AclRole | None) -> HandlerReply:
     check_acls_on(request)
-    if not request.caller.grant.everything and (found is None or not _may_see_role(request, found)):
+    if not request.caller.grant.everything and (
+        acl_role is None or not _may_see_role(request, acl_role)
+    ):
         raise Denied
-    if found is None:
+    if acl_role is None:
         raise NotFound("ACL role not found", index=max(db.table_index("acl_roles"), 1))
-    return reply.read_reply(found, found.modify_index)
+    return reply.read_reply(acl_role, acl_role.modify_index)
 
 
 async def create_role(request: Request) -> HandlerReply:

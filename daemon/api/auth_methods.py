@@ -116,10 +116,10 @@ def list_rules(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read_rule(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a binding rule."""
     check_acls_on(request)
-    found = auth_methods.find_rule(db, request["rule_id"])
-    if found is None:
+    binding_rule = auth_methods.find_rule(db, request["rule_id"])
+    if binding_rule is None:
         raise NotFound(_NO_RULE, index=max(db.table_index("binding_rules"), 1))
-    return reply.read_reply(rule_view(found), found.modify_index)
+    return reply.read_reply(rule_view(binding_rule), binding_rule.modify_index)
 
 
 async def create_rule(request: Request) -> HandlerReply:

@@ -104,5 +104,5 @@ def _check_access(request: Request, reader: StreamSubscriber) -> None:
     check_accepts(msgspec.structs.replace(request, caller=reader.caller))
 
 
-def _encoded(answers: Sequence[BulkDispatchAnswer]) -> bytes:
-    return b"".join(encode(answer) + b"\n" for answer in answers)
+def _encoded(bulk_dispatch_answers: Sequence[BulkDispatchAnswer]) -> bytes:
+    return b"".join(encode(answer) + b"\n" for answer in bulk_dispatch_answers)

@@ -46,12 +46,12 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     line = next(iter(concurrency.lines(db, *key)), None)
     if line is None:
         raise NotFound("queue not found", index=db.table_index(SLOTS_TABLE))
-    shown = QueueView(
+    queue_view = QueueView(
         **{name: getattr(line, name) for name in line.__struct_fields__},
         holders=concurrency.holders(db, key),
         waiters=concurrency.waiters(db, key, _MOST),
     )
-    return reply.read_reply(shown, db.table_index(SLOTS_TABLE))
+    return reply.read_reply(queue_view, db.table_index(SLOTS_TABLE))
 
 
 async def put(request: Request) -> HandlerReply:

@@ -67,8 +67,10 @@ async def dispatch(request: Request) -> HandlerReply:
 
 async def dispatch_payload(request: Request) -> HandlerReply:
     """Dispatch a parameterized job, with the request's body as payload."""
-    given = DispatchRequestData(payload=request.body, meta={}, token=_token(request))
-    return await _dispatch(request, given)
+    dispatch_request_data = DispatchRequestData(
+        payload=request.body, meta={}, token=_token(request)
+    )
+    return await _dispatch(request, dispatch_request_data)
 
 
 def _token(request: Request) -> str:
@@ -76,14 +78,14 @@ def _token(request: Request) -> str:
     return query.text("idempotency_token") or query.text("IdempotencyToken")
 
 
-async def _dispatch(request: Request, given: DispatchRequestData) -> HandlerReply:
+async def _dispatch(request: Request, dispatch_request_data: DispatchRequestData) -> HandlerReply:
     parts = request.parts
     check_accepts(request)
     done = await dispatch_job(
         parts.store,
         request.namespace,
         request["job_id"],
-        given,
+        dispatch_request_data,
         budgets=Budgets.of(parts.config),
         now=parts.clock.now(),
         ids=parts.ids,
@@ -190,6 +192,6 @@ def _known(request: Request, db: ReadSnapshot) -> tuple[str, str]:
 def list_slots(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the outcomes of the slots of a periodic job, newest first."""
     namespace, job_id = _known(request, db)
-    found = periodic.slots(db, namespace, job_id)
-    newest = max((slot.create_index for slot in found), default=0)
-    return reply.read_reply(found, newest or db.table_index("periodic_slots"))
+    slots = periodic.slots(db, namespace, job_id)
+    newest = max((slot.create_index for slot in slots), default=0)
+    return reply.read_reply(slots, newest or db.table_index("periodic_slots"))

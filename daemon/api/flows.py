@@ -92,9 +92,9 @@ def read_run(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a run of a job with its steps: the newest, or the one in `number`."""
     namespace, job_id = request.namespace, request["job_id"]
     run = _run_of(request, db)
-    found = run_views.of_run(db, run)
-    index = max(found.modify_index, allocations.highest_index(db, namespace, job_id))
-    return reply.read_reply(found, index)
+    flow_run_view = run_views.of_run(db, run)
+    index = max(flow_run_view.modify_index, allocations.highest_index(db, namespace, job_id))
+    return reply.read_reply(flow_run_view, index)
 
 
 def read_outputs(request: Request, db: ReadSnapshot) -> HandlerReply:

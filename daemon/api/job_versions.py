@@ -185,10 +185,10 @@ def _walk(request: Request, db: ReadSnapshot, base: int | None, *, with_diffs: b
 
 
 async def _pieces(
-    store: Store, shown: ListPart, diffs: ListPart | None, index: int
+    store: Store, list_part: ListPart, diffs: ListPart | None, index: int
 ) -> AsyncGenerator[bytes, None]:
     """Yield a response without pages while its lists are read."""
-    for name, part in (("Versions", shown), ("Diffs", diffs)):
+    for name, part in (("Versions", list_part), ("Diffs", diffs)):
         yield b'%b"%b":' % (b"{" if name == "Versions" else b",", name.encode())
         if part is None:
             yield b"null"

@@ -104,7 +104,7 @@ async def count(call: RouteCall) -> VaultBody:  # a handler
 async def tidy(call: RouteCall) -> HandlerReply:
     """Remove expired tokens; the daemon also does this continuously."""
     call.parts.tokens.schedule_expiry(0)
-    told = VaultBody(warnings=["Tidy operation successfully started."])
+    vault_body = VaultBody(warnings=["Tidy operation successfully started."])
     return msgspec.structs.replace(
-        vault_envelope.enveloped(told, path="", request_id=""), status=202
+        vault_envelope.enveloped(vault_body, path="", request_id=""), status=202
     )

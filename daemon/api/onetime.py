@@ -40,14 +40,16 @@ async def create_one_time_token(request: Request) -> HandlerReply:
     made = await one_time_tokens.create_one_time_token(
         parts.store, parts.tokens, token, request.token, one_time=one_time, now=now
     )
-    shown = OneTimeToken(
+    one_time_token = OneTimeToken(
         one_time_secret_id=one_time,
         accessor_id=token.accessor,
         expires_at=rfc3339(made.expires_at or now),
         create_index=made.create_index,
         modify_index=made.modify_index,
     )
-    return HandlerReply(body=OneTimeTokenResponse(one_time_token=shown), index=made.create_index)
+    return HandlerReply(
+        body=OneTimeTokenResponse(one_time_token=one_time_token), index=made.create_index
+    )
 
 
 async def exchange(request: Request) -> HandlerReply:
@@ -55,10 +57,10 @@ async def exchange(request: Request) -> HandlerReply:
     parts = request.parts
     body = await request.decoded(OneTimeTokenExchangeRequest)
     try:
-        found = await one_time_tokens.exchange_one_time_token(
+        issued_token = await one_time_tokens.exchange_one_time_token(
             parts.store, parts.tokens, body.one_time_secret_id
         )
     except Denied:
         parts.tokens.record_failure(request.client_key)
         raise
-    return token_response(parts.store, found)
+    return token_response(parts.store, issued_token)

@@ -275,7 +275,7 @@ def in_steps(
     items: Sequence[T],
     line: Callable[[ReadSnapshot, T], bytes],
     db: ReadSnapshot,
-    made: HandlerReply,
+    handler_reply: HandlerReply,
 ) -> HandlerReply:
     """Return a reply whose body is a list with a line for each item; a long one is sent in parts.
 
@@ -297,5 +297,5 @@ def in_steps(
 
     begun = part(db, 0)
     if begun.rest is None:
-        return msgspec.structs.replace(made, body=listed(begun.lines))
-    return msgspec.structs.replace(made, part=begun)
+        return msgspec.structs.replace(handler_reply, body=listed(begun.lines))
+    return msgspec.structs.replace(handler_reply, part=begun)

@@ -56,11 +56,11 @@ def _counts(allocation: Allocation) -> bool:
     return not allocation.terminal and not is_canary
 
 
-def _active_allocations(found: list[Allocation]) -> dict[str, int]:
-    health = Counter(alloc.health.healthy for alloc in found if alloc.health is not None)
+def _active_allocations(allocs: list[Allocation]) -> dict[str, int]:
+    health = Counter(alloc.health.healthy for alloc in allocs if alloc.health is not None)
     return {
-        "placed": len(found),
-        "running": sum(alloc.client_status == ClientStatus.RUNNING for alloc in found),
+        "placed": len(allocs),
+        "running": sum(alloc.client_status == ClientStatus.RUNNING for alloc in allocs),
         "healthy": health[True],
         "unhealthy": health[False],
     }

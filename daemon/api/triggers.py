@@ -17,9 +17,13 @@ def list_triggers(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the ended runs that a job has received, with their effects, newest first."""
     job = _job(request, db)
     found = list(triggers.of_job(db, job.namespace, job.id))[::-1]
-    shown = paginate(found, lambda trigger: (trigger.id,), encode, request.query, newest_first=True)
+    list_page = paginate(
+        found, lambda trigger: (trigger.id,), encode, request.query, newest_first=True
+    )
     index = max((trigger.modify_index for trigger in found), default=db.table_index(triggers.TABLE))
-    return HandlerReply(body=shown.body, index=index, is_read=True, next_token=shown.next_token)
+    return HandlerReply(
+        body=list_page.body, index=index, is_read=True, next_token=list_page.next_token
+    )
 
 
 def show_links(request: Request, db: ReadSnapshot) -> HandlerReply:

@@ -45,12 +45,12 @@ class _List(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ("keys",)  # fields with the keys
     info: str = ""  # field with the descriptions
 
-    async def part(self, store: Store, wanted: KeyRange) -> _Part:
+    async def part(self, store: Store, key_range: KeyRange) -> _Part:
         """Return the first keys of a range, at most those of a step."""
-        most = self.step if wanted.most < 0 else min(self.step, wanted.most)
+        most = self.step if key_range.most < 0 else min(self.step, key_range.most)
 
         def look(db: ReadSnapshot) -> _Part:
-            found = self.look(db, KeyRange(wanted.after, most))
+            found = self.look(db, KeyRange(key_range.after, most))
             keys = list(found)
             info = encode(found)[1:-1] if self.info else b""
             return _Part(encode(keys)[1:-1], info, keys[-1] if keys else "", len(keys))
@@ -88,12 +88,12 @@ async def key_info(call: RouteCall, look: LookUpInfo) -> VaultBody:
     return await _listed(call, _List(look, INFO_STEP, info="key_info"), span(call))
 
 
-async def _listed(call: RouteCall, listing: _List, wanted: KeyRange) -> VaultBody:
-    first = await listing.part(call.parts.store, wanted)
+async def _listed(call: RouteCall, listing: _List, key_range: KeyRange) -> VaultBody:
+    first = await listing.part(call.parts.store, key_range)
     if not first.number:
         raise NotFound("")
-    members = _members(call.parts.store, listing, first, wanted.most)
-    if first.number == listing.step != wanted.most:
+    members = _members(call.parts.store, listing, first, key_range.most)
+    if first.number == listing.step != key_range.most:
         return VaultBody(members=members)
     whole = b"{%b}" % b"".join([piece async for piece in members])
     return VaultBody(data=msgspec.json.decode(whole, type=dict[str, msgspec.Raw]))

@@ -72,7 +72,7 @@ async def create_by_role(call: RouteCall) -> VaultBody:
 async def _create(
     call: RouteCall, *, is_orphan: bool, role: TokenRole | None = None, suffix: str = ""
 ) -> VaultBody:
-    wanted = TokenRequestFields(
+    token_request = TokenRequestFields(
         maker=call.caller,
         fields=call.fields,
         path=f"{call.name}{suffix}",
@@ -80,7 +80,7 @@ async def _create(
         has_sudo=_has_sudo(call),
         **({"role": role} if role else {}),
     )
-    issued, warnings = await _issue(call, wanted)
+    issued, warnings = await _issue(call, token_request)
     return VaultBody(auth=auth_block(issued.secret, issued.token), warnings=warnings)
 
 
@@ -91,18 +91,20 @@ def _has_sudo(call: RouteCall) -> bool:
     )
 
 
-async def _issue(call: RouteCall, wanted: TokenRequestFields) -> tuple[IssuedToken, list[str]]:
+async def _issue(
+    call: RouteCall, token_request: TokenRequestFields
+) -> tuple[IssuedToken, list[str]]:
     parts = call.parts
     accessor, secret, now = new_accessor(), new_secret(), parts.clock.now()
 
     def write(tx: Transaction) -> tuple[NewToken, str]:
-        made = create_token(tx, wanted, accessor=accessor, now=now)
+        made = create_token(tx, token_request, accessor=accessor, now=now)
         chosen = made.secret or secret
         if made.token.kind is TokenKind.SERVICE:
             parts.tokens.add(tx, made.token, chosen)
         return made, chosen
 
-    role = wanted.role
+    role = token_request.role
     named = (*role.allowed_policies, *role.allowed_policies_glob, *role.disallowed_policies)
     is_long = call.is_long or len(named) > _FEW_POLICIES
     made, chosen = await parts.store.write(write, is_long=is_long)

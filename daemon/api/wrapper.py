@@ -84,43 +84,46 @@ class BadNumber(StewardError):
     status = 400
 
 
-async def claim(desk: WrapperProtocol, request: Request) -> HandlerReply:
+async def claim(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Return an attempt with its artifacts to the first wrapper that claims it."""
     query = request.query
-    path = await desk.claim(
+    path = await wrapper_protocol.claim(
         request.token,
         nonce=query.text("nonce"),
         job_id=query.text("job"),
         host=query.text("host"),
     )
-    return HandlerReply(stream=desk.pieces(path), content_type=_PACKED)
+    return HandlerReply(stream=wrapper_protocol.pieces(path), content_type=_PACKED)
 
 
-async def files(desk: WrapperProtocol, request: Request) -> HandlerReply:
+async def files(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Return the current files of an attempt."""
-    return HandlerReply(stream=desk.pieces(await desk.files(request.token)), content_type=_PACKED)
+    return HandlerReply(
+        stream=wrapper_protocol.pieces(await wrapper_protocol.files(request.token)),
+        content_type=_PACKED,
+    )
 
 
-async def log(desk: WrapperProtocol, request: Request) -> HandlerReply:
+async def log(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Store a piece of output, and return the offset of the next piece."""
     offset = _number(request, "offset")
-    taken = await desk.log(request.token, request["kind"], offset, request.body)
+    taken = await wrapper_protocol.log(request.token, request["kind"], offset, request.body)
     return HandlerReply(body=f"{taken}\n".encode(), content_type=_PLAIN)
 
 
-async def read_commands(desk: WrapperProtocol, request: Request) -> HandlerReply:
+async def read_commands(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Return orders as soon as there are any; the request is also a sign of life."""
     used = (_number(request, "user"), _number(request, "system"), _number(request, "pages"))
-    said = await desk.orders(request.token, _number(request, "seen"), used, _SPAN)
+    said = await wrapper_protocol.orders(request.token, _number(request, "seen"), used, _SPAN)
     return HandlerReply(body=said.encode(), content_type=_PLAIN)
 
 
-async def report_result(desk: WrapperProtocol, request: Request) -> HandlerReply:
+async def report_result(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Store the result of a task."""
     code, why = _number(request, "code"), request.query.text("why")
     if code not in _CODES or not _WORD.fullmatch(why):
         raise BadNumber(f"code = {code}, why = {why!r}: write a code up to 255, and a word")
-    await desk.result(request.token, code, why)
+    await wrapper_protocol.result(request.token, code, why)
     return HandlerReply(body=b"ok\n", content_type=_PLAIN)
 
 

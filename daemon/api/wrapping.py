@@ -35,10 +35,10 @@ async def wrap(call: RouteCall) -> VaultBody:
 
 async def unwrap(call: RouteCall) -> VaultBody:
     """Return a wrapped response, once."""
-    found = await response_wrapping.unwrap_response(
+    wrapped_response = await response_wrapping.unwrap_response(
         call.parts.store, call.parts.tokens, _secret(call)
     )
-    stored = msgspec.json.decode(found.answer, type=_Stored)
+    stored = msgspec.json.decode(wrapped_response.answer, type=_Stored)
     has_data = bytes(stored.data) != b"null"
     return VaultBody(
         data=stored.data if has_data else None, auth=stored.auth, warnings=stored.warnings
@@ -61,13 +61,15 @@ async def lookup(call: RouteCall) -> VaultBody:
 async def rewrap(call: RouteCall) -> VaultBody:
     """Wrap a response in another token; the old one is revoked."""
     parts = call.parts
-    found = await response_wrapping.unwrap_response(parts.store, parts.tokens, _secret(call))
+    wrapped_response = await response_wrapping.unwrap_response(
+        parts.store, parts.tokens, _secret(call)
+    )
     again = await response_wrapping.wrap_response(
         parts.store,
         parts.tokens,
-        found.answer,
-        found.path,
-        ttl=found.token.ttl // SECOND,
+        wrapped_response.answer,
+        wrapped_response.path,
+        ttl=wrapped_response.token.ttl // SECOND,
         now=parts.clock.now(),
     )
     return VaultBody(wrap_info=response_wrapping.wrap_info(again))

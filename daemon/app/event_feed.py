@@ -60,16 +60,16 @@ class EventFeed:
 
     async def after(self, store: Store, number: int) -> list[EncodedEvent]:
         """Return the next events after a number, only whole writes; empty if there are none."""
-        found = self._cached_after(number)
+        encoded_events = self._cached_after(number)
         commits = store.commits
-        if found or self._nothing_after == (number, commits):
-            return found
+        if encoded_events or self._nothing_after == (number, commits):
+            return encoded_events
         try:
             made = store.read_short(lambda db: _encode_after(db, number))
         except LongRead:
             async with self._making:
-                if found := self._cached_after(number):
-                    return found
+                if encoded_events := self._cached_after(number):
+                    return encoded_events
                 made = await store.read_long(lambda db: _encode_after(db, number))
         for item in made:
             self._cache(item)
@@ -78,10 +78,10 @@ class EventFeed:
         return made
 
     def _cached_after(self, number: int) -> list[EncodedEvent]:
-        found: list[EncodedEvent] = []
-        while (one := self._made.get(number + len(found) + 1)) is not None:
-            found.append(one)
-        return found
+        encoded_events: list[EncodedEvent] = []
+        while (one := self._made.get(number + len(encoded_events) + 1)) is not None:
+            encoded_events.append(one)
+        return encoded_events
 
     def _cache(self, encoded_event: EncodedEvent) -> None:
         """Cache an event, unless newer ones are cached: then its reader lags behind."""

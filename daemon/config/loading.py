@@ -279,8 +279,8 @@ def _faults_of_notify(config: Settings) -> Iterator[str]:
 
 
 def _faults_of_otlp(config: Settings) -> Iterator[str]:
-    found = _RECEIVER.fullmatch(config.otlp_url)
-    if config.otlp_url and found is None:
+    match = _RECEIVER.fullmatch(config.otlp_url)
+    if config.otlp_url and match is None:
         yield (
             f"otlp_url = {config.otlp_url!r}: write the address of an OTLP/HTTP receiver without "
             "/v1/traces, such as http://127.0.0.1:4318"
@@ -289,7 +289,7 @@ def _faults_of_otlp(config: Settings) -> Iterator[str]:
         return
     if not config.otlp_url:
         yield f"otlp_token_file = {str(config.otlp_token_file)!r} needs otlp_url"
-    elif found and found[1] == "http" and not is_loopback(found[2].strip("[]")):
+    elif match and match[1] == "http" and not is_loopback(match[2].strip("[]")):
         yield (
             f"otlp_url = {config.otlp_url!r}: others could read the token of otlp_token_file on its "
             "way; use https"

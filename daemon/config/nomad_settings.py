@@ -31,10 +31,10 @@ def hint(text: str) -> str:
     """Return how to write HCL or JSON settings in TOML; an empty text if the text is neither."""
     if text.lstrip().startswith("{"):
         return f'; it looks like JSON, but settings are TOML: write "{_EXAMPLE}"'
-    found = _BLOCK.search(text)
-    if found is None:
+    match = _BLOCK.search(text)
+    if match is None:
         return ""
-    name, labels, inside = found.groups()
+    name, labels, inside = match.groups()
     path = ".".join(filter(None, (name, *re.findall(r'"([^"]*)"', labels), inside)))
     block = " { ".join(filter(None, (f"{name}{labels}", inside)))
     return f'; it looks like HCL, but settings are TOML: write the block "{block} {{" as "[{path}]"'

@@ -36,11 +36,11 @@ _MAY_HAVE: Mapping[ReceiverKind, frozenset[str]] = {
 
 def server_of(text: str) -> tuple[str, int]:
     """Return host and port of a mail server. Raises `Invalid`."""
-    found = _SERVER.fullmatch(text)
-    port = int(found[3]) if found else 0
-    if not found or not 1 <= port <= 65535:
+    match = _SERVER.fullmatch(text)
+    port = int(match[3]) if match else 0
+    if not match or not 1 <= port <= 65535:
         raise Invalid("write HOST:PORT, such as smtp.example.com:587")
-    return found[1] or found[2], port
+    return match[1] or match[2], port
 
 
 def topic_of(url: str) -> tuple[str, str]:

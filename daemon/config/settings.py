@@ -335,8 +335,8 @@ def task_numbers(setting: str, subuids: str) -> range | None:
     if setting == NO_UIDS:
         return None
     if setting:
-        found = _UIDS.fullmatch(setting)
-        first, last = map(int, found.groups()) if found else (0, 0)
+        match = _UIDS.fullmatch(setting)
+        first, last = map(int, match.groups()) if match else (0, 0)
         if not LEAST_UID <= first <= last < 2**32 - 2:
             raise ValueError(
                 f'task_uids = "{setting}": write FIRST-LAST, such as 80000-89999, from {LEAST_UID} '

@@ -170,25 +170,29 @@ def loose_mounts(mountinfo: str) -> list[str]:
     return [place for place, words in _mounts(mountinfo) if "rw" in words and "nosuid" not in words]
 
 
-def _of_any(found: Confinement) -> list[Finding]:
+def _of_any(confinement: Confinement) -> list[Finding]:
     """Return the findings that apply to any process."""
-    held = found.capabilities
+    held = confinement.capabilities
     return [
-        Finding("user", found.user != 0, f"uid {found.user}" if found.user else "uid 0, root"),
+        Finding(
+            "user",
+            confinement.user != 0,
+            f"uid {confinement.user}" if confinement.user else "uid 0, root",
+        ),
         Finding(
             "capabilities", not held, _some([f"cap_{capability}" for capability in held]) or "none"
         ),
         Finding(
             "no_new_privileges",
-            found.no_new_privileges,
+            confinement.no_new_privileges,
             "set-user-ID programs have no effect"
-            if found.no_new_privileges
+            if confinement.no_new_privileges
             else "a set-user-ID program raises its rights",
         ),
         Finding(
             "system_calls",
-            found.filter == _MODES["2"],
-            _count(found.filters, "filter") if found.filters else found.filter,
+            confinement.filter == _MODES["2"],
+            _count(confinement.filters, "filter") if confinement.filters else confinement.filter,
         ),
     ]
 

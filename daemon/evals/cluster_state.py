@@ -163,14 +163,14 @@ def _allocations(
     if kind == JobType.SYSBATCH:  # stopped allocations count as completed
         return _Found(allocations.of_job(db, namespace, job_id)[::-1])
     if run is not None:
-        found = allocations.for_run(db, run)
+        allocs = allocations.for_run(db, run)
     else:
-        found = allocations.for_scheduler(db, namespace, job_id)
+        allocs = allocations.for_scheduler(db, namespace, job_id)
     if kind != JobType.BATCH:
-        return _Found(found)
-    read = Counter(alloc.task_group for alloc in found)
+        return _Found(allocs)
+    read = Counter(alloc.task_group for alloc in allocs)
     every = allocations.numbers(db, namespace, job_id)
-    return _Found(found, {group: number - read[group] for group, number in every.items()})
+    return _Found(allocs, {group: number - read[group] for group, number in every.items()})
 
 
 def _unsettled(
@@ -187,10 +187,10 @@ def _unsettled(
     if sum(every.values()) <= FEW:
         return None
     if run is None:
-        found = allocations.unsettled(db, job.namespace, job.id)
+        allocs = allocations.unsettled(db, job.namespace, job.id)
     else:
-        found = allocations.unsettled_for_run(db, run)
-    read = Counter(alloc.task_group for alloc in found)
+        allocs = allocations.unsettled_for_run(db, run)
+    read = Counter(alloc.task_group for alloc in allocs)
     ranges: defaultdict[str, list[SettledRange]] = defaultdict(list)
     settled: Counter[str] = Counter()
     for alloc in allocations.settled(db, job.namespace, job.id):
@@ -206,7 +206,7 @@ def _unsettled(
         if not counts.get(name) or number + read[name] > counts[name]:
             return None
     return _Found(
-        found,
+        allocs,
         {name: number - read[name] - settled[name] for name, number in every.items()},
         {
             name: SettledAllocations(
@@ -225,25 +225,25 @@ def node_states(db: ReadSnapshot) -> tuple[NodeState, ...]:
     )
 
 
-def _node_state(node: Node, held: AllocatedTotals) -> NodeState:
+def _node_state(node: Node, allocated_totals: AllocatedTotals) -> NodeState:
     return NodeState(
         node=node,
-        cpu=held.cpu,
-        memory=held.memory,
-        disk=held.disk,
-        ports=frozenset(held.ports),
-        cores=frozenset(held.cores),
-        devices=frozenset(held.devices),
-        allocations=held.number,
+        cpu=allocated_totals.cpu,
+        memory=allocated_totals.memory,
+        disk=allocated_totals.disk,
+        ports=frozenset(allocated_totals.ports),
+        cores=frozenset(allocated_totals.cores),
+        devices=frozenset(allocated_totals.devices),
+        allocations=allocated_totals.number,
     )
 
 
 def add_placed(
-    states: tuple[NodeState, ...], placed: Sequence[Allocation]
+    states: tuple[NodeState, ...], allocs: Sequence[Allocation]
 ) -> tuple[NodeState, ...]:
     """Return the nodes with the resources of new allocations added."""
     by_node: dict[str, list[AllocatedResources]] = {}
-    for alloc in placed:
+    for alloc in allocs:
         by_node.setdefault(alloc.node_id, []).append(alloc.placement.resources)
     return tuple(_and(state, by_node.get(state.node.id, [])) for state in states)
 

@@ -33,11 +33,11 @@ class DeploymentDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_deployment(
-    deployment: Deployment, placed: Iterable[Allocation], job: Job | None, now: int
+    deployment: Deployment, allocs: Iterable[Allocation], job: Job | None, now: int
 ) -> DeploymentDecision:
     """Return the decision about a deployment, given its allocations."""
     by_group: dict[str, list[Allocation]] = {name: [] for name in deployment.task_groups}
-    for allocation in placed:
+    for allocation in allocs:
         by_group.setdefault(allocation.task_group, []).append(allocation)
     groups = {
         name: _counted(state, by_group[name]) for name, state in deployment.task_groups.items()
@@ -64,15 +64,15 @@ def decide_deployment(
     )
 
 
-def _counted(state: DeploymentGroup, placed: list[Allocation]) -> DeploymentGroup:
+def _counted(state: DeploymentGroup, allocs: list[Allocation]) -> DeploymentGroup:
     """Return a group with its healthy allocations counted; each new one extends the deadline.
 
     Stopping allocations do not count.
     """
-    health = [alloc.health for alloc in placed if alloc.health is not None]
+    health = [alloc.health for alloc in allocs if alloc.health is not None]
     healthy = [
         alloc.health
-        for alloc in placed
+        for alloc in allocs
         if alloc.health is not None
         and alloc.health.healthy
         and alloc.desired_status == DesiredStatus.RUN

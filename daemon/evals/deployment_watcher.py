@@ -123,13 +123,13 @@ def _read_decision(
     if deployment is None or not deployment.active:
         return None
     job = jobs.version(db, deployment.namespace, deployment.job_id, deployment.job_version)
-    placed = allocations.of_deployment(db, deployment_id)
+    allocs = allocations.of_deployment(db, deployment_id)
     failed = [
         alloc
-        for alloc in placed
+        for alloc in allocs
         if _may_be_replaced(deployment, alloc) and may_place_again(policy_of(job, alloc.task_group))
     ]
-    return deployment, decide_deployment(deployment, placed, job, now), failed
+    return deployment, decide_deployment(deployment, allocs, job, now), failed
 
 
 def _may_be_replaced(deployment: Deployment, alloc: Allocation) -> bool:

@@ -62,7 +62,7 @@ def explain_job(db: ReadSnapshot, namespace: str, job_id: str) -> Explanation | 
     )
 
 
-def _reasons(db: ReadSnapshot, job: Job, found: list[Allocation]) -> Iterator[Reason]:
+def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[Reason]:
     if job.stop:
         yield Reason(cause=Cause.STOPPED, message="the job was stopped; run it again to start it")
     elif children.is_queued(db, job.namespace, job.id):
@@ -75,7 +75,7 @@ def _reasons(db: ReadSnapshot, job: Job, found: list[Allocation]) -> Iterator[Re
         yield Reason(cause=Cause.DISPATCH, message=message)
         yield from _of_triggers(db, job)
     else:
-        case = _case(db, run_views.sized(db, job), found)
+        case = _case(db, run_views.sized(db, job), allocs)
         every = allocations.of_job(db, job.namespace, job.id)
         if (run := run_views.view(db, job.namespace, job.id)) is not None:
             yield from _of_run(db, case, run, every)
@@ -223,14 +223,14 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _case(db: ReadSnapshot, job: Job, found: list[Allocation]) -> _Case:
-    versions = {alloc.job_version for alloc in found} - {job.version}
+def _case(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> _Case:
+    versions = {alloc.job_version for alloc in allocs} - {job.version}
     return _Case(
         job=job,
         versions={
             version: jobs.version(db, job.namespace, job.id, version) for version in versions
         },
-        allocations=found,
+        allocations=allocs,
         waiting=evaluations.unfinished(db, job.namespace, job.id),
         newest=evaluations.newest(db, job.namespace, job.id),
         deployment=deployments.latest(db, job.namespace, job.id),
@@ -272,7 +272,7 @@ def _of_group(
 
 
 def _displaced(
-    db: ReadSnapshot, found: list[Allocation], group: TaskGroup, present: set[str]
+    db: ReadSnapshot, allocs: list[Allocation], group: TaskGroup, present: set[str]
 ) -> Iterator[Reason]:
     """Yield which jobs preempted allocations that are not replaced.
 
@@ -280,7 +280,7 @@ def _displaced(
     """
     newest = {
         alloc.name: alloc
-        for alloc in reversed(found)
+        for alloc in reversed(allocs)
         if alloc.task_group == group.name and alloc.index < group.count
     }
     for alloc in sorted(newest.values(), key=lambda item: item.index):

@@ -86,7 +86,7 @@ def retention(config: Settings) -> RetentionLimits:
 
 
 async def collect_garbage(
-    store: Store, clock: Clock, kept: RetentionLimits, fences: Fences | None = None
+    store: Store, clock: Clock, retention_limits: RetentionLimits, fences: Fences | None = None
 ) -> None:
     """Run one round after another. An error in a step does not affect the other steps."""
     fences = fences or Fences(clock)
@@ -95,13 +95,13 @@ async def collect_garbage(
         async with tolerate_disk_full("nothing is removed"):
             before = store.read(garbage_collection.counts)
             with fences.around(_FENCED, "moments"):
-                await store.write(partial(_count_tables, now=now, kept=kept))
+                await store.write(partial(_count_tables, now=now, kept=retention_limits))
             with fences.around(_FENCED, "what is kept no longer"):
-                await collect_once(store, now, kept)
+                await collect_once(store, now, retention_limits)
             with fences.around(_FENCED, "children"):
                 await collect_children(store, now, fences)
             with fences.around(_FENCED, "input files"):
-                await collect_input_files(store, now, kept)
+                await collect_input_files(store, now, retention_limits)
             _log_deleted(before, store.read(garbage_collection.counts))
         await trio.sleep(PERIOD)
 
@@ -119,21 +119,23 @@ def _log_deleted(before: dict[str, int], after: dict[str, int]) -> None:
         log.info("deleted by garbage collection: %s", ", ".join(parts))
 
 
-async def collect_once(store: Store, now: int, kept: RetentionLimits) -> None:
+async def collect_once(store: Store, now: int, retention_limits: RetentionLimits) -> None:
     """Delete all objects beyond their retention at time `now`."""
     # Jobs first: other objects are then only searched for existing jobs.
-    index = store.read(partial(index_times.index_at, time=now - kept.jobs_for))
-    while await _forget_jobs(store, index, kept.jobs):
+    index = store.read(partial(index_times.index_at, time=now - retention_limits.jobs_for))
+    while await _forget_jobs(store, index, retention_limits.jobs):
         pass
     gone = 1
     while gone:  # objects that cannot be deleted are retried in the next round
-        found = await store.read_long(partial(_beyond, now=now, kept=kept))
+        found = await store.read_long(partial(_beyond, now=now, kept=retention_limits))
         gone = 0
         for remove, ids in found:
             for first in range(0, len(ids), STEP):
                 gone += await _remove(store, remove, ids[first : first + STEP])
-    index = store.read(partial(index_times.index_at, time=now - kept.events_for))
-    while await store.write(partial(_trim_events, kept=kept.events, index=index)) == STEP:
+    index = store.read(partial(index_times.index_at, time=now - retention_limits.events_for))
+    while (
+        await store.write(partial(_trim_events, kept=retention_limits.events, index=index)) == STEP
+    ):
         pass
 
 
@@ -197,14 +199,14 @@ def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
     return looked, went
 
 
-async def collect_input_files(store: Store, now: int, kept: RetentionLimits) -> None:
+async def collect_input_files(store: Store, now: int, retention_limits: RetentionLimits) -> None:
     """Delete input files that no job uses."""
-    if not kept.has_payloads:
+    if not retention_limits.has_payloads:
         return
     # Imported late, because few daemons have input files.
     from daemon.jobs.payload_files import collect_files
 
-    await collect_files(store, kept.payloads, now)
+    await collect_files(store, retention_limits.payloads, now)
 
 
 async def collect_children(store: Store, now: int, fences: Fences | None = None) -> None:
@@ -238,10 +240,12 @@ def _too_many(db: ReadSnapshot, *, parent: Job, now: int) -> list[Key]:
     return [(parent.namespace, child_id) for child_id in gone]
 
 
-async def force_collection(store: Store, now: int, kept: RetentionLimits) -> None:
+async def force_collection(store: Store, now: int, retention_limits: RetentionLimits) -> None:
     """Delete all terminal objects, regardless of their age."""
     await store.write(partial(index_times.record_time, time=now))
-    await collect_once(store, now, msgspec.structs.replace(kept, jobs_for=0, allocations_for=0))
+    await collect_once(
+        store, now, msgspec.structs.replace(retention_limits, jobs_for=0, allocations_for=0)
+    )
 
 
 async def refresh_all_summaries(store: Store) -> None:

@@ -46,43 +46,43 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def complete(
-    db: ReadSnapshot, asked: DynamicVolume, node_id: str, region: str, *, registered: bool
+    db: ReadSnapshot, volume: DynamicVolume, node_id: str, region: str, *, registered: bool
 ) -> DynamicVolume:
     """Complete a requested volume with defaults, except for its ID and times.
 
     Raises `Malformed`, `NotFound` or `Conflict`.
     """
-    _check_size(asked)
-    if faults := list(_faults(asked, registered=registered)):
-        raise Malformed(f"volume {asked.name[:_LONGEST_NAME]!r}: {'; '.join(faults)}")
-    before = _before(db, asked)
-    node = _node(db, asked, node_id, region)
+    _check_size(volume)
+    if faults := list(_faults(volume, registered=registered)):
+        raise Malformed(f"volume {volume.name[:_LONGEST_NAME]!r}: {'; '.join(faults)}")
+    before = _before(db, volume)
+    node = _node(db, volume, node_id, region)
     if before is not None and registered != (before.plugin_id != MKDIR):
         made = "created" if registered else "registered"
         raise Malformed(f"volume {before.id} was {made}: the type of a volume cannot be changed")
     if before is None:
-        _check_new(db, asked, node)
+        _check_new(db, volume, node)
     return msgspec.structs.replace(
-        asked,
+        volume,
         id=before.id if before else "",
-        plugin_id=asked.plugin_id if registered else MKDIR,
+        plugin_id=volume.plugin_id if registered else MKDIR,
         node_pool=node.node_pool,
         node_id=node.id,
-        requested_capabilities=asked.requested_capabilities or [_USUAL],
-        capacity_bytes=asked.capacity_bytes if registered else 0,
+        requested_capabilities=volume.requested_capabilities or [_USUAL],
+        capacity_bytes=volume.capacity_bytes if registered else 0,
         state=READY,
         create_index=before.create_index if before else 0,
         create_time=before.create_time if before else 0,
     )
 
 
-def _check_size(asked: DynamicVolume) -> None:
+def _check_size(volume: DynamicVolume) -> None:
     """Raise `Malformed` for a long document, with its longest field."""
-    if (size := len(encode(asked))) > _LARGEST:
-        sizes = {name: len(encode(getattr(asked, field))) for field, name in _fields(asked)}
+    if (size := len(encode(volume))) > _LARGEST:
+        sizes = {name: len(encode(getattr(volume, field))) for field, name in _fields(volume)}
         longest = max(sizes, key=lambda name: sizes[name])
         raise Malformed(
-            f"volume {asked.name[:_LONGEST_NAME]!r} has {size} bytes as JSON, {sizes[longest]} of "
+            f"volume {volume.name[:_LONGEST_NAME]!r} has {size} bytes as JSON, {sizes[longest]} of "
             f"them in {longest}: the limit is {_LARGEST} bytes, so shorten {longest}"
         )
 
@@ -92,24 +92,24 @@ def _fields(volume: DynamicVolume) -> Iterator[tuple[str, str]]:
     return zip(volume.__struct_fields__, volume.__struct_encode_fields__, strict=True)
 
 
-def _faults(asked: DynamicVolume, *, registered: bool) -> Iterator[str]:
-    if not asked.name or len(asked.name) > _LONGEST_NAME:
+def _faults(volume: DynamicVolume, *, registered: bool) -> Iterator[str]:
+    if not volume.name or len(volume.name) > _LONGEST_NAME:
         yield f"Name must have 1 to {_LONGEST_NAME} characters"
-    if asked.requested_capacity_max_bytes < asked.requested_capacity_min_bytes:
+    if volume.requested_capacity_max_bytes < volume.requested_capacity_min_bytes:
         yield "RequestedCapacityMaxBytes must not be less than RequestedCapacityMinBytes"
-    if min(asked.requested_capacity_min_bytes, asked.capacity_bytes) < 0:
+    if min(volume.requested_capacity_min_bytes, volume.capacity_bytes) < 0:
         yield "RequestedCapacityMinBytes and CapacityBytes must not be negative"
-    for requested_capability in asked.requested_capabilities or ():
+    for requested_capability in volume.requested_capabilities or ():
         if requested_capability.attachment_mode != FILE_SYSTEM:
             yield f"AttachmentMode {requested_capability.attachment_mode!r}: only {FILE_SYSTEM} is there"
         if requested_capability.access_mode not in ACCESS_MODES:
             known = ", ".join(sorted(ACCESS_MODES))
             yield f"AccessMode {requested_capability.access_mode!r}: must be one of {known}"
-    for constraint in asked.constraints or ():
+    for constraint in volume.constraints or ():
         if constraint.operand in (DISTINCT_HOSTS, DISTINCT_PROPERTY):
             yield f"constraint {constraint.operand}: a volume is on one node"
-    yield from _faults_of_parameters(asked.parameters or {})
-    yield from _faults_of_path(asked) if registered else _faults_of_plugin(asked)
+    yield from _faults_of_parameters(volume.parameters or {})
+    yield from _faults_of_path(volume) if registered else _faults_of_plugin(volume)
 
 
 def _faults_of_parameters(parameters: Mapping[str, str]) -> Iterator[str]:
@@ -118,67 +118,67 @@ def _faults_of_parameters(parameters: Mapping[str, str]) -> Iterator[str]:
         yield f"at most {_MOST_PARAMETERS} Parameters, of {_LONGEST} characters each"
 
 
-def _faults_of_path(asked: DynamicVolume) -> Iterator[str]:
-    if not asked.node_id:
+def _faults_of_path(volume: DynamicVolume) -> Iterator[str]:
+    if not volume.node_id:
         yield "NodeID is missing: a registered volume is on the node that it names"
-    if not os.path.isabs(asked.host_path) or "\0" in asked.host_path:
+    if not os.path.isabs(volume.host_path) or "\0" in volume.host_path:
         yield "HostPath must be a directory of the machine, from its root on"
-    if len(asked.host_path) > _LONGEST:
+    if len(volume.host_path) > _LONGEST:
         yield f"HostPath must have at most {_LONGEST} characters"
 
 
-def _faults_of_plugin(asked: DynamicVolume) -> Iterator[str]:
-    if asked.plugin_id not in _PLUGINS:
-        yield f'PluginID {asked.plugin_id!r}: only the plug-in "{MKDIR}" is there'
+def _faults_of_plugin(volume: DynamicVolume) -> Iterator[str]:
+    if volume.plugin_id not in _PLUGINS:
+        yield f'PluginID {volume.plugin_id!r}: only the plug-in "{MKDIR}" is there'
 
 
-def _before(db: ReadSnapshot, asked: DynamicVolume) -> DynamicVolume | None:
+def _before(db: ReadSnapshot, volume: DynamicVolume) -> DynamicVolume | None:
     """Return the volume that a request changes; None if it creates one."""
-    if not asked.id:
+    if not volume.id:
         return None
-    before = host_volumes.find(db, asked.id)
-    if before is None or before.namespace != asked.namespace:
-        raise NotFound(f"no volume has the ID {asked.id!r}")
+    before = host_volumes.find(db, volume.id)
+    if before is None or before.namespace != volume.namespace:
+        raise NotFound(f"no volume has the ID {volume.id!r}")
     if before.state != READY:
         raise Conflict(f"volume {before.id} is {before.state}: it cannot be changed")
-    if (asked.name, asked.node_id or before.node_id) != (before.name, before.node_id):
+    if (volume.name, volume.node_id or before.node_id) != (before.name, before.node_id):
         raise Malformed(f"volume {before.id}: its name and its node cannot be changed")
     _check_unused(db, before)
     return before
 
 
-def _node(db: ReadSnapshot, asked: DynamicVolume, node_id: str, region: str) -> Node:
+def _node(db: ReadSnapshot, volume: DynamicVolume, node_id: str, region: str) -> Node:
     """Return the node of a new volume: this daemon's host."""
-    if namespaces.find(db, asked.namespace) is None:
-        raise Malformed(f'volume {asked.name!r} is in nonexistent namespace "{asked.namespace}"')
-    if asked.node_id not in ("", node_id):
-        raise NotFound(f"volume {asked.name!r}: no machine has the node ID {asked.node_id!r}")
+    if namespaces.find(db, volume.namespace) is None:
+        raise Malformed(f'volume {volume.name!r} is in nonexistent namespace "{volume.namespace}"')
+    if volume.node_id not in ("", node_id):
+        raise NotFound(f"volume {volume.name!r}: no machine has the node ID {volume.node_id!r}")
     node = nodes.find(db, node_id)
     if node is None:
         raise NotFound("node not found")
-    if asked.node_pool not in (*_ANYWHERE, node.node_pool):
-        raise Malformed(f'volume {asked.name!r}: no machine is in node pool "{asked.node_pool}"')
+    if volume.node_pool not in (*_ANYWHERE, node.node_pool):
+        raise Malformed(f'volume {volume.name!r}: no machine is in node pool "{volume.node_pool}"')
     try:
         with regexp.limited():
             unmet = (
                 constraint
-                for constraint in asked.constraints or ()
+                for constraint in volume.constraints or ()
                 if not matches(constraint, node, region)
             )
             constraint = next(unmet, None)
     except regexp.PatternsTooCostly as error:
-        raise Malformed(f"volume {asked.name!r}: Constraints: {error}") from error
+        raise Malformed(f"volume {volume.name!r}: Constraints: {error}") from error
     if constraint is not None:
         raise Malformed(
-            f"volume {asked.name!r}: the node does not meet the constraint "
+            f"volume {volume.name!r}: the node does not meet the constraint "
             f"{constraint.l_target} {constraint.operand or '='} {constraint.r_target}"
         )
     return node
 
 
-def _check_new(db: ReadSnapshot, asked: DynamicVolume, node: Node) -> None:
-    if asked.name in node.host_volumes:
-        raise Conflict(f"volume {asked.name!r} already exists on node {node.id}")
+def _check_new(db: ReadSnapshot, volume: DynamicVolume, node: Node) -> None:
+    if volume.name in node.host_volumes:
+        raise Conflict(f"volume {volume.name!r} already exists on node {node.id}")
     if host_volumes.count(db) >= _MOST:
         raise Conflict(f"there are {_MOST} volumes, which is the maximum: delete one")
 
@@ -187,18 +187,18 @@ def parameters_of(volume: DynamicVolume) -> Parameters:
     """Return the parameters of the plugin `mkdir`. Raises `Malformed`."""
     given = dict(volume.parameters or {})
     try:
-        found = Parameters(
+        parameters = Parameters(
             mode=int(given.pop("mode", "0700"), 8),
             uid=int(given.pop("uid", _OWN)),
             gid=int(given.pop("gid", _OWN)),
         )
     except ValueError as error:
         raise Malformed(f"Parameters: {error}") from None
-    if not 0 <= found.mode <= 0o777:
+    if not 0 <= parameters.mode <= 0o777:
         raise Malformed("Parameters, mode: write an octal number from 0000 to 0777")
-    if not all(_OWN <= number < 2**32 - 1 for number in (found.uid, found.gid)):
+    if not all(_OWN <= number < 2**32 - 1 for number in (parameters.uid, parameters.gid)):
         raise Malformed("Parameters, uid and gid: write numbers of users and groups")
-    return found
+    return parameters
 
 
 def warnings(volume: DynamicVolume) -> list[str]:

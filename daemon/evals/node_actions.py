@@ -158,7 +158,7 @@ _FEW_CHANGES = 100  # of metadata, which the event loop applies within a millise
 async def change_meta(
     store: Store,
     node_id: str,
-    wanted: nodes.MetaChanges,
+    meta_changes: nodes.MetaChanges,
     static: Mapping[str, str],
     ids: Iterator[str],
     *,
@@ -172,7 +172,7 @@ async def change_meta(
 
     def write(tx: Transaction) -> tuple[NodeChangeResult, nodes.MetaChanges]:
         node = _find(tx, node_id)
-        merged = {**nodes.meta_changes(tx, node_id), **wanted}
+        merged = {**nodes.meta_changes(tx, node_id), **meta_changes}
         changes = {
             key: value for key, value in merged.items() if value is not None or key in static
         }
@@ -186,7 +186,7 @@ async def change_meta(
         made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
         return NodeChangeResult(index=tx.index, node=stored, eval_ids=made), changes
 
-    return await store.write(write, is_long=len(wanted) > _FEW_CHANGES)
+    return await store.write(write, is_long=len(meta_changes) > _FEW_CHANGES)
 
 
 def offer_volumes(
@@ -264,14 +264,14 @@ def _request_migration(tx: Transaction, leaving: list[Allocation], now: int) -> 
 
 def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
     """Return the allocations that the drain must stop next."""
-    there = _remaining_allocations(db, node)
+    allocs = _remaining_allocations(db, node)
     ends = node.drain_strategy.ends if node.drain_strategy else None
     if ends is not None and ends <= now:
-        due = there
+        due = allocs
     else:
         others = [
             remaining_alloc
-            for remaining_alloc in there
+            for remaining_alloc in allocs
             if remaining_alloc.job_type != JobType.SYSTEM
         ]
         due = (
@@ -281,7 +281,7 @@ def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
                 if remaining_alloc.job_type == JobType.SERVICE
             ]
             if others
-            else there
+            else allocs
         )
     return [
         remaining_alloc for remaining_alloc in due if not remaining_alloc.desired.transition.migrate
@@ -291,8 +291,8 @@ def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
 def _remaining_allocations(db: ReadSnapshot, node: Node) -> list[Allocation]:
     """Return the allocations that must end before the drain is complete."""
     spares_system = node.drain_strategy is not None and node.drain_strategy.ignore_system_jobs
-    there = allocations.to_run(db, node.id)
-    return [alloc for alloc in there if not (spares_system and alloc.job_type in _SYSTEM)]
+    allocs = allocations.to_run(db, node.id)
+    return [alloc for alloc in allocs if not (spares_system and alloc.job_type in _SYSTEM)]
 
 
 def _evaluate(

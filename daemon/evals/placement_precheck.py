@@ -73,18 +73,18 @@ def prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
 
 def _prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
     members = list(nodes.list_all(db))
-    found = PlacementRemarks([], list(_of_scope(job, members)))
+    placement_remarks = PlacementRemarks([], list(_of_scope(job, members)))
     for group in job.task_groups or ():
         for task in group.tasks or ():
             said = look(task)
             where = f'group "{group.name}", task "{task.name}"'
-            found.errors.extend(f"{where}: {text}" for text in said.errors)
-            found.warnings.extend(f"{where}: {text}" for text in said.warnings)
+            placement_remarks.errors.extend(f"{where}: {text}" for text in said.errors)
+            placement_remarks.warnings.extend(f"{where}: {text}" for text in said.warnings)
             driver = _of_driver(task, members)
-            found.errors.extend(f"{where}: {text}" for text in driver.errors)
-            found.warnings.extend(f"{where}: {text}" for text in driver.warnings)
-        found.warnings.extend(_of_group(job, group, members))
-    return found
+            placement_remarks.errors.extend(f"{where}: {text}" for text in driver.errors)
+            placement_remarks.warnings.extend(f"{where}: {text}" for text in driver.warnings)
+        placement_remarks.warnings.extend(_of_group(job, group, members))
+    return placement_remarks
 
 
 def near(name: str, known: Iterable[str]) -> str:

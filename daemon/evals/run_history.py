@@ -87,11 +87,11 @@ def _misses(db: ReadSnapshot, job: Job, zone: tzinfo) -> Iterator[tuple[date, st
             yield day, "late", slot.slots
 
 
-def selected(db: ReadSnapshot, job: Job, now: int, most: int, wanted: RunFilter) -> list[Run]:
+def selected(db: ReadSnapshot, job: Job, now: int, most: int, run_filter: RunFilter) -> list[Run]:
     """Return up to `most` runs of one day or result, newest first."""
     slots = {slot.child_id: slot.slot for slot in periodic.slots(db, job.namespace, job.id)}
     found = []
-    for job_id in _ids(db, job, wanted):
+    for job_id in _ids(db, job, run_filter):
         row = tallies.child(db, job.namespace, job_id)
         if row is not None:
             found.append(run_of(db, row, slots.get(job_id, 0), now))
@@ -100,21 +100,22 @@ def selected(db: ReadSnapshot, job: Job, now: int, most: int, wanted: RunFilter)
     return sorted(found, key=lambda run: run.submitted, reverse=True)
 
 
-def _ids(db: ReadSnapshot, job: Job, wanted: RunFilter) -> Iterator[str]:
+def _ids(db: ReadSnapshot, job: Job, run_filter: RunFilter) -> Iterator[str]:
     """Yield the IDs of the wanted children: active ones, then the ended ones, newest first."""
     zone = zone_of(job)
-    if wanted.result in ("", ACTIVE):
+    if run_filter.result in ("", ACTIVE):
         for row in tallies.newest_children(db, job.namespace, job.id, _ACTIVE):
             if row["status"] != JobStatus.DEAD and (
-                not wanted.day or wanted.day == _launch_day(db, row["namespace"], row["id"], zone)
+                not run_filter.day
+                or run_filter.day == _launch_day(db, row["namespace"], row["id"], zone)
             ):
                 yield row["id"]
-    if wanted.result == ACTIVE:
+    if run_filter.result == ACTIVE:
         return
-    states = RESULTS.get(wanted.result)
+    states = RESULTS.get(run_filter.result)
     for result in tallies.results(db, job.namespace, job.id, _SCANNED):
         is_wanted = states is None or ended_as(result) in states
-        if is_wanted and wanted.day in ("", _day(result.launched, zone).isoformat()):
+        if is_wanted and run_filter.day in ("", _day(result.launched, zone).isoformat()):
             yield result.id
 
 

@@ -27,11 +27,11 @@ def decide(
     return msgspec.structs.replace(plan, place=tuple(map(_without_memory_max, plan.place)))
 
 
-def _without_memory_max(placed: Allocation) -> Allocation:
+def _without_memory_max(alloc: Allocation) -> Allocation:
     """Return an allocation whose tasks are limited to their reserved memory."""
-    resources = placed.placement.resources
+    resources = alloc.placement.resources
     if not any(task.memory.memory_max_mb for task in resources.tasks.values()):
-        return placed
+        return alloc
     tasks = {
         name: msgspec.structs.replace(
             task, memory=msgspec.structs.replace(task.memory, memory_max_mb=0)
@@ -39,9 +39,9 @@ def _without_memory_max(placed: Allocation) -> Allocation:
         for name, task in resources.tasks.items()
     }
     placement = msgspec.structs.replace(
-        placed.placement, resources=msgspec.structs.replace(resources, tasks=tasks)
+        alloc.placement, resources=msgspec.structs.replace(resources, tasks=tasks)
     )
-    return msgspec.structs.replace(placed, placement=placement)
+    return msgspec.structs.replace(alloc, placement=placement)
 
 
 def _plan(

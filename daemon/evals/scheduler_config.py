@@ -54,9 +54,12 @@ async def configure(
     return await store.write(write)
 
 
-def _check(wanted: SchedulerConfig) -> None:
-    if wanted.scheduler_algorithm and wanted.scheduler_algorithm not in _ALGORITHMS:
-        raise Malformed(f"invalid scheduler algorithm: {wanted.scheduler_algorithm}")
+def _check(scheduler_config: SchedulerConfig) -> None:
+    if (
+        scheduler_config.scheduler_algorithm
+        and scheduler_config.scheduler_algorithm not in _ALGORITHMS
+    ):
+        raise Malformed(f"invalid scheduler algorithm: {scheduler_config.scheduler_algorithm}")
 
 
 # --- workers ---
@@ -108,14 +111,16 @@ async def set_workers(store: Store, number: int, kinds: Sequence[str]) -> Worker
         raise Malformed(
             f"Invalid request: num_schedulers is {number}, and this server has 1 at most"
         )
-    wanted = WorkerSettings(number=number, kinds=tuple(type_ for type_ in ALL if type_ in kinds))
+    worker_settings = WorkerSettings(
+        number=number, kinds=tuple(type_ for type_ in ALL if type_ in kinds)
+    )
 
     def write(tx: Transaction) -> None:
-        settings.put(tx, _WORKERS, msgspec.json.encode(wanted).decode())
+        settings.put(tx, _WORKERS, msgspec.json.encode(worker_settings).decode())
         tx.touch(evaluations.ROOM, evaluations.ROOM)  # pending evaluations may be processed now
 
     await store.write(write)
-    return wanted
+    return worker_settings
 
 
 async def forget_workers(store: Store) -> None:

@@ -70,7 +70,7 @@ async def open_evals(
     store: Store,
     clock: Clock,
     ids: Iterator[str],
-    kept: RetentionLimits,
+    retention_limits: RetentionLimits,
     fences: Fences,
     listening: Listening = frozenset,
     *,
@@ -91,7 +91,7 @@ async def open_evals(
             partial(_work, store, clock, ids, fences, listening, max_count),
             partial(watch_deployments, store, clock, ids, fences),
             partial(watch_drains, store, clock, ids, fences),
-            partial(collect_garbage, store, clock, kept, fences),
+            partial(collect_garbage, store, clock, retention_limits, fences),
         ):
             nursery.start_soon(
                 fences.keep_running, loop.func.__name__.strip("_"), partial(_from, begins, loop)

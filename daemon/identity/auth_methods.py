@@ -51,17 +51,21 @@ def put_method(tx: Transaction, given: AuthMethodRequest, now: int) -> AuthMetho
     return auth_methods.put(tx, method)
 
 
-def _merged(given: AuthMethodRequest, before: AuthMethod | None, now: int) -> AuthMethod:
+def _merged(
+    auth_method_request: AuthMethodRequest, before: AuthMethod | None, now: int
+) -> AuthMethod:
     """Return the method to store: the request's fields, and those of `before` for empty ones."""
     old = before or AuthMethod(created_at=now)
-    config = given.config or old.config
+    config = auth_method_request.config or old.config
     method = AuthMethod(
-        name=given.name,
-        type=given.type or old.type,
-        token_locality=given.token_locality or old.token_locality,
-        token_name_format=given.token_name_format or old.token_name_format or NAME_FORMAT,
-        max_token_ttl=given.max_token_ttl or old.max_token_ttl,
-        default=given.default,
+        name=auth_method_request.name,
+        type=auth_method_request.type or old.type,
+        token_locality=auth_method_request.token_locality or old.token_locality,
+        token_name_format=auth_method_request.token_name_format
+        or old.token_name_format
+        or NAME_FORMAT,
+        max_token_ttl=auth_method_request.max_token_ttl or old.max_token_ttl,
+        default=auth_method_request.default,
         config=_without_secrets(config) if config else None,
         created_at=old.created_at,
         modified_at=now,

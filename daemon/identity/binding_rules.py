@@ -55,29 +55,29 @@ def put_rule(tx: Transaction, given: BindingRuleRequest, *, fresh: str, now: int
     return auth_methods.put_rule(tx, msgspec.structs.replace(rule, hash=_hash(rule)))
 
 
-def _new(given: BindingRuleRequest) -> BindingRule:
+def _new(binding_rule_request: BindingRuleRequest) -> BindingRule:
     return BindingRule(
-        description=given.description,
-        auth_method=given.auth_method,
-        selector=given.selector,
-        bind_type=given.bind_type,
-        bind_name=given.bind_name,
+        description=binding_rule_request.description,
+        auth_method=binding_rule_request.auth_method,
+        selector=binding_rule_request.selector,
+        bind_type=binding_rule_request.bind_type,
+        bind_name=binding_rule_request.bind_name,
     )
 
 
-def _changed(db: ReadSnapshot, given: BindingRuleRequest) -> BindingRule:
+def _changed(db: ReadSnapshot, binding_rule_request: BindingRuleRequest) -> BindingRule:
     """Return an existing rule with the fields of a request; empty bind fields stay."""
-    before = auth_methods.find_rule(db, given.id)
+    before = auth_methods.find_rule(db, binding_rule_request.id)
     if before is None:
-        raise Malformed(f"cannot find binding rule {given.id}")
-    if given.auth_method not in ("", before.auth_method):
+        raise Malformed(f"cannot find binding rule {binding_rule_request.id}")
+    if binding_rule_request.auth_method not in ("", before.auth_method):
         raise Malformed("cannot update auth method for binding rule, create a new rule instead")
     return msgspec.structs.replace(
         before,
-        description=given.description,
-        selector=given.selector,
-        bind_type=given.bind_type or before.bind_type,
-        bind_name=given.bind_name or before.bind_name,
+        description=binding_rule_request.description,
+        selector=binding_rule_request.selector,
+        bind_type=binding_rule_request.bind_type or before.bind_type,
+        bind_name=binding_rule_request.bind_name or before.bind_name,
     )
 
 

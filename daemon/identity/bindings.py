@@ -210,14 +210,16 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
             return f"{claim} token claim does not match subscription_id {self.subscription}"
         return ""
 
-    def _names(self, found: ResourceID) -> bool:
-        if same(found.type, SCALE_SET_INSTANCE):  # `…/virtualMachineScaleSets/<set>/…/<number>`
-            return self.type == SCALE_SET and same(found.names[0], self.value)
-        if not same(found.type, self.type):
+    def _names(self, resource_id: ResourceID) -> bool:
+        if same(
+            resource_id.type, SCALE_SET_INSTANCE
+        ):  # `…/virtualMachineScaleSets/<set>/…/<number>`
+            return self.type == SCALE_SET and same(resource_id.names[0], self.value)
+        if not same(resource_id.type, self.type):
             return False
-        name = found.name
+        name = resource_id.name
         if self.is_instance:
-            name, _, instance = found.name.rpartition("_")
+            name, _, instance = resource_id.name.rpartition("_")
             return bool(instance) and same(name, self.value)
         return same(name, self.value)
 

@@ -197,23 +197,25 @@ class AccessTokenCache:
                     elif _is_due(held, now):
                         nursery.start_soon(self._renew, key, held)
 
-    async def _renew(self, key: tuple[object, ...], held: CachedToken) -> None:
-        with self._fences.unless_paused(_FENCED, held.client.mount.path) as has_turn:
+    async def _renew(self, key: tuple[object, ...], cached_token: CachedToken) -> None:
+        with self._fences.unless_paused(_FENCED, cached_token.client.mount.path) as has_turn:
             if has_turn:
-                await self._renewed(key, held)
+                await self._renewed(key, cached_token)
 
-    async def _renewed(self, key: tuple[object, ...], held: CachedToken) -> None:
+    async def _renewed(self, key: tuple[object, ...], cached_token: CachedToken) -> None:
         try:
             fresh = await self._flights.join(
-                key, lambda: self._fetch(key, held.client, held.audience)
+                key, lambda: self._fetch(key, cached_token.client, cached_token.audience)
             )
-            fresh.used_at = held.used_at
+            fresh.used_at = cached_token.used_at
         except Refused as error:
-            held.failures += 1
-            pause = min(_LONGEST_BACKOFF, 15 * SECOND * 2**held.failures)
-            held.try_again_at = self._clock.now() + pause
+            cached_token.failures += 1
+            pause = min(_LONGEST_BACKOFF, 15 * SECOND * 2**cached_token.failures)
+            cached_token.try_again_at = self._clock.now() + pause
             log.warning(
-                "the access token of %s could not be renewed: %s", held.client.mount.path, error
+                "the access token of %s could not be renewed: %s",
+                cached_token.client.mount.path,
+                error,
             )
 
     async def _fetch(
@@ -230,7 +232,7 @@ class AccessTokenCache:
         self, client: CloudClient, audience: str, granted: TokenGrant, fetched_at: int, ends_at: int
     ) -> CachedToken:
         """Cache a token until shortly before it expires."""
-        held = CachedToken(
+        cached_token = CachedToken(
             token=granted.access_token,
             ends_at=ends_at,
             fetched_at=fetched_at,
@@ -240,8 +242,8 @@ class AccessTokenCache:
         )
         while len(self._held) >= _MOST:
             del self._held[min(self._held, key=lambda item: self._held[item].used_at)]
-        self._held[_key(client, audience)] = held
-        return held
+        self._held[_key(client, audience)] = cached_token
+        return cached_token
 
     async def granted(self, client: CloudClient, audience: str) -> TokenGrant:
         """Return a fresh token for this audience. Raises `Refused`."""
@@ -321,15 +323,18 @@ def _key(client: CloudClient, audience: str) -> tuple[object, ...]:
     )
 
 
-def _margin(held: CachedToken) -> int:
+def _margin(cached_token: CachedToken) -> int:
     """Return how long before its expiry a token is no longer used."""
-    return min(BEFORE_END, (held.ends_at - held.fetched_at) // 2)
+    return min(BEFORE_END, (cached_token.ends_at - cached_token.fetched_at) // 2)
 
 
-def _is_due(held: CachedToken, now: int) -> bool:
+def _is_due(cached_token: CachedToken, now: int) -> bool:
     """Return whether it is time to renew a token, before it is no longer used."""
-    ttl = held.ends_at - held.fetched_at
-    return held.ends_at - min(2 * BEFORE_END, ttl * 3 // 4) <= now and held.try_again_at <= now
+    ttl = cached_token.ends_at - cached_token.fetched_at
+    return (
+        cached_token.ends_at - min(2 * BEFORE_END, ttl * 3 // 4) <= now
+        and cached_token.try_again_at <= now
+    )
 
 
 def _understood(answer: CloudResponse, kind: str) -> TokenGrant:

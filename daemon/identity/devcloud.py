@@ -83,16 +83,16 @@ class DevCloud:
             dev_cloud_port=int(self.url.rpartition(":")[2]),  # which may have been picked
         )
 
-    def answer(self, asked: RecordedRequest) -> Said:
+    def answer(self, request: RecordedRequest) -> Said:
         """Return status and document of an answer."""
         pages: dict[str, Callable[[], Said]] = {
             f"/{TENANT}/.well-known/openid-configuration": self._discovery,
             f"/{TENANT}/discovery/keys": self._keys,
-            "/metadata/identity/oauth2/token": partial(self._token, asked),
-            "/metadata/instance": partial(self._instance, asked),
-            MACHINE_ID.lower(): partial(self._machine, asked),
+            "/metadata/identity/oauth2/token": partial(self._token, request),
+            "/metadata/instance": partial(self._instance, request),
+            MACHINE_ID.lower(): partial(self._machine, request),
         }
-        page = pages.get(asked.path) or pages.get(asked.path.lower())
+        page = pages.get(request.path) or pages.get(request.path.lower())
         return page() if page else _refused(404, "NotFound", "this small cloud has no such thing")
 
     def _discovery(self) -> Said:
@@ -102,13 +102,13 @@ class DevCloud:
     def _keys(self) -> Said:
         return 200, {"keys": [msgspec.to_builtins(self._public)]}
 
-    def _token(self, asked: RecordedRequest) -> Said:
-        if asked.headers.get("metadata", "").lower() != "true":
+    def _token(self, request: RecordedRequest) -> Said:
+        if request.headers.get("metadata", "").lower() != "true":
             return 400, {"error": "invalid_request", "error_description": _NO_HEADER}
         now = self._clock.now() // SECOND
         claims = {
             "iss": self.issuer,
-            "aud": asked.query.get("resource", RESOURCE),
+            "aud": request.query.get("resource", RESOURCE),
             "iat": now,
             "nbf": now,
             "exp": now + _TTL,
@@ -128,8 +128,8 @@ class DevCloud:
             "token_type": "Bearer",
         }
 
-    def _instance(self, asked: RecordedRequest) -> Said:
-        if asked.headers.get("metadata", "").lower() != "true":
+    def _instance(self, request: RecordedRequest) -> Said:
+        if request.headers.get("metadata", "").lower() != "true":
             return 400, {"error": f"Bad request. {_NO_HEADER}"}
         compute = {
             "subscriptionId": SUBSCRIPTION,
@@ -140,8 +140,8 @@ class DevCloud:
         }
         return 200, {"compute": compute}
 
-    def _machine(self, asked: RecordedRequest) -> Said:
-        scheme, _, token = asked.headers.get("authorization", "").partition(" ")
+    def _machine(self, request: RecordedRequest) -> Said:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         try:
             parsed = parse_jwt(token if scheme == "Bearer" else "")
             verify_signature(parsed, [self._public])

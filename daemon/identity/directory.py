@@ -188,9 +188,9 @@ class DirectoryKeyCache:
             for accessor, (mount, settings) in list(self._used.items()):
                 nursery.start_soon(self._renew, accessor, mount, settings)
 
-    def _is_due(self, accessor: str, known: Directory) -> bool:
+    def _is_due(self, accessor: str, directory: Directory) -> bool:
         now = self._clock.now()
-        if now - known.fetched_at < self._config.cloud_keys_refresh_seconds * SECOND:
+        if now - directory.fetched_at < self._config.cloud_keys_refresh_seconds * SECOND:
             return False
         times, last = self._failures.get(accessor, (0, 0))
         return now - last >= min(_LONGEST_BACKOFF, 30 * SECOND * 2**times if times else 0)
@@ -207,9 +207,9 @@ class DirectoryKeyCache:
             elif self._is_due(accessor, known):
                 await self._renewed(mount, settings, known)
 
-    async def _renewed(self, mount: Mount, settings: CloudSettings, known: Directory) -> None:
+    async def _renewed(self, mount: Mount, settings: CloudSettings, directory: Directory) -> None:
         try:
-            await self._fetched(mount, settings, after=known)
+            await self._fetched(mount, settings, after=directory)
             self._failures.pop(mount.accessor, None)
         except Refused as error:
             times, _ = self._failures.get(mount.accessor, (0, 0))

@@ -103,11 +103,11 @@ class FederationTokenRefresher:
         now = self._clock.now()
         if now < self._pauses.get(client.mount.accessor, (0, 0))[1]:
             return False
-        held = self._credentials.cached_token(client, client.settings.endpoints.audience)
-        if held is None:
+        cached_token = self._credentials.cached_token(client, client.settings.endpoints.audience)
+        if cached_token is None:
             return True
-        held.used_at = now
-        return held.fetched_at + AGE <= now
+        cached_token.used_at = now
+        return cached_token.fetched_at + AGE <= now
 
     async def _renew(self, name: MountName) -> None:
         with self._fences.unless_paused(_FENCED, name.path) as has_turn:
@@ -142,13 +142,17 @@ class FederationTokenRefresher:
             log.warning("the configuration of %s is not complete: %s", mount.path, error)
             return None
 
-    async def _store_token(self, client: CloudClient, audience: str, held: CachedToken) -> None:
+    async def _store_token(
+        self, client: CloudClient, audience: str, cached_token: CachedToken
+    ) -> None:
         """Store an encrypted token, unless the mount's configuration changed since the request."""
         config = client.settings.config
         if not config.identity_token_audience or audience != client.settings.endpoints.audience:
             return
         place = federation_token_path(client.mount)
-        kept = _Kept(_client_label(client), held.token, held.ends_at, held.fetched_at)
+        kept = _Kept(
+            _client_label(client), cached_token.token, cached_token.ends_at, cached_token.fetched_at
+        )
         sealed = self._seal.seal(msgspec.json.encode(kept), place)
 
         def write(tx: Transaction) -> None:

@@ -99,16 +99,16 @@ class MethodKeys:
             put_last(self._failures, key, (now, str(error)))
             raise
         self._failures.pop(key, None)
-        known = FetchedKeys(keys, now)
-        put_last(self._cached, key, known)
-        return known
+        fetched_keys = FetchedKeys(keys, now)
+        put_last(self._cached, key, fetched_keys)
+        return fetched_keys
 
 
-def _should_fetch(known: FetchedKeys, token: ParsedJwt, now: int) -> bool:
+def _should_fetch(fetched_keys: FetchedKeys, token: ParsedJwt, now: int) -> bool:
     """Return whether cached keys are too old, or lack the token's key and may be fetched again."""
-    if now - known.fetched_at >= _MAX_AGE:
+    if now - fetched_keys.fetched_at >= _MAX_AGE:
         return True
-    return not matching_keys(token, known.keys) and now - known.in_vain_at >= _PAUSE
+    return not matching_keys(token, fetched_keys.keys) and now - fetched_keys.in_vain_at >= _PAUSE
 
 
 def _static_keys(config: AuthMethodConfig, token: ParsedJwt) -> list[DirectoryKey]:

@@ -79,12 +79,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def planned(slots: Iterable[int], found: JobOpenings) -> list[Launch]:
+def planned(slots: Iterable[int], job_openings: JobOpenings) -> list[Launch]:
     """Return the outcomes of slots, which are in order. Raises `TooManySteps`."""
     launches: list[Launch] = []
     for slot in slots:
         before = launches[-1] if launches else None
-        one = _planned(slot, found, before)
+        one = _planned(slot, job_openings, before)
         if before is not None and _are_one(before, one):
             launches[-1] = msgspec.structs.replace(before, last=slot, slots=before.slots + 1)
         else:
@@ -92,17 +92,17 @@ def planned(slots: Iterable[int], found: JobOpenings) -> list[Launch]:
     return launches
 
 
-def _planned(slot: int, found: JobOpenings, before: Launch | None) -> Launch:
-    reason = found.openings.why_closed(slot)
+def _planned(slot: int, job_openings: JobOpenings, before: Launch | None) -> Launch:
+    reason = job_openings.openings.why_closed(slot)
     if not reason:
         return Launch(first=slot, last=slot, at=slot)
     at = None
-    if found.moves:
+    if job_openings.moves:
         if before is not None and before.at is not None and before.at >= slot:
             at = before.at  # nothing opens in between
         else:
-            at = found.openings.next_open(slot)
-            if at is None and found.openings.is_limited:
+            at = job_openings.openings.next_open(slot)
+            if at is None and job_openings.openings.is_limited:
                 reason = f"{reason}; {_LIMITED}"
     return Launch(first=slot, last=slot, at=at, reason=reason)
 
@@ -114,7 +114,7 @@ def _are_one(before: Launch, launch: Launch) -> bool:
 
 
 def launches_after(
-    slot_after: Callable[[int], int | None], found: JobOpenings, after: int
+    slot_after: Callable[[int], int | None], job_openings: JobOpenings, after: int
 ) -> Iterator[int]:
     """Yield the launches of the slots after a time, without a look at each closed slot.
 
@@ -125,31 +125,31 @@ def launches_after(
         slot = slot_after(after)
         if slot is None:
             return
-        if not found.openings.why_closed(slot):
+        if not job_openings.openings.why_closed(slot):
             if slot != newest:
                 yield slot
             newest = after = slot
             continue
-        opening = found.openings.next_open(slot)
+        opening = job_openings.openings.next_open(slot)
         if opening is None:
             return
-        if found.moves and opening != newest:
+        if job_openings.moves and opening != newest:
             yield opening
-        if found.moves:
+        if job_openings.moves:
             newest = after = opening
         else:
             after = opening - 1
 
 
 def _launch_after(
-    slot_after: Callable[[int], int | None], found: JobOpenings, after: int
+    slot_after: Callable[[int], int | None], job_openings: JobOpenings, after: int
 ) -> int | None:
     """Return the first launch after a time, `NEVER` for none, None if the search is too long."""
     try:
-        launch = next(launches_after(slot_after, found, after), periodic.NEVER)
+        launch = next(launches_after(slot_after, job_openings, after), periodic.NEVER)
     except TooManySteps:
         return None
-    return None if launch == periodic.NEVER and found.openings.is_limited else launch
+    return None if launch == periodic.NEVER and job_openings.openings.is_limited else launch
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast(
-    found: JobOpenings,
+    job_openings: JobOpenings,
     slots: Iterable[int],
     slot_after: Callable[[int], int | None],
     *,
@@ -178,17 +178,17 @@ def forecast(
 
     Raises `TooManySteps`, and any exception of `slot_after`.
     """
-    launches = planned(slots, found)
-    closed = found.openings.why_closed(now)
+    launches = planned(slots, job_openings)
+    closed = job_openings.openings.why_closed(now)
     coming = next(
         (launch.at for launch in launches if launch.at is not None and launch.at > until), None
     )
     if coming is None:
-        coming = _launch_after(slot_after, found, until)
+        coming = _launch_after(slot_after, job_openings, until)
     return Forecast(
-        found=found,
+        found=job_openings,
         launches=launches,
         closed=closed,
-        reopens=found.openings.next_open(now) if closed else None,
+        reopens=job_openings.openings.next_open(now) if closed else None,
         next_launch=coming,
     )

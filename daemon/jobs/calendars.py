@@ -219,11 +219,11 @@ def days(
     """
     if not 0 <= number <= MAX_DAYS_SHOWN:
         raise Malformed(f"{number} days were requested; {MAX_DAYS_SHOWN} is the most")
-    found = calendars.documents(db, namespace, name)
-    if name not in found.documents:
+    calendar_documents = calendars.documents(db, namespace, name)
+    if name not in calendar_documents.documents:
         raise NotFound(f"calendar {quote(name)} not found", index=db.table_index(calendars.TABLE))
     try:
-        calendar = rules.compiled(name, found.documents)
+        calendar = rules.compiled(name, calendar_documents.documents)
     except rules.UnknownCalendar as error:
         raise Malformed(str(error)) from error
     openings = rules.Openings(calendar)
@@ -272,7 +272,7 @@ async def import_holidays(
     store: Store,
     namespace: str,
     name: str,
-    found: ImportedDays,
+    imported_days: ImportedDays,
     *,
     now: int,
 ) -> CalendarImport:
@@ -285,13 +285,15 @@ async def import_holidays(
         before = calendars.find(tx, namespace, name) or Calendar(name=name, namespace=namespace)
         known = before.holidays or {}
         after = msgspec.structs.replace(
-            before, holidays=dict(sorted({**known, **found.holidays}.items()))
+            before, holidays=dict(sorted({**known, **imported_days.holidays}.items()))
         )
         _check(after)
         done = _put(tx, calendar=after, enforced=None, now=now)
-        added = {day: text for day, text in found.holidays.items() if known.get(day) != text}
+        added = {
+            day: text for day, text in imported_days.holidays.items() if known.get(day) != text
+        }
         return CalendarImport(
-            added=added, skipped=found.skipped, version=done.version, index=done.index
+            added=added, skipped=imported_days.skipped, version=done.version, index=done.index
         )
 
     return await store.write(write)

@@ -19,21 +19,23 @@ def follow_errors(
 
     `may_read` and `may_dispatch` are the rights of the caller in a namespace.
     """
-    wanted = sources_of(job)
-    if wanted and not may_dispatch(job.namespace):
+    sources = sources_of(job)
+    if sources and not may_dispatch(job.namespace):
         yield (
             "steward_after starts the job without you: it needs the capability dispatch-job or "
             f'submit-job in namespace "{job.namespace}"'
         )
-    for namespace in dict.fromkeys(source.namespace for source in wanted):
+    for namespace in dict.fromkeys(source.namespace for source in sources):
         if not may_read(namespace):
             yield (
                 "steward_after needs the capability read-job in namespace "
                 f'"{namespace}", whose jobs it names'
             )
-    for source in wanted:
-        found = triggers.followers(db, source.namespace, source.job_id)
-        others = sum((row.namespace, row.job_id) != (job.namespace, job.id) for row in found)
+    for source in sources:
+        follower_lines = triggers.followers(db, source.namespace, source.job_id)
+        others = sum(
+            (row.namespace, row.job_id) != (job.namespace, job.id) for row in follower_lines
+        )
         if others >= MOST_FOLLOWERS:
             yield f'{others} jobs follow "{source}" already; {MOST_FOLLOWERS} is the most'
 

@@ -113,9 +113,9 @@ def openings_of(db: ReadSnapshot, job: Job) -> "JobOpenings | None":
     return load_openings(db, job)
 
 
-def each_launch(block: Periodic, found: "JobOpenings | None", after: int) -> Iterator[int]:
+def each_launch(block: Periodic, job_openings: "JobOpenings | None", after: int) -> Iterator[int]:
     """Yield the launches after a time: the slots, or those that a calendar leaves."""
-    if found is None:
+    if job_openings is None:
         yield from each_slot(block, after)
         return
     from daemon.flow.calendars import TooManySteps
@@ -124,7 +124,7 @@ def each_launch(block: Periodic, found: "JobOpenings | None", after: int) -> Ite
     looks = CronEvaluationLimit(_MOST_LOOKS)
     try:
         yield from launches_after(
-            lambda time: next(each_slot(block, time, looks), None), found, after
+            lambda time: next(each_slot(block, time, looks), None), job_openings, after
         )
     except (TooManyExpressions, TooManySteps):
         return

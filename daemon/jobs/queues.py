@@ -147,16 +147,16 @@ def queue_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
     """Yield warnings about the queue that a job names."""
     if job.launches_children:  # the meta of a dispatch may be a part of the name
         return
-    wanted = queue_of_runs(job)
-    key = (job.namespace, wanted.name)
+    run_queue = queue_of_runs(job)
+    key = (job.namespace, run_queue.name)
     if not concurrency.has_limit(db, key):
         yield (
-            f'the queue "{wanted.name}" has 1 slot; set another number with: '
-            f"steward queues set -slots N {wanted.name}"
+            f'the queue "{run_queue.name}" has 1 slot; set another number with: '
+            f"steward queues set -slots N {run_queue.name}"
         )
     limit = concurrency.limit(db, key)
-    if wanted.slots > limit:
+    if run_queue.slots > limit:
         yield (
-            f'a run of the job asks for {wanted.slots} slots of the queue "{wanted.name}", '
+            f'a run of the job asks for {run_queue.slots} slots of the queue "{run_queue.name}", '
             f"and takes all {limit}"
         )

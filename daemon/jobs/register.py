@@ -448,11 +448,11 @@ def store_submission(tx: Transaction, source: Submission, job: Job) -> None:
     )
 
 
-def _is_same(db: ReadSnapshot, before: Job | None, wanted: Job) -> bool:
+def _is_same(db: ReadSnapshot, before: Job | None, job: Job) -> bool:
     """Return whether a job equals its current version."""
-    if before is None or jobs.definition_index(db, wanted.namespace, wanted.id) is None:
+    if before is None or jobs.definition_index(db, job.namespace, job.id) is None:
         return False
-    return same_definition(before, wanted)
+    return same_definition(before, job)
 
 
 def check_versions(db: ReadSnapshot, job: Job, budgets: Budgets) -> None:

@@ -130,35 +130,35 @@ class _Facts:
         """Return a value in the meta of the job of the run; empty without it."""
         return (self._job().meta or {}).get(name, "")
 
-    def text(self, found: re.Match[str]) -> str:
+    def text(self, match: re.Match[str]) -> str:
         """Return the text of a reference."""
         one = self._trigger
-        if (name := found["meta"]) is not None:
+        if (name := match["meta"]) is not None:
             return self.meta(name)
-        if (name := found["run"]) is not None:
+        if (name := match["run"]) is not None:
             return {
                 "job": one.run_job_id,
                 "namespace": one.source_namespace,
                 "number": str(one.number),
                 "status": one.status,
             }[name]
-        if found[0] not in self._outputs:
-            self._outputs[found[0]] = self._output(found)
-        return self._outputs[found[0]]
+        if match[0] not in self._outputs:
+            self._outputs[match[0]] = self._output(match)
+        return self._outputs[match[0]]
 
-    def _output(self, found: re.Match[str]) -> str:
+    def _output(self, match: re.Match[str]) -> str:
         from daemon.flow import lists, outputs  # imported late: few followers read outputs
 
-        one, group = self._trigger, self._job().group(found["step"])
+        one, group = self._trigger, self._job().group(match["step"])
         run = runs.find(self._db, one.source_namespace, one.run_job_id, one.number)
         if run is not None and run.attempt != one.attempt:
             raise _Gone(f"{_name_of(one)} runs again, so its outputs cannot be read")
-        step = runs.step(self._db, run, found["step"]) if run is not None else None
+        step = runs.step(self._db, run, match["step"]) if run is not None else None
         if run is None or step is None or group is None:  # of another source
             return ""
-        element = int(found["element"]) if found["element"] else None
+        element = int(match["element"]) if match["element"] else None
         return outputs.value(
-            lists.Reference(found["step"], found["name"], element),
+            lists.Reference(match["step"], match["name"], element),
             runs.outputs(self._db, run, step.name),
             total=step.total,
             is_list=lists.is_array(group),

@@ -109,10 +109,10 @@ def _target(tx: Transaction, present: Job, request: JobRevertRequest) -> Job:
 
 def revert(tx: Transaction, target: Job, now: int) -> Job:
     """Store the definition of a stable version as the newest one; return the stored job."""
-    stored = jobs.append_version(tx, _as_new_version(target, now))
+    job = jobs.append_version(tx, _as_new_version(target, now))
     if source := submissions.find(tx, target.namespace, target.id, target.version):
-        store_submission(tx, source, stored)
-    return stored
+        store_submission(tx, source, job)
+    return job
 
 
 def _as_new_version(target: Job, now: int) -> Job:

@@ -159,8 +159,8 @@ def _smallest(kind: str) -> Document:
 
     group = {"Name": "", "Tasks": [{"Name": ""}]}
     job = canonicalize({"ID": "", "Type": kind, "TaskGroups": [group]}, region="global")
-    found: Document = msgspec.to_builtins(job)
-    return found
+    document: Document = msgspec.to_builtins(job)
+    return document
 
 
 def _without_defaults(document: Document) -> Document:
@@ -178,10 +178,10 @@ def _without_defaults(document: Document) -> Document:
     return {**_beside(document, known), "TaskGroups": groups}
 
 
-def _beside(given: Document, known: Document) -> Document:
+def _beside(document: Document, known: Document) -> Document:
     return {
         name: _without_empty_parts(value)
-        for name, value in given.items()
+        for name, value in document.items()
         if value and value != known.get(name)
     }
 
@@ -219,8 +219,8 @@ def _scoped(document: Document) -> int:
 
 
 def _all(document: Document, name: str) -> Sequence[Document]:
-    found: Sequence[Document] | None = document.get(name)
-    return found or ()
+    documents: Sequence[Document] | None = document.get(name)
+    return documents or ()
 
 
 def _number(document: Document, name: str) -> int:

@@ -100,8 +100,8 @@ def complete(job: Document) -> Document:
 
 
 def _all(document: Document, name: str) -> list[Document]:
-    found: list[Document] | None = document[name]
-    return found or []
+    documents: list[Document] | None = document[name]
+    return documents or []
 
 
 def _over(document: Document | None, other: Document | None) -> Document | None:
@@ -164,15 +164,15 @@ def _complete_service(service: Document, name: str) -> None:
         service["Connect"] = complete_connect(service["Connect"])
 
 
-def _check_restart(own: Document | None, of_service: Document | None) -> Document | None:
+def _check_restart(document: Document | None, of_service: Document | None) -> Document | None:
     """Return a check's restart rule: the service's block, overridden by the check's block."""
-    if own is None:
+    if document is None:
         return dict(of_service) if of_service is not None else None
     if of_service is not None:
-        own = with_defaults(own, of_service)
-        own["Limit"] = own["Limit"] or of_service["Limit"]
-        own["IgnoreWarnings"] = own["IgnoreWarnings"] or of_service["IgnoreWarnings"]
-    return with_defaults(own, CHECK_RESTART)
+        document = with_defaults(document, of_service)
+        document["Limit"] = document["Limit"] or of_service["Limit"]
+        document["IgnoreWarnings"] = document["IgnoreWarnings"] or of_service["IgnoreWarnings"]
+    return with_defaults(document, CHECK_RESTART)
 
 
 # --- task ---

@@ -114,8 +114,8 @@ def _body(file: JobFile, source: SourceText) -> Body | ObjectExpr:
     return read_json_body(source) if is_json(source) else read_body(source, is_v1=file.is_v1)
 
 
-def _declarations(found: BodyContents) -> list[Block]:
-    return [block for block in found.blocks if block.kind in ("variable", "variables")]
+def _declarations(body_contents: BodyContents) -> list[Block]:
+    return [block for block in body_contents.blocks if block.kind in ("variable", "variables")]
 
 
 def _given(file: JobFile) -> dict[str, VariableValue]:
@@ -137,17 +137,21 @@ def _given(file: JobFile) -> dict[str, VariableValue]:
 
 
 def _with_values(
-    scope: Scope, found: BodyContents, given: Mapping[str, VariableValue], *, is_strict: bool
+    scope: Scope,
+    body_contents: BodyContents,
+    given: Mapping[str, VariableValue],
+    *,
+    is_strict: bool,
 ) -> Scope:
     """Return the scope with variables and locals. Raises `HclError`."""
     problems: list[Diagnostic] = []
     constants = msgspec.structs.replace(scope, functions=None)
-    variables = declared(_declarations(found), constants, problems)
+    variables = declared(_declarations(body_contents), constants, problems)
     var = values_of(variables, given, constants, scope, problems)
     if is_strict and not problems:
         problems += _undeclared(given, {variable.name for variable in variables})
     known = scope.with_values({"var": var, "local": {}})
-    blocks = [block for block in found.blocks if block.kind == "locals"]
+    blocks = [block for block in body_contents.blocks if block.kind == "locals"]
     known = _with_locals(known, blocks, problems)
     if problems:
         raise HclError(problems)

@@ -91,8 +91,8 @@ def _declarations(block: Block, scope: Scope) -> Iterator[InputVariable]:
     if block.kind == "variable":
         yield _variable(block, scope)
         return
-    found = _arguments_only(block, scope)
-    for argument in found:  # `variables { a = 1 }`
+    arguments = _arguments_only(block, scope)
+    for argument in arguments:  # `variables { a = 1 }`
         default = VariableValue(origin="default", source=scope.source, value=argument.value)
         kind = type_of(evaluate(argument.value, scope))
         yield InputVariable(name=argument.name, block=block, type=kind, default=default)
@@ -294,32 +294,38 @@ def values_of(
     return values
 
 
-def _value(variable: InputVariable, given: VariableValue, scope: Scope) -> Value:
-    inner = msgspec.structs.replace(scope, source=given.source)
-    node = given.value
+def _value(variable: InputVariable, variable_value: VariableValue, scope: Scope) -> Value:
+    inner = msgspec.structs.replace(scope, source=variable_value.source)
+    node = variable_value.value
     if node is None and variable.type.kind not in _AS_TEXT:
-        node = read_expression(given.source)
-    value = given.source.text if node is None else evaluate(node, inner)
+        node = read_expression(variable_value.source)
+    value = variable_value.source.text if node is None else evaluate(node, inner)
     try:
         return convert(value, variable.type)
     except ConversionError as error:
         raise _refusal(
-            given,
+            variable_value,
             "Invalid value for variable",
             f"The value for {variable.name} is not compatible with the variable's type "
             f"constraint: {error}.",
         ) from error
 
 
-def _refusal(given: VariableValue, summary: str, detail: str) -> HclError:
-    node = given.value
-    start, end = (node.start, node.end) if node else (0, len(given.source.text))
+def _refusal(variable_value: VariableValue, summary: str, detail: str) -> HclError:
+    node = variable_value.value
+    start, end = (node.start, node.end) if node else (0, len(variable_value.source.text))
     return HclError(
-        [Diagnostic(summary=summary, detail=detail, source=given.source, start=start, end=end)]
+        [
+            Diagnostic(
+                summary=summary, detail=detail, source=variable_value.source, start=start, end=end
+            )
+        ]
     )
 
 
-def _check(variable: InputVariable, given: VariableValue, value: Value, scope: Scope) -> None:
+def _check(
+    variable: InputVariable, variable_value: VariableValue, value: Value, scope: Scope
+) -> None:
     """Raise `HclError` if a value violates a condition of its variable."""
     inner = scope.with_values({"var": {variable.name: value}})
     for rule in variable.rules:
@@ -336,8 +342,8 @@ def _check(variable: InputVariable, given: VariableValue, value: Value, scope: S
             summary="", source=scope.source, start=rule.block.start, end=rule.block.head_end
         ).where
         raise _refusal(
-            given,
-            f"Invalid value for {given.origin} variable",
+            variable_value,
+            f"Invalid value for {variable_value.origin} variable",
             f"{_message(rule, inner)}\n\nThis was checked by the validation rule at {where}.",
         )
 

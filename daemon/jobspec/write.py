@@ -66,19 +66,19 @@ class _Submitted(Record, frozen=True, kw_only=True):
 
 def write_job(job: Job) -> str | None:
     """Return a job file for a job; None if the language cannot express it."""
-    whole: Document = msgspec.to_builtins(job)
-    if len(encode(whole)) > LARGEST:
+    document: Document = msgspec.to_builtins(job)
+    if len(encode(document)) > LARGEST:
         return None
-    _prepare(whole)
-    for known in (_defaults(whole), {}):
-        source = _text(whole, known)
+    _prepare(document)
+    for known in (_defaults(document), {}):
+        source = _text(document, known)
         if source is not None and _describes(source, job):
             return source
     return None
 
 
-def _text(job: Document, known: Document) -> str | None:
-    lines = "\n".join(_block("job", [job["ID"]], JOB, job, known))
+def _text(job: Document, document: Document) -> str | None:
+    lines = "\n".join(_block("job", [job["ID"]], JOB, job, document))
     if len(lines) > LARGEST:
         return None
     try:
@@ -157,12 +157,12 @@ def _defaults(document: Document) -> Document:
     return found
 
 
-def _inherit(known: Document, job: Document) -> None:
+def _inherit(document: Document, job: Document) -> None:
     """Add inherited blocks to the known defaults."""
     # Only this part of the job's update block remains (`canonicalize`).
     around = {name: (job["Update"] or {}).get(name) for name in ("Stagger", "MaxParallel")}
     inherited = {name: value for name, value in around.items() if value is not None}
-    for mine, group in zip(known["TaskGroups"] or (), job["TaskGroups"] or (), strict=False):
+    for mine, group in zip(document["TaskGroups"] or (), job["TaskGroups"] or (), strict=False):
         if mine["Update"]:
             mine["Update"] = {**mine["Update"], **inherited}
         for task in mine["Tasks"] or ():
@@ -250,14 +250,14 @@ def _child(
 
 
 def _list(
-    name: str, child: ChildBlock, values: list[Document], known: list[Document]
+    name: str, child: ChildBlock, values: list[Document], documents: list[Document]
 ) -> Iterator[str]:
-    has_defaults = child.wire in _WITH_DEFAULTS and len(known) == len(values)
+    has_defaults = child.wire in _WITH_DEFAULTS and len(documents) == len(values)
     for at, one in enumerate(values):
         if at:
             yield ""
         labels = [one[label] for label in child.labels]
-        beside = known[at] if has_defaults else {}
+        beside = documents[at] if has_defaults else {}
         yield from _block(name, labels, child.shape, one, beside)
 
 
@@ -343,18 +343,18 @@ def _quoted(text: str) -> str:
 def _escaped(text: str, special: re.Pattern[str]) -> str:
     """Return an escaped text, in which only runtime references stay unescaped."""
     parts, at = [], 0
-    for found in _AT_RUN_TIME.finditer(text):
-        before = text[at : found.start()]
+    for match in _AT_RUN_TIME.finditer(text):
+        before = text[at : match.start()]
         # A preceding sign would double the opening and escape a runtime reference.
         is_open = not before.endswith("$")
         parts.append(special.sub(_escape, before))
-        parts.append(found[0] if is_open else special.sub(_escape, found[0]))
-        at = found.end()
+        parts.append(match[0] if is_open else special.sub(_escape, match[0]))
+        at = match.end()
     return "".join([*parts, special.sub(_escape, text[at:])])
 
 
-def _escape(found: re.Match[str]) -> str:
-    sign = found[0]
+def _escape(match: re.Match[str]) -> str:
+    sign = match[0]
     if sign in ("${", "%{"):
         return f"{sign[0]}{sign}"
     return _ESCAPES.get(sign) or f"\\u{ord(sign):04x}"

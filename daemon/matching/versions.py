@@ -157,12 +157,12 @@ def _close(version: _Version, wanted: _Version) -> bool:
     )
 
 
-def _order(left: _Version, right: _Version) -> int:
+def _order(version: _Version, right: _Version) -> int:
     """Return the order of two versions as -1, 0 or 1."""
-    if left.numbers == right.numbers:
-        return _order_of_pre_releases(left.pre, right.pre)
+    if version.numbers == right.numbers:
+        return _order_of_pre_releases(version.pre, right.pre)
     # As in Nomad: if one version has more numbers, all zeros, the pre-release part is ignored.
-    pairs = zip_longest(left.numbers, right.numbers, fillvalue=0)
+    pairs = zip_longest(version.numbers, right.numbers, fillvalue=0)
     return next((1 if one > other else -1 for one, other in pairs if one != other), 0)
 
 

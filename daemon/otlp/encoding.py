@@ -127,9 +127,9 @@ def metrics_message(
     )
 
 
-def _gauges(found: Iterable[Gauge], now: int) -> Iterator[dict[str, object]]:
+def _gauges(gauges: Iterable[Gauge], now: int) -> Iterator[dict[str, object]]:
     by_name: dict[str, list[dict[str, object]]] = {}
-    for gauge in found:
+    for gauge in gauges:
         if math.isfinite(gauge.value):
             point = {
                 "attributes": _attributes(gauge.labels),

@@ -25,10 +25,10 @@ def parse(text: str) -> TraceContext | None:
     >>> parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").span_id
     'b7ad6b7169203331'
     """
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         return None
-    version, trace_id, span_id, flags, more = found.groups()
+    version, trace_id, span_id, flags, more = match.groups()
     if version == _INVALID_VERSION or (version == _VERSION and more):
         return None
     if trace_id == _NO_TRACE or span_id == _NO_SPAN:

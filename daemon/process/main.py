@@ -94,13 +94,13 @@ def _exit_with_errors(group: BaseExceptionGroup, status: int) -> int:
     return status
 
 
-async def serve(begun: StartupResult, clock: Clock) -> None:
+async def serve(startup_result: StartupResult, clock: Clock) -> None:
     """Open the parts, report readiness, and close the parts after a signal."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             stopping = trio.Event()
             nursery.start_soon(_on_signals, signals, stopping)
-            async with open_parts(begun, clock, UniqueIds()) as parts:
+            async with open_parts(startup_result, clock, UniqueIds()) as parts:
                 await _operate(parts, stopping)
             nursery.cancel_scope.cancel()
 

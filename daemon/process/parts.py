@@ -78,10 +78,10 @@ class DaemonParts:
     context: AppContext
 
     def __init__(
-        self, begun: StartupResult, clock: Clock, ids: Iterator[str], stack: AsyncExitStack
+        self, startup_result: StartupResult, clock: Clock, ids: Iterator[str], stack: AsyncExitStack
     ) -> None:
-        self.begun, self.clock, self.ids, self.stack = begun, clock, ids, stack
-        self.config: Settings = begun.present
+        self.begun, self.clock, self.ids, self.stack = startup_result, clock, ids, stack
+        self.config: Settings = startup_result.present
         self.is_ready = trio.Event()
 
     async def enter(self, part: AbstractAsyncContextManager[T]) -> T:
@@ -103,11 +103,11 @@ class Part(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def open_parts(
-    begun: StartupResult, clock: Clock, ids: Iterator[str]
+    startup_result: StartupResult, clock: Clock, ids: Iterator[str]
 ) -> AsyncIterator[DaemonParts]:
     """Open all parts in the order of `PARTS`, and close them in reverse at the end of the block."""
     async with AsyncExitStack() as stack:
-        parts = DaemonParts(begun, clock, ids, stack)
+        parts = DaemonParts(startup_result, clock, ids, stack)
         for part in PARTS:
             await part.opens(parts)
         yield parts

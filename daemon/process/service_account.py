@@ -113,9 +113,9 @@ def _known(name: str) -> ServiceAccount | None:
     return ServiceAccount(entry.pw_name, entry.pw_uid, entry.pw_gid, tuple(groups))
 
 
-def of_owner(found: os.stat_result) -> ServiceAccount:
+def of_owner(stat_result: os.stat_result) -> ServiceAccount:
     """Return the owner of a file, without supplementary groups."""
-    return ServiceAccount(str(found.st_uid), found.st_uid, found.st_gid)
+    return ServiceAccount(str(stat_result.st_uid), stat_result.st_uid, stat_result.st_gid)
 
 
 def group_name(account: ServiceAccount) -> str:

@@ -71,7 +71,7 @@ def _network(device: str) -> NodeNetwork | None:
 
 
 def host_networks(
-    wanted: Iterable[HostNetwork], known: Sequence[HostAddress]
+    wanted: Iterable[HostNetwork], host_addresses: Sequence[HostAddress]
 ) -> dict[str, dict[str, object]]:
     """Return the configured networks by name, in the form of node attributes.
 
@@ -80,9 +80,9 @@ def host_networks(
     """
     found: dict[str, dict[str, object]] = {}
     for host_network in wanted:
-        ip = next((address.ip for address in known if _is_of(host_network, address)), None)
+        ip = next((address.ip for address in host_addresses if _is_of(host_network, address)), None)
         if ip is None:
-            there = ", ".join(f"{address.ip} ({address.interface})" for address in known)
+            there = ", ".join(f"{address.ip} ({address.interface})" for address in host_addresses)
             _log.warning(
                 "host network %s is left out: this machine has no address for cidr %r and "
                 "interface %r; it has %s",

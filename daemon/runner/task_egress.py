@@ -84,9 +84,9 @@ class TaskEgressPolicy:
 
 def guarded(config: Settings, groups: Iterable[Path]) -> TaskEgressPolicy:
     """Set up the configured policy on the cgroups that contain all tasks of this host."""
-    made = TaskEgressPolicy(groups, wanted=config.task_egress == GUARDED)
-    made.set_up(denied(config) if made.wanted else ())
-    return made
+    task_egress_policy = TaskEgressPolicy(groups, wanted=config.task_egress == GUARDED)
+    task_egress_policy.set_up(denied(config) if task_egress_policy.wanted else ())
+    return task_egress_policy
 
 
 def denied(config: Settings) -> Iterator[DeniedAddresses]:

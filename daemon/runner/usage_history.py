@@ -341,8 +341,12 @@ def _begin(slot: int) -> int:
     return slot // _SLOTS * LENGTH[FINE]
 
 
-def _is_of(wanted: SeriesKey, key: SeriesKey) -> bool:
-    return (wanted.kind, wanted.owner, wanted.namespace) == (key.kind, key.owner, key.namespace)
+def _is_of(series_key: SeriesKey, key: SeriesKey) -> bool:
+    return (series_key.kind, series_key.owner, series_key.namespace) == (
+        key.kind,
+        key.owner,
+        key.namespace,
+    )
 
 
 def _concerns(key: SeriesKey, runner: MeasuredRunner) -> bool:

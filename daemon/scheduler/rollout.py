@@ -134,7 +134,7 @@ class Rollout:
         groups = self.current.task_groups.values() if self.current else ()
         return {canary for group in groups for canary in group.placed_canaries or ()}
 
-    def update_capacity(self, group: TaskGroup, kept: Iterable[Allocation]) -> int:
+    def update_capacity(self, group: TaskGroup, allocs: Iterable[Allocation]) -> int:
         """Return how many more allocations of a group may be replaced now.
 
         Allocations that are not healthy yet count against the limit, and an unhealthy one stops the
@@ -143,7 +143,7 @@ class Rollout:
         limit = max_parallel(group)
         if self.current is None:
             return limit
-        for allocation in kept:
+        for allocation in allocs:
             if allocation.deployment_id != self.current.id:
                 continue
             healthy = allocation.health.healthy if allocation.health else None
@@ -197,10 +197,10 @@ class Rollout:
             modify_time=self._now,
         )
 
-    def record_placed(self, placed: Iterable[Allocation]) -> None:
+    def record_placed(self, allocs: Iterable[Allocation]) -> None:
         """Count new allocations of the deployment; the first one starts its progress deadline."""
         by_group: dict[str, list[Allocation]] = {}
-        for allocation in placed:
+        for allocation in allocs:
             if allocation.deployment_id == self.id_for(allocation.task_group) != "":
                 by_group.setdefault(allocation.task_group, []).append(allocation)
         for name, allocations in by_group.items():
@@ -208,16 +208,16 @@ class Rollout:
             if state is not None:
                 self.set_group(name, self._with_placed(state, allocations))
 
-    def _with_placed(self, state: DeploymentGroup, placed: list[Allocation]) -> DeploymentGroup:
+    def _with_placed(self, state: DeploymentGroup, allocs: list[Allocation]) -> DeploymentGroup:
         deadline = state.require_progress_by
         if state.progress_due is None and state.progress_deadline:
             deadline = rfc3339(self._now + state.progress_deadline)
         canaries = [
-            alloc.id for alloc in placed if alloc.health is not None and alloc.health.canary
+            alloc.id for alloc in allocs if alloc.health is not None and alloc.health.canary
         ]
         return msgspec.structs.replace(
             state,
-            placed_allocs=state.placed_allocs + len(placed),
+            placed_allocs=state.placed_allocs + len(allocs),
             placed_canaries=[*(state.placed_canaries or ()), *canaries] or None,
             require_progress_by=deadline,
         )

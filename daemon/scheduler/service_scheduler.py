@@ -127,21 +127,21 @@ def _fill(filling: "_Filling", changes: dict[str, GroupChange], draft: PlanBuild
             _note_placed(sought, sought.found, draft)
 
 
-def _note_placed(sought: _Sought, found: Allocation, draft: PlanBuilder) -> None:
+def _note_placed(sought: _Sought, alloc: Allocation, draft: PlanBuilder) -> None:
     previous = sought.missing.previous
     if previous is not None and sought.replaces:
         draft.stop(previous, UPDATED)
     if previous is not None and sought.missing.rescheduled:
         draft.stop(previous, RESCHEDULED)
-    draft.place(found, previous)
+    draft.place(alloc, previous)
 
 
 def _note_unplaced(missing: MissingAllocation, draft: PlanBuilder) -> None:
     if missing.previous is None or not missing.rescheduled:
         return
-    noted = reschedule.note_unplaced(missing.previous)
-    if noted != missing.previous:
-        draft.change(noted)
+    alloc = reschedule.note_unplaced(missing.previous)
+    if alloc != missing.previous:
+        draft.change(alloc)
 
 
 class _Filling:

@@ -373,16 +373,16 @@ def _slot(allocation: Allocation) -> _Slot:
     return _Slot(node_id=allocation.node_id, name=allocation.name, previous=allocation)
 
 
-def _merged(known: PlacementMetric | None, other: PlacementMetric) -> PlacementMetric:
+def _merged(placement_metric: PlacementMetric | None, other: PlacementMetric) -> PlacementMetric:
     """Return the sum of two placement metrics of different nodes."""
-    if known is None:
+    if placement_metric is None:
         return other
     return msgspec.structs.replace(
-        known,
-        nodes_evaluated=known.nodes_evaluated + other.nodes_evaluated,
-        nodes_filtered=known.nodes_filtered + other.nodes_filtered,
-        class_filtered=_sum(known.class_filtered, other.class_filtered),
-        constraint_filtered=_sum(known.constraint_filtered, other.constraint_filtered),
+        placement_metric,
+        nodes_evaluated=placement_metric.nodes_evaluated + other.nodes_evaluated,
+        nodes_filtered=placement_metric.nodes_filtered + other.nodes_filtered,
+        class_filtered=_sum(placement_metric.class_filtered, other.class_filtered),
+        constraint_filtered=_sum(placement_metric.constraint_filtered, other.constraint_filtered),
     )
 
 

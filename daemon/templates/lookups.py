@@ -203,6 +203,6 @@ _PARTS = {
 _LAYOUT = re.compile("|".join(map(re.escape, _PARTS)))
 
 
-def missing_lookups(asked: Iterable[LookupKey], answers: Answers) -> list[LookupKey]:
+def missing_lookups(lookup_keys: Iterable[LookupKey], answers: Answers) -> list[LookupKey]:
     """Return the lookups without a result."""
-    return sorted(question for question in asked if question not in answers)
+    return sorted(question for question in lookup_keys if question not in answers)

@@ -65,8 +65,8 @@ def named_jobs(data: bytes) -> set[str]:
     at = data.find(_ID)
     while at >= 0:
         is_key = data.endswith((b'"', b'"Job'), max(0, at - 4), at)
-        if is_key and (named := _NAME.match(data, at)):
-            found.add(named[1])
+        if is_key and (match := _NAME.match(data, at)):
+            found.add(match[1])
         at = data.find(_ID, at + 1)
     return {_text(data) for data in found}
 
@@ -78,8 +78,8 @@ def with_parents(job_id: str) -> Iterator[str]:
     ['a/periodic-1/dispatch-2', 'a', 'a/periodic-1']
     """
     yield job_id
-    for found in _CHILD.finditer(job_id):
-        yield job_id[: found.start()]
+    for match in _CHILD.finditer(job_id):
+        yield job_id[: match.start()]
 
 
 def matched(job: JobKey | None, matchers: Mapping[JobKey, Matcher]) -> list[Matcher]:

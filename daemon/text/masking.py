@@ -186,19 +186,19 @@ class Matcher:
     def _candidates(self, data: bytes) -> Iterator[int]:
         """Yield the places of all keys, in order."""
         places = [
-            (found.start(), number)
+            (match.start(), number)
             for number, pattern in enumerate(self._patterns)
-            if (found := pattern.search(data)) is not None
+            if (match := pattern.search(data)) is not None
         ]
         heapify(places)
         while places:
             at, number = places[0]
             yield at
-            found = self._patterns[number].search(data, at + 1)
-            if found is None:
+            match = self._patterns[number].search(data, at + 1)
+            if match is None:
                 heappop(places)
             else:
-                heapreplace(places, (found.start(), number))
+                heapreplace(places, (match.start(), number))
 
     def _around(self, data: bytes, at: int) -> Iterator[Span]:
         """Yield the places of the secrets whose key stands at a position."""
@@ -349,7 +349,7 @@ def _places(data: bytes, form: bytes) -> Iterator[int]:
 
 def _bounded_forms(secrets: Sequence[bytes]) -> list[bytes]:
     """Return the forms of secrets, of the most important parts if there are too many."""
-    newest = [whole for secret in reversed(secrets) if len(whole := secret.strip()) >= LEAST]
+    newest = [states for secret in reversed(secrets) if len(states := secret.strip()) >= LEAST]
     parts = chain(newest, chain.from_iterable(map(_lines, newest)))
     forms = (form for part in parts for form in _forms(part) if len(form) >= LEAST)
     found: dict[bytes, None] = {}

@@ -53,18 +53,18 @@ PLAIN = Style()
 
 def styled(line: str, style: Style = PLAIN) -> tuple[list[Piece], Style]:
     """Return the pieces of a line, and the style at its end."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     at = 0
     line = _after_returns(line)
     for sequence in _SEQUENCE.finditer(line):
-        if len(found) >= _MOST_PIECES:
+        if len(pieces) >= _MOST_PIECES:
             break
-        _add(found, style, line[at : sequence.start()])
+        _add(pieces, style, line[at : sequence.start()])
         at = sequence.end()
         if sequence[1] is not None:
             style = _changed(style, sequence[1])
-    _add(found, style, _SEQUENCE.sub("", line[at:]))
-    return found, style
+    _add(pieces, style, _SEQUENCE.sub("", line[at:]))
+    return pieces, style
 
 
 def plain(line: str) -> str:
@@ -77,13 +77,13 @@ def _after_returns(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
-def _add(found: list[Piece], style: Style, text: str) -> None:
+def _add(pieces: list[Piece], style: Style, text: str) -> None:
     if text:
-        found.append((style.classes, _HIDDEN.sub(_sign, text)))
+        pieces.append((style.classes, _HIDDEN.sub(_sign, text)))
 
 
-def _sign(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _sign(match: re.Match[str]) -> str:
+    number = ord(match[0])
     if number < 0x20:
         return chr(0x2400 + number)
     return "\u2421" if number == 0x7F else f"\\u{number:04x}"

@@ -100,7 +100,7 @@ def timeline(
     `created` is when the allocation was placed. Times are in nanoseconds.
     """
     events = {name: sorted(one["Events"] or (), key=_time) for name, one in states.items()}
-    times = [item["Time"] for found in events.values() for item in found]
+    times = [item["Time"] for event in events.values() for item in event]
     if not times:
         return None
     ends = [_finished(state) for state in states.values()]

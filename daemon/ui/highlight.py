@@ -33,14 +33,14 @@ def highlight(source: str) -> Iterator[Piece]:
         yield "", source
         return
     at = 0
-    for found in _PIECE.finditer(source):
-        kind = found.lastgroup
+    for match in _PIECE.finditer(source):
+        kind = match.lastgroup
         if kind is None:  # a plain name
             continue
-        if found.start() > at:
-            yield "", source[at : found.start()]
-        yield _ALIKE.get(kind, kind), found[0]
-        at = found.end()
+        if match.start() > at:
+            yield "", source[at : match.start()]
+        yield _ALIKE.get(kind, kind), match[0]
+        at = match.end()
     if at < len(source):
         yield "", source[at:]
 

@@ -138,12 +138,12 @@ async def _both(ui_request: UiRequest, alloc_id: str, task: str) -> HandlerReply
         return of_error(error)
 
 
-def _as_download(found: HandlerReply, name: str) -> HandlerReply:
+def _as_download(handler_reply: HandlerReply, name: str) -> HandlerReply:
     """Return a log as a file with this name."""
-    if found.stream is None:
-        return found
+    if handler_reply.stream is None:
+        return handler_reply
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
-    return HandlerReply(stream=found.stream, content_type=TEXT, headers=headers)
+    return HandlerReply(stream=handler_reply.stream, content_type=TEXT, headers=headers)
 
 
 @page("job_logs.html")

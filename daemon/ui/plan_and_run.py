@@ -131,10 +131,10 @@ def _of_validation(source: str, texts: Sequence[str]) -> list[dict[str, object]]
 
 def _positioned(text: str) -> dict[str, object]:
     """Return a problem of the parser, and its line; 0 if it has none."""
-    found = _POSITION.match(text)
-    if found is None:
+    match = _POSITION.match(text)
+    if match is None:
         return {"Line": 0, "Text": text}
-    return {"Line": int(found[1]), "Text": text[found.end() :]}
+    return {"Line": int(match[1]), "Text": text[match.end() :]}
 
 
 def _line_of_names(lines: Sequence[str], text: str) -> int:

@@ -181,9 +181,11 @@ def _check_namespace(tx: Transaction, name: VariableKey) -> None:
         raise Malformed(f'variable "{name.path}" is in nonexistent namespace "{name.namespace}"')
 
 
-def _changed(found: VariableRow | None, name: VariableKey, sealed: bytes, now: int) -> VariableRow:
+def _changed(
+    variable: VariableRow | None, name: VariableKey, sealed: bytes, now: int
+) -> VariableRow:
     """Return the current variable, or a new one, with other items."""
-    if found is None:
+    if variable is None:
         return VariableRow(
             namespace=name.namespace,
             path=name.path,
@@ -191,9 +193,9 @@ def _changed(found: VariableRow | None, name: VariableKey, sealed: bytes, now: i
             modify_time=now,
             sealed=sealed,
         )
-    return msgspec.structs.replace(found, sealed=sealed, modify_time=now)
+    return msgspec.structs.replace(variable, sealed=sealed, modify_time=now)
 
 
-def _conflict(tx: Transaction, found: VariableRow | None, *, by_lock: bool) -> ChangeResult:
-    index = found.modify_index if found else tx.table_index("variables")
-    return ChangeResult(index=index, entry=found, conflict=True, by_lock=by_lock)
+def _conflict(tx: Transaction, variable: VariableRow | None, *, by_lock: bool) -> ChangeResult:
+    index = variable.modify_index if variable else tx.table_index("variables")
+    return ChangeResult(index=index, entry=variable, conflict=True, by_lock=by_lock)

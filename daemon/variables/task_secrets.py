@@ -61,10 +61,10 @@ class TaskSecretStore:
 
         def write(tx: Transaction) -> None:
             rows, added = secrets.below(tx, prefix), [*values]
-            known = TaskSecrets([*decrypted(self._seal, rows), *values])
-            if len(rows) >= _MOST_ROWS or known.is_full:
-                known.drop_oldest(in_use)
-                added = known.values
+            task_secrets = TaskSecrets([*decrypted(self._seal, rows), *values])
+            if len(rows) >= _MOST_ROWS or task_secrets.is_full:
+                task_secrets.drop_oldest(in_use)
+                added = task_secrets.values
                 for row in rows:
                     secrets.remove(tx, row.place)
             number = int(rows[-1].place.rpartition("/")[2]) + 1 if rows else 0
@@ -193,11 +193,11 @@ class JobMasks:
 
 def matcher_of(values: Sequence[str]) -> Matcher:
     """Return the matcher for values in JSON. It has 20,000 forms at most, of the newest values."""
-    known = TaskSecrets(values)
-    known.drop_oldest()
-    found = Matcher(form for value in known.values for form in _in_json(value))
-    found.warm()
-    return found
+    task_secrets = TaskSecrets(values)
+    task_secrets.drop_oldest()
+    matcher = Matcher(form for value in task_secrets.values for form in _in_json(value))
+    matcher.warm()
+    return matcher
 
 
 def _matcher_of_job(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
@@ -222,11 +222,11 @@ def decrypted(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> list[str]:
 
 
 def _matcher(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
-    known = TaskSecrets(decrypted(seal, rows))
-    known.drop_oldest()
-    found = Matcher(known)
-    found.warm()
-    return found
+    task_secrets = TaskSecrets(decrypted(seal, rows))
+    task_secrets.drop_oldest()
+    matcher = Matcher(task_secrets)
+    matcher.warm()
+    return matcher
 
 
 def job_prefix(namespace: str, job_id: str) -> str:

@@ -351,9 +351,9 @@ def _stream(connected: socket.socket) -> trio.SocketStream:
 
 def _accepted(listening: socket.socket) -> tuple[list[socket.socket], OSError | None]:
     """Return the next connections, and the error that ended them. Never waits."""
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     until = time.thread_time_ns() + _SLICE
-    while len(found) < _BATCH and time.thread_time_ns() < until:
+    while len(sockets) < _BATCH and time.thread_time_ns() < until:
         try:
             connected, _ = listening.accept()
         except BlockingIOError:
@@ -361,10 +361,10 @@ def _accepted(listening: socket.socket) -> tuple[list[socket.socket], OSError | 
         except ConnectionAbortedError:
             continue
         except OSError as error:
-            return found, error
+            return sockets, error
         connected.setblocking(False)
-        found.append(connected)
-    return found, None
+        sockets.append(connected)
+    return sockets, None
 
 
 def _close(rejected: deque[socket.socket]) -> None:

@@ -82,11 +82,11 @@ async def answer(
 
 
 async def _attempt(
-    route: ReadRoute, request: Request, kept: ResponseCache, after: int
+    route: ReadRoute, request: Request, response_cache: ResponseCache, after: int
 ) -> HandlerReply | None:
     """Return the response if it is newer than `after`, or if the object does not exist."""
     try:
-        reply = await _read(route, request, kept)
+        reply = await _read(route, request, response_cache)
     except NotFound as error:
         if error.index is None or error.index > after:
             raise
@@ -94,18 +94,18 @@ async def _attempt(
     return reply if reply.index is None or reply.index > after else None
 
 
-async def _read(route: ReadRoute, request: Request, kept: ResponseCache) -> HandlerReply:
+async def _read(route: ReadRoute, request: Request, response_cache: ResponseCache) -> HandlerReply:
     """Return the response, made on the event loop if it is short, else in a thread."""
     store = request.parts.store
     moment = store.change_number
-    if (reply := kept.at(moment, route, request)) is not None:
+    if (reply := response_cache.at(moment, route, request)) is not None:
         return reply
     made: HandlerReply | None = None
     if not route.long:
         with suppress(LongRead):
-            made = store.read_short(lambda db: kept.reply(route, request, db, moment))
+            made = store.read_short(lambda db: response_cache.reply(route, request, db, moment))
     if made is None:
-        made = await _computed_in_thread(route, request, kept)
+        made = await _computed_in_thread(route, request, response_cache)
     while made.later is not None:
         made = await store.read_long(made.later)
     if made.part is None:
@@ -116,20 +116,23 @@ async def _read(route: ReadRoute, request: Request, kept: ResponseCache) -> Hand
 
 
 async def _computed_in_thread(
-    route: ReadRoute, request: Request, kept: ResponseCache
+    route: ReadRoute, request: Request, response_cache: ResponseCache
 ) -> HandlerReply:
     indexes, made = await request.parts.store.read_long(
-        lambda db: (kept.indexes(route, request, db), _encoded(route.handler(request, db)))
+        lambda db: (
+            response_cache.indexes(route, request, db),
+            _encoded(route.handler(request, db)),
+        )
     )
-    kept.store(route, request, indexes, made)
+    response_cache.store(route, request, indexes, made)
     return made
 
 
-def _encoded(made: HandlerReply) -> HandlerReply:
+def _encoded(handler_reply: HandlerReply) -> HandlerReply:
     """Return a reply with its body encoded as JSON, because a long one takes time."""
-    if made.body is None or isinstance(made.body, bytes):
-        return made
-    return msgspec.structs.replace(made, body=encode(made.body))
+    if handler_reply.body is None or isinstance(handler_reply.body, bytes):
+        return handler_reply
+    return msgspec.structs.replace(handler_reply, body=encode(handler_reply.body))
 
 
 async def list_pieces(

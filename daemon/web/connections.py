@@ -251,11 +251,15 @@ class _Connection(TCPServer):
 
     _held = b""  # the head of a response, sent together with its body
 
-    async def take_over(self, given: Handover) -> None:
+    async def take_over(self, handover: Handover) -> None:
         """Serve the connection from here on."""
-        self._given, self._idle_since, self._has_asked = given.data, given.since, given.has_asked
-        self._patience = trio.CancelScope(deadline=given.until)
-        self._awaits_head, self._has_begun = True, bool(given.data)
+        self._given, self._idle_since, self._has_asked = (
+            handover.data,
+            handover.since,
+            handover.has_asked,
+        )
+        self._patience = trio.CancelScope(deadline=handover.until)
+        self._awaits_head, self._has_begun = True, bool(handover.data)
         await self.run()
 
     @private_override

@@ -296,7 +296,7 @@ class Dispatcher:
     async def _reply(
         self,
         head: RequestHead,
-        asked: Request,
+        request: Request,
         way: RouteMatch,
         audit_scope: AuditScope,
         rest: Body | None,
@@ -304,29 +304,29 @@ class Dispatcher:
         """Answer a request that the guard accepts; `rest` reads its body if that is long."""
         route = way.route
         if route is None:
-            return await self._without_route(head, asked, way, audit_scope, rest)
+            return await self._without_route(head, request, way, audit_scope, rest)
         if isinstance(route, WebSocketRoute):
             return text(NO_UPGRADE, 500)
         if "GET" in route.methods:
-            _check_everywhere(asked.query)
-        if _is_for_another(asked.query, route, self._parts.config.region):
+            _check_everywhere(request.query)
+        if _is_for_another(request.query, route, self._parts.config.region):
             return _UNKNOWN_REGION
-        return await self._served(route, asked, audit_scope, rest)
+        return await self._served(route, request, audit_scope, rest)
 
     async def _without_route(
         self,
         head: RequestHead,
-        asked: Request,
+        request: Request,
         way: RouteMatch,
         audit_scope: AuditScope,
         rest: Body | None,
     ) -> HandlerReply:
         """Answer a request without a route: pages, the Vault API, redirects, or not found."""
         if way.is_secret and way.path == heads.clean_path(way.path):
-            return await self._secrets_side.answer(asked, head.headers, audit_scope, rest)
+            return await self._secrets_side.answer(request, head.headers, audit_scope, rest)
         if self.pages.has(way.path):
             return await self.pages.answer(
-                asked, head.headers, audit_scope, rest, is_secure=head.is_secure
+                request, head.headers, audit_scope, rest, is_secure=head.is_secure
             )
         if way.routes:
             return text("Invalid method", 405)
@@ -388,7 +388,7 @@ class Dispatcher:
         return reply
 
     async def _masked(
-        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, reply: HandlerReply
+        self, route: ReadRoute | WriteRoute | StreamRoute, request: Request, reply: HandlerReply
     ) -> HandlerReply:
         """Return a reply with masks in place of the sensitive variables of job files."""
         masks = self._parts.job_masks
@@ -396,28 +396,28 @@ class Dispatcher:
             return reply
         from daemon.web import job_masks  # imported late: few stores have such values
 
-        return await job_masks.masked(route, asked, reply)
+        return await job_masks.masked(route, request, reply)
 
-    async def _long_body(self, asked: Request, rest: Body) -> bytes:
+    async def _long_body(self, request: Request, rest: Body) -> bytes:
         """Return a long body, unless the route or the caller may have none.
 
         Raises `Denied`, `TooLarge`, `Unavailable` or `BodyUnavailable`.
         """
         is_checked = self._doorkeeper is not None or not self._parts.tokens.asks
-        if not (is_checked or asked.caller.may_send_much(asked.needs)):
-            if asked.needs.asks is Requirement.NOTHING:
+        if not (is_checked or request.caller.may_send_much(request.needs)):
+            if request.needs.asks is Requirement.NOTHING:
                 raise TooLarge(f"the body is larger than {SHORT_BODY} bytes")
             raise Denied
         return await rest()
 
     async def _handled(
-        self, route: ReadRoute | WriteRoute | StreamRoute, asked: Request, audit_scope: AuditScope
+        self, route: ReadRoute | WriteRoute | StreamRoute, request: Request, audit_scope: AuditScope
     ) -> HandlerReply:
         """Call a route."""
         if isinstance(route, ReadRoute):
             reply = await blocking.answer(
                 route,
-                asked,
+                request,
                 kept=self._kept,
                 crowd=self._crowd,
                 closing=self._closing,
@@ -425,18 +425,18 @@ class Dispatcher:
             )
             if route.shows_secrets and self._parts.config.audit_reads:
                 await audit_scope.acted()
-            reply = with_remarks(reply, asked.remarks())
+            reply = with_remarks(reply, request.remarks())
             if reply.stream is not None:
                 return msgspec.structs.replace(reply, stream=self._crowd.count(reply.stream))
             return reply
         await import_large(route.handler)
-        reply = await route.handler(asked)
+        reply = await route.handler(request)
         if route.acts:
             await audit_scope.acted()
         if reply.stream is not None:
             held = self._crowd.count(reply.stream, is_endless=reply.is_endless)
             return msgspec.structs.replace(reply, stream=held)
-        return with_remarks(reply, asked.remarks())
+        return with_remarks(reply, request.remarks())
 
     def _request(
         self, head: RequestHead, way: RouteMatch, query: QueryParameters, address: str, body: bytes
@@ -462,14 +462,17 @@ class Dispatcher:
         """Return the address of the client."""
         return self._proxies.client(head.client, head.headers.get("x-forwarded-for", ""))
 
-    async def _caller(self, needs: RequiredCapability, asked: Request) -> Caller:
+    async def _caller(self, needs: RequiredCapability, request: Request) -> Caller:
         """Return the caller. Raises `UnknownToken`; on a few endpoints with the reason."""
         tokens = self._parts.tokens
         if needs.asks is Requirement.NOTHING:
             return tokens.resolve("")
         try:
             return await tokens.authenticate(
-                asked.token, asked.address, client_key=asked.client_key, operator=asked.operator
+                request.token,
+                request.address,
+                client_key=request.client_key,
+                operator=request.operator,
             )
         except UnknownToken as error:
             if needs.tells_why is None or error.reason == str(error):

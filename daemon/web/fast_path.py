@@ -102,24 +102,24 @@ def parse_simple_request(data: bytes) -> SimpleRequest | None:
     end = data.find(_END, 0, _MOST_HEAD) + len(_END)
     if end < len(_END) or not _PLAIN.fullmatch(data, 0, end):
         return None
-    seen = _Events()
-    parser = httptools.HttpRequestParser(seen)
+    events = _Events()
+    parser = httptools.HttpRequestParser(events)
     try:
         parser.feed_data(data)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return None
-    named = seen.headers
+    named = events.headers
     # Repeated headers are not accepted, because some of them change how a request is parsed.
-    if len(named) != seen.number or not _FOR_OTHERS.isdisjoint(named) or "host" not in named:
+    if len(named) != events.number or not _FOR_OTHERS.isdisjoint(named) or "host" not in named:
         return None
     length, then = named.get("content-length", "0"), named.get("connection", "keep-alive").lower()
     if not _LENGTH.fullmatch(length) or then not in ("keep-alive", "close"):
         return None
     missing = int(length) - (len(data) - end)
-    if missing < 0 or seen.body != data[end:] or seen.ended != (missing == 0):
+    if missing < 0 or events.body != data[end:] or events.ended != (missing == 0):
         return None
     method = parser.get_method().decode("ascii")
-    return SimpleRequest(method, seen.target, named, seen.body, missing, then == "close")
+    return SimpleRequest(method, events.target, named, events.body, missing, then == "close")
 
 
 class FastPath:

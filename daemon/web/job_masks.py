@@ -27,15 +27,15 @@ _SHORT = 16 * 1024  # bytes that are searched on the event loop
 _OTHER_RULES = frozenset({"read-logs", "read-fs"})  # of output and files of tasks
 
 
-async def masked(route: Route, asked: Request, reply: HandlerReply) -> HandlerReply:
+async def masked(route: Route, request: Request, reply: HandlerReply) -> HandlerReply:
     """Return a reply with the sensitive values of job files masked, if the route requires it."""
-    source = asked.parts.job_masks
-    if source is None or not _is_masked(route, asked):
+    source = request.parts.job_masks
+    if source is None or not _is_masked(route, request):
         return reply
     is_json = reply.content_type.startswith(JSON)
     if not (is_json or reply.content_type.startswith("text/")):
         return reply
-    job = await _job_of(asked)
+    job = await _job_of(request)
     if reply.stream is not None:
         stream = cast("AsyncGenerator[bytes, None]", reply.stream)  # `StreamLimit` holds it
         return msgspec.structs.replace(reply, stream=_pieces(source, stream, job, is_json=is_json))
@@ -46,23 +46,25 @@ async def masked(route: Route, asked: Request, reply: HandlerReply) -> HandlerRe
     )
 
 
-def _is_masked(route: Route, asked: Request) -> bool:
+def _is_masked(route: Route, request: Request) -> bool:
     needs = route.needs
     if needs.asks is Requirement.VARIABLE or _OTHER_RULES & {*needs.any_of}:
         return False
     if isinstance(route, WriteRoute):
         return route.shows_jobs
     if isinstance(route, ReadRoute) and route.is_definition:
-        return not asked.caller.grant.may(asked.namespace, _SEES_SOURCE)
+        return not request.caller.grant.may(request.namespace, _SEES_SOURCE)
     return True
 
 
-async def _job_of(asked: Request) -> JobKey | None:
+async def _job_of(request: Request) -> JobKey | None:
     """Return the job that the path names, itself or by an allocation."""
-    if job_id := asked.parameters.get("job_id"):
-        return asked.namespace, job_id
-    if alloc_id := asked.parameters.get("alloc_id"):
-        owners = await asked.parts.store.read_any(partial(allocations.owning_jobs, ids=[alloc_id]))
+    if job_id := request.parameters.get("job_id"):
+        return request.namespace, job_id
+    if alloc_id := request.parameters.get("alloc_id"):
+        owners = await request.parts.store.read_any(
+            partial(allocations.owning_jobs, ids=[alloc_id])
+        )
         return owners.get(alloc_id)
     return None
 

@@ -97,9 +97,9 @@ def open_doors(config: Settings, given: Sequence[socket.socket] = ()) -> Iterato
         )
 
 
-def _at_port(config: Settings, given: Sequence[socket.socket]) -> socket.socket | None:
+def _at_port(config: Settings, sockets: Sequence[socket.socket]) -> socket.socket | None:
     wanted, found = (config.bind, config.port), None
-    for item in given:
+    for item in sockets:
         if item.getsockname()[:2] == wanted:
             found = item
         else:

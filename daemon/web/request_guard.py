@@ -72,8 +72,8 @@ class RequestGuard:
 
 def _name_of(host: str) -> str | None:
     """Return the name in a `Host` header, without port and brackets; None if it is invalid."""
-    found = _HOST.fullmatch(host)
-    return (found["name"] or found["address"]).lower() if found else None
+    match = _HOST.fullmatch(host)
+    return (match["name"] or match["address"]).lower() if match else None
 
 
 def _is_address(name: str) -> bool:

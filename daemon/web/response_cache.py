@@ -70,20 +70,24 @@ class ResponseCache:
         return tuple(db.table_index(table) for table in tables)
 
     def store(
-        self, route: ReadRoute, request: Request, indexes: tuple[int, ...], made: HandlerReply
+        self,
+        route: ReadRoute,
+        request: Request,
+        indexes: tuple[int, ...],
+        handler_reply: HandlerReply,
     ) -> None:
         """Store a response that was computed elsewhere, at these indexes of its tables."""
         if indexes:
-            self._store(_key(route, request), indexes, made, None)
+            self._store(_key(route, request), indexes, handler_reply, None)
 
     def _store(
-        self, key: _Key, indexes: tuple[int, ...], made: HandlerReply, moment: int | None
+        self, key: _Key, indexes: tuple[int, ...], handler_reply: HandlerReply, moment: int | None
     ) -> None:
         self._forget(key)
-        size = len(made.body) if isinstance(made.body, bytes) else MOST_BYTES
+        size = len(handler_reply.body) if isinstance(handler_reply.body, bytes) else MOST_BYTES
         if size >= MOST_BYTES:
             return
-        self._answers[key] = _Answer(indexes, made, size, moment)
+        self._answers[key] = _Answer(indexes, handler_reply, size, moment)
         self._bytes += size
         while len(self._answers) > MOST or self._bytes > MOST_BYTES:
             self._forget(next(iter(self._answers)))

@@ -60,16 +60,18 @@ class SessionStore:
         evicted sessions that own theirs.
         """
         name, proof = self._new_secret(), self._new_secret()
-        made = UiSession(name, token, proof, now, is_own, now, address, accessor, owner or token)
+        ui_session = UiSession(
+            name, token, proof, now, is_own, now, address, accessor, owner or token
+        )
         evicted = [session for session in self._sessions.values() if not self.has(session, now)]
-        self._sessions[made.name] = made
-        mine = [session for session in self._sessions.values() if session.owner == made.owner]
+        self._sessions[ui_session.name] = ui_session
+        mine = [session for session in self._sessions.values() if session.owner == ui_session.owner]
         evicted += [session for session in mine[:-MOST_OF_OWNER] if session not in evicted]
         for session in evicted:
             self.end(session.name)
         while len(self._sessions) > MOST:
             evicted.append(self._sessions.popitem(last=False)[1])
-        return made, evicted
+        return ui_session, evicted
 
     def find(self, name: str, now: int) -> UiSession | None:
         """Return a session, unless its idle time has expired."""

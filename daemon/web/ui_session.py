@@ -265,13 +265,13 @@ class UiRequest:
     async def sessions(self, most: int) -> tuple[list["SessionView"], int]:
         """Return the sessions of the user that were used last, and the number of all."""
         mine, resolve = self._own_sessions(), self.request.parts.tokens.resolve
-        found: list[SessionView] = []
+        session_views: list[SessionView] = []
         for item in mine[:most]:
             await trio.lowlevel.checkpoint()  # each token is read from the store
             with suppress(UnknownToken):  # it ended in the meantime
                 token = resolve(item.token, item.address).token
-                found.append(SessionView(item, token.name, item is self.session))
-        return found, len(mine)
+                session_views.append(SessionView(item, token.name, item is self.session))
+        return session_views, len(mine)
 
     def _own_sessions(self) -> list[UiSession]:
         """Return the sessions of the user's token; of all tokens for a management token."""
@@ -416,7 +416,7 @@ class UiPages:
                 yield piece
 
     def speaking(
-        self, asked: Request, headers: Mapping[str, str], proof: str, *, is_secure: bool
+        self, request: Request, headers: Mapping[str, str], proof: str, *, is_secure: bool
     ) -> tuple[Request, Callable[[], bool]]:
         """Return the request behind a page's WebSocket, and a check whether it may continue.
 
@@ -427,8 +427,8 @@ class UiPages:
         if not hmac.compare_digest(proof.encode(), known.encode()):
             raise Denied
         secret = session.token if session else ""
-        caller = self._parts.tokens.resolve(secret, asked.address)
-        speaking = msgspec.structs.replace(asked, token=secret, peer=None, caller=caller)
+        caller = self._parts.tokens.resolve(secret, request.address)
+        speaking = msgspec.structs.replace(request, token=secret, peer=None, caller=caller)
         now, has = self._parts.clock.now, self._sessions.has
         return speaking, lambda: session is None or has(session, now())
 

@@ -69,7 +69,7 @@ class VaultApi:
 
     async def answer(
         self,
-        asked: Request,
+        request: Request,
         headers: Mapping[str, str],
         audit_scope: AuditScope,
         rest: Body | None = None,
@@ -78,39 +78,39 @@ class VaultApi:
 
         `rest` reads the body if that is long, after the check of the token and the path.
         """
-        found = self._parts.store.read(lambda db: self._find(db, asked.path))
+        found = self._parts.store.read(lambda db: self._find(db, request.path))
         endpoint = found.endpoint if found else None
         try:
-            if refusal := _refusal(asked, headers, endpoint):
+            if refusal := _refusal(request, headers, endpoint):
                 return refusal
-            operation = _operation(asked)
+            operation = _operation(request)
             is_open = endpoint is not None and _is_open(endpoint, operation)
             if rest is None:
-                fields = await _fields(endpoint, asked, operation, headers)
+                fields = await _fields(endpoint, request, operation, headers)
             wrap_ttl = _wrap_ttl(headers)
-            audit_scope.set_caller("", asked.token)
-            caller = await self._caller(asked, is_open=is_open)
+            audit_scope.set_caller("", request.token)
+            caller = await self._caller(request, is_open=is_open)
             audit_scope.known(caller.token.accessor)
             identify(caller.token.accessor)
             if rest is not None:
                 if endpoint is not None and operation is Operation.WRITE:
-                    asked = await self._with_body(asked, caller, rest, is_open=is_open)
-                fields = await _fields(endpoint, asked, operation, headers)
+                    request = await self._with_body(request, caller, rest, is_open=is_open)
+                fields = await _fields(endpoint, request, operation, headers)
         except StewardError as error:
             return vault_envelope.of_error(error, is_login=True)
         call = RouteCall(
-            parts=asked.parts,
-            method=asked.method,
-            path=asked.path,
+            parts=request.parts,
+            method=request.method,
+            path=request.path,
             parameters=found.parameters if found else {},
-            query=asked.query,
-            body=asked.body,
-            token=asked.token,
-            address=asked.address,
-            user=asked.user,
-            peer=asked.peer,
+            query=request.query,
+            body=request.body,
+            token=request.token,
+            address=request.address,
+            user=request.user,
+            peer=request.peer,
             caller=caller,
-            needs=asked.needs,
+            needs=request.needs,
             operation=operation,
             fields=fields,
             mount=found.mount if found else "",
@@ -119,7 +119,7 @@ class VaultApi:
         return await self._served(call, found, audit_scope, is_login=is_open)
 
     async def _with_body(
-        self, asked: Request, caller: Caller, rest: Body, *, is_open: bool
+        self, request: Request, caller: Caller, rest: Body, *, is_open: bool
     ) -> Request:
         """Return a call with its long body; without a permission for its path, the call as it is.
 
@@ -128,38 +128,41 @@ class VaultApi:
         if self._parts.tokens.asks and not caller.grant.everything:
             if is_open:
                 raise TooLarge(f"the body is larger than {SHORT_BODY} bytes")
-            permission = caller.grant.permission(asked.path.removeprefix("/v1/"))
+            permission = caller.grant.permission(request.path.removeprefix("/v1/"))
             if permission is None or permission.capabilities.isdisjoint(("create", "update")):
-                return asked  # `_require` rejects it
-        return msgspec.structs.replace(asked, body=await rest())
+                return request  # `_require` rejects it
+        return msgspec.structs.replace(request, body=await rest())
 
-    async def _caller(self, asked: Request, *, is_open: bool) -> Caller:
+    async def _caller(self, request: Request, *, is_open: bool) -> Caller:
         """Return the caller; an open endpoint needs none. Raises `UnknownToken`."""
         tokens = self._parts.tokens
         if not is_open:
             return await tokens.authenticate(
-                asked.token, asked.address, client_key=asked.client_key, operator=asked.operator
+                request.token,
+                request.address,
+                client_key=request.client_key,
+                operator=request.operator,
             )
         try:
-            return tokens.resolve(asked.token, asked.address)
+            return tokens.resolve(request.token, request.address)
         except UnknownToken:
             return tokens.resolve("")
 
     async def _served(
         self,
         call: RouteCall,
-        found: EndpointMatch | None,
+        endpoint_match: EndpointMatch | None,
         audit_scope: AuditScope,
         *,
         is_login: bool,
     ) -> HandlerReply:
-        endpoint = found.endpoint if found else None
+        endpoint = endpoint_match.endpoint if endpoint_match else None
         try:
             if not is_login:
                 _permit(call, endpoint)
-            if found is None:
+            if endpoint_match is None:
                 return _unknown_path(call)
-            if endpoint is None and "help" in call.query and _is_mount(call, found):
+            if endpoint is None and "help" in call.query and _is_mount(call, endpoint_match):
                 return vault_envelope.plain(_help_of_mount(call))
             if endpoint is None:
                 return vault_envelope.listed(404, "unsupported path")
@@ -260,25 +263,25 @@ def _capability(call: RouteCall, endpoint: Endpoint | None) -> str:
 
 
 def _refusal(
-    asked: Request, headers: Mapping[str, str], endpoint: Endpoint | None
+    request: Request, headers: Mapping[str, str], endpoint: Endpoint | None
 ) -> HandlerReply | None:
     """Return why a request is rejected before its body is read. Raises `Malformed`."""
-    if "\0" in asked.path:
+    if "\0" in request.path:
         return HandlerReply(status=400)
-    if "\ufffd" in asked.path:
+    if "\ufffd" in request.path:
         return vault_envelope.listed(500, "the path is not valid UTF-8")
     namespace = headers.get("x-service-namespace") or headers.get("x-vault-namespace", "")
     if namespace not in _ROOT_NAMESPACE:
         return vault_envelope.errors(404, "namespace not found")
-    if asked.method == "PATCH":
+    if request.method == "PATCH":
         return _patch_refusal(headers.get("content-type", ""))
-    if asked.method == "OPTIONS":
+    if request.method == "OPTIONS":
         return vault_envelope.listed(405, "unsupported operation")
-    if asked.method == "HEAD" and not (endpoint and endpoint.is_bare):
+    if request.method == "HEAD" and not (endpoint and endpoint.is_bare):
         return vault_envelope.bodiless(405)
-    if asked.method not in _OPERATIONS:
+    if request.method not in _OPERATIONS:
         return vault_envelope.errors(405)
-    if asked.method in ("POST", "PUT") and asked.path.endswith("/"):
+    if request.method in ("POST", "PUT") and request.path.endswith("/"):
         raise Malformed("cannot write to a path ending in '/'")
     return None
 
@@ -291,34 +294,34 @@ def _patch_refusal(content_type: str) -> HandlerReply:
     )
 
 
-def _operation(asked: Request) -> Operation:
-    operation = _OPERATIONS[asked.method]
-    if operation == Operation.READ and asked.query.flag("list"):
+def _operation(request: Request) -> Operation:
+    operation = _OPERATIONS[request.method]
+    if operation == Operation.READ and request.query.flag("list"):
         return Operation.LIST
     return operation
 
 
 async def _fields(
-    endpoint: Endpoint | None, asked: Request, operation: Operation, headers: Mapping[str, str]
+    endpoint: Endpoint | None, request: Request, operation: Operation, headers: Mapping[str, str]
 ) -> RequestFields:
     """Return the fields of a request; a thread decodes a long body.
 
     Raises `Malformed` or `TooOften`.
     """
-    read = partial(_values, endpoint, asked, operation, headers)
-    if len(asked.body) <= SHORT:
+    read = partial(_values, endpoint, request, operation, headers)
+    if len(request.body) <= SHORT:
         return RequestFields(read())
-    return RequestFields(await asked.parts.admission.run(asked.client, read))
+    return RequestFields(await request.parts.admission.run(request.client, read))
 
 
 def _values(
-    endpoint: Endpoint | None, asked: Request, operation: Operation, headers: Mapping[str, str]
+    endpoint: Endpoint | None, request: Request, operation: Operation, headers: Mapping[str, str]
 ) -> Values:
     if operation == Operation.WRITE:
-        return parse(asked.body, headers.get("content-type", ""))
+        return parse(request.body, headers.get("content-type", ""))
     has_pages = operation == Operation.LIST and not (endpoint and endpoint.lists_all)
     known = _OF_A_LIST if has_pages else _OF_THE_FRAME
-    return of_query(pair for pair in asked.query.pairs if pair[0] not in known)
+    return of_query(pair for pair in request.query.pairs if pair[0] not in known)
 
 
 def _not_offered(endpoint: Endpoint, operation: Operation) -> HandlerReply:
@@ -353,8 +356,8 @@ def _warn_without_effect(endpoint: Endpoint, call: RouteCall) -> list[str]:
     ]
 
 
-def _is_mount(call: RouteCall, found: EndpointMatch) -> bool:
-    return f"{call.name.rstrip('/')}/" == f"auth/{found.mount}"
+def _is_mount(call: RouteCall, endpoint_match: EndpointMatch) -> bool:
+    return f"{call.name.rstrip('/')}/" == f"auth/{endpoint_match.mount}"
 
 
 def _unknown_path(call: RouteCall) -> HandlerReply:

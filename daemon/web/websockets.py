@@ -81,7 +81,7 @@ class WebSockets:
         if route is None:
             await reject_handshake(send, _NOTHING)
             return
-        asked = Request(
+        request = Request(
             parts=self._parts,
             method="GET",
             path=path,
@@ -103,7 +103,7 @@ class WebSockets:
                     await counted(
                         account,
                         self._serve(
-                            asked, headers, route, socket, audit_scope, is_secure=head.is_secure
+                            request, headers, route, socket, audit_scope, is_secure=head.is_secure
                         ),
                     )
             finally:
@@ -144,16 +144,16 @@ class WebSockets:
             audit_scope.ended(403, str(error))
             raise
 
-    async def _speaking(self, asked: Request, headers: Mapping[str, str], shown: str) -> Request:
-        secret = shown or heads.token(headers, asked.path)
+    async def _speaking(self, request: Request, headers: Mapping[str, str], shown: str) -> Request:
+        secret = shown or heads.token(headers, request.path)
         caller = await self._parts.tokens.authenticate(
-            secret, asked.address, client_key=asked.client_key, operator=asked.operator
+            secret, request.address, client_key=request.client_key, operator=request.operator
         )
-        return msgspec.structs.replace(asked, token=secret, caller=caller)
+        return msgspec.structs.replace(request, token=secret, caller=caller)
 
 
 @contextmanager
-def _traced(asked: Request, parent: str, route: WebSocketRoute) -> Iterator[None]:
+def _traced(request: Request, parent: str, route: WebSocketRoute) -> Iterator[None]:
     """Record a session as a span if its client sends a sampled trace.
 
     A session without a permission makes no span.
@@ -162,13 +162,13 @@ def _traced(asked: Request, parent: str, route: WebSocketRoute) -> Iterator[None
     if recorder is None:
         yield
         return
-    request_id, began = next(asked.parts.ids), recorder.now()
+    request_id, began = next(request.parts.ids), recorder.now()
     origin = recorder.begin_request(request_id, "GET", parent)
     try:
         with request_context.request_scope(origin):
             yield
     finally:
-        if asked.passed:  # else the handler has not found a permission
+        if request.passed:  # else the handler has not found a permission
             about: request_context.Attributes = {
                 "http.request.method": "GET",
                 "http.route": route.path,
@@ -191,10 +191,10 @@ def _always() -> bool:
 
 
 async def _while_allowed(
-    asked: Request, lasts: Callable[[], bool], talking: Awaitable[None]
+    request: Request, lasts: Callable[[], bool], talking: Awaitable[None]
 ) -> None:
     """Run a session until it ends. Raises `_CutOff` if the caller's access ends before."""
-    reader = StreamSubscriber(asked)
+    reader = StreamSubscriber(request)
     is_over = False
 
     async def watch(scope: trio.CancelScope) -> None:

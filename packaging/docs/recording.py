@@ -319,8 +319,8 @@ def daemon(directory: Path) -> Iterator[str]:
     ) as process:
         try:
             for line in process.stdout or ():
-                if found := re.search(r" ready at (http\S*)", line):
-                    yield found[1]
+                if match := re.search(r" ready at (http\S*)", line):
+                    yield match[1]
                     break
         finally:
             process.send_signal(signal.SIGTERM)

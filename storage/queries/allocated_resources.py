@@ -56,13 +56,13 @@ class AllocatedTotals(msgspec.Struct):
 def allocated_on(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
     """Return the allocated resources of a node."""
     on = {"node_id": node_id}
-    found = AllocatedTotals(*(db.one(_USED, on) or ()))
-    found.ports.update(row["port"] for row in db.all(_PORTS, on))
+    allocated_totals = AllocatedTotals(*(db.one(_USED, on) or ()))
+    allocated_totals.ports.update(row["port"] for row in db.all(_PORTS, on))
     for row in db.all(_EXCLUSIVE, on):
         cores, devices = msgspec.json.decode(row["exclusive"])
-        found.cores.update(cores)
-        found.devices.update(devices)
-    return found
+        allocated_totals.cores.update(cores)
+        allocated_totals.devices.update(devices)
+    return allocated_totals
 
 
 def sums(db: ReadSnapshot, node_id: str) -> AllocatedTotals:

@@ -290,16 +290,19 @@ def of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocation]:
     return [_from(row) for row in db.all(_OF_DEPLOYMENT, {"id": deployment_id})]
 
 
-def on_node(db: ReadSnapshot, node_id: str, wish: PageRequest) -> Iterator[Allocation]:
+def on_node(db: ReadSnapshot, node_id: str, page_request: PageRequest) -> Iterator[Allocation]:
     """Yield the allocations of a node from a start key on, optionally newest first."""
-    where, values = ["node_id = :node_id", *wish.conditions], {**wish.values, "node_id": node_id}
-    if wish.start is not None:
-        sign = "<" if wish.reverse else ">"
+    where, values = (
+        ["node_id = :node_id", *page_request.conditions],
+        {**page_request.values, "node_id": node_id},
+    )
+    if page_request.start is not None:
+        sign = "<" if page_request.reverse else ">"
         where.append(
             f"create_index {sign}= :first AND (create_index {sign} :first OR id >= :second)"
         )
-        values["first"], values["second"] = wish.start
-    way = " DESC" if wish.reverse else ""
+        values["first"], values["second"] = page_request.start
+    way = " DESC" if page_request.reverse else ""
     order = f"create_index{way}, id"
     rows = db.each(f"{_IN_ORDER} WHERE {' AND '.join(where)} ORDER BY {order}", values)
     return map(_from, rows)
@@ -344,15 +347,15 @@ def owning_jobs(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, tuple[str, st
 
 
 def job_page(
-    db: ReadSnapshot, namespace: str, job_id: str, wish: PageRequest
+    db: ReadSnapshot, namespace: str, job_id: str, page_request: PageRequest
 ) -> Iterator[Allocation]:
     """Yield the allocations of a job in creation order."""
-    return map(_from, of_job_rows(db, _PAGE, wish, namespace, job_id))
+    return map(_from, of_job_rows(db, _PAGE, page_request, namespace, job_id))
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[Allocation]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Allocation]:
     """Yield allocations in creation order."""
-    return map(_from, by_creation(db, _PAGE, wish))
+    return map(_from, by_creation(db, _PAGE, page_request))
 
 
 # --- changes ---

@@ -72,9 +72,9 @@ def default(db: ReadSnapshot) -> AuthMethod | None:
     return _from(row, AuthMethod) if row else None
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[AuthMethod]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[AuthMethod]:
     """Yield methods by name."""
-    return (_from(row, AuthMethod) for row in by_name(db, _COLUMNS, "name", wish))
+    return (_from(row, AuthMethod) for row in by_name(db, _COLUMNS, "name", page_request))
 
 
 def remove(tx: Transaction, name: str) -> bool:
@@ -104,9 +104,9 @@ def find_rule(db: ReadSnapshot, rule_id: str) -> BindingRule | None:
     return _from(row, BindingRule) if row else None
 
 
-def rule_page(db: ReadSnapshot, wish: PageRequest) -> Iterator[BindingRule]:
+def rule_page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[BindingRule]:
     """Yield rules by ID."""
-    return (_from(row, BindingRule) for row in by_name(db, _RULE_COLUMNS, "id", wish))
+    return (_from(row, BindingRule) for row in by_name(db, _RULE_COLUMNS, "id", page_request))
 
 
 def rules_of(db: ReadSnapshot, method: str, most: int) -> list[BindingRule]:

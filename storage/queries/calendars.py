@@ -111,12 +111,17 @@ def find(db: ReadSnapshot, namespace: str, name: str) -> Calendar | None:
     return _from(row) if row else None
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[CalendarListing]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[CalendarListing]:
     """Yield the calendars of a namespace, or of all (`*`), by namespace and name."""
-    edge = "\U0010ffff" if wish.reverse else ""
-    first, second = wish.start or (edge, edge)
-    values = {"namespace": wish.namespace, "prefix": wish.prefix, "first": first, "second": second}
-    for row in db.each(_PAGE_BACK if wish.reverse else _PAGE, values):
+    edge = "\U0010ffff" if page_request.reverse else ""
+    first, second = page_request.start or (edge, edge)
+    values = {
+        "namespace": page_request.namespace,
+        "prefix": page_request.prefix,
+        "first": first,
+        "second": second,
+    }
+    for row in db.each(_PAGE_BACK if page_request.reverse else _PAGE, values):
         yield CalendarListing(**row)
 
 

@@ -119,18 +119,18 @@ def _entry(row: sqlite3.Row) -> QueueEntry:
 # --- entries ---
 
 
-def enter(tx: Transaction, wanted: RunQueue, job: Job, run: FlowRun, now: int) -> None:
+def enter(tx: Transaction, run_queue: RunQueue, job: Job, run: FlowRun, now: int) -> None:
     """Let a run that begins, or begins again, wait for slots. A loop grants them in order."""
     entry = QueueEntry(
         namespace=job.namespace,
-        name=wanted.name,
+        name=run_queue.name,
         job_id=job.id,
         parent_id=job.parent_id,
         number=run.number,
-        slots=wanted.slots,
+        slots=run_queue.slots,
         state=SlotState.WAITING,
         priority=job.priority,
-        beyond=wanted.beyond,
+        beyond=run_queue.beyond,
         arrived=tx.index,
         since=now,
     )

@@ -123,9 +123,9 @@ class DeploymentLine(NamedTuple):
     document: bytes
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[DeploymentLine]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[DeploymentLine]:
     """Yield deployments in creation order."""
-    for row in by_creation(db, _PAGE, wish):
+    for row in by_creation(db, _PAGE, page_request):
         yield DeploymentLine(
             row["namespace"], row["create_index"], row["id"], row["document"].encode()
         )
@@ -144,10 +144,10 @@ def latest(db: ReadSnapshot, namespace: str, job_id: str) -> Deployment | None:
 
 
 def job_page(
-    db: ReadSnapshot, namespace: str, job_id: str, wish: PageRequest
+    db: ReadSnapshot, namespace: str, job_id: str, page_request: PageRequest
 ) -> Iterator[Deployment]:
     """Yield the deployments of a job in creation order."""
-    for row in of_job_rows(db, _JOB_PAGE, wish, namespace, job_id):
+    for row in of_job_rows(db, _JOB_PAGE, page_request, namespace, job_id):
         yield msgspec.json.decode(row["document"], type=Deployment)
 
 

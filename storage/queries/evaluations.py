@@ -355,21 +355,21 @@ class EvaluationLine(NamedTuple):
     document: bytes
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[EvaluationLine]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[EvaluationLine]:
     """Yield evaluations in creation order."""
-    return map(_line, by_creation(db, _PAGE, wish))
+    return map(_line, by_creation(db, _PAGE, page_request))
 
 
-def numbers(db: ReadSnapshot, wish: PageRequest) -> dict[str, int]:
+def numbers(db: ReadSnapshot, page_request: PageRequest) -> dict[str, int]:
     """Return the number of evaluations per namespace."""
-    return numbers_by_namespace(db, _NUMBERS, wish)
+    return numbers_by_namespace(db, _NUMBERS, page_request)
 
 
 def job_page(
-    db: ReadSnapshot, namespace: str, job_id: str, wish: PageRequest
+    db: ReadSnapshot, namespace: str, job_id: str, page_request: PageRequest
 ) -> Iterator[EvaluationLine]:
     """Yield the evaluations of a job in creation order."""
-    return map(_line, of_job(db, _PAGE, wish, namespace, job_id))
+    return map(_line, of_job(db, _PAGE, page_request, namespace, job_id))
 
 
 def _line(row: sqlite3.Row) -> EvaluationLine:

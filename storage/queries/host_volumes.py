@@ -50,18 +50,18 @@ class VolumeName(NamedTuple):
     name: str
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[DynamicVolume]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[DynamicVolume]:
     """Yield volumes by namespace and ID."""
     conditions, values = list[str](), dict[str, object]()
-    if wish.namespace != "*":
+    if page_request.namespace != "*":
         conditions.append("v.namespace = :namespace")
-        values["namespace"] = wish.namespace
-    if wish.start is not None:
-        sign = "<=" if wish.reverse else ">="
+        values["namespace"] = page_request.namespace
+    if page_request.start is not None:
+        sign = "<=" if page_request.reverse else ">="
         conditions.append(f"(v.namespace, v.id) {sign} (:first, :second)")
-        values["first"], values["second"] = wish.start
+        values["first"], values["second"] = page_request.start
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if wish.reverse else ""
+    way = " DESC" if page_request.reverse else ""
     rows = db.each(f"{_PAGE}{where} ORDER BY v.namespace{way}, v.id{way}", values)
     return (_from(row["value"]) for row in rows)
 
@@ -129,9 +129,9 @@ def users(db: ReadSnapshot, volume: DynamicVolume) -> list[str]:
         job = jobs.version(db, alloc.namespace, alloc.job_id, alloc.job_version)
         for group in (job and job.task_groups) or ():
             sources = {
-                f"{wanted.source}[{alloc.index}]" if wanted.per_alloc else wanted.source
-                for wanted in (group.volumes or {}).values()
-                if wanted.type == "host"
+                f"{volume.source}[{alloc.index}]" if volume.per_alloc else volume.source
+                for volume in (group.volumes or {}).values()
+                if volume.type == "host"
             }
             if group.name == alloc.task_group and volume.name in sources:
                 found.append(alloc.id)

@@ -69,26 +69,32 @@ def listing_rows(
         yield from _stubs(db, page_request, with_meta=with_meta)
 
 
-def _stubs(db: ReadSnapshot, wish: PageRequest, *, with_meta: bool) -> Iterator[JobListingRow]:
-    restriction, order, values = _in_order(wish, wish.conditions)
+def _stubs(
+    db: ReadSnapshot, page_request: PageRequest, *, with_meta: bool
+) -> Iterator[JobListingRow]:
+    restriction, order, values = _in_order(page_request, page_request.conditions)
     select = _STUBS_WITH_META if with_meta else _STUBS
     for row in db.each(f"{select}{restriction} {order}", {**values, "meta": ""}):
         yield JobListingRow(row["namespace"], row["id"], row["stub"])
 
 
-def _in_order(wish: PageRequest, restrictions: Iterable[str]) -> tuple[str, str, dict[str, object]]:
+def _in_order(
+    page_request: PageRequest, restrictions: Iterable[str]
+) -> tuple[str, str, dict[str, object]]:
     """Return the WHERE and ORDER BY clauses of a page by namespace and ID, and their values."""
-    conditions, values, least = list(restrictions), dict(wish.values), wish.prefix
-    if wish.namespace != "*":
+    conditions, values, least = list(restrictions), dict(page_request.values), page_request.prefix
+    if page_request.namespace != "*":
         conditions.append("namespace = :namespace")
-        values["namespace"] = wish.namespace
-    if wish.start is not None:
-        values["first"], values["second"] = wish.start
-        sign = "<" if wish.reverse else ">"
+        values["namespace"] = page_request.namespace
+    if page_request.start is not None:
+        values["first"], values["second"] = page_request.start
+        sign = "<" if page_request.reverse else ">"
         # Of a comparison of both columns, SQLite would only use `namespace = :namespace`.
-        within = wish.start[0] == wish.namespace
-        if within and not wish.reverse:
-            least = max(least, str(wish.start[1]))  # of two lower limits, SQLite uses either
+        within = page_request.start[0] == page_request.namespace
+        if within and not page_request.reverse:
+            least = max(
+                least, str(page_request.start[1])
+            )  # of two lower limits, SQLite uses either
         elif within:
             conditions.append("id <= :second")
         else:
@@ -96,11 +102,11 @@ def _in_order(wish: PageRequest, restrictions: Iterable[str]) -> tuple[str, str,
     if least:
         conditions.append("id >= :least")
         values["least"] = least
-    if wish.prefix:
+    if page_request.prefix:
         conditions.append("id < :prefix || char(1114111)")
-        values["prefix"] = wish.prefix
+        values["prefix"] = page_request.prefix
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if wish.reverse else ""
+    way = " DESC" if page_request.reverse else ""
     return where, f"ORDER BY namespace{way}, id{way}", values
 
 
@@ -124,7 +130,7 @@ _FEW = 4  # characters; longer prefixes match few enough rows to sort them
 
 def by_change(
     db: ReadSnapshot,
-    wish: PageRequest,
+    page_request: PageRequest,
     *,
     kind: str = "",
     status: str = "",
@@ -137,28 +143,28 @@ def by_change(
     finds few among many ended child jobs. The key of a job is its last change, then namespace and
     ID joined by a dot.
     """
-    values = {**wish.values, "kind": kind, "status": status, "failed": failed}
+    values = {**page_request.values, "kind": kind, "status": status, "failed": failed}
     conditions = [text for name, text in _CONDITIONS.items() if values[name]]
     index = "jobs_changed" if children else "jobs_by_change"
     if not children:
         conditions.append("parent_id IS ''")
-    if wish.namespace != "*":
+    if page_request.namespace != "*":
         conditions.append("namespace = :namespace")
-        values["namespace"] = wish.namespace
-    if wish.prefix:
+        values["namespace"] = page_request.namespace
+    if page_request.prefix:
         conditions.append("id >= :prefix AND id < :prefix || char(1114111)")
-        values["prefix"] = wish.prefix
-    if wish.prefix and wish.namespace != "*" and len(wish.prefix) >= _FEW:
+        values["prefix"] = page_request.prefix
+    if page_request.prefix and page_request.namespace != "*" and len(page_request.prefix) >= _FEW:
         index = "sqlite_autoindex_jobs_1"  # few rows of a namespace are found by prefix and sorted
-    sign = "<" if wish.reverse else ">"
-    if wish.start is not None:
-        values["first"], values["second"] = wish.start
+    sign = "<" if page_request.reverse else ">"
+    if page_request.start is not None:
+        values["first"], values["second"] = page_request.start
         conditions.append(
             f"modify_index {sign}= :first"
             f" AND (modify_index {sign} :first OR namespace || '.' || id {sign}= :second)"
         )
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if wish.reverse else ""
+    way = " DESC" if page_request.reverse else ""
     order = f"ORDER BY modify_index{way}, namespace{way}, id{way}"
     for row in db.each(f"{_CHANGES} {index}{where} {order}", values):
         yield JobChange(*row)

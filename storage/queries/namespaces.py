@@ -47,9 +47,9 @@ def list_all(db: ReadSnapshot, prefix: str = "") -> list[Namespace]:
     return [_from(row) for row in rows]
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[Namespace]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Namespace]:
     """Yield namespaces by name."""
-    return map(_from, by_name(db, _COLUMNS, "name", wish))
+    return map(_from, by_name(db, _COLUMNS, "name", page_request))
 
 
 # --- changes ---

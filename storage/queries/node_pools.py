@@ -37,24 +37,27 @@ def list_all(db: ReadSnapshot) -> list[NodePool]:
     return list(page(db, PageRequest(namespace="*")))
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[NodePool]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[NodePool]:
     """Yield pools by name, ascending or descending; the name is the last part of the key."""
-    stored = map(_from, by_name(db, _STORED, "name", wish))
+    stored = map(_from, by_name(db, _STORED, "name", page_request))
     found = heapq.merge(
-        stored, _unstored(db, wish), key=lambda node_pool: node_pool.name, reverse=wish.reverse
+        stored,
+        _unstored(db, page_request),
+        key=lambda node_pool: node_pool.name,
+        reverse=page_request.reverse,
     )
     for _, same in groupby(found, key=lambda item: item.name):
         yield next(same)  # a stored pool comes first
 
 
-def _unstored(db: ReadSnapshot, wish: PageRequest) -> list[NodePool]:
+def _unstored(db: ReadSnapshot, page_request: PageRequest) -> list[NodePool]:
     """Return the few pools that exist without being user-defined."""
     found = {name: NodePool(name=name, description=text) for name, text in BUILT_IN.items()}
     for node in nodes.list_all(db):
         node_pool = NodePool(name=node.node_pool, description=_description(node))
         found.setdefault(node.node_pool, node_pool)
-    kept = [one for name, one in found.items() if is_within(wish, name)]
-    return sorted(kept, key=lambda item: item.name, reverse=wish.reverse)
+    kept = [one for name, one in found.items() if is_within(page_request, name)]
+    return sorted(kept, key=lambda item: item.name, reverse=page_request.reverse)
 
 
 def names(db: ReadSnapshot) -> frozenset[str]:

@@ -54,7 +54,7 @@ _TOTAL = """
 def add(
     tx: Transaction,
     key: Key,
-    wanted: NotifySettings,
+    notify_settings: NotifySettings,
     event: NotifyEvent,
     *,
     run_id: str,
@@ -66,10 +66,10 @@ def add(
 
     If too many are pending already, the new one is stored as failed and counted as dropped.
     """
-    if event not in wanted.events:
+    if event not in notify_settings.events:
         return
-    own = (("webhook", wanted.webhook), ("command", wanted.command))
-    ways = [*own, *(("receiver", name) for name in wanted.receivers)]
+    own = (("webhook", notify_settings.webhook), ("command", notify_settings.command))
+    ways = [*own, *(("receiver", name) for name in notify_settings.receivers)]
     for way, name in ways:
         if name:
             values: dict[str, str | int] = {"namespace": key[0], "job_id": key[1]}

@@ -37,104 +37,114 @@ class KeyRange(msgspec.Struct, frozen=True):
 ALL = KeyRange()
 
 
-def by_creation(db: ReadSnapshot, select: str, wish: PageRequest) -> Iterator[sqlite3.Row]:
+def by_creation(db: ReadSnapshot, select: str, page_request: PageRequest) -> Iterator[sqlite3.Row]:
     """Yield rows with `create_index`, `id` and `namespace` in creation order."""
-    where, values = _where(wish)
-    way = " DESC" if wish.reverse else ""
+    where, values = _where(page_request)
+    way = " DESC" if page_request.reverse else ""
     return db.each(f"{select}{where} ORDER BY create_index{way}, id{way}", values)
 
 
-def numbers_by_namespace(db: ReadSnapshot, select: str, wish: PageRequest) -> dict[str, int]:
+def numbers_by_namespace(
+    db: ReadSnapshot, select: str, page_request: PageRequest
+) -> dict[str, int]:
     """Return the number of rows per namespace; `select` returns it and `number`."""
-    where, values = _where(wish)
+    where, values = _where(page_request)
     rows = db.each(f"{select}{where} GROUP BY namespace", values)
     return {row["namespace"]: row["number"] for row in rows}
 
 
-def _where(wish: PageRequest) -> tuple[str, dict[str, object]]:
+def _where(page_request: PageRequest) -> tuple[str, dict[str, object]]:
     """Return the condition for rows with `create_index`, `id` and `namespace`, and its values."""
-    conditions, values = list(wish.conditions), {**wish.values, "prefix": wish.prefix}
-    if wish.namespace != "*":
+    conditions, values = (
+        list(page_request.conditions),
+        {**page_request.values, "prefix": page_request.prefix},
+    )
+    if page_request.namespace != "*":
         # Few rows of a job are found by an index and sorted; many of a namespace are read in order.
         of_job = any(condition.startswith("job_id =") for condition in conditions)
         conditions.append("namespace = :namespace" if of_job else "+namespace = :namespace")
-        values["namespace"] = wish.namespace
-    if wish.prefix:
+        values["namespace"] = page_request.namespace
+    if page_request.prefix:
         # Few rows are found by their prefix and sorted; many are read in order.
-        sign = "" if len(wish.prefix) >= _SELECTIVE else "+"
+        sign = "" if len(page_request.prefix) >= _SELECTIVE else "+"
         # IDs are hexadecimal.
         conditions.append(f"{sign}id >= :prefix AND {sign}id < :prefix || 'g'")
-    if wish.start is not None:
-        conditions.append(f"(create_index, id) {'<=' if wish.reverse else '>='} (:first, :second)")
-        values["first"], values["second"] = wish.start
+    if page_request.start is not None:
+        conditions.append(
+            f"(create_index, id) {'<=' if page_request.reverse else '>='} (:first, :second)"
+        )
+        values["first"], values["second"] = page_request.start
     return f" WHERE {' AND '.join(conditions)}" if conditions else "", values
 
 
 _NAMESPACES = "SELECT name FROM namespaces WHERE name >= '' ORDER BY name"
 
 
-def by_namespace(db: ReadSnapshot, wish: PageRequest) -> Iterator[PageRequest]:
+def by_namespace(db: ReadSnapshot, page_request: PageRequest) -> Iterator[PageRequest]:
     """Yield equivalent queries for each namespace, in the order of namespaces.
 
     Names with a common prefix are not adjacent across namespaces.
     """
-    if wish.namespace != "*" or not wish.prefix:
-        yield wish
+    if page_request.namespace != "*" or not page_request.prefix:
+        yield page_request
         return
     names = [row["name"] for row in db.all(_NAMESPACES)]
-    first = wish.start[0] if wish.start else None
-    for name in reversed(names) if wish.reverse else names:
-        if first is None or (name < str(first) if wish.reverse else name > str(first)):
-            yield msgspec.structs.replace(wish, namespace=name, start=None)
+    first = page_request.start[0] if page_request.start else None
+    for name in reversed(names) if page_request.reverse else names:
+        if first is None or (name < str(first) if page_request.reverse else name > str(first)):
+            yield msgspec.structs.replace(page_request, namespace=name, start=None)
         elif name == first:
-            yield msgspec.structs.replace(wish, namespace=name)
+            yield msgspec.structs.replace(page_request, namespace=name)
 
 
 def by_name(
     db: ReadSnapshot,
     select: str,
     column: str,
-    wish: PageRequest,
+    page_request: PageRequest,
 ) -> Iterator[sqlite3.Row]:
     """Yield rows in the order of a name column, restricted to the prefix.
 
     The name is the last part of the key.
     """
-    conditions, values = list(wish.conditions), {**wish.values, "prefix": wish.prefix}
-    if wish.prefix:
+    conditions, values = (
+        list(page_request.conditions),
+        {**page_request.values, "prefix": page_request.prefix},
+    )
+    if page_request.prefix:
         conditions.append(f"{column} >= :prefix AND {column} < :prefix || char(1114111)")
-    if wish.start is not None:
-        first, name = wish.start
+    if page_request.start is not None:
+        first, name = page_request.start
         if first:  # beyond all keys, so the result is empty
-            if not wish.reverse:
+            if not page_request.reverse:
                 return iter(())
         else:
-            conditions.append(f"{column} {'<=' if wish.reverse else '>='} :first")
+            conditions.append(f"{column} {'<=' if page_request.reverse else '>='} :first")
             values["first"] = name
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if wish.reverse else ""
+    way = " DESC" if page_request.reverse else ""
     return db.each(f"{select}{where} ORDER BY {column}{way}", values)
 
 
-def is_within(wish: PageRequest, name: str) -> bool:
+def is_within(page_request: PageRequest, name: str) -> bool:
     """Return whether a name matches a query for `by_name`."""
-    if not name.startswith(wish.prefix):
+    if not name.startswith(page_request.prefix):
         return False
-    if wish.start is None:
+    if page_request.start is None:
         return True
     key = ("", name)
-    return key <= wish.start if wish.reverse else key >= wish.start
+    return key <= page_request.start if page_request.reverse else key >= page_request.start
 
 
 def of_job(
-    db: ReadSnapshot, select: str, wish: PageRequest, namespace: str, job_id: str
+    db: ReadSnapshot, select: str, page_request: PageRequest, namespace: str, job_id: str
 ) -> Iterator[sqlite3.Row]:
     """Yield the objects of a job in creation order, then by ID, from the start key on."""
-    conditions = ["namespace = :namespace", "job_id = :job_id", *wish.conditions]
-    values = {**wish.values, "namespace": namespace, "job_id": job_id}
-    way, sign = (" DESC", "<") if wish.reverse else ("", ">")
-    if wish.start is not None:
-        values["first"], values["second"] = wish.start
+    conditions = ["namespace = :namespace", "job_id = :job_id", *page_request.conditions]
+    values = {**page_request.values, "namespace": namespace, "job_id": job_id}
+    way, sign = (" DESC", "<") if page_request.reverse else ("", ">")
+    if page_request.start is not None:
+        values["first"], values["second"] = page_request.start
         conditions.append(
             f"create_index {sign}= :first AND (create_index {sign} :first OR id >= :second)"
         )

@@ -63,9 +63,9 @@ def names(db: ReadSnapshot, span: KeyRange) -> list[str]:
     return [row["name"] for row in db.all(_NAMES, span.values)]
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[Policy]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Policy]:
     """Yield policies by name."""
-    return (_from(row, Policy) for row in by_name(db, _COLUMNS, "name", wish))
+    return (_from(row, Policy) for row in by_name(db, _COLUMNS, "name", page_request))
 
 
 def remove(tx: Transaction, name: str) -> None:
@@ -117,9 +117,9 @@ def list_roles(db: ReadSnapshot, prefix: str = "") -> list[AclRole]:
     return [_from(row, AclRole) for row in rows]
 
 
-def role_page(db: ReadSnapshot, wish: PageRequest) -> Iterator[AclRole]:
+def role_page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[AclRole]:
     """Yield roles by ID."""
-    return (_from(row, AclRole) for row in by_name(db, _ROLE_COLUMNS, "id", wish))
+    return (_from(row, AclRole) for row in by_name(db, _ROLE_COLUMNS, "id", page_request))
 
 
 def role_names(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, str]:

@@ -106,23 +106,23 @@ def is_unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
     return db.one(_UNFINISHED, {"namespace": namespace, "job_id": job_id}) is not None
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[FlowRun]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[FlowRun]:
     """Yield runs in the order of their creation."""
-    for row in _in_order(db, wish):
+    for row in _in_order(db, page_request):
         yield _run(row)
 
 
-def _in_order(db: ReadSnapshot, wish: PageRequest) -> Iterator[sqlite3.Row]:
-    conditions, values = list(wish.conditions), dict(wish.values)
-    if wish.namespace != "*":
+def _in_order(db: ReadSnapshot, page_request: PageRequest) -> Iterator[sqlite3.Row]:
+    conditions, values = list(page_request.conditions), dict(page_request.values)
+    if page_request.namespace != "*":
         conditions.append("+namespace = :namespace")
-        values["namespace"] = wish.namespace
-    if wish.start is not None:
-        sign = "<=" if wish.reverse else ">="
+        values["namespace"] = page_request.namespace
+    if page_request.start is not None:
+        sign = "<=" if page_request.reverse else ">="
         conditions.append(f"(create_index, job_id) {sign} (:first, :second)")
-        values["first"], values["second"] = wish.start
+        values["first"], values["second"] = page_request.start
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if wish.reverse else ""
+    way = " DESC" if page_request.reverse else ""
     return db.each(f"{_PAGE}{where} ORDER BY create_index{way}, job_id{way}", values)
 
 

@@ -94,13 +94,15 @@ def list_all(db: ReadSnapshot, namespace: str) -> list[Registration]:
     return [_from(row) for row in db.all(_IN_NAMESPACE, {"namespace": namespace})]
 
 
-def namespaces(db: ReadSnapshot, wish: PageRequest) -> Iterator[str]:
+def namespaces(db: ReadSnapshot, page_request: PageRequest) -> Iterator[str]:
     """Yield the namespaces with registered services, by name."""
     conditions, values = [_HAS_ANY], dict[str, object]()
-    if wish.namespace != "*":
+    if page_request.namespace != "*":
         conditions.append("name = :namespace")
-        values["namespace"] = wish.namespace
-    asked = msgspec.structs.replace(wish, prefix="", conditions=tuple(conditions), values=values)
+        values["namespace"] = page_request.namespace
+    asked = msgspec.structs.replace(
+        page_request, prefix="", conditions=tuple(conditions), values=values
+    )
     for row in by_name(db, _NAMESPACES, "name", asked):
         yield row["name"]
 
@@ -131,14 +133,14 @@ def find(db: ReadSnapshot, registration_id: str) -> Registration | None:
 
 
 def replace_registrations(
-    tx: Transaction, allocation_id: str, wanted: Iterable[ServiceAddress]
+    tx: Transaction, allocation_id: str, service_addresses: Iterable[ServiceAddress]
 ) -> None:
     """Replace the registrations of an allocation.
 
     A new registration is not ready until its checks have passed.
     """
     before = {item.id: item for item in of_allocation(tx, allocation_id)}
-    for offer in wanted:
+    for offer in service_addresses:
         one = offer.registration
         known = before.pop(one.id, None)
         if known is None or (known.tags, known.address, known.port) != (

@@ -82,19 +82,19 @@ def find(db: ReadSnapshot, accessor: str) -> Token | None:
     return _from(row) if row else None
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[Token]:
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Token]:
     """Yield tokens in creation order; the prefix is of the accessor."""
     conditions, values = [], dict[str, object]()
-    if wish.prefix:
+    if page_request.prefix:
         conditions.append("accessor >= :prefix AND accessor < :prefix || char(1114111)")
-        values["prefix"] = wish.prefix
-    if wish.start is not None:
+        values["prefix"] = page_request.prefix
+    if page_request.start is not None:
         conditions.append(
-            f"(create_index, accessor) {'<=' if wish.reverse else '>='} (:first, :id)"
+            f"(create_index, accessor) {'<=' if page_request.reverse else '>='} (:first, :id)"
         )
-        values["first"], values["id"] = wish.start
+        values["first"], values["id"] = page_request.start
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if wish.reverse else ""
+    way = " DESC" if page_request.reverse else ""
     return map(
         _from, db.each(f"{_COLUMNS}{where} ORDER BY create_index{way}, accessor{way}", values)
     )

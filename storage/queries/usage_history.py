@@ -62,11 +62,11 @@ def within(db: ReadSnapshot, step: int, begin: int, end: int) -> Blocks:
 
 
 def _blocks(db: ReadSnapshot, sql: str, asked: Mapping[str, object]) -> Blocks:
-    found: Blocks = {}
+    blocks: Blocks = {}
     for row in db.each(sql, asked):
         key = SeriesKey(row["kind"], row["owner"], row["namespace"], row["task"])
-        found.setdefault(key, {})[row["begin"]] = unpack(row["data"])
-    return found
+        blocks.setdefault(key, {})[row["begin"]] = unpack(row["data"])
+    return blocks
 
 
 def first_begin(db: ReadSnapshot, step: int) -> int | None:

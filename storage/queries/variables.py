@@ -105,24 +105,24 @@ def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[VariableRow]:
         yield from _page(db, page_request)
 
 
-def _page(db: ReadSnapshot, wish: PageRequest) -> Iterator[VariableRow]:
+def _page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[VariableRow]:
     conditions, values = [], dict[str, object]()
-    if wish.namespace != "*":
+    if page_request.namespace != "*":
         conditions.append("namespace = :namespace")
-        values["namespace"] = wish.namespace
-    if wish.prefix:
+        values["namespace"] = page_request.namespace
+    if page_request.prefix:
         conditions.append("path >= :prefix AND path < :prefix || char(1114111)")
-        values["prefix"] = wish.prefix
-    if wish.start is not None:
-        values["first"], values["second"] = wish.start
+        values["prefix"] = page_request.prefix
+    if page_request.start is not None:
+        values["first"], values["second"] = page_request.start
         # Of a comparison of both columns, SQLite would only use `namespace = :namespace`.
-        within = wish.start[0] == wish.namespace
+        within = page_request.start[0] == page_request.namespace
         columns, start = (
             ("path", ":second") if within else ("(namespace, path)", "(:first, :second)")
         )
-        conditions.append(f"{columns} {'<=' if wish.reverse else '>='} {start}")
+        conditions.append(f"{columns} {'<=' if page_request.reverse else '>='} {start}")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if wish.reverse else ""
+    way = " DESC" if page_request.reverse else ""
     return map(_from, db.each(f"{_COLUMNS}{where} ORDER BY namespace{way}, path{way}", values))
 
 

@@ -88,7 +88,7 @@ def held() -> Iterator[ExitStack]:
         yield opened
 
 
-def mount_silent(place: Path, held: ExitStack, more: str = "") -> None:
+def mount_silent(place: Path, exit_stack: ExitStack, more: str = "") -> None:
     """Mount a file system that answers nothing, as `fusermount` does for the task's user.
 
     With `,allow_other` the kernel lets root in, so that root waits for an answer.
@@ -97,14 +97,14 @@ def mount_silent(place: Path, held: ExitStack, more: str = "") -> None:
         server = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
         pytest.skip(f"no FUSE here: {error}")
-    held.callback(os.close, server)
+    exit_stack.callback(os.close, server)
     options = f"fd={server},rootmode=40000,user_id={NOBODY},group_id={NOBODY}{more}".encode()
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(b"fuse", os.fsencode(place), b"fuse", _LOCKED, options):
         pytest.skip(f"nothing of FUSE can be mounted here: {os.strerror(ctypes.get_errno())}")
     mounted = os.open(place, os.O_PATH)  # a removal moves the directory above
-    held.callback(os.close, mounted)
-    held.callback(library.umount2, b"/proc/self/fd/%d" % mounted, _DETACH)
+    exit_stack.callback(os.close, mounted)
+    exit_stack.callback(library.umount2, b"/proc/self/fd/%d" % mounted, _DETACH)
 
 
 @needs_root

@@ -128,12 +128,12 @@ def test_a_filter_is_not_opened(closed: Talk, place: Place, kind: Any) -> None:
 def test_a_volume_is_one_of_the_settings_in_a_place_of_its_own(
     talk: Talk, tmp_path: Path, place: Place, volume: str, destination: str
 ) -> None:
-    known = AllowedVolume(name="data", path=str(tmp_path), read_only=False)
-    talk.greet(tmp_path, msgspec.structs.replace(EVERYTHING, volumes=[known]))
-    wanted = MountedVolume(
+    allowed_volume = AllowedVolume(name="data", path=str(tmp_path), read_only=False)
+    talk.greet(tmp_path, msgspec.structs.replace(EVERYTHING, volumes=[allowed_volume]))
+    mounted_volume = MountedVolume(
         name="v", volume=volume, path="/etc", destination=destination, read_only=False
     )
-    order = ordered("/bin/echo", driver="exec", user="nobody", volumes=[wanted])
+    order = ordered("/bin/echo", driver="exec", user="nobody", volumes=[mounted_volume])
     (place.root / "main/local").mkdir()
     assert isinstance(talk.ask(START, passed(order)).body, RefusedReply)
     assert not place.claim.exists()

@@ -31,8 +31,8 @@ async def test_kept_files_are_saved(backend: Backend, steward: Steward, tmp_path
     (allocation,) = await steward.allocations("keeps", "complete")
 
     async def program(client: Client) -> list[KeptFile]:
-        found = await client.kept_files(allocation["ID"])
-        small, large = found
+        files = await client.kept_files(allocation["ID"])
+        small, large = files
         await client.save_kept(allocation["ID"], large, tmp_path / "zeros")
         wrong = KeptFile(task="main", path="out/zeros", digest=small.digest)
         with pytest.raises(InvalidResponse):
@@ -40,7 +40,7 @@ async def test_kept_files_are_saved(backend: Backend, steward: Steward, tmp_path
         missing = KeptFile(task="main", path="out/none")
         with pytest.raises(NotFound):
             await client.save_kept(allocation["ID"], missing, tmp_path / "none")
-        return found
+        return files
 
     found = await backend.with_client(steward, program)
     assert [(file.task, file.path, file.size) for file in found] == [

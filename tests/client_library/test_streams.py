@@ -72,7 +72,7 @@ async def test_command_in_a_task_has_streams_and_an_exit_code(
     async def program(client: Client):
         await client.run(shell("target", "sleep 600", job_type="service"))
         alloc_id = (await steward_allocations(client))[0].id
-        whole = await client.exec_run(
+        exec_result = await client.exec_run(
             alloc_id,
             ["/bin/sh", "-c", "cat; echo err >&2; exit 4"],
             task="main",
@@ -83,7 +83,7 @@ async def test_command_in_a_task_has_streams_and_an_exit_code(
             piece = await anext(session)
             await session.end_input()
             rest = [item async for item in session]
-        return whole, piece, rest, session.exit_code
+        return exec_result, piece, rest, session.exit_code
 
     async def steward_allocations(client: Client):
         async for found in client.watch("/v1/job/target/allocations", list[dict[str, object]]):

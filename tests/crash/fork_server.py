@@ -49,9 +49,9 @@ def main() -> None:
     Wrappers(tally, die).everything()
     if os.environ.get(BARE):
         without_means()
-    for found in pkgutil.walk_packages(daemon.__path__, "daemon."):
-        if not found.name.startswith(("daemon.cli", "daemon.__main__")):
-            importlib.import_module(found.name)
+    for package in pkgutil.walk_packages(daemon.__path__, "daemon."):
+        if not package.name.startswith(("daemon.cli", "daemon.__main__")):
+            importlib.import_module(package.name)
     with socket.socket(fileno=int(sys.argv[2])) as orders:
         orders.setblocking(True)
         if become_daemons(orders):

@@ -158,11 +158,11 @@ class MetricsRequest(_Message, frozen=True, kw_only=True):
     resource_metrics: list[ResourceMetrics]
 
 
-def attributes(found: list[KeyValue]) -> dict[str, object]:
+def attributes(key_values: list[KeyValue]) -> dict[str, object]:
     """Return attributes by key; each key must be unique."""
-    keys = Counter(key_value.key for key_value in found)
-    assert not found or max(keys.values()) == 1, f"repeated keys: {keys}"
-    return {key_value.key: key_value.value.value for key_value in found}
+    keys = Counter(key_value.key for key_value in key_values)
+    assert not key_values or max(keys.values()) == 1, f"repeated keys: {keys}"
+    return {key_value.key: key_value.value.value for key_value in key_values}
 
 
 def spans_of(body: bytes) -> list[Span]:

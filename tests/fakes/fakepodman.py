@@ -131,8 +131,8 @@ class FakePodman:
                     return
             assert request is not None
             path = urlsplit(request.target.decode()).path.removeprefix(ROOT)
-            if found := re.fullmatch(r"/exec/(\w+)/start", path):
-                await self._talk(stream, found[1], msgspec.json.decode(body))
+            if match := re.fullmatch(r"/exec/(\w+)/start", path):
+                await self._talk(stream, match[1], msgspec.json.decode(body))
                 return
             try:
                 status, answer = await self._answer(request, body)
@@ -152,11 +152,11 @@ class FakePodman:
         query = dict(parse_qsl(target.query))
         headers = {name.decode().lower(): text.decode() for name, text in request.headers}
         for verb, pattern, known, handler in self._routes():
-            found = re.fullmatch(pattern, path)
-            if found and verb == method:
+            match = re.fullmatch(pattern, path)
+            if match and verb == method:
                 if unknown := query.keys() - known:
                     raise Refusal(400, f"{path}: unknown query {unknown}")
-                words = [unquote(word) for word in found.groups()]
+                words = [unquote(word) for word in match.groups()]
                 given = msgspec.json.decode(body) if body else None
                 return await handler(*words, query=query, headers=headers, body=given)
         raise Refusal(400, f"{method} {path}: no such call")
@@ -213,9 +213,9 @@ class FakePodman:
             raise Refusal(
                 500, f'creating container storage: the name "{body["name"]}" is already in use'
             )
-        made = Container(body)
-        self.containers[body["name"]] = made
-        return 201, {"Id": made.id, "Warnings": []}
+        container = Container(body)
+        self.containers[body["name"]] = container
+        return 201, {"Id": container.id, "Warnings": []}
 
     def _find(self, name: str) -> Container:
         for key, one in self.containers.items():

@@ -106,13 +106,13 @@ class _Talk:
             return self._login(line, logins)
         if logins and not self._user:
             return "530 5.7.0 authentication required"
-        if found := re.fullmatch(rf"MAIL FROM:{_PATH}( SIZE=\d+)?", line, re.IGNORECASE):
-            self._sender, self._to = found[1], []
+        if match := re.fullmatch(rf"MAIL FROM:{_PATH}( SIZE=\d+)?", line, re.IGNORECASE):
+            self._sender, self._to = match[1], []
             return "250 sender ok"
-        if (found := re.fullmatch(rf"RCPT TO:{_PATH}", line, re.IGNORECASE)) and self._sender:
-            if found[1].startswith("nobody@"):
+        if (match := re.fullmatch(rf"RCPT TO:{_PATH}", line, re.IGNORECASE)) and self._sender:
+            if match[1].startswith("nobody@"):
                 return "550 5.1.1 no such user"
-            self._to.append(found[1])
+            self._to.append(match[1])
             return "250 recipient ok"
         return self._fault(f"500 not understood: {line!r}")
 

@@ -57,7 +57,7 @@ class Attack:
         self._http.close()
         self._http = self._connect()
 
-    def _filled(self, asked: Asked) -> Asked:
+    def _filled(self, request: Asked) -> Asked:
         """Return a request with placeholders replaced by identifiers of existing objects."""
         if self._sent % REFRESH == 0:
             for word, path in LISTINGS.items():
@@ -65,11 +65,11 @@ class Attack:
                 listed = json.loads(body)
                 self._known[word] = listed[-1]["ID"] if listed else word
         self._sent += 1
-        target, body = asked.target, asked.body
+        target, body = request.target, request.body
         for word, known in self._known.items():
             target = target.replace(word, known)
             body = body and body.replace(word.encode(), known.encode())
-        return asked._replace(target=target, body=body)
+        return request._replace(target=target, body=body)
 
     def fault(self, asked: Asked) -> str | None:
         """Send a request; return the fault of the response.
@@ -87,9 +87,9 @@ class Attack:
             return f"{status} {body[:200]!r}"
         return None
 
-    def _ask(self, asked: Asked) -> tuple[int, bytes]:
+    def _ask(self, request: Asked) -> tuple[int, bytes]:
         try:
-            self._http.request(asked.method, asked.target, asked.body, dict(asked.headers))
+            self._http.request(request.method, request.target, request.body, dict(request.headers))
             answer = self._http.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException):

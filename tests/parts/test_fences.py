@@ -137,9 +137,9 @@ async def test_an_evaluation_that_ended_the_daemon_three_times_has_failed_and_th
         assert failed.status == EvalStatus.FAILED
         assert "the daemon crashed while it processed this" in failed.status_description
         assert fences.faults() == []
-        told = first_reason(cluster.store, "poison")
-        assert told.cause == Cause.BROKEN
-        assert "the daemon crashed while" in told.message
+        reason = first_reason(cluster.store, "poison")
+        assert reason.cause == Cause.BROKEN
+        assert "the daemon crashed while" in reason.message
 
 
 async def test_who_is_suspected_is_looked_at_alone(cluster: Cluster) -> None:
@@ -195,9 +195,9 @@ async def test_a_clock_that_costs_too_much_is_left_out_over_restarts_until_it_is
             assert fault.key.startswith("default/costly ")
             assert "fewer Specs" in fault.reason
             assert ledger(store, "costly") == 0
-            told = first_reason(store, "costly")
-            assert told.cause == Cause.BROKEN
-            assert fault.key in told.message
+            reason = first_reason(store, "costly")
+            assert reason.cause == Cause.BROKEN
+            assert fault.key in reason.message
     async with (
         open_fences(store, clock, tmp_path) as fences,
         open_periodic(store, clock, ids(), fences, most_specs=0),

@@ -48,18 +48,18 @@ def unit(place: UnitLocation) -> Path:
 
 
 def test_it_is_set_up_and_says_what_it_did(place: UnitLocation, unit: Path) -> None:
-    asked = Asked()
-    said = list(install(place, ["/opt/steward"], asked, now=False))
-    assert asked.words == ["daemon-reload", "enable steward.service"]
+    request = Asked()
+    said = list(install(place, ["/opt/steward"], request, now=False))
+    assert request.words == ["daemon-reload", "enable steward.service"]
     assert "ExecStart=/opt/steward agent\n" in unit.read_text()
     assert unit.stat().st_mode & 0o777 == 0o644
     assert said[:3] == [f"wrote {place.directory / name}" for name in UNITS]
 
 
 def test_it_is_started_if_that_is_asked_for(place: UnitLocation) -> None:
-    asked = Asked()
-    list(install(place, ["/opt/steward"], asked, now=True))
-    assert asked.words[-1] == "restart steward.service"
+    request = Asked()
+    list(install(place, ["/opt/steward"], request, now=True))
+    assert request.words[-1] == "restart steward.service"
 
 
 def test_setting_it_up_again_changes_nothing(place: UnitLocation) -> None:
@@ -70,9 +70,9 @@ def test_setting_it_up_again_changes_nothing(place: UnitLocation) -> None:
 
 def test_it_is_taken_away(place: UnitLocation) -> None:
     list(install(place, ["/opt/steward"], Asked(), now=False))
-    asked = Asked()
-    list(uninstall(place, asked))
-    assert asked.words == [
+    request = Asked()
+    list(uninstall(place, request))
+    assert request.words == [
         "disable --now steward.socket",
         "disable --now steward.service",
         "daemon-reload",

@@ -170,7 +170,7 @@ async def test_a_token_that_cannot_be_removed_stays_alone(
 ) -> None:
     clock = Ticking()
     fences = Fences(clock)
-    opened = TokenStore(store, clock, Keyring(bytes(32)), asks=True)
+    token_store = TokenStore(store, clock, Keyring(bytes(32)), asks=True)
 
     def put(tx: Any) -> None:
         for name in ("bad", "good", "better"):
@@ -181,7 +181,7 @@ async def test_a_token_that_cannot_be_removed_stays_alone(
     clock.time += 2 * SECOND
     is_bad = broken_for(lambda tx, accessor: accessor == "bad", tokens.remove)
     monkeypatch.setattr("daemon.acl.tokens.tokens.remove", is_bad)
-    async with running(partial(opened.remove_ended, fences)):
+    async with running(partial(token_store.remove_ended, fences)):
         await until(
             lambda: (
                 store.read(lambda db: tokens.ended(db, clock.time, 9)) == ["bad"]

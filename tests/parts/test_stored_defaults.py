@@ -57,8 +57,8 @@ def test_a_damaged_file_is_named(tmp_path: Path, store: Path, text: str) -> None
 
 
 def test_what_is_configured_comes_first() -> None:
-    found = in_force(Settings(raw_exec=False), OLD)
-    assert (found.raw_exec, found.raw_exec_root, found.task_users) == (False, True, ["*"])
+    settings = in_force(Settings(raw_exec=False), OLD)
+    assert (settings.raw_exec, settings.raw_exec_root, settings.task_users) == (False, True, ["*"])
 
 
 @pytest.mark.parametrize("value", ["7", '"yes"', "{"])

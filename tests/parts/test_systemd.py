@@ -42,10 +42,10 @@ def manager(tmp_path: Path, **more: str) -> ServiceManager:
 
 
 def test_what_happens_is_told(ears: socket.socket, tmp_path: Path) -> None:
-    told = manager(tmp_path)
-    told.ready("answers at http://x")
-    told.reloading()
-    told.stopping()
+    service_manager = manager(tmp_path)
+    service_manager.ready("answers at http://x")
+    service_manager.reloading()
+    service_manager.stopping()
     ready, reloading, stopping = heard(ears)
     assert ready == "READY=1\nSTATUS=answers at http://x"
     assert reloading.startswith("RELOADING=1\nMONOTONIC_USEC=")

@@ -22,8 +22,8 @@ class Stream:
 
     async def ask(self, target: str, host: str, token: str) -> None:
         headers = [("Host", host), *([("X-Service-Token", token)] if token else [])]
-        asked = h11.Request(method="GET", target=target, headers=headers)
-        sent = self._protocol.send(asked)
+        request = h11.Request(method="GET", target=target, headers=headers)
+        sent = self._protocol.send(request)
         assert sent is not None
         await self._connection.send_all(sent + (self._protocol.send(h11.EndOfMessage()) or b""))
         head = await self._event()

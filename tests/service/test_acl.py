@@ -104,10 +104,10 @@ async def test_a_list_of_all_namespaces_holds_what_its_reader_may_see(guarded: S
     reader = await new_token(guarded, 'namespace "default" { policy = "read" }')
     for path in ("/v1/jobs", "/v1/evaluations", "/v1/allocations", "/v1/namespaces"):
         everything = await guarded.request("GET", f"{path}?namespace=*")
-        shown = await as_(guarded, reader, "GET", f"{path}?namespace=*")
+        response = await as_(guarded, reader, "GET", f"{path}?namespace=*")
         assert "other" in everything.text
-        assert "other" not in shown.text
-        assert "default" in shown.text
+        assert "other" not in response.text
+        assert "default" in response.text
 
 
 async def test_a_job_that_names_another_namespace_needs_the_right_there(guarded: Steward) -> None:
@@ -142,8 +142,8 @@ async def test_what_belongs_to_another_namespace_is_refused_by_its_identifier(
         )
     }
     assert set(answers.values()) <= {403, 500}
-    shown = await as_(guarded, writer, "GET", f"/v1/evaluation/{done['EvalID']}/allocations")
-    assert shown.json() == []
+    response = await as_(guarded, writer, "GET", f"/v1/evaluation/{done['EvalID']}/allocations")
+    assert response.json() == []
 
 
 @pytest.mark.parametrize("path", ["/v1/job/web", "/v1/jobs"])
@@ -171,10 +171,10 @@ async def test_what_was_answered_to_one_is_not_shown_to_another(
 async def test_a_refusal_does_not_tell_what_exists(guarded: Steward) -> None:
     await guarded.register(job("there"))
     nobody = await new_token(guarded, 'namespace "elsewhere" { policy = "write" }')
-    there = await as_(guarded, nobody, "GET", "/v1/job/there")
+    response = await as_(guarded, nobody, "GET", "/v1/job/there")
     missing = await as_(guarded, nobody, "GET", "/v1/job/missing")
-    assert (there.status_code, there.text) == (missing.status_code, missing.text)
-    assert (there.status_code, there.text) == (403, "Permission denied")
+    assert (response.status_code, response.text) == (missing.status_code, missing.text)
+    assert (response.status_code, response.text) == (403, "Permission denied")
 
 
 # ---- changes are in force at once ------------------------------------------------------------
@@ -199,8 +199,8 @@ async def test_a_role_and_its_change_are_in_force_at_once(guarded: Steward) -> N
 async def test_an_ended_token_is_refused_from_then_on(guarded: Steward) -> None:
     secret = await new_token(guarded, 'namespace "default" { policy = "read" }')
     assert (await as_(guarded, secret, "GET", "/v1/jobs")).status_code == 200
-    own = await as_(guarded, secret, "GET", "/v1/acl/token/self")
-    await guarded.request("DELETE", f"/v1/acl/token/{own.json()['AccessorID']}")
+    response = await as_(guarded, secret, "GET", "/v1/acl/token/self")
+    await guarded.request("DELETE", f"/v1/acl/token/{response.json()['AccessorID']}")
     assert (await as_(guarded, secret, "GET", "/v1/jobs")).status_code == 403
 
 

@@ -91,8 +91,8 @@ async def test_every_route_masks_the_secrets_of_tasks(guarded: Steward) -> None:
         assert "horse" in plain.text or encoded[:-4] in plain.text, route
     file = alloc_dir(guarded.data_dir) / alloc_id / "alloc/logs/main.stdout.0"
     assert PHRASE in file.read_text()
-    found = await as_(guarded, reader, "GET", f"{routes(alloc_id)[5]}+correct")
-    assert found.json()["Lines"] == []
+    response = await as_(guarded, reader, "GET", f"{routes(alloc_id)[5]}+correct")
+    assert response.json()["Lines"] == []
 
 
 async def test_masks_stay_after_a_kill_and_a_change_of_the_variable(guarded: Steward) -> None:

@@ -42,8 +42,8 @@ class File(NamedTuple):
 
 def steps(text: str) -> Iterator[Command | File]:
     for about, body in FENCED.findall(text):
-        if named := NAMED.fullmatch(about):
-            yield File(named[1], body)
+        if match := NAMED.fullmatch(about):
+            yield File(match[1], body)
             continue
         assert about == "console", f"nobody would run this block: {about}"
         assert body.startswith("$ "), body

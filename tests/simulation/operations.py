@@ -307,5 +307,7 @@ class Operations:
 
     def _allocation(self) -> str:
         node_id = self._world.runner.node_id
-        found: list[Allocation] = self._world.store.read(lambda db: allocations.to_run(db, node_id))
-        return self._dice.choice([alloc.id for alloc in found] or ["nothing"])
+        allocs: list[Allocation] = self._world.store.read(
+            lambda db: allocations.to_run(db, node_id)
+        )
+        return self._dice.choice([alloc.id for alloc in allocs] or ["nothing"])

@@ -59,7 +59,7 @@ def _too_full(db: ReadSnapshot, world: World) -> Iterator[str]:
     """
     for node in nodes.list_all(db):
         cpu, memory, disk = node.capacity
-        kept = FreedResources(cpu=cpu, memory=memory, disk=disk)
+        freed_resources = FreedResources(cpu=cpu, memory=memory, disk=disk)
         wanted = [
             alloc
             for alloc in allocations.to_run(db, node.id)
@@ -76,8 +76,12 @@ def _too_full(db: ReadSnapshot, world: World) -> Iterator[str]:
             memory=sum(resources.memory_mb for resources in at_work),
         )
         for what, used in (("placed", placed), ("running", running)):
-            if used.cpu > kept.cpu or used.memory > kept.memory or used.disk > kept.disk:
-                yield f"more is {what} than there is room for: {used} of {kept}"
+            if (
+                used.cpu > freed_resources.cpu
+                or used.memory > freed_resources.memory
+                or used.disk > freed_resources.disk
+            ):
+                yield f"more is {what} than there is room for: {used} of {freed_resources}"
 
 
 def _endless(db: ReadSnapshot) -> Iterator[str]:
@@ -110,8 +114,8 @@ def _job(db: ReadSnapshot, job_id: str) -> Job:
 
 
 def _unexplained(db: ReadSnapshot, job: Job) -> Iterator[str]:
-    found = explain_job(db, job.namespace, job.id)
-    reasons = found.reasons if found else []
+    explanation = explain_job(db, job.namespace, job.id)
+    reasons = explanation.reasons if explanation else []
     waits = (Cause.PLACE, Cause.DEPLOYMENT)
     waiting = {reason.task_group for reason in reasons if reason.cause in waits}
     for reason in reasons:
@@ -122,8 +126,8 @@ def _unexplained(db: ReadSnapshot, job: Job) -> Iterator[str]:
         if reason.cause not in _LASTING and not displaced:
             yield f"{job.id} is not at rest: {reason.message}"
     wanted = sum(group.count for group in job.task_groups or ())
-    if job.type == "service" and found and found.running < wanted and not reasons:
-        yield f"{found.running} of {job.id} run, {wanted} are wanted, and nothing explains it"
+    if job.type == "service" and explanation and explanation.running < wanted and not reasons:
+        yield f"{explanation.running} of {job.id} run, {wanted} are wanted, and nothing explains it"
 
 
 def _uncounted(db: ReadSnapshot, job: Job) -> Iterator[str]:

@@ -31,9 +31,12 @@ def keeps(rule: str, driver: str) -> bool:
 @pairs
 def test_namespace_treats_all_names_of_a_driver_alike(item: str, other: str) -> None:
     closed = NamespaceCapabilities(disabled_task_drivers=[item])
-    opened = NamespaceCapabilities(enabled_task_drivers=[item])
+    namespace_capabilities = NamespaceCapabilities(enabled_task_drivers=[item])
     assert len(forbidden_drivers(using(other), Namespace(name="n", capabilities=closed))) == 1
-    assert forbidden_drivers(using(other), Namespace(name="n", capabilities=opened)) == []
+    assert (
+        forbidden_drivers(using(other), Namespace(name="n", capabilities=namespace_capabilities))
+        == []
+    )
 
 
 @pairs

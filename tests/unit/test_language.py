@@ -209,9 +209,9 @@ def prose_of_module(source: str) -> Iterator[tuple[int, str]]:
 
 def module_phrases(folder: str) -> list[Found]:
     return [
-        found
+        phrase
         for path in sorted((ROOT / folder).glob("*.py" if folder in LOOSE else "**/*.py"))
-        for found in phrases(str(path.relative_to(ROOT)), prose_of_module(path.read_text()))
+        for phrase in phrases(str(path.relative_to(ROOT)), prose_of_module(path.read_text()))
     ]
 
 

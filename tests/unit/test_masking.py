@@ -73,21 +73,21 @@ def test_a_secret_that_is_cut_off_is_masked(text: bytes, masked: str) -> None:
 
 
 def test_the_secrets_that_are_known_are_the_newest_ones() -> None:
-    known = TaskSecrets()
+    task_secrets = TaskSecrets()
     for number in [*range(1500), 700]:
-        known.add(f"secret {number}")
-    known.drop_oldest()
-    assert len(list(known)) == 1000
-    assert list(known)[-1] == b"secret 700"
-    assert b"secret 499" not in list(known)
+        task_secrets.add(f"secret {number}")
+    task_secrets.drop_oldest()
+    assert len(list(task_secrets)) == 1000
+    assert list(task_secrets)[-1] == b"secret 700"
+    assert b"secret 499" not in list(task_secrets)
 
 
 def test_secrets_in_use_are_dropped_last() -> None:
-    known = TaskSecrets(f"secret {number}" for number in range(1500))
-    known.drop_oldest(["secret 0", "unknown"])
-    assert len(known.values) == 1000
-    assert known.values[-2:] == ["secret 1499", "secret 0"]
-    assert "secret 500" not in known.values
+    task_secrets = TaskSecrets(f"secret {number}" for number in range(1500))
+    task_secrets.drop_oldest(["secret 0", "unknown"])
+    assert len(task_secrets.values) == 1000
+    assert task_secrets.values[-2:] == ["secret 1499", "secret 0"]
+    assert "secret 500" not in task_secrets.values
 
 
 def test_the_number_of_forms_is_bounded_and_whole_secrets_come_first(
@@ -182,11 +182,11 @@ def test_other_texts_are_no_masks(text: str) -> None:
 
 def test_secrets_of_several_patterns_are_masked_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = [f"{number:03}-{letter}-secret".encode() for letter in "abc" for number in range(9)]
-    whole = Matcher(secrets)
+    matcher = Matcher(secrets)
     monkeypatch.setattr(masking, "_PIECE", 7)
     divided = Matcher(secrets)
     text = b" and ".join(random.Random(1).sample(secrets, len(secrets)))
-    assert divided.mask(text) == whole.mask(text)
+    assert divided.mask(text) == matcher.mask(text)
     assert b"secret" not in divided.mask(text)
     assert len(divided._sampled or divided._patterns) > 1
 

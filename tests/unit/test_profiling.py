@@ -79,8 +79,8 @@ def read(packed: bytes) -> tuple[list[str], dict[tuple[str, ...], list[int]]]:
 def test_what_is_packed_is_read_back() -> None:
     inner, outer = ProfileLine("a.inner", "/a.py", 300), ProfileLine("a.outer", "/a.py", 7)
     samples = {(inner, outer): (3, 5_000_000_000), (outer,): (1, 0)}
-    made = Profile(kinds=(("samples", "count"), ("cpu", "nanoseconds")), samples=samples)
-    kinds, seen = read(profiling.packed(made))
+    profile = Profile(kinds=(("samples", "count"), ("cpu", "nanoseconds")), samples=samples)
+    kinds, seen = read(profiling.packed(profile))
     assert kinds == ["samples/count", "cpu/nanoseconds"]
     assert seen == {("a.inner", "a.outer"): [3, 5_000_000_000], ("a.outer",): [1, 0]}
 

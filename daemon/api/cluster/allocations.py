@@ -31,9 +31,9 @@ class AllocStopResponse(Record, frozen=True, kw_only=True):
     index: int
 
 
-def list_items(db: ReadSnapshot, found: Iterable[Allocation], query: QueryParameters) -> bytes:
+def list_items(db: ReadSnapshot, allocs: Iterable[Allocation], query: QueryParameters) -> bytes:
     """Return list entries of allocations as a JSON list."""
-    return b"[" + b",".join(line(db, alloc, query) for alloc in found) + b"]"
+    return b"[" + b",".join(line(db, alloc, query) for alloc in allocs) + b"]"
 
 
 def line(db: ReadSnapshot, allocation: Allocation, query: QueryParameters) -> bytes:

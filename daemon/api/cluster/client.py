@@ -83,9 +83,9 @@ async def usages(request: Request) -> HandlerReply:
     asked = [part for part in request.query.text("allocations").split(",") if part]
     if len(asked) > _MOST_ASKED:
         raise Malformed(f"allocations names {len(asked)}: ask for {_MOST_ASKED} at most at once")
-    found = await request.parts.tasks.brief_usages(asked, request.sees)
+    allocation_usage_lines = await request.parts.tasks.brief_usages(asked, request.sees)
     index = request.parts.store.read(lambda db: max(map(db.table_index, _TABLES)))
-    return HandlerReply(body=found, index=index)
+    return HandlerReply(body=allocation_usage_lines, index=index)
 
 
 async def checks(request: Request) -> HandlerReply:

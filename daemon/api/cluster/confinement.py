@@ -91,5 +91,5 @@ def _process(
     return ConfinedProcess(name=name, pid=pid, alloc_id=alloc_id, task=task, rules=rules)
 
 
-def _rule(found: Finding) -> ConfinementRule:
-    return ConfinementRule(rule=found.rule, holds=found.holds, reason=found.reason)
+def _rule(finding: Finding) -> ConfinementRule:
+    return ConfinementRule(rule=finding.rule, holds=finding.holds, reason=finding.reason)

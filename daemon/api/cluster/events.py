@@ -148,11 +148,13 @@ def _may_see(grant: CapabilitySet, event: StoredEvent) -> bool:
 
 
 async def _lines(
-    found: list[EncodedEvent], wanted: _Wanted, reader: StreamSubscriber
+    encoded_events: list[EncodedEvent], wanted: _Wanted, reader: StreamSubscriber
 ) -> list[bytes]:
     """Return a line per write with the events that the reader has selected and may see."""
     lines = []
-    for index, together in groupby(found, key=lambda encoded_event: encoded_event.event.index):
+    for index, together in groupby(
+        encoded_events, key=lambda encoded_event: encoded_event.event.index
+    ):
         chosen = []
         for number, one in enumerate(together, 1):
             if wanted.has(one.event) and _may_see(reader.caller.grant, one.event):

@@ -97,12 +97,12 @@ def _wanted(db: ReadSnapshot) -> list[Allocation]:
 
 
 def _tasks(
-    members: Iterable[Node], wanted: Iterable[Allocation], host: str
+    members: Iterable[Node], allocs: Iterable[Allocation], host: str
 ) -> Iterator[GaugeValue]:
     """Yield the number of tasks in each state, for the allocations that should run."""
     counted = Counter(
         (alloc.node_id, state.state)
-        for alloc in wanted
+        for alloc in allocs
         for state in (alloc.client.task_states or {}).values()
     )
     for node in members:
@@ -289,19 +289,19 @@ def _labels_of(node: Node, host: str) -> dict[str, str]:
 
 
 def _node(
-    node: Node, held: AllocatedTotals, counted: Mapping[str, int], host: str
+    node: Node, allocated_totals: AllocatedTotals, counted: Mapping[str, int], host: str
 ) -> Iterator[GaugeValue]:
     labels, has = _labels_of(node, host), node.node_resources
     for name, used, total in (
-        ("cpu", held.cpu, has.cpu.cpu_shares),
-        ("memory", held.memory, has.memory.memory_mb),
-        ("disk", held.disk, has.disk.disk_mb),
+        ("cpu", allocated_totals.cpu, has.cpu.cpu_shares),
+        ("memory", allocated_totals.memory, has.memory.memory_mb),
+        ("disk", allocated_totals.disk, has.disk.disk_mb),
     ):
         yield GaugeValue(f"nomad.client.allocated.{name}", used, labels)
         # excess jobs wait in the cluster's queue
         free = max(0, total - used) if node.engine else total - used
         yield GaugeValue(f"nomad.client.unallocated.{name}", free, labels)
-    yield GaugeValue("nomad.client.allocated.max_memory", held.memory, labels)
+    yield GaugeValue("nomad.client.allocated.max_memory", allocated_totals.memory, labels)
     alive = {"pending": counted.get("pending", 0), "running": counted.get("running", 0)}
     ended = sum(counted.get(status, 0) for status in ("complete", "failed", "lost"))
     for status, number in {**alive, "blocked": 0, "migrating": 0, "terminal": ended}.items():
@@ -344,12 +344,12 @@ def _labels(alloc: Allocation, host: str) -> dict[str, str]:
 
 
 def _histories(
-    db: ReadSnapshot, found: Iterable[Allocation], host: str, now: int
+    db: ReadSnapshot, allocs: Iterable[Allocation], host: str, now: int
 ) -> list[GaugeValue]:
     """Return restarts and remaining run time of allocations; times are in seconds."""
     version = cache(partial(jobs.version, db))  # many allocations may share one version
     made: list[GaugeValue] = []
-    for alloc in found:
+    for alloc in allocs:
         labels, kind = _labels(alloc, host), "nomad.client.allocs"
         for task in alloc.client.task_states or ():
             killed = metrics.killed_for_memory(db, alloc.id, task)

@@ -71,14 +71,16 @@ async def create(request: Request) -> HandlerReply:
     asked = await _requested_volume(request, "host-volume-create")
     parts = request.parts
     volume = await _complete(request, asked, registered=False)
-    told = rules.parameters_of(volume)
+    parameters = rules.parameters_of(volume)
     path = parts.config.volumes_dir / volume.id
     volume = msgspec.structs.replace(volume, host_path=str(path))
     is_new = not volume.create_index
     if is_new:
         await rules.reserve(parts.store, volume)
     try:
-        await parts.tasks.create_volume(volume.id, told.mode, (told.uid, told.gid))
+        await parts.tasks.create_volume(
+            volume.id, parameters.mode, (parameters.uid, parameters.gid)
+        )
         return await _put(request, volume)
     except OSError as error:
         if is_new:
@@ -159,11 +161,11 @@ def _require(request: Request, namespace: str, *capabilities: str) -> None:
         raise Denied
 
 
-async def _complete(request: Request, asked: DynamicVolume, *, registered: bool) -> DynamicVolume:
+async def _complete(request: Request, volume: DynamicVolume, *, registered: bool) -> DynamicVolume:
     parts, now = request.parts, request.parts.clock.now()
     found = await parts.store.read_any(
         lambda db: rules.complete(
-            db, asked, parts.tasks.node_id, parts.config.region, registered=registered
+            db, volume, parts.tasks.node_id, parts.config.region, registered=registered
         )
     )
     return msgspec.structs.replace(

@@ -42,10 +42,10 @@ class NewestMatches:
     def add(self, search: Search, reached: int) -> None:
         """Add the matches of the next log; drop matches older than the newest of all."""
         place = len(self._searched)
-        found = dated(self._opened[place], search.found)
-        end = found[-1].end if found else 0
-        self._searched.append(_Searched(search, len(found), end, reached))
-        own = [_Match(place, line) for line in found]
+        log_lines = dated(self._opened[place], search.found)
+        end = log_lines[-1].end if log_lines else 0
+        self._searched.append(_Searched(search, len(log_lines), end, reached))
+        own = [_Match(place, line) for line in log_lines]
         merged = [*heapq.merge(self._matches, own, key=lambda match: match.line.time)]
         self._matches = []
         left = _MOST_TEXT
@@ -82,12 +82,12 @@ class NewestMatches:
         ]
         return shown, [self._next(place, lines) for place, lines in enumerate(kept)]
 
-    def _next(self, place: int, kept: list[LogLine]) -> int:
+    def _next(self, place: int, log_lines: list[LogLine]) -> int:
         searched = self._searched[place]
-        if len(kept) == searched.number:
+        if len(log_lines) == searched.number:
             position = searched.reached
         else:
-            position = kept[0].at if kept else searched.end
+            position = log_lines[0].at if log_lines else searched.end
         return position if position > self._opened[place].stream.span()[0] else 0
 
 

@@ -164,10 +164,12 @@ async def lines(request: Request) -> HandlerReply:
 
     def page() -> bytes:
         if is_after:
-            found = page_after(opened, _begins(opened, known), most)
+            log_lines = page_after(opened, _begins(opened, known), most)
         else:
-            found = page_before(opened, _begins(opened, known) if known else _ends(opened), most)
-        return selection.encoded(found, ended=selection.ended and not may_grow)
+            log_lines = page_before(
+                opened, _begins(opened, known) if known else _ends(opened), most
+            )
+        return selection.encoded(log_lines, ended=selection.ended and not may_grow)
 
     return HandlerReply(body=await garbage.in_thread(page))
 
@@ -333,15 +335,16 @@ def _positions(request: Request, name: str) -> dict[str, int]:
     return found
 
 
-def _begins(opened: Iterable[OpenedStream], known: dict[str, int]) -> list[int]:
+def _begins(streams: Iterable[OpenedStream], known: dict[str, int]) -> list[int]:
     """Return the position of each stream; one that the cursor does not name begins at its start."""
     return [
-        known[stream.kind] if stream.kind in known else stream.stream.span()[0] for stream in opened
+        known[stream.kind] if stream.kind in known else stream.stream.span()[0]
+        for stream in streams
     ]
 
 
-def _ends(opened: Iterable[OpenedStream]) -> list[int]:
-    return [stream.stream.span()[1] for stream in opened]
+def _ends(streams: Iterable[OpenedStream]) -> list[int]:
+    return [stream.stream.span()[1] for stream in streams]
 
 
 def _may_grow(request: Request) -> bool:
@@ -381,23 +384,23 @@ async def _follow(
 
 
 def _update(
-    selection: _Selection, opened: list[OpenedStream], known: dict[str, int], rest: str
+    selection: _Selection, streams: list[OpenedStream], known: dict[str, int], rest: str
 ) -> _Update:
     """Return the lines after the known positions. Runs in a thread."""
-    positions = _begins(opened, known)
-    page = page_after(opened, positions, _FOLLOWED)
+    positions = _begins(streams, known)
+    page = page_after(streams, positions, _FOLLOWED)
     unfinished = "\n".join(line.text for line in page.lines if line.unfinished)
     reached = [int(part) for part in page.after.split(",")] if page.after else []
     if not page.lines or (reached == positions and unfinished == rest):
         return _Update(b"", known, rest)
-    names = (stream.kind for stream in opened)
+    names = (stream.kind for stream in streams)
     return _Update(
         selection.encoded(page) + b"\n", dict(zip(names, reached, strict=True)), unfinished
     )
 
 
-def _last(selection: _Selection, opened: list[OpenedStream], known: dict[str, int]) -> bytes:
+def _last(selection: _Selection, streams: list[OpenedStream], known: dict[str, int]) -> bytes:
     """Return the answer after which nothing follows. Runs in a thread."""
-    positions = ",".join(map(str, _begins(opened, known)))
+    positions = ",".join(map(str, _begins(streams, known)))
     page = LogLines(lines=[], before=positions, after=positions)
     return selection.encoded(page, ended=True) + b"\n"

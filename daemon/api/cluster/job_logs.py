@@ -91,7 +91,7 @@ async def stream_job_logs(request: Request) -> HandlerReply:
     kind = query.text("type")
     if kind not in ("", "stdout", "stderr"):
         raise Malformed("must provide log type (stdout/stderr), or none for both")
-    wanted = LogSelection(
+    log_selection = LogSelection(
         task=query.text("task"),
         kinds=(kind,) if kind else ("stdout", "stderr"),
         contains=query.text("contains").encode(),
@@ -103,16 +103,16 @@ async def stream_job_logs(request: Request) -> HandlerReply:
         alloc_id=query.text("allocation"),
         labels="labels" not in query or parse_flag(query, "labels"),
     )
-    if wanted.previous and wanted.follow:
+    if log_selection.previous and log_selection.follow:
         raise Malformed("the attempt before has ended: follow or previous, not both")
-    merged = MergedLogs(request, wanted)
+    merged = MergedLogs(request, log_selection)
     if not merged.is_known:
         raise NotFound("job not found")
     await merged.find_more()  # before the response begins, so that an error can replace it
     pieces = merged.pieces()
     return HandlerReply(
-        stream=while_authorized(request, pieces) if wanted.follow else pieces,
-        is_endless=wanted.follow,
+        stream=while_authorized(request, pieces) if log_selection.follow else pieces,
+        is_endless=log_selection.follow,
         content_type=TEXT,
         headers={OMITTED_HEADER: str(merged.omitted)} if merged.omitted else {},
     )

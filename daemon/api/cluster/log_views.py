@@ -141,13 +141,13 @@ async def open_dated(
     return OpenedStream(name, log, stream, dates(ends, log, stream, request.parts.clock.now()))
 
 
-def _cursor(request: Request, name: str, opened: list[OpenedStream]) -> list[int]:
+def _cursor(request: Request, name: str, streams: list[OpenedStream]) -> list[int]:
     """Return the position of each stream; without a cursor, its end. Raises `Malformed`."""
     text = request.query.text(name)
     if not text:
-        return [stream.stream.span()[1] for stream in opened]
+        return [stream.stream.span()[1] for stream in streams]
     parts = text.split(",")
-    if len(parts) != len(opened) or not all(
+    if len(parts) != len(streams) or not all(
         part.isascii() and part.isdecimal() and len(part) < 19 for part in parts
     ):
         raise Malformed(f"{name} = {text[:40]!r} is no cursor: give one that an answer holds")
@@ -158,48 +158,48 @@ def _text(positions: Iterable[int]) -> str:
     return ",".join(map(str, positions))
 
 
-def _page(request: Request, opened: list[OpenedStream], most: int) -> LogLines:
+def _page(request: Request, streams: list[OpenedStream], most: int) -> LogLines:
     """Return the page that a request asks for. Called in a thread."""
     if request.query.text("at"):
-        positions = _cursor(request, "at", opened)
-        earlier = page_before(opened, positions, most // 2)
-        later = page_after(opened, positions, most - most // 2)
+        positions = _cursor(request, "at", streams)
+        earlier = page_before(streams, positions, most // 2)
+        later = page_after(streams, positions, most - most // 2)
         return msgspec.structs.replace(
             later, lines=[*earlier.lines, *later.lines], before=earlier.before
         )
     if request.query.text("after"):
-        return page_after(opened, _cursor(request, "after", opened), most)
-    return page_before(opened, _cursor(request, "before", opened), most)
+        return page_after(streams, _cursor(request, "after", streams), most)
+    return page_before(streams, _cursor(request, "before", streams), most)
 
 
-def page_before(opened: list[OpenedStream], positions: list[int], most: int) -> LogLines:
+def page_before(streams: list[OpenedStream], positions: list[int], most: int) -> LogLines:
     """Return the last lines before positions; `after` is behind the last whole line."""
-    share = log_pages.bytes_per_stream(len(opened))
+    share = log_pages.bytes_per_stream(len(streams))
     read = [
         dated(one, log_pages.before(one.stream, position, most, share))
-        for one, position in zip(opened, positions, strict=True)
+        for one, position in zip(streams, positions, strict=True)
     ]
     shown = list(merged(read))[-most:] if most else []
     begins, ends = [], []
-    for one, position in zip(opened, positions, strict=True):
+    for one, position in zip(streams, positions, strict=True):
         own = [line for line in shown if line.stream == one.kind]
         begins.append(own[0].at if own else position)
         ends.append(_behind(own, position))
-    has_more = any(begin > one.stream.span()[0] for one, begin in zip(opened, begins, strict=True))
+    has_more = any(begin > one.stream.span()[0] for one, begin in zip(streams, begins, strict=True))
     return LogLines(lines=shown, before=_text(begins) if has_more else "", after=_text(ends))
 
 
-def page_after(opened: list[OpenedStream], positions: list[int], most: int) -> LogLines:
+def page_after(streams: list[OpenedStream], positions: list[int], most: int) -> LogLines:
     """Return the first lines from positions."""
-    share = log_pages.bytes_per_stream(len(opened))
+    share = log_pages.bytes_per_stream(len(streams))
     read = [
         dated(one, log_pages.after(one.stream, position, most, share))
-        for one, position in zip(opened, positions, strict=True)
+        for one, position in zip(streams, positions, strict=True)
     ]
     shown = list(merged(read))[:most]
     ends = [
         _behind([line for line in shown if line.stream == one.kind], position)
-        for one, position in zip(opened, positions, strict=True)
+        for one, position in zip(streams, positions, strict=True)
     ]
     return LogLines(lines=shown, before=_text(positions), after=_text(ends))
 
@@ -211,15 +211,15 @@ def _behind(lines: list[LogLine], position: int) -> int:
     return lines[-1].at if lines[-1].unfinished else lines[-1].end
 
 
-def dated(opened: OpenedStream, lines: list[LogLine]) -> list[LogLine]:
+def dated(stream: OpenedStream, lines: list[LogLine]) -> list[LogLine]:
     """Return lines with their stream and their times, which never decrease."""
     found, latest = [], 0
     for line in lines:
-        latest_possible = opened.dates.at(line.end)
+        latest_possible = stream.dates.at(line.end)
         written = stamp(line.text[:64].encode())
         time = latest_possible if written is None else min(written, latest_possible)
         latest = max(latest, time)
-        found.append(msgspec.structs.replace(line, stream=opened.kind, time=latest))
+        found.append(msgspec.structs.replace(line, stream=stream.kind, time=latest))
     return found
 
 

@@ -120,9 +120,11 @@ async def check(request: Request) -> HandlerReply:
         config=pool.cluster_config,
     )
     partition = pool.partition or name
-    found = await check_pool(tools, partition, config.wrapper_url)
-    shown = PoolCheck(pool=name, engine=pool.engine, partition=partition, findings=found)
-    return HandlerReply(body=shown)
+    pool_findings = await check_pool(tools, partition, config.wrapper_url)
+    pool_check = PoolCheck(
+        pool=name, engine=pool.engine, partition=partition, findings=pool_findings
+    )
+    return HandlerReply(body=pool_check)
 
 
 def _find(request: Request, db: ReadSnapshot) -> NodePool:

@@ -76,7 +76,7 @@ def named(request: Request, db: ReadSnapshot) -> HandlerReply:
     )
 
 
-def _chosen(found: list[Registration], wish: str) -> list[Registration]:
+def _chosen(registrations: list[Registration], wish: str) -> list[Registration]:
     """Return the requested number of instances: the same for a key while they exist."""
     number, bar, key = wish.partition("|")
     if not bar or "|" in key:
@@ -90,7 +90,7 @@ def _chosen(found: list[Registration], wish: str) -> list[Registration]:
     # Each instance has a score for the key, so a change of one instance does not affect others.
     return heapq.nsmallest(
         parse_integer(number),
-        found,
+        registrations,
         key=lambda registration: hashlib.sha256(f"{key}\0{registration.id}".encode()).digest(),
     )
 

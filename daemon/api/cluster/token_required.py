@@ -9,7 +9,7 @@ from storage.errors import Denied
 from storage.records.acl import ANONYMOUS
 
 
-def visible_metrics(request: Request, found: Iterable[GaugeValue]) -> list[GaugeValue]:
+def visible_metrics(request: Request, gauges: Iterable[GaugeValue]) -> list[GaugeValue]:
     """Return the metrics for the caller: all with `agent:read`, or if `metrics_public` is set.
 
     Other tokens see the metrics of their namespaces and of the host. Raises `Denied` without a
@@ -17,10 +17,10 @@ def visible_metrics(request: Request, found: Iterable[GaugeValue]) -> list[Gauge
     """
     grant = request.caller.grant
     if request.parts.config.metrics_public or grant.may_in("agent", "read"):
-        return list(found)
+        return list(gauges)
     if _is_stranger(request):
         raise Denied
-    return [gauge for gauge in found if _may_see(grant, gauge.labels.get("namespace"))]
+    return [gauge for gauge in gauges if _may_see(grant, gauge.labels.get("namespace"))]
 
 
 def _may_see(grant: CapabilitySet, namespace: str | None) -> bool:

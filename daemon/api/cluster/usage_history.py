@@ -194,12 +194,12 @@ def _of_allocation(allocation: Allocation, mhz: float) -> list[UsageLimits]:
         )
         for name, one in sorted(has.tasks.items())
     ]
-    whole = UsageLimits(
+    usage_limits = UsageLimits(
         cpu_percent=sum(task.cpu_percent for task in tasks),
         memory=sum(task.memory for task in tasks),
         disk=has.shared.disk_mb * _MEBIBYTE,
     )
-    return [whole, *tasks]
+    return [usage_limits, *tasks]
 
 
 def _percent(shares: int, mhz: float) -> float:

@@ -132,9 +132,9 @@ async def _items_error(request: Request, items: dict[str, str]) -> str:
 
 async def _acquire(request: Request, name: VariableKey, body: SubmittedVariable) -> HandlerReply:
     sent = body.lock or SubmittedLock()
-    wanted = _parse_lock(sent, next(request.parts.ids))
+    variable_lock = _parse_lock(sent, next(request.parts.ids))
     fault = path_error(name.path) or await _items_error(request, body.items or {})
-    fault = fault or _fault_of_lock(wanted)
+    fault = fault or _fault_of_lock(variable_lock)
     if fault:
         return _refusal(fault)
     parts = request.parts
@@ -143,7 +143,7 @@ async def _acquire(request: Request, name: VariableKey, body: SubmittedVariable)
         parts.seal,
         name,
         body.items,
-        lock=wanted,
+        lock=variable_lock,
         own_id=sent.id,
         now=parts.clock.now(),
     )
@@ -261,7 +261,7 @@ def _refusal(fault: str) -> HandlerReply:
 
 def _locked(name: VariableKey) -> HandlerReply:
     """Return Nomad's error for a change of a variable that another client has locked."""
-    found = VariableMetadata(
+    variable_metadata = VariableMetadata(
         create_index=0,
         create_time=0,
         modify_index=0,
@@ -269,7 +269,7 @@ def _locked(name: VariableKey) -> HandlerReply:
         namespace=name.namespace,
         path=name.path,
     )
-    return HandlerReply(body=encode(found), status=409, content_type=TEXT, index=0)
+    return HandlerReply(body=encode(variable_metadata), status=409, content_type=TEXT, index=0)
 
 
 def _answer(request: Request, done: ChangeResult, *, as_holder: bool = False) -> HandlerReply:

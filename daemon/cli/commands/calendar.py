@@ -175,8 +175,8 @@ def status(client: ApiClient, screen: Screen, name: str, *, first: str | None, d
     )
 
 
-def _none(found: CalendarDays) -> str:
-    return f"none up to {found.searched_until}" if found.searched_until else "none"
+def _none(calendar_days: CalendarDays) -> str:
+    return f"none up to {calendar_days.searched_until}" if calendar_days.searched_until else "none"
 
 
 def _days_of(client: ApiClient, name: str, first: str | None, days: int) -> dict[str, str]:

@@ -45,14 +45,14 @@ def status(client: ApiClient, screen: Screen, deployment_id: str, *, monitor: bo
 
     Example: steward deployment status -monitor 8e1b04f7
     """
-    found = resolve.deployment(client, deployment_id)
-    path = f"/v1/deployment/{segment(found.id)}"
+    deployment = resolve.deployment(client, deployment_id)
+    path = f"/v1/deployment/{segment(deployment.id)}"
     if monitor:
-        return _follow(client, screen, found.id)
+        return _follow(client, screen, deployment.id)
     if screen.wants_document:
         screen.document(client.read(path).body)
         return 0
-    show_deployment(screen, found)
+    show_deployment(screen, deployment)
     return 0
 
 
@@ -69,8 +69,8 @@ def promote(
 
     Example: steward deployment promote -group web 8e1b04f7
     """
-    found = resolve.deployment(client, deployment_id)
-    return _promote(client, screen, found, groups, detach=detach)
+    deployment = resolve.deployment(client, deployment_id)
+    return _promote(client, screen, deployment, groups, detach=detach)
 
 
 @click.command()
@@ -83,9 +83,9 @@ def fail(client: ApiClient, screen: Screen, deployment_id: str, *, detach: bool)
 
     Example: steward deployment fail 8e1b04f7
     """
-    found = resolve.deployment(client, deployment_id)
-    answer = client.send("POST", f"/v1/deployment/fail/{segment(found.id)}")
-    return _steered(client, screen, found, answer, detach=detach)
+    deployment = resolve.deployment(client, deployment_id)
+    answer = client.send("POST", f"/v1/deployment/fail/{segment(deployment.id)}")
+    return _steered(client, screen, deployment, answer, detach=detach)
 
 
 @click.command()
@@ -114,10 +114,10 @@ def resume(client: ApiClient, screen: Screen, deployment_id: str, *, detach: boo
 
 
 def _pause(client: ApiClient, screen: Screen, given: str, *, paused: bool, detach: bool) -> int:
-    found = resolve.deployment(client, given)
-    body = {"DeploymentID": found.id, "Pause": paused}
-    answer = client.send("POST", f"/v1/deployment/pause/{segment(found.id)}", body)
-    return _steered(client, screen, found, answer, detach=detach)
+    deployment = resolve.deployment(client, given)
+    body = {"DeploymentID": deployment.id, "Pause": paused}
+    answer = client.send("POST", f"/v1/deployment/pause/{segment(deployment.id)}", body)
+    return _steered(client, screen, deployment, answer, detach=detach)
 
 
 # --- by job ---------------------------------------------------------------------------------------
@@ -180,20 +180,30 @@ def _latest(client: ApiClient, line: JobListItem) -> Deployment | None:
 
 
 def _promote(
-    client: ApiClient, screen: Screen, found: Deployment, groups: Sequence[str], *, detach: bool
+    client: ApiClient,
+    screen: Screen,
+    deployment: Deployment,
+    groups: Sequence[str],
+    *,
+    detach: bool,
 ) -> int:
     chosen = {"Groups": list(groups)} if groups else {"All": True}
-    body = {"DeploymentID": found.id, **chosen}
-    answer = client.send("POST", f"/v1/deployment/promote/{segment(found.id)}", body)
-    return _steered(client, screen, found, answer, detach=detach)
+    body = {"DeploymentID": deployment.id, **chosen}
+    answer = client.send("POST", f"/v1/deployment/promote/{segment(deployment.id)}", body)
+    return _steered(client, screen, deployment, answer, detach=detach)
 
 
 def _steered(
-    client: ApiClient, screen: Screen, found: Deployment, answer: ClientResponse, *, detach: bool
+    client: ApiClient,
+    screen: Screen,
+    deployment: Deployment,
+    answer: ClientResponse,
+    *,
+    detach: bool,
 ) -> int:
     done = answer.decode(DeploymentActionResult)
     if not detach and done.eval_id:
-        return _follow(client, screen, found.id)
+        return _follow(client, screen, deployment.id)
     if screen.wants_document:
         screen.document(answer.body)
         return 0
@@ -221,9 +231,9 @@ def _follow(client: ApiClient, screen: Screen, deployment_id: str) -> int:
 # -----------------------------------------------------------------------------------------
 
 
-def show_deployments(screen: Screen, found: Sequence[Deployment]) -> None:
+def show_deployments(screen: Screen, deployments: Sequence[Deployment]) -> None:
     """Print a table of deployments."""
-    if not found:
+    if not deployments:
         screen.line("No deployments")
         return
     screen.table(
@@ -236,20 +246,20 @@ def show_deployments(screen: Screen, found: Sequence[Deployment]) -> None:
                 deployment.status,
                 deployment.status_description,
             ]
-            for deployment in found
+            for deployment in deployments
         ],
     )
 
 
-def show_deployment(screen: Screen, found: Deployment) -> None:
+def show_deployment(screen: Screen, deployment: Deployment) -> None:
     """Print a deployment with its groups."""
     screen.facts(
         [
-            ("ID", found.id),
-            ("Job ID", found.job_id),
-            ("Job Version", str(found.job_version)),
-            ("Status", found.status),
-            ("Description", found.status_description),
+            ("ID", deployment.id),
+            ("Job ID", deployment.job_id),
+            ("Job Version", str(deployment.job_version)),
+            ("Status", deployment.status),
+            ("Description", deployment.status_description),
         ]
     )
     screen.title("Deployed")
@@ -268,6 +278,6 @@ def show_deployment(screen: Screen, found: Deployment) -> None:
                 str(state.unhealthy_allocs),
                 format_api_time(state.require_progress_by),
             ]
-            for name, state in sorted(found.task_groups.items())
+            for name, state in sorted(deployment.task_groups.items())
         ],
     )

@@ -38,7 +38,7 @@ def index(client: ApiClient, screen: Screen, *, job_id: str, status: str, expres
     show_evaluations(screen, answer.decode(list[Evaluation]))
 
 
-def show_evaluations(screen: Screen, found: Iterable[Evaluation]) -> None:
+def show_evaluations(screen: Screen, evaluations: Iterable[Evaluation]) -> None:
     """Print evaluations as a table."""
     rows = [
         [
@@ -50,7 +50,7 @@ def show_evaluations(screen: Screen, found: Iterable[Evaluation]) -> None:
             evaluation.status,
             str(bool(evaluation.failed_tg_allocs)).lower(),
         ]
-        for evaluation in found
+        for evaluation in evaluations
     ]
     if not rows:
         screen.line("No evaluations")
@@ -109,19 +109,19 @@ def status(client: ApiClient, screen: Screen, eval_id: str, *, monitor: bool) ->
     show_failure(client, screen, [line for line in lines if line.client_status in _TROUBLED])
 
 
-def _unplaced(client: ApiClient, found: Evaluation) -> list[str]:
+def _unplaced(client: ApiClient, evaluation: Evaluation) -> list[str]:
     """Return why groups are not placed: as nodes are now for a blocked evaluation, else as they were."""
-    if found.status != EvalStatus.BLOCKED:
-        return placement_message.describe_failures(found)
-    path = f"/v1/job/{segment(found.job_id)}/explain"
+    if evaluation.status != EvalStatus.BLOCKED:
+        return placement_message.describe_failures(evaluation)
+    path = f"/v1/job/{segment(evaluation.job_id)}/explain"
     try:
-        now = client.fetch(path, Explanation, namespace=found.namespace)
+        now = client.fetch(path, Explanation, namespace=evaluation.namespace)
     except RequestRejected:  # the job no longer exists
-        return placement_message.describe_failures(found)
-    groups = found.failed_tg_allocs or {}
+        return placement_message.describe_failures(evaluation)
+    groups = evaluation.failed_tg_allocs or {}
     told = [
         f'group "{reason.task_group}": {reason.message}'
         for reason in now.reasons
         if reason.task_group in groups and reason.cause in (Cause.PLACE, Cause.NODE)
     ]
-    return told or placement_message.describe_failures(found)
+    return told or placement_message.describe_failures(evaluation)

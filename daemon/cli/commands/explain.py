@@ -50,15 +50,15 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
         show_error(screen, error)
 
 
-def _names_places(state: StateLine, found: Explanation) -> bool:
+def _names_places(state: StateLine, explanation: Explanation) -> bool:
     """Return whether the reasons explain in more detail than the state why no node fits."""
     return state.state in (State.BLOCKED, State.DEPLOYING) and any(
         reason.cause in (Cause.PLACE, Cause.NODE) and not reason.allocation_id
-        for reason in found.reasons
+        for reason in explanation.reasons
     )
 
 
-def _failed(found: Explanation) -> list[str]:
+def _failed(explanation: Explanation) -> list[str]:
     """Return the first few failed allocations that the reasons name, without duplicates."""
-    named = (reason.allocation_id for reason in found.reasons if reason.allocation_id)
+    named = (reason.allocation_id for reason in explanation.reasons if reason.allocation_id)
     return list(dict.fromkeys(named))[:_SHOWN]

@@ -65,10 +65,10 @@ def graph(
 
 
 def _read(
-    client: ApiClient, source: str, number: int | None, given: VariableArguments
+    client: ApiClient, source: str, number: int | None, variable_arguments: VariableArguments
 ) -> ClientResponse:
     if source == "-" or Path(source).is_file():
-        job = registration(read_source(source), source, given)["Job"]
+        job = registration(read_source(source), source, variable_arguments)["Job"]
         return client.send(
             "POST", "/v1/jobs/graph", {"Job": job}, namespace=namespace_of(client, job)
         )
@@ -79,18 +79,21 @@ def _read(
     return client.read(path, namespace=line.namespace)
 
 
-def _show(screen: Screen, found: FlowGraph) -> None:
-    steps, levels = count_noun(len(found.steps), "step"), count_noun(len(found.levels), "level")
-    screen.line(f'job "{found.job_id}": {steps} in {levels}')
-    by_name = {step.name: step for step in found.steps}
+def _show(screen: Screen, flow_graph: FlowGraph) -> None:
+    steps, levels = (
+        count_noun(len(flow_graph.steps), "step"),
+        count_noun(len(flow_graph.levels), "level"),
+    )
+    screen.line(f'job "{flow_graph.job_id}": {steps} in {levels}')
+    by_name = {step.name: step for step in flow_graph.steps}
     rows = [
         (str(number), name, _elements(by_name[name]), _waits(by_name[name]))
-        for number, names in enumerate(found.levels, 1)
+        for number, names in enumerate(flow_graph.levels, 1)
         for name in names
     ]
     screen.table(("Level", "Step", "Elements", "Begins"), rows)
-    if len(found.longest) > 1:
-        screen.line(f"Longest chain: {' -> '.join(found.longest)}")
+    if len(flow_graph.longest) > 1:
+        screen.line(f"Longest chain: {' -> '.join(flow_graph.longest)}")
 
 
 def _elements(step: GraphStep) -> str:
@@ -120,14 +123,14 @@ _STYLES = {"success": "", "failure": " [style=dashed]", "always": " [style=dotte
 _ARROWS = {"success": "-->", "failure": "-. failure .->", "always": "-. always .->"}
 
 
-def _dot(found: FlowGraph) -> Iterator[str]:
-    yield f"digraph {_quoted(found.job_id)} {{"
+def _dot(flow_graph: FlowGraph) -> Iterator[str]:
+    yield f"digraph {_quoted(flow_graph.job_id)} {{"
     yield "  rankdir=LR;"
-    for step in found.steps:
+    for step in flow_graph.steps:
         label = step.name if step.count == 1 else f"{step.name} x{step.count}"
         yield f"  {_quoted(step.name)} [label={_quoted(label)}];"
-    by_name = {step.name: step for step in found.steps}
-    for edge in found.edges:
+    by_name = {step.name: step for step in flow_graph.steps}
+    for edge in flow_graph.edges:
         style = _STYLES[by_name[edge.to].when]
         yield f"  {_quoted(edge.source)} -> {_quoted(edge.to)}{style};"
     yield "}"
@@ -138,14 +141,14 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _mermaid(found: FlowGraph) -> Iterator[str]:
+def _mermaid(flow_graph: FlowGraph) -> Iterator[str]:
     """Yield lines of Mermaid; its node names are numbers, because it reserves some words."""
     yield "flowchart LR"
-    number = {one.name: f"s{place}" for place, one in enumerate(found.steps)}
-    for step in found.steps:
+    number = {one.name: f"s{place}" for place, one in enumerate(flow_graph.steps)}
+    for step in flow_graph.steps:
         label = step.name if step.count == 1 else f"{step.name} x{step.count}"
         yield f'  {number[step.name]}["{label.replace(chr(34), "#quot;")}"]'
-    by_name = {step.name: step for step in found.steps}
-    for edge in found.edges:
+    by_name = {step.name: step for step in flow_graph.steps}
+    for edge in flow_graph.edges:
         arrow = _ARROWS[by_name[edge.to].when]
         yield f"  {number[edge.source]} {arrow} {number[edge.to]}"

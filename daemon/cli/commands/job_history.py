@@ -108,11 +108,11 @@ _HEADER = ["Version", "Stable", "Stopped", "Tag", "Submit Date"]
 
 
 def _show_diffs(
-    screen: Screen, found: JobVersionsResult, line: JobListItem, only: int | None
+    screen: Screen, job_versions_result: JobVersionsResult, line: JobListItem, only: int | None
 ) -> None:
     """Print versions, each with its changes."""
-    bodies = _bodies(found)
-    diffs = found.diffs or []
+    bodies = _bodies(job_versions_result)
+    diffs = job_versions_result.diffs or []
     if only is not None:
         body = _only(bodies, line, only)
         diffs = diffs[bodies.index(body) :][:1]
@@ -138,8 +138,8 @@ def _versions(client: ApiClient, line: JobListItem, **query: Value) -> JobVersio
     return client.fetch(path, JobVersionsResult, namespace=line.namespace, **query)
 
 
-def _bodies(found: JobVersionsResult) -> list[bytes]:
-    return [bytes(body) for body in found.versions]
+def _bodies(job_versions_result: JobVersionsResult) -> list[bytes]:
+    return [bytes(body) for body in job_versions_result.versions]
 
 
 def _only(bodies: list[bytes], line: JobListItem, version: int) -> bytes:

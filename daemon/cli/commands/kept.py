@@ -68,9 +68,9 @@ def kept(
         screen.table(["Task", "Path", "Size", "SHA-256"], rows)
 
 
-def _named(found: list[KeptFile], path: str) -> KeptFile:
+def _named(files: list[KeptFile], path: str) -> KeptFile:
     """Return the file at a path. Raises `NotFound`, or `Invalid` if several tasks left one."""
-    matching = [file for file in found if file.path == path]
+    matching = [file for file in files if file.path == path]
     if not matching:
         raise NotFound(f"no kept file has the path {path!r}: leave out the path to list the files")
     if len(matching) > 1:

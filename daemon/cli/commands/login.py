@@ -93,13 +93,13 @@ class LoginArguments(msgspec.Struct, frozen=True, kw_only=True):
     def _place(self, metadata: MetadataClient) -> Mapping[str, str]:
         """Return the location of the machine, or the resource that the token was issued for."""
         if self.resource_id:
-            found = _ID.fullmatch(self.resource_id)
-            if found is None:
+            match = _ID.fullmatch(self.resource_id)
+            if match is None:
                 raise Invalid(f"--resource-id {self.resource_id!r} is not /subscriptions/…")
             return {
                 "resource_id": self.resource_id,
-                "subscription_id": found[1],
-                "resource_group_name": found[2],
+                "subscription_id": match[1],
+                "resource_group_name": match[2],
             }
         if self.jwt_file and not (self.vm or self.vmss):
             return {}
@@ -158,12 +158,14 @@ def _with_login_options(command: Command) -> Command:
 @_with_login_options
 @with_output
 @with_anonymous_client
-def login(client: ApiClient, screen: Screen, wanted: LoginArguments, *, no_store: bool) -> None:
+def login(
+    client: ApiClient, screen: Screen, login_arguments: LoginArguments, *, no_store: bool
+) -> None:
     """Log in with the cloud identity of this host, and store the token.
 
     Example: steward login --role web
     """
-    answer = _send_login(client, wanted, "login")
+    answer = _send_login(client, login_arguments, "login")
     if screen.wants_document:
         screen.document(answer.body)
         return
@@ -188,14 +190,14 @@ def login(client: ApiClient, screen: Screen, wanted: LoginArguments, *, no_store
 @_with_login_options
 @with_output
 @with_vault_client
-def explain(client: ApiClient, screen: Screen, wanted: LoginArguments) -> int:
+def explain(client: ApiClient, screen: Screen, login_arguments: LoginArguments) -> int:
     """Show which rules a login meets, and which one rejects it. No token is issued.
 
     Exit status 1: the login would be rejected.
 
     Example: steward auth explain --role web --jwt-file token.jwt
     """
-    answer = _send_login(client, wanted, "explain")
+    answer = _send_login(client, login_arguments, "explain")
     explained = answer.decode(_Explanation).data
     if screen.wants_document:
         screen.document(answer.body)
@@ -224,9 +226,9 @@ def logout(client: ApiClient, screen: Screen) -> None:
     screen.report("the token was revoked and deleted")
 
 
-def _send_login(client: ApiClient, wanted: LoginArguments, what: str) -> ClientResponse:
-    body = wanted.request(client)
-    return client.send("POST", f"/v1/auth/{wanted.path.strip('/')}/{what}", body)
+def _send_login(client: ApiClient, login_arguments: LoginArguments, what: str) -> ClientResponse:
+    body = login_arguments.request(client)
+    return client.send("POST", f"/v1/auth/{login_arguments.path.strip('/')}/{what}", body)
 
 
 def _of_daemon(client: ApiClient) -> str:

@@ -120,15 +120,15 @@ def _running(client: ApiClient, line: JobListItem, groups: Sequence[str]) -> lis
     return sorted(chosen, key=lambda line: line.name)
 
 
-def _batches(found: list[AllocationItem], size: str) -> Iterator[list[AllocationItem]]:
+def _batches(allocs: list[AllocationItem], size: str) -> Iterator[list[AllocationItem]]:
     match = _SIZE.fullmatch(size)
     if match is None:
         raise Invalid(f"-batch-size {size!r} is neither a number above 0 nor a percentage")
     number = int(match[1])
     if match[2]:
-        number = max(1, len(found) * number // 100)
-    for first in range(0, len(found), number):
-        yield found[first : first + number]
+        number = max(1, len(allocs) * number // 100)
+    for first in range(0, len(allocs), number):
+        yield allocs[first : first + number]
 
 
 def _restart(

@@ -196,13 +196,15 @@ def _follow(
     return exit_status(ended)
 
 
-def _show_registered(screen: Screen, answer: ClientResponse, registered: RegisterResult) -> None:
+def _show_registered(
+    screen: Screen, answer: ClientResponse, register_result: RegisterResult
+) -> None:
     if screen.wants_document:
         screen.document(answer.body)
         return
     screen.line("Job registration successful")
-    if registered.eval_id:
-        screen.line(f"Evaluation ID: {registered.eval_id}")
+    if register_result.eval_id:
+        screen.line(f"Evaluation ID: {register_result.eval_id}")
     else:
         screen.line("It runs when it is dispatched, or on schedule.")
 

@@ -192,8 +192,8 @@ def wait(
         screen.warn(f"the run has not ended after {timeout}")
         return EXIT_TIMED_OUT
     if screen.wants_document:
-        found = find_run(client, run.job_id, run.namespace, run.number)
-        screen.document(found.body if found else b"{}")
+        client_response = find_run(client, run.job_id, run.namespace, run.number)
+        screen.document(client_response.body if client_response else b"{}")
     else:
         screen.line(describe_run(run))
     return exit_status(run)
@@ -214,14 +214,16 @@ def _checked(until: float) -> Callable[[FlowRunView], None]:
 def _find(client: ApiClient, job_id: str, number: int | None) -> ClientResponse:
     """Return a run of a job, or the newest run of its children. Raises `NotFound`."""
     line = resolve.job(client, job_id)
-    found = find_run(client, line.id, line.namespace, number)
-    if found is None and number is None:
+    client_response = find_run(client, line.id, line.namespace, number)
+    if client_response is None and number is None:
         newest = client.fetch(
             "/v1/runs", list[FlowRun], namespace=line.namespace, job=line.id, per_page=1
         )
         if newest:
-            found = find_run(client, newest[0].job_id, newest[0].namespace, newest[0].number)
-    if found is None:
+            client_response = find_run(
+                client, newest[0].job_id, newest[0].namespace, newest[0].number
+            )
+    if client_response is None:
         which = "no run" if number is None else f"no run {number}"
         raise NotFound(f"job {line.id!r} has {which}; list the runs with: steward runs")
-    return found
+    return client_response

@@ -38,7 +38,7 @@ def stop(
 
     Example: steward job stop -purge web
     """
-    lines = [_selected_job(client, given, yes=yes) for given in job_ids]
+    lines = [_selected_job(client, job_id, yes=yes) for job_id in job_ids]
     options = {"purge": purge, "no_shutdown_delay": no_shutdown_delay}
     statuses = []
     for line in lines:

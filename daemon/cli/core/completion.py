@@ -147,5 +147,8 @@ def _request_names(given: Mapping[str, object], context: str, beginning: str) ->
     known["token"] = "" if secret == ASK else find_token(secret, os.environ)
     connection = msgspec.convert(known, HttpConnection)
     with ApiClient(connection, answer_within=ANSWER_WITHIN) as client:
-        asked = SearchRequest(prefix=beginning, context=context)
-        return client.send("POST", "/v1/search", asked).decode(_Found).matches.get(context) or []
+        search_request = SearchRequest(prefix=beginning, context=context)
+        return (
+            client.send("POST", "/v1/search", search_request).decode(_Found).matches.get(context)
+            or []
+        )

@@ -180,7 +180,7 @@ def _follow_rollout(
 
 
 def _why_undeployed(
-    client: ApiClient, deployment: Deployment, placed: Sequence[AllocationItem]
+    client: ApiClient, deployment: Deployment, allocs: Sequence[AllocationItem]
 ) -> str:
     """Return how a deployment failed, why, and which version is desired now."""
     path = f"/v1/job/{segment(deployment.job_id)}"
@@ -189,7 +189,7 @@ def _why_undeployed(
         f"version {deployment.job_version} is not deployed, its deployment is "
         f"{deployment.status}: {deployment.status_description}"
     ]
-    for line in placed:
+    for line in allocs:
         if error := error_of(client, line.id):
             lines += [f"allocation {short(line.id)}: {error.summary}"]
             lines += [f"    {text}" for text in task_failure.last_lines(error)]

@@ -32,12 +32,12 @@ def check(job: object, file: str, text: str = "") -> None:
     `text` is the job file in HCL; without it, the error has no position.
     """
     try:
-        found = msgspec.convert(job, _Job)
+        value = msgspec.convert(job, _Job)
     except msgspec.ValidationError:  # the daemon reports more about this
         return
-    _check_schedules(found.periodic, file)
+    _check_schedules(value.periodic, file)
     empty = [
-        task_group.name or "" for task_group in found.task_groups or () if not task_group.tasks
+        task_group.name or "" for task_group in value.task_groups or () if not task_group.tasks
     ]
     if empty and text:
         _raise_with_position(empty[0], file, text)

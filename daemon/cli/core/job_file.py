@@ -86,7 +86,7 @@ def read_source(file: str) -> str:
         raise Invalid(f"the job file {file} is not text in UTF-8: {error}") from error
 
 
-def registration(source: str, file: str, given: VariableArguments) -> _Json:
+def registration(source: str, file: str, variable_arguments: VariableArguments) -> _Json:
     """Return the registration request of a job file, with the file as its submission.
 
     Raises `Invalid`, which names the positions of errors.
@@ -98,9 +98,9 @@ def registration(source: str, file: str, given: VariableArguments) -> _Json:
         if request is not None:
             _check(request.get("Job"), file)
             return {**request, "Submission": {"Source": source, "Format": "json"}}
-    read = _read(source, file, given)
+    read = _read(source, file, variable_arguments)
     job = _parsed(read)
-    _check(job, file, "" if given.hcl1 or _is_json(source, file) else source)
+    _check(job, file, "" if variable_arguments.hcl1 or _is_json(source, file) else source)
     return {"Job": job, "Submission": _submission(read)}
 
 
@@ -150,8 +150,8 @@ class _Examination(Record, frozen=True):
 
 def launches_children(job: object) -> bool:
     """Return whether a job is periodic or parameterized, so only its children have tasks."""
-    given = msgspec.convert(job, dict[str, object])
-    return any(given[name] for name in given if name.lower() in ("periodic", "parameterizedjob"))
+    value = msgspec.convert(job, dict[str, object])
+    return any(value[name] for name in value if name.lower() in ("periodic", "parameterizedjob"))
 
 
 # --- the API's form
@@ -228,18 +228,18 @@ def _kind(value: object) -> str:
 # ----------------------------------------------------------------------------
 
 
-def _read(source: str, file: str, given: VariableArguments) -> "JobFile":
+def _read(source: str, file: str, variable_arguments: VariableArguments) -> "JobFile":
     """Return the job file with the values from the command line, files and the environment."""
     from daemon.jobspec.parse import JobFile  # slow to import, and most commands do not need it
 
     return JobFile(
         text=source,
         name=file,
-        variable_files=tuple([(name, read_source(name)) for name in given.var_file]),
-        flags=_flags(given.var),
+        variable_files=tuple([(name, read_source(name)) for name in variable_arguments.var_file]),
+        flags=_flags(variable_arguments.var),
         environment=_from_environment(os.environ),
-        is_v1=given.hcl1,
-        is_strict=given.hcl2_strict,
+        is_v1=variable_arguments.hcl1,
+        is_strict=variable_arguments.hcl2_strict,
     )
 
 

@@ -97,8 +97,8 @@ class McpServer:
         _check_revision(given)
         return method(given)
 
-    def _initialize(self, given: Parameters) -> Result:
-        asked = given.get("protocolVersion")
+    def _initialize(self, parameters: Parameters) -> Result:
+        asked = parameters.get("protocolVersion")
         revision = asked if asked in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[-1]
         return {
             "protocolVersion": revision,
@@ -119,8 +119,8 @@ class McpServer:
     def _list(self, _: Parameters) -> Result:
         return {**_NOT_CACHED, "tools": self._tools}
 
-    def _run(self, given: Parameters) -> Result:
-        name, arguments = given.get("name"), given.get("arguments") or {}
+    def _run(self, parameters: Parameters) -> Result:
+        name, arguments = parameters.get("name"), parameters.get("arguments") or {}
         names = [tool.name for tool in self._tools]
         if name not in names:
             known = ", ".join(names)
@@ -148,9 +148,9 @@ def _message(line: bytes) -> Mapping[str, object]:
     return found
 
 
-def _check_revision(given: Parameters) -> None:
+def _check_revision(parameters: Parameters) -> None:
     """Raise `ProtocolError` if a request names an unknown revision."""
-    meta = given.get("_meta")
+    meta = parameters.get("_meta")
     asked = meta.get(_REVISION) if isinstance(meta, dict) else None
     if asked is not None and asked not in (*STATELESS_REVISIONS, *HANDSHAKE_REVISIONS):
         supported = {"supported": list(STATELESS_REVISIONS), "requested": asked}

@@ -211,12 +211,12 @@ def caller(
 
     def call(name: str, arguments: Parameters) -> ToolOutput:
         try:
-            wanted = msgspec.convert(arguments, _TOOLS[name])
+            value = msgspec.convert(arguments, _TOOLS[name])
         except msgspec.ValidationError as error:
             record(name, arguments, "invalid")
             raise Malformed(f"arguments of {name}: {error}") from error
         try:
-            text = wanted.run(ToolClient(client)).decode(errors="replace")
+            text = value.run(ToolClient(client)).decode(errors="replace")
         except StewardError as error:
             record(name, arguments, str(error))
             return ToolOutput(str(error), is_error=True)

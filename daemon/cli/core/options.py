@@ -158,14 +158,14 @@ def is_given_on_command_line(name: str) -> bool:
     return source is ParameterSource.COMMANDLINE
 
 
-def open_screen(wishes: OutputOptions, environment: Mapping[str, str]) -> Screen:
+def open_screen(output_options: OutputOptions, environment: Mapping[str, str]) -> Screen:
     """Return a screen for these options and the type of standard output. Raises `Invalid`."""
-    document = wishes.as_json or bool(wishes.selector)
-    if document or not wants_colour(wishes.colour, environment):
-        return Screen(wishes)
+    document = output_options.as_json or bool(output_options.selector)
+    if document or not wants_colour(output_options.colour, environment):
+        return Screen(output_options)
     from daemon.cli.core.terminal import TerminalScreen  # slow to import, and not needed in a pipe
 
-    return TerminalScreen(wishes, hints=wants_hints(environment))
+    return TerminalScreen(output_options, hints=wants_hints(environment))
 
 
 def wants_colour(given: bool | None, environment: Mapping[str, str]) -> bool:

@@ -18,7 +18,10 @@ _WIDTH = 60  # bars of a trend
 
 
 def show_tasks(
-    screen: Screen, usage: AllocationUsage, held: AllocatedResources, history: UsageHistory | None
+    screen: Screen,
+    usage: AllocationUsage,
+    resources: AllocatedResources,
+    history: UsageHistory | None,
 ) -> None:
     """Print the usage of the tasks of an allocation, compared to their resources.
 
@@ -29,7 +32,7 @@ def show_tasks(
         screen.title("Resource Usage")
         screen.line("No running tasks")
     for name, used in sorted(usage.tasks.items()):
-        given = held.tasks.get(name)
+        given = resources.tasks.get(name)
         cpu, memory = used.resource_usage.cpu_stats, used.resource_usage.memory_stats
         screen.title(f'Resource Usage of Task "{name}"')
         screen.facts(

@@ -86,18 +86,18 @@ class Decoder:
         self,
         document: Document,
         shape: BlockSchema,
-        found: BodyContents,
+        body_contents: BodyContents,
         body: Body | ObjectExpr,
         scope: Scope,
     ) -> None:
-        for name, argument in found.arguments.items():
+        for name, argument in body_contents.arguments.items():
             field = shape.fields.get(name) or FieldSpec(shape.blocks[name].wire, text_map)
             try:
                 document[field.wire] = self._value(argument, field, scope)
             except _Wrong:
                 continue
         for name, field in shape.fields.items():
-            if field.is_required and name not in found.arguments:
+            if field.is_required and name not in body_contents.arguments:
                 detail = f'The argument "{name}" is required, but no definition was found.'
                 self._problem("Missing required argument", detail, body.start, body.start, scope)
 
@@ -149,18 +149,18 @@ class Decoder:
         self,
         document: Document,
         shape: BlockSchema,
-        found: BodyContents,
+        body_contents: BodyContents,
         known: Mapping[str, int],
         scope: Scope,
     ) -> None:
         seen: dict[str, Block] = {}  # blocks that can appear only once
-        for block, inner in self._expanded(found.blocks, known, scope):
+        for block, inner in self._expanded(body_contents.blocks, known, scope):
             inner.spend(block, STEPS_PER_BLOCK)
             child = shape.blocks[block.kind]
             if isinstance(child, ChildBlock):
                 self._put(document, child, block, seen, inner)
             elif self._is_first(block, block.kind, seen, scope) and self._is_alone(
-                block, found.arguments, scope
+                block, body_contents.arguments, scope
             ):
                 decode = self._text_map if isinstance(child, TextMap) else self._free_form
                 document[child.wire] = decode(child, block, inner)
@@ -243,16 +243,16 @@ class Decoder:
         return False
 
     def _text_map(self, child: TextMap | FreeForm, block: Block, scope: Scope) -> Document:
-        found = _everything(block.body, scope)
+        body_contents = _everything(block.body, scope)
         kind = child.kind if isinstance(child, TextMap) else text_map
         field = FieldSpec("", kind, unset="")
         document: Document = {}
-        for name, argument in found.arguments.items():
+        for name, argument in body_contents.arguments.items():
             try:
                 document[name] = self._value(argument, field, scope)
             except _Wrong:
                 continue
-        for inner in found.blocks:
+        for inner in body_contents.blocks:
             detail = "Unsuitable value: string required, but have tuple"
             start = inner.body.start
             self._problem("Unsuitable value type", detail, start, start + 1, scope)

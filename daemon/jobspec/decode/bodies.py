@@ -118,20 +118,20 @@ def _label_problem(block: Block, source: SourceText, wanted: int) -> Diagnostic 
 def _properties(
     body: ObjectExpr, source: SourceText, arguments: frozenset[str], blocks: Mapping[str, int]
 ) -> BodyContents:
-    found = BodyContents({}, [], [])
+    body_contents = BodyContents({}, [], [])
     for key, value in body.items:
         name = key_text(key) or ""
         if name in arguments:
-            found.arguments[name] = Argument(name, key.start, key.end, value)
+            body_contents.arguments[name] = Argument(name, key.start, key.end, value)
         elif name in blocks:
             for labels, inner in _unwrapped(value, blocks[name]):
                 if isinstance(inner, ObjectExpr):
-                    found.blocks.append(Block(name, key.start, key.end, labels, inner))
+                    body_contents.blocks.append(Block(name, key.start, key.end, labels, inner))
                 else:
-                    found.problems.append(_no_object(inner, source))
+                    body_contents.problems.append(_no_object(inner, source))
         elif name != "//":  # a comment
             hint = did_you_mean(name, [*arguments, *blocks])
-            found.problems.append(
+            body_contents.problems.append(
                 Diagnostic(
                     summary="Extraneous JSON object property",
                     detail=f'No argument or block type is named "{name}".{hint}',
@@ -140,7 +140,7 @@ def _properties(
                     end=key.end,
                 )
             )
-    return found
+    return body_contents
 
 
 def _unwrapped(

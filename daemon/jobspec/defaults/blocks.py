@@ -45,18 +45,18 @@ def set_default_weights(document: Document) -> None:
             document[name] = [{"Weight": DEFAULT_WEIGHT, **item} for item in document[name]]
 
 
-def consul(given: Document, namespace: str = "") -> Document:
+def consul(document: Document, namespace: str = "") -> Document:
     """Return a Consul block. `namespace` applies if the block names none."""
     return {
-        **given,
-        "Namespace": given.get("Namespace") or namespace,
-        "Cluster": given.get("Cluster") or "default",
+        **document,
+        "Namespace": document.get("Namespace") or namespace,
+        "Cluster": document.get("Cluster") or "default",
     }
 
 
-def network(given: Document) -> Document:
+def network(document: Document) -> Document:
     """Return a network. Clients cannot choose its device."""
-    complete = without_empty_fields(given, without=("Device",))
+    complete = without_empty_fields(document, without=("Device",))
     for name in ("ReservedPorts", "DynamicPorts"):
         if name in complete:
             complete[name] = [
@@ -67,17 +67,17 @@ def network(given: Document) -> Document:
 
 
 def scaling(
-    given: Document, job: Document, group: Document, task: Document | None = None
+    document: Document, job: Document, group: Document, task: Document | None = None
 ) -> Document:
     """Return the scaling policy of a group or of one of its tasks."""
     target = {"Namespace": job["Namespace"], "Job": job["ID"], "Group": group["Name"]}
     if task is not None:
         target["Task"] = task.get("Name", "")
     return {
-        "Type": given.get("Type") or "horizontal",
+        "Type": document.get("Type") or "horizontal",
         "Target": target,
-        "Policy": given.get("Policy"),
-        "Min": given.get("Min", group["Count"] if task is None else 0),
-        "Max": given.get("Max", -1),  # absent: `validate` reports it
-        "Enabled": given.get("Enabled", True),
+        "Policy": document.get("Policy"),
+        "Min": document.get("Min", group["Count"] if task is None else 0),
+        "Max": document.get("Max", -1),  # absent: `validate` reports it
+        "Enabled": document.get("Enabled", True),
     }

@@ -17,9 +17,9 @@ _NO_RESOURCES = dict.fromkeys(
 )
 
 
-def complete_connect(given: Document) -> Document:
+def complete_connect(document: Document) -> Document:
     """Return a service's mesh block with every default set."""
-    connect = dict(given)
+    connect = dict(document)
     if (sidecar := connect.get("SidecarTask")) is not None:
         task = with_defaults(sidecar, _SIDECAR)
         task["LogConfig"] = complete_logs(task.get("LogConfig"))
@@ -30,8 +30,8 @@ def complete_connect(given: Document) -> Document:
     return connect
 
 
-def _gateway(given: Document) -> Document:
-    gateway = dict(given)
+def _gateway(document: Document) -> Document:
+    gateway = dict(document)
     if gateway.get("Proxy") is not None:
         gateway["Proxy"] = with_defaults(gateway["Proxy"], {"ConnectTimeout": 5 * SECOND})
     if (ingress := gateway.get("Ingress")) is not None:
@@ -42,14 +42,14 @@ def _gateway(given: Document) -> Document:
     return gateway
 
 
-def complete_logs(given: Document | None) -> Document:
+def complete_logs(document: Document | None) -> Document:
     """Return the log limits with every default set."""
-    return with_defaults(given if given is not None else {"Enabled": None}, _LOGS)
+    return with_defaults(document if document is not None else {"Enabled": None}, _LOGS)
 
 
-def complete_resources(given: Document | None) -> Document:
+def complete_resources(document: Document | None) -> Document:
     """Return resources with every default set; reserved cores replace CPU shares."""
-    resources = dict(_NO_RESOURCES if given is None else given)
+    resources = dict(_NO_RESOURCES if document is None else document)
     if resources.get("Cores") and resources.get("CPU") is None:
         resources["CPU"] = 0
     replace_nulls(resources, _RESOURCES)

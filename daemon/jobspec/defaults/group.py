@@ -37,16 +37,16 @@ def update_for_all(document: Document, job_type: str) -> Document | None:
     return _ROLLING_UPDATE if job_type in _UPDATED_BY_DEFAULT else None
 
 
-def complete_group(given: Document, job: Document) -> Document:
+def complete_group(document: Document, job: Document) -> Document:
     """Return a group with every default set.
 
     `job` is the enclosing document. Its policies apply to all groups.
     """
-    group = without_empty_fields(given, without=_WITHOUT_EFFECT)
+    group = without_empty_fields(document, without=_WITHOUT_EFFECT)
     group["Name"] = group.get("Name", "")
     if "Count" not in group:
         group["Count"] = group.get("Scaling", {}).get("Min", 1)
-    _set_policies(group, given, job)
+    _set_policies(group, document, job)
     set_default_weights(group)
     if "Scaling" in group:
         group["Scaling"] = scaling(group["Scaling"], job, group)
@@ -66,23 +66,23 @@ def complete_group(given: Document, job: Document) -> Document:
     return group
 
 
-def _set_policies(group: Document, given: Document, job: Document) -> None:
+def _set_policies(group: Document, document: Document, job: Document) -> None:
     """Merge the policies of the job and the group over the defaults of the job's type."""
     kind = job["Type"]
     group["RestartPolicy"] = {
         **_RESTART.get(kind, _RESTART[JobType.BATCH]),
-        **given.get("RestartPolicy", {}),
+        **document.get("RestartPolicy", {}),
     }
     policies = {
-        "Update": _group_update(job["Update"], given.get("Update")),
+        "Update": _group_update(job["Update"], document.get("Update")),
         "ReschedulePolicy": _merged(
             _RESCHEDULE.get(kind, {}),
             job["Reschedule"],
-            given.get("ReschedulePolicy"),
+            document.get("ReschedulePolicy"),
             always=kind not in _NEVER_RESCHEDULED,
         ),
         "Migrate": _merged(
-            _MIGRATE, job["Migrate"], given.get("Migrate"), always=kind == JobType.SERVICE
+            _MIGRATE, job["Migrate"], document.get("Migrate"), always=kind == JobType.SERVICE
         ),
     }
     for name, policy in policies.items():
@@ -106,10 +106,10 @@ def _merged(
     return {**defaults, **(of_job or {}), **(of_group or {})}
 
 
-def _volumes(given: Document) -> Document:
+def _volumes(document: Document) -> Document:
     """Return the volumes of known types; ignore others and null.
 
     Recorded from Nomad: register-validation.
     """
     known = ("host", "csi")
-    return {name: one for name, one in given.items() if one and one.get("Type") in known}
+    return {name: one for name, one in document.items() if one and one.get("Type") in known}

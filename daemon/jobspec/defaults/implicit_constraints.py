@@ -101,10 +101,10 @@ def _of_group(group: TaskGroup) -> Iterator[_Implied]:
         yield _scheduler_version(">= 1.6.3-dev", yields=False)
         yield _equal("${attr.kernel.name}", "linux")
     if signals := sorted({signal for task in tasks for signal in _signals(task)}):
-        wanted = Constraint(
+        constraint = Constraint(
             l_target="${attr.os.signals}", r_target=",".join(signals), operand="set_contains"
         )
-        yield _Implied(constraint=wanted, yields=False)
+        yield _Implied(constraint=constraint, yields=False)
     yield from _of_native_services(services)
     for service in group.services or ():
         if service.provider == "consul":

@@ -14,11 +14,11 @@ _THRESHOLDS = ("SuccessBeforePassing", "FailuresBeforeCritical", "FailuresBefore
 
 
 def complete_service(
-    given: Document, job: Document, group: Document, task: Document | None = None
+    document: Document, job: Document, group: Document, task: Document | None = None
 ) -> Document:
     """Return a service of a group or task with every default set."""
-    service = without_empty_fields(given, without=("CheckRestart",))
-    service["Name"] = _name(given.get("Name", ""), job, group, task)
+    service = without_empty_fields(document, without=("CheckRestart",))
+    service["Name"] = _name(document.get("Name", ""), job, group, task)
     service["AddressMode"] = service.get("AddressMode") or "auto"
     service["OnUpdate"] = service.get("OnUpdate") or "require_healthy"
     service["Provider"] = service.get("Provider") or "consul"
@@ -33,7 +33,7 @@ def complete_service(
         service["Weights"] = {name: max(1, weights.get(name, 0)) for name in ("Passing", "Warning")}
     if "Checks" in service:
         service["Checks"] = [
-            _check(check, service, given.get("CheckRestart"), of_group=task is None)
+            _check(check, service, document.get("CheckRestart"), of_group=task is None)
             for check in service["Checks"]
         ]
     return service
@@ -61,16 +61,16 @@ def _namespace(provider: str, job: Document) -> str:
 
 
 def _check(
-    given: Document, service: Document, restart: Document | None, *, of_group: bool
+    document: Document, service: Document, restart: Document | None, *, of_group: bool
 ) -> Document:
-    check = without_empty_fields(given, without=("Advertise", "CheckRestart"))
+    check = without_empty_fields(document, without=("Advertise", "CheckRestart"))
     check["Name"] = check.get("Name") or f"service: {quote(service['Name'])} check"
     check["OnUpdate"] = check.get("OnUpdate") or service["OnUpdate"]
     named = check.get("TaskName") if of_group else None  # a task's check belongs to the task
     check["TaskName"] = named or service.get("TaskName", "")
     for name in _THRESHOLDS:
         check[name] = max(0, check.get(name, 0))
-    merged = _merged_restart(restart, given.get("CheckRestart"))
+    merged = _merged_restart(restart, document.get("CheckRestart"))
     if merged is not None:
         check["CheckRestart"] = merged
     return check

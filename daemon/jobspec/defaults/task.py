@@ -25,15 +25,15 @@ PLUGIN: Document = {
 LOCAL = "local"  # the task directory
 
 
-def complete_task(given: Document, group: Document, job: Document) -> Document:
+def complete_task(document: Document, group: Document, job: Document) -> Document:
     """Return a task with every default set, from its group and its job."""
-    task = without_empty_fields(given)
+    task = without_empty_fields(document)
     mounts = [mount for mount in task.pop("VolumeMounts", ()) if "Volume" in mount]
     if mounts:
         task["VolumeMounts"] = mounts
     task["KillTimeout"] = task.get("KillTimeout") or 5 * SECOND
-    task["RestartPolicy"] = {**group["RestartPolicy"], **given.get("RestartPolicy", {})}
-    task["Resources"] = _resources(given.get("Resources", {}))
+    task["RestartPolicy"] = {**group["RestartPolicy"], **document.get("RestartPolicy", {})}
+    task["Resources"] = _resources(document.get("Resources", {}))
     set_default_weights(task)
     _set_identities(task)
     for name, complete in _TASK_BLOCKS.items():
@@ -57,8 +57,8 @@ def complete_task(given: Document, group: Document, job: Document) -> Document:
     return task
 
 
-def _resources(given: Document) -> Document:
-    resources = without_empty_fields(given, without=("DiskMB",))  # the group owns the disk
+def _resources(document: Document) -> Document:
+    resources = without_empty_fields(document, without=("DiskMB",))  # the group owns the disk
     if "Cores" in resources and "CPU" not in resources:
         resources["CPU"] = 0
     if "Networks" in resources:
@@ -85,16 +85,16 @@ def _set_identities(task: Document) -> None:
         task["Identities"] = further
 
 
-def _identity(given: Document) -> Document:
-    name = given.get("Name") or DEFAULT_IDENTITY
-    identity = {**given, "Name": name, "ChangeSignal": given.get("ChangeSignal", "").upper()}
+def _identity(document: Document) -> Document:
+    name = document.get("Name") or DEFAULT_IDENTITY
+    identity = {**document, "Name": name, "ChangeSignal": document.get("ChangeSignal", "").upper()}
     if name == DEFAULT_IDENTITY:
         identity["Audience"] = [DEFAULT_AUDIENCE]
     return identity
 
 
-def _secrets_config(given: Document, job: Document) -> Document:
-    block = {name: value for name, value in given.items() if name != "Policies" or value}
+def _secrets_config(document: Document, job: Document) -> Document:
+    block = {name: value for name, value in document.items() if name != "Policies" or value}
     return {
         **block,
         "Namespace": block.get("Namespace") or job.get("SecretsNamespace", ""),
@@ -104,21 +104,21 @@ def _secrets_config(given: Document, job: Document) -> Document:
     }
 
 
-def _csi_plugin(given: Document) -> Document:
-    return {**given, **{name: given.get(name) or value for name, value in PLUGIN.items()}}
+def _csi_plugin(document: Document) -> Document:
+    return {**document, **{name: document.get(name) or value for name, value in PLUGIN.items()}}
 
 
-def _artifact(given: Document) -> Document:
-    artifact = without_empty_fields(given)
+def _artifact(document: Document) -> Document:
+    artifact = without_empty_fields(document)
     if "RelativeDest" not in artifact and artifact.get("GetterMode") == "file":
         name = posixpath.basename(artifact.get("GetterSource", "").rstrip("/"))
         artifact["RelativeDest"] = posixpath.join(LOCAL, name) if name else LOCAL
     return artifact
 
 
-def _template(given: Document) -> Document:
-    unnamed = "SIGHUP" if given.get("ChangeMode") == "signal" else ""
-    template = {**given, "ChangeSignal": given.get("ChangeSignal", unnamed).upper()}
+def _template(document: Document) -> Document:
+    unnamed = "SIGHUP" if document.get("ChangeMode") == "signal" else ""
+    template = {**document, "ChangeSignal": document.get("ChangeSignal", unnamed).upper()}
     if "ChangeScript" in template:
         template["ChangeScript"] = {"Args": [], **template["ChangeScript"]}
     return template

@@ -152,8 +152,8 @@ def _name_servers(dns: NetworkDNS) -> Flat:
 
 def config(both: BeforeAfter[dict[str, object]]) -> Objects:
     """Compare driver configurations."""
-    told = BeforeAfter(both.old or {}, both.new or {})
-    return block("Config", told, flat=free_values)
+    before_after = BeforeAfter(both.old or {}, both.new or {})
+    return block("Config", before_after, flat=free_values)
 
 
 def resources(both: BeforeAfter[Resources]) -> Objects:

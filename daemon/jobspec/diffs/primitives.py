@@ -163,20 +163,20 @@ def changed_texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
     return [text for text in texts(name, both) if text.type != DiffType.NONE]
 
 
-def _unless_same(name: str, found: list[FieldDiff]) -> Objects:
-    kind = _overall(found)
-    return [] if kind == DiffType.NONE else [_object(kind, name, found)]
+def _unless_same(name: str, field_diffs: list[FieldDiff]) -> Objects:
+    kind = _overall(field_diffs)
+    return [] if kind == DiffType.NONE else [_object(kind, name, field_diffs)]
 
 
-def _overall(found: Iterable[FieldDiff]) -> DiffType:
+def _overall(field_diffs: Iterable[FieldDiff]) -> DiffType:
     """Return the type of change of an object with these fields."""
-    types = {field_diff.type for field_diff in found} - {DiffType.NONE}
+    types = {field_diff.type for field_diff in field_diffs} - {DiffType.NONE}
     if not types:
         return DiffType.NONE
     return types.pop() if len(types) == 1 else DiffType.EDITED
 
 
 def _object(
-    kind: DiffType, name: str, found: list[FieldDiff], objects: Objects | None = None
+    kind: DiffType, name: str, field_diffs: list[FieldDiff], objects: Objects | None = None
 ) -> ObjectDiff:
-    return ObjectDiff(type=kind, name=name, fields=found or None, objects=objects or None)
+    return ObjectDiff(type=kind, name=name, fields=field_diffs or None, objects=objects or None)

@@ -211,10 +211,10 @@ def _bounded(reader: str, text: str, least: int, beyond: int) -> int:
 
 def integer(text: str) -> int | None:
     """Parse an integer in any Go notation; None if the text is not an integer."""
-    found = _INTEGER.fullmatch(text)
-    if found is None:
+    match = _INTEGER.fullmatch(text)
+    if match is None:
         return None
-    sign, *groups = found.groups()
+    sign, *groups = match.groups()
     digits, base = next((one, base) for one, base in zip(groups, _BASES, strict=True) if one)
     value = int(digits.replace("_", "")[:400], base)  # more digits are out of range anyway
     return -value if sign == "-" else value

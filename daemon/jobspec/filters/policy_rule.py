@@ -125,14 +125,14 @@ def _check(node: Node, shape: DocumentShape, names: _Bound) -> None:
             for item in nodes:
                 _check(item, shape, names)
         case Comparison():
-            found = _shape_at(node.selector, shape, names, through_lists=False)
-            if found is not ANY:
-                check_value(node, found)
+            document_shape = _shape_at(node.selector, shape, names, through_lists=False)
+            if document_shape is not ANY:
+                check_value(node, document_shape)
         case CollectionMatch():
-            found = _shape_at(node.selector, shape, names, through_lists=True)
-            if found is not ANY and found.kind not in ("slice", "map"):
+            document_shape = _shape_at(node.selector, shape, names, through_lists=True)
+            if document_shape is not ANY and document_shape.kind not in ("slice", "map"):
                 raise Malformed(f"{node.selector} is neither a list nor a map")
-            _check(node.node, shape, {**names, **_bound(node, found)})
+            _check(node.node, shape, {**names, **_bound(node, document_shape)})
 
 
 def _bound(node: CollectionMatch, shape: DocumentShape) -> _Bound:

@@ -250,15 +250,15 @@ def _unescaped(text: str) -> str | None:
     if "\n" in text:
         return None
     rest = _ESCAPE.sub("", text)
-    codes = [int(found[4] or found[5] or "0", 16) for found in _ESCAPE.finditer(text)]
+    codes = [int(match[4] or match[5] or "0", 16) for match in _ESCAPE.finditer(text)]
     if "\\" in rest or any(code > 0x10FFFF or 0xD800 <= code < 0xE000 for code in codes):
         return None
     return _ESCAPE.sub(_resolved, text)
 
 
-def _resolved(found: re.Match[str]) -> str:
-    if found[1]:
-        return _CONTROLS.get(found[1], found[1])
-    if found[3]:
-        return chr(int(found[3], 8))
-    return chr(int(found[2] or found[4] or found[5], 16))
+def _resolved(match: re.Match[str]) -> str:
+    if match[1]:
+        return _CONTROLS.get(match[1], match[1])
+    if match[3]:
+        return chr(int(match[3], 8))
+    return chr(int(match[2] or match[4] or match[5], 16))

@@ -126,10 +126,10 @@ def _struct(kind: inspect.StructType) -> DocumentShape:
     for field in kind.fields:
         is_driver = kind.cls is Task and field.name == "driver"
         shape = DRIVER if is_driver else _shape(field.type)
-        found = DocumentField(field.encode_name, shape, _empty(shape, field.default))
-        fields[field.encode_name] = found
+        document_field = DocumentField(field.encode_name, shape, _empty(shape, field.default))
+        fields[field.encode_name] = document_field
         if alias := ALIASES.get(field.encode_name):
-            fields[alias] = found
+            fields[alias] = document_field
     return DocumentShape("struct", f"structs.{kind.cls.__name__}", fields)
 
 

@@ -375,10 +375,10 @@ def _convert(node: CallExpr, scope: Scope) -> Value:
     if len(node.arguments) != 2:
         raise _failed(node, "a value and a type are required", scope)
     subject, kind = node.arguments
-    wanted = read_type(kind, scope.source)
+    type_ = read_type(kind, scope.source)
     value = evaluate(subject, scope)
     try:
-        return convert(value, wanted)
+        return convert(value, type_)
     except ConversionError as error:
         detail = f'Invalid value for "value" parameter: {error}.'
         raise scope.fault_at(*opening(subject), "Invalid function argument", detail) from error

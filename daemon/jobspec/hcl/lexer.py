@@ -260,11 +260,11 @@ class _Lexer:
     def _heredoc(self, start: int, end: int) -> None:
         mark = self.text[start:end].lstrip("<-").rstrip()
         closing = re.compile(rf"^[ \t]*{re.escape(mark)}[ \t]*(?=\r?$)", re.MULTILINE)
-        found = closing.search(self.text, end)
-        if found:
-            body = self.text[end : found.start()]
+        match = closing.search(self.text, end)
+        if match:
+            body = self.text[end : match.start()]
             if "${" not in body and "%{" not in body:
-                self._add(HEREDOC, start, found.end())
+                self._add(HEREDOC, start, match.end())
                 return
         self._add(OPEN_HEREDOC, start, end)
         self._push(f"<<{mark}")

@@ -33,17 +33,19 @@ def negated(node: UnaryOp, value: Value, scope: Scope) -> Value:
     return -_number(converted)
 
 
-def apply(node: BinaryOp, at: int, operator: str, left: Value, right: Value, scope: Scope) -> Value:
+def apply(
+    node: BinaryOp, at: int, operator: str, value: Value, right: Value, scope: Scope
+) -> Value:
     """Return the result of the operator at a position of a chain for its two operands."""
     if operator == "==":
-        return equal(left, right)
+        return equal(value, right)
     if operator == "!=":
-        return not equal(left, right)
+        return not equal(value, right)
     wanted = BOOL if operator in ("&&", "||") else NUMBER
     problems: list[Diagnostic] = []
     end = node.operands[at + 1].end
     span = (node.operands[0].start, node.operands[at].end)
-    one = _operand("left", left, wanted, span, scope, problems)
+    one = _operand("left", value, wanted, span, scope, problems)
     span = (node.operands[at + 1].start, end)
     other = _operand("right", right, wanted, span, scope, problems)
     if problems:
@@ -64,14 +66,14 @@ def apply(node: BinaryOp, at: int, operator: str, left: Value, right: Value, sco
 def _operand(
     side: str,
     value: Value,
-    wanted: Type,
+    type_: Type,
     span: tuple[int, int],
     scope: Scope,
     problems: list[Diagnostic],
 ) -> Value:
     """Convert an operand to the operator's type; add a failure to the list of problems."""
     try:
-        return convert(value, wanted)
+        return convert(value, type_)
     except ConversionError as error:
         detail = f"Unsuitable value for {side} operand: {error}."
         problems += scope.fault_at(*span, "Invalid operand", detail).diagnostics

@@ -52,12 +52,12 @@ def read_expression(source: SourceText) -> Expression:
     """Parse the expression in a text. Raises `HclError`."""
     reader = _Reader(tokenize(source))
     try:
-        found = reader.whole_expression()
+        expression = reader.whole_expression()
     except HclSyntaxError as mistake:
         raise HclError([*reader.problems, mistake.diagnostic]) from None
     if reader.problems:
         raise HclError(reader.problems)
-    return found
+    return expression
 
 
 def read_template(source: SourceText, start: int) -> Expression:

@@ -209,23 +209,23 @@ class TemplateParser(TokenCursor):
         closing: int,
     ) -> tuple[Expression, ...]:
         """Consume parts, in reverse, up to one of the directives; the directive remains."""
-        found: list[Expression] = []
+        expressions: list[Expression] = []
         while parts:
             part = parts[-1]
             if isinstance(part, _Directive) and part.keyword in keywords:
-                return tuple(found)
+                return tuple(expressions)
             parts.pop()
             if isinstance(part, _Text):
-                found.append(Literal(part.start, part.end, part.text))
+                expressions.append(Literal(part.start, part.end, part.text))
             elif isinstance(part, Interpolation):
-                found.append(part)
+                expressions.append(part)
             else:
                 self.descend()
-                found.append(self._controlled(part, parts, closing))
+                expressions.append(self._controlled(part, parts, closing))
                 self.depth -= 1
         if opener is not None:
             self._unended(opener, closing)
-        return tuple(found)
+        return tuple(expressions)
 
     def _controlled(self, opener: _Directive, parts: list[_Part], closing: int) -> Expression:
         if opener.keyword not in ("if", "for") or opener.subject is None:

@@ -150,11 +150,11 @@ _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 
 
-def convert(value: Value, wanted: Type) -> Value:
+def convert(value: Value, type_: Type) -> Value:
     """Convert a value to a type. Raises `ConversionError`."""
-    if value is None or wanted.kind == "any":
+    if value is None or type_.kind == "any":
         return value
-    match wanted.kind:
+    match type_.kind:
         case "string":
             return to_text(value)
         case "number":
@@ -162,17 +162,17 @@ def convert(value: Value, wanted: Type) -> Value:
         case "bool":
             return _to_bool(value)
         case "list" | "set":
-            return _to_sequence(value, wanted)
+            return _to_sequence(value, type_)
         case "map":
-            return _to_map(value, wanted)
+            return _to_map(value, type_)
         case "tuple":
-            return _to_tuple(value, wanted)
+            return _to_tuple(value, type_)
         case _:
-            return _to_object(value, wanted)
+            return _to_object(value, type_)
 
 
-def _mismatch(value: Value, wanted: Type) -> ConversionError:
-    return ConversionError(f"{wanted.name} required, but have {type_of_shallow(value).name}")
+def _mismatch(value: Value, type_: Type) -> ConversionError:
+    return ConversionError(f"{type_.name} required, but have {type_of_shallow(value).name}")
 
 
 def to_text(value: Value) -> str:
@@ -220,36 +220,36 @@ def _to_bool(value: Value) -> bool:
             raise _mismatch(value, BOOL)
 
 
-def _to_sequence(value: Value, wanted: Type) -> Value:
+def _to_sequence(value: Value, type_: Type) -> Value:
     items = elements(value)
-    if items is None or wanted.element is None:
-        raise _mismatch(value, wanted)
-    element = wanted.element
+    if items is None or type_.element is None:
+        raise _mismatch(value, type_)
+    element = type_.element
     if element.kind == "any":
         found = unify([type_of(item) for item in items])
         if found is None:
             raise ConversionError("all elements must be of the same type")
         element = found
     converted = tuple([_at(f"element {at}", item, element) for at, item in enumerate(items)])
-    return make_set(element, converted) if wanted.kind == "set" else _list(element, converted)
+    return make_set(element, converted) if type_.kind == "set" else _list(element, converted)
 
 
 def _list(element: Type, items: tuple[Value, ...]) -> CollectionType:
     return CollectionType("list", element, items)
 
 
-def _at(where: str, value: Value, wanted: Type) -> Value:
+def _at(where: str, value: Value, type_: Type) -> Value:
     try:
-        return convert(value, wanted)
+        return convert(value, type_)
     except ConversionError as error:
         raise ConversionError(f"{where}: {error}") from error
 
 
-def _to_map(value: Value, wanted: Type) -> Value:
+def _to_map(value: Value, type_: Type) -> Value:
     items = attributes(value)
-    if items is None or wanted.element is None:
-        raise ConversionError(f"{wanted.name} required")
-    element = wanted.element
+    if items is None or type_.element is None:
+        raise ConversionError(f"{type_.name} required")
+    element = type_.element
     if element.kind == "any":
         found = unify([type_of(item) for item in items.values()])
         if found is None:
@@ -259,28 +259,28 @@ def _to_map(value: Value, wanted: Type) -> Value:
     return CollectionType("map", element, converted)
 
 
-def _to_tuple(value: Value, wanted: Type) -> Value:
+def _to_tuple(value: Value, type_: Type) -> Value:
     items = elements(value)
     if items is None:
-        raise _mismatch(value, wanted)
-    if len(items) != len(wanted.items):
-        raise ConversionError(f"a tuple of {len(wanted.items)} elements is required")
-    pairs = zip(items, wanted.items, strict=True)
+        raise _mismatch(value, type_)
+    if len(items) != len(type_.items):
+        raise ConversionError(f"a tuple of {len(type_.items)} elements is required")
+    pairs = zip(items, type_.items, strict=True)
     return tuple([_at(f"element {at}", item, kind) for at, (item, kind) in enumerate(pairs)])
 
 
-def _to_object(value: Value, wanted: Type) -> Value:
+def _to_object(value: Value, type_: Type) -> Value:
     items = attributes(value)
     if items is None:
-        raise _mismatch(value, wanted)
-    missing = [f'"{name}"' for name in sorted(wanted.attributes) if name not in items]
+        raise _mismatch(value, type_)
+    missing = [f'"{name}"' for name in sorted(type_.attributes) if name not in items]
     if len(missing) == 1:
         raise ConversionError(f"attribute {missing[0]} is required")
     if missing:
         raise ConversionError(f"attributes {', '.join(missing)} are required")
     return {
         name: _at(f'attribute "{name}"', items[name], kind)
-        for name, kind in sorted(wanted.attributes.items())
+        for name, kind in sorted(type_.attributes.items())
     }
 
 

@@ -76,10 +76,10 @@ def _device_constraint(number: int, item: Constraint) -> Iterator[str]:
         yield from wrap_error(subject, constraint(item))
 
 
-def disk(asked: EphemeralDisk) -> Iterator[str]:
+def disk(ephemeral_disk: EphemeralDisk) -> Iterator[str]:
     """Yield the errors of the disk of a group."""
-    if asked.size_mb < MIN_DISK:
-        yield f"minimum DiskMB value is {MIN_DISK}; got {asked.size_mb}"
+    if ephemeral_disk.size_mb < MIN_DISK:
+        yield f"minimum DiskMB value is {MIN_DISK}; got {ephemeral_disk.size_mb}"
 
 
 def logs(config: LogConfig, of_group: EphemeralDisk) -> Iterator[str]:

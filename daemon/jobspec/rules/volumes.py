@@ -39,15 +39,15 @@ def volume(wanted: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
         yield from _by_plugin(wanted, group.count)
 
 
-def mount(wanted: VolumeMount) -> Iterator[str]:
+def mount(volume_mount: VolumeMount) -> Iterator[str]:
     """Yield the errors of a mount, except for the existence of its volume."""
-    if not wanted.volume:
+    if not volume_mount.volume:
         yield "volume mount references an empty volume"
-    if wanted.propagation_mode not in _PROPAGATION:
-        given = quote(wanted.propagation_mode)
+    if volume_mount.propagation_mode not in _PROPAGATION:
+        given = quote(volume_mount.propagation_mode)
         yield f"volume mount has an invalid propagation mode: {given}"
-    if wanted.selinux_label not in _LABELS:
-        yield f'volume mount has an invalid SELinux label: "{wanted.selinux_label}"'
+    if volume_mount.selinux_label not in _LABELS:
+        yield f'volume mount has an invalid SELinux label: "{volume_mount.selinux_label}"'
 
 
 def _per_allocation(wanted: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:

@@ -110,7 +110,7 @@ class TaskAttempts(ABC):
         return self._machine.state is RunnerState.RUNNING
 
     @abstractmethod
-    async def _run_change_actions(self, wishes: list[ChangeAction]) -> None:
+    async def _run_change_actions(self, change_actions: list[ChangeAction]) -> None:
         """Run the task's change actions, such as a signal, after its inputs changed."""
 
     # --- start ---

@@ -258,17 +258,19 @@ class TaskRunner(TaskAttempts):
         await wait_any(be_ready, self._killed.wait)
         return not self._killed.is_set()
 
-    async def _run_change_actions(self, wishes: list[ChangeAction]) -> None:
+    async def _run_change_actions(self, change_actions: list[ChangeAction]) -> None:
         """Run the task's change actions, such as a signal, after its inputs changed."""
         # A queued attempt sees the new inputs anyway when it starts.
         if self._machine.state is RunnerState.ANSWERED:
             self._postponed += [
-                change_action for change_action in wishes if change_action.script is not None
+                change_action
+                for change_action in change_actions
+                if change_action.script is not None
             ]
             return
         if is_queued(self._running):
             await self._running.refresh()
-        await apply_change(self, wishes, self._emit_now, self._now)
+        await apply_change(self, change_actions, self._emit_now, self._now)
 
     # --- transitions ---
 

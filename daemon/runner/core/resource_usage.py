@@ -79,14 +79,14 @@ def sample_of(status: str, stat: str) -> dict[int, ProcessSample]:
     values = dict(line.partition(":")[::2] for line in status.split("\n"))
     if int(values["Tgid"]) != int(values["Pid"]):
         return {}
-    found = ProcessSample(
+    process_sample = ProcessSample(
         user=int(fields[_USER]) * _TICK,
         system=int(fields[_SYSTEM]) * _TICK,
         rss=_bytes(values.get("VmRSS")),
         swap=_bytes(values.get("VmSwap")),
         started=int(fields[_STARTED]) * _TICK,
     )
-    return {int(values["Pid"]): found}
+    return {int(values["Pid"]): process_sample}
 
 
 def samples(pids: Iterable[int]) -> dict[int, ProcessSample]:
@@ -105,10 +105,10 @@ def task_usage(before: UsageSample, now: UsageSample, mhz: float) -> TaskUsage:
         str(pid): _of_process(before.use.processes.get(pid), one, span, mhz)
         for pid, one in now.use.processes.items()
     }
-    whole = sum_usage(pids.values())
+    resource_usage = sum_usage(pids.values())
     if now.use.account is not None:
-        whole = _of_account(before.use.account or CpuAccount(), now.use.account, span, mhz)
-    return TaskUsage(resource_usage=whole, timestamp=now.at, pids=pids)
+        resource_usage = _of_account(before.use.account or CpuAccount(), now.use.account, span, mhz)
+    return TaskUsage(resource_usage=resource_usage, timestamp=now.at, pids=pids)
 
 
 def _of_account(before: CpuAccount, now: CpuAccount, span: int, mhz: float) -> ResourceUsage:

@@ -46,8 +46,8 @@ async def read_manifest(launcher: Launcher, alloc_id: str) -> LogManifest | None
         )
         if descriptor is None:
             return None
-        opened = OpenedFile(descriptor)
-        content = os.pread(opened.descriptor, found.size, 0)
+        opened_file = OpenedFile(descriptor)
+        content = os.pread(opened_file.descriptor, found.size, 0)
         return msgspec.json.decode(content, type=LogManifest)
     except (OSError, msgspec.MsgspecError):
         return None

@@ -143,11 +143,11 @@ class CheckRunner:
         return failures >= rule.limit and self._now() >= began + grace
 
     def _record_result(
-        self, probe: CheckTarget, found: CheckStatus | None, code: int, output: str
+        self, probe: CheckTarget, check_status: CheckStatus | None, code: int, output: str
     ) -> None:
         """Record a result; None means that the threshold is not reached yet."""
         before = self._found[probe.id]
-        status = found or before.status
+        status = check_status or before.status
         self._found[probe.id] = msgspec.structs.replace(
             before,
             status=status,

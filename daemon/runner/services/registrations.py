@@ -150,9 +150,11 @@ def _address(
     return port.host_ip or place.address, port.value
 
 
-def probes(place: ServiceContext, found: Iterable[ActiveService]) -> Iterator[CheckTarget]:
+def probes(
+    place: ServiceContext, active_services: Iterable[ActiveService]
+) -> Iterator[CheckTarget]:
     """Yield the checks of registered services."""
-    for active_service in found:
+    for active_service in active_services:
         for check in active_service.service.checks or ():
             label = check.port_label or active_service.service.port_label
             mode = check.address_mode or active_service.service.address_mode

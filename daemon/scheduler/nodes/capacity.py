@@ -280,9 +280,9 @@ class NodeCapacity:
         return _resources(group, tasks, networks, flat)
 
     def _networks(
-        self, wanted: list[Network], region: str, chooser: ports.PortAllocator
+        self, networks: list[Network], region: str, chooser: ports.PortAllocator
     ) -> tuple[list[AllocatedNetwork] | None, list[AllocatedPort]]:
-        offers = [ports.offer(network, self.node, region, chooser) for network in wanted]
+        offers = [ports.offer(network, self.node, region, chooser) for network in networks]
         flat = [port for _, of_network in offers for port in of_network]
         return [network for network, _ in offers] or None, flat
 

@@ -110,7 +110,7 @@ def _network_obstacle(group: TaskGroup, node: Node, region: str) -> str | None:
     mode = network.mode or "host"
     if mode == "none":
         return None
-    if all((known.mode or "host") != mode for known in node.node_resources.networks):
+    if all((network.mode or "host") != mode for network in node.node_resources.networks):
         return "missing network"
     for port in ports_of(network):
         wanted = resolve(port.host_network, node, region)

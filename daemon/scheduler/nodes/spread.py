@@ -105,28 +105,32 @@ def score(
 ) -> float:
     """Return how much an additional allocation on this node improves the distribution."""
     total = 0.0
-    for wish in wanted:
-        used = _in_use(rooms, wish.attribute, region, group.name)
-        value = resolve(wish.attribute, room.node, region)
+    for spread_target_counts in wanted:
+        used = _in_use(rooms, spread_target_counts.attribute, region, group.name)
+        value = resolve(spread_target_counts.attribute, room.node, region)
         if value is None:
             total -= 1.0
-        elif wish.wanted:
-            total += _towards_target(wish, value, used)
+        elif spread_target_counts.wanted:
+            total += _towards_target(spread_target_counts, value, used)
         else:
             total += _towards_even(value, used)
     return total
 
 
-def _towards_target(wish: SpreadTargetCounts, value: str, used: Counter[str]) -> float:
-    if value not in wish.wanted:
-        unnamed = [count for other, count in used.items() if other not in wish.wanted]
+def _towards_target(
+    spread_target_counts: SpreadTargetCounts, value: str, used: Counter[str]
+) -> float:
+    if value not in spread_target_counts.wanted:
+        unnamed = [
+            count for other, count in used.items() if other not in spread_target_counts.wanted
+        ]
         value, count = _REST, sum(unnamed)
     else:
         count = used[value]
-    wanted = wish.wanted.get(value, 0.0)
+    wanted = spread_target_counts.wanted.get(value, 0.0)
     if not wanted:
         return -1.0
-    return (wanted - (count + 1)) / wanted * wish.share
+    return (wanted - (count + 1)) / wanted * spread_target_counts.share
 
 
 def _towards_even(value: str, used: Counter[str]) -> float:

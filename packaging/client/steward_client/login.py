@@ -183,13 +183,13 @@ class LoginTokens:
         """Return the location of the machine, or the resource that the token was issued for."""
         login = self._login
         if login.resource_id:
-            found = _ID.fullmatch(login.resource_id)
-            if found is None:
+            match = _ID.fullmatch(login.resource_id)
+            if match is None:
                 raise LoginFailed(f"resource_id {login.resource_id!r} is not /subscriptions/…")
             return {
                 "resource_id": login.resource_id,
-                "subscription_id": found[1],
-                "resource_group_name": found[2],
+                "subscription_id": match[1],
+                "resource_group_name": match[2],
             }
         if login.jwt and not (login.vm or login.vmss):
             return {}

@@ -87,10 +87,10 @@ def _filled(
 ) -> str:
     """Return the pattern with its letters replaced by the row's values or by their titles."""
 
-    def shown(found: re.Match[str]) -> str:
-        if found[1] not in fields:
-            raise Refused(f"error: Invalid format specification: %{found[1]}")
-        title, value = fields[found[1]]
+    def shown(match: re.Match[str]) -> str:
+        if match[1] not in fields:
+            raise Refused(f"error: Invalid format specification: %{match[1]}")
+        title, value = fields[match[1]]
         return title if row is None else str(value(row))
 
     return re.sub(r"%([A-Za-z])", shown, pattern)

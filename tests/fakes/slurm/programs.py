@@ -106,22 +106,22 @@ def _exported(words: str) -> dict[str, str]:
     return found
 
 
-def _refuse(state: State, wanted: Job, options: Options) -> None:
+def _refuse(state: State, job: Job, options: Options) -> None:
     failed = "sbatch: error: Batch job submission failed:"
-    partition = state.partitions.get(wanted["partition"])
+    partition = state.partitions.get(job["partition"])
     if partition is None:
         raise Refused(
-            f"sbatch: error: invalid partition specified: {wanted['partition']}\n"
+            f"sbatch: error: invalid partition specified: {job['partition']}\n"
             f"{failed} Invalid partition name specified"
         )
     nodes = [state.nodes[name] for name in partition["nodes"]]
-    features = [part for part in wanted["features"].split("&") if part]
+    features = [part for part in job["features"].split("&") if part]
     known = {part for node in state.nodes.values() for part in node["features"].split(",")}
     if not known.issuperset(features):
         raise Refused(f"{failed} Invalid feature specification")
-    if wanted["memory"] > max(node["memory"] for node in nodes):
+    if job["memory"] > max(node["memory"] for node in nodes):
         # The real controller also keeps a record in this case.
-        state.end(state.jobs[_submit(state, wanted, "")], "FAILED", "BadConstraints", 1)
+        state.end(state.jobs[_submit(state, job, "")], "FAILED", "BadConstraints", 1)
         raise Refused(
             f"sbatch: error: Memory specification can not be satisfied\n{failed}"
             " Requested node configuration is not available"
@@ -130,11 +130,11 @@ def _refuse(state: State, wanted: Job, options: Options) -> None:
         raise Refused("sbatch: error: --uid only permitted by root user")
 
 
-def _submit(state: State, wanted: Job, script: str) -> str:
+def _submit(state: State, job: Job, script: str) -> str:
     number = state.new_id()
-    features = [part for part in wanted["features"].split("&") if part]
+    features = [part for part in job["features"].split("&") if part]
     state.jobs[number] = {
-        **wanted,
+        **job,
         "features": features,
         "id": number,
         "script": script,

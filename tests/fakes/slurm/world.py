@@ -63,8 +63,8 @@ class FakeSlurm:
 
     def jobs(self, name: str = "") -> list[Job]:
         """Return the known jobs, or those with a name, the oldest first."""
-        found: list[Job] = list(self.known()["jobs"].values())
-        return [job for job in found if name in ("", job["name"])]
+        jobs: list[Job] = list(self.known()["jobs"].values())
+        return [job for job in jobs if name in ("", job["name"])]
 
     @property
     def faults(self) -> list[str]:

@@ -33,14 +33,14 @@ def made(
     *,
     has_sudo: bool = False,
 ) -> NewToken:
-    wanted = TokenRequestFields(
+    token_request = TokenRequestFields(
         maker=Caller(maker, CapabilitySet(())),
         fields=RequestFields(fields),
         role=role or TokenRole(name=""),
         path="auth/token/create",
         has_sudo=has_sudo,
     )
-    return store.read(lambda db: create_token(db, wanted, accessor="new", now=NOW))
+    return store.read(lambda db: create_token(db, token_request, accessor="new", now=NOW))
 
 
 async def test_a_token_has_the_policies_of_its_maker_unless_fewer_are_named(store: Store) -> None:

@@ -49,14 +49,14 @@ async def task_tokens(store: Store) -> AsyncIterator[TaskTokens]:
 
 
 def created(store: Store, role: TokenRole | None = None, **fields: object) -> Token:
-    wanted = TokenRequestFields(
+    token_request = TokenRequestFields(
         maker=MAKER,
         fields=RequestFields(fields),
         path="auth/token/create",
         has_sudo=role is None,
         **({"role": role} if role else {}),
     )
-    made = store.read(lambda db: create_token(db, wanted, accessor="new", now=NOW))
+    made = store.read(lambda db: create_token(db, token_request, accessor="new", now=NOW))
     return made.token
 
 
@@ -96,8 +96,8 @@ async def test_chosen_secret_cannot_look_like_a_generated_one(store: Store, secr
 async def test_changed_token_meets_the_rules_of_a_new_one(
     store: Store, change: dict[str, object], problem: str
 ) -> None:
-    known = Token(accessor=UUID_A, policies=("a",), created_at=NOW)
-    await store.write(lambda tx: rows.add(tx, known, b"secret"))
+    token = Token(accessor=UUID_A, policies=("a",), created_at=NOW)
+    await store.write(lambda tx: rows.add(tx, token, b"secret"))
     request = TokenRequest(accessor_id=UUID_A, **change)  # type: ignore[arg-type]
     with pytest.raises(Malformed, match=problem):
         store.read(lambda db: apply_token_update(db, request, NOW))

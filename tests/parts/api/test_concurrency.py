@@ -83,6 +83,6 @@ async def test_a_namespace_with_runs_in_queues_stays(store: Store) -> None:
 
 def enter(tx: Transaction) -> None:
     one: Any = jobs.append_version(tx, job("flow", namespace="ops"))
-    begun = FlowRun(namespace="ops", job_id="flow", number=1, version=one.version)
-    runs.put(tx, begun, None)
-    concurrency.enter(tx, RunQueue(name="db", slots=1, beyond=Beyond.QUEUE), one, begun, NOW)
+    flow_run = FlowRun(namespace="ops", job_id="flow", number=1, version=one.version)
+    runs.put(tx, flow_run, None)
+    concurrency.enter(tx, RunQueue(name="db", slots=1, beyond=Beyond.QUEUE), one, flow_run, NOW)

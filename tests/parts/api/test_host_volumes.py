@@ -278,12 +278,12 @@ async def test_existing_volumes_are_added_to_the_index(volumes: Volumes) -> None
     assert fill is not None
 
     def work(tx: Transaction) -> list[DynamicVolume]:
-        wish = PageRequest(namespace="*")
-        before = [*host_volumes.page(tx, wish)]
+        page_request = PageRequest(namespace="*")
+        before = [*host_volumes.page(tx, page_request)]
         tx.execute("DELETE FROM host_volumes", {})
-        assert [*host_volumes.page(tx, wish)] == []
+        assert [*host_volumes.page(tx, page_request)] == []
         tx.execute(fill[0], {})
-        assert [*host_volumes.page(tx, wish)] == before
+        assert [*host_volumes.page(tx, page_request)] == before
         return before
 
     assert len(await volumes.store.write(work)) == 3

@@ -85,9 +85,9 @@ async def ask(store: Store, path: str, rules: str | None = None, **query: object
     return msgspec.structs.replace(made, body=body, stream=None)
 
 
-def said(made: HandlerReply) -> list[dict[str, object]]:
-    assert isinstance(made.body, bytes)
-    found: list[dict[str, object]] = msgspec.json.decode(made.body)
+def said(handler_reply: HandlerReply) -> list[dict[str, object]]:
+    assert isinstance(handler_reply.body, bytes)
+    found: list[dict[str, object]] = msgspec.json.decode(handler_reply.body)
     return found
 
 
@@ -256,7 +256,7 @@ async def serving(store: Store) -> Store:
     """A store with 40 services in each of two namespaces, each with two instances."""
 
     def offer(number: int) -> ServiceAddress:
-        made = Registration(
+        registration = Registration(
             id=f"_{number:04}",
             service_name=f"web.{number % 40:02}",
             namespace="one" if number % 80 >= 40 else "default",
@@ -268,7 +268,7 @@ async def serving(store: Store) -> Store:
             address="127.0.0.1",
             port=80,
         )
-        return ServiceAddress(made, None)
+        return ServiceAddress(registration, None)
 
     def write(tx: Transaction) -> None:
         namespaces.put(tx, Namespace(name="one"))

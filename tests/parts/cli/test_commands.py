@@ -76,7 +76,9 @@ def evaluated(status: str = EvalStatus.COMPLETE, **fields: Any) -> Any:
 
 def whole(**fields: Any) -> Any:
     """Return an allocation as `/v1/allocation/...` shows it."""
-    held = AllocatedTask(cpu=AllocatedCPU(cpu_shares=20), memory=AllocatedMemory(memory_mb=30))
+    allocated_task = AllocatedTask(
+        cpu=AllocatedCPU(cpu_shares=20), memory=AllocatedMemory(memory_mb=30)
+    )
     given = {
         "namespace": "default",
         "eval_id": EVAL,
@@ -90,7 +92,7 @@ def whole(**fields: Any) -> Any:
         "shared_resources": Resources(),
         "task_resources": {},
         "allocated_resources": AllocatedResources(
-            tasks={"main": held},
+            tasks={"main": allocated_task},
             task_lifecycles={"main": None},
             shared=AllocatedShared(
                 disk_mb=10, ports=[AllocatedPort(label="http", value=20123, host_ip="10.0.0.1")]

@@ -22,8 +22,8 @@ TAKEN = msgspec.structs.replace(FREE, lock=HELD)
 CONFLICT = RequestRejected(409, "")
 
 
-def answer(found: Variable) -> ClientResponse:
-    return ClientResponse(msgspec.json.encode(found), found.modify_index)
+def answer(variable: Variable) -> ClientResponse:
+    return ClientResponse(msgspec.json.encode(variable), variable.modify_index)
 
 
 class Daemon:

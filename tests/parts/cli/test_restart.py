@@ -198,8 +198,8 @@ def test_any_call_can_be_made(fake: FakeDaemon, tmp_path: Any) -> None:
     fake.tell("/v1/x", {"found": True})
     for method in ("PUT", "DELETE"):
         fake.tell("/v1/x", Told(b"", 200), method=method)
-    shown = operate(fake, "api", "/v1/x?a=1", "--filter", "A == 1")
-    assert (shown.exit_code, shown.stdout) == (0, '{"found": true}\n')
+    result = operate(fake, "api", "/v1/x?a=1", "--filter", "A == 1")
+    assert (result.exit_code, result.stdout) == (0, '{"found": true}\n')
     operate(fake, "api", "v1/x", "-d", '{"a": 1}')
     operate(fake, "api", "/v1/x", "-d", f"@{file}")
     operate(fake, "api", "/v1/x", "-d", "-", stdin='{"c": 3}')

@@ -63,9 +63,9 @@ def told(fake: FakeDaemon) -> FakeDaemon:
     return fake
 
 
-def looked(told: FakeDaemon, *times: float, view: View | None = None) -> TopPoller:
+def looked(fake_daemon: FakeDaemon, *times: float, view: View | None = None) -> TopPoller:
     shown = view or View()
-    with ApiClient(HttpConnection(address=told.address)) as client:
+    with ApiClient(HttpConnection(address=fake_daemon.address)) as client:
         watch = TopPoller(client)
         for time in times:
             watch.poll(shown, 24, time)

@@ -167,7 +167,7 @@ def test_a_history_compares_with_a_version_or_a_name(
 ) -> None:
     terminal.type("job", "history", "--diff-version", "0", "web")
     terminal.type("job", "history", "--diff-tag", "good", "web")
-    queries = [asked.query for asked in two_versions.asked("/v1/job/web/versions")]
+    queries = [two_version.query for two_version in two_versions.asked("/v1/job/web/versions")]
     assert [query.get("diff_version", query.get("diff_tag")) for query in queries] == ["0", "good"]
 
 
@@ -210,7 +210,7 @@ def test_a_version_is_named(
     two_versions.tell(path, {"Name": "good"}, method="POST")
     ended = terminal.type("job", "tag", "apply", "--name", "good", *options, "web")
     assert ended.exit_code == 0
-    assert [asked.body for asked in two_versions.asked(path)] == [body]
+    assert [two_version.body for two_version in two_versions.asked(path)] == [body]
 
 
 def test_a_name_is_taken_away(two_versions: FakeDaemon, terminal: Terminal) -> None:

@@ -66,8 +66,12 @@ class Cluster:
 
         def work(tx: Transaction) -> Evaluation:
             stored = jobs.append_version(tx, job)
-            made = new_evaluation(stored, eval_id, Trigger.JOB_REGISTER, job_modify_index=tx.index)
-            put = evaluations.put(tx, msgspec.structs.replace(made, **fields), self.clock.now())
+            evaluation = new_evaluation(
+                stored, eval_id, Trigger.JOB_REGISTER, job_modify_index=tx.index
+            )
+            put = evaluations.put(
+                tx, msgspec.structs.replace(evaluation, **fields), self.clock.now()
+            )
             job_status.refresh_summary(tx, stored.namespace, stored.id)
             return put
 

@@ -12,14 +12,18 @@ from storage.store import Store
 
 async def test_what_was_set_is_shown_with_its_index(store: Store) -> None:
     updated, index = await configure(store, SchedulerConfig(reject_job_registration=True))
-    shown = store.read(configuration)
-    assert (updated, shown.reject_job_registration, shown.modify_index) == (True, True, index)
+    scheduler_config = store.read(configuration)
+    assert (updated, scheduler_config.reject_job_registration, scheduler_config.modify_index) == (
+        True,
+        True,
+        index,
+    )
 
 
 async def test_nothing_is_set_when_somebody_else_was_faster(store: Store) -> None:
     first = store.read(configuration)
-    wanted = SchedulerConfig(scheduler_algorithm="spread")
-    _, index = await configure(store, wanted, expected=first.modify_index)
+    scheduler_config = SchedulerConfig(scheduler_algorithm="spread")
+    _, index = await configure(store, scheduler_config, expected=first.modify_index)
     assert await configure(store, SchedulerConfig(), expected=first.modify_index) == (False, index)
     assert store.read(configuration).scheduler_algorithm == "spread"
 
@@ -28,11 +32,13 @@ async def test_who_may_displace_others_is_kept(store: Store) -> None:
     assert store.read(configuration).preemption_config == PreemptionConfig(
         system_scheduler_enabled=True
     )
-    wanted = PreemptionConfig(system_scheduler_enabled=False, batch_scheduler_enabled=True)
-    await configure(store, SchedulerConfig(preemption_config=wanted))
+    preemption_config = PreemptionConfig(
+        system_scheduler_enabled=False, batch_scheduler_enabled=True
+    )
+    await configure(store, SchedulerConfig(preemption_config=preemption_config))
     kept = store.read(configuration).preemption_config
     allowed = [kind for kind in JobType if kept.may_preempt(kind)]
-    assert (kept, allowed) == (wanted, [JobType.BATCH])
+    assert (kept, allowed) == (preemption_config, [JobType.BATCH])
 
 
 @pytest.mark.parametrize(

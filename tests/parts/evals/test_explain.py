@@ -191,8 +191,8 @@ async def test_a_node_that_is_not_open_says_why(
 
 async def make_room(full: Cluster) -> None:
     """Preempt an allocation of the job `low` for the job `web`."""
-    wanted = PreemptionConfig(service_scheduler_enabled=True)
-    await configure(full.store, SchedulerConfig(preemption_config=wanted))
+    preemption_config = PreemptionConfig(service_scheduler_enabled=True)
+    await configure(full.store, SchedulerConfig(preemption_config=preemption_config))
     await run(full, job("low", group("web", asking(cpu=80)), priority=20))
     await full.run_all(job_id="low")
     await run(full, job("web", group("web", asking(cpu=60)), priority=80))

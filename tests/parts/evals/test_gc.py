@@ -259,8 +259,8 @@ async def test_what_a_batch_job_has_stopped_goes_by_age(cluster: Cluster) -> Non
 async def test_what_keeps_the_place_of_a_batch_job_stays(cluster: Cluster) -> None:
     await scale_down_and_up(cluster, 1)
     _, stopped = cluster.allocations()
-    asked = DesiredTransition(migrate_disable_placement=True)
-    desired = msgspec.structs.replace(stopped.desired, transition=asked)
+    desired_transition = DesiredTransition(migrate_disable_placement=True)
+    desired = msgspec.structs.replace(stopped.desired, transition=desired_transition)
     leaving = msgspec.structs.replace(stopped, desired=desired)
     await cluster.store.write(partial(allocations.set_desired, allocation=leaving, now=NOW))
     await collect(cluster, allocations=0, allocations_for=0)
@@ -500,8 +500,8 @@ async def test_what_was_forgotten_is_counted_and_told(
         return [text for text in caplog.messages if text.startswith("deleted by")]
 
     async with trio.open_nursery() as nursery:
-        kept = gc.RetentionLimits(jobs_for=HOUR)
-        nursery.start_soon(gc.collect_garbage, cluster.store, cluster.clock, kept)
+        retention_limits = gc.RetentionLimits(jobs_for=HOUR)
+        nursery.start_soon(gc.collect_garbage, cluster.store, cluster.clock, retention_limits)
         with trio.fail_after(HAPPENS_WITHIN):
             while not told():
                 await trio.lowlevel.checkpoint()

@@ -98,16 +98,18 @@ async def test_what_restarts_after_a_failure_is_failing_until_it_has_settled(ful
 async def test_a_restart_by_a_person_is_no_failure(full: Cluster) -> None:
     await run(full, job("web", group("g")))
     restarted = TaskState(state="running", restarts=1, last_restart=rfc3339(NOW))
-    wanted = task_events.restart_signaled(NOW, task_events.BY_USER)
-    await tell(full, ClientStatus.RUNNING, restarted, wanted)
+    task_event = task_events.restart_signaled(NOW, task_events.BY_USER)
+    await tell(full, ClientStatus.RUNNING, restarted, task_event)
     assert state(full).word == State.RUNNING
 
 
 async def test_what_failed_for_good_names_its_error(full: Cluster) -> None:
     await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
     dead = TaskState(state="dead", failed=True)
-    noted = StoredTaskEvent(**msgspec.structs.asdict(TERMINATED), steward_stderr="no disk\n")
-    await tell(full, ClientStatus.FAILED, dead, noted)
+    stored_task_event = StoredTaskEvent(
+        **msgspec.structs.asdict(TERMINATED), steward_stderr="no disk\n"
+    )
+    await tell(full, ClientStatus.FAILED, dead, stored_task_event)
     assert state(full) == JobState(State.FAILED, 'task "main" exited with code 3')
     error = full.store.read(lambda db: failures.newest_error(db, "default", "web"))
     assert error is not None
@@ -134,8 +136,10 @@ async def test_a_good_end_is_an_error_only_if_work_goes_on(
 
 async def test_the_last_lines_of_a_task_are_not_part_of_its_events(full: Cluster) -> None:
     await run(full, job("web", group("g")))
-    noted = StoredTaskEvent(**msgspec.structs.asdict(TERMINATED), steward_stderr="no disk\n")
-    await tell(full, ClientStatus.FAILED, TaskState(state="dead", failed=True), noted)
+    stored_task_event = StoredTaskEvent(
+        **msgspec.structs.asdict(TERMINATED), steward_stderr="no disk\n"
+    )
+    await tell(full, ClientStatus.FAILED, TaskState(state="dead", failed=True), stored_task_event)
     one = full.store.read(lambda db: allocations.of_job(db, "default", "web")[0])
     shown = full.store.read(lambda db: allocations.task_states(db, one))
     assert b"no disk" not in msgspec.json.encode(shown)

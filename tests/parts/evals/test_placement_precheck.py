@@ -46,8 +46,8 @@ def of_task(**fields: Any) -> Job:
 
 
 def rule(target: str, value: str) -> Job:
-    given = Constraint(l_target=target, operand="=", r_target=value)
-    return job("web", group("g", task(driver="raw_exec", config=TRUE)), constraints=[given])
+    constraint = Constraint(l_target=target, operand="=", r_target=value)
+    return job("web", group("g", task(driver="raw_exec", config=TRUE)), constraints=[constraint])
 
 
 async def test_a_job_that_can_run_gets_no_remark(machine: Cluster) -> None:

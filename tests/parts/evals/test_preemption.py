@@ -29,17 +29,17 @@ def sized(name: str, megabytes: int, priority: int, **fields: Any) -> Job:
 
 
 async def allow(cluster: Cluster, **kinds: bool) -> None:
-    wanted = SchedulerConfig(preemption_config=PreemptionConfig(**kinds))
-    await configure(cluster.store, wanted)
+    scheduler_config = SchedulerConfig(preemption_config=PreemptionConfig(**kinds))
+    await configure(cluster.store, scheduler_config)
 
 
 @pytest.fixture
 async def narrow(store: Store) -> Cluster:
     """Return a cluster whose node has 100 MB, where services may displace others."""
-    made = Cluster(store)
-    await made.join(node(node_resources=resources(memory=NodeMemory(memory_mb=100))))
-    await allow(made, service_scheduler_enabled=True)
-    return made
+    cluster = Cluster(store)
+    await cluster.join(node(node_resources=resources(memory=NodeMemory(memory_mb=100))))
+    await allow(cluster, service_scheduler_enabled=True)
+    return cluster
 
 
 async def run(cluster: Cluster, wanted: Job) -> None:

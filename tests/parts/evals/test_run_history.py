@@ -105,8 +105,8 @@ async def test_runs_of_a_day_and_of_a_result_are_found(cluster: Cluster) -> None
     await run(cluster, "b", NOW - DAY, ClientStatus.RUNNING)
     await run(cluster, "c", NOW, ClientStatus.COMPLETE)
 
-    def ids(wanted: RunFilter, most: int = 9) -> list[str]:
-        found = cluster.store.read(lambda db: selected(db, cluster.job(), NOW, most, wanted))
+    def ids(run_filter: RunFilter, most: int = 9) -> list[str]:
+        found = cluster.store.read(lambda db: selected(db, cluster.job(), NOW, most, run_filter))
         return [item.id.removeprefix("web/") for item in found]
 
     assert ids(RunFilter(day="2026-11-20")) == ["b", "a"]
@@ -119,6 +119,6 @@ async def test_runs_of_a_day_and_of_a_result_are_found(cluster: Cluster) -> None
 
 async def test_run_has_the_input_of_its_dispatch(cluster: Cluster) -> None:
     await run(cluster, "a", NOW, ClientStatus.COMPLETE)
-    wanted = RunFilter(result="complete")
-    (one,) = cluster.store.read(lambda db: selected(db, cluster.job(), NOW, 9, wanted))
+    run_filter = RunFilter(result="complete")
+    (one,) = cluster.store.read(lambda db: selected(db, cluster.job(), NOW, 9, run_filter))
     assert (one.meta, one.payload_size) == ({"file": "a"}, 5)

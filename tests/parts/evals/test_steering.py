@@ -57,8 +57,8 @@ async def until(cluster: Cluster, condition: Callable[[Deployment], bool]) -> De
         while True:
             with cluster.store.watch("deployments/", "evaluations/") as change:
                 await cluster.work()
-                if condition(found := cluster.deployment()):
-                    return found
+                if condition(deployment := cluster.deployment()):
+                    return deployment
                 await change.wait()
 
 
@@ -150,9 +150,9 @@ async def test_a_promotion_of_other_groups_promotes_nothing(canary: Cluster) -> 
     done = await promote(canary, "nope")
     assert done.eval_id == "e-hand"
     await canary.work()
-    found = canary.deployment()
-    assert (found.task_groups["web"].promoted, len(newest(canary))) == (False, 1)
-    assert found.status_description == "Deployment is running but requires manual promotion"
+    deployment = canary.deployment()
+    assert (deployment.task_groups["web"].promoted, len(newest(canary))) == (False, 1)
+    assert deployment.status_description == "Deployment is running but requires manual promotion"
 
 
 async def test_a_promotion_starts_the_time_for_progress_anew(canary: Cluster) -> None:

@@ -60,8 +60,8 @@ async def end(cluster: Cluster, job_id: str) -> None:
 
 
 async def allow(cluster: Cluster, **kinds: bool) -> None:
-    wanted = PreemptionConfig(system_scheduler_enabled=False, **kinds)
-    await configure(cluster.store, SchedulerConfig(preemption_config=wanted))
+    preemption_config = PreemptionConfig(system_scheduler_enabled=False, **kinds)
+    await configure(cluster.store, SchedulerConfig(preemption_config=preemption_config))
 
 
 @pytest.fixture

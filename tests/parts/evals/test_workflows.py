@@ -784,13 +784,15 @@ async def test_a_canceled_step_keeps_its_good_elements(cluster: Cluster) -> None
 # --- what happens between a decision and its write ---
 
 
-def decided(cluster: Cluster, made: Evaluation) -> tuple[ClusterState, Plan]:
-    state = cluster.store.read(lambda db: load_cluster_state(db, made))
-    return state, schedule(state, made, now=cluster.clock.now(), ids=cluster.ids)
+def decided(cluster: Cluster, evaluation: Evaluation) -> tuple[ClusterState, Plan]:
+    state = cluster.store.read(lambda db: load_cluster_state(db, evaluation))
+    return state, schedule(state, evaluation, now=cluster.clock.now(), ids=cluster.ids)
 
 
-async def is_stored(cluster: Cluster, made: Evaluation, state: ClusterState, plan: Plan) -> bool:
-    return await applier.apply(cluster.store, made, state, plan, now=cluster.clock.now())
+async def is_stored(
+    cluster: Cluster, evaluation: Evaluation, state: ClusterState, plan: Plan
+) -> bool:
+    return await applier.apply(cluster.store, evaluation, state, plan, now=cluster.clock.now())
 
 
 async def test_a_new_run_does_not_miss_the_last_end_before_it(cluster: Cluster) -> None:
@@ -819,10 +821,10 @@ async def test_a_new_run_is_stored_while_tasks_before_it_still_end(cluster: Clus
 
 async def test_a_cancel_outruns_a_plan_that_leaves_the_run_as_it_is(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
-    made = new_evaluation(cluster.job("etl"), next(cluster.ids), Trigger.NODE_UPDATE)
-    state, plan = decided(cluster, made)
+    evaluation = new_evaluation(cluster.job("etl"), next(cluster.ids), Trigger.NODE_UPDATE)
+    state, plan = decided(cluster, evaluation)
     await act(cluster, CANCEL)
-    assert not await is_stored(cluster, made, state, plan)
+    assert not await is_stored(cluster, evaluation, state, plan)
 
 
 async def stop(cluster: Cluster, alloc: Allocation) -> None:
@@ -832,8 +834,8 @@ async def stop(cluster: Cluster, alloc: Allocation) -> None:
 
 
 async def evaluate(cluster: Cluster) -> None:
-    made = new_evaluation(cluster.job("etl"), next(cluster.ids), Trigger.NODE_UPDATE)
-    await cluster.store.write(lambda tx: evaluations.put(tx, made, cluster.clock.now()))
+    evaluation = new_evaluation(cluster.job("etl"), next(cluster.ids), Trigger.NODE_UPDATE)
+    await cluster.store.write(lambda tx: evaluations.put(tx, evaluation, cluster.clock.now()))
     await cluster.work()
 
 

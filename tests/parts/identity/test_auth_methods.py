@@ -136,12 +136,12 @@ async def test_the_rules_of_a_method_end_with_it(store: Store) -> None:
     await put(store, METHOD)
     await put(store, {**METHOD, "Name": "other"})
     await put_one_rule(store, 1)
-    kept = await put_one_rule(store, 2, AuthMethod="other")
+    binding_rule = await put_one_rule(store, 2, AuthMethod="other")
     with store.watch("binding_rules/rule-0001") as changes, trio.fail_after(5):
         assert await store.write(lambda tx: auth_methods.remove(tx, "ci"))
         await changes.wait()
     assert store.read(lambda db: auth_methods.find_rule(db, "rule-0001")) is None
-    assert store.read(lambda db: auth_methods.find_rule(db, kept.id)) == kept
+    assert store.read(lambda db: auth_methods.find_rule(db, binding_rule.id)) == binding_rule
     await put(store, METHOD)
     assert store.read(lambda db: auth_methods.rules_of(db, "ci", 9)) == []
 

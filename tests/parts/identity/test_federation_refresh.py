@@ -112,12 +112,16 @@ async def test_credential_that_has_ended_is_not_used_after_a_start(
 async def test_credential_is_sealed(federated: Login, cloud: Cloud) -> None:
     await federated.methods.warm.refresh()
     client = federated.methods.warm._client_of(federated.mount)
-    held = federated.methods.credentials.cached_token(client, client.settings.endpoints.audience)
+    cached_token = federated.methods.credentials.cached_token(
+        client, client.settings.endpoints.audience
+    )
     sealed = kept(federated)
-    assert held is not None
+    assert cached_token is not None
     assert sealed is not None
-    assert held.token.encode() not in sealed
-    assert held.token.encode() in SEAL.unseal(sealed, federation_token_path(federated.mount))
+    assert cached_token.token.encode() not in sealed
+    assert cached_token.token.encode() in SEAL.unseal(
+        sealed, federation_token_path(federated.mount)
+    )
 
 
 async def test_other_configuration_forgets_the_credential(federated: Login, cloud: Cloud) -> None:
@@ -160,12 +164,12 @@ async def test_kept_credential_of_another_mount_is_not_used(
     sealed = kept(federated)
     other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), str(uuid4()))
     await mounts.enable(federated.store, other)
-    there = Login(federated.methods, federated.store, federated.tokens, other)
-    await there.configure(client_secret="", identity_token_audience="api://exchange")
+    login = Login(federated.methods, federated.store, federated.tokens, other)
+    await login.configure(client_secret="", identity_token_audience="api://exchange")
     assert sealed is not None
     await federated.store.write(lambda tx: secrets.put(tx, federation_token_path(other), sealed))
     cloud.fail(service="directory", path=TOKENS, status=400)
-    async with restarted(there, clock, config) as after:
+    async with restarted(login, clock, config) as after:
         await after.role("vm", bound_service_principal_ids="*", bound_group_ids="g")
         client = after.methods.warm._client_of(other)
         assert (

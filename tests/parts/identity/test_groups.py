@@ -15,8 +15,10 @@ CLAIM = "11111111-aaaa-4000-8000-000000000001"
 
 
 async def write(login: Login, new_id: str, before: Group | None = None, **fields: object) -> Group:
-    given = RequestFields(fields)
-    return await login.store.write(lambda tx: groups.write(tx, before, given, new_id=new_id, now=1))
+    request_fields = RequestFields(fields)
+    return await login.store.write(
+        lambda tx: groups.write(tx, before, request_fields, new_id=new_id, now=1)
+    )
 
 
 async def external(login: Login) -> None:
@@ -110,10 +112,10 @@ async def test_removed_group_or_entity_leaves_no_member(login: Login, cloud: Clo
 
 
 async def test_login_finds_the_entity_prepared_for_it(login: Login, cloud: Cloud) -> None:
-    made = RequestFields({"name": "web", "policies": ["reader"]})
+    request_fields = RequestFields({"name": "web", "policies": ["reader"]})
     alias = {"name": PRINCIPAL, "mount_accessor": login.mount.accessor, "canonical_id": "e"}
     noted = RequestFields({**alias, "custom_metadata": {"k": "v"}})
-    await login.store.write(lambda tx: entities.write(tx, None, made, new_id="e", now=1))
+    await login.store.write(lambda tx: entities.write(tx, None, request_fields, new_id="e", now=1))
     await login.store.write(lambda tx: entities.write_alias(tx, None, noted, new_id="a", now=1))
     done = await login.log_in(cloud.mint())
     assert (done.entity.id, done.identity_policies) == ("e", ["reader"])

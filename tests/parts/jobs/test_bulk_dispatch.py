@@ -73,8 +73,12 @@ def parent(store: Store) -> Parent:
     return Parent(store)
 
 
-def errors(answers: Sequence[BulkDispatchAnswer]) -> list[tuple[int, str, str]]:
-    return [(answer.line, answer.field, answer.error) for answer in answers if answer.error]
+def errors(bulk_dispatch_answers: Sequence[BulkDispatchAnswer]) -> list[tuple[int, str, str]]:
+    return [
+        (answer.line, answer.field, answer.error)
+        for answer in bulk_dispatch_answers
+        if answer.error
+    ]
 
 
 # --- the lines ---

@@ -64,15 +64,17 @@ async def register(
 
 def ledger(store: Store) -> list[tuple[str, int, str, str]]:
     """Return slot, number of slots, outcome and reason of each line, oldest first."""
-    found: list[Slot] = store.read(lambda db: periodic.slots(db, "default", "web"))
+    slots: list[Slot] = store.read(lambda db: periodic.slots(db, "default", "web"))
     return [
-        (rfc3339(slot.slot)[:16], slot.slots, slot.outcome, slot.reason) for slot in reversed(found)
+        (rfc3339(slot.slot)[:16], slot.slots, slot.outcome, slot.reason) for slot in reversed(slots)
     ]
 
 
 def children(store: Store) -> list[str]:
-    wish = PageRequest(namespace="default", prefix="web/")
-    found = [item.id for item in store.read(lambda db: [*job_listings.listing_rows(db, wish)])]
+    page_request = PageRequest(namespace="default", prefix="web/")
+    found = [
+        item.id for item in store.read(lambda db: [*job_listings.listing_rows(db, page_request)])
+    ]
     return [rfc3339(int(item.rpartition("-")[2]) * SECOND)[:16] for item in sorted(found)]
 
 

@@ -53,7 +53,7 @@ async def dispatched(directory: Path, made: Job) -> tuple[dict[str, list[Any]], 
             publish(topics)
 
         store._topics.publish = noting  # type: ignore[method-assign, assignment]
-        answers = await dispatch_lines(
+        bulk_dispatch_answers = await dispatch_lines(
             store,
             "default",
             "web",
@@ -63,7 +63,7 @@ async def dispatched(directory: Path, made: Job) -> tuple[dict[str, list[Any]], 
             ids=ids,
             suffix="s",
         )
-        assert not any(answer.error for answer in answers)
+        assert not any(answer.error for answer in bulk_dispatch_answers)
         rows = {
             name: [tuple(row) for row in store.read(lambda db, name=name: _rows(db, name))]
             for name in TABLES

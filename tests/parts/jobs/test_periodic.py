@@ -87,8 +87,8 @@ def outcomes(store: Store) -> list[tuple[int, str]]:
 
 
 def children(store: Store) -> list[str]:
-    wish = PageRequest(namespace="default", prefix="web/")
-    return store.read(lambda db: [line.id for line in job_listings.listing_rows(db, wish)])
+    page_request = PageRequest(namespace="default", prefix="web/")
+    return store.read(lambda db: [line.id for line in job_listings.listing_rows(db, page_request)])
 
 
 def next_of(store: Store) -> int | None:
@@ -626,8 +626,8 @@ async def test_a_job_whose_slot_cannot_be_decided_holds_up_no_other_until_it_cha
         await store.write(work)
 
     def launched(parent: str) -> int:
-        wish = PageRequest(namespace="default", prefix=f"{parent}/")
-        return store.read(lambda db: sum(1 for _ in job_listings.listing_rows(db, wish)))
+        page_request = PageRequest(namespace="default", prefix=f"{parent}/")
+        return store.read(lambda db: sum(1 for _ in job_listings.listing_rows(db, page_request)))
 
     monkeypatch.setattr("daemon.jobs.periodic.decide_slot", poisoned)
     await put("poison", submit_time=NOW)

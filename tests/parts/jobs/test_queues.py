@@ -93,8 +93,8 @@ class Queues:
         return [entry.job_id for entry in self.entries(concurrency.holders)]
 
     def entries(self, query: Any, *values: object) -> list[QueueEntry]:
-        found: list[QueueEntry] = self.store.read(lambda db: query(db, KEY, *values))
-        return found
+        queue_entries: list[QueueEntry] = self.store.read(lambda db: query(db, KEY, *values))
+        return queue_entries
 
     def broken(self) -> list[str]:
         return self.store.read(lambda db: list(invariants.find_violations(db)))
@@ -271,19 +271,19 @@ async def test_a_run_that_is_canceled_or_purged_frees_its_slot(made: Queues) -> 
     assert made.holders() == ["c"]
 
 
-async def act(made: Queues, job_id: str, kind: RunActType, **fields: Any) -> None:
+async def act(queues: Queues, job_id: str, kind: RunActType, **fields: Any) -> None:
     await act_on_run(
-        made.store,
+        queues.store,
         "default",
         job_id,
         kind,
         RunActRequest(**fields),
         who="me",
-        now=made.cluster.clock.now(),
-        eval_id=next(made.cluster.ids),
+        now=queues.cluster.clock.now(),
+        eval_id=next(queues.cluster.ids),
         may_approve=True,
     )
-    await made.cluster.work()
+    await queues.cluster.work()
 
 
 async def test_a_run_that_runs_again_waits_again(made: Queues) -> None:

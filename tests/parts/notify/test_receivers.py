@@ -55,22 +55,22 @@ def slack(fake: FakeReceiver, secret: Path) -> Receiver:
 
 
 def alertmanager(fake: FakeReceiver, **fields: object) -> Receiver:
-    made = Receiver(kind=ReceiverKind.ALERTMANAGER, url=fake.url.partition("/hook")[0])
-    return msgspec.structs.replace(made, **fields)
+    receiver = Receiver(kind=ReceiverKind.ALERTMANAGER, url=fake.url.partition("/hook")[0])
+    return msgspec.structs.replace(receiver, **fields)
 
 
 async def fail(
     store: Store, *job_ids: str, receivers: tuple[str, ...] = ("chat",), now: int = NOW
 ) -> None:
     """Let jobs fail in one write."""
-    wanted = NotifySettings(events=ALL, receivers=receivers)
+    notify_settings = NotifySettings(events=ALL, receivers=receivers)
 
     def write(tx: Transaction) -> None:
         for job_id in job_ids:
             notifications.add(
                 tx,
                 ("default", job_id),
-                wanted,
+                notify_settings,
                 NotifyEvent.FAILURE,
                 run_id=job_id,
                 reason="it broke",

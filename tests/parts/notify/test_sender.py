@@ -79,13 +79,13 @@ async def keep(store: Store, secret: str = SECRET, path: str = "steward/notify")
 async def cause(
     store: Store, webhook: str = "", command: str = "", *, job_id: str = "web", now: int = NOW
 ) -> None:
-    wanted = NotifySettings(events=ALL, webhook=webhook, command=command)
+    notify_settings = NotifySettings(events=ALL, webhook=webhook, command=command)
 
     def write(tx: Transaction) -> None:
         notifications.add(
             tx,
             ("default", job_id),
-            wanted,
+            notify_settings,
             NotifyEvent.FAILURE,
             run_id=job_id,
             reason="it broke",
@@ -430,12 +430,12 @@ async def test_what_was_underway_at_an_error_is_sent_when_sending_begins_again(
         return notification
 
     attempts: Any = SimpleNamespace(send=send)
-    made = sender.NotificationSender(store, Ticking(), {}, lambda: attempts)
+    notification_sender = sender.NotificationSender(store, Ticking(), {}, lambda: attempts)
     await cause(store, "http://example.test/")
     with pytest.raises(ExceptionGroup):
-        await made.run()
+        await notification_sender.run()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(made.run)
+        nursery.start_soon(notification_sender.run)
         with trio.fail_after(HAPPENS_WITHIN):
             await again.wait()
         nursery.cancel_scope.cancel()

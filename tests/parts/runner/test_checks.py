@@ -157,9 +157,9 @@ HOUR = 3600 * SECOND
 
 
 async def test_it_is_asked_again_after_its_interval(autojump_clock: trio.testing.MockClock) -> None:
-    asked = Asked(0, 0, 0)
-    await asked.run(probe("script", interval=30 * SECOND, timeout=HOUR))
-    assert asked.moments == [0, 30, 60, 90]
+    request = Asked(0, 0, 0)
+    await request.run(probe("script", interval=30 * SECOND, timeout=HOUR))
+    assert request.moments == [0, 30, 60, 90]
 
 
 async def test_no_answer_in_time_is_a_failure(autojump_clock: trio.testing.MockClock) -> None:
@@ -189,9 +189,9 @@ async def test_no_answer_in_time_is_a_failure(autojump_clock: trio.testing.MockC
 async def test_it_begins_as_its_initial_status_says(
     autojump_clock: trio.testing.MockClock, initial: str, seen: CheckStatus
 ) -> None:
-    asked = Asked()
-    await asked.run(probe("script", initial_status=initial, timeout=HOUR))
-    assert asked.seen == [seen]
+    request = Asked()
+    await request.run(probe("script", initial_status=initial, timeout=HOUR))
+    assert request.seen == [seen]
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ async def test_it_begins_as_its_initial_status_says(
 async def test_it_counts_when_it_was_found_often_enough(
     autojump_clock: trio.testing.MockClock, fields: Any, codes: list[int], seen: list[CheckStatus]
 ) -> None:
-    asked = Asked(*codes)
-    await asked.run(probe("script", timeout=HOUR, **fields))
-    assert asked.seen == seen
+    request = Asked(*codes)
+    await request.run(probe("script", timeout=HOUR, **fields))
+    assert request.seen == seen
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,9 @@ async def test_it_counts_when_it_was_found_often_enough(
 async def test_a_check_restarts_what_fails_too_often_after_its_grace(
     autojump_clock: trio.testing.MockClock, rule: CheckRestart | None, fields: Any, moments: Any
 ) -> None:
-    asked = Asked(*[1] * 6)
-    await asked.run(probe("script", check_restart=rule, timeout=HOUR, **fields))
-    assert asked.restarts == [(moment, "main") for moment in moments]
+    request = Asked(*[1] * 6)
+    await request.run(probe("script", check_restart=rule, timeout=HOUR, **fields))
+    assert request.restarts == [(moment, "main") for moment in moments]
 
 
 # ---- gRPC --------------------------------------------------------------------------------------------

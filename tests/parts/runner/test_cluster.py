@@ -33,8 +33,8 @@ async def world(store: Store, slurm: FakeSlurm, tmp_path: Path) -> AsyncIterator
 
 async def test_a_task_runs_on_a_host_and_tells_how_it_ended(world: PoolWorld) -> None:
     done = await world.place(batch(script("echo out; echo err >&2; exit 3")))
-    found = await world.until_done(done)
-    assert found.client_status == "failed"
+    alloc = await world.until_done(done)
+    assert alloc.client_status == "failed"
     assert world.output(done) == "out\n"
     assert world.output(done, kind="stderr") == "err\n"
     assert world.types(done)[-3:] == ["Started", "Terminated", "Not Restarting"]
@@ -209,8 +209,8 @@ async def test_signals_reach_it(world: PoolWorld) -> None:
     one = await world.place(batch(script(text)))
     await world.until_printed(one, "begun")
     await world.runner.signal(one, "main", "SIGUSR1")
-    found = await world.until_done(one)
-    assert found.client_status == "complete"
+    alloc = await world.until_done(one)
+    assert alloc.client_status == "complete"
     assert world.output(one) == "begun\nusr\n"
 
 
@@ -281,8 +281,8 @@ async def test_a_daemon_after_another_finds_what_waits(
         config = world.config
     slurm.resume("node1")
     async with open_pool(store, slurm, config) as world:
-        found = await world.until_done(one)
-        assert found.client_status == "complete"
+        alloc = await world.until_done(one)
+        assert alloc.client_status == "complete"
         assert world.output(one) == "ran\n"
         assert world.types(one).count("Task Setup") == 1
     assert len(slurm.jobs()) == 1
@@ -294,8 +294,8 @@ async def test_what_was_submitted_and_forgotten_is_submitted_again(
     monkeypatch.setattr("daemon.runner.drivers.slurm.attempt.LATE", 0.1)
     world.slurm.crash_after_submission("forgotten")
     one = await world.place(batch(script("echo ran")))
-    found = await world.until_done(one)
-    assert found.client_status == "complete"
+    alloc = await world.until_done(one)
+    assert alloc.client_status == "complete"
     assert world.output(one) == "ran\n"
 
 
@@ -316,8 +316,8 @@ async def test_what_is_launched_twice_runs_once(world: PoolWorld, tmp_path: Path
     world.slurm.launch_again(job["id"])
     with pipe.path.open("w") as opened:
         opened.write("go on\n")
-    found = await world.until_done(one)
-    assert found.client_status == "complete"
+    alloc = await world.until_done(one)
+    assert alloc.client_status == "complete"
     assert world.output(one) == "begun\ndone\n"
     pipe.close()
 
@@ -378,8 +378,8 @@ async def test_orders_reach_a_wrapper_that_has_seen_some_from_before_the_clock_w
 async def test_a_task_without_logs_keeps_none(world: PoolWorld) -> None:
     task = script("echo nobody reads this", log_config=LogConfig(disabled=True))
     one = await world.place(batch(task))
-    found = await world.until_done(one)
-    assert found.client_status == "complete"
+    alloc = await world.until_done(one)
+    assert alloc.client_status == "complete"
     assert not (world.directory(one) / "alloc/logs/main.stdout.0").exists()
 
 

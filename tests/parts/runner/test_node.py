@@ -225,8 +225,8 @@ async def test_a_new_version_of_the_job_changes_how_a_running_task_ends(world: W
 def holding(port: int) -> Placement:
     """Return what the scheduler gives an allocation that asks for a static port."""
     shared = AllocatedShared(ports=[AllocatedPort(label="http", value=port, host_ip="127.0.0.1")])
-    held = AllocatedResources(tasks={}, task_lifecycles={}, shared=shared)
-    return Placement(resources=held, metrics=PlacementMetric(), node_name="node-1")
+    resources = AllocatedResources(tasks={}, task_lifecycles={}, shared=shared)
+    return Placement(resources=resources, metrics=PlacementMetric(), node_name="node-1")
 
 
 async def test_who_gets_a_port_begins_when_its_last_owner_has_ended(

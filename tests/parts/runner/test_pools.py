@@ -170,7 +170,7 @@ async def test_ids_and_history_are_kept_and_what_left_the_configuration_is_down(
 async def test_nobody_goes_on_in_a_pool_that_left_the_configuration(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = WrapperApi(store, SystemClock(), fresh=lambda: "fresh")
+    wrapper_api = WrapperApi(store, SystemClock(), fresh=lambda: "fresh")
     both = {"hpc": POOL, "short": Pool(engine="slurm")}
     await register_pools(store, Settings(pools=both), {}, unique_ids(), 1)
     rows = [
@@ -200,7 +200,7 @@ async def test_nobody_goes_on_in_a_pool_that_left_the_configuration(
     assert [cluster_run.status for cluster_run in left] == [void, void, void, ended, running]
     assert "jobs of the cluster that may still run there: 3" in caplog.text
     with pytest.raises(WrapperRejected) as told:
-        await desk.log("a1.2.t", "stdout", 0, b"")
+        await wrapper_api.log("a1.2.t", "stdout", 0, b"")
     assert told.value.status == 410
 
 

@@ -304,11 +304,11 @@ def test_no_part_of_the_command_for_ssh_is_read_by_the_shell(tmp_path: Path) -> 
     odd = tmp_path / "a b$(touch x);'`"
     odd.mkdir()
     key = base64.b64encode(b"key").decode()
-    made = git.GitClient(str(odd), ("h", 22, "fe80::1%a;b"), key, verify=True)
-    words = shlex.split(made.environment["GIT_SSH_COMMAND"])
+    git_client = git.GitClient(str(odd), ("h", 22, "fe80::1%a;b"), key, verify=True)
+    words = shlex.split(git_client.environment["GIT_SSH_COMMAND"])
     assert words[-4:] == ["-o", "HostName=fe80::1%a;b", "-i", f"{odd}/key"]
     shown = subprocess.run(
-        ["/bin/sh", "-c", f"printf '%s\\n' {made.environment['GIT_SSH_COMMAND']}"],
+        ["/bin/sh", "-c", f"printf '%s\\n' {git_client.environment['GIT_SSH_COMMAND']}"],
         cwd=tmp_path,
         capture_output=True,
         check=True,
@@ -319,8 +319,8 @@ def test_no_part_of_the_command_for_ssh_is_read_by_the_shell(tmp_path: Path) -> 
 
 def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
     key = base64.b64encode(b"key").decode()
-    made = git.GitClient(str(tmp_path), ("h", 22, "192.0.2.1"), key, verify=True)
+    git_client = git.GitClient(str(tmp_path), ("h", 22, "192.0.2.1"), key, verify=True)
     assert (tmp_path / "key").read_bytes() == b"key"
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-    command = made.environment["GIT_SSH_COMMAND"]
+    command = git_client.environment["GIT_SSH_COMMAND"]
     assert command.endswith(f"-o HostName=192.0.2.1 -i {tmp_path}/key")

@@ -226,19 +226,19 @@ async def test_a_token_that_cannot_be_replaced_is_an_event_and_asked_for_again(
 ) -> None:
     class Reluctant(Lender):
         async def make(self, workload: Workload, block: SecretsConfig) -> VaultTaskToken:
-            if len(told) < 2 and self.made:
+            if len(task_events) < 2 and self.made:
                 raise Refused('there is no role "web"')
             return await super().make(workload, block)
 
-    told: list[TaskEvent] = []
+    task_events: list[TaskEvent] = []
     lender = Reluctant(prolongs=0)
-    token = kept_by(lender, tmp_path, asking(), told.append)
+    token = kept_by(lender, tmp_path, asking(), task_events.append)
     await token.deliver()
     began = trio.current_time()
     assert [change_action.said for change_action in await token.renew_when_due()] == [
         "Vault: new Vault token acquired"
     ]
-    assert [(task_event.type, task_event.secrets_error) for task_event in told] == [
+    assert [(task_event.type, task_event.secrets_error) for task_event in task_events] == [
         ("Secrets Error", 'no new token: there is no role "web"')
     ] * 2
     assert trio.current_time() - began == 1800 + 30 + 30

@@ -92,8 +92,8 @@ async def test_a_running_task_is_found_again_with_the_same_pid(
     with daemon(data_dir, point, text):
         pid = int(await pipe.line())
     async with reopened(data_dir) as world:
-        found = await world.until_status(alloc_id, "running")
-        assert (found.client.task_states or {})["main"].restarts == 0
+        alloc = await world.until_status(alloc_id, "running")
+        assert (alloc.client.task_states or {})["main"].restarts == 0
         assert alive(pid)
         await world.stop(alloc_id)
         await world.until_done(alloc_id)

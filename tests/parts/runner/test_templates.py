@@ -333,7 +333,7 @@ def test_a_task_is_told_within_the_longest_splay_of_what_has_changed(
     chance: float, delay: int
 ) -> None:
     nobody: Any = None
-    desk = TemplateWriter(
+    template_writer = TemplateWriter(
         host=SimpleNamespace(chance=lambda: chance, store=nobody, variables=nobody),  # type: ignore[arg-type]
         files=TaskFiles(
             launcher=nobody, allocation="a", task="main", places=directories("/a", "main")
@@ -342,7 +342,7 @@ def test_a_task_is_told_within_the_longest_splay_of_what_has_changed(
         note=print,
     )
     changed = [template(splay=10 * SECOND), template(splay=30 * SECOND)]
-    assert TemplateRunner(desk, nobody)._delay(changed) == delay
+    assert TemplateRunner(template_writer, nobody)._delay(changed) == delay
 
 
 async def test_an_environment_has_a_limit_of_names_and_the_error_names_it(world: World) -> None:
@@ -381,27 +381,27 @@ async def test_a_large_environment_is_not_parsed_on_the_loop(
     host: Any = SimpleNamespace(
         store=None, variables=None, rendering=trio.CapacityLimiter(1), chance=lambda: 0.0
     )
-    desk = TemplateWriter(host=host, files=disk, environment=dict, note=print)
+    template_writer = TemplateWriter(host=host, files=disk, environment=dict, note=print)
     nobody: Any = None
-    found = TemplateRunner(desk, nobody)
+    template_runner = TemplateRunner(template_writer, nobody)
 
     async def nothing(*_: object) -> None:
         pass
 
     monkeypatch.setattr(TemplateRunner, "_interpolated", lambda _: [one])
     monkeypatch.setattr(TemplateRunner, "_fill_all", nothing)
-    monkeypatch.setattr(type(found.secrets), "store", nothing)
+    monkeypatch.setattr(type(template_runner.secrets), "store", nothing)
 
     async def longest() -> int:
         measure = Longest()
         trio.lowlevel.add_instrument(measure)
         try:
             await trio.lowlevel.checkpoint()
-            await (found.recall() if is_recalled else found._write(one, text))
+            await (template_runner.recall() if is_recalled else template_runner._write(one, text))
         finally:
             await trio.lowlevel.checkpoint()
             trio.lowlevel.remove_instrument(measure)
-        assert found.environment == {"NAME": "1"}
+        assert template_runner.environment == {"NAME": "1"}
         return measure.longest
 
     taken = [await longest() for _ in range(3)]

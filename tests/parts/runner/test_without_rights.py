@@ -66,9 +66,9 @@ async def look_at_files(launcher: Launcher, data_dir: Path) -> None:
     with pytest.raises(FileAccessDenied):
         secret.read(0, 9)
     assert await written.read("main/local/a/f", 9) == b"text"
-    found = await retained_logs.read_manifest(launcher, ALLOCATION)
-    assert found is not None
-    assert found.job_id == "job"
+    log_manifest = await retained_logs.read_manifest(launcher, ALLOCATION)
+    assert log_manifest is not None
+    assert log_manifest.job_id == "job"
 
 
 async def follow_a_log(launcher: Launcher, data_dir: Path) -> None:

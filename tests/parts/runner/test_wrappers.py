@@ -70,8 +70,8 @@ async def test_an_attempt_can_be_claimed_once(claimant: Claimant) -> None:
     assert await claimant.ask_for_it("another") == 409
     await claimant.world.until_running(claimant.alloc_id)
     assert await claimant.end() == 200
-    found = await claimant.world.until_done(claimant.alloc_id)
-    assert found.client_status == "complete"
+    alloc = await claimant.world.until_done(claimant.alloc_id)
+    assert alloc.client_status == "complete"
 
 
 async def test_who_did_not_hear_the_answer_may_claim_again(claimant: Claimant) -> None:

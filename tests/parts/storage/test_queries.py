@@ -343,9 +343,9 @@ async def test_jobs_in_order_of_their_names_continue_at_any_of_them(
     await store.write(fill)
 
     def names(start: tuple[str, str] | None) -> list[str]:
-        wish = PageRequest(namespace="*", prefix=prefix, start=start, reverse=reverse)
-        found = store.read(lambda db: list(job_listings.by_name(db, wish)))
-        lines = store.read(lambda db: list(job_listings.listing_rows(db, wish)))
+        page_request = PageRequest(namespace="*", prefix=prefix, start=start, reverse=reverse)
+        found = store.read(lambda db: list(job_listings.by_name(db, page_request)))
+        lines = store.read(lambda db: list(job_listings.listing_rows(db, page_request)))
         assert [line.id for line in lines] == [job_listing.id for job_listing in found]
         return [job_listing.id for job_listing in found]
 

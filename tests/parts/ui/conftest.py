@@ -141,8 +141,8 @@ class Browser:
         return await self.http.get(path)
 
     async def proof(self) -> str:
-        found = PROOF.search((await self.get("/ui/run")).text)
-        return unescape(found[1]) if found else ""
+        match = PROOF.search((await self.get("/ui/run")).text)
+        return unescape(match[1]) if match else ""
 
     async def send(
         self, path: str, headers: dict[str, str] | None = None, /, **fields: str

@@ -16,11 +16,11 @@ async def put(browser: Browser, index: str = "0", document: str = BUSINESS) -> A
 
 
 async def index_of(browser: Browser) -> str:
-    found = re.search(
+    match = re.search(
         r'name="index" value="(\d+)"', (await browser.get("/ui/calendar/business")).text
     )
-    assert found is not None
-    return found[1]
+    assert match is not None
+    return match[1]
 
 
 async def test_a_year_shows_closed_days_with_their_reasons(open_site: Site) -> None:

@@ -270,11 +270,11 @@ async def test_a_definition_is_shown_in_colours(open_site: Site) -> None:
 
 def written_in(text: str) -> str:
     """Return the text in the editor of a page."""
-    found = re.search(
+    match = re.search(
         r'<textarea class="code" id="source" name="source"[^>]*>\n(.*?)</textarea>', text, re.DOTALL
     )
-    assert found is not None, text
-    return unescape(found[1])
+    assert match is not None, text
+    return unescape(match[1])
 
 
 async def register(browser: Browser, *args: str) -> None:
@@ -420,9 +420,9 @@ async def test_a_job_shows_what_somebody_was_told_of_it(open_site: Site) -> None
 async def test_a_file_that_has_changed_has_another_address(open_site: Site) -> None:
     browser = open_site.browser()
     page = (await browser.get("/ui/")).text
-    found = re.search(r'href="(/ui/static/style.css\?v=\w+)"', page)
-    assert found is not None
-    assert "immutable" in (await browser.get(found[1])).headers["Cache-Control"]
+    match = re.search(r'href="(/ui/static/style.css\?v=\w+)"', page)
+    assert match is not None
+    assert "immutable" in (await browser.get(match[1])).headers["Cache-Control"]
     assert (await browser.get("/ui/static/style.css")).headers["Cache-Control"] == "no-cache"
 
 

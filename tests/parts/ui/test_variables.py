@@ -18,9 +18,9 @@ async def put(browser: Browser, index: str = "0", **fields: str) -> Any:
 
 
 async def index_of(browser: Browser) -> str:
-    found = re.search(r'name="index" value="(\d+)"', (await browser.get("/ui/variable/app")).text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'name="index" value="(\d+)"', (await browser.get("/ui/variable/app")).text)
+    assert match is not None
+    return match[1]
 
 
 async def items(browser: Browser) -> Any:
@@ -58,9 +58,9 @@ async def test_a_value_comes_back_as_it_was(open_site: Site) -> None:
     browser, value = open_site.browser(), "\n two\nlines </textarea><b>"
     await put(browser, **{"value.1": value})
     text = (await browser.get("/ui/variable/app")).text
-    shown = re.search(r'name="value.1"[^>]*>\n(.*?)</textarea>', text, re.DOTALL)
-    assert shown is not None
-    assert unescape(shown[1]) == value
+    match = re.search(r'name="value.1"[^>]*>\n(.*?)</textarea>', text, re.DOTALL)
+    assert match is not None
+    assert unescape(match[1]) == value
     assert await items(browser) == {"key": value}
 
 

@@ -44,22 +44,22 @@ async def keep(
 
 
 async def test_values_belong_to_all_versions_of_one_job(store: Store, seal: EnvelopeCipher) -> None:
-    kept = TaskSecretStore(store, seal)
+    task_secret_store = TaskSecretStore(store, seal)
     await keep(store, seal, "a", 0, "first value")
     await keep(store, seal, "a", 10, "second value")
     await keep(store, seal, "a/b", 0, "of another job")
-    assert await kept.of_job("default", "a") == ["first value", "second value"]
-    assert await kept.of_job("default", "a/b") == ["of another job"]
-    assert await kept.of_job("other", "a") == []
+    assert await task_secret_store.of_job("default", "a") == ["first value", "second value"]
+    assert await task_secret_store.of_job("default", "a/b") == ["of another job"]
+    assert await task_secret_store.of_job("other", "a") == []
 
 
 async def test_masks_follow_each_change(store: Store, seal: EnvelopeCipher) -> None:
     masks = JobMasks(store, seal)
     assert await masks.matcher(A) is None
     await keep(store, seal, "a", 0, "first value")
-    found = await masks.matcher(A)
-    assert found is not None
-    assert "first value" not in found.mask_text("the first value")
+    matcher = await masks.matcher(A)
+    assert matcher is not None
+    assert "first value" not in matcher.mask_text("the first value")
     await keep(store, seal, "a", 1, "second value")
     later = await masks.matcher(A)
     assert later is not None
@@ -94,19 +94,19 @@ async def test_concurrent_requests_make_a_matcher_once(
         return make(values)
 
     monkeypatch.setattr(task_secrets, "matcher_of", counted)
-    found: list[Matcher | None] = []
+    matchers: list[Matcher | None] = []
 
     async def look() -> None:
-        found.append(await masks.matcher(A))
+        matchers.append(await masks.matcher(A))
 
     async with trio.open_nursery() as nursery:
         for _ in range(10):
             nursery.start_soon(look)
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
-    assert len({id(matcher) for matcher in found}) == 1
+    assert len({id(matcher) for matcher in matchers}) == 1
     await keep(store, seal, "b", 0, "second value")
-    assert await masks.matcher(A) is found[0]
+    assert await masks.matcher(A) is matchers[0]
     assert len(threads) == 1
 
 
@@ -139,7 +139,7 @@ async def test_values_of_a_purged_job_are_deleted_after_its_events(
 async def test_new_registration_after_a_purge_keeps_the_old_values(
     store: Store, seal: EnvelopeCipher
 ) -> None:
-    kept = TaskSecretStore(store, seal)
+    task_secret_store = TaskSecretStore(store, seal)
     await keep(store, seal, "a", 0, "first value")
 
     def purge(tx: Transaction) -> None:
@@ -149,17 +149,17 @@ async def test_new_registration_after_a_purge_keeps_the_old_values(
 
     await store.write(purge)
     await keep(store, seal, "a", 0, "second value")
-    await kept.tidy(_has_no_logs)
-    assert await kept.of_job("default", "a") == ["first value", "second value"]
+    await task_secret_store.tidy(_has_no_logs)
+    assert await task_secret_store.of_job("default", "a") == ["first value", "second value"]
     await store.write(partial(_execute, sql="DELETE FROM events"))
-    await kept.tidy(_has_no_logs)
-    assert await kept.of_job("default", "a") == ["second value"]
+    await task_secret_store.tidy(_has_no_logs)
+    assert await task_secret_store.of_job("default", "a") == ["second value"]
 
 
 async def test_values_of_versions_that_nothing_shows_are_deleted(
     store: Store, seal: EnvelopeCipher
 ) -> None:
-    kept = TaskSecretStore(store, seal)
+    task_secret_store = TaskSecretStore(store, seal)
     await keep(store, seal, "a", 0, "first value")  # a version of the job
     await keep(store, seal, "a", 1, "second value")  # no version
     await keep(store, seal, "a", 2, "third value")  # of an allocation
@@ -172,29 +172,33 @@ async def test_values_of_versions_that_nothing_shows_are_deleted(
         events.add(tx, "Job", "JobRegistered", namespace="default", key="a", payload=payload)
 
     await store.write(write)
-    await kept.tidy(_has_no_logs)
-    assert await kept.of_job("default", "a") == ["first value", "third value", "fourth value"]
+    await task_secret_store.tidy(_has_no_logs)
+    assert await task_secret_store.of_job("default", "a") == [
+        "first value",
+        "third value",
+        "fourth value",
+    ]
 
 
 async def test_children_need_the_values_of_their_parent(store: Store, seal: EnvelopeCipher) -> None:
-    kept = TaskSecretStore(store, seal)
+    task_secret_store = TaskSecretStore(store, seal)
     await keep(store, seal, "a", 5, "first value")
     await store.write(lambda tx: jobs.append_version(tx, job("a/dispatch-1")) and None)
-    await kept.tidy(_has_no_logs)
-    assert await kept.of_job("default", "a") == ["first value"]
+    await task_secret_store.tidy(_has_no_logs)
+    assert await task_secret_store.of_job("default", "a") == ["first value"]
 
 
 async def test_values_at_paths_without_create_index_count(
     store: Store, seal: EnvelopeCipher
 ) -> None:
-    kept = TaskSecretStore(store, seal)
+    task_secret_store = TaskSecretStore(store, seal)
     await keep(store, seal, "a", 0, "second value")
     for version, value in ((0, "first value"), (9, "of a version that is gone")):
         place = f"job-variables/default/a/{version:010d}"
         sealed = seal.seal(encode([value]), place)
         await store.write(partial(secrets.put, place=place, sealed=sealed))
-    await kept.tidy(_has_no_logs)
-    assert await kept.of_job("default", "a") == ["first value", "second value"]
+    await task_secret_store.tidy(_has_no_logs)
+    assert await task_secret_store.of_job("default", "a") == ["first value", "second value"]
 
 
 async def _has_no_logs(alloc_id: str) -> bool:

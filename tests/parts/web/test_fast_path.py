@@ -75,9 +75,9 @@ def parts_of_a_list(request: Request, db: ReadSnapshot) -> HandlerReply:
             raise Malformed("the filter does not fit")
         return ListPart([b"4"])
 
-    made = reply.read_reply(None, 7, next_token="then")
+    handler_reply = reply.read_reply(None, 7, next_token="then")
     part = ListPart([b"1", b"2"], lambda _: ListPart([], lambda _: ListPart([b"3"], last)))
-    return msgspec.structs.replace(made, part=part)
+    return msgspec.structs.replace(handler_reply, part=part)
 
 
 ROUTES = (
@@ -114,15 +114,15 @@ async def port(store: Store, tmp_path: Path) -> AsyncIterator[int]:
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[Handover]:
     """Return what the server behind is given."""
-    seen: list[Handover] = []
+    handovers: list[Handover] = []
     take_over = _Connection.take_over
 
-    async def noted(connection: _Connection, given: Handover) -> None:
-        seen.append(given)
-        await take_over(connection, given)
+    async def noted(connection: _Connection, handover: Handover) -> None:
+        handovers.append(handover)
+        await take_over(connection, handover)
 
     monkeypatch.setattr(_Connection, "take_over", noted)
-    return seen
+    return handovers
 
 
 def asking(line: str, *headers: str, body: str = "") -> bytes:

@@ -53,9 +53,9 @@ async def touch(store: Store, table: str) -> None:
     await store.write(work)
 
 
-def read(store: Store, kept: ResponseCache, of: ReadRoute, *queries: str) -> None:
+def read(store: Store, response_cache: ResponseCache, of: ReadRoute, *queries: str) -> None:
     for query in queries:
-        store.read(lambda db, query=query: kept.reply(of, ask(query), db))
+        store.read(lambda db, query=query: response_cache.reply(of, ask(query), db))
 
 
 @pytest.mark.parametrize(

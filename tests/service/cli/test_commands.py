@@ -83,15 +83,15 @@ async def test_a_service_is_run_looked_at_and_stopped(steward: Steward) -> None:
 
     status = (await steward.cli("job", "status", "web")).stdout.decode()
     assert re.search(r"^Status +=\s+running$", status, re.MULTILINE)
-    found = re.search(r"^([0-9a-f]{8})  .* run +running ", status, re.MULTILINE)
-    assert found is not None, status
+    match = re.search(r"^([0-9a-f]{8})  .* run +running ", status, re.MULTILINE)
+    assert match is not None, status
 
-    alloc = (await steward.cli("alloc", "status", found[1][:5])).stdout.decode()
+    alloc = (await steward.cli("alloc", "status", match[1][:5])).stdout.decode()
     assert 'Task "main" is "running"' in alloc
     assert "Task started by client" in alloc
     assert "Not Enforced Here" in alloc
 
-    logs = await steward.cli("logs", "-n", "1", found[1])
+    logs = await steward.cli("logs", "-n", "1", match[1])
     assert (logs.stdout, logs.returncode) == (b"ready\n", 0)
 
     node = (await steward.cli("node", "status", "-self")).stdout.decode()

@@ -25,18 +25,18 @@ async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
         *("scontrol", "update", "nodename=node2", "state=drain", "reason=the | disk is full")
     )
     try:
-        seen = await query_partition(tools, "main")
+        partition = await query_partition(tools, "main")
     finally:
         cluster.run("scontrol", "update", "nodename=node2", "state=resume")
-    assert [(host.name, host.cores, host.memory_mb) for host in seen.hosts] == [
+    assert [(host.name, host.cores, host.memory_mb) for host in partition.hosts] == [
         ("node1", 16, 8000),
         ("node2", 16, 8000),
     ]
-    first, second = seen.hosts
+    first, second = partition.hosts
     assert (first.state, first.description) == ("up", "takes jobs")
     assert second.description == "takes no new jobs: the | disk is full"
-    assert (seen.is_open, seen.max_time) == (True, "UNLIMITED")
-    assert seen.version.count(".") >= 1
+    assert (partition.is_open, partition.max_time) == (True, "UNLIMITED")
+    assert partition.version.count(".") >= 1
 
 
 async def test_a_partition_that_is_none_is_said(tools: SlurmCommands) -> None:

@@ -24,9 +24,9 @@ from daemon.acl.token_ttl import compute_ttl, format_ttl
 def test_a_token_lives_as_long_as_its_limits_leave(
     wanted: int, period: int, limits: tuple[int, ...], elapsed: int, ttl: int, *, warned: bool
 ) -> None:
-    found = compute_ttl(wanted, period, limits, elapsed)
-    assert found.ttl == ttl
-    assert bool(found.warnings) is warned
+    token_lifetime = compute_ttl(wanted, period, limits, elapsed)
+    assert token_lifetime.ttl == ttl
+    assert bool(token_lifetime.warnings) is warned
 
 
 def test_the_warning_names_what_was_wanted_and_the_limit() -> None:

@@ -33,8 +33,8 @@ def test_the_most_specific_rule_decides(path: str, rule: str | None) -> None:
         *("auth/*", "auth/exact", "sys/+/deep/*", "a/*/b", "c/+d"),
     )
     text = "\n".join(f'path "{pattern}" {{ capabilities = ["read"] }}' for pattern in patterns)
-    found = CapabilitySet([("p", parse_policy(text))]).permission(path)
-    assert (found.path if found else None) == rule
+    path_permission = CapabilitySet([("p", parse_policy(text))]).permission(path)
+    assert (path_permission.path if path_permission else None) == rule
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,10 @@ def test_paths_are_decided_as_the_rule_book_says(
     grant = CapabilitySet(
         [(str(n), parse_policy(text("path", one))) for n, one in enumerate(policies)]
     )
-    found = grant.permission(path)
-    assert (set(found.capabilities) if found else set()) == reference(policies, path)
+    path_permission = grant.permission(path)
+    assert (set(path_permission.capabilities) if path_permission else set()) == reference(
+        policies, path
+    )
 
 
 def namespace_reference(policies: list[dict[str, set[str]]], name: str) -> set[str]:

@@ -34,12 +34,12 @@ WITHOUT_JSON = {
 def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
     context = click.Context(group)
     for name in group.list_commands(context):
-        found = group.get_command(context, name)
-        assert found is not None
-        if isinstance(found, click.Group):
-            yield from commands(found, *above, name)
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *above, name)
         else:
-            yield " ".join((*above, name)), found
+            yield " ".join((*above, name)), command
 
 
 ALL = dict(commands(command_line()))
@@ -73,8 +73,8 @@ def groups(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Grou
     yield path, group
     context = click.Context(group)
     for name in group.list_commands(context):
-        if isinstance(found := group.get_command(context, name), click.Group):
-            yield from groups(found, f"{path} {name}".lstrip())
+        if isinstance(command := group.get_command(context, name), click.Group):
+            yield from groups(command, f"{path} {name}".lstrip())
 
 
 GROUPS = dict(groups(command_line()))

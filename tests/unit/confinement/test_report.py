@@ -26,14 +26,14 @@ MOUNTS = """\
     ],
 )
 def test_the_mount_nearest_to_a_place_decides(place: str, reason: str) -> None:
-    found = report.mount_flags(place, MOUNTS)
-    assert found == ("nosuid", "without" not in reason, reason)
+    finding = report.mount_flags(place, MOUNTS)
+    assert finding == ("nosuid", "without" not in reason, reason)
 
 
 def test_a_mount_over_another_decides() -> None:
     over = "27 22 0:25 / /var/lib/steward/tasks rw,nosuid - tmpfs tmpfs rw\n"
-    found = report.mount_flags("/var/lib/steward/tasks", MOUNTS + over)
-    assert found.reason == "/var/lib/steward/tasks is mounted without nodev"
+    finding = report.mount_flags("/var/lib/steward/tasks", MOUNTS + over)
+    assert finding.reason == "/var/lib/steward/tasks is mounted without nodev"
 
 
 def test_loose_mounts_are_writable_and_run_set_user_id_files() -> None:

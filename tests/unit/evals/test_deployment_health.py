@@ -164,8 +164,10 @@ def test_a_deployment_fails_for_what_is_unhealthy_or_too_slow(
 )
 def test_a_paused_deployment_is_never_too_slow(status: DeploymentStatus, failure: str) -> None:
     slow = state(progress_deadline=DEADLINE, require_progress_by=EARLIER)
-    found = decide_deployment(deployment(status, web=slow), placed(None), the_job(), NOW)
-    assert found.failure == failure
+    deployment_decision = decide_deployment(
+        deployment(status, web=slow), placed(None), the_job(), NOW
+    )
+    assert deployment_decision.failure == failure
 
 
 @pytest.mark.parametrize(
@@ -187,13 +189,13 @@ def test_canaries_are_promoted_when_all_of_them_are_healthy_and_that_is_wished(
 @pytest.mark.parametrize(("other", "promoted"), [((True,), True), ((None,), False)])
 def test_groups_are_promoted_together(other: tuple[bool | None, ...], promoted: bool) -> None:
     canary = state(auto_promote=True, desired_canaries=1)
-    found = decide_deployment(
+    deployment_decision = decide_deployment(
         deployment(web=canary, db=canary, plain=state()),
         [*placed(True), *placed(*other, group_name="db")],
         the_job(),
         NOW,
     )
-    assert [found.groups[name].promoted for name in ("web", "db", "plain")] == [
+    assert [deployment_decision.groups[name].promoted for name in ("web", "db", "plain")] == [
         promoted,
         promoted,
         False,
@@ -205,13 +207,13 @@ def test_groups_are_promoted_together(other: tuple[bool | None, ...], promoted: 
     [("careful", True), ("bold", False)],
 )
 def test_only_the_group_that_fails_says_whether_to_go_back(failing: str, reverts: bool) -> None:
-    found = decide_deployment(
+    deployment_decision = decide_deployment(
         deployment(careful=state(auto_revert=True), bold=state()),
         placed(False, group_name=failing),
         the_job(),
         NOW,
     )
-    assert (found.failure, found.reverts) == (UNHEALTHY, reverts)
+    assert (deployment_decision.failure, deployment_decision.reverts) == (UNHEALTHY, reverts)
 
 
 def test_the_next_look_is_at_the_earliest_deadline_of_what_is_not_done() -> None:
@@ -219,10 +221,10 @@ def test_the_next_look_is_at_the_earliest_deadline_of_what_is_not_done() -> None
         by = rfc3339(NOW + seconds * SECOND)
         return state(progress_deadline=0, require_progress_by=by, **fields)
 
-    found = decide_deployment(
+    deployment_decision = decide_deployment(
         deployment(web=due(30), db=due(10), done=due(5, desired_total=0)), [], the_job(), NOW
     )
-    assert found.deadline == nanoseconds(rfc3339(NOW + 10 * SECOND))
+    assert deployment_decision.deadline == nanoseconds(rfc3339(NOW + 10 * SECOND))
 
 
 @pytest.mark.parametrize(

@@ -38,26 +38,26 @@ DIAMOND = workflow(step("plan"), step("eu", "plan"), step("us", "plan"), step("s
 
 
 def test_steps_stand_below_all_that_they_need() -> None:
-    found = graph_of(DIAMOND)
-    assert found.levels == (("plan",), ("eu", "us"), ("sum",))
-    assert [item.name for item in found.order] == ["plan", "eu", "us", "sum"]
-    assert found.dependents["plan"] == ("eu", "us")
-    assert found.longest == ("plan", "eu", "sum")
+    graph = graph_of(DIAMOND)
+    assert graph.levels == (("plan",), ("eu", "us"), ("sum",))
+    assert [item.name for item in graph.order] == ["plan", "eu", "us", "sum"]
+    assert graph.dependents["plan"] == ("eu", "us")
+    assert graph.longest == ("plan", "eu", "sum")
 
 
 def test_the_order_in_the_file_does_not_matter() -> None:
-    found = graph_of(workflow(*reversed(DIAMOND.task_groups or ())))
-    assert found.levels == (("plan",), ("us", "eu"), ("sum",))
+    graph = graph_of(workflow(*reversed(DIAMOND.task_groups or ())))
+    assert graph.levels == (("plan",), ("us", "eu"), ("sum",))
 
 
 def test_a_star_needs_all_that_do_not_come_after_it() -> None:
-    found = graph_of(workflow(step("a"), step("page", "*"), step("b", "a"), step("after", "page")))
-    assert found.by_name["page"].needs == ("a", "b")
+    graph = graph_of(workflow(step("a"), step("page", "*"), step("b", "a"), step("after", "page")))
+    assert graph.by_name["page"].needs == ("a", "b")
 
 
 def test_two_stars_do_not_wait_for_each_other() -> None:
-    found = graph_of(workflow(step("a"), step("x", "*"), step("y", "*")))
-    assert [found.by_name[name].needs for name in "xy"] == [("a",), ("a",)]
+    graph = graph_of(workflow(step("a"), step("x", "*"), step("y", "*")))
+    assert [graph.by_name[name].needs for name in "xy"] == [("a",), ("a",)]
 
 
 def test_a_job_without_keys_is_no_workflow() -> None:

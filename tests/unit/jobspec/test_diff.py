@@ -66,24 +66,24 @@ def test_a_job_that_did_not_change_differs_in_nothing() -> None:
         Meta={"a": "b"},
         Spreads=[{"Attribute": "${node.class}", "Weight": 10}],
     )
-    found = diff(given, given)
-    assert (found.type, short(found)) == ("None", {})
-    assert [task_group.type for task_group in found.task_groups or ()] == ["None"]
+    job_diff = diff(given, given)
+    assert (job_diff.type, short(job_diff)) == ("None", {})
+    assert [task_group.type for task_group in job_diff.task_groups or ()] == ["None"]
 
 
 def test_a_new_job_is_added_with_all_that_it_has() -> None:
-    found = diff_jobs(None, complete(job()))
-    (one,) = found.task_groups or []
-    assert (found.type, one.type, [inner.type for inner in one.tasks or ()]) == (
+    job_diff = diff_jobs(None, complete(job()))
+    (one,) = job_diff.task_groups or []
+    assert (job_diff.type, one.type, [inner.type for inner in one.tasks or ()]) == (
         *("Added", "Added"),
         ["Added"],
     )
-    assert "Name: >g" in short(found)["fields"]
+    assert "Name: >g" in short(job_diff)["fields"]
 
 
 def test_groups_and_tasks_stand_by_name_and_are_matched_by_it() -> None:
-    found = diff(job(group(Name="b"), group(Name="c")), job(group(Name="c"), group(Name="a")))
-    assert [(task_group.name, task_group.type) for task_group in found.task_groups or ()] == [
+    job_diff = diff(job(group(Name="b"), group(Name="c")), job(group(Name="c"), group(Name="a")))
+    assert [(task_group.name, task_group.type) for task_group in job_diff.task_groups or ()] == [
         ("a", "Added"),
         ("b", "Deleted"),
         ("c", "None"),
@@ -410,15 +410,15 @@ def test_the_second_of_two_artifacts_at_one_place_is_not_lost() -> None:
     ],
 )
 def test_a_change_of_a_task_says_what_it_forces(change: Document, forced: str) -> None:
-    found = annotate(diff(job(), job(group(task(**change)))), {})
-    (changed,) = found.task_groups or []
+    job_diff = annotate(diff(job(), job(group(task(**change)))), {})
+    (changed,) = job_diff.task_groups or []
     assert [task.annotations for task in changed.tasks or ()] == [[forced]]
 
 
 @pytest.mark.parametrize(("count", "forced"), [(3, ["forces create"]), (1, ["forces destroy"])])
 def test_a_change_of_a_count_says_what_it_forces(count: int, forced: list[str]) -> None:
-    found = annotate(diff(job(group(Count=2)), job(group(Count=count))), {})
-    (changed,) = found.task_groups or []
+    job_diff = annotate(diff(job(group(Count=2)), job(group(Count=count))), {})
+    (changed,) = job_diff.task_groups or []
     assert [field.annotations for field in changed.fields or ()] == [forced]
 
 
@@ -429,8 +429,8 @@ def test_a_group_says_how_many_allocations_are_touched_in_which_way() -> None:
 
 
 def test_a_diff_goes_over_the_wire_and_back() -> None:
-    found = diff(job(), job(group(task(Env={"a": "b"}), Count=2), Meta={"x": "y"}))
-    assert msgspec.json.decode(msgspec.json.encode(found), type=JobDiff) == found
+    job_diff = diff(job(), job(group(task(Env={"a": "b"}), Count=2), Meta={"x": "y"}))
+    assert msgspec.json.decode(msgspec.json.encode(job_diff), type=JobDiff) == job_diff
 
 
 # Whatever a task's own configuration may hold, numbers of hundreds of digits among it.

@@ -18,8 +18,8 @@ SPACE = r"[ \t\r\n]"
 OPERATORS = f'"!=", "==", "contains", "in", "is", "matches", "not" or {SPACE}'
 
 
-def wire(given: Document) -> Document:
-    return msgspec.to_builtins(complete(given))
+def wire(document: Document) -> Document:
+    return msgspec.to_builtins(complete(document))
 
 
 DOCUMENT = wire(

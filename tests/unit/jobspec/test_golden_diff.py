@@ -96,8 +96,8 @@ def test_a_plan_shows_what_the_peer_shows(
     body, new = plan["response"]["body"], complete(plan)
     assert new is not None
     planned = msgspec.convert(body["Annotations"], PlanAnnotations).desired_tg_updates
-    found = annotate(diff_jobs(stopped_if(body, complete(before)), new), planned)
-    assert msgspec.to_builtins(found) == body["Diff"]
+    job_diff = annotate(diff_jobs(stopped_if(body, complete(before)), new), planned)
+    assert msgspec.to_builtins(job_diff) == body["Diff"]
 
 
 @pytest.mark.parametrize("step", versions(), ids=lambda step: step["id"])
@@ -114,8 +114,8 @@ def test_a_job_that_is_read_and_sent_again_differs_in_nothing(step: recorded.Ste
     job = complete(step)
     assert job is not None
     again = canonicalize(recorded.document(json.loads(job_document(job))))
-    found = diff_jobs(job, again)
-    assert (found.type, [group.type for group in found.task_groups or ()]) == (
+    job_diff = diff_jobs(job, again)
+    assert (job_diff.type, [group.type for group in job_diff.task_groups or ()]) == (
         "None",
-        ["None"] * len(found.task_groups or ()),
+        ["None"] * len(job_diff.task_groups or ()),
     )

@@ -45,10 +45,10 @@ def findings(step: recorded.Step) -> ValidationResult:
     return validate(canonicalize(recorded.document(recorded.sent_job(step))))
 
 
-def is_warned_like(step: recorded.Step, found: ValidationResult) -> bool:
+def is_warned_like(step: recorded.Step, validation_result: ValidationResult) -> bool:
     """Tell whether a job gets the warnings of a step, unless the step leaves them open."""
     expected = step["response"]["body"].get("Warnings", "")
-    return "/Warnings" in step.get("loose", ()) or found.warnings == expected
+    return "/Warnings" in step.get("loose", ()) or validation_result.warnings == expected
 
 
 def is_registration(step: recorded.Step) -> bool:

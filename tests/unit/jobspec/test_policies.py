@@ -17,10 +17,10 @@ DOCS = Path(__file__).parents[3] / "docs" / "job-policies.md"
 TOML = re.search(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
 
-def keeps(rule: str, given: Document) -> bool:
+def keeps(rule: str, document: Document) -> bool:
     """Tell whether a job keeps a rule."""
     policies = JobPolicySet([JobPolicy(name="p", rule=rule, level=PolicyLevel.ADVISORY)])
-    return not policies.check(complete(given), override=False)
+    return not policies.check(complete(document), override=False)
 
 
 # ---- the examples of the documentation --------------------------------------------------------------
@@ -28,8 +28,8 @@ def keeps(rule: str, given: Document) -> bool:
 
 def example(name: str) -> JobPolicy:
     assert TOML
-    found = msgspec.convert(tomllib.loads(TOML[1])["job_policies"], list[JobPolicy])
-    return next(item for item in found if item.name == name)
+    value = msgspec.convert(tomllib.loads(TOML[1])["job_policies"], list[JobPolicy])
+    return next(item for item in value if item.name == name)
 
 
 TOOL = {"command": "/opt/tools/backup"}

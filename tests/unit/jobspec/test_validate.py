@@ -33,10 +33,10 @@ def test_everything_is_said_at_once(found: ValidationResult, error: str, warning
 
 
 def test_those_who_know_more_can_add_to_what_was_found() -> None:
-    found = ValidationResult(errors=("b",), remarks=("r",))
-    assert found.after("a").errors == ("a", "b")
-    assert found.with_warnings("s").warnings == "2 warnings:\n\n* r\n* s"
-    assert found.remarks == ("r",)
+    validation_result = ValidationResult(errors=("b",), remarks=("r",))
+    assert validation_result.after("a").errors == ("a", "b")
+    assert validation_result.with_warnings("s").warnings == "2 warnings:\n\n* r\n* s"
+    assert validation_result.remarks == ("r",)
 
 
 def test_nothing_is_said_of_a_good_job() -> None:

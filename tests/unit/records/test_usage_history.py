@@ -56,5 +56,9 @@ def test_sum_has_values_that_only_some_have() -> None:
 
 
 def test_series_has_the_units_of_the_api() -> None:
-    found = series_of("main", {CPU: [15, None], MEMORY: [2, None]})
-    assert (found.cpu_percent, found.memory, found.disk) == ([1.5, None], [2048, None], [])
+    usage_series = series_of("main", {CPU: [15, None], MEMORY: [2, None]})
+    assert (usage_series.cpu_percent, usage_series.memory, usage_series.disk) == (
+        [1.5, None],
+        [2048, None],
+        [],
+    )

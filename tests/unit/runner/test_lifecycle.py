@@ -29,8 +29,8 @@ LEAD = samples.task("lead", leader=True)
 TASKS = [MAIN, PRE, SIDE, POST, END]
 
 
-def states(**given: TaskState) -> Mapping[str, TaskState]:
-    return {**{task.name: PENDING for task in [*TASKS, LEAD]}, **given}
+def states(**task_state: TaskState) -> Mapping[str, TaskState]:
+    return {**{task.name: PENDING for task in [*TASKS, LEAD]}, **task_state}
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,12 @@ MEGABYTE = 1024 * 1024
 
 
 def test_what_a_task_asks_for_becomes_what_it_may_have() -> None:
-    found = limits_of(Resources(cpu=500, memory_mb=10, memory_max_mb=30), ())
-    assert (found.mhz, found.memory, found.memory_max) == (500, 10 * MEGABYTE, 30 * MEGABYTE)
+    resource_limits = limits_of(Resources(cpu=500, memory_mb=10, memory_max_mb=30), ())
+    assert (resource_limits.mhz, resource_limits.memory, resource_limits.memory_max) == (
+        500,
+        10 * MEGABYTE,
+        30 * MEGABYTE,
+    )
     assert limits_of(Resources(memory_mb=10), ()).memory_max == 10 * MEGABYTE
 
 

@@ -58,9 +58,9 @@ def test_a_host_is_there_once_and_lines_of_another_form_are_passed_over() -> Non
 
 def test_the_largest_host_is_one_that_may_be_down() -> None:
     hosts = partition_hosts("a|idle|4|900||none\nb|down|8|100||none\nc|idle|8|50||none")
-    seen = Partition(hosts=hosts)
-    assert seen.largest is not None
-    assert (seen.largest.name, [item.name for item in seen.working]) == ("b", ["a", "c"])
+    partition = Partition(hosts=hosts)
+    assert partition.largest is not None
+    assert (partition.largest.name, [item.name for item in partition.working]) == ("b", ["a", "c"])
     assert Partition(hosts=[]).largest is None
 
 

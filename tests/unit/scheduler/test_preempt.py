@@ -300,10 +300,10 @@ groups = some.builds(
 )
 
 
-def _admitted(made: list[ResourceHolder]) -> list[ResourceHolder]:
+def _admitted(holders: list[ResourceHolder]) -> list[ResourceHolder]:
     """Return those that a node could have taken: none has what another one has that stays."""
     admitted: list[ResourceHolder] = []
-    for number, one in enumerate(made):
+    for number, one in enumerate(holders):
         present = [each for each in admitted if not each.ending]
         fits = (
             sum(each.memory for each in present) + one.memory <= 1000

@@ -16,8 +16,8 @@ from tests.unit.scheduler.world import World, cluster, node
 
 
 def sized(count: int = 1, **needs: int) -> TaskGroup:
-    wanted = Resources(**{"cpu": 100, "memory_mb": 10, **needs})
-    return group("web", task(resources=wanted), count=count)
+    resources = Resources(**{"cpu": 100, "memory_mb": 10, **needs})
+    return group("web", task(resources=resources), count=count)
 
 
 def plan_of(wanted: TaskGroup, *nodes: Node, pool: str = "hpc", **fields: Any) -> Any:

@@ -186,9 +186,9 @@ def test_what_is_due_within_five_seconds_waits_together() -> None:
 # ---- as part of a plan (golden: reschedule, evaluate) ------------------------------------------------
 
 
-def started(given: ReschedulePolicy, kind: str = "service", **fields: Any) -> World:
+def started(reschedule_policy: ReschedulePolicy, kind: str = "service", **fields: Any) -> World:
     world = World()
-    world.run(job("web", group(reschedule_policy=given, **fields), type=kind))
+    world.run(job("web", group(reschedule_policy=reschedule_policy, **fields), type=kind))
     world.start()
     return world
 
@@ -330,8 +330,8 @@ def test_the_policy_is_that_of_the_version_which_failed() -> None:
 # ---- while it is being deployed ----------------------------------------------------------------------
 
 
-def deploying(given: ReschedulePolicy) -> World:
-    return started(given, update=ROLLING)
+def deploying(reschedule_policy: ReschedulePolicy) -> World:
+    return started(reschedule_policy, update=ROLLING)
 
 
 def test_while_a_deployment_goes_on_its_watcher_decides() -> None:

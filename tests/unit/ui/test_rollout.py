@@ -41,13 +41,13 @@ def drawn(*allocations: dict[str, Any], status: str = "running", **fields: Any) 
     return rollout(deployment, allocations, NOW)
 
 
-def rows(found: RolloutPicture) -> dict[str, list[str]]:
-    (one,) = found.groups
+def rows(rollout_picture: RolloutPicture) -> dict[str, list[str]]:
+    (one,) = rollout_picture.groups
     return {row.title: [square.kind for square in row.squares] for row in one.rows}
 
 
-def only(found: RolloutPicture) -> GroupRollout:
-    (one,) = found.groups
+def only(rollout_picture: RolloutPicture) -> GroupRollout:
+    (one,) = rollout_picture.groups
     return one
 
 

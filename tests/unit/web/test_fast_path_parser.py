@@ -25,16 +25,16 @@ def test_a_request_is_read() -> None:
 
 
 def test_a_body_is_read() -> None:
-    found = parse_simple_request(POST + b"Content-Length: 4\r\n\r\nbody")
-    assert found is not None
-    assert (found.body, found.missing) == (b"body", 0)
+    simple_request = parse_simple_request(POST + b"Content-Length: 4\r\n\r\nbody")
+    assert simple_request is not None
+    assert (simple_request.body, simple_request.missing) == (b"body", 0)
 
 
 @pytest.mark.parametrize("come", range(4))
 def test_what_has_not_come_yet_is_counted(come: int) -> None:
-    found = parse_simple_request(POST + b"Content-Length: 4\r\n\r\n" + b"body"[:come])
-    assert found is not None
-    assert found.missing == 4 - come
+    simple_request = parse_simple_request(POST + b"Content-Length: 4\r\n\r\n" + b"body"[:come])
+    assert simple_request is not None
+    assert simple_request.missing == 4 - come
 
 
 class Disagreeing(httptools.HttpRequestParser):
@@ -201,7 +201,13 @@ def requests(draw: st.DrawFn) -> bytes:
 @example(GET + b"Cookie: a=b;\t c\r\nX-Empty:\r\n\r\n")
 @example(b"GET //a#b?c HTTP/1.1\r\nHost:\r\n\r\n")
 def test_what_is_plain_the_server_behind_reads_in_the_same_way(data: bytes) -> None:
-    found = parse_simple_request(data)
-    if found is None or found.missing:
+    simple_request = parse_simple_request(data)
+    if simple_request is None or simple_request.missing:
         return
-    assert by_h11(data) == (found.method.encode(), found.target, found.headers, found.body, b"")
+    assert by_h11(data) == (
+        simple_request.method.encode(),
+        simple_request.target,
+        simple_request.headers,
+        simple_request.body,
+        b"",
+    )

@@ -56,8 +56,8 @@ def inherit(tasks: list[Document] | None, vault: Document | None, secrets: list[
         ] or None
 
 
-def _finish(found: DecodedBlock) -> None:
-    document = found.document
+def _finish(decoded_block: DecodedBlock) -> None:
+    document = decoded_block.document
     inherit(document["Tasks"], document.pop("SecretsConfig"), document.pop("Secrets") or [])
 
 

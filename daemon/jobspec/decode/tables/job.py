@@ -26,9 +26,9 @@ _OF_THE_SERVER = (
 )
 
 
-def _finish_periodic(found: DecodedBlock) -> None:
-    document = found.document
-    document["SpecType"] = "cron" if {"cron", "crons"} & found.arguments.keys() else None
+def _finish_periodic(decoded_block: DecodedBlock) -> None:
+    document = decoded_block.document
+    document["SpecType"] = "cron" if {"cron", "crons"} & decoded_block.arguments.keys() else None
 
 
 _PERIODIC = BlockSchema(
@@ -62,9 +62,9 @@ _UI = BlockSchema(
 )
 
 
-def _finish(found: DecodedBlock) -> None:
+def _finish(decoded_block: DecodedBlock) -> None:
     """Set the job's name from its label, and wrap each task outside a group in a group."""
-    document = found.document
+    document = decoded_block.document
     label = document.pop("label")
     for name in ("ID", "Name"):
         if document[name] is None:

@@ -23,9 +23,9 @@ _PORT = BlockSchema(
 )
 
 
-def _finish(found: DecodedBlock) -> None:
+def _finish(decoded_block: DecodedBlock) -> None:
     """Separate static ports from dynamic ports."""
-    document = found.document
+    document = decoded_block.document
     ports = document["DynamicPorts"] or []
     reserved = [*(document["ReservedPorts"] or ()), *[port for port in ports if port["Value"] > 0]]
     document["ReservedPorts"] = reserved or None

@@ -27,17 +27,17 @@ def _comparing() -> Fields:
     return optional_text(**{name: name for name in _COMPARING})
 
 
-def _finish_affinity(found: DecodedBlock) -> None:
-    document = found.document
+def _finish_affinity(decoded_block: DecodedBlock) -> None:
+    document = decoded_block.document
     for name in _COMPARING:
         value = document.pop(name)
         if value is not None:
             document["Operand"], document["RTarget"] = name, value
 
 
-def _finish_constraint(found: DecodedBlock) -> None:
-    _finish_affinity(found)
-    document = found.document
+def _finish_constraint(decoded_block: DecodedBlock) -> None:
+    _finish_affinity(decoded_block)
+    document = decoded_block.document
     for name, opposite in _OPPOSITES.items():
         value = document.pop(name)
         if value is not None:

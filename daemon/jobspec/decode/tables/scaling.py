@@ -25,30 +25,30 @@ _FIELDS = {
 _ALWAYS = {"ID": "", "Namespace": "", "Target": None, "CreateIndex": 0, "ModifyIndex": 0}
 
 
-def _finish_group(found: DecodedBlock) -> None:
-    kind = found.document["Type"] or _HORIZONTAL
-    found.document["Type"] = kind
+def _finish_group(decoded_block: DecodedBlock) -> None:
+    kind = decoded_block.document["Type"] or _HORIZONTAL
+    decoded_block.document["Type"] = kind
     if kind != _HORIZONTAL:
-        found.object_to(
+        decoded_block.object_to(
             "type",
             "Invalid group scaling type",
             f"task group scaling policy had invalid type: {quote(kind)}",
         )
 
 
-def _finish_task(found: DecodedBlock) -> None:
-    label = found.document.pop("label")
+def _finish_task(decoded_block: DecodedBlock) -> None:
+    label = decoded_block.document.pop("label")
     kind = _VERTICAL.get(label)
     if kind is None:
-        found.object_to_block(
+        decoded_block.object_to_block(
             "Invalid scaling policy name",
             f'A scaling policy of a task is named "cpu" or "mem", not {quote(label)}.',
         )
-    elif found.document["Type"] not in (None, kind):
-        found.object_to(
+    elif decoded_block.document["Type"] not in (None, kind):
+        decoded_block.object_to(
             "type", "Invalid scaling type", f"The type of this policy is {quote(kind)}."
         )
-    found.document["Type"] = kind
+    decoded_block.document["Type"] = kind
 
 
 _GROUP = BlockSchema(_FIELDS, {"policy": FreeForm("Policy")}, _ALWAYS, _finish_group)

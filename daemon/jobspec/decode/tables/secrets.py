@@ -15,8 +15,8 @@ from daemon.jobspec.decode.schema import (
 )
 
 
-def _finish_vault(found: DecodedBlock) -> None:
-    document = found.document
+def _finish_vault(decoded_block: DecodedBlock) -> None:
+    document = decoded_block.document
     if document["Env"] is None:
         document["Env"] = True
     if document["ChangeMode"] is None:

@@ -44,8 +44,8 @@ _ARTIFACT = BlockSchema(
 )
 
 
-def _finish_change_script(found: DecodedBlock) -> None:
-    document = found.document
+def _finish_change_script(decoded_block: DecodedBlock) -> None:
+    document = decoded_block.document
     document["Args"] = document["Args"] or []
     if document["Timeout"] is None:
         document["Timeout"] = 5 * SECOND
@@ -62,8 +62,8 @@ _CHANGE_SCRIPT = BlockSchema(
 )
 
 
-def _finish_template(found: DecodedBlock) -> None:
-    document = found.document
+def _finish_template(decoded_block: DecodedBlock) -> None:
+    document = decoded_block.document
     defaults = {"ChangeMode": "restart", "Perms": "0644", "Splay": 5 * SECOND}
     for name, value in defaults.items():
         if document[name] is None:
@@ -101,9 +101,9 @@ _PLUGIN = BlockSchema(
 )
 
 
-def _finish(found: DecodedBlock) -> None:
+def _finish(decoded_block: DecodedBlock) -> None:
     """Separate the default identity from the named ones, and remove a null plugin block."""
-    document = found.document
+    document = decoded_block.document
     identities = document["Identities"] or []
     default = [identity for identity in identities if identity["Name"] in _DEFAULT_IDENTITY]
     document["Identity"] = default[-1] if default else None

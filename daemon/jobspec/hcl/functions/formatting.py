@@ -103,11 +103,11 @@ def _field(verb: _Verb, value: Value) -> str:
     return _FIELDS[verb.mode](verb, value)
 
 
-def _converted(verb: _Verb, value: Value, wanted: Type) -> Value:
+def _converted(verb: _Verb, value: Value, type_: Type) -> Value:
     if value is None:
         raise verb.unsuitable("null value cannot be formatted")
     try:
-        return convert(value, wanted)
+        return convert(value, type_)
     except ConversionError as error:
         raise verb.unsuitable(error) from error
 

@@ -197,12 +197,12 @@ def _range(*limits: Number) -> Value:
             f"more than {MAX_RANGE} values were generated; either decrease the difference "
             "between start and end or use a smaller step"
         )
-    found: list[Value] = []
+    values: list[Value] = []
     at: Number = start
     while (at < end) if step > 0 else (at > end):
-        found.append(at.numerator if at.denominator == 1 else at)
+        values.append(at.numerator if at.denominator == 1 else at)
         at += step
-    return tuple(found)
+    return tuple(values)
 
 
 def _slice(value: Value, start: Value, end: Value) -> Value:

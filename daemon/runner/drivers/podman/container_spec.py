@@ -311,7 +311,7 @@ def _ulimits(settings: PodmanConfig) -> Iterator[dict[str, object]]:
 
 def _size(text: str) -> int:
     """Parse a size such as 64m into bytes; 0 for an empty text. Raises `InvalidConfig`."""
-    found = re.fullmatch(r"(\d{1,12})([kmg]?)b?", text.lower())
-    if text and found is None:
+    match = re.fullmatch(r"(\d{1,12})([kmg]?)b?", text.lower())
+    if text and match is None:
         raise InvalidConfig(f"shm_size: {text!r} is not a size such as 64m")
-    return int(found[1]) * _SIZES[found[2]] if found else 0
+    return int(match[1]) * _SIZES[match[2]] if match else 0

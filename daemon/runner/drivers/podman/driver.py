@@ -292,12 +292,16 @@ class ContainerTask:
 
     async def usage(self) -> UsageReading:
         """Return the usage of the container."""
-        found = await self._podman.stats(self._name)
-        if found is None:
+        container_stats = await self._podman.stats(self._name)
+        if container_stats is None:
             return UsageReading()
-        memory = MemoryUsage(measured=("Usage",), usage=found.memory)
+        memory = MemoryUsage(measured=("Usage",), usage=container_stats.memory)
         return UsageReading(
-            account=CpuAccount(user=found.cpu - found.system, system=found.system, memory=memory)
+            account=CpuAccount(
+                user=container_stats.cpu - container_stats.system,
+                system=container_stats.system,
+                memory=memory,
+            )
         )
 
     async def pause(self) -> None:
@@ -312,9 +316,9 @@ class ContainerTask:
         """Stop watching; podman's monitor continues."""
 
 
-def exit_result(found: Container) -> ExitResult:
+def exit_result(container: Container) -> ExitResult:
     """Return the exit result of a container."""
-    state = found.state
+    state = container.state
     number = state.exit_code - _SIGNALLED
     return ExitResult(
         code=state.exit_code,

@@ -50,7 +50,7 @@ async def open_engine(
     ID of the launcher, by default the daemon's, and `path` is the search path for the clusters'
     programs. Raises `Invalid`.
     """
-    desk = WrapperApi(store, clock, fresh)
+    wrapper_api = WrapperApi(store, clock, fresh)
     url, ca = _address(config, port), _authority(config)
     clusters = [
         SlurmCluster(
@@ -74,8 +74,8 @@ async def open_engine(
             name = f"cluster of pool {cluster.name}"
             nursery.start_soon((fences or Fences(clock)).keep_running, name, cluster.run)
         users = permitted_users.of(config, own)
-        drivers = {cluster.name: drivers_of(cluster, desk, users) for cluster in clusters}
-        yield SlurmBackend(drivers, desk, url)
+        drivers = {cluster.name: drivers_of(cluster, wrapper_api, users) for cluster in clusters}
+        yield SlurmBackend(drivers, wrapper_api, url)
         nursery.cancel_scope.cancel()
 
 

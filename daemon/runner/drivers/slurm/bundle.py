@@ -94,15 +94,15 @@ def _write(file: IO[bytes], attempt: Attempt, texts: Mapping[str, str]) -> None:
                 archive.add(f"{attempt.directory}/{name}", name, filter=_plain)
 
 
-def _plain(found: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _plain(tar_info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Return an archive member without owner; None for logs and special files."""
-    if found.name.startswith(f"{_LOGS}/") or not (
-        found.isfile() or found.isdir() or found.issym() or found.islnk()
+    if tar_info.name.startswith(f"{_LOGS}/") or not (
+        tar_info.isfile() or tar_info.isdir() or tar_info.issym() or tar_info.islnk()
     ):
         return None
-    found.uid = found.gid = 0
-    found.uname = found.gname = ""
-    return found
+    tar_info.uid = tar_info.gid = 0
+    tar_info.uname = tar_info.gname = ""
+    return tar_info
 
 
 def _script(env: Mapping[str, str], before: str, words: str) -> str:

@@ -42,7 +42,7 @@ class WatchedJob(Protocol):
 
     row: ClusterRun
 
-    def update_jobs(self, found: list[SlurmJobState], asked_at: float) -> None:
+    def update_jobs(self, jobs: list[SlurmJobState], asked_at: float) -> None:
         """Handle the jobs with its name as they were at `asked_at`."""
         ...
 
@@ -199,7 +199,7 @@ class SlurmCluster:
         for row in void:
             await self._clear(row, found.get(row.name, []))
 
-    async def _clear(self, row: ClusterRun, found: list[SlurmJobState]) -> None:
+    async def _clear(self, row: ClusterRun, jobs: list[SlurmJobState]) -> None:
         """Cancel the jobs of a withdrawn attempt, and delete its record when none is left.
 
         Other jobs with its name belong to later attempts, or are rejected when they claim it.
@@ -207,7 +207,7 @@ class SlurmCluster:
         try:
             active = [
                 job.job_id
-                for job in found
+                for job in jobs
                 if job.is_active
                 and (
                     job.job_id == row.job_id

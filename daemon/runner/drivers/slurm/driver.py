@@ -50,13 +50,13 @@ class SlurmDriver:
     def __init__(
         self,
         cluster: SlurmCluster,
-        desk: WrapperApi,
+        wrapper_api: WrapperApi,
         name: str = SLURM,
         *,
         users: TaskUsers = EVERYBODY,
     ) -> None:
         self.name = name
-        self._cluster, self._desk, self._users = cluster, desk, users
+        self._cluster, self._desk, self._users = cluster, wrapper_api, users
 
     def fingerprint(self) -> Fingerprint:
         """Return the node attributes."""
@@ -192,7 +192,9 @@ class SlurmDriver:
                 await self._cluster.cancel_now(row.name, row.job_id)
 
 
-def drivers_of(cluster: SlurmCluster, desk: WrapperApi, users: TaskUsers) -> dict[str, SlurmDriver]:
+def drivers_of(
+    cluster: SlurmCluster, wrapper_api: WrapperApi, users: TaskUsers
+) -> dict[str, SlurmDriver]:
     """Return the driver under each name that tasks of a pool may use."""
     names = dict.fromkeys([SLURM, *cluster.pool.drivers])
-    return {name: SlurmDriver(cluster, desk, name, users=users) for name in names}
+    return {name: SlurmDriver(cluster, wrapper_api, name, users=users) for name in names}

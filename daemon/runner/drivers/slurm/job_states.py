@@ -176,8 +176,8 @@ def end_of(shown: str, name: str) -> ExitResult | None:
     state, title = _STATE.search(shown), _JOB_NAME.search(shown)
     if state is None or title is None or title[1] != name or state[1] in _ACTIVE:
         return None
-    found = _EXIT.search(shown)
-    code, signal = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _EXIT.search(shown)
+    code, signal = (int(match[1]), int(match[2])) if match else (0, 0)
     return describe_end(state[1], code, signal)
 
 

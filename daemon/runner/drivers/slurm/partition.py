@@ -109,8 +109,8 @@ def partition_hosts(text: str) -> list[EngineHost]:
 
 def _reason(text: str) -> str:
     """Return the reason of a host's state as one printable, shortened line."""
-    shown = "".join(item for item in text if item.isprintable()).strip()
-    return "" if shown.lower() in _NOTHING else shown[:_LONGEST]
+    states = "".join(item for item in text if item.isprintable()).strip()
+    return "" if states.lower() in _NOTHING else states[:_LONGEST]
 
 
 def _state(text: str) -> str:

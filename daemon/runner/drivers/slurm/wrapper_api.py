@@ -64,11 +64,11 @@ class WrapperApi:
 
     def run(self, cluster: SlurmCluster, attempt: Attempt, row: ClusterRun) -> SlurmAttempt:
         """Register an attempt, so that its wrapper is answered from now on."""
-        made = SlurmAttempt(cluster, attempt, row, self._claims, self._forget)
-        self._runs[row.comment] = made
+        slurm_attempt = SlurmAttempt(cluster, attempt, row, self._claims, self._forget)
+        self._runs[row.comment] = slurm_attempt
         if row.status in {RunStatus.WAITING, RunStatus.RUNNING}:
-            cluster.watch(made)
-        return made
+            cluster.watch(slurm_attempt)
+        return slurm_attempt
 
     def close(self) -> None:
         """Answer all waiting requests; the wrappers retry and reach the next daemon."""

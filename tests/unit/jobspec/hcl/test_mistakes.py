@@ -122,9 +122,9 @@ def test_of_a_long_line_the_part_around_the_mistake_is_shown() -> None:
 
 def test_a_mistake_over_several_lines_is_marked_on_its_first() -> None:
     source = SourceText("x", "abc\ndef")
-    found = Diagnostic(summary="s", detail="d", source=source, start=1, end=6)
-    assert str(found) == "x:1,2-2,3: s; d"
-    assert found.excerpt() == "  1 | abc\n    |  ^^"
+    diagnostic = Diagnostic(summary="s", detail="d", source=source, start=1, end=6)
+    assert str(diagnostic) == "x:1,2-2,3: s; d"
+    assert diagnostic.excerpt() == "  1 | abc\n    |  ^^"
 
 
 @pytest.mark.parametrize(
