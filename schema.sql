@@ -790,7 +790,7 @@ CREATE TABLE trigger_totals (
     number INTEGER NOT NULL CHECK (number >= 0)
 ) STRICT, WITHOUT ROWID;
 
--- Queues of runs that have a number of slots of their own; all other queues have 1 slot. Written by
+-- Queues that have a number of slots of their own; all other queues have 1 slot. Written by
 -- daemon/api/concurrency.py.
 CREATE TABLE queues (
     namespace     TEXT    NOT NULL,
@@ -830,7 +830,45 @@ CREATE INDEX queue_entries_eager ON queue_entries (namespace, name, arrived)
 CREATE INDEX queue_entries_by_owner ON queue_entries
     (namespace, name, state, coalesce(nullif(parent_id, ''), job_id), arrived);
 
--- Queues in which a run waits, and which changed since daemon/jobs/queues.py served them. Added by each
+-- Steps that hold slots of a queue, or wait for them: a row for each queue of a step. Written with the
+-- plan by daemon/evals/applier.py, and removed by the write that ends the step
+-- (storage/queries/runs.py). daemon/jobs/queues.py grants the slots.
+CREATE TABLE step_slots (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    number        INTEGER NOT NULL,
+    step          TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    place         INTEGER NOT NULL,               -- of the step in the job
+    slots         INTEGER NOT NULL CHECK (slots >= 1),       -- of each element
+    wanted        INTEGER NOT NULL CHECK (wanted >= held),  -- elements that hold slots or wait,
+    held          INTEGER NOT NULL CHECK (held >= 0),       -- that hold them,
+    busy          INTEGER NOT NULL CHECK (busy BETWEEN 0 AND held),
+                                                  -- that the last decision left at work
+    priority      INTEGER NOT NULL,
+    arrived       INTEGER NOT NULL,               -- index of the write in which the step asked
+    since         INTEGER NOT NULL,
+    PRIMARY KEY (namespace, job_id, number, step, name),
+    FOREIGN KEY (namespace, job_id, number, step)
+        REFERENCES run_steps (namespace, job_id, number, step) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+CREATE INDEX step_slots_waiting ON step_slots
+    (namespace, name, priority DESC, arrived, job_id, number, place) WHERE wanted > held;
+CREATE INDEX step_slots_holding ON step_slots
+    (namespace, name, arrived, job_id, number, place, slots, held) WHERE held > 0;
+
+-- The queues that jobs name: a queue is for runs or for steps. Written with each version.
+CREATE TABLE queue_users (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    kind          TEXT    NOT NULL CHECK (kind IN ('runs', 'steps')),
+    PRIMARY KEY (namespace, job_id, name),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+CREATE INDEX queue_users_by_name ON queue_users (namespace, name, kind, job_id);
+
+-- Queues in which a run or step waits, and which changed since daemon/jobs/queues.py served them. Added by each
 -- write that changes a queue (storage/queries/runs.py), and removed when a queue has no more work.
 CREATE TABLE queues_changed (
     namespace     TEXT    NOT NULL,

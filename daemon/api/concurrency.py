@@ -1,18 +1,18 @@
-"""Queues of runs: their slots, the runs that hold them, and the runs that wait."""
+"""Queues: their slots, the runs and steps that hold them, and those that wait."""
 
 from daemon.jobspec.steward_meta import queue_name
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Invalid, Malformed, NotFound
-from storage.queries import concurrency, namespaces
+from storage.queries import concurrency, namespaces, step_slots
 from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
 from storage.records.concurrency import MAX_NOTE, MOST_QUEUES, MOST_SLOTS, QueueView
 from storage.records.flow import SLOTS_TABLE
 from storage.writer import Transaction
 
-_MOST = 200  # runs that wait, shown
+_MOST = 200  # runs that wait, and steps that wait, shown
 
 
 class QueueRequest(Record, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class QueueResponse(Record, frozen=True, kw_only=True):
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the queues: those with a limit, and those with runs."""
+    """List the queues: those with a limit, and those with runs or steps."""
     found = [
         line
         for line in concurrency.lines(db, request.namespace)
@@ -39,7 +39,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show a queue with the runs that hold its slots, and the first 200 that wait."""
+    """Show a queue with the runs or steps that hold its slots, and the first 200 that wait."""
     if request.namespace == "*":
         raise Malformed('namespace is "*", but a queue is in one namespace: name it')
     key = (request.namespace, request["name"])
@@ -48,8 +48,8 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
         raise NotFound("queue not found", index=db.table_index(SLOTS_TABLE))
     queue_view = QueueView(
         **{name: getattr(line, name) for name in line.__struct_fields__},
-        holders=concurrency.holders(db, key),
-        waiters=concurrency.waiters(db, key, _MOST),
+        holders=[*concurrency.holders(db, key), *step_slots.holders(db, key)],
+        waiters=[*concurrency.waiters(db, key, _MOST), *step_slots.waiters(db, key, _MOST)],
     )
     return reply.read_reply(queue_view, db.table_index(SLOTS_TABLE))
 

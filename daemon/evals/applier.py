@@ -5,6 +5,8 @@ are still as in the snapshot. Otherwise nothing is stored and the evaluation is 
 evaluation is complete exactly when its plan is stored, and after a crash it is processed again.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from daemon.evals.unblocker import smallest_resource_ask
@@ -159,6 +161,23 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
             kept = RUNS_KEPT.of(state.job.meta)
             key = (change.run.namespace, change.run.job_id)
             runs.remove_up_to(tx, *key, change.run.number - kept)
+    if state.job is not None and (flow.demands or flow.freed):
+        _store_slots(tx, state.job, flow, places, now)
+
+
+def _store_slots(
+    tx: Transaction, job: Job, flow: FlowChange, places: Mapping[str, int], now: int
+) -> None:
+    """Store which steps want slots of their queues, and free those of steps that need none."""
+    from storage.queries import step_slots  # imported late: few workflows have queues of steps
+
+    run = flow.runs[-1].run if flow.runs else flow.seen
+    if run is None:
+        return
+    for name in flow.freed:
+        step_slots.free(tx, run, name)
+    for demand in flow.demands:
+        step_slots.ask(tx, job, run, demand, places.get(demand.step, 0), now)
 
 
 def _enter_queue(tx: Transaction, job: Job, run: FlowRun, now: int) -> None:

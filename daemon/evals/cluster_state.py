@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from daemon.jobspec.steward_meta import IF, RUN_QUEUE, queue_of
-from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations
+from daemon.jobspec.steward_meta import IF, RUN_QUEUE, STEP_QUEUES, queue_of
+from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations, StepGrant
 from storage import loop_share
 from storage.queries import allocated_resources, allocations, deployments, jobs, nodes, runs
 from storage.queries.allocated_resources import AllocatedTotals
 from storage.queries.allocations import SettledRange
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import AllocatedResources, Allocation, ClientStatus
+from storage.records.concurrency import StepSlots
 from storage.records.evaluation import Evaluation
-from storage.records.flow import FlowRun, RunStep, StepState
+from storage.records.flow import SLOT_REASON, FlowRun, RunStep, StepState
 from storage.records.job import Job, JobType
 from storage.records.node import Node
 
@@ -62,7 +63,37 @@ def load_cluster_state(
         exit_codes=_exit_codes(db, found.allocations) if run is not None else {},
         outputs=_outputs(db, job, run, steps, found.allocations) if job and run else {},
         slot=_slot(db, job, run) if job and RUN_QUEUE.name in (job.meta or ()) else "",
+        # Steps of a run that was replaced only keep their slots until they end.
+        grants=_grants(db, job, run) if job and run and run.version == job.version else {},
     )
+
+
+def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
+    """Return the slots of steps that hold some or wait."""
+    if not any(STEP_QUEUES.name in (group.meta or ()) for group in job.task_groups or ()):
+        return {}
+    from storage.queries import concurrency, step_slots  # imported late: few steps have queues
+
+    def keeps(slots: StepSlots) -> bool:
+        """Return whether nothing waits before a step, and no queue has more users than slots."""
+        for name in slots.names:
+            key = (slots.namespace, name)
+            head = step_slots.first(db, key)
+            if head is not None and head.order < slots.order:
+                return False
+            if concurrency.in_use(db, key) > max(concurrency.limit(db, key), slots.slots):
+                return False
+        return True
+
+    return {
+        name: StepGrant(
+            wanted=slots.wanted,
+            held=slots.held,
+            busy=slots.busy,
+            keeps=bool(slots.busy) and keeps(slots),
+        )
+        for name, slots in step_slots.of_run(db, run).items()
+    }
 
 
 def _slot(db: ReadSnapshot, job: Job, run: FlowRun | None) -> str:
@@ -70,7 +101,7 @@ def _slot(db: ReadSnapshot, job: Job, run: FlowRun | None) -> str:
 
     A new run enters the queue when it is stored, so its first decision begins no step.
     """
-    reason = f'slot: it waits for the queue "{queue_of(job)}"'
+    reason = f'{SLOT_REASON} the queue "{queue_of(job)}"'
     if run is None or run.version != job.version:
         return reason
     found = runs.slot(db, run)

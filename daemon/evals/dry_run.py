@@ -15,10 +15,11 @@ from daemon.jobs.periodic import each_launch, openings_of
 from daemon.jobspec.canonicalize import keep_scaling_ids, same_definition
 from daemon.jobspec.diff import diff_jobs
 from daemon.jobspec.diffs.annotations import annotate
+from daemon.jobspec.steward_meta import STEP_QUEUES, STEP_SLOTS
 from daemon.net.port_listeners import PortListener, describe_conflicts
 from daemon.scheduler.nodes.capacity import resource_ask
-from daemon.scheduler.state import Plan
-from storage.queries import allocated_resources, allocations, jobs, nodes
+from daemon.scheduler.state import Plan, StepGrant
+from storage.queries import allocated_resources, allocations, concurrency, jobs, nodes
 from storage.read_pool import ReadSnapshot
 from storage.records import allocation_views
 from storage.records.codec import encode
@@ -54,6 +55,8 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
     state = msgspec.structs.replace(
         state, job=alone, versions={**state.versions, planned.version: alone}, slot=""
     )
+    if state.run is None or state.run.version != planned.version:
+        state = msgspec.structs.replace(state, grants=_free_queues(db, alone))
     plan = decide(db, state, evaluation, now=now, ids=ids)
     created = [*plan.evaluations, *([plan.blocked] if plan.blocked else [])]
     return DryRunResult(
@@ -66,6 +69,19 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
         failed=dict(plan.failed),
         next_launch=_next_launch(db, job, now),
     )
+
+
+def _free_queues(db: ReadSnapshot, job: Job) -> dict[str, StepGrant]:
+    """Return the slots of each step with queues, as if nothing else used these."""
+    found = dict[str, StepGrant]()
+    for group in job.task_groups or ():
+        slots, held = STEP_SLOTS.of(group.meta), list[int]()
+        for name in STEP_QUEUES.of(group.meta):
+            limit = concurrency.limit(db, (job.namespace, name))
+            held.append(limit // min(slots, limit))
+        if held:
+            found[group.name] = StepGrant(wanted=0, held=min(held), busy=0, keeps=True)
+    return found
 
 
 def static_ports(job: Job) -> list[tuple[str, int]]:

@@ -33,7 +33,14 @@ from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric
 from storage.records.explanation import Cause, Explanation, Reason, Retry
-from storage.records.flow import FlowRunView, Outcome, StepState, TriggerJoin, TriggerWhen
+from storage.records.flow import (
+    FlowRunView,
+    Outcome,
+    RunStepView,
+    StepState,
+    TriggerJoin,
+    TriggerWhen,
+)
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.node import NodeStatus
@@ -105,12 +112,35 @@ def _of_run(
                 cause=Cause.STEP, message=message, task_group=step.name, missing=step.total
             )
         elif step.state == StepState.HELD:
-            message = f"it is held: {step.reason}"
+            places = _places(db, run, step)
+            message = f"it waits for slots{places}" if places else f"it is held: {step.reason}"
             yield Reason(
                 cause=Cause.STEP, message=message, task_group=step.name, missing=step.total
             )
         elif group is not None:
+            if any(queue.waiting for queue in step.queues):
+                waiting = max(queue.waiting for queue in step.queues)
+                message = f"{count_noun(waiting, 'element')} {'waits' if waiting == 1 else 'wait'}"
+                message += f" for slots{_places(db, run, step)}"
+                yield Reason(
+                    cause=Cause.STEP, message=message, task_group=step.name, missing=waiting
+                )
+                group = msgspec.structs.replace(group, count=max(group.count - waiting, 0))
             yield from _of_group(db, case, group, every)
+
+
+def _places(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:
+    """Return the places of a step in the queues in which it waits; empty if it waits in none."""
+    found = []
+    for queue in step.queues:
+        if queue.waiting:
+            key = (run.namespace, queue.name)
+            found.append(
+                f'"{queue.name}" has {concurrency.in_use(db, key)} of {concurrency.limit(db, key)} '
+                f"slots in use, {count_noun(queue.before, 'step')} "
+                f"{'waits' if queue.before == 1 else 'wait'} before it"
+            )
+    return f" ({'; '.join(found)})" if found else ""
 
 
 def _of_queue(db: ReadSnapshot, run: FlowRunView) -> Iterator[Reason]:

@@ -1,13 +1,23 @@
 """Runs of workflows as the API shows them."""
 
+from collections.abc import Sequence
+
 from daemon.flow import lists
-from daemon.flow.advance import gate_due
+from daemon.flow.advance import gate_due, waits_for_queues
 from daemon.flow.graph import Graph, stored_graph
 from daemon.text.job_state import State
 from storage.queries import jobs, runs, tallies
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus
-from storage.records.flow import FlowRun, FlowRunView, FlowStatus, RunStep, RunStepView, StepState
+from storage.records.flow import (
+    FlowRun,
+    FlowRunView,
+    FlowStatus,
+    RunStep,
+    RunStepView,
+    StepQueue,
+    StepState,
+)
 from storage.records.job import Job
 from storage.records.state import Run
 
@@ -56,11 +66,13 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
     level = {name: number for number, names in enumerate(graph.levels) for name in names}
     is_open = any(step.state == StepState.OPEN for step in stored)
     at_work = _at_work(db, run) if is_open else {}
+    slots = _slots(db, run, graph)
     return [
         RunStepView(
             **{name: getattr(step, name) for name in _FIELDS},
             state=_state(step, at_work),
-            reason=step.reason or _reason(step, at_work),
+            reason=_reason(step, at_work, slots.get(step.name, ())),
+            queues=slots.get(step.name, []),
             level=level.get(step.name, 0),
             needs=list(needs),
             until=_until(graph, step),
@@ -92,10 +104,34 @@ def _state(step: RunStep, at_work: _AtWork) -> StepState:
     return StepState.RUNNING if step.state == StepState.OPEN and runs_now else step.state
 
 
-def _reason(step: RunStep, at_work: _AtWork) -> str:
-    """Return why an open step has no allocation that runs or starts."""
-    if step.state != StepState.OPEN or at_work.get(step.name):
-        return ""
+def _slots(db: ReadSnapshot, run: FlowRun, graph: Graph) -> dict[str, list[StepQueue]]:
+    """Return the queues in which the steps of a run hold slots or wait."""
+    if run.status.has_ended or not any(step.queues for step in graph.steps):
+        return {}
+    from storage.queries import step_slots  # imported late: few steps have queues
+
+    return {
+        step: [
+            StepQueue(
+                name=name,
+                held=slots.held,
+                waiting=slots.wanted - slots.held,
+                before=step_slots.waits_behind(db, slots, name) if slots.wanted > slots.held else 0,
+            )
+            for name in slots.names
+        ]
+        for step, slots in step_slots.of_run(db, run).items()
+    }
+
+
+def _reason(step: RunStep, at_work: _AtWork, queues: Sequence[StepQueue]) -> str:
+    """Return the reason of a step, and why an open one has no allocation that runs or starts."""
+    if any(queue.waiting and not queue.held for queue in queues):
+        before = max(queue.before for queue in queues)
+        words = f", {before} {'step waits' if before == 1 else 'steps wait'} before it"
+        return waits_for_queues([queue.name for queue in queues]) + (words if before else "")
+    if step.reason or step.state != StepState.OPEN or at_work.get(step.name):
+        return step.reason
     return "it waits for capacity, or for its next attempt"
 
 

@@ -13,8 +13,16 @@ import msgspec
 from daemon.flow import lists
 from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta import When
-from daemon.text.go_format import duration
-from storage.records.flow import GATE_REASON, FlowRun, FlowStatus, Outcome, RunStep, StepState
+from daemon.text.go_format import duration, quote
+from storage.records.flow import (
+    GATE_REASON,
+    SLOT_REASON,
+    FlowRun,
+    FlowStatus,
+    Outcome,
+    RunStep,
+    StepState,
+)
 
 if TYPE_CHECKING:
     from daemon.flow.conditions import NeedFacts
@@ -40,7 +48,8 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
     `steps` has all steps in the order of the file, and `changed` those that differ from before.
     Elements of the `wanted` steps are to be placed, but no new ones beyond the number in `most`.
-    Gates decide on their own at the times in `due`, in nanoseconds.
+    Gates decide on their own at the times in `due`, in nanoseconds. Steps that `ask` may begin, but
+    have no slot of their queues.
     """
 
     run: FlowRun
@@ -49,6 +58,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     wanted: frozenset[str]
     most: Mapping[str, int] = {}
     due: tuple[int, ...] = ()
+    ask: frozenset[str] = frozenset()
 
 
 def advance(
@@ -65,6 +75,7 @@ def advance(
     outputs: Mapping[str, Mapping[str, str]] = {},
     max_count: int = 0,
     slot: str = "",
+    granted: Mapping[str, int] = {},
 ) -> Advance:
     """Return the next state of a run that has not ended.
 
@@ -73,12 +84,13 @@ def advance(
     those of gates, for the attempts of their steps. If the run is canceled and cleans up, only steps
     for every end go on. The others end when their tasks have ended, which are `alive` until then.
     `outputs` are those of steps, as far as conditions name them. While the run waits for slots, `slot`
-    is the reason that no step begins. All steps together have at most
-    `max_count` elements; 0 means no limit.
+    is the reason that no step begins. `granted` counts the elements that hold slots of the queues of
+    their step. All steps together have at most `max_count` elements; 0 means no limit.
     """
     decision = _Decision(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
     )
+    decision.granted = granted
     decision.wait_for(slot)
     if max_count and any(one.source for one in graph.steps):
         rows = (steps.get(one.name) for one in graph.steps)
@@ -110,6 +122,7 @@ def advance(
                 }
             )
         ),
+        ask=frozenset(decision.ask),
     )
 
 
@@ -117,6 +130,12 @@ def gate_due(step: Step, row: RunStep) -> int | None:
     """Return when a gate decides on its own, in nanoseconds; None if the step is not held there."""
     is_at_gate = row.state == StepState.HELD and row.reason.startswith(GATE_REASON)
     return row.since + step.within if is_at_gate and step.within is not None else None
+
+
+def waits_for_queues(queues: Sequence[str]) -> str:
+    """Return the reason of a step that waits for slots of its queues."""
+    words = "the queue" if len(queues) == 1 else "the queues"
+    return f"{SLOT_REASON} {words} {', '.join(map(quote, queues))}"
 
 
 def _limits(graph: Graph, steps: Iterable[RunStep]) -> Iterator[tuple[str, int]]:
@@ -204,6 +223,8 @@ class _Decision:
         self._alive: Collection[str] = ()
         self._most = self._known = 0  # elements of all steps
         self._slot = ""
+        self.granted: Mapping[str, int] = {}  # elements that hold slots of the queues of their step
+        self.ask = set[str]()
 
     def cancel(self, reason: str, alive: Collection[str]) -> None:
         """Continue only clean-up steps; steps `alive` have tasks that are still ending."""
@@ -261,6 +282,9 @@ class _Decision:
             return self._moved(row, StepState.HELD, _PREVIOUS)
         if self._slot:
             return self._moved(row, StepState.HELD, self._slot)
+        if step.queues and not self.granted.get(step.name):
+            self.ask.add(step.name)
+            return self._moved(row, StepState.HELD, waits_for_queues(step.queues))
         return msgspec.structs.replace(self._moved(row, StepState.OPEN), opened=self._now)
 
     def _by_condition(self, step: Step, row: RunStep, needs: Sequence[RunStep]) -> RunStep | None:

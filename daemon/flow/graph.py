@@ -32,11 +32,15 @@ from daemon.jobspec.steward_meta import (
     OUTPUTS,
     PARALLEL,
     REDO,
+    RUN_QUEUE,
+    STEP_QUEUES,
+    STEP_SLOTS,
     WHEN,
     Allowance,
     GateElse,
     OnFailure,
     When,
+    queue_of,
 )
 from daemon.text.go_format import quote
 from storage.errors import Malformed
@@ -66,6 +70,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     number of elements of a step with a `source` is known when it begins. A step with
     a `gate`, which is a question, needs so many approvals; with `not_self`, not of the person who began
     the run. If they lack after `within` nanoseconds, the step is rejected, or `is_approved_late`.
+    Each of its elements at work holds `slots` of each of its `queues`.
     """
 
     name: str
@@ -85,6 +90,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     redo: bool = False  # whether it runs again with each step that comes after it
     outputs: tuple[str, ...] = ()  # that it must write; empty if it may write any
     source: Reference | None = None  # the output that is the list of its elements
+    queues: tuple[str, ...] = ()
+    slots: int = 1
 
     @property
     def cleans_up(self) -> bool:
@@ -173,6 +180,8 @@ def _steps(job: Job) -> Iterator[Step]:
             is_approved_late=GATE_ELSE.of(group.meta) == GateElse.APPROVE,
             outputs=OUTPUTS.of(group.meta),
             redo=REDO.of(group.meta),
+            queues=STEP_QUEUES.of(group.meta),
+            slots=STEP_SLOTS.of(group.meta),
         )
 
 
@@ -262,6 +271,7 @@ def view(job: Job) -> FlowGraph:
                 count=one.count,
                 parallel=one.parallel or 0,
                 elements_of=str(one.source or ""),
+                queues=list(one.queues),
             )
             for one in graph.steps
         ],
@@ -290,6 +300,13 @@ def _problems(job: Job) -> Iterator[str]:
         key = next(key for key in KEYS if key in (keyed[0].meta or ()))
         yield f"{key} needs a job of type batch"
         return
+    if own := queue_of(job):
+        for group in groups:
+            if own in STEP_QUEUES.of(group.meta):
+                yield (
+                    f"Task group {group.name} names the queue {quote(own)}, which "
+                    f"{RUN_QUEUE.name} also names; a queue is for runs or for steps"
+                )
     # Each check is cheap only for a job that passes those before it.
     for check in (_of_size, _of_names, _of_needs):
         is_good = True
@@ -334,6 +351,7 @@ def _cycle(needs: Edges, settled: Collection[str]) -> str:
 def _of_names(groups: Collection[TaskGroup]) -> Iterator[str]:
     """Yield the errors of gates, and of the names of groups and of their needs."""
     yield from _of_gates(groups)
+    yield from _of_queues(groups)
     yield from _of_lists(groups)
     from daemon.flow.conditions import Hints  # imported late: only registrations need it
 
@@ -373,6 +391,13 @@ def _of_gates(groups: Iterable[TaskGroup]) -> Iterator[str]:
             needed = GATE_WITHIN if key is GATE_ELSE else GATE
             if key.name in meta and needed.name not in meta:
                 yield f"Task group {group.name} has {key.name} without {needed.name}"
+
+
+def _of_queues(groups: Iterable[TaskGroup]) -> Iterator[str]:
+    for group in groups:
+        meta = group.meta or {}
+        if STEP_SLOTS.name in meta and STEP_QUEUES.name not in meta:
+            yield f"Task group {group.name} has {STEP_SLOTS.name} without {STEP_QUEUES.name}"
 
 
 def _of_lists(groups: Iterable[TaskGroup]) -> Iterator[str]:

@@ -18,6 +18,8 @@ from daemon.jobspec.steward_meta import (
     REDO,
     RETRY_EXIT_CODES,
     RUN_QUEUE,
+    STEP_QUEUES,
+    STEP_SLOTS,
     WHEN,
 )
 from storage.records.group import TaskGroup
@@ -29,6 +31,7 @@ KEYS = tuple(
         *(NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE),
         *(GATE, GATE_NUMBER, GATE_BY, GATE_NOT_SELF, GATE_WITHIN, GATE_ELSE),
         *(OUTPUTS, RETRY_EXIT_CODES, FOR_EACH, MATRIX, REDO),
+        *(STEP_QUEUES, STEP_SLOTS),
     )
 )
 RUN_QUEUE_KEY = RUN_QUEUE.name  # of the job

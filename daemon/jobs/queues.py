@@ -1,8 +1,12 @@
-"""Give the slots of queues to the runs that wait for them.
+"""Give the slots of queues to the runs and steps that wait for them.
 
-A run enters its queue in the write that stores it, and leaves it in the write that ends it. Between,
-this loop grants slots: by priority, then by arrival. The first run is never overtaken, so a run that
-needs several slots gets them. A grant and the evaluation of its run are one write.
+A run enters its queue in the write that stores it, and leaves it in the write that ends it. A step
+enters all its queues when it may begin, and its elements free their slots when they end. Between,
+this loop grants slots: by priority, then by arrival. The first is never overtaken, so a run or step
+that needs several slots gets them. A grant and the evaluation of its run are one write.
+
+A step takes the slots of all its queues together, so nothing that holds slots of steps waits for
+others. Its order is the same in all queues of a namespace, so two steps never wait for each other.
 """
 
 from collections.abc import Iterator
@@ -13,19 +17,33 @@ import msgspec
 from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobspec.steward_meta import RUN_BEYOND, RUN_QUEUE, RUN_SLOTS, queue_of
-from storage.queries import concurrency, evaluations, job_status, jobs, runs
+from daemon.jobspec.steward_meta import (
+    RUN_BEYOND,
+    RUN_QUEUE,
+    RUN_SLOTS,
+    STEP_QUEUES,
+    STEP_SLOTS,
+    queue_of,
+)
+from storage.queries import concurrency, evaluations, job_status, jobs, runs, step_slots
 from storage.queries.concurrency import Key
 from storage.read_pool import ReadSnapshot
-from storage.records.concurrency import MOST_QUEUES, QueueEntry, RunQueue, SlotState
+from storage.records.concurrency import MOST_QUEUES, QueueEntry, RunQueue, SlotState, StepSlots
 from storage.records.evaluation import Trigger
-from storage.records.flow import SLOTS_FREE, Beyond, FlowRun, FlowStatus
+from storage.records.flow import (
+    SLOTS_FREE,
+    Beyond,
+    FlowRun,
+    FlowStatus,
+    QueueUse,
+    queues_used,
+)
 from storage.records.job import Job
 from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
 _FENCED = "queue"
-_AT_ONCE = 32  # runs that one write grants or cancels
+_AT_ONCE = 32  # runs or steps to which one write grants slots, or runs that it cancels
 
 
 def queue_of_runs(job: Job) -> RunQueue:
@@ -36,7 +54,7 @@ def queue_of_runs(job: Job) -> RunQueue:
 
 
 async def grant_slots(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
-    """Grant slots whenever runs arrive, slots become free, or limits change."""
+    """Grant slots whenever runs or steps arrive, slots become free, or limits change."""
     while True:
         with store.watch(SLOTS_FREE, TOPIC) as change:
             held = fences.paused_keys(_FENCED)
@@ -49,14 +67,17 @@ async def grant_slots(store: Store, clock: Clock, ids: Iterator[str], fences: Fe
             if not ready:
                 await wait_until(fences.next_time(_FENCED), clock, change)
                 continue
-        async with tolerate_disk_full("runs wait for slots"):
+        async with tolerate_disk_full("runs and steps wait for slots"):
             for key in ready:
                 with fences.around(_FENCED, "/".join(key)):
                     await store.write(partial(serve, key=key, now=clock.now(), ids=ids))
 
 
 def has_work(db: ReadSnapshot, key: Key) -> bool:
-    """Return whether a run may get slots now, or does not wait patiently."""
+    """Return whether a run or a step may get slots now, or a run does not wait patiently."""
+    step = step_slots.first(db, key)
+    if step is not None and _elements_that_fit(db, step):
+        return True
     head = next(iter(concurrency.waiters(db, key, 1)), None)
     if head is None:
         return False
@@ -96,7 +117,7 @@ def _to_cancel(db: ReadSnapshot, entry: QueueEntry) -> Iterator[tuple[FlowRun, s
 
 
 def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
-    """Grant slots of a queue to the first runs; then apply what the others do without a slot."""
+    """Grant slots of a queue to the first; then apply what other runs do without a slot."""
     limit, in_use = concurrency.limit(tx, key), concurrency.in_use(tx, key)
     for entry in concurrency.waiters(tx, key, _AT_ONCE):
         if not _fits(entry, in_use, limit):
@@ -105,8 +126,36 @@ def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
         in_use += entry.slots
         concurrency.grant(tx, entry, now)
         _evaluate(tx, entry.namespace, entry.job_id, now, next(ids))
+    _serve_steps(tx, key, now, ids)
     if not has_work(tx, key):
         concurrency.served(tx, key)
+
+
+def _serve_steps(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
+    """Grant slots to the first steps, each for as many elements as fit."""
+    for _ in range(_AT_ONCE):
+        head = step_slots.first(tx, key)
+        if head is None or not (number := _elements_that_fit(tx, head)):
+            return
+        step_slots.grant(tx, head, number, now)
+        _evaluate(tx, head.namespace, head.job_id, now, next(ids))
+
+
+def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:
+    """Return how many elements of a step that waits get slots of all its queues now.
+
+    0 if another step waits before it in one of them. An element that asks for more slots than a
+    queue has takes all.
+    """
+    number = step.wanted - step.held
+    for name in step.names:
+        key = (step.namespace, name)
+        head, limit = step_slots.first(db, key), concurrency.limit(db, key)
+        if head is None or head.order != step.order:
+            return 0
+        free = limit - concurrency.in_use(db, key)
+        number = min(number, max(free, 0) // min(step.slots, limit))
+    return number
 
 
 def _cancel(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
@@ -132,9 +181,14 @@ def _evaluate(tx: Transaction, namespace: str, job_id: str, now: int, eval_id: s
 
 
 def queue_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
-    """Yield an error if a job names another queue than those with runs, and these are too many."""
+    """Yield the errors of the queues that a job names.
+
+    A queue is for runs or for steps, and the first job decides. The queues of a namespace are
+    limited.
+    """
+    yield from _use_errors(db, job)
     key = (job.namespace, queue_of(job))
-    if job.launches_children or concurrency.has_run(db, key):
+    if job.launches_children or not key[1] or concurrency.has_run(db, key):
         return  # the meta of a dispatch may be a part of the name
     if concurrency.with_runs(db, job.namespace, MOST_QUEUES) >= MOST_QUEUES:
         yield (
@@ -144,9 +198,10 @@ def queue_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
 
 
 def queue_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
-    """Yield warnings about the queue that a job names."""
-    if job.launches_children:  # the meta of a dispatch may be a part of the name
-        return
+    """Yield warnings about the queues that a job names."""
+    yield from _step_warnings(db, job)
+    if job.launches_children or not queue_of(job):
+        return  # the meta of a dispatch may be a part of the name
     run_queue = queue_of_runs(job)
     key = (job.namespace, run_queue.name)
     if not concurrency.has_limit(db, key):
@@ -160,3 +215,49 @@ def queue_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
             f'a run of the job asks for {run_queue.slots} slots of the queue "{run_queue.name}", '
             f"and takes all {limit}"
         )
+
+
+def _use_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
+    for name, use in queues_used(job).items():
+        key = (job.namespace, name)
+        other = QueueUse.STEPS if use == QueueUse.RUNS else QueueUse.RUNS
+        owner = concurrency.other_user(db, key, other, job.id)
+        if owner is not None:
+            field = RUN_QUEUE.name if use == QueueUse.RUNS else STEP_QUEUES.name
+            yield (
+                f'{field} names the queue "{name}", which {other} of job "{owner}" use; a queue is '
+                "for runs or for steps: name another one"
+            )
+        elif use == QueueUse.STEPS and _is_too_many(db, key):
+            yield (
+                f'{STEP_QUEUES.name} names the queue "{name}", but jobs of namespace '
+                f'"{job.namespace}" name {MOST_QUEUES} queues, which is the most: name one of '
+                "them, or purge jobs"
+            )
+
+
+def _is_too_many(db: ReadSnapshot, key: Key) -> bool:
+    """Return whether no job names a queue, and jobs name as many others as they may."""
+    if concurrency.is_used(db, key):
+        return False
+    return concurrency.used(db, key[0], MOST_QUEUES) >= MOST_QUEUES
+
+
+def _step_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
+    told = set[str]()
+    for group in job.task_groups or ():
+        slots = STEP_SLOTS.of(group.meta)
+        for name in STEP_QUEUES.of(group.meta):
+            key = (job.namespace, name)
+            limit = concurrency.limit(db, key)
+            if not concurrency.has_limit(db, key) and name not in told:
+                told.add(name)
+                yield (
+                    f'the queue "{name}" has 1 slot; set another number with: '
+                    f"steward queues set -slots N {name}"
+                )
+            if slots > limit:
+                yield (
+                    f"an element of task group {group.name} asks for {slots} slots of the queue "
+                    f'"{name}", and takes all {limit}'
+                )

@@ -20,7 +20,7 @@ from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_def
 from daemon.jobspec.policies import JobPolicySet
 from daemon.jobspec.rules.job import tag, total_count
 from daemon.jobspec.sandbox_exemptions import weakened_settings
-from daemon.jobspec.steward_meta import AFTER, NOTIFY_COMMAND, NOTIFY_TO, RUN_QUEUE
+from daemon.jobspec.steward_meta import AFTER, NOTIFY_COMMAND, NOTIFY_TO, RUN_QUEUE, STEP_QUEUES
 from daemon.jobspec.validate import ValidationResult, scaling_refusal, transition_error, validate
 from daemon.matching.cluster_support import unavailable_features, unsupported_on_cluster
 from storage import garbage
@@ -362,7 +362,7 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
         from daemon.jobs.followers import follow_errors  # imported late: few jobs follow others
 
         errors += follow_errors(db, job, surroundings.may_read, surroundings.may_dispatch)
-    if RUN_QUEUE.name in (job.meta or ()):
+    if _names_queues(job):
         from daemon.jobs.queues import queue_errors  # imported late: few jobs have a queue
 
         errors += queue_errors(db, job)
@@ -396,11 +396,18 @@ def state_warnings(db: ReadSnapshot, job: Job, surroundings: RegistrationContext
         from daemon.jobs.followers import follow_warnings  # imported late: few jobs follow others
 
         found += follow_warnings(db, job, surroundings.may_read)
-    if RUN_QUEUE.name in (job.meta or ()):
+    if _names_queues(job):
         from daemon.jobs.queues import queue_warnings  # imported late: few jobs have a queue
 
         found += queue_warnings(db, job)
     return found
+
+
+def _names_queues(job: Job) -> bool:
+    groups = job.task_groups or ()
+    return RUN_QUEUE.name in (job.meta or ()) or any(
+        STEP_QUEUES.name in (group.meta or ()) for group in groups
+    )
 
 
 def _unfit(job: Job, clusters: Mapping[str, Collection[str]]) -> list[str]:

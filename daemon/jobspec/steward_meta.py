@@ -419,7 +419,6 @@ def month_days(text: str) -> tuple[int, ...]:
 
 
 _QUEUE = re.compile(r"(?:[A-Za-z0-9_.-]|\$\{NOMAD_META_[A-Za-z0-9_.-]+\})+")
-_QUEUE_META = re.compile(r"\$\{NOMAD_META_([A-Za-z0-9_.-]+)\}")
 _LONGEST_QUEUE = 128  # characters
 _QUEUE_LETTERS = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -439,6 +438,23 @@ def queue_name(text: str) -> str:
     if not _QUEUE_LETTERS.fullmatch(text):
         raise Invalid(f"must have 1 to {_LONGEST_QUEUE} letters, digits, -, _ and .")
     return text
+
+
+_MOST_STEP_QUEUES = 8
+
+
+def step_queues(text: str) -> tuple[str, ...]:
+    """Parse the queues of a step: different names, separated by commas."""
+    found = names(text)
+    if len(found) > _MOST_STEP_QUEUES:
+        raise Invalid(f"must be at most {_MOST_STEP_QUEUES} queues")
+    for name in found:
+        if not _QUEUE_LETTERS.fullmatch(name):
+            raise Invalid(
+                f"has {quote(name[:_SHOWN])}; a queue has a name of 1 to {_LONGEST_QUEUE} letters, "
+                "digits, -, _ and ."
+            )
+    return found
 
 
 class CatchUpPolicy(StrEnum):
@@ -560,7 +576,13 @@ RUNS_KEPT = MetaExtension(
     name="steward_runs_kept", place="job", read=number(1, 1_000_000), default=100
 )
 
-RUN_QUEUE = MetaExtension(name="steward_run_concurrency", place="job", read=queue, default="")
+STEP_QUEUES = MetaExtension[tuple[str, ...]](
+    name=flow.STEP_QUEUES, place="task group", read=step_queues, default=()
+)
+STEP_SLOTS = MetaExtension(
+    name="steward_concurrency_slots", place="task group", read=number(1, 10_000), default=1
+)
+RUN_QUEUE = MetaExtension(name=flow.RUN_QUEUE, place="job", read=queue, default="")
 RUN_SLOTS = MetaExtension(
     name="steward_run_concurrency_slots", place="job", read=number(1, 10_000), default=1
 )
@@ -628,6 +650,8 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     REDO,
     OUTPUTS,
     KEEP,
+    STEP_QUEUES,
+    STEP_SLOTS,
     RUNS_KEPT,
 )
 
@@ -685,8 +709,7 @@ def _queue(job: Job) -> Iterator[str]:
 
 def queue_of(job: Job) -> str:
     """Return the name of the queue of a job's runs, with the meta of the job; empty without one."""
-    meta = job.meta or {}
-    return _QUEUE_META.sub(lambda found: meta.get(found[1], ""), RUN_QUEUE.of(meta))
+    return flow.resolved_queue(RUN_QUEUE.of(job.meta), job.meta)
 
 
 def _after(job: Job) -> Iterator[str]:

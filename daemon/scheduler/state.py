@@ -6,6 +6,7 @@ import msgspec
 
 from storage.records.allocated_resources import ResourceHolder
 from storage.records.allocation import Allocation
+from storage.records.concurrency import SlotDemand
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
 from storage.records.flow import FlowRun, RunStep
@@ -42,6 +43,19 @@ class SettledAllocations(msgspec.Struct, frozen=True, kw_only=True):
     ranges: tuple[tuple[int, int], ...] = ()
 
 
+class StepGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """The slots of a step: the elements that want slots, that hold some, and that were active.
+
+    A step that `keeps` its slots passes them from an element that ended to the next one. Otherwise
+    another step has waited longer for them.
+    """
+
+    wanted: int
+    held: int
+    busy: int
+    keeps: bool
+
+
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """A consistent state, as far as one evaluation needs it.
 
@@ -69,6 +83,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Mapping[str, Mapping[str, str]] = {}  # of steps, as far as a step may begin by them
     max_count: int = 0  # elements of a workflow, 0 for no limit
     slot: str = ""  # why no step may begin: its run waits for slots of a queue
+    grants: Mapping[str, StepGrant] = {}  # of steps that hold slots of their queues, or wait
     holders: tuple[ResourceHolder, ...] | None = None
 
 
@@ -92,12 +107,15 @@ class FlowChange(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of a plan to the runs of a job; stale if `seen` is no longer the newest run.
 
     A new run `awaits` the ends of these allocations (IDs). The plan is also stale if all of them
-    have ended, because an end before the run is stored creates no evaluation.
+    have ended, because an end before the run is stored creates no evaluation. `demands` are the slots
+    of steps that changed, and `freed` the steps that need none any more.
     """
 
     seen: FlowRun | None
     runs: tuple[RunChange, ...]
     awaits: tuple[str, ...] = ()
+    demands: tuple[SlotDemand, ...] = ()
+    freed: tuple[str, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,20 +6,23 @@ allocations. When the version changes, the tasks of the old run end before the n
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
 from daemon.flow import advance
 from daemon.flow.advance import Elements
-from daemon.flow.graph import stored_graph
+from daemon.flow.graph import Step, stored_graph
 from daemon.flow.lists import with_totals
+from daemon.jobspec.steward_meta import STEP_QUEUES
 from daemon.scheduler import alloc_sets, reschedule
 from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, ReconcileContext, is_on_lost_node
-from daemon.scheduler.reconcile import GroupChange, reconcile
+from daemon.scheduler.reconcile import GroupChange, MissingAllocation, reconcile
 from daemon.scheduler.service_scheduler import plan_service
-from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange
+from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange, StepGrant
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
+from storage.records.concurrency import SlotDemand
 from storage.records.evaluation import DesiredUpdates, EvalStatus, Evaluation, Trigger
 from storage.records.flow import FlowRun, FlowStatus, StepState
 from storage.records.job import Job
@@ -100,11 +103,26 @@ class _WorkflowDecision:
         self._due: tuple[int, ...] = ()
         self._steps = state.steps  # after this decision
         self._most: Mapping[str, int] = {}  # active elements of steps with a limit
+        self._ask: frozenset[str] = frozenset()  # steps without a slot
+        self._demands: list[SlotDemand] = []
 
     def change(self) -> FlowChange:
         """Return the changed runs; without any, the plan still depends on the newest run."""
         awaits = self._alive() if any(run.before is None for run in self._runs) else ()
-        return FlowChange(seen=self._state.run, runs=tuple(self._runs), awaits=tuple(awaits))
+        kept = {demand.step for demand in self._demands}
+        return FlowChange(
+            seen=self._state.run,
+            runs=tuple(self._runs),
+            awaits=tuple(awaits),
+            demands=tuple(demand for demand in self._demands if self._is_changed(demand)),
+            freed=tuple(name for name in self._state.grants if name not in kept),
+        )
+
+    def _is_changed(self, demand: SlotDemand) -> bool:
+        grant = self._state.grants.get(demand.step)
+        if grant is None or demand.released:
+            return True
+        return (grant.wanted, grant.busy) != (demand.wanted, demand.busy)
 
     def due(self) -> Iterator[int]:
         """Yield the times for which this decision needs an evaluation.
@@ -131,6 +149,7 @@ class _WorkflowDecision:
         for alloc in state.allocations:
             (others if situation.is_older(alloc) else mine)[alloc.task_group].append(alloc)
         wanted, self._most = self._desired_groups(situation, mine, others)
+        self._ask_for_first()
         job = with_totals(self._job, self._steps)
         situation = msgspec.structs.replace(situation, job=job)
         names = [group.name for group in self._job.task_groups or ()]
@@ -149,19 +168,99 @@ class _WorkflowDecision:
         is_wanted: bool,
     ) -> GroupChange:
         nodes = situation.nodes
+        queues = self._queues.get(name)
         if not is_wanted:
+            if queues is not None:
+                self._keep_slots(queues, mine, nodes)
             ended = situation.ended.get(name, 0) + _settled(situation, name)
             return _nothing([*mine, *others], nodes, ended)
         change, older = reconcile(situation, name, mine), _nothing(others, nodes, 0)
         if name in self._most:
             active = self._elements[name].at_work if name in self._elements else 0
             change = _limited(change, max(self._most[name] - active, 0))
+        if queues is not None:
+            change = self._within_slots(queues, change, mine, nodes)
         counts = msgspec.structs.replace(
             change.counts,
             stop=change.counts.stop + older.counts.stop,
             ignore=change.counts.ignore + older.counts.ignore,
         )
         return msgspec.structs.replace(change, stop=[*older.stop, *change.stop], counts=counts)
+
+    # --- slots of queues ---
+
+    @cached_property
+    def _queues(self) -> Mapping[str, Step]:
+        """Return the steps with queues."""
+        if not any(STEP_QUEUES.name in (group.meta or ()) for group in self._job.task_groups or ()):
+            return {}
+        return {step.name: step for step in stored_graph(self._job).steps if step.queues}
+
+    def _ask_for_first(self) -> None:
+        """Let the steps that may begin wait for slots."""
+        for row in self._steps:
+            if row.name in self._ask:
+                step = self._queues[row.name]
+                self._demand(step, wanted=min(row.total, step.parallel or row.total))
+
+    def _keep_slots(
+        self, step: Step, mine: Sequence[Allocation], nodes: Mapping[str, Node]
+    ) -> None:
+        """Let the elements of a step keep their slots until they end; the others want none."""
+        grant = self._state.grants.get(step.name)
+        is_open = any(row.name == step.name and row.state == StepState.OPEN for row in self._steps)
+        if grant is not None and is_open:
+            active = len(_active(mine, nodes))
+            self._demand(step, wanted=active, released=max(grant.held - active, 0), busy=active)
+
+    def _within_slots(
+        self,
+        step: Step,
+        change: GroupChange,
+        mine: Sequence[Allocation],
+        nodes: Mapping[str, Node],
+    ) -> GroupChange:
+        """Return a change that begins no more elements than have slots, and note the demand.
+
+        An element that waits for its next attempt has no slot.
+        """
+        grant = self._state.grants.get(step.name) or StepGrant(
+            wanted=0, held=0, busy=0, keeps=False
+        )
+        active = len(_active(mine, nodes))
+        new = [missing for missing in change.place if not _continues(missing, nodes)]
+        wanted = active + len(new) + change.fresh
+        held = grant.held if grant.keeps else grant.held - max(grant.busy - active, 0)
+        held = min(held, wanted)
+        free = max(held - active, 0)
+        begun = new[:free]
+        fresh = min(change.fresh, free - len(begun))
+        self._demand(
+            step,
+            wanted=wanted,
+            released=grant.held - held,
+            busy=active + len(begun) + fresh,
+        )
+        held_back = {id(missing) for missing in new[free:]}
+        counts = msgspec.structs.replace(
+            change.counts,
+            place=change.counts.place - len(held_back) - (change.fresh - fresh),
+            stop=change.counts.stop - sum(missing.rescheduled for missing in new[free:]),
+        )
+        kept = [missing for missing in change.place if id(missing) not in held_back]
+        return msgspec.structs.replace(change, place=kept, fresh=fresh, counts=counts)
+
+    def _demand(self, step: Step, *, wanted: int, released: int = 0, busy: int = 0) -> None:
+        self._demands.append(
+            SlotDemand(
+                step=step.name,
+                names=step.queues,
+                slots=step.slots,
+                wanted=wanted,
+                released=released,
+                busy=busy,
+            )
+        )
 
     # --- runs ---
 
@@ -198,7 +297,9 @@ class _WorkflowDecision:
             if any(_is_alive(item, situation.nodes) for item in ones)
         }
         if run.status == FlowStatus.STOPPING and not run.cleans_up:
-            self._runs.append(_canceled(self._state, run, run.reason, alive, self._now))
+            change = _canceled(self._state, run, run.reason, alive, self._now)
+            self._runs.append(change)
+            self._steps = tuple({row.name: row for row in (*steps, *change.steps)}.values())
             return frozenset(), {}
         codes = self._state.exit_codes
         elements = self._elements = {
@@ -219,13 +320,14 @@ class _WorkflowDecision:
             outputs=self._state.outputs,
             max_count=self._state.max_count,
             slot=self._state.slot,
+            granted={name: grant.held for name, grant in self._state.grants.items()},
         )
         before = self._state.run if known else None
         if after.changed or after.run != run or not known:
             self._runs.append(
                 RunChange(before=before, run=after.run, steps=after.changed, known=known)
             )
-        self._due, self._steps = after.due, after.steps
+        self._due, self._steps, self._ask = after.due, after.steps, after.ask
         return after.wanted, after.most
 
     def _begun(self, before: FlowRun | None) -> FlowRun:
@@ -237,6 +339,16 @@ class _WorkflowDecision:
             trigger=self._evaluation.triggered_by,
             began=self._now,
         )
+
+
+def _active(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> set[str]:
+    """Return the names of the elements with tasks that may run."""
+    return {alloc.name for alloc in allocations if _is_alive(alloc, nodes)}
+
+
+def _continues(missing: MissingAllocation, nodes: Mapping[str, Node]) -> bool:
+    """Return whether an allocation replaces one with tasks that may run, and has its slots."""
+    return missing.previous is not None and _is_alive(missing.previous, nodes)
 
 
 def _limited(change: GroupChange, most: int) -> GroupChange:

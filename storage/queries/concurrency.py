@@ -1,4 +1,4 @@
-"""Queues of runs: slots in use, and the runs that wait for them.
+"""Queues: slots in use, and the runs that wait for them; for steps, see `step_slots`.
 
 Imported late: `storage/queries/runs.py` frees slots and knows whether any run waits.
 """
@@ -6,13 +6,11 @@ Imported late: `storage/queries/runs.py` frees slots and knows whether any run w
 import sqlite3
 from typing import Any
 
-import msgspec
-
 from storage.queries import events, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.concurrency import QueueEntry, QueueLine, RunQueue, SlotState
-from storage.records.flow import Beyond, FlowRun
+from storage.records.flow import Beyond, FlowRun, QueueUse
 from storage.records.job import Job
 from storage.writer import Transaction
 
@@ -51,8 +49,10 @@ _HOLDERS = """
   ORDER BY arrived, job_id
 """
 _IN_USE = """
-    SELECT coalesce(sum(slots), 0) AS number FROM queue_entries INDEXED BY queue_entries_holding
-     WHERE namespace = :namespace AND name = :name AND state = 'holding'
+    SELECT (SELECT coalesce(sum(slots), 0) FROM queue_entries INDEXED BY queue_entries_holding
+             WHERE namespace = :namespace AND name = :name AND state = 'holding')
+         + (SELECT coalesce(sum(slots * held), 0) FROM step_slots INDEXED BY step_slots_holding
+             WHERE namespace = :namespace AND name = :name AND held > 0) AS number
 """
 _NEWEST = """
     SELECT * FROM queue_entries INDEXED BY queue_entries_eager
@@ -72,12 +72,18 @@ _LINES = """
     SELECT k.namespace, k.name, coalesce(q.slots, 1) AS slots, coalesce(q.note, '') AS note,
            coalesce(q.modify_index, 0) AS modify_index, q.name IS NOT NULL AS there,
            (SELECT coalesce(sum(slots), 0) FROM queue_entries e INDEXED BY queue_entries_holding
-             WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'holding') AS in_use,
+             WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'holding')
+         + (SELECT coalesce(sum(slots * held), 0) FROM step_slots s INDEXED BY step_slots_holding
+             WHERE s.namespace = k.namespace AND s.name = k.name AND s.held > 0) AS in_use,
            (SELECT count(*) FROM queue_entries e INDEXED BY queue_entries_waiting
-             WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'waiting') AS waiting
+             WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'waiting')
+         + (SELECT count(*) FROM step_slots s INDEXED BY step_slots_waiting
+             WHERE s.namespace = k.namespace AND s.name = k.name AND s.wanted > s.held) AS waiting
       FROM (SELECT namespace, name FROM queues
              UNION
-            SELECT DISTINCT namespace, name FROM queue_entries) k
+            SELECT DISTINCT namespace, name FROM queue_entries
+             UNION
+            SELECT DISTINCT namespace, name FROM step_slots) k
       LEFT JOIN queues q ON q.namespace = k.namespace AND q.name = k.name
      WHERE (:namespace = '*' OR k.namespace = :namespace) AND (:name = '' OR k.name = :name)
   ORDER BY k.namespace, k.name
@@ -107,13 +113,46 @@ _WITH_RUNS = """
     )
     SELECT count(name) AS number FROM found
 """
+_OTHER_USER = """
+    SELECT job_id FROM queue_users
+     WHERE namespace = :namespace AND name = :name AND kind = :kind AND job_id <> :job_id
+     LIMIT 1
+"""
+_OTHER_ENTRY = {
+    QueueUse.RUNS: """
+        SELECT job_id FROM queue_entries INDEXED BY queue_entries_by_owner
+         WHERE namespace = :namespace AND name = :name AND job_id <> :job_id
+         LIMIT 1
+    """,
+    QueueUse.STEPS: """
+        SELECT job_id FROM step_slots INDEXED BY step_slots_holding
+         WHERE namespace = :namespace AND name = :name AND job_id <> :job_id AND held > 0
+         LIMIT 1
+    """,
+}
+_IS_USED = """
+    SELECT 1 FROM queue_users WHERE namespace = :namespace AND name = :name LIMIT 1
+"""
+_USED = """
+    WITH RECURSIVE found (name, place) AS (
+        SELECT min(name), 1 FROM queue_users WHERE namespace = :namespace
+         UNION ALL
+        SELECT (SELECT min(u.name) FROM queue_users u
+                 WHERE u.namespace = :namespace AND u.name > found.name), place + 1
+          FROM found WHERE name IS NOT NULL AND place < :most
+    )
+    SELECT count(name) AS number FROM found
+"""
 
 
 def _entry(row: sqlite3.Row) -> QueueEntry:
-    values = {name: row[name] for name in QueueEntry.__struct_fields__}
+    values = {name: row[name] for name in _FIELDS}
     return QueueEntry(
         **{**values, "state": SlotState(row["state"]), "beyond": Beyond(row["beyond"])}
     )
+
+
+_FIELDS = tuple(name for name in QueueEntry.__struct_fields__ if name != "step")
 
 
 # --- entries ---
@@ -134,7 +173,7 @@ def enter(tx: Transaction, run_queue: RunQueue, job: Job, run: FlowRun, now: int
         arrived=tx.index,
         since=now,
     )
-    tx.execute(_ENTER, msgspec.structs.asdict(entry))
+    tx.execute(_ENTER, {name: getattr(entry, name) for name in _FIELDS})
     runs.queue_changed(tx, entry.namespace, entry.name)
 
 
@@ -183,7 +222,7 @@ def holders(db: ReadSnapshot, key: Key) -> list[QueueEntry]:
 
 
 def in_use(db: ReadSnapshot, key: Key) -> int:
-    """Return the number of slots that runs hold."""
+    """Return the number of slots that runs and steps hold."""
     row: Any = db.one(_IN_USE, {"namespace": key[0], "name": key[1]})
     return int(row["number"])
 
@@ -230,6 +269,26 @@ def has_run(db: ReadSnapshot, key: Key) -> bool:
 def with_runs(db: ReadSnapshot, namespace: str, most: int) -> int:
     """Return how many queues of a namespace have runs; the count ends at `most`."""
     row: Any = db.one(_WITH_RUNS, {"namespace": namespace, "most": most})
+    return int(row["number"])
+
+
+def other_user(db: ReadSnapshot, key: Key, use: QueueUse, job_id: str) -> str | None:
+    """Return another job that uses a queue so, by its definition or now; None if there is none."""
+    values = {"namespace": key[0], "name": key[1], "kind": use, "job_id": job_id}
+    row = db.one(_OTHER_USER, values)
+    if row is None:
+        row = db.one(_OTHER_ENTRY[use], values)
+    return str(row["job_id"]) if row else None
+
+
+def is_used(db: ReadSnapshot, key: Key) -> bool:
+    """Return whether a job names a queue."""
+    return db.one(_IS_USED, {"namespace": key[0], "name": key[1]}) is not None
+
+
+def used(db: ReadSnapshot, namespace: str, most: int) -> int:
+    """Return how many queues the jobs of a namespace name; the count ends at `most`."""
+    row: Any = db.one(_USED, {"namespace": namespace, "most": most})
     return int(row["number"])
 
 

@@ -243,6 +243,9 @@ RULES = {
            AND NOT EXISTS (SELECT 1 FROM run_steps s
                             WHERE s.namespace = r.namespace AND s.job_id = r.job_id
                               AND s.number = r.number AND s.state = 'held')
+           AND NOT EXISTS (SELECT 1 FROM step_slots s
+                            WHERE s.namespace = r.namespace AND s.job_id = r.job_id
+                              AND s.number = r.number AND s.wanted > s.held)
     """,
     "a run that started a job names the child, and each other final effect has a reason": """
         SELECT namespace || '/' || job_id || ' trigger ' || id FROM triggers
@@ -286,6 +289,37 @@ RULES = {
            AND NOT EXISTS (SELECT 1 FROM queue_entries h INDEXED BY queue_entries_holding
                             WHERE h.namespace = e.namespace AND h.name = e.name
                               AND h.state = 'holding')
+    """,
+    "a step that holds or awaits slots may begin or has begun": """
+        SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step
+          FROM step_slots s
+          JOIN run_steps r USING (namespace, job_id, number, step)
+         WHERE r.state NOT IN ('held', 'open')
+    """,
+    "a step has a slot for each element at work": """
+        SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step
+          FROM step_slots s
+          JOIN runs r USING (namespace, job_id, number)
+          JOIN allocations a ON a.namespace = s.namespace AND a.job_id = s.job_id
+                            AND a.job_version = r.version AND a.task_group = s.step
+         WHERE a.client_status IN ('pending', 'running')
+      GROUP BY s.namespace, s.job_id, s.number, s.step, s.name
+        HAVING count(DISTINCT a.name) > s.held
+    """,
+    "the first step that waits in a namespace waits for others, or its queues are to be served": """
+        SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step
+          FROM step_slots s
+         WHERE (s.namespace, s.job_id, s.number, s.step) =
+               (SELECT f.namespace, f.job_id, f.number, f.step FROM step_slots f
+                 WHERE f.namespace = s.namespace AND f.wanted > f.held
+              ORDER BY f.priority DESC, f.arrived, f.job_id, f.number, f.place LIMIT 1)
+      GROUP BY s.namespace, s.job_id, s.number, s.step
+        HAVING sum(EXISTS (SELECT 1 FROM queues_changed c
+                            WHERE c.namespace = s.namespace AND c.name = s.name)
+                OR EXISTS (SELECT 1 FROM step_slots h INDEXED BY step_slots_holding
+                            WHERE h.namespace = s.namespace AND h.name = s.name AND h.held > 0)
+                OR EXISTS (SELECT 1 FROM queue_entries e
+                            WHERE e.namespace = s.namespace AND e.name = s.name)) = 0
     """,
     "no index is higher than that of the last write": " UNION ALL ".join(
         f"SELECT '{table}' FROM {table} WHERE {column} > (SELECT last_index FROM store)"

@@ -296,6 +296,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
     tx.execute(ADD_STATE, values)
     periodic.sync_schedule(tx, stored)
     runs.sync_sources(tx, stored)
+    runs.sync_queues(tx, stored)
     periodic.sync_calendars(tx, stored)
     if not row and stored.parent_id:
         job_status.count_child(tx, stored.namespace, stored.parent_id, None, JobStatus.PENDING)

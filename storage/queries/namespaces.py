@@ -94,7 +94,10 @@ _HAS_LIVE_JOBS = """
     SELECT 1 FROM jobs WHERE namespace = :name AND status <> 'dead' LIMIT 1
 """
 _HAS_VARIABLES = "SELECT 1 FROM variables WHERE namespace = :name LIMIT 1"
-_HAS_QUEUED_RUNS = "SELECT 1 FROM queue_entries WHERE namespace = :name LIMIT 1"
+_HAS_QUEUED_RUNS = """
+    SELECT 1 WHERE EXISTS (SELECT 1 FROM queue_entries WHERE namespace = :name)
+                OR EXISTS (SELECT 1 FROM step_slots WHERE namespace = :name)
+"""
 _HAS_CALENDARS = "SELECT 1 FROM calendars WHERE namespace = :name LIMIT 1"
 _HAS_LIVE_ALLOCATIONS = """
     SELECT 1 FROM allocations

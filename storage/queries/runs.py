@@ -11,8 +11,10 @@ from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.flow import (
     AFTER,
+    RUN_QUEUE,
     SLOTS_FREE,
     SLOTS_TABLE,
+    STEP_QUEUES,
     FlowRun,
     FlowStatus,
     Outcome,
@@ -21,6 +23,7 @@ from storage.records.flow import (
     RunStep,
     StepOutputs,
     StepState,
+    queues_used,
     slots_topic,
 )
 from storage.records.job import Job
@@ -264,8 +267,14 @@ def put_steps(
     before: Mapping[str, RunStep],
     places: Mapping[str, int],
 ) -> None:
-    """Store changed steps of a run; `before` are the stored ones, `places` those in the job."""
+    """Store changed steps of a run; `before` are the stored ones, `places` those in the job.
+
+    A step that has ended, or waits again, frees its slots.
+    """
+    has_slots = tx.one(_HAS_STEP_SLOTS, _key(run)) is not None
     for run_step in changed:
+        if has_slots and run_step.state not in (StepState.HELD, StepState.OPEN):
+            free_slots(tx, run, run_step.name)
         values = msgspec.structs.asdict(run_step)
         tx.execute(
             _PUT_STEP,
@@ -551,6 +560,18 @@ def _by_task(document: str) -> dict[str, dict[str, str]]:
 
 # --- slots of queues ---
 
+_HAS_STEP_SLOTS = """
+    SELECT 1 FROM step_slots
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+     LIMIT 1
+"""
+_USES_QUEUE = "SELECT 1 FROM queue_users WHERE namespace = :namespace AND job_id = :job_id LIMIT 1"
+_FORGET_QUEUES = "DELETE FROM queue_users WHERE namespace = :namespace AND job_id = :job_id"
+_USE_QUEUE = """
+    INSERT INTO queue_users (namespace, job_id, name, kind)
+    VALUES (:namespace, :job_id, :name, :kind)
+"""
+
 _SLOT = """
     SELECT name, state FROM queue_entries
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
@@ -560,7 +581,9 @@ _LEAVE_QUEUE = """
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
 """
 _QUEUES_OF_JOB = """
-    SELECT DISTINCT name FROM queue_entries WHERE namespace = :namespace AND job_id = :job_id
+    SELECT name FROM queue_entries WHERE namespace = :namespace AND job_id = :job_id
+     UNION
+    SELECT name FROM step_slots WHERE namespace = :namespace AND job_id = :job_id
 """
 _ANY_CHANGED = "SELECT 1 FROM queues_changed LIMIT 1"
 _QUEUE_CHANGED = """
@@ -568,6 +591,8 @@ _QUEUE_CHANGED = """
     SELECT :namespace, :name
      WHERE EXISTS (SELECT 1 FROM queue_entries INDEXED BY queue_entries_waiting
                     WHERE namespace = :namespace AND name = :name AND state = 'waiting')
+        OR EXISTS (SELECT 1 FROM step_slots INDEXED BY step_slots_waiting
+                    WHERE namespace = :namespace AND name = :name AND wanted > held)
     ON CONFLICT (namespace, name) DO NOTHING
 """
 
@@ -579,12 +604,12 @@ def slot(db: ReadSnapshot, run: FlowRun) -> tuple[str, bool] | None:
 
 
 def any_queue_changed(db: ReadSnapshot) -> bool:
-    """Return whether a queue in which a run waits has changed."""
+    """Return whether a queue in which a run or a step waits has changed."""
     return db.one(_ANY_CHANGED) is not None
 
 
 def queue_changed(tx: Transaction, namespace: str, name: str) -> None:
-    """Publish a change of a queue. If a run waits there, the loop that grants slots looks at it."""
+    """Publish a change of a queue. If anything waits there, the loop that grants slots looks at it."""
     tx.execute(_QUEUE_CHANGED, {"namespace": namespace, "name": name})
     tx.touch(SLOTS_TABLE, SLOTS_FREE, slots_topic(namespace, name))
 
@@ -598,9 +623,28 @@ def _leave(tx: Transaction, run: FlowRun) -> None:
 
 
 def queues_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[str]:
-    """Return the queues in which a job has runs."""
+    """Return the queues in which a job has runs or steps."""
     rows = db.all(_QUEUES_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return [row["name"] for row in rows]
+
+
+def free_slots(tx: Transaction, run: FlowRun, step: str) -> None:
+    """Free all slots of a step, which no longer waits for any."""
+    from storage.queries import step_slots  # imported late: few workflows have queues of steps
+
+    step_slots.free(tx, run, step)
+
+
+def sync_queues(tx: Transaction, job: Job) -> None:
+    """Store which queues a new version names."""
+    groups = job.task_groups or ()
+    names_any = RUN_QUEUE in (job.meta or ()) or any(STEP_QUEUES in (g.meta or ()) for g in groups)
+    key = {"namespace": job.namespace, "job_id": job.id}
+    if not names_any and (not job.version or tx.one(_USES_QUEUE, key) is None):
+        return
+    tx.execute(_FORGET_QUEUES, key)
+    for name, use in queues_used(job).items():
+        tx.execute(_USE_QUEUE, {**key, "name": name, "kind": use})
 
 
 # --- jobs that follow others ---

@@ -1,4 +1,4 @@
-"""Queues: named groups of runs of which only a limited number is active at the same time."""
+"""Queues: named groups of runs or steps, of which only a limited number is active at the same time."""
 
 from enum import StrEnum
 
@@ -8,13 +8,15 @@ from storage.records.base import Record
 from storage.records.flow import Beyond
 
 MOST_SLOTS = 10_000
-MOST_QUEUES = 1000  # of a namespace: those with runs, and those whose slots were set
+MOST_QUEUES = (
+    1000  # of a namespace: those with runs, those of steps, and those whose slots were set
+)
 LONGEST_NAME = 128  # characters
 MAX_NOTE = 1000  # characters
 
 
 class SlotState(StrEnum):
-    """Whether a run has its slots."""
+    """Whether a run or a step has its slots."""
 
     WAITING = "waiting"
     HOLDING = "holding"
@@ -28,11 +30,54 @@ class RunQueue(msgspec.Struct, frozen=True, kw_only=True):
     beyond: Beyond
 
 
-class QueueEntry(Record, frozen=True, kw_only=True):
-    """A run that holds slots of a queue, or waits for them.
+class StepSlots(msgspec.Struct, frozen=True, kw_only=True):
+    """The elements of a step that hold slots, or wait for them: each takes `slots` of each queue.
 
-    `arrived` is the index of the write in which the run asked. `since` is when it reached its state,
-    in nanoseconds since the epoch.
+    `wanted` elements hold slots or wait, and `held` of them hold. `busy` were active, or about to
+    begin, after the last decision. `since` is when the step asked, or last got a slot, in
+    nanoseconds since the epoch.
+    """
+
+    namespace: str
+    job_id: str
+    number: int
+    step: str
+    names: tuple[str, ...]
+    place: int
+    slots: int
+    wanted: int
+    held: int
+    busy: int
+    priority: int
+    arrived: int
+    since: int
+
+    @property
+    def order(self) -> tuple[int, int, str, int, int]:
+        """Return the sort key of steps that wait: the same order in all queues of a namespace."""
+        return (-self.priority, self.arrived, self.job_id, self.number, self.place)
+
+
+class SlotDemand(msgspec.Struct, frozen=True, kw_only=True):
+    """The slots of a step after a decision: `wanted` and `busy` as in `StepSlots`.
+
+    `released` elements no longer need the slots that they held.
+    """
+
+    step: str
+    names: tuple[str, ...]
+    slots: int
+    wanted: int
+    released: int = 0
+    busy: int = 0
+
+
+class QueueEntry(Record, frozen=True, kw_only=True):
+    """A run that holds slots of a queue, or waits for them; or a `step` of the run.
+
+    A step can hold slots for some elements and wait for others, and then has two entries.
+    `arrived` is the index of the write in which the run or step asked. `since` is when it reached
+    its state, in nanoseconds since the epoch.
     """
 
     namespace: str
@@ -46,10 +91,11 @@ class QueueEntry(Record, frozen=True, kw_only=True):
     beyond: Beyond
     arrived: int
     since: int
+    step: str = ""
 
 
 class QueueLine(Record, frozen=True, kw_only=True):
-    """A queue: its number of slots, how many of them are in use, and how many runs wait.
+    """A queue: its number of slots, how many of them are in use, and how many runs or steps wait.
 
     Without its own limit (`exists` is false), a queue has 1 slot.
     """
@@ -65,7 +111,7 @@ class QueueLine(Record, frozen=True, kw_only=True):
 
 
 class QueueView(QueueLine, frozen=True, kw_only=True):
-    """A queue with the runs that hold its slots, and the first runs that wait, in their order."""
+    """A queue with the runs or steps that hold its slots, and the first that wait, in order."""
 
     holders: list[QueueEntry]
     waiters: list[QueueEntry]

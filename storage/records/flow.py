@@ -1,5 +1,7 @@
 """Workflows: graphs of jobs, runs and their steps, and jobs that follow others."""
 
+import re
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -16,7 +18,7 @@ class GraphStep(Record, frozen=True, kw_only=True):
     expression, empty for none. `count` is the number of elements, of which `parallel` may be active
     at once, 0 for all.
     `elements_of` names the output that is the list of elements, such as `plan.shards`; then `count` is
-    0.
+    0. An active element holds slots of the `queues`.
     """
 
     name: str
@@ -27,6 +29,7 @@ class GraphStep(Record, frozen=True, kw_only=True):
     count: int
     parallel: int
     elements_of: str = ""
+    queues: list[str] = []
 
 
 class GraphEdge(Record, frozen=True, kw_only=True):
@@ -54,6 +57,7 @@ class FlowGraph(Record, frozen=True, kw_only=True):
 
 
 GATE_REASON = "gate: "  # with which the reason of a step at its gate begins
+SLOT_REASON = "slot: it waits for"  # a step, for its own queues or for that of its run
 
 
 class StepState(StrEnum):
@@ -148,17 +152,31 @@ class FlowRun(Record, frozen=True, kw_only=True):
     modify_index: int = 0
 
 
+class StepQueue(Record, frozen=True, kw_only=True):
+    """A queue of a step in a run: the elements that hold slots, and those that wait.
+
+    `before` counts the other steps that wait before this one, as long as it waits.
+    """
+
+    name: str
+    held: int
+    waiting: int
+    before: int
+
+
 class RunStepView(RunStep, frozen=True, kw_only=True):
     """A step as the API shows it.
 
     `level` and `needs` are those of the graph. `waits_for` has the needs that have not ended.
     At `until`, in nanoseconds since the epoch, the gate decides on its own; 0 for never.
+    `queues` are those in which the step holds slots or waits for some.
     """
 
     level: int
     needs: list[str]
     waits_for: list[str]
     until: int = 0
+    queues: list[StepQueue] = []
 
 
 class RunActType(StrEnum):
@@ -195,6 +213,9 @@ class FlowRunView(FlowRun, frozen=True, kw_only=True):
 
 # --- jobs that follow others ---
 
+RUN_QUEUE = "steward_run_concurrency"  # key of a job
+STEP_QUEUES = "steward_concurrency"  # key of a task group
+_QUEUE_META = re.compile(r"\$\{NOMAD_META_([A-Za-z0-9_.-]+)\}")
 AFTER = "steward_after"
 AFTER_WHEN = "steward_after_when"
 SLOTS_TABLE = "queues"
@@ -240,8 +261,36 @@ class Beyond(StrEnum):
 
 
 def slots_topic(namespace: str, name: str) -> str:
-    """Return the topic of changes to a queue of runs."""
+    """Return the topic of changes to a queue."""
     return f"queues/{namespace}/{name}"
+
+
+class QueueUse(StrEnum):
+    """What holds the slots of a queue: a queue is for runs or for steps, never for both."""
+
+    RUNS = "runs"
+    STEPS = "steps"
+
+
+def resolved_queue(text: str, meta: Mapping[str, str] | None) -> str:
+    """Return the name of a queue of runs, with the meta of the job in place of references."""
+    return _QUEUE_META.sub(lambda found: (meta or {}).get(found[1], ""), text)
+
+
+def queues_used(job: Job) -> dict[str, QueueUse]:
+    """Return the queues that a job names.
+
+    A name that depends on the meta of a dispatch is known only for the child.
+    """
+    found = dict[str, QueueUse]()
+    for group in job.task_groups or ():
+        text = (group.meta or {}).get(STEP_QUEUES, "")
+        found |= {name.strip(): QueueUse.STEPS for name in text.split(",") if name.strip()}
+    text = (job.meta or {}).get(RUN_QUEUE, "")
+    is_open = job.parameterized_job is not None and not job.dispatched and "${" in text
+    if text and not is_open:
+        found[resolved_queue(text, job.meta)] = QueueUse.RUNS
+    return found
 
 
 def read_sources(text: str) -> tuple[str, ...]:

@@ -402,6 +402,21 @@ async def successions(world: World) -> None:
     assert queue == [], queue
 
 
+async def shared_slots(world: World) -> None:
+    """Let the elements of two workflows share queues of steps, one with a failing step."""
+    await world.change("POST", "/v1/concurrency/pool", {"Slots": 2})
+    for name, queues in (("many", "pool, disk"), ("few", "pool")):
+        groups = [
+            {**step(world, "a", concurrency=queues), "Count": 2},
+            step(world, "b", "a", code=3, concurrency=queues),
+        ]
+        await world.register({"ID": name, "Type": "batch", "TaskGroups": groups})
+    for name in ("many", "few"):
+        await world.until_dead(name)
+    queues = await world.steward.get("/v1/concurrency")
+    assert [(one["Name"], one["InUse"], one["Waiting"]) for one in queues] == [("pool", 0, 0)]
+
+
 async def upkeep(world: World) -> None:
     """Save a snapshot over HTTP."""
     answer = await world.steward.request("GET", "/v1/operator/snapshot")
@@ -422,5 +437,6 @@ SCENES: tuple[Scene, ...] = (
     notifications,
     workflows,
     successions,
+    shared_slots,
     upkeep,
 )

@@ -1,4 +1,4 @@
-"""Queues of runs in a real daemon, also over a kill."""
+"""Queues of runs and of steps in a real daemon, also over a kill."""
 
 from typing import Any
 
@@ -46,3 +46,35 @@ async def test_slots_are_set_and_deleted(steward: Steward) -> None:
     answer = await steward.request("PUT", "/v1/concurrency/a%20b", {"Slots": 1})
     assert answer.status_code == 400
     assert (await steward.request("GET", "/v1/concurrency/none")).status_code == 404
+
+
+def with_step_queue(job_id: str, script: str) -> dict[str, Any]:
+    groups = shell("a", script)
+    return workflow({**groups, "Meta": {"steward_concurrency": "gpu"}}, job_id=job_id)
+
+
+async def test_one_step_at_a_time_also_over_a_kill(steward: Steward) -> None:
+    await steward.register(with_step_queue("first", "sleep 600"))
+    await steward.until("/v1/concurrency/gpu", of("Holders", "first"))
+    await steward.register(with_step_queue("second", "exit 0"))
+    await steward.until("/v1/concurrency/gpu", of("Waiters", "second"))
+    await steward.kill_and_restart()
+    shown = (await steward.cli("queues", "status", "gpu")).stdout.decode().splitlines()
+    assert shown[0].startswith("default/gpu  1 of 1 slots in use  1 waiting")
+    assert shown[3].split()[:4] == ["second", "1", "a", "waiting"]
+    told = (await steward.cli("runs", "status", "second")).stdout.decode()
+    assert 'slot: it waits for the queue "gpu"' in told
+    page = await steward.request("GET", "/ui/queues", name="gpu")
+    assert '<span class="quiet">1</span> a</td>' in page.text
+    graph = (await steward.cli("job", "graph", "second")).stdout.decode()
+    assert 'at once, with a slot of "gpu"' in graph
+    refused = await steward.request(
+        "PUT",
+        "/v1/jobs",
+        {"Job": {**queued("third", "exit 0"), "Meta": {"steward_run_concurrency": "gpu"}}},
+    )
+    assert "which steps of job" in refused.text
+    assert (await steward.request("GET", "/v1/job/third")).status_code == 404
+    await steward.request("DELETE", "/v1/job/first")
+    await steward.until("/v1/job/second", lambda one: one["Status"] == "dead")
+    assert (await steward.get("/v1/job/second/run"))["Status"] == "succeeded"

@@ -16,6 +16,7 @@ from daemon.cli.core.job_file import (
 )
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
+from daemon.text.go_format import quote
 from daemon.text.placement_message import count_noun
 from storage.errors import Invalid
 from storage.records.flow import FlowGraph, GraphStep
@@ -111,7 +112,9 @@ _AFTER = {
 def _waits(step: GraphStep) -> str:
     """Return when a step begins, in words."""
     begins = _AFTER[step.when].format(_listed(step.needs)) if step.needs else "at once"
-    return f"{begins}, if {step.condition}" if step.condition else begins
+    condition = f", if {step.condition}" if step.condition else ""
+    queues = f", with a slot of {' and of '.join(map(quote, step.queues))}" if step.queues else ""
+    return f"{begins}{condition}{queues}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""`queues`: queues of runs, their slots, and the runs that wait."""
+"""`queues`: queues of runs and steps, their slots, and what waits for them."""
 
 import time
 
@@ -17,7 +17,7 @@ _ENTRY = ("Run", "State", "Slots", "Priority", "For")
 @with_output
 @with_client
 def index(client: ApiClient, screen: Screen) -> None:
-    """List the queues with their slots and the number of runs that wait.
+    """List the queues with their slots and the number of runs or steps that wait.
 
     Example: steward queues list
     """
@@ -47,7 +47,7 @@ def index(client: ApiClient, screen: Screen) -> None:
 @with_output
 @with_client
 def status(client: ApiClient, screen: Screen, name: str) -> None:
-    """Show QUEUE: the runs that hold its slots, and those that wait, in their order.
+    """Show QUEUE: the runs or steps that hold its slots, and those that wait, in their order.
 
     Example: steward queues status warehouse
     """
@@ -68,7 +68,7 @@ def status(client: ApiClient, screen: Screen, name: str) -> None:
 
 def _row(entry: QueueEntry) -> tuple[str, ...]:
     return (
-        f"{entry.job_id} {entry.number}",
+        f"{entry.job_id} {entry.number}{' ' if entry.step else ''}{entry.step}",
         entry.state,
         str(entry.slots),
         str(entry.priority),

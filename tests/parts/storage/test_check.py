@@ -104,6 +104,11 @@ LINE = """
     VALUES ('default', 'flow', 'default', 'x', 'x', 1, 0, 1, 'failed', {}, '', '', '', 1, 5, 5, {}, 1,
             1)
 """
+STEP_SLOTS = """
+    INSERT INTO step_slots
+    SELECT namespace, job_id, number, step, 'db', 0, 1, {1}, {2}, 0, 50, 1, 1
+      FROM run_steps WHERE job_id = 'flow' AND step = '{0}'
+"""
 DAMAGE = {
     "the current version of a job is its newest": "UPDATE jobs SET version = 7",
     "the versions of a job are numbered from 0 without a gap": (
@@ -208,6 +213,11 @@ DAMAGE = {
         INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'waiting', 50, 'queue',
                                          1, 1 FROM runs WHERE job_id = 'flow'
     """,
+    "a step that holds or awaits slots may begin or has begun": STEP_SLOTS.format("second", 1, 1),
+    "a step has a slot for each element at work": STEP_SLOTS.format("first", 1, 0),
+    "the first step that waits in a namespace waits for others, or its queues are to be served": (
+        STEP_SLOTS.format("first", 1, 0)
+    ),
     "no index is higher than that of the last write": "UPDATE jobs SET modify_index = 99999",
     "nothing was changed before it was made": "UPDATE nodes SET create_index = modify_index + 1",
     "a listing is as new as what it lists": "UPDATE table_indexes SET last_index = 0",

@@ -244,3 +244,19 @@ def test_a_failing_element_waits_for_the_others() -> None:
     assert one.decide().steps[0].failed == 1
     assert one.steps["a"].outcome is None
     assert one.steps["b"].state == StepState.WAITING
+
+
+def test_a_step_with_queues_asks_for_slots_and_begins_with_one() -> None:
+    queued = graph(Step(name="a"), Step(name="b", needs=("a",), queues=("db", "gpu"), count=3))
+    begun = advance(queued, RUN, {}, {}, now=5)
+    assert (begun.wanted, begun.ask) == ({"a"}, frozenset())
+    known = {one.name: one for one in begun.steps}
+    asked = advance(queued, RUN, known, {"a": Elements(good=1)}, now=6)
+    assert (asked.wanted, asked.ask) == (frozenset(), {"b"})
+    assert asked.steps[1].reason == 'slot: it waits for the queues "db", "gpu"'
+    known = {one.name: one for one in asked.steps}
+    granted = advance(queued, RUN, known, {"a": Elements(good=1)}, now=7, granted={"b": 1})
+    assert (granted.wanted, granted.ask, granted.steps[1].state) == ({"b"}, frozenset(), "open")
+    known = {one.name: one for one in granted.steps}
+    later = advance(queued, RUN, known, {"b": Elements(good=1)}, now=8)
+    assert (later.wanted, later.ask) == ({"b"}, frozenset())  # it waits for its next slot

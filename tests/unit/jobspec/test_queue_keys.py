@@ -1,9 +1,15 @@
 """The keys of queues are checked at registration."""
 
+from typing import Any
+
 import pytest
 
+from daemon.flow import graph
 from daemon.flow.workflow_keys import is_workflow
+from daemon.jobspec import steward_meta
 from daemon.jobspec.steward_meta import queue_of
+from storage.records.flow import queues_used
+from storage.records.job import Parameterized
 from tests.samples import group, task
 from tests.samples import job as made
 from tests.unit.jobspec.build import errors, job
@@ -55,3 +61,55 @@ def test_a_batch_job_with_a_queue_is_a_workflow() -> None:
     one = made("a", group("a", task()), type="batch", meta={NAME: "db-${NOMAD_META_env}"})
     assert is_workflow(one)
     assert queue_of(one) == "db-"
+
+
+STEP = "steward_concurrency"
+
+
+def of_step(run_queue: str = "", **meta: str) -> str:
+    keys = {NAME: run_queue} if run_queue else {}
+    one = made("x", group("a", task(), meta=meta), type="batch", meta=keys)
+    return "; ".join([*steward_meta.problems(one), *graph.problems(one)])
+
+
+@pytest.mark.parametrize("text", ["db", "db, gpu", "a.b_c-1"])
+def test_the_queues_of_a_step_are_accepted(text: str) -> None:
+    assert of_step(**{STEP: text, f"{STEP}_slots": "2"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("meta", "text"),
+    [
+        ({STEP: "a b"}, 'has "a b"; a queue has a name of 1 to 128 letters, digits, -, _ and .'),
+        ({STEP: "db-${NOMAD_META_env}"}, "a queue has a name of 1 to 128 letters"),
+        ({STEP: "db, db"}, 'names "db" twice'),
+        ({STEP: ",".join("abcdefghi")}, "must be at most 8 queues"),
+        ({STEP: "db", f"{STEP}_slots": "0"}, "must be from 1 to 10000"),
+        ({f"{STEP}_slots": "2"}, f"Task group a has {STEP}_slots without {STEP}"),
+    ],
+)
+def test_wrong_queues_of_a_step_are_errors(meta: dict[str, str], text: str) -> None:
+    assert text in of_step(**meta)
+
+
+def test_the_steps_of_a_run_do_not_wait_for_its_own_queue() -> None:
+    assert of_step("db", **{STEP: "gpu, db"}) == (
+        f'Task group a names the queue "db", which {NAME} also names; a queue is for runs or for steps'
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "used"),
+    [
+        ({}, {"db-prod": "runs", "gpu": "steps"}),
+        ({"parameterized_job": Parameterized()}, {"gpu": "steps"}),
+        (
+            {"parameterized_job": Parameterized(), "dispatched": True},
+            {"db-prod": "runs", "gpu": "steps"},
+        ),
+    ],
+)
+def test_the_queues_that_a_job_uses(fields: dict[str, Any], used: dict[str, str]) -> None:
+    meta = {NAME: "db-${NOMAD_META_env}", "env": "prod"}
+    one = made("x", group("a", task(), meta={STEP: "gpu"}), type="batch", meta=meta, **fields)
+    assert queues_used(one) == used

@@ -1,0 +1,192 @@
+"""Slots of queues that steps hold or await. Imported late: few workflows have queues of steps.
+
+A step has one row for each of its queues; the rows differ only in the name. So the slots in use are
+the sum over the rows of a queue, and nothing else counts them. The rows go with the step, in the
+write that ends it, lets it wait again, or deletes its job.
+"""
+
+import sqlite3
+from typing import Any
+
+from storage.queries import events, runs
+from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
+from storage.records.concurrency import QueueEntry, SlotDemand, SlotState, StepSlots
+from storage.records.flow import Beyond, FlowRun
+from storage.records.job import Job
+from storage.writer import Transaction
+
+Key = tuple[str, str]  # namespace and name of a queue
+
+_COLUMNS = """
+    namespace, job_id, number, step, place, slots, wanted, held, busy, priority, arrived, since
+"""
+_OF_RUN = f"""
+    SELECT {_COLUMNS}, name FROM step_slots
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+  ORDER BY step, name
+"""
+_NAMES = """
+    SELECT name FROM step_slots
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+  ORDER BY name
+"""
+_WAITING = f"""
+    SELECT {_COLUMNS} FROM step_slots INDEXED BY step_slots_waiting
+     WHERE namespace = :namespace AND name = :name AND wanted > held
+  ORDER BY priority DESC, arrived, job_id, number, place
+     LIMIT :most
+"""
+_HOLDING = f"""
+    SELECT {_COLUMNS} FROM step_slots INDEXED BY step_slots_holding
+     WHERE namespace = :namespace AND name = :name AND held > 0
+  ORDER BY arrived, job_id, number, place
+"""
+_BEFORE = """
+    SELECT count(*) AS number FROM step_slots INDEXED BY step_slots_waiting
+     WHERE namespace = :namespace AND name = :name AND wanted > held
+       AND (-priority, arrived, job_id, number, place)
+           < (-:priority, :arrived, :job_id, :number, :place)
+"""
+_ASK = """
+    INSERT INTO step_slots (namespace, job_id, number, step, name, place, slots, wanted, held, busy,
+                            priority, arrived, since)
+    VALUES (:namespace, :job_id, :number, :step, :name, :place, :slots, :wanted, 0, 0,
+            :priority, :index, :now)
+    ON CONFLICT (namespace, job_id, number, step, name) DO UPDATE
+       SET wanted = :wanted, held = min(held - :released, :wanted),
+           busy = min(:busy, held - :released, :wanted)
+"""
+_GRANT = """
+    UPDATE step_slots SET held = held + :elements, since = :now
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+"""
+_FREE = """
+    DELETE FROM step_slots
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+"""
+
+
+def of_run(db: ReadSnapshot, run: FlowRun) -> dict[str, StepSlots]:
+    """Return the slots of the steps of a run that hold some or wait."""
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    rows: dict[str, list[sqlite3.Row]] = {}
+    for row in db.all(_OF_RUN, key):
+        rows.setdefault(row["step"], []).append(row)
+    return {
+        step: _slots(found[0], tuple(row["name"] for row in found)) for step, found in rows.items()
+    }
+
+
+def _slots(row: sqlite3.Row, names: tuple[str, ...]) -> StepSlots:
+    return StepSlots(names=names, **{name: row[name] for name in _FIELDS})
+
+
+_FIELDS = tuple(name for name in StepSlots.__struct_fields__ if name != "names")
+
+
+def first(db: ReadSnapshot, key: Key) -> StepSlots | None:
+    """Return the step that waits for slots of a queue before all others; None if none waits."""
+    row = db.one(_WAITING, {"namespace": key[0], "name": key[1], "most": 1})
+    if row is None:
+        return None
+    names = db.all(_NAMES, {name: row[name] for name in ("namespace", "job_id", "number", "step")})
+    return _slots(row, tuple(name["name"] for name in names))
+
+
+def waits_behind(db: ReadSnapshot, slots: StepSlots, name: str) -> int:
+    """Return how many steps wait for a queue before a step that waits."""
+    values = {
+        field: getattr(slots, field) for field in ("namespace", "priority", "arrived", "job_id")
+    }
+    place = {"number": slots.number, "place": slots.place}
+    row: Any = db.one(_BEFORE, {**values, **place, "name": name})
+    return int(row["number"])
+
+
+def waiters(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
+    """Return the first steps that wait for slots of a queue, in their order."""
+    rows = db.all(_WAITING, {"namespace": key[0], "name": key[1], "most": most})
+    return [_entry(row, key[1], SlotState.WAITING) for row in rows]
+
+
+def holders(db: ReadSnapshot, key: Key) -> list[QueueEntry]:
+    """Return the steps that hold slots of a queue, in the order of their arrival."""
+    rows = db.all(_HOLDING, {"namespace": key[0], "name": key[1]})
+    return [_entry(row, key[1], SlotState.HOLDING) for row in rows]
+
+
+def _entry(row: sqlite3.Row, name: str, state: SlotState) -> QueueEntry:
+    elements = row["held"] if state == SlotState.HOLDING else row["wanted"] - row["held"]
+    same = ("namespace", "job_id", "number", "step", "priority", "arrived", "since")
+    return QueueEntry(
+        **{field: row[field] for field in same},
+        name=name,
+        parent_id="",
+        slots=elements * row["slots"],
+        state=state,
+        beyond=Beyond.QUEUE,
+    )
+
+
+def ask(tx: Transaction, job: Job, run: FlowRun, demand: SlotDemand, place: int, now: int) -> None:
+    """Store how many elements of a step want slots after a decision, and free those released.
+
+    A loop grants slots in order.
+    """
+    values = {
+        "namespace": run.namespace,
+        "job_id": run.job_id,
+        "number": run.number,
+        "step": demand.step,
+        "place": place,
+        "slots": demand.slots,
+        "wanted": demand.wanted,
+        "released": demand.released,
+        "busy": demand.busy,
+        "priority": job.priority,
+        "index": tx.index,
+        "now": now,
+    }
+    for name in demand.names:
+        tx.execute(_ASK, {**values, "name": name})
+        runs.queue_changed(tx, run.namespace, name)
+
+
+def grant(tx: Transaction, slots: StepSlots, elements: int, now: int) -> None:
+    """Give slots to further elements of a step; the caller creates the evaluation of its job."""
+    key = {field: getattr(slots, field) for field in ("namespace", "job_id", "number", "step")}
+    tx.execute(_GRANT, {**key, "elements": elements, "now": now})
+    runs.touch(tx, slots.namespace, slots.job_id)
+    for name in slots.names:
+        runs.queue_changed(tx, slots.namespace, name)
+        entry = QueueEntry(
+            **key,
+            name=name,
+            parent_id="",
+            slots=elements * slots.slots,
+            state=SlotState.HOLDING,
+            priority=slots.priority,
+            beyond=Beyond.QUEUE,
+            arrived=slots.arrived,
+            since=now,
+        )
+        events.add(
+            tx,
+            "Concurrency",
+            "SlotGranted",
+            namespace=slots.namespace,
+            key=name,
+            filter_keys=(slots.job_id,),
+            payload=f'{{"Entry":{encode(entry).decode()}}}',
+        )
+
+
+def free(tx: Transaction, run: FlowRun, step: str) -> None:
+    """Free all slots of a step, which no longer waits for any."""
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number, "step": step}
+    names = [row["name"] for row in tx.all(_NAMES, key)]
+    if names:
+        tx.execute(_FREE, key)
+    for name in names:
+        runs.queue_changed(tx, run.namespace, name)
