@@ -13,9 +13,8 @@ import msgspec
 
 from daemon.flow import advance
 from daemon.flow.advance import Elements
-from daemon.flow.graph import Step, stored_graph
+from daemon.flow.graph import Graph, Step, stored_graph
 from daemon.flow.lists import with_totals
-from daemon.jobspec.steward_meta import STEP_QUEUES
 from daemon.scheduler import alloc_sets, reschedule
 from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, ReconcileContext, is_on_lost_node
 from daemon.scheduler.reconcile import GroupChange, MissingAllocation, reconcile
@@ -190,11 +189,13 @@ class _WorkflowDecision:
     # --- slots of queues ---
 
     @cached_property
+    def _graph(self) -> Graph:
+        return stored_graph(self._job)
+
+    @cached_property
     def _queues(self) -> Mapping[str, Step]:
         """Return the steps with queues."""
-        if not any(STEP_QUEUES.name in (group.meta or ()) for group in self._job.task_groups or ()):
-            return {}
-        return {step.name: step for step in stored_graph(self._job).steps if step.queues}
+        return {step.name: step for step in self._graph.steps if step.queues}
 
     def _ask_for_first(self) -> None:
         """Let the steps that may begin wait for slots."""
@@ -308,7 +309,7 @@ class _WorkflowDecision:
         }
         known = {step.name: step for step in steps}
         after = advance.advance(
-            stored_graph(self._job),
+            self._graph,
             run,
             known,
             elements,
