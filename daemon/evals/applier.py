@@ -175,7 +175,7 @@ def _store_slots(
     if run is None:
         return
     for name in flow.freed:
-        step_slots.free(tx, run, name)
+        runs.free_slots(tx, run, name)
     for demand in flow.demands:
         step_slots.ask(tx, job, run, demand, places.get(demand.step, 0), now)
 

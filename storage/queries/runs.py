@@ -565,6 +565,14 @@ _HAS_STEP_SLOTS = """
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
      LIMIT 1
 """
+_STEP_QUEUES = """
+    SELECT name FROM step_slots
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+"""
+_FREE_STEP = """
+    DELETE FROM step_slots
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+"""
 _USES_QUEUE = "SELECT 1 FROM queue_users WHERE namespace = :namespace AND job_id = :job_id LIMIT 1"
 _FORGET_QUEUES = "DELETE FROM queue_users WHERE namespace = :namespace AND job_id = :job_id"
 _USE_QUEUE = """
@@ -630,9 +638,12 @@ def queues_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[str]:
 
 def free_slots(tx: Transaction, run: FlowRun, step: str) -> None:
     """Free all slots of a step, which no longer waits for any."""
-    from storage.queries import step_slots  # imported late: few workflows have queues of steps
-
-    step_slots.free(tx, run, step)
+    key = {**_key(run), "step": step}
+    names = [row["name"] for row in tx.all(_STEP_QUEUES, key)]
+    if names:
+        tx.execute(_FREE_STEP, key)
+    for name in names:
+        queue_changed(tx, run.namespace, name)
 
 
 def sync_queues(tx: Transaction, job: Job) -> None:

@@ -61,10 +61,6 @@ _GRANT = """
     UPDATE step_slots SET held = held + :elements, since = :now
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
 """
-_FREE = """
-    DELETE FROM step_slots
-     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
-"""
 
 
 def of_run(db: ReadSnapshot, run: FlowRun) -> dict[str, StepSlots]:
@@ -180,13 +176,3 @@ def grant(tx: Transaction, slots: StepSlots, elements: int, now: int) -> None:
             filter_keys=(slots.job_id,),
             payload=f'{{"Entry":{encode(entry).decode()}}}',
         )
-
-
-def free(tx: Transaction, run: FlowRun, step: str) -> None:
-    """Free all slots of a step, which no longer waits for any."""
-    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number, "step": step}
-    names = [row["name"] for row in tx.all(_NAMES, key)]
-    if names:
-        tx.execute(_FREE, key)
-    for name in names:
-        runs.queue_changed(tx, run.namespace, name)
