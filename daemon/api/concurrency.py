@@ -1,5 +1,11 @@
 """Queues: their slots, the runs and steps that hold them, and those that wait."""
 
+from collections.abc import Callable
+
+import msgspec
+
+from daemon.api.paging import Listing, query_factory, show
+from daemon.jobspec.filter import compile_filter
 from daemon.jobspec.steward_meta import queue_name
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
@@ -8,11 +14,19 @@ from storage.errors import Invalid, Malformed, NotFound
 from storage.queries import concurrency, namespaces, step_slots
 from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
-from storage.records.concurrency import MAX_NOTE, MOST_QUEUES, MOST_SLOTS, QueueView
+from storage.records.codec import encode
+from storage.records.concurrency import (
+    MAX_NOTE,
+    MOST_QUEUES,
+    MOST_SLOTS,
+    QueueEntry,
+    QueueLine,
+    QueueView,
+)
 from storage.records.flow import SLOTS_TABLE
 from storage.writer import Transaction
 
-_MOST = 200  # runs that wait, and steps that wait, shown
+_MOST = 200  # runs or steps that hold slots, and those that wait, shown
 
 
 class QueueRequest(Record, frozen=True, kw_only=True):
@@ -30,28 +44,49 @@ class QueueResponse(Record, frozen=True, kw_only=True):
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the queues: those with a limit, and those with runs or steps."""
-    found = [
-        line
-        for line in concurrency.lines(db, request.namespace)
-        if request.namespace != "*" or request.sees(line.namespace)
-    ]
-    return reply.read_reply(found, db.table_index(SLOTS_TABLE))
+    expression = request.query.text("filter")
+    matches = compile_filter(expression, QueueLine) if expression else None
+    wish = query_factory(request, None, {})
+
+    def wanted(_: ReadSnapshot, line: QueueLine) -> bool:
+        if not request.sees(line.namespace):
+            return False
+        return matches is None or matches(msgspec.to_builtins(line))
+
+    listing = Listing[QueueLine](
+        rows=lambda db, start, reverse: concurrency.page(db, wish(start, reverse)),
+        key=lambda line: (line.namespace, line.name),
+        line=lambda _, line: encode(line),
+        wanted=wanted,
+        is_number=False,
+    )
+    return show(listing, request.query, db, db.table_index(SLOTS_TABLE))
 
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show a queue with the runs or steps that hold its slots, and the first 200 that wait."""
+    """Show a queue with the first 200 runs or steps that hold its slots, and the first that wait."""
     if request.namespace == "*":
         raise Malformed('namespace is "*", but a queue is in one namespace: name it')
     key = (request.namespace, request["name"])
-    line = next(iter(concurrency.lines(db, *key)), None)
+    line = concurrency.line(db, key)
     if line is None:
         raise NotFound("queue not found", index=db.table_index(SLOTS_TABLE))
     queue_view = QueueView(
         **{name: getattr(line, name) for name in line.__struct_fields__},
-        holders=[*concurrency.holders(db, key), *step_slots.holders(db, key)],
-        waiters=[*concurrency.waiters(db, key, _MOST), *step_slots.waiters(db, key, _MOST)],
+        holders=_first(db, key, concurrency.holders, step_slots.holders),
+        waiters=_first(db, key, concurrency.waiters, step_slots.waiters),
     )
     return reply.read_reply(queue_view, db.table_index(SLOTS_TABLE))
+
+
+_Entries = Callable[[ReadSnapshot, concurrency.Key, int], list[QueueEntry]]
+
+
+def _first(
+    db: ReadSnapshot, key: concurrency.Key, of_runs: _Entries, of_steps: _Entries
+) -> list[QueueEntry]:
+    """Return the first entries of a queue, which is for runs or for steps."""
+    return [*of_runs(db, key, _MOST), *of_steps(db, key, _MOST)][:_MOST]
 
 
 async def put(request: Request) -> HandlerReply:

@@ -214,7 +214,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     flows.graph_of_job: EndpointSchema(gives=FlowGraph, query={"version": NUMBER}),
     triggers.list_triggers: EndpointSchema(gives=list[JobTrigger], query=_PAGES),
     triggers.show_links: EndpointSchema(gives=JobLinks),
-    concurrency.index: EndpointSchema(gives=list[QueueLine]),
+    concurrency.index: EndpointSchema(gives=list[QueueLine], query=_LISTING),
     concurrency.read: EndpointSchema(gives=QueueView),
     concurrency.put: EndpointSchema(
         takes=concurrency.QueueRequest, gives=concurrency.QueueResponse

@@ -182,10 +182,16 @@ async def _registered(request: Request, body: JobRegisterRequest) -> HandlerRepl
 
 async def _check_masks(request: Request, body: JobRegisterRequest) -> None:
     """Raise `Malformed` if the job or its source has a mask in place of a secret."""
-    if not may_have_mask(request.body):
+    content = request.body
+    if len(content) <= SHORT and not may_have_mask(content):
         return
-    parts = {"Job": body.job, "Submission": msgspec.to_builtins(body.submission)}
-    if path := await request.worked_out(len(request.body), lambda: find_mask(parts)):
+
+    def find() -> str:
+        if not may_have_mask(content):
+            return ""
+        return find_mask({"Job": body.job, "Submission": msgspec.to_builtins(body.submission)})
+
+    if path := await request.worked_out(len(content), find):
         raise Malformed(
             f"{path} has a mask (‹masked›) in place of a secret: give the secret itself, such as a "
             "variable of the job file, or read it from a variable in a template"

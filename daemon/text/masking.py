@@ -19,6 +19,8 @@ _OPENING, _CLOSING = "‹".encode(), "›".encode()
 _WORD = b"masked"
 _FILL = b"*"
 _MASK = re.compile(r"‹(?:masked\**|\*{2,5})›")
+_MASK_BEGIN = "‹"
+_SEARCHED_AT_ONCE = 64 * 1024  # bytes or characters: one search holds the interpreter to its end
 _FEW = 400  # forms of secrets
 _MOST_BYTES = 1024 * 1024  # of all secrets of one kind
 _KEPT = 1000  # secrets of one kind, a limit for a variable that changes every minute
@@ -326,7 +328,7 @@ def find_mask(value: object, path: str = "") -> str:
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, str):
-            if _MASK.search(value):
+            if _has_mask(value):
                 return path
         elif isinstance(value, Mapping):
             waiting += [(f"{path}.{key}".lstrip("."), one) for key, one in [*value.items()][::-1]]
@@ -335,9 +337,29 @@ def find_mask(value: object, path: str = "") -> str:
     return ""
 
 
+def _has_mask(text: str) -> bool:
+    """Return whether a text has a mask. It is searched in pieces that begin where a mask may begin."""
+    at = text.find(_MASK_BEGIN)
+    while at >= 0:
+        end = at + _SEARCHED_AT_ONCE
+        if _MASK.search(text, at, end):
+            return True
+        last = text.rfind(_MASK_BEGIN, at + 1, end)
+        if last < 0:  # a mask that is longer than a piece
+            if _MASK.match(text, at, at + _MOST_BYTES):
+                return True
+            last = text.find(_MASK_BEGIN, end)
+        at = last if end < len(text) else -1
+    return False
+
+
 def may_have_mask(text: bytes) -> bool:
     """Return whether a JSON text may contain a mask; False is certain."""
-    return _OPENING in text or b"\\u2039" in text
+    return any(
+        text.find(opening, first, first + _SEARCHED_AT_ONCE + len(opening)) >= 0
+        for first in range(0, len(text), _SEARCHED_AT_ONCE)
+        for opening in (_OPENING, b"\\u2039")
+    )
 
 
 def _places(data: bytes, form: bytes) -> Iterator[int]:

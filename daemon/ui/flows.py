@@ -1,5 +1,6 @@
 """The pages of workflows: runs, a run, and the acts of people on it."""
 
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -8,7 +9,7 @@ from daemon.ui import flow_picture, formatting
 from daemon.ui.job import job_header, job_url
 from daemon.ui.render import Found, action, page, return_url
 from daemon.web.ui_session import UiRequest
-from storage.errors import Malformed
+from storage.errors import Malformed, NotFound
 from storage.records.flow import FlowStatus
 
 PAGE = 50  # lines on one page of the list
@@ -45,13 +46,21 @@ async def queues(visit: UiRequest) -> Found:
     """List the queues of runs, and show the runs of one."""
     query = visit.query
     namespace, name = query.text("namespace") or "*", query.text("name")
-    found = await visit.get("/v1/concurrency", namespace=namespace)
-    one = next((line for line in found if line["Name"] == name), None) if name else None
+    token = query.text("next_token")
+    reply = await visit.ask(
+        "GET", "/v1/concurrency", namespace=namespace, next_token=token, per_page=PAGE
+    )
     shown = None
-    if one is not None:
-        path = formatting.address("/v1/concurrency/", name)
-        shown = await visit.get(path, namespace=one["Namespace"])
-    return {"queues": found, "queue": shown, "follow": "*"}
+    if name and namespace != "*":
+        with suppress(NotFound):  # its last run has ended, and it has no limit
+            path = formatting.address("/v1/concurrency/", name)
+            shown = await visit.get(path, namespace=namespace)
+    return {
+        "queues": await visit.parsed(reply),
+        "next_token": reply.next_token,
+        "queue": shown,
+        "follow": "*",
+    }
 
 
 @page("flow_run.html")

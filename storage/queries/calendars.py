@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from storage.queries import events, periodic
-from storage.queries.pages import PageRequest
+from storage.queries.pages import PageRequest, by_namespace, key_range
 from storage.read_pool import ReadSnapshot
 from storage.records.calendar import Calendar, CalendarListing, CalendarVersion
 from storage.records.codec import encode
@@ -22,16 +22,14 @@ _PAGE = """
     SELECT namespace, name, version, create_index, modify_index,
            document ->> '$.Description' AS description, document ->> '$.TimeZone' AS time_zone
       FROM calendars
-     WHERE (namespace, name) >= (:first, :second) AND (namespace = :namespace OR :namespace = '*')
-       AND substr(name, 1, length(:prefix)) = :prefix
+     WHERE (namespace, name) BETWEEN (:low_namespace, :low_name) AND (:high_namespace, :high_name)
   ORDER BY namespace, name
 """
 _PAGE_BACK = """
     SELECT namespace, name, version, create_index, modify_index,
            document ->> '$.Description' AS description, document ->> '$.TimeZone' AS time_zone
       FROM calendars
-     WHERE (namespace, name) <= (:first, :second) AND (namespace = :namespace OR :namespace = '*')
-       AND substr(name, 1, length(:prefix)) = :prefix
+     WHERE (namespace, name) BETWEEN (:low_namespace, :low_name) AND (:high_namespace, :high_name)
   ORDER BY namespace DESC, name DESC
 """
 _NAMES = "SELECT name FROM calendars WHERE namespace = :namespace ORDER BY name"
@@ -113,16 +111,16 @@ def find(db: ReadSnapshot, namespace: str, name: str) -> Calendar | None:
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[CalendarListing]:
     """Yield the calendars of a namespace, or of all (`*`), by namespace and name."""
-    edge = "\U0010ffff" if page_request.reverse else ""
-    first, second = page_request.start or (edge, edge)
-    values = {
-        "namespace": page_request.namespace,
-        "prefix": page_request.prefix,
-        "first": first,
-        "second": second,
-    }
-    for row in db.each(_PAGE_BACK if page_request.reverse else _PAGE, values):
-        yield CalendarListing(**row)
+    for part in by_namespace(db, page_request):
+        low, high = key_range(part)
+        values = {
+            "low_namespace": low[0],
+            "low_name": low[1],
+            "high_namespace": high[0],
+            "high_name": high[1],
+        }
+        for row in db.each(_PAGE_BACK if page_request.reverse else _PAGE, values):
+            yield CalendarListing(**row)
 
 
 def names(db: ReadSnapshot, namespace: str) -> list[str]:

@@ -4,9 +4,11 @@ Imported late: `storage/queries/runs.py` frees slots and knows whether any run w
 """
 
 import sqlite3
+from collections.abc import Iterator
 from typing import Any
 
 from storage.queries import events, runs
+from storage.queries.pages import PageRequest, by_namespace, key_range
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.concurrency import QueueEntry, QueueLine, RunQueue, SlotState
@@ -47,6 +49,7 @@ _HOLDERS = """
     SELECT * FROM queue_entries INDEXED BY queue_entries_holding
      WHERE namespace = :namespace AND name = :name AND state = 'holding'
   ORDER BY arrived, job_id
+     LIMIT :most
 """
 _IN_USE = """
     SELECT (SELECT coalesce(sum(slots), 0) FROM queue_entries INDEXED BY queue_entries_holding
@@ -68,25 +71,46 @@ _OF_FAMILY = """
      LIMIT :most
 """
 _LIMIT = "SELECT * FROM queues WHERE namespace = :namespace AND name = :name"
-_LINES = """
-    SELECT k.namespace, k.name, coalesce(q.slots, 1) AS slots, coalesce(q.note, '') AS note,
+# The next key of a list. Each of these tables has an index in this order, so its first row is found
+# at once.
+_SOURCES = (
+    ("queues", "TRUE"),
+    ("queue_entries INDEXED BY queue_entries_by_owner", "TRUE"),
+    ("step_slots INDEXED BY step_slots_holding", "held > 0"),
+    ("step_slots INDEXED BY step_slots_waiting", "wanted > held"),
+)
+_FIRST = """
+    SELECT * FROM (SELECT namespace, name FROM {table}
+                    WHERE (namespace, name) {sign} (:namespace, :name) AND {condition}
+                 ORDER BY namespace {way}, name {way}
+                    LIMIT 1)
+"""
+
+
+def _next(sign: str, way: str) -> str:
+    firsts = [
+        _FIRST.format(table=table, condition=condition, sign=sign, way=way)
+        for table, condition in _SOURCES
+    ]
+    return f"{' UNION ALL '.join(firsts)} ORDER BY namespace {way}, name {way} LIMIT 1"
+
+
+_STEPS = {
+    sign: _next(sign, way) for sign, way in ((">=", ""), (">", ""), ("<=", "DESC"), ("<", "DESC"))
+}
+_LINE = """
+    SELECT coalesce(q.slots, 1) AS slots, coalesce(q.note, '') AS note,
            coalesce(q.modify_index, 0) AS modify_index, q.name IS NOT NULL AS there,
            (SELECT coalesce(sum(slots), 0) FROM queue_entries e INDEXED BY queue_entries_holding
-             WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'holding')
+             WHERE e.namespace = :namespace AND e.name = :name AND e.state = 'holding')
          + (SELECT coalesce(sum(slots * held), 0) FROM step_slots s INDEXED BY step_slots_holding
-             WHERE s.namespace = k.namespace AND s.name = k.name AND s.held > 0) AS in_use,
+             WHERE s.namespace = :namespace AND s.name = :name AND s.held > 0) AS in_use,
            (SELECT count(*) FROM queue_entries e INDEXED BY queue_entries_waiting
-             WHERE e.namespace = k.namespace AND e.name = k.name AND e.state = 'waiting')
+             WHERE e.namespace = :namespace AND e.name = :name AND e.state = 'waiting')
          + (SELECT count(*) FROM step_slots s INDEXED BY step_slots_waiting
-             WHERE s.namespace = k.namespace AND s.name = k.name AND s.wanted > s.held) AS waiting
-      FROM (SELECT namespace, name FROM queues
-             UNION
-            SELECT DISTINCT namespace, name FROM queue_entries
-             UNION
-            SELECT DISTINCT namespace, name FROM step_slots) k
-      LEFT JOIN queues q ON q.namespace = k.namespace AND q.name = k.name
-     WHERE (:namespace = '*' OR k.namespace = :namespace) AND (:name = '' OR k.name = :name)
-  ORDER BY k.namespace, k.name
+             WHERE s.namespace = :namespace AND s.name = :name AND s.wanted > s.held) AS waiting
+      FROM (SELECT 1)
+      LEFT JOIN queues q ON q.namespace = :namespace AND q.name = :name
 """
 _SET = """
     INSERT INTO queues (namespace, name, slots, note, modify_index)
@@ -216,9 +240,10 @@ def waits_behind(db: ReadSnapshot, run: FlowRun) -> int:
     return int(row["number"])
 
 
-def holders(db: ReadSnapshot, key: Key) -> list[QueueEntry]:
-    """Return the runs that hold slots, in the order of their arrival."""
-    return [_entry(row) for row in db.all(_HOLDERS, {"namespace": key[0], "name": key[1]})]
+def holders(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
+    """Return the first runs that hold slots, in the order of their arrival."""
+    rows = db.all(_HOLDERS, {"namespace": key[0], "name": key[1], "most": most})
+    return [_entry(row) for row in rows]
 
 
 def in_use(db: ReadSnapshot, key: Key) -> int:
@@ -292,21 +317,41 @@ def used(db: ReadSnapshot, namespace: str, most: int) -> int:
     return int(row["number"])
 
 
-def lines(db: ReadSnapshot, namespace: str, name: str = "") -> list[QueueLine]:
-    """Return the queues of a namespace, or of all (`*`), or one of them."""
-    return [
-        QueueLine(
-            namespace=row["namespace"],
-            name=row["name"],
-            slots=row["slots"],
-            in_use=row["in_use"],
-            waiting=row["waiting"],
-            exists=bool(row["there"]),
-            note=row["note"],
-            modify_index=row["modify_index"],
-        )
-        for row in db.all(_LINES, {"namespace": namespace, "name": name})
-    ]
+def line(db: ReadSnapshot, key: Key) -> QueueLine | None:
+    """Return a queue: one with a limit, with runs or with steps; else None."""
+    line = _line(db, key)
+    return line if line.exists or line.in_use or line.waiting else None
+
+
+def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[QueueLine]:
+    """Yield the queues of a namespace, or of all (`*`), by namespace and name."""
+    for part in by_namespace(db, page_request):
+        yield from _page(db, part)
+
+
+def _page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[QueueLine]:
+    low, high = key_range(page_request)
+    key, way = (high, "<") if page_request.reverse else (low, ">")
+    sign = f"{way}="
+    while row := db.one(_STEPS[sign], {"namespace": key[0], "name": key[1]}):
+        key, sign = (row["namespace"], row["name"]), way
+        if not low <= key <= high:
+            return
+        yield _line(db, key)
+
+
+def _line(db: ReadSnapshot, key: Key) -> QueueLine:
+    row: Any = db.one(_LINE, {"namespace": key[0], "name": key[1]})
+    return QueueLine(
+        namespace=key[0],
+        name=key[1],
+        slots=row["slots"],
+        in_use=row["in_use"],
+        waiting=row["waiting"],
+        exists=bool(row["there"]),
+        note=row["note"],
+        modify_index=row["modify_index"],
+    )
 
 
 def set_limit(tx: Transaction, key: Key, slots: int, note: str) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from storage.queries import jobs
+from storage.queries import jobs, periodic
 from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction
 
@@ -52,8 +52,11 @@ def of_clock(db: ReadSnapshot, namespace: str, job_id: str) -> Fault | None:
 
 
 def clock(db: ReadSnapshot, namespace: str, job_id: str) -> str:
-    """Return the key of a job's schedule; it differs after a change of the job."""
-    return f"{namespace}/{job_id}{_AT_INDEX}{jobs.definition_index(db, namespace, job_id)}"
+    """Return the key of a job's schedule; it differs after a change of the job or its calendars."""
+    index = jobs.definition_index(db, namespace, job_id)
+    if index is not None:
+        index = max(index, periodic.calendars_changed(db, namespace, job_id))
+    return f"{namespace}/{job_id}{_AT_INDEX}{index}"
 
 
 def job_of_clock(key: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import msgspec
 from storage.read_pool import ReadSnapshot
 
 Key = tuple[str | int, ...]
+_LAST = "\U0010ffff"  # sorts after every name
 _SELECTIVE = 4  # characters; longer prefixes match few enough rows to sort them
 
 
@@ -95,6 +96,23 @@ def by_namespace(db: ReadSnapshot, page_request: PageRequest) -> Iterator[PageRe
             yield msgspec.structs.replace(page_request, namespace=name, start=None)
         elif name == first:
             yield msgspec.structs.replace(page_request, namespace=name)
+
+
+def key_range(page_request: PageRequest) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return the lowest and the highest key of a list with the keys namespace and name.
+
+    A prefix needs a namespace: `by_namespace` divides a query for all namespaces.
+    """
+    low, high = ("", ""), (_LAST, _LAST)
+    if page_request.namespace != "*":
+        low, high = (
+            (page_request.namespace, page_request.prefix),
+            (page_request.namespace, page_request.prefix + _LAST),
+        )
+    if page_request.start is None:
+        return low, high
+    start = (str(page_request.start[0]), str(page_request.start[1]))
+    return (low, min(high, start)) if page_request.reverse else (max(low, start), high)
 
 
 def by_name(

@@ -12,6 +12,7 @@ from storage.writer import Transaction
 TOPIC = "periodic"  # a next slot may have changed
 NEVER = 2**63 - 1  # the slot of a job without further slots
 KEPT = 1000  # newest outcomes stored per job
+_MOST_CALENDARS = 64  # of one job; more than it can have
 
 
 def topic(namespace: str, job_id: str) -> str:
@@ -200,10 +201,28 @@ def advance(
 
 # --- calendars ---
 
+_CALENDARS_CHANGED = """
+    WITH RECURSIVE used (name) AS (
+        SELECT calendar FROM calendar_jobs WHERE namespace = :namespace AND job_id = :job_id
+        UNION
+        SELECT p.part FROM used JOIN calendar_parts p
+            ON p.namespace = :namespace AND p.name = used.name
+         LIMIT :most
+    )
+    SELECT coalesce(max(c.modify_index), 0) AS at
+      FROM used JOIN calendars c ON c.namespace = :namespace AND c.name = used.name
+"""
 _CLEAR_JOB = "DELETE FROM calendar_jobs WHERE namespace = :namespace AND job_id = :job_id"
 _ADD_JOB = """
     INSERT INTO calendar_jobs (namespace, job_id, calendar) VALUES (:namespace, :job_id, :calendar)
 """
+
+
+def calendars_changed(db: ReadSnapshot, namespace: str, job_id: str) -> int:
+    """Return the index of the last change of a job's calendars; 0 without a calendar."""
+    key = {"namespace": namespace, "job_id": job_id, "most": _MOST_CALENDARS}
+    row = db.one(_CALENDARS_CHANGED, key)
+    return int(row["at"]) if row else 0
 
 
 def sync_calendars(tx: Transaction, job: Job) -> None:

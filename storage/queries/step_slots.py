@@ -41,6 +41,7 @@ _HOLDING = f"""
     SELECT {_COLUMNS} FROM step_slots INDEXED BY step_slots_holding
      WHERE namespace = :namespace AND name = :name AND held > 0
   ORDER BY arrived, job_id, number, place
+     LIMIT :most
 """
 _BEFORE = """
     SELECT count(*) AS number FROM step_slots INDEXED BY step_slots_waiting
@@ -106,9 +107,9 @@ def waiters(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
     return [_entry(row, key[1], SlotState.WAITING) for row in rows]
 
 
-def holders(db: ReadSnapshot, key: Key) -> list[QueueEntry]:
-    """Return the steps that hold slots of a queue, in the order of their arrival."""
-    rows = db.all(_HOLDING, {"namespace": key[0], "name": key[1]})
+def holders(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
+    """Return the first steps that hold slots of a queue, in the order of their arrival."""
+    rows = db.all(_HOLDING, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row, key[1], SlotState.HOLDING) for row in rows]
 
 

@@ -175,6 +175,21 @@ def test_every_mask_is_found_in_a_document(size: int, escaped: bool) -> None:
     assert may_have_mask(json.dumps(document, ensure_ascii=escaped).encode())
 
 
+@pytest.mark.parametrize("before", ["", "‹", "x", "‹x", "x" * 7, "‹" * 9, "x" * 31 + "‹" * 3])
+@pytest.mark.parametrize("size", [8, 12, 15, 40])
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_mask_is_found_wherever_the_pieces_of_a_text_end(
+    monkeypatch: pytest.MonkeyPatch, before: str, size: int, *, mask: bool
+) -> None:
+    monkeypatch.setattr(masking, "_SEARCHED_AT_ONCE", 8)
+    text = mask_of(size).decode() if mask else "‹masked****x‹"
+    for more in range(9):
+        found = f"{before}{'y' * more}{text}{'z' * more}"
+        assert find_mask({"a": found}) == ("a" if mask else "")
+        assert may_have_mask(json.dumps(found, ensure_ascii=bool(more % 2)).encode())
+        assert not may_have_mask(b"x" * more)
+
+
 @pytest.mark.parametrize("text", ["plain", "‹quoted›", "‹›", "‹*›", "‹masked", "masked***›"])
 def test_other_texts_are_no_masks(text: str) -> None:
     assert find_mask({"a": text}) == ""

@@ -34,6 +34,7 @@ from storage.queries import (
     triggers,
 )
 from storage.queries.allocated_resources import AllocatedTotals
+from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus, TaskPhase
 from storage.records.base import SECOND
@@ -160,7 +161,7 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
         ),
         *(
             GaugeValue(f"steward.concurrency.{kind}", number, labels)
-            for line in concurrency.lines(db, "*")
+            for line in concurrency.page(db, PageRequest(namespace="*"))
             for labels in [{"namespace": line.namespace, "queue": line.name}]
             for kind, number in (
                 ("limit", line.slots),

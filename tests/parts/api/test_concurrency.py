@@ -1,15 +1,18 @@
 """The API of queues: the namespaces of limits, their number, and errors of clients."""
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 
 from daemon.api import concurrency as api
-from daemon.api.routes import READ, SUBMIT_HERE
+from daemon.api.routes import READ, READ_ALL, SUBMIT_HERE
 from daemon.jobs.namespaces import apply, remove
 from storage.errors import Malformed, Refused
 from storage.queries import concurrency, jobs, runs
+from storage.queries.pages import PageRequest
 from storage.records.concurrency import QueueLine, RunQueue
 from storage.records.flow import Beyond, FlowRun
 from storage.records.namespace import Namespace
@@ -29,7 +32,7 @@ async def put(store: Store, name: str, namespace: str = "default", slots: int = 
 
 
 def lines(store: Store) -> list[QueueLine]:
-    return store.read(lambda db: concurrency.lines(db, "*"))
+    return store.read(lambda db: [*concurrency.page(db, PageRequest(namespace="*"))])
 
 
 @pytest.mark.parametrize("namespace", ["none", "*"])
@@ -83,6 +86,95 @@ async def test_a_namespace_with_runs_in_queues_stays(store: Store) -> None:
 
 def enter(tx: Transaction) -> None:
     one: Any = jobs.append_version(tx, job("flow", namespace="ops"))
-    flow_run = FlowRun(namespace="ops", job_id="flow", number=1, version=one.version)
-    runs.put(tx, flow_run, None)
-    concurrency.enter(tx, RunQueue(name="db", slots=1, beyond=Beyond.QUEUE), one, flow_run, NOW)
+    begun = FlowRun(namespace="ops", job_id="flow", number=1, version=one.version)
+    runs.put(tx, begun, None)
+    concurrency.enter(tx, RunQueue(name="db", slots=1, beyond=Beyond.QUEUE), one, begun, NOW)
+
+
+# --- lists ---
+
+
+@pytest.fixture
+async def many(store: Store) -> Store:
+    """A store with limits and runs in three namespaces; some queues have both."""
+    for namespace in ("a", "b"):
+        await apply(store, Namespace(name=namespace))
+    for namespace in ("a", "b", "default"):
+        for name in ("db", "db.1", "disk", "x"):
+            await put(store, name, namespace)
+    for name in ("db", "db.2", "é"):
+        await store.write(partial(_enter, name=name))
+    return store
+
+
+def _enter(tx: Transaction, *, name: str) -> None:
+    one = jobs.append_version(tx, job(f"j-{name}", type="batch"))
+    run = FlowRun(
+        namespace="default",
+        job_id=one.id,
+        number=1,
+        version=0,
+        trigger="job-register",
+        began=NOW,
+        create_index=tx.index,
+        modify_index=tx.index,
+    )
+    runs.put(tx, run, None)
+    concurrency.enter(tx, RunQueue(name=name, slots=1, beyond=Beyond.QUEUE), one, run, NOW)
+
+
+def asked(store: Store, rules: str = WRITER, **query: object) -> tuple[list[str], str]:
+    """Return the keys on a page, and the token of the next one."""
+    words = urlencode({"namespace": "*", **query})
+    made = store.read(
+        lambda db: api.index(request(store, READ_ALL, caller(rules), query=words), db)
+    )
+    assert isinstance(made.body, bytes)
+    found = msgspec.json.decode(made.body, type=list[QueueLine])
+    return [f"{one.namespace}/{one.name}" for one in found], made.next_token
+
+
+EVERY = [
+    *(f"{namespace}/{name}" for namespace in "ab" for name in ("db", "db.1", "disk", "x")),
+    *(f"default/{name}" for name in ("db", "db.1", "db.2", "disk", "x", "é")),
+]
+
+
+@pytest.mark.parametrize("reverse", ["false", "true"])
+@pytest.mark.parametrize("prefix", ["", "d", "db", "db.2", "none"])
+@pytest.mark.parametrize("namespace", ["*", "a", "default", "none"])
+@pytest.mark.parametrize("per_page", [1, 3, 50])
+async def test_pages_of_queues_are_the_list(
+    many: Store, per_page: int, namespace: str, prefix: str, reverse: str
+) -> None:
+    query: dict[str, object] = {"namespace": namespace, "prefix": prefix, "reverse": reverse}
+    desired = [
+        one
+        for one in EVERY
+        if namespace in ("*", one.partition("/")[0]) and one.partition("/")[2].startswith(prefix)
+    ]
+    found, token = asked(many, **query, per_page=per_page)
+    while token:
+        page, token = asked(many, **query, per_page=per_page, next_token=token)
+        assert 1 <= len(page) <= per_page
+        found += page
+    assert found == (desired if reverse == "false" else desired[::-1])
+    assert asked(many, **query) == (found, "")
+
+
+async def test_queues_are_filtered_and_shown_as_far_as_the_caller_sees_them(many: Store) -> None:
+    assert asked(many, filter="Waiting != 0")[0] == ["default/db", "default/db.2", "default/é"]
+    assert asked(many, 'namespace "b" { policy = "read" }', per_page=9) == (EVERY[4:8], "")
+
+
+async def test_a_queue_shows_the_first_of_its_holders(
+    many: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ("default", "db")
+    (entry,) = many.read(lambda db: concurrency.waiters(db, key, 9))
+    await many.write(lambda tx: concurrency.grant(tx, entry, NOW))
+    for most, number in ((1, 1), (0, 0)):
+        monkeypatch.setattr(api, "_MOST", most)
+        shown = many.read(lambda db: api.read(request(many, READ, caller(WRITER), name="db"), db))
+        view = msgspec.to_builtins(shown.body)
+        assert (len(view["Holders"]), view["InUse"]) == (number, 1)

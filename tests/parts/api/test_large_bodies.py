@@ -12,11 +12,12 @@ import trio
 import daemon.api
 from daemon.acl.check import KNOWN, on_variable
 from daemon.api import dispatch
+from daemon.api import jobs as api_jobs
 from daemon.api.cluster import variables
-from daemon.jobs.register import JobValidateRequest
+from daemon.jobs.register import JobRegisterRequest, JobValidateRequest
 from daemon.web import request as requests
 from daemon.web.request import SHORT, Request
-from storage.errors import Invalid
+from storage.errors import Invalid, Malformed
 from storage.queries import job_status, jobs
 from storage.records.codec import Document
 from storage.records.job import Parameterized
@@ -138,6 +139,19 @@ async def test_a_body_beyond_a_limit_does_not_hold_the_loop(
     items = msgspec.json.encode({"Items": {f"key{number}": "é" * 150 for number in range(40_000)}})
     taken = [await _longest_step(work) for _ in range(TRIES)]
     assert min(taken) <= MOST or min(taken) <= MOST * slowness(), taken
+
+
+@pytest.mark.parametrize("size", [SHORT + 1, 40_000_000])
+async def test_the_search_for_masks_does_not_hold_the_loop(store: Store, size: int) -> None:
+    job: Document = {"ID": "x", "Meta": {"a": "x" * size}}
+    body = JobRegisterRequest(job=job)
+    asked = _asked(store, msgspec.json.encode({"Job": job}))
+    taken = [await _longest_step(lambda: api_jobs._check_masks(asked, body)) for _ in range(TRIES)]
+    assert min(taken) <= MOST or min(taken) <= MOST * slowness(), taken
+    job["Meta"]["a"] += "‹masked›"
+    asked = _asked(store, msgspec.json.encode({"Job": job}))
+    with pytest.raises(Malformed, match=r"^Job\.Meta\.a has a mask"):
+        await api_jobs._check_masks(asked, body)
 
 
 async def test_a_payload_in_the_body_is_that_of_the_child(store: Store, parent: str) -> None:

@@ -1,12 +1,16 @@
 """Periodic jobs with a calendar: closed slots launch nothing, or one child at the opening."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import trio
 
-from daemon.flow.calendars import Openings, compiled
+from daemon.fences import TOPIC as FAULTS
+from daemon.fences import open_fences
+from daemon.flow.calendars import Openings, TooManySteps, compiled
 from daemon.jobs import calendar_slots
 from daemon.jobs import calendars as rules
 from daemon.jobs.calendar_slots import JobOpenings, forecast, planned
@@ -15,6 +19,7 @@ from daemon.jobs.periodic import (
     decide_slot,
     next_launches,
     next_slot,
+    open_periodic,
     openings_of,
     precompute_slots,
 )
@@ -28,8 +33,10 @@ from storage.records.periodic import Slot
 from storage.records.times import rfc3339
 from storage.store import Store
 from storage.writer import Transaction
+from tests.parts.evals.cluster import Ticking, ids
 from tests.parts.jobs.test_periodic import at, look
 from tests.samples import job
+from tests.time_limits import HAPPENS_WITHIN
 
 WORKDAYS = ["mon", "tue", "wed", "thu", "fri"]
 FRIDAY = at("2026-11-27T17:30:00")
@@ -426,6 +433,55 @@ async def test_the_work_for_all_missed_slots_is_limited(
         store.read(partial(precompute_slots, due=due, now=now))
     shown = store.read(lambda db: next_launches(made, FRIDAY, openings_of(db, made)))
     assert len(shown) == 10
+
+
+@pytest.mark.parametrize("fault", ["raises", "takes too long"])
+async def test_a_calendar_that_fails_stops_its_job_only_until_the_calendar_changes(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    real = calendar_slots.compiled
+
+    def compiled_or_broken(name: str, documents: Any) -> Any:
+        if b"poison" not in documents["business"]:
+            return real(name, documents)
+        if fault == "raises":
+            raise KeyError("poison")
+        raise TooManySteps("its calendar needs more than 5 steps")
+
+    monkeypatch.setattr(calendar_slots, "compiled", compiled_or_broken)
+    clock = Ticking()
+    clock.time = FRIDAY
+    poisoned = msgspec.structs.replace(BUSINESS, description="poison")
+    await define(store, poisoned)
+    await register(store, steward_run_day="1-31")
+    await store.write(partial(_add_hourly, job_id="other"))
+    clock.time = at("2026-11-27T18:00:01")
+    async with (
+        open_fences(store, clock, tmp_path) as fences,
+        open_periodic(store, clock, ids(), fences),
+    ):
+        with trio.fail_after(HAPPENS_WITHIN):
+            while not any(one.is_closed for one in fences.faults()):
+                with store.watch(FAULTS) as change:
+                    clock.time += 10 * SECOND
+                    await store.write(lambda tx: tx.publish(periodic.TOPIC))
+                    if not any(one.is_closed for one in fences.faults()):
+                        await change.wait()
+            (fault_of_web,) = fences.faults()
+            assert fault_of_web.key.startswith("default/web ")
+            assert store.read(lambda db: periodic.slots(db, "default", "other"))
+            assert ledger(store) == []
+            with store.watch("periodic-slots/default/web") as change:
+                await define(store, BUSINESS)
+                await change.wait()
+            assert fences.faults() == []
+    assert ledger(store)
+
+
+def _add_hourly(tx: Transaction, job_id: str) -> None:
+    made = job(job_id, type="batch", periodic=HOURLY, submit_time=FRIDAY)
+    jobs.append_version(tx, made)
+    job_status.refresh_summary(tx, made.namespace, made.id)
 
 
 async def test_old_versions_are_trimmed(store: Store) -> None:

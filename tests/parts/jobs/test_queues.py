@@ -17,6 +17,7 @@ from daemon.jobs.steer_run import RunActRequest, act_on_run
 from daemon.process.parts import open_queues
 from storage.errors import TooOften
 from storage.queries import concurrency, invariants, jobs, runs
+from storage.queries.pages import PageRequest
 from storage.records.concurrency import QueueEntry
 from storage.records.flow import SLOTS_FREE, RunActType
 from storage.records.group import ReschedulePolicy
@@ -90,7 +91,7 @@ class Queues:
         return [entry.job_id for entry in self.entries(concurrency.waiters, 99)]
 
     def holders(self) -> list[str]:
-        return [entry.job_id for entry in self.entries(concurrency.holders)]
+        return [one.job_id for one in self.entries(concurrency.holders, 99)]
 
     def entries(self, query: Any, *values: object) -> list[QueueEntry]:
         queue_entries: list[QueueEntry] = self.store.read(lambda db: query(db, KEY, *values))
@@ -299,8 +300,8 @@ async def test_a_run_that_runs_again_waits_again(made: Queues) -> None:
 async def test_the_name_of_a_queue_can_contain_meta(made: Queues) -> None:
     meta = {"steward_run_concurrency": "db-${NOMAD_META_env}", "env": "prod"}
     await made.register(queued("a", meta=meta))
-    lines = made.store.read(lambda db: concurrency.lines(db, "*"))
-    assert [(line.name, line.slots, line.waiting, line.exists) for line in lines] == [
+    lines = made.store.read(lambda db: [*concurrency.page(db, PageRequest(namespace="*"))])
+    assert [(one.name, one.slots, one.waiting, one.exists) for one in lines] == [
         ("db-prod", 1, 1, False)
     ]
 

@@ -100,7 +100,7 @@ class Queues:
         return self._shown(lambda db: step_slots.waiters(db, ("default", name), 99))
 
     def holders(self, name: str = "db") -> list[tuple[str, str, int]]:
-        return self._shown(lambda db: step_slots.holders(db, ("default", name)))
+        return self._shown(lambda db: step_slots.holders(db, ("default", name), 99))
 
     def _shown(self, query: Any) -> list[tuple[str, str, int]]:
         found: list[QueueEntry] = self.store.read(query)
