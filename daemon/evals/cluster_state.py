@@ -13,9 +13,8 @@ from storage.queries.allocated_resources import AllocatedTotals
 from storage.queries.allocations import SettledRange
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import AllocatedResources, Allocation, ClientStatus
-from storage.records.concurrency import StepSlots
 from storage.records.evaluation import Evaluation
-from storage.records.flow import SLOT_REASON, FlowRun, RunStep, StepState
+from storage.records.flow import SLOT_REASON, FlowRun, RunStep, StepSlots, StepState
 from storage.records.job import Job, JobType
 from storage.records.node import Node
 

@@ -28,7 +28,7 @@ from daemon.jobspec.steward_meta import (
 from storage.queries import concurrency, evaluations, job_status, jobs, runs, step_slots
 from storage.queries.concurrency import Key
 from storage.read_pool import ReadSnapshot
-from storage.records.concurrency import MOST_QUEUES, QueueEntry, RunQueue, SlotState, StepSlots
+from storage.records.concurrency import MOST_QUEUES, QueueEntry, RunQueue, SlotState
 from storage.records.evaluation import Trigger
 from storage.records.flow import (
     SLOTS_FREE,
@@ -36,6 +36,7 @@ from storage.records.flow import (
     FlowRun,
     FlowStatus,
     QueueUse,
+    StepSlots,
     queues_used,
 )
 from storage.records.job import Job

@@ -6,10 +6,9 @@ import msgspec
 
 from storage.records.allocated_resources import ResourceHolder
 from storage.records.allocation import Allocation
-from storage.records.concurrency import SlotDemand
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
-from storage.records.flow import FlowRun, RunStep
+from storage.records.flow import FlowRun, RunStep, SlotDemand
 from storage.records.job import Job
 from storage.records.node import Node
 

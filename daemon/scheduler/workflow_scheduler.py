@@ -21,9 +21,8 @@ from daemon.scheduler.reconcile import GroupChange, MissingAllocation, reconcile
 from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange, StepGrant
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
-from storage.records.concurrency import SlotDemand
 from storage.records.evaluation import DesiredUpdates, EvalStatus, Evaluation, Trigger
-from storage.records.flow import FlowRun, FlowStatus, StepState
+from storage.records.flow import FlowRun, FlowStatus, SlotDemand, StepState
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.times import rfc3339

@@ -11,8 +11,8 @@ from typing import Any
 from storage.queries import events, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
-from storage.records.concurrency import QueueEntry, SlotDemand, SlotState, StepSlots
-from storage.records.flow import Beyond, FlowRun
+from storage.records.concurrency import QueueEntry, SlotState
+from storage.records.flow import Beyond, FlowRun, SlotDemand, StepSlots
 from storage.records.job import Job
 from storage.writer import Transaction
 

@@ -30,48 +30,6 @@ class RunQueue(msgspec.Struct, frozen=True, kw_only=True):
     beyond: Beyond
 
 
-class StepSlots(msgspec.Struct, frozen=True, kw_only=True):
-    """The elements of a step that hold slots, or wait for them: each takes `slots` of each queue.
-
-    `wanted` elements hold slots or wait, and `held` of them hold. `busy` were active, or about to
-    begin, after the last decision. `since` is when the step asked, or last got a slot, in
-    nanoseconds since the epoch.
-    """
-
-    namespace: str
-    job_id: str
-    number: int
-    step: str
-    names: tuple[str, ...]
-    place: int
-    slots: int
-    wanted: int
-    held: int
-    busy: int
-    priority: int
-    arrived: int
-    since: int
-
-    @property
-    def order(self) -> tuple[int, int, str, int, int]:
-        """Return the sort key of steps that wait: the same order in all queues of a namespace."""
-        return (-self.priority, self.arrived, self.job_id, self.number, self.place)
-
-
-class SlotDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """The slots of a step after a decision: `wanted` and `busy` as in `StepSlots`.
-
-    `released` elements no longer need the slots that they held.
-    """
-
-    step: str
-    names: tuple[str, ...]
-    slots: int
-    wanted: int
-    released: int = 0
-    busy: int = 0
-
-
 class QueueEntry(Record, frozen=True, kw_only=True):
     """A run that holds slots of a queue, or waits for them; or a `step` of the run.
 
