@@ -639,6 +639,7 @@ CREATE TABLE runs (
     modify_index  INTEGER NOT NULL,
     cleans_up     INTEGER NOT NULL DEFAULT 0 CHECK (cleans_up IN (0, 1)),
                                                   -- canceled: clean-up steps still run
+    deadline      INTEGER NOT NULL DEFAULT 0,     -- of the run, or of its clean-up; 0: none
     PRIMARY KEY (namespace, job_id, number),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;

@@ -36,6 +36,7 @@ from storage.writer import Transaction
 
 _PREEMPTED = "Preempted by alloc ID {}"
 _MANY = 20  # changes, or groups with counts; storing more takes longer than 2 ms
+_ENDED = "canceled because the run has ended"
 _SUPERSEDED = "canceled after more recent eval was processed"
 
 
@@ -60,6 +61,7 @@ async def apply(
         _store_runs(tx, state, plan.flow, now)
         for eviction in plan.evict:
             _evict(tx, eviction, now)
+        _cancel_deadlines(tx, evaluation, plan, now)
         made = _without_repeated(tx, evaluation, plan)
         for follow_up in (*made.evaluations, *plan.displaced):
             evaluations.put(tx, follow_up, now)
@@ -262,8 +264,21 @@ def _finish(
     evaluations.put(tx, done, now)
 
 
+def _cancel_deadlines(tx: Transaction, evaluation: Evaluation, plan: Plan, now: int) -> None:
+    """Cancel the evaluations at later times if the run has ended, so that the job can end."""
+    if plan.flow is None or not plan.flow.runs or not plan.flow.runs[-1].run.status.has_ended:
+        return
+    for one in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id):
+        is_deadline = one.triggered_by == Trigger.RUN_STEP and one.wait_until
+        if is_deadline and one.id != evaluation.id:
+            canceled = msgspec.structs.replace(
+                one, status=EvalStatus.CANCELED, status_description=_ENDED
+            )
+            evaluations.put(tx, canceled, now)
+
+
 def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Plan:
-    """Return a plan without deadlines of gates that an earlier pending evaluation covers.
+    """Return a plan without deadlines that an earlier pending evaluation covers.
 
     The evaluation at one deadline creates that at the next one.
     """

@@ -58,7 +58,9 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
     if state.run is None or state.run.version != planned.version:
         state = msgspec.structs.replace(state, grants=_free_queues(db, alone))
     plan = decide(db, state, evaluation, now=now, ids=ids)
-    created = [*plan.evaluations, *([plan.blocked] if plan.blocked else [])]
+    # A registration itself creates no evaluations at the deadlines of its run.
+    later = [one for one in plan.evaluations if one.triggered_by != Trigger.RUN_STEP]
+    created = [*later, *([plan.blocked] if plan.blocked else [])]
     return DryRunResult(
         index=present.job_modify_index if present else 0,
         diff=annotate(diff_jobs(present, planned), plan.annotations.desired_tg_updates),

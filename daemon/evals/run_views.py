@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from daemon.flow import lists
-from daemon.flow.advance import gate_due, waits_for_queues
+from daemon.flow.advance import changes_at, waits_for_queues
 from daemon.flow.graph import Graph, stored_graph
 from daemon.text.job_state import State
 from storage.queries import jobs, runs, tallies
@@ -75,7 +75,7 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
             queues=slots.get(step.name, []),
             level=level.get(step.name, 0),
             needs=list(needs),
-            until=_until(graph, step),
+            until=_until(graph, run, step),
             waits_for=[need for need in needs if step.outcome is None and need not in ended],
         )
         for step in stored
@@ -83,9 +83,9 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
     ]
 
 
-def _until(graph: Graph, row: RunStep) -> int:
+def _until(graph: Graph, run: FlowRun, row: RunStep) -> int:
     step = graph.by_name.get(row.name)
-    return (gate_due(step, row) if step else None) or 0
+    return (changes_at(step, run, row) if step else None) or 0
 
 
 _FIELDS = tuple(name for name in RunStep.__struct_fields__ if name not in ("state", "reason"))

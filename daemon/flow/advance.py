@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from daemon.flow import lists
+from daemon.flow.begin_times import Window, window
 from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta import When
 from daemon.text.go_format import duration, quote
 from storage.records.flow import (
     GATE_REASON,
     SLOT_REASON,
+    TIME_REASON,
+    TIMEOUT_REASON,
     FlowRun,
     FlowStatus,
     Outcome,
     RunStep,
     StepState,
 )
+from storage.records.times import rfc3339
 
 if TYPE_CHECKING:
     from daemon.flow.conditions import NeedFacts
@@ -48,8 +52,8 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
     `steps` has all steps in the order of the file, and `changed` those that differ from before.
     Elements of the `wanted` steps are to be placed, but no new ones beyond the number in `most`.
-    Gates decide on their own at the times in `due`, in nanoseconds. Steps that `ask` may begin, but
-    have no slot of their queues.
+    Without other changes, the next decisions are due at the times in `due`, in nanoseconds. Steps that
+    `ask` may begin, but have no slot of their queues.
     """
 
     run: FlowRun
@@ -59,6 +63,33 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     most: Mapping[str, int] = {}
     due: tuple[int, ...] = ()
     ask: frozenset[str] = frozenset()
+
+
+class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a run may take after its first step has opened, and then its clean-up.
+
+    Both are in nanoseconds. A `timeout` of None means no limit.
+    """
+
+    timeout: int | None = None
+    cleanup: int = 0
+
+
+def timed(run: FlowRun, limits: RunLimits, now: int) -> FlowRun:
+    """Return a run that has not ended after the effects of its deadline.
+
+    A run that times out is stopped, and its steps for failures and for every end run. A run that is
+    being stopped gets the deadline of these steps. At that deadline, they are no longer wanted.
+    """
+    is_over = run.deadline and now >= run.deadline
+    if run.status == FlowStatus.RUNNING and is_over:
+        words = f"{TIMEOUT_REASON}the run took longer than {duration(limits.timeout or 0)}"
+        run = run.stopping(words, cleans_up=True)
+    elif run.status == FlowStatus.STOPPING and run.cleans_up and is_over:
+        return msgspec.structs.replace(run, cleans_up=False, deadline=0)
+    if run.status == FlowStatus.STOPPING and run.cleans_up and not run.deadline:
+        return msgspec.structs.replace(run, deadline=now + limits.cleanup)
+    return run
 
 
 def advance(
@@ -76,6 +107,8 @@ def advance(
     max_count: int = 0,
     slot: str = "",
     granted: Mapping[str, int] = {},
+    freeze: str = "",
+    timeout: int | None = None,
 ) -> Advance:
     """Return the next state of a run that has not ended.
 
@@ -84,14 +117,15 @@ def advance(
     those of gates, for the attempts of their steps. If the run is canceled and cleans up, only steps
     for every end go on. The others end when their tasks have ended, which are `alive` until then.
     `outputs` are those of steps, as far as conditions name them. While the run waits for slots, `slot`
-    is the reason that no step begins. `granted` counts the elements that hold slots of the queues of
-    their step. All steps together have at most `max_count` elements; 0 means no limit.
+    is the reason that no step begins. In a `freeze`, that is the reason. `granted` counts the elements
+    that hold slots of the queues of their step. All steps together have at most `max_count` elements;
+    0 means no limit. With the first open step, the `timeout` of the run begins, in nanoseconds.
     """
     decision = _Decision(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
     )
     decision.granted = granted
-    decision.wait_for(slot)
+    decision.wait_for(freeze, slot)
     if max_count and any(one.source for one in graph.steps):
         rows = (steps.get(one.name) for one in graph.steps)
         known = sum(
@@ -99,12 +133,16 @@ def advance(
         )
         decision.limit(max_count, known)
     if run.status == FlowStatus.STOPPING:
-        decision.cancel(run.reason, alive)
+        decision.cancel(alive)
     for step in graph.order:
         decision.add(step)
     found = tuple(decision.steps[one.name] for one in graph.steps)
+    run = _run_after(run, found, now)
+    is_open = any(one.state == StepState.OPEN for one in found)
+    if timeout is not None and is_open and run.status == FlowStatus.RUNNING and not run.deadline:
+        run = msgspec.structs.replace(run, deadline=now + timeout)
     return Advance(
-        run=_run_after(run, found, now),
+        run=run,
         steps=found,
         changed=tuple(one for one in found if steps.get(one.name) != one),
         wanted=frozenset(
@@ -113,17 +151,48 @@ def advance(
             if one.state == StepState.OPEN and decision.goes_on(graph.by_name[one.name])
         ),
         most=dict(_limits(graph, found)),
-        due=tuple(
-            sorted(
-                {
-                    due
-                    for one in found
-                    if (due := gate_due(graph.by_name[one.name], one)) is not None
-                }
-            )
-        ),
+        due=tuple(sorted(_due(graph, run, found, now))),
         ask=frozenset(decision.ask),
     )
+
+
+def _due(graph: Graph, run: FlowRun, steps: Iterable[RunStep], now: int) -> set[int]:
+    """Return the later times at which a step or the run changes on its own."""
+    if run.status.has_ended:
+        return set()
+    found = {run.deadline}
+    for one in steps:
+        if one.state == StepState.HELD:
+            found.update(_held_until(graph.by_name[one.name], run, one))
+    return {at for at in found if at > now}
+
+
+def _held_until(step: Step, run: FlowRun, row: RunStep) -> Iterator[int]:
+    """Yield the times at which a decision about a step that is held is due."""
+    if row.reason.startswith(GATE_REASON):
+        times = [gate_due(step, row)]
+    else:
+        found = _window(step, run, row, row.since)
+        times = [found.first, found.last]
+    yield from (at for at in times if at is not None)
+
+
+def _window(step: Step, run: FlowRun, row: RunStep, now: int) -> Window:
+    """Return when a step may begin; its needs are met now, or were when it was first held."""
+    if step.not_before is None and step.not_after is None:
+        return Window()
+    met = row.since if row.state == StepState.HELD else now
+    return window(step, met=met, began=run.began)
+
+
+def changes_at(step: Step, run: FlowRun, row: RunStep) -> int | None:
+    """Return when a step that is held changes on its own, in nanoseconds; None for never."""
+    if row.state != StepState.HELD or run.status.has_ended:
+        return None
+    if row.reason.startswith(GATE_REASON):
+        return gate_due(step, row)
+    found = _window(step, run, row, row.since)
+    return found.first if row.reason.startswith(TIME_REASON) else found.last
 
 
 def gate_due(step: Step, row: RunStep) -> int | None:
@@ -164,7 +233,7 @@ def cancel(
     return Advance(
         run=msgspec.structs.replace(
             run,
-            status=FlowStatus.CANCELED if has_ended else FlowStatus.STOPPING,
+            status=_stopped_as(run) if has_ended else FlowStatus.STOPPING,
             reason=run.reason or reason,
             ended=now if has_ended else 0,
         ),
@@ -172,6 +241,11 @@ def cancel(
         changed=tuple(new for new, old in zip(found, before, strict=True) if new != old),
         wanted=frozenset(),
     )
+
+
+def _stopped_as(run: FlowRun) -> FlowStatus:
+    """Return the final status of a run that was stopped."""
+    return FlowStatus.FAILED if run.is_late else FlowStatus.CANCELED
 
 
 def _canceled(row: RunStep, reason: str, now: int) -> RunStep:
@@ -184,13 +258,19 @@ def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
     if any(one.outcome is None for one in steps):
         return run
     if run.status == FlowStatus.STOPPING:
-        return msgspec.structs.replace(run, status=FlowStatus.CANCELED, ended=now)
-    # A skipped step is bad because of another one, which is named instead.
-    bad = [one for one in steps if one.outcome == Outcome.BAD and one.state != StepState.SKIPPED]
+        return msgspec.structs.replace(run, status=_stopped_as(run), ended=now)
+    # Other skipped steps are bad because of another one, which is named instead.
+    bad = [
+        one
+        for one in steps
+        if one.outcome == Outcome.BAD
+        and (one.state != StepState.SKIPPED or one.reason.startswith(TIME_REASON))
+    ]
     if not bad:
         return msgspec.structs.replace(run, status=FlowStatus.SUCCEEDED, ended=now)
     names = ", ".join(one.name for one in bad[:3]) + (" and others" if len(bad) > 3 else "")
-    words = f"step {names} failed" if len(bad) == 1 else f"steps {names} failed"
+    how = "came too late" if all(one.state == StepState.SKIPPED for one in bad) else "failed"
+    words = f"step {names} {how}" if len(bad) == 1 else f"steps {names} {how}"
     return msgspec.structs.replace(run, status=FlowStatus.FAILED, reason=words, ended=now)
 
 
@@ -219,20 +299,20 @@ class _Decision:
         self._before, self._elements = before, elements
         self._facts, self._now, self._is_held = facts, now, is_held
         self._approvals = approvals
-        self._canceled_for: str | None = None
+        self._is_canceled = False
         self._alive: Collection[str] = ()
         self._most = self._known = 0  # elements of all steps
-        self._slot = ""
+        self._freeze = self._slot = ""
         self.granted: Mapping[str, int] = {}  # elements that hold slots of the queues of their step
         self.ask = set[str]()
 
-    def cancel(self, reason: str, alive: Collection[str]) -> None:
+    def cancel(self, alive: Collection[str]) -> None:
         """Continue only clean-up steps; steps `alive` have tasks that are still ending."""
-        self._canceled_for, self._alive = reason, alive
+        self._is_canceled, self._alive = True, alive
 
-    def wait_for(self, slot: str) -> None:
-        """Begin no step for this reason, if it is not empty."""
-        self._slot = slot
+    def wait_for(self, freeze: str, slot: str) -> None:
+        """Begin no step for these reasons, if one is not empty."""
+        self._freeze, self._slot = freeze, slot
 
     def limit(self, most: int, known: int) -> None:
         """Limit the elements of all steps. Before this decision, `known` elements are known."""
@@ -240,7 +320,7 @@ class _Decision:
 
     def goes_on(self, step: Step) -> bool:
         """Return whether the elements of a step may still be wanted."""
-        return self._canceled_for is None or step.cleans_up
+        return not self._is_canceled or step.goes_on(self._facts.run)
 
     def add(self, step: Step) -> None:
         """Decide about a step. All that it needs has been added."""
@@ -252,10 +332,10 @@ class _Decision:
         self.steps[step.name] = row
 
     def _next(self, step: Step, row: RunStep) -> RunStep:
-        if self._canceled_for is not None and not step.cleans_up:
+        if not self.goes_on(step):
             if row.name in self._alive:
                 return row
-            return self._end(row, StepState.CANCELED, Outcome.BAD, self._canceled_for)
+            return self._end(row, StepState.CANCELED, Outcome.BAD, self._facts.run.reason)
         if row.state in (StepState.WAITING, StepState.HELD):
             row = self._begun(step, row)
         return self._progress(step, row) if row.state == StepState.OPEN else row
@@ -278,14 +358,22 @@ class _Decision:
             return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "it has no elements")
         if (stopped := self._at_gate(step, row)) is not None:
             return stopped
-        if self._is_held:
-            return self._moved(row, StepState.HELD, _PREVIOUS)
-        if self._slot:
-            return self._moved(row, StepState.HELD, self._slot)
+        if (stopped := self._by_time(step, row)) is not None:
+            return stopped
+        if reason := self._hold(step):
+            return self._moved(row, StepState.HELD, reason)
+        return msgspec.structs.replace(self._moved(row, StepState.OPEN), opened=self._now)
+
+    def _hold(self, step: Step) -> str:
+        """Return why a step does not begin now; empty if it may begin."""
+        if self._freeze and not self._is_canceled:
+            return self._freeze
+        if self._is_held or self._slot:
+            return _PREVIOUS if self._is_held else self._slot
         if step.queues and not self.granted.get(step.name):
             self.ask.add(step.name)
-            return self._moved(row, StepState.HELD, waits_for_queues(step.queues))
-        return msgspec.structs.replace(self._moved(row, StepState.OPEN), opened=self._now)
+            return waits_for_queues(step.queues)
+        return ""
 
     def _by_condition(self, step: Step, row: RunStep, needs: Sequence[RunStep]) -> RunStep | None:
         """Return a step whose condition is not true; None if it is."""
@@ -352,6 +440,17 @@ class _Decision:
             return None
         reason = f"{GATE_REASON}not approved within {duration(step.within or 0)}"
         return self._end(held, StepState.CANCELED, Outcome.BAD, reason)
+
+    def _by_time(self, step: Step, row: RunStep) -> RunStep | None:
+        """Return a step that is too early or too late; None if it may begin now."""
+        times = _window(step, self._facts.run, row, self._now)
+        if times.last is not None and self._now >= times.last:
+            reason = f"{TIME_REASON}too late, because it had to begin before {rfc3339(times.last)}"
+            return self._end(row, StepState.SKIPPED, Outcome.BAD, reason)
+        if times.first is not None and self._now < times.first:
+            reason = f"{TIME_REASON}it begins at {rfc3339(times.first)}"
+            return self._moved(row, StepState.HELD, reason)
+        return None
 
     # --- end ---
 

@@ -15,7 +15,7 @@ import msgspec
 
 from daemon.flow import lists
 from daemon.flow.lists import Reference
-from daemon.flow.workflow_keys import KEYS, RUN_QUEUE_KEY, has_keys, is_workflow
+from daemon.flow.workflow_keys import KEYS, has_job_keys, has_keys, is_workflow
 from daemon.jobspec.steward_meta import (
     FAILURES_ALLOWED,
     FOR_EACH,
@@ -28,6 +28,8 @@ from daemon.jobspec.steward_meta import (
     IF,
     MATRIX,
     NEEDS,
+    NOT_AFTER,
+    NOT_BEFORE,
     ON_FAILURE,
     OUTPUTS,
     PARALLEL,
@@ -35,16 +37,20 @@ from daemon.jobspec.steward_meta import (
     RUN_QUEUE,
     STEP_QUEUES,
     STEP_SLOTS,
+    TIME_ZONE,
     WHEN,
     Allowance,
+    BeginTime,
     GateElse,
+    Meta,
+    MetaExtension,
     OnFailure,
     When,
     queue_of,
 )
 from daemon.text.go_format import quote
 from storage.errors import Malformed
-from storage.records.flow import FlowGraph, GraphEdge, GraphStep
+from storage.records.flow import FlowGraph, FlowRun, FlowStatus, GraphEdge, GraphStep
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 
@@ -87,6 +93,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     not_self: bool = False
     within: int | None = None
     is_approved_late: bool = False
+    not_before: BeginTime | None = None
+    not_after: BeginTime | None = None
+    time_zone: str = "UTC"  # of times of day
     redo: bool = False  # whether it runs again with each step that comes after it
     outputs: tuple[str, ...] = ()  # that it must write; empty if it may write any
     source: Reference | None = None  # the output that is the list of its elements
@@ -97,6 +106,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     def cleans_up(self) -> bool:
         """Return whether the step also runs after its run was canceled."""
         return self.when == When.ALWAYS and bool(self.needs)
+
+    def goes_on(self, run: FlowRun) -> bool:
+        """Return whether the step may still begin, or go on, in a run that has not ended.
+
+        After a timeout, also the steps for failures run.
+        """
+        if run.status == FlowStatus.RUNNING:
+            return True
+        handles = run.is_late and self.when == When.FAILURE and bool(self.needs)
+        return run.cleans_up and (self.cleans_up or handles)
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -182,6 +201,9 @@ def _steps(job: Job) -> Iterator[Step]:
             redo=REDO.of(group.meta),
             queues=STEP_QUEUES.of(group.meta),
             slots=STEP_SLOTS.of(group.meta),
+            not_before=NOT_BEFORE.of(group.meta),
+            not_after=NOT_AFTER.of(group.meta),
+            time_zone=TIME_ZONE.of(group.meta),
         )
 
 
@@ -256,6 +278,7 @@ def view(job: Job) -> FlowGraph:
     """Return the graph of a job as the API shows it. Raises `Malformed` if it has errors."""
     graph = graph_of(job)
     level = {name: number for number, names in enumerate(graph.levels) for name in names}
+    metas = {group.name: group.meta for group in job.task_groups or ()}
     return FlowGraph(
         job_id=job.id,
         namespace=job.namespace,
@@ -272,6 +295,8 @@ def view(job: Job) -> FlowGraph:
                 parallel=one.parallel or 0,
                 elements_of=str(one.source or ""),
                 queues=list(one.queues),
+                not_before=_shown_time(metas[one.name], NOT_BEFORE),
+                not_after=_shown_time(metas[one.name], NOT_AFTER),
             )
             for one in graph.steps
         ],
@@ -279,6 +304,15 @@ def view(job: Job) -> FlowGraph:
         levels=[list(names) for names in graph.levels],
         longest=list(graph.longest),
     )
+
+
+def _shown_time(meta: Meta, key: MetaExtension[BeginTime | None]) -> str:
+    """Return the text of a limit, with the time zone of a time of day; empty without one."""
+    found = key.of(meta)
+    if found is None or meta is None:
+        return ""
+    is_daily = found.minute is not None
+    return f"{meta[key.name]} {TIME_ZONE.of(meta)}" if is_daily else meta[key.name]
 
 
 # --- validation ---
@@ -292,7 +326,7 @@ def problems(job: Job) -> Iterator[str]:
 def _problems(job: Job) -> Iterator[str]:
     groups = job.task_groups or []
     keyed = [group for group in groups if has_keys(group)]
-    if not keyed and RUN_QUEUE_KEY not in (job.meta or ()):
+    if not keyed and not has_job_keys(job):
         return
     if job.type != JobType.BATCH:
         if not keyed:  # the check of the job's own keys has the error
@@ -352,6 +386,7 @@ def _of_names(groups: Collection[TaskGroup]) -> Iterator[str]:
     """Yield the errors of gates, and of the names of groups and of their needs."""
     yield from _of_gates(groups)
     yield from _of_queues(groups)
+    yield from _of_times(groups)
     yield from _of_lists(groups)
     from daemon.flow.conditions import Hints  # imported late: only registrations need it
 
@@ -398,6 +433,34 @@ def _of_queues(groups: Iterable[TaskGroup]) -> Iterator[str]:
         meta = group.meta or {}
         if STEP_SLOTS.name in meta and STEP_QUEUES.name not in meta:
             yield f"Task group {group.name} has {STEP_SLOTS.name} without {STEP_QUEUES.name}"
+
+
+def _of_times(groups: Iterable[TaskGroup]) -> Iterator[str]:
+    for group in groups:
+        first, last = NOT_BEFORE.of(group.meta), NOT_AFTER.of(group.meta)
+        if first is not None and first == last:
+            yield (
+                f"Task group {group.name} has the same {NOT_BEFORE.name} and {NOT_AFTER.name}, "
+                "so it can never begin"
+            )
+        elif first is not None and last is not None and _is_reversed(first, last):
+            yield (
+                f"Task group {group.name} can never begin: {NOT_AFTER.name} is before "
+                f"{NOT_BEFORE.name}"
+            )
+        uses_zone = any(one is not None and one.minute is not None for one in (first, last))
+        if TIME_ZONE.name in (group.meta or ()) and not uses_zone:
+            yield (
+                f"Task group {group.name} has {TIME_ZONE.name} without a time of day in "
+                f"{NOT_BEFORE.name} or {NOT_AFTER.name}"
+            )
+
+
+def _is_reversed(first: BeginTime, last: BeginTime) -> bool:
+    """Return whether a step that begins after `first` is too late for `last` in any case."""
+    if first.moment is not None and last.moment is not None:
+        return last.moment < first.moment
+    return first.delay is not None and last.delay is not None and last.delay < first.delay
 
 
 def _of_lists(groups: Iterable[TaskGroup]) -> Iterator[str]:

@@ -12,14 +12,18 @@ from daemon.jobspec.steward_meta import (
     IF,
     MATRIX,
     NEEDS,
+    NOT_AFTER,
+    NOT_BEFORE,
     ON_FAILURE,
     OUTPUTS,
     PARALLEL,
     REDO,
     RETRY_EXIT_CODES,
     RUN_QUEUE,
+    RUN_TIMEOUT,
     STEP_QUEUES,
     STEP_SLOTS,
+    TIME_ZONE,
     WHEN,
 )
 from storage.records.group import TaskGroup
@@ -30,19 +34,25 @@ KEYS = tuple(
     for one in (
         *(NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE),
         *(GATE, GATE_NUMBER, GATE_BY, GATE_NOT_SELF, GATE_WITHIN, GATE_ELSE),
+        *(NOT_BEFORE, NOT_AFTER, TIME_ZONE),
         *(OUTPUTS, RETRY_EXIT_CODES, FOR_EACH, MATRIX, REDO),
         *(STEP_QUEUES, STEP_SLOTS),
     )
 )
-RUN_QUEUE_KEY = RUN_QUEUE.name  # of the job
+JOB_KEYS = frozenset((RUN_QUEUE.name, RUN_TIMEOUT.name))  # of the job, with the same effect
 _KEYS = frozenset(KEYS)
 
 
 def is_workflow(job: Job) -> bool:
-    """Return whether a job is a workflow: a group has a key, or its runs have a queue."""
+    """Return whether a job is a workflow: a group has a key, or its runs a queue or a timeout."""
     if job.type != JobType.BATCH:
         return False
-    return RUN_QUEUE.name in (job.meta or ()) or any(map(has_keys, job.task_groups or ()))
+    return has_job_keys(job) or any(map(has_keys, job.task_groups or ()))
+
+
+def has_job_keys(job: Job) -> bool:
+    """Return whether the keys of the job itself make it a workflow."""
+    return not JOB_KEYS.isdisjoint(job.meta or ())
 
 
 def has_keys(group: TaskGroup) -> bool:

@@ -12,8 +12,6 @@ others. Its order is the same in all queues of a namespace, so two steps never w
 from collections.abc import Iterator
 from functools import partial
 
-import msgspec
-
 from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.evaluate import new_evaluation
@@ -164,9 +162,7 @@ def _cancel(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
     for entry in concurrency.not_patient(tx, key, _AT_ONCE):
         for run, reason, has_begun in _to_cancel(tx, entry):
             # Steps for every end still run, as after a cancellation by a person.
-            stopping = msgspec.structs.replace(
-                run, status=FlowStatus.STOPPING, reason=reason, cleans_up=has_begun
-            )
+            stopping = run.stopping(reason, cleans_up=has_begun)
             runs.put(tx, stopping, run)
             _evaluate(tx, run.namespace, run.job_id, now, next(ids))
 

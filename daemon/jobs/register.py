@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from daemon.config.data_directory import payloads_beside
-from daemon.flow.workflow_keys import has_keys
+from daemon.flow.workflow_keys import has_job_keys, has_keys
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.namespaces import forbidden_drivers
 from daemon.jobs.preserve import preserve
@@ -115,7 +115,7 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     def findings(self, job: Job) -> ValidationResult:
         """Return all errors and warnings of a complete job, regardless of the state."""
         found = validate(job, self.budgets, oversubscription=self.oversubscription)
-        if not (RUN_QUEUE.name in (job.meta or ()) or any(map(has_keys, job.task_groups or ()))):
+        if not (has_job_keys(job) or any(map(has_keys, job.task_groups or ()))):
             return found
         from daemon.flow import graph  # imported late: few jobs are workflows
 

@@ -311,13 +311,7 @@ def _cancel(case: _Case) -> _Change:
         raise _NotNow(f"run {run.number} has ended: {run.status}")
     if run.status == FlowStatus.STOPPING and not (at_once and run.cleans_up):
         raise _NotNow(f"run {run.number} is stopping already")
-    canceled = msgspec.structs.replace(
-        run,
-        status=FlowStatus.STOPPING,
-        reason=run.reason or f"canceled by {case.who}",
-        cleans_up=not at_once,
-    )
-    return canceled, []
+    return run.stopping(f"canceled by {case.who}", cleans_up=not at_once), []
 
 
 def _skip(case: _Case) -> _Change:
@@ -427,8 +421,7 @@ def _check_unended(case: _Case, step: RunStep) -> None:
     In a canceled run, the steps for every end still run.
     """
     run = case.run
-    cleans_up = run.status == FlowStatus.STOPPING and run.cleans_up
-    if run.status == FlowStatus.RUNNING or (cleans_up and case.graph.by_name[step.name].cleans_up):
+    if not run.status.has_ended and case.graph.by_name[step.name].goes_on(run):
         return
     raise _NotNow(f"run {run.number} is {run.status}")
 
@@ -443,6 +436,7 @@ def _running(case: _Case) -> FlowRun:
         reason="",
         ended=0,
         cleans_up=False,
+        deadline=0,
         attempt=case.run.attempt + 1,
     )
 

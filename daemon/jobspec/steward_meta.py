@@ -9,6 +9,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +19,7 @@ from daemon.jobspec.durations import read_duration
 from daemon.text.go_format import duration, quote
 from storage.errors import Invalid
 from storage.records import flow, notification
-from storage.records.base import HOUR
+from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.flow import Beyond, TriggerJoin, TriggerWhen
 from storage.records.job import Job, JobType
 from storage.records.notification import NotifyEvent
@@ -92,6 +93,18 @@ def span(most: int) -> Callable[[str], int]:
             raise Invalid(f"{error}: must be a span of time like 30s or 1h") from None
         if not 0 <= value <= most:
             raise Invalid(f"must be from 0s to {duration(most)}")
+        return value
+
+    return read
+
+
+def least_span(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser for a duration with a minimum and a maximum, in nanoseconds."""
+
+    def read(text: str) -> int:
+        value = span(most)(text)
+        if value < least:
+            raise Invalid(f"must be from {duration(least)} to {duration(most)}")
         return value
 
     return read
@@ -267,6 +280,59 @@ _HIGHEST_EXIT_CODE = 255
 _MOST_RANGES = 100
 
 ExitCodes = tuple[tuple[int, int], ...]
+
+
+class BeginTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit of the time at which a step begins; exactly one of the fields is set.
+
+    `minute` is a time of day, in minutes after midnight. `moment` is in nanoseconds since the epoch,
+    and `delay` in nanoseconds after the needs were met.
+    """
+
+    minute: int | None = None
+    moment: int | None = None
+    delay: int | None = None
+
+
+_TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+_LONGEST_DELAY = 8760 * HOUR
+
+
+def begin_time(text: str) -> BeginTime:
+    """Parse a time of day, a moment, or a delay, such as `22:00` or `+15m`."""
+    if found := _TIME_OF_DAY.fullmatch(text):
+        return BeginTime(minute=int(found[1]) * 60 + int(found[2]))
+    if text.startswith("+"):
+        return BeginTime(delay=span(_LONGEST_DELAY)(text[1:]))
+    return BeginTime(moment=moment(text))
+
+
+def moment(text: str) -> int:
+    """Parse a moment such as `2026-12-24T18:00:00Z` to nanoseconds since the epoch."""
+    try:
+        found = datetime.fromisoformat(text) if len(text) <= _LONGEST_MOMENT else None
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or found.year not in range(1970, 2200):
+        raise Invalid(
+            "must be a time of day such as 22:00, a moment such as 2026-12-24T18:00:00Z, "
+            "or a delay such as +15m"
+        )
+    return int(found.timestamp()) * SECOND
+
+
+_LONGEST_MOMENT = 40  # characters
+
+
+def zone_name(text: str) -> str:
+    """Check the name of a time zone."""
+    from daemon.jobspec.cron import zone  # imported late: few jobs name one
+
+    try:
+        zone(text)
+    except Invalid:
+        raise Invalid("must be a name of the zone database, such as Europe/Berlin") from None
+    return text
 
 
 def exit_codes(text: str) -> ExitCodes:
@@ -558,6 +624,15 @@ GATE_WITHIN = MetaExtension[int | None](
 GATE_ELSE = MetaExtension(
     name="steward_gate_else", place="task group", read=one_of(GateElse), default=GateElse.REJECT
 )
+NOT_BEFORE = MetaExtension[BeginTime | None](
+    name="steward_not_before", place="task group", read=begin_time, default=None
+)
+NOT_AFTER = MetaExtension[BeginTime | None](
+    name="steward_not_after", place="task group", read=begin_time, default=None
+)
+TIME_ZONE = MetaExtension(
+    name="steward_time_zone", place="task group", read=zone_name, default="UTC"
+)
 RETRY_EXIT_CODES = MetaExtension[ExitCodes](
     name="steward_retry_exit_codes", place="task group", read=exit_codes, default=()
 )
@@ -581,6 +656,12 @@ STEP_QUEUES = MetaExtension[tuple[str, ...]](
 )
 STEP_SLOTS = MetaExtension(
     name="steward_concurrency_slots", place="task group", read=number(1, 10_000), default=1
+)
+RUN_TIMEOUT = MetaExtension[int | None](
+    name="steward_run_timeout", place="job", read=least_span(SECOND, 8760 * HOUR), default=None
+)
+RUN_CLEANUP = MetaExtension(
+    name="steward_run_cleanup", place="job", read=span(8760 * HOUR), default=10 * MINUTE
 )
 RUN_QUEUE = MetaExtension(name=flow.RUN_QUEUE, place="job", read=queue, default="")
 RUN_SLOTS = MetaExtension(
@@ -644,6 +725,9 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     GATE_NOT_SELF,
     GATE_WITHIN,
     GATE_ELSE,
+    NOT_BEFORE,
+    NOT_AFTER,
+    TIME_ZONE,
     RETRY_EXIT_CODES,
     FOR_EACH,
     MATRIX,
@@ -653,6 +737,8 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     STEP_QUEUES,
     STEP_SLOTS,
     RUNS_KEPT,
+    RUN_TIMEOUT,
+    RUN_CLEANUP,
 )
 
 

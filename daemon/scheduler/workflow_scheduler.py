@@ -12,9 +12,10 @@ from functools import cached_property
 import msgspec
 
 from daemon.flow import advance
-from daemon.flow.advance import Elements
+from daemon.flow.advance import Elements, RunLimits
 from daemon.flow.graph import Graph, Step, stored_graph
 from daemon.flow.lists import with_totals
+from daemon.jobspec.steward_meta import RUN_CLEANUP, RUN_TIMEOUT
 from daemon.scheduler import alloc_sets, reschedule
 from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, ReconcileContext, is_on_lost_node
 from daemon.scheduler.reconcile import GroupChange, MissingAllocation, reconcile
@@ -27,7 +28,7 @@ from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.times import rfc3339
 
-DEADLINE = "the deadline of a gate"
+DEADLINE = "the deadline of a step or a run"
 
 
 def plan_workflow(
@@ -43,7 +44,7 @@ def plan_workflow(
 
 
 def _later(job: Job, evaluation: Evaluation, at: int, eval_id: str, now: int) -> Evaluation:
-    """Return the evaluation at the time when a gate decides on its own."""
+    """Return the evaluation at the time when a step or the run changes on its own."""
     return Evaluation(
         id=eval_id,
         namespace=job.namespace,
@@ -123,18 +124,11 @@ class _WorkflowDecision:
         return (grant.wanted, grant.busy) != (demand.wanted, demand.busy)
 
     def due(self) -> Iterator[int]:
-        """Yield the times for which this decision needs an evaluation.
+        """Yield the next time for which this decision needs an evaluation.
 
-        The decision that holds a step makes one, and each of these decides about the next one.
+        The applier drops it if there is an earlier one, which then decides about this time.
         """
-        known = {step.name for step in self._state.steps if step.state == StepState.HELD}
-        is_new = any(
-            step.state == StepState.HELD and step.name not in known
-            for change in self._runs
-            for step in change.steps
-        )
-        if is_new or self._evaluation.status_description == DEADLINE:
-            yield from self._due[:1]
+        yield from self._due[:1]
 
     def _alive(self) -> Iterator[str]:
         nodes = {node.node.id: node.node for node in self._state.nodes}
@@ -291,6 +285,8 @@ class _WorkflowDecision:
             run, steps = self._begun(run), ()
         if run.status.has_ended:
             return frozenset(), {}
+        stored, limits = run, _limits(self._job)
+        run = advance.timed(run, limits, self._now)
         alive = {
             name
             for name, ones in mine.items()
@@ -321,9 +317,10 @@ class _WorkflowDecision:
             max_count=self._state.max_count,
             slot=self._state.slot,
             granted={name: grant.held for name, grant in self._state.grants.items()},
+            timeout=limits.timeout,
         )
         before = self._state.run if known else None
-        if after.changed or after.run != run or not known:
+        if after.changed or after.run != stored or not known:
             self._runs.append(
                 RunChange(before=before, run=after.run, steps=after.changed, known=known)
             )
@@ -349,6 +346,10 @@ def _active(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> set
 def _continues(missing: MissingAllocation, nodes: Mapping[str, Node]) -> bool:
     """Return whether an allocation replaces one with tasks that may run, and has its slots."""
     return missing.previous is not None and _is_alive(missing.previous, nodes)
+
+
+def _limits(job: Job) -> RunLimits:
+    return RunLimits(timeout=RUN_TIMEOUT.of(job.meta), cleanup=RUN_CLEANUP.of(job.meta))
 
 
 def _limited(change: GroupChange, most: int) -> GroupChange:

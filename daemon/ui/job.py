@@ -6,8 +6,7 @@ from urllib.parse import quote
 
 import trio
 
-from daemon.flow.workflow_keys import KEYS
-from daemon.flow.workflow_keys import RUN_QUEUE_KEY as RUN_QUEUE
+from daemon.flow.workflow_keys import JOB_KEYS, KEYS
 from daemon.ui import formatting, heatmap, highlight, rollout
 from daemon.ui.cluster import ALLOCATIONS, checks
 from daemon.ui.render import Found, page
@@ -51,7 +50,7 @@ def _has_runs(job: dict[str, Any]) -> bool:
         return False
     if job["ParameterizedJob"] and not job["Dispatched"]:
         return False
-    if RUN_QUEUE in (job["Meta"] or ()):
+    if not JOB_KEYS.isdisjoint(job["Meta"] or ()):
         return True
     return any(not _KEYS.isdisjoint(group["Meta"] or ()) for group in job["TaskGroups"] or ())
 

@@ -41,7 +41,7 @@ def topic(namespace: str, job_id: str) -> str:
 
 _COLUMNS = """
     namespace, job_id, job_id AS id, number, version, status, reason, triggered_by, attempt, began,
-    ended, cleans_up, create_index, modify_index
+    ended, cleans_up, deadline, create_index, modify_index
 """
 _NEWEST = f"""
     SELECT {_COLUMNS} FROM runs
@@ -79,6 +79,7 @@ def _run(row: sqlite3.Row) -> FlowRun:
         began=row["began"],
         ended=row["ended"],
         cleans_up=bool(row["cleans_up"]),
+        deadline=row["deadline"],
         create_index=row["create_index"],
         modify_index=row["modify_index"],
     )
@@ -131,12 +132,13 @@ def _in_order(db: ReadSnapshot, page_request: PageRequest) -> Iterator[sqlite3.R
 
 _PUT = """
     INSERT INTO runs (namespace, job_id, number, version, status, reason, triggered_by, attempt,
-                      began, ended, cleans_up, create_index, modify_index)
+                      began, ended, cleans_up, deadline, create_index, modify_index)
     VALUES (:namespace, :job_id, :number, :version, :status, :reason, :trigger, :attempt,
-            :began, :ended, :cleans_up, :index, :index)
+            :began, :ended, :cleans_up, :deadline, :index, :index)
     ON CONFLICT (namespace, job_id, number) DO UPDATE
        SET status = excluded.status, reason = excluded.reason, attempt = excluded.attempt,
            ended = excluded.ended, cleans_up = excluded.cleans_up,
+           deadline = excluded.deadline,
            modify_index = excluded.modify_index
 """
 _OLD = """

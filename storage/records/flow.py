@@ -18,7 +18,8 @@ class GraphStep(Record, frozen=True, kw_only=True):
     expression, empty for none. `count` is the number of elements, of which `parallel` may be active
     at once, 0 for all.
     `elements_of` names the output that is the list of elements, such as `plan.shards`; then `count` is
-    0. An active element holds slots of the `queues`.
+    0. An active element holds slots of the `queues`. `not_before` and `not_after` are the texts of the
+    keys, with the time zone of a time of day.
     """
 
     name: str
@@ -30,6 +31,8 @@ class GraphStep(Record, frozen=True, kw_only=True):
     parallel: int
     elements_of: str = ""
     queues: list[str] = []
+    not_before: str = ""
+    not_after: str = ""
 
 
 class GraphEdge(Record, frozen=True, kw_only=True):
@@ -56,8 +59,11 @@ class FlowGraph(Record, frozen=True, kw_only=True):
     longest: list[str]
 
 
-GATE_REASON = "gate: "  # with which the reason of a step at its gate begins
+# With which the reason of a step begins that is held, or the reason of a run.
+GATE_REASON = "gate: "
 SLOT_REASON = "slot: it waits for"  # a step, for its own queues or for that of its run
+TIME_REASON = "time: "
+TIMEOUT_REASON = "timeout: "
 
 
 class StepState(StrEnum):
@@ -134,7 +140,8 @@ class FlowRun(Record, frozen=True, kw_only=True):
 
     `began` and `ended` are nanoseconds since the epoch; `ended` is 0 until then. `trigger` is that of
     the evaluation that started the run. With `cleans_up`, the run is canceled, but its steps
-    for every end still run.
+    for every end still run. At `deadline`, in nanoseconds since the epoch, the run times out, or its
+    steps for every end are stopped; 0 for never.
     """
 
     namespace: str
@@ -148,8 +155,24 @@ class FlowRun(Record, frozen=True, kw_only=True):
     began: int = 0
     ended: int = 0
     cleans_up: bool = False
+    deadline: int = 0
     create_index: int = 0
     modify_index: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the run has timed out."""
+        return self.reason.startswith(TIMEOUT_REASON)
+
+    def stopping(self, reason: str, *, cleans_up: bool) -> "FlowRun":
+        """Return the run while its tasks end; an earlier reason stays."""
+        return msgspec.structs.replace(
+            self,
+            status=FlowStatus.STOPPING,
+            reason=self.reason or reason,
+            cleans_up=cleans_up,
+            deadline=0,
+        )
 
 
 class StepQueue(Record, frozen=True, kw_only=True):
@@ -168,7 +191,8 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
     """A step as the API shows it.
 
     `level` and `needs` are those of the graph. `waits_for` has the needs that have not ended.
-    At `until`, in nanoseconds since the epoch, the gate decides on its own; 0 for never.
+    At `until`, in nanoseconds since the epoch, the step begins, its gate decides on its own, or the
+    step is too late; 0 for never.
     `queues` are those in which the step holds slots or waits for some.
     """
 

@@ -112,9 +112,14 @@ _AFTER = {
 def _waits(step: GraphStep) -> str:
     """Return when a step begins, in words."""
     begins = _AFTER[step.when].format(_listed(step.needs)) if step.needs else "at once"
-    condition = f", if {step.condition}" if step.condition else ""
-    queues = f", with a slot of {' and of '.join(map(quote, step.queues))}" if step.queues else ""
-    return f"{begins}{condition}{queues}"
+    parts = [
+        begins,
+        step.condition and f"if {step.condition}",
+        step.not_before and f"not before {step.not_before}",
+        step.not_after and f"not after {step.not_after}",
+        f"with a slot of {' and of '.join(map(quote, step.queues))}" if step.queues else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -36,6 +36,7 @@ KEYS = (
     "redo",
     *("when", "if", "parallel", "failures_allowed", "on_failure"),
     *("for_each", "matrix"),
+    *("not_before", "not_after", "time_zone"),
     *("gate", "gate_number", "gate_by", "gate_not_self", "gate_within", "gate_else"),
 )
 CANCEL = RunActType.CANCEL
@@ -483,6 +484,66 @@ async def test_a_gate_decides_at_its_deadline(cluster: Cluster, late: str, state
     cluster.clock.time += HOUR
     await cluster.work()
     assert run_of(cluster).steps[2].reason == "gate: not approved within 2h0m0s"
+
+
+async def test_a_step_begins_at_its_time(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a", not_before="+2h", not_after="+3h")))
+    await end(cluster, "a")
+    await cluster.work()
+    (_, held) = run_of(cluster).steps
+    assert (held.state, held.until) == ("held", cluster.clock.now() + 2 * HOUR)
+    found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
+    assert found
+    assert [one.message for one in found.reasons] == [f"it is held: {held.reason}"]
+    cluster.clock.time += 2 * HOUR
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
+    await end(cluster, "b")
+    await cluster.work()
+    assert cluster.job("etl").status == "dead"  # no evaluation is left for the last time
+
+
+async def test_a_step_that_waits_behind_its_gate_too_long_fails_the_run(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", gate="Go?", not_after="+1h")))
+    cluster.clock.time += 2 * HOUR
+    assert (await act(cluster, RunActType.APPROVE, "a")).done
+    await cluster.work()
+    assert run_of(cluster).reason == "step a came too late"
+    assert cluster.job("etl").status == "dead"
+
+
+async def test_a_run_times_out_and_its_clean_up_too(cluster: Cluster) -> None:
+    meta = {"steward_run_timeout": "1h", "steward_run_cleanup": "5m"}
+    tidy = step("c", "a", when="failure")
+    await begun(cluster, workflow(step("a"), step("b", "a"), tidy, meta=meta))
+    assert run_of(cluster).deadline == cluster.clock.now() + HOUR
+    cluster.clock.time += HOUR
+    await cluster.work()
+    assert run_of(cluster).status == "stopping"
+    await end(cluster, "a", code=137)
+    await cluster.work()
+    assert states(cluster) == {"a": "canceled", "b": "canceled", "c": "open"}
+    assert at_work(cluster) == ["c"]
+    cluster.clock.time += 300 * SECOND
+    await cluster.work()
+    assert at_work(cluster) == []
+    await end(cluster, "c", code=137)
+    await cluster.work()
+    assert run_of(cluster).status == "failed"
+    assert run_of(cluster).reason == "timeout: the run took longer than 1h0m0s"
+    assert cluster.job("etl").status == "dead"
+
+
+async def test_a_run_that_is_run_again_gets_a_new_timeout(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), meta={"steward_run_timeout": "1h"}))
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert (run_of(cluster).status, cluster.job("etl").status) == ("failed", "dead")
+    cluster.clock.time += 2 * HOUR
+    assert (await act(cluster, RunActType.RERUN, "a")).done
+    await cluster.work()
+    assert run_of(cluster).deadline == cluster.clock.now() + HOUR
+    assert states(cluster) == {"a": "open"}
 
 
 async def test_a_gate_names_its_approvers(cluster: Cluster) -> None:

@@ -1,0 +1,59 @@
+"""The times at which a step may begin: not before one, and not after another."""
+
+from datetime import datetime, timedelta, tzinfo
+
+import msgspec
+
+from daemon.flow.graph import Step
+from daemon.jobspec.cron import zone
+from daemon.jobspec.steward_meta import BeginTime
+from storage.records.base import SECOND
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The first and the last time at which a step may begin, in nanoseconds; None for no limit."""
+
+    first: int | None = None
+    last: int | None = None
+
+
+def window(step: Step, *, met: int, began: int) -> Window:
+    """Return when a step may begin whose needs were met at `met`, in a run that began at `began`.
+
+    A time of day is the first one after the run began. If both limits are times of day and the run
+    began between them, the step may begin at once.
+    """
+    in_zone = zone(step.time_zone)
+    first = _time(step.not_before, met, began, in_zone)
+    last = _time(step.not_after, met, began, in_zone)
+    if first is not None and last is not None and last < first and _is_daily(step):
+        first = None
+    return Window(first=first, last=last)
+
+
+def _is_daily(step: Step) -> bool:
+    both = (step.not_before, step.not_after)
+    return all(one is not None and one.minute is not None for one in both)
+
+
+def _time(limit: BeginTime | None, met: int, began: int, in_zone: tzinfo) -> int | None:
+    if limit is None:
+        return None
+    if limit.delay is not None:
+        return met + limit.delay
+    if limit.minute is not None:
+        return next_time_of_day(limit.minute, began, in_zone)
+    return limit.moment
+
+
+def next_time_of_day(minute: int, after: int, in_zone: tzinfo) -> int:
+    """Return the first time at or after `after` at which clocks show a minute of the day.
+
+    A time that a clock change skips is that much later. Of a time that comes twice, the first counts.
+    """
+    day = datetime.fromtimestamp(after // SECOND, in_zone).date() - timedelta(days=1)
+    while True:
+        local = datetime(day.year, day.month, day.day, minute // 60, minute % 60, tzinfo=in_zone)
+        if (found := int(local.timestamp()) * SECOND) >= after:
+            return found
+        day += timedelta(days=1)
