@@ -13,7 +13,7 @@ import msgspec
 from daemon.flow import lists
 from daemon.flow.begin_times import Window, window
 from daemon.flow.graph import Graph, Step
-from daemon.jobspec.steward_meta import When
+from daemon.jobspec.steward_meta import RUN_CLEANUP, RUN_TIMEOUT, When
 from daemon.text.go_format import duration, quote
 from storage.records.flow import (
     GATE_REASON,
@@ -26,6 +26,7 @@ from storage.records.flow import (
     RunStep,
     StepState,
 )
+from storage.records.job import Job
 from storage.records.times import rfc3339
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     timeout: int | None = None
     cleanup: int = 0
+
+
+def limits_of(job: Job) -> RunLimits:
+    """Return the limits of the runs of a job."""
+    return RunLimits(timeout=RUN_TIMEOUT.of(job.meta), cleanup=RUN_CLEANUP.of(job.meta))
 
 
 def timed(run: FlowRun, limits: RunLimits, now: int) -> FlowRun:

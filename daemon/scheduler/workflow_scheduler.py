@@ -12,10 +12,9 @@ from functools import cached_property
 import msgspec
 
 from daemon.flow import advance
-from daemon.flow.advance import Elements, RunLimits
+from daemon.flow.advance import Elements
 from daemon.flow.graph import Graph, Step, stored_graph
 from daemon.flow.lists import with_totals
-from daemon.jobspec.steward_meta import RUN_CLEANUP, RUN_TIMEOUT
 from daemon.scheduler import alloc_sets, reschedule
 from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, ReconcileContext, is_on_lost_node
 from daemon.scheduler.reconcile import GroupChange, MissingAllocation, reconcile
@@ -285,7 +284,7 @@ class _WorkflowDecision:
             run, steps = self._begun(run), ()
         if run.status.has_ended:
             return frozenset(), {}
-        stored, limits = run, _limits(self._job)
+        stored, limits = run, advance.limits_of(self._job)
         run = advance.timed(run, limits, self._now)
         alive = {
             name
@@ -346,10 +345,6 @@ def _active(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> set
 def _continues(missing: MissingAllocation, nodes: Mapping[str, Node]) -> bool:
     """Return whether an allocation replaces one with tasks that may run, and has its slots."""
     return missing.previous is not None and _is_alive(missing.previous, nodes)
-
-
-def _limits(job: Job) -> RunLimits:
-    return RunLimits(timeout=RUN_TIMEOUT.of(job.meta), cleanup=RUN_CLEANUP.of(job.meta))
 
 
 def _limited(change: GroupChange, most: int) -> GroupChange:
