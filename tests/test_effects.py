@@ -77,6 +77,7 @@ ALLOWED = {
     "setup/artifacts/archive.py:": WORKSHOP,
     "setup/artifacts/fetch.py:": WORKSHOP,
     "setup/artifacts/git.py:": WORKSHOP,
+    "setup/artifacts/git_sandbox.py:": WORKSHOP,
     "setup/artifacts/install.py:": WORKSHOP,
     "setup/artifacts/local_files.py:LocalFiles.copy:": KERNEL,
     "setup/artifacts/local_files.py:LocalFiles._copy_": WORKSHOP,

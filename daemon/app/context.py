@@ -107,6 +107,10 @@ class TaskActions(Protocol):
         """Return whether an egress policy is enforced, and by which mechanism, or why it is not."""
         ...
 
+    def git_isolation(self) -> tuple[bool, str]:
+        """Return whether git runs in its own sandbox, and the reason if it does not."""
+        ...
+
     async def collect(self, alloc_id: str) -> None:
         """Delete the directory of a terminal allocation. Raises `Refused`."""
         ...

@@ -66,7 +66,7 @@ def of_daemon(machine: str, *, programs: bool = False) -> bytes:
 
     In addition to the restrictions of tasks, it cannot change its user, map memory that is writable
     and executable, or open other sockets than Unix and IP. With `programs` it may execute programs:
-    notification commands, git, and cluster clients.
+    git on a host without sandboxes, and notification commands if there is no launcher of root.
     """
     rules = [Rule(call, _EPERM) for call in (*DENIED, "chroot", *_USERS)]
     rules += [*_terminals(), *_set_id(), *_namespaces(), *_memory(), *_sockets()]

@@ -6,6 +6,7 @@ functions before the first thread starts. A filter applies to all threads. Each 
 """
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterable
@@ -111,6 +112,14 @@ def are_files_restricted() -> bool:
 def is_dumpable() -> bool:
     """Return whether other processes of the same user can read this process's memory."""
     return _check(_libc().prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)) == 1
+
+
+def may_execute() -> bool:
+    """Return whether this process may execute programs, found by a trial with an empty path."""
+    try:
+        os.execve("", ["none"], {})  # noqa: S606, S607  # no file has this name
+    except OSError as error:
+        return error.errno == errno.ENOENT
 
 
 _restricted: list[int] = []  # per process, like the kernel's state

@@ -72,6 +72,7 @@ def of_daemon() -> list[Finding]:
         ),
         _landlock(is_restricted=kernel.are_files_restricted()),
         _memory(is_dumpable=dumpable),
+        _programs(may_execute=kernel.may_execute()),
     ]
 
 
@@ -203,6 +204,11 @@ def _landlock(*, is_restricted: bool) -> Finding:
     version = kernel.landlock_version()
     known = f"Landlock {version} is not in use" if version else "this kernel has no Landlock"
     return Finding("files", False, f"{known}: only owners and modes of files limit it")
+
+
+def _programs(*, may_execute: bool) -> Finding:
+    reason = "it can execute programs" if may_execute else "it cannot execute any"
+    return Finding("programs", not may_execute, reason)
 
 
 def _memory(*, is_dumpable: bool) -> Finding:

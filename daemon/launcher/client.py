@@ -638,27 +638,39 @@ def answer_of(body: Answer, descriptors: list[int]) -> tuple[Answer, list[int]]:
     return body, descriptors
 
 
+def probe_sandbox(channel: socket.socket) -> SandboxSupport:
+    """Return the sandbox support of this host, before a client runs. Raises as `send_hello`."""
+    body = _ask(channel, ProbeSandbox())
+    assert isinstance(body, SandboxSupport)  # noqa: S101  # both processes run the same version
+    return body
+
+
 def send_hello(channel: socket.socket, directory: Path, policy: LauncherPolicy) -> HelloReply:
     """Send the first request: the directory of allocations, and the policy.
 
     Wait until no other launcher uses the directory. Raises `OSError` or `LauncherGone`.
     """
-    channel.setblocking(True)
     passed = sealed(msgspec.msgpack.encode(policy))
     try:
-        hello = Hello(version=VERSION, directory=str(directory))
-        question = NumberedRequest(number=0, descriptors=1, body=hello)
-        send(channel, msgspec.msgpack.encode(question), [passed])
-        data, descriptors = receive(channel)
-    except ConnectionError:
-        raise LauncherGone from None
+        body = _ask(channel, Hello(version=VERSION, directory=str(directory)), passed)
     finally:
         os.close(passed)
-    if not data:
-        raise LauncherGone
-    body, _ = answer_of(msgspec.msgpack.decode(data, type=NumberedReply).body, descriptors)
     assert isinstance(body, HelloReply)  # noqa: S101  # both processes run the same version
     return body
+
+
+def _ask(channel: socket.socket, request: Request, *descriptors: int) -> Answer:
+    """Return the answer to a request, before a client runs. Raises `OSError` or `LauncherGone`."""
+    channel.setblocking(True)
+    question = NumberedRequest(number=0, descriptors=len(descriptors), body=request)
+    try:
+        send(channel, msgspec.msgpack.encode(question), descriptors)
+        data, received = receive(channel)
+    except ConnectionError:
+        raise LauncherGone from None
+    if not data:
+        raise LauncherGone
+    return answer_of(msgspec.msgpack.decode(data, type=NumberedReply).body, received)[0]
 
 
 @asynccontextmanager

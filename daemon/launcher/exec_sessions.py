@@ -5,6 +5,7 @@ The daemon identifies them by numbers that are never reused, and gets each exit 
 
 import os
 import signal
+from contextlib import suppress
 
 from daemon.launcher import process_scan
 
@@ -51,6 +52,12 @@ class ExecSessions:
             del self._deadlines[number]
             self.kill(number, hang_up=False)
         return max(0.0, min(self._deadlines.values()) - now) if self._deadlines else None
+
+    def end_group(self, pid: int) -> None:
+        """Kill the rest of the process group of an ended command that has a time limit."""
+        if self._numbers.get(pid) in self._deadlines:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
     def take_status(self, number: int) -> int:
         """Return an exit status once; -1 while the command is running or if it is unknown."""

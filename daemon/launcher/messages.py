@@ -88,7 +88,8 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
     the system call filter for exec, `wide_filter` the one that permits namespaces, and `no_filter`
     the reason if filters are unavailable. Volumes that are not configured are below `volume_roots`.
     `files` are those of certificates and their keys. `programs` are those of clusters with their
-    paths, and `cluster_configs` the configuration files that they may use.
+    paths, and `cluster_configs` the configuration files that they may use. `commands` are those of
+    notifications by name, each with its arguments.
     """
 
     owner: Number
@@ -117,6 +118,7 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
     files: list[Text] = []
     programs: dict[Text, Text] = {}
     cluster_configs: list[Text] = []
+    commands: dict[Text, list[str]] = {}
 
 
 class StartTask(Message, frozen=True, kw_only=True, tag=2):
@@ -502,11 +504,12 @@ class ReadOwn(Message, frozen=True, kw_only=True, tag=54):
 class ProgramCommand(Message, frozen=True, kw_only=True):
     """A program of a cluster with its arguments; `daemon/launcher/programs.py` has their forms.
 
-    An empty `user` is the daemon's own. `config` is the cluster's configuration file, if it is not
+    `notify` is a command of notifications; its only argument is the name of the command. An empty
+    `user` is the daemon's own. `config` is the cluster's configuration file, if it is not
     the default. `env` are variables of a job. `command` runs in a job, with the TERM `terminal`.
     """
 
-    program: Literal["sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol"]
+    program: Literal["sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol", "notify"]
     user: Text
     args: list[Annotated[str, msgspec.Meta(pattern=r"\A[^\n\x00]{0,131072}\Z")]]
     config: Text = ""
@@ -516,7 +519,7 @@ class ProgramCommand(Message, frozen=True, kw_only=True):
 
 
 class StartProgram(Message, frozen=True, kw_only=True, tag=80):
-    """Start a program of a cluster. It ends as a session does, or at its time limit.
+    """Start a program. It ends as a session does, or at its time limit.
 
     Descriptors: a sealed `ProgramCommand`, and optionally a sealed file with its input.
     """

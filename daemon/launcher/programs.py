@@ -3,12 +3,16 @@
 The policy has the paths. Each program takes only arguments of one form, so no value becomes an
 option. A program gets no descriptor of the launcher, no variable but its own, and no new
 privileges. The daemon reads its output; the launcher kills it at its time limit.
+
+The commands of notifications run in the same way as the daemon's user. The policy has their
+arguments. The daemon gives only the name of a command and its input.
 """
 
 import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from typing import Final
 
 from daemon.launcher import sandbox
 from daemon.launcher.alloc_dir import ours
@@ -19,6 +23,8 @@ from daemon.launcher.task_start import SIGNALS, ends
 from daemon.launcher.user_policy import UserPolicy, being
 
 SECONDS = 30  # time limit of a program; a session in a job has none
+NOTIFY: Final = "notify"  # the program that stands for the commands of notifications
+_COMMANDS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TERMINAL = "xterm"
 _NUMBER, _VALUE = "-?[0-9]{1,19}", r"[^\n]{0,131000}"
 _NAME = "[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}"
@@ -62,11 +68,15 @@ def start(
 
     The sealed file in `given` is its input. Raises `Refusal`, `OSError` or `ValueError`.
     """
-    words = _words(policy, order)
+    if order.program == NOTIFY:
+        words = _command(policy, order, has_input=bool(given) and not is_terminal)
+        env = {"PATH": _COMMANDS_PATH, "LANG": "C.UTF-8"}
+    else:
+        words = _words(policy, order)
+        env = _environment(policy, order, is_terminal=is_terminal)
     user = users.of_program(order.user)
     if not tools.setpriv:
-        raise Refusal("the program setpriv is missing: nothing runs for a cluster")
-    env = _environment(policy, order, is_terminal=is_terminal)
+        raise Refusal("the program setpriv is missing: no program can change its user")
     with ExitStack() as held:
         mine, actions = ends(user, held, is_terminal=is_terminal)
         for one in given:
@@ -75,6 +85,16 @@ def start(
             actions.append((os.POSIX_SPAWN_DUP2, one, 0))
         pid = _spawn([*sandbox.without_rights(tools, user), *words], env, actions)
         return pid, [os.pidfd_open(pid), *map(os.dup, mine)]
+
+
+def _command(policy: LauncherPolicy, order: ProgramCommand, *, has_input: bool) -> list[str]:
+    """Return the words of a command of notifications. Raises `Refusal`."""
+    plain = ProgramCommand(program=NOTIFY, user="", args=order.args)
+    if not has_input or order != plain or len(order.args) != 1:
+        raise Refusal("a command of notifications takes its name and an input, and nothing else")
+    if (words := policy.commands.get(order.args[0])) is None:
+        raise Refusal(f"{order.args[0]!r} was not in notify_commands at the daemon's start")
+    return words
 
 
 def _words(policy: LauncherPolicy, order: ProgramCommand) -> list[str]:

@@ -72,7 +72,7 @@ class Server:
         self._encoder = msgspec.msgpack.Encoder()
         self._errands = ChildOperations(channel)
         self._sessions = ExecSessions()
-        self._shims = Shims(self._over, self._errands.halted)
+        self._shims = Shims(self._over, self._errands.halted, self._sessions.end_group)
         self._directory = ""  # of all allocations; empty before the greeting
         self._lock = -1
         self._groups: frozenset[str] = frozenset()  # parent cgroups of tasks
@@ -211,8 +211,8 @@ class Server:
         return messages.SessionOpened(session=self._sessions.register(pid)), passed
 
     def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
-        """Start a program of a cluster."""
-        from daemon.launcher import programs  # imported late, because few daemons have pools
+        """Start a program of a cluster, or a command of notifications."""
+        from daemon.launcher import programs  # imported late, because few daemons start any
 
         order = read_record(sent, messages.MOST_PAYLOAD, _program)
         has_limit = order.program != "srun"

@@ -17,6 +17,7 @@ _MOST_ENDED = 10_000  # attempts whose exit status was not requested
 _WALLS = 2  # processes between a shim and a sandboxed task: bwrap outside and inside
 STATE, _PARENT, _THREADS = 0, 1, 17  # fields of `stat` after the name
 OVER = (b"Z", b"X")  # states of a thread that has ended
+_ENDED = os.WEXITED | os.WSTOPPED
 _TO_SHIMS = frozenset({signal.SIGCONT, signal.SIGKILL})
 
 
@@ -24,10 +25,16 @@ class Shims:
     """The shims that one launcher has started."""
 
     def __init__(
-        self, others: Callable[[int, int], None], halted: Callable[[int], None] = lambda _: None
+        self,
+        others: Callable[[int, int], None],
+        halted: Callable[[int], None] = lambda _: None,
+        ending: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Take callbacks: `others` for ended children, `halted` for stopped ones."""
-        self._others, self._halted = others, halted
+        """Take callbacks: `others` for ended children, `halted` for stopped ones.
+
+        `ending` is for ended children whose process ID is still their own.
+        """
+        self._others, self._halted, self._ending = others, halted, ending
         self._pids: dict[Key, int] = {}
         self._keys: dict[int, Key] = {}
         self._statuses: dict[Key, int] = {}
@@ -39,11 +46,15 @@ class Shims:
     def reap(self) -> None:
         """Reap all ended children; their pidfds were passed on before."""
         with suppress(ChildProcessError):
-            while (told := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
-                if os.WIFSTOPPED(told[1]):
-                    self._halted(told[0])
+            while found := os.waitid(os.P_ALL, 0, _ENDED | os.WNOHANG | os.WNOWAIT):
+                if found.si_code == os.CLD_STOPPED:
+                    self._halted(found.si_pid)
                 else:
-                    self._record_exit(told[0], os.waitstatus_to_exitcode(told[1]))
+                    self._ending(found.si_pid)
+                # Without waiting: a stopped child may continue at any time.
+                pid, status = os.waitpid(found.si_pid, os.WUNTRACED | os.WNOHANG)
+                if pid and not os.WIFSTOPPED(status):
+                    self._record_exit(pid, os.waitstatus_to_exitcode(status))
 
     def _record_exit(self, pid: int, status: int) -> None:
         key = self._keys.pop(pid, None)

@@ -117,7 +117,7 @@ class UserPolicy:
         )
 
     def of_program(self, name: str) -> User | None:
-        """Return the user of a program of a cluster; None for the launcher's own.
+        """Return the user of a program; None for the launcher's own.
 
         Without a name, that is the daemon's. Raises `Refusal` for root, unless the daemon is root.
         """
@@ -126,7 +126,7 @@ class UserPolicy:
         elif (owner := self.daemon) is None:
             found = None
         else:
-            found = User(name="", uid=owner[0], gid=owner[1], groups=(), home="/")
+            found = User(name="", uid=owner[0], gid=owner[1], groups=_groups(owner), home="/")
         if found is None and _ROOT == os.geteuid() != self._policy.owner:
             raise Refusal(
                 'root runs no program of a cluster: name another user, or set user = "root"'
@@ -195,6 +195,13 @@ def being(user: Owner, groups: Sequence[int] = ()) -> Iterator[None]:
 def _entry(name: str) -> pwd.struct_passwd:
     """Return the account of a user by name or ID. Raises `KeyError` and others."""
     return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+
+
+def _groups(owner: Owner) -> tuple[int, ...]:
+    """Return the groups of an account; empty for an ID without an account."""
+    with suppress(KeyError):
+        return tuple(os.getgrouplist(pwd.getpwuid(owner[0]).pw_name, owner[1]))
+    return ()
 
 
 def _is_in(number: int, spans: Sequence[Span]) -> bool:

@@ -12,7 +12,7 @@ from daemon.clock import Clock
 from daemon.fences import Fences
 from daemon.net.http_client import Permit
 from daemon.notify import message
-from daemon.notify.channels import DeliveryFailed, run_command, send_webhook
+from daemon.notify.channels import DeliveryFailed, RunCommand, send_webhook
 from daemon.notify.context import context_of
 from daemon.notify.delivery import Delivery
 from daemon.notify.message import Batch, NotificationWithContext
@@ -45,19 +45,25 @@ class NotificationAttempts:
         *,
         receivers: Mapping[str, Receiver],
         commands: Mapping[str, Sequence[str]],
+        run: RunCommand,
         permit: Permit,
         chance: Callable[[], float],
         here: str,
         site: str,
     ) -> None:
-        self._commands, self._permit = commands, permit
+        self._commands, self._run, self._permit = commands, run, permit
         self._here, self._site = here, site
         self._store, self._clock, self._seal = store, clock, seal
         self._fences = fences
         self._chance = chance
         self._cluster = store.read(installation.cluster_id)
         self._delivery = Delivery(
-            receivers=receivers, commands=commands, permit=permit, now=clock.now, here=here
+            receivers=receivers,
+            commands=commands,
+            run=run,
+            permit=permit,
+            now=clock.now,
+            here=here,
         )
 
     async def send(self, one: Notification) -> Notification:
@@ -166,7 +172,7 @@ class NotificationAttempts:
             # may be internal.
             await send_webhook(one.webhook, headers, body, self._permit)
         elif one.command in self._commands:
-            await run_command(one.command, self._commands[one.command], body)
+            await self._run(one.command, self._commands[one.command], body)
         else:
             raise DeliveryFailed(
                 f"the configuration has no command {one.command} in notify_commands"

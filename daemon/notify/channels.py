@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 import trio
@@ -27,8 +27,13 @@ _READS_FOR = 2.0  # seconds
 _ANSWER = 300  # bytes that are read of an answer
 _SHOWN = 2000  # characters of a command's output in the log
 _ENDS_WITHIN = 1.0  # seconds to wait after a kill, or for output of left-over children
-_KEPT = 16 * 1024  # bytes of the output that are read
+KEPT = 16 * 1024  # bytes of the output that are read
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+# Runs a command by its name with its words and its input; returns its exit status as text, and
+# raises `DeliveryFailed`.
+RunCommand = Callable[[str, Sequence[str], bytes], Awaitable[str]]
 
 
 class DeliveryFailed(Exception):
@@ -109,6 +114,11 @@ async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
             await process.wait()  # killed above
         with trio.CancelScope(shield=True):
             await _close(process)
+    return outcome(name, written, status)
+
+
+def outcome(name: str, written: bytes | bytearray, status: int) -> str:
+    """Log the output of an ended command; return its status. Raises `DeliveryFailed` unless 0."""
     text = written.decode(errors="replace").strip()[:_SHOWN]
     if text:
         log.info("the command %s wrote: %s", name, text)
@@ -123,7 +133,7 @@ async def _exchange(process: trio.Process, body: bytes, written: bytearray) -> N
         nursery.start_soon(_feed, process, body)
         assert process.stdout is not None  # noqa: S101  # created with a pipe
         async for piece in process.stdout:
-            written += piece[: max(_KEPT - len(written), 0)]
+            written += piece[: max(KEPT - len(written), 0)]
 
 
 async def _feed(process: trio.Process, body: bytes) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from daemon.net.http_client import Permit
 from daemon.notify import message
-from daemon.notify.channels import DeliveryFailed, run_command, send_webhook
+from daemon.notify.channels import DeliveryFailed, RunCommand, run_command, send_webhook
 from daemon.notify.message import Batch, NotificationWithContext
 from storage.errors import Invalid
 from storage.records.notification import Notification, NotifyEvent, Receiver, ReceiverKind
@@ -23,7 +23,7 @@ COMMAND = "command"  # the kind of a receiver that is one of `notify_commands`
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The receivers by name, and the functions that a delivery needs.
 
-    `now` returns nanoseconds, `permit` raises `EgressDenied` for an address that must not receive
+    `run` runs a command with a message. `now` returns nanoseconds, `permit` raises `EgressDenied` for an address that must not receive
     messages, `here` is the name of this node.
     """
 
@@ -32,6 +32,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     permit: Permit
     now: Callable[[], int]
     here: str
+    run: RunCommand = run_command
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -63,7 +64,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     async def send(self, name: str, batch: Batch) -> str:
         """Send a batch to a receiver or command; return its response as text. Raises `DeliveryFailed`."""
         if name in self.commands:
-            return await run_command(name, self.commands[name], message.batch_body(batch))
+            return await self.run(name, self.commands[name], message.batch_body(batch))
         receiver = self.receivers.get(name)
         if receiver is None:
             raise DeliveryFailed(f"the configuration has no receiver {name} in notify_receivers")

@@ -28,6 +28,7 @@ from storage.writer import Transaction
 
 if TYPE_CHECKING:
     from daemon.notify.attempts import NotificationAttempts
+    from daemon.notify.channels import RunCommand
 
 
 AT_ONCE = 8  # concurrent attempts on the channels of jobs
@@ -145,17 +146,20 @@ async def open_notify(
     receivers: Mapping[str, Receiver] | None = None,
     here: str = "",
     site: str = "",
+    run: "RunCommand | None" = None,
 ) -> AsyncIterator[NotificationSender]:
     """Send notifications while the block runs.
 
     `commands` and `receivers` are those of the configuration, by name. `permit` raises `EgressDenied`
     for an address that must not receive messages. `chance` is uniform in [0, 1). `here` is the name
-    of this node, `site` the address of the web UI.
+    of this node, `site` the address of the web UI. `run` runs a command; by default it is a child of
+    this process.
     """
 
     def open_attempts() -> "NotificationAttempts":
         # Imported late: many daemons never send a notification.
         from daemon.notify.attempts import NotificationAttempts
+        from daemon.notify.channels import run_command
 
         return NotificationAttempts(
             store,
@@ -164,6 +168,7 @@ async def open_notify(
             fences,
             receivers=receivers or {},
             commands=commands,
+            run=run or run_command,
             permit=permit,
             chance=chance,
             here=here,

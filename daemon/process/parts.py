@@ -84,6 +84,11 @@ class DaemonParts:
         self.config: Settings = startup_result.present
         self.is_ready = trio.Event()
 
+    @property
+    def is_separated(self) -> bool:
+        """Return whether the launcher has privileges that the daemon lacks."""
+        return self.begun.welcome.is_root and os.geteuid() != ROOT
+
     async def enter(self, part: AbstractAsyncContextManager[T]) -> T:
         """Open a part until the daemon ends."""
         return await self.stack.enter_async_context(part)
@@ -303,7 +308,7 @@ async def _runner(parts: DaemonParts) -> None:
                 listeners=port_listeners.listeners_on,
                 fences=parts.fences,
                 pool_drivers=parts.engine.drivers if parts.engine else {},
-                is_separated=begun.welcome.is_root and os.geteuid() != ROOT,
+                is_separated=parts.is_separated,
                 secret_keeper=TaskSecretStore(store, parts.seal),
             )
         )
@@ -424,7 +429,11 @@ async def _backups(parts: DaemonParts) -> None:
 async def _notify(parts: DaemonParts) -> None:
     from daemon.notify.sender import open_notify
 
-    config = parts.config
+    config, run = parts.config, None
+    if config.notify_commands and parts.is_separated:
+        from daemon.process.notify_commands import run_by_launcher
+
+        run = partial(run_by_launcher, parts.launcher)
     parts.notify = await parts.enter(
         open_notify(
             parts.store,
@@ -437,6 +446,7 @@ async def _notify(parts: DaemonParts) -> None:
             permit=partial(egress_policy.check, own_ports=egress_policy.own_ports(config)),
             chance=random.SystemRandom().random,
             site=config.notify_link.rstrip("/") or config.address,
+            run=run,
         )
     )
 
@@ -579,7 +589,7 @@ PARTS = (
     Part("queues", _queues, ("store", "fences")),
     Part("locks", _locks, ("store", "fences")),
     Part("backups", _backups, ("fences",)),
-    Part("notify", _notify, ("store", "fences", "seal", "listeners")),
+    Part("notify", _notify, ("store", "fences", "launcher", "seal", "listeners")),
     Part("dev cloud", _dev_cloud),
     Part("signing key", _signing_key, ("issuer",)),
     Part("login", _login, ("store", "fences", "seal", "issuer", "tokens", "dev cloud")),

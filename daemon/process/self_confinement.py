@@ -8,12 +8,13 @@ import logging
 import os
 import resource
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from daemon.config.settings import Settings
 from daemon.confinement import bpf, filters, kernel
 from daemon.launcher.hardening import disable_core_dumps
+from daemon.launcher.messages import SandboxSupport
 from daemon.process.service_account import (
     ROOT,
     ServiceAccount,
@@ -24,7 +25,7 @@ from daemon.process.service_account import (
 
 _log = logging.getLogger("steward")
 
-_PROCESSES = 512  # of the daemon's user: threads, git, notification commands
+_PROCESSES = 512  # of the daemon's user: threads, notification commands
 # Files that every daemon reads, if the host has them.
 _READABLE = (
     *("/etc", "/usr", "/lib", "/lib64", "/bin", "/sbin", "/proc", "/sys"),
@@ -41,11 +42,18 @@ _CERTIFICATES = (
 )
 
 
-def confine(config: Settings, account: ServiceAccount | None, also: Sequence[Path] = ()) -> None:
+def confine(
+    config: Settings,
+    account: ServiceAccount | None,
+    also: Sequence[Path] = (),
+    *,
+    programs: bool = False,
+) -> None:
     """Switch to the daemon's user if it has one, and give up all rights that are not needed.
 
-    `also` lists files that are read later and directories that are written to. Raises `OSError` if
-    the kernel rejects a call that every kernel supports.
+    `also` lists files that are read later and directories that are written to. With `programs`, the
+    daemon may execute programs. Raises `OSError` if the kernel rejects a call that every kernel
+    supports.
     """
     # SQLite writes sort data that exceeds memory to a file, which must be in a writable directory.
     os.environ["SQLITE_TMPDIR"] = str(config.store_dir)
@@ -74,16 +82,23 @@ def confine(config: Settings, account: ServiceAccount | None, also: Sequence[Pat
     else:
         kernel.keep_to(rules)
     try:
-        kernel.filter_calls(
-            filters.of_daemon(bpf.host_architecture(), programs=starts_programs(config))
-        )
+        kernel.filter_calls(filters.of_daemon(bpf.host_architecture(), programs=programs))
     except bpf.Unknown as error:
         _log.warning("the daemon has no system call filter: %s", error)
 
 
-def starts_programs(config: Settings) -> bool:
-    """Return whether the daemon may execute programs: a setting or git needs it."""
-    return bool(config.notify_commands or shutil.which("git"))
+def starts_programs(
+    config: Settings, support: Callable[[], SandboxSupport], *, is_separated: bool
+) -> bool:
+    """Return whether the daemon itself must execute programs.
+
+    A separated daemon leaves notification commands to its launcher. It runs git only if the host
+    has no sandbox for it; `support` returns the sandbox support of the host.
+    """
+    has_git = shutil.which("git") is not None
+    if not is_separated:
+        return bool(config.notify_commands) or has_git
+    return has_git and bool(support().walls)
 
 
 def writable(config: Settings) -> Iterator[str]:

@@ -14,6 +14,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,11 @@ from daemon.acl.seal import fitting
 from daemon.config.data_directory import tasks_dir, weak_places
 from daemon.config.settings import Settings
 from daemon.config.stored_defaults import in_force, stored_settings
-from daemon.launcher.client import send_hello
+from daemon.launcher.client import probe_sandbox, send_hello
 from daemon.launcher.messages import HelloReply
 from daemon.process.data_dir_migration import prepare
 from daemon.process.run_as_owner import as_user, owner_of
-from daemon.process.self_confinement import confine
+from daemon.process.self_confinement import confine, starts_programs
 from daemon.process.service_account import ROOT, ServiceAccount, being, find_account
 from daemon.process.store_ownership import change_owner
 from daemon.process.systemd import inherited_sockets
@@ -96,7 +97,11 @@ def begin(
         policy = policy_of(present, owner[0], subuids(), holding.named(present), path=search)
         welcome = send_hello(channel, present.alloc_dir, policy)
         is_temporary = config.data_dir == Path()
-        confine(present, account, [file, *([data_dir.parent] if is_temporary else [])])
+        programs = starts_programs(
+            present, partial(probe_sandbox, channel), is_separated=account is not None
+        )
+        also = [file, *([data_dir.parent] if is_temporary else [])]
+        confine(present, account, also, programs=programs)
         yield StartupResult(
             present=present,
             given=config,

@@ -53,6 +53,8 @@ from daemon.runner.node_registration import (
     fetcher_of,
     file_keeper_of,
     fingerprints,
+    git_isolation,
+    git_sandbox_of,
     register,
     restore_unreadable,
 )
@@ -209,6 +211,10 @@ class NodeRunner:
     def egress(self) -> tuple[bool, str]:
         """Return whether the egress policy is enforced as configured, and how or why not."""
         return self._host.egress()
+
+    def git_isolation(self) -> tuple[bool, str]:
+        """Return whether git runs in its own sandbox, and the reason if it does not."""
+        return self._host.git
 
     async def collect(self, alloc_id: str) -> None:
         """Remove the directory of a terminal allocation.
@@ -462,7 +468,7 @@ class NodeRunner:
         """Return the allocations that have local files or processes but are not in the store."""
         present = await self._host.launcher.present()
         known = await self._store.read_long(partial(allocations.existing_ids, ids=present))
-        return set(present) - known - set(self._running)
+        return set(present) - known - set(self._running) - self._host.workshops
 
     async def _remove(self, alloc_id: str) -> None:
         with self._host.fences.around(_FENCED_REMOVAL, alloc_id):
@@ -599,6 +605,10 @@ async def _open_host(
     node = await register(store, config, detected, fresh_id, needs.clock.now(), attributes)
     await trio.to_thread.run_sync(_discard_staging, config)
     resources = node.node_resources
+    has_root = needs.is_separated or os.geteuid() == 0
+    git = git_isolation(config, launcher, has_root=has_root)
+    workshops: set[str] = set()
+    git_sandbox = partial(git_sandbox_of, config, launcher, holding, needs.ids, workshops)
     return RuntimeContext(
         node_id=node.id,
         capacity=node.capacity,
@@ -616,7 +626,9 @@ async def _open_host(
         drivers={name: driver for name, driver in drivers.items() if node.drivers[name].healthy},
         reports=ReportQueue(store, needs.clock, needs.ids, fences),
         sweeper=LogRotator(fences=fences),
-        fetcher=partial(fetcher_of, config),
+        fetcher=partial(fetcher_of, config, git_sandbox if git[0] else None),
+        git=git,
+        workshops=workshops,
         file_keeper=partial(file_keeper_of, config, store) if node.capacity else None,
         permit=partial(egress_policy.check, own_ports=egress_policy.own_ports(config)),
         volumes={host_volume.name: host_volume for host_volume in config.host_volumes},

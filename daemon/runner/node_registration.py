@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from storage.store import Store
 
 if TYPE_CHECKING:
     from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
+    from daemon.runner.setup.artifacts.git_sandbox import GitSandbox
     from daemon.runner.setup.file_keeper import FileKeeper
 
 # Seconds between two tries while no file descriptor is free; such a try is not an attempt.
@@ -87,7 +88,9 @@ async def why_no_podman(config: Settings) -> str:
     return f"there is no socket of podman at {socket}"
 
 
-def fetcher_of(config: Settings) -> "ArtifactFetcher":
+def fetcher_of(
+    config: Settings, git_sandbox: "Callable[[], GitSandbox] | None" = None
+) -> "ArtifactFetcher":
     """Return the artifact fetcher with the configured limits."""
     # Imported late: many daemons run no task with artifacts.
     from daemon.runner.setup.artifacts.archive import ArchiveLimits
@@ -102,7 +105,38 @@ def fetcher_of(config: Settings) -> "ArtifactFetcher":
         seconds=config.artifact_seconds,
         files_from=tuple(os.path.realpath(path) for path in config.artifact_paths),
         own_ports=egress_policy.own_ports(config),
+        git_sandbox=git_sandbox,
     )
+
+
+def git_sandbox_of(
+    config: Settings,
+    launcher: Launcher,
+    holding: TaskCgroups,
+    ids: Iterator[str],
+    present: set[str],
+) -> "GitSandbox":
+    """Return the opener of sandboxes for git; `present` gets the allocations of open ones."""
+    # Imported late: few daemons clone repositories.
+    from daemon.runner.setup.artifacts.git_sandbox import GitSandbox
+
+    driver = ExecDriver(holding.limited, {}, launcher, holding.bounds, config.task_processes)
+    return GitSandbox(
+        launcher, driver, str(config.alloc_dir), ids, present, seconds=config.artifact_seconds
+    )
+
+
+def git_isolation(config: Settings, launcher: Launcher, *, has_root: bool) -> tuple[bool, str]:
+    """Return whether git runs in its own sandbox, and the reason if it does not.
+
+    `has_root` means that the launcher is root.
+    """
+    if problem := launcher.walls.walls:
+        return False, f"git runs with the daemon's rights: {problem}"
+    if config.dev or not has_root:
+        mode = "in development mode" if config.dev else "without root"
+        return False, f"git runs with the daemon's rights {mode}"
+    return True, "git runs in a sandbox, as a separate user"
 
 
 def file_keeper_of(config: Settings, store: Store) -> "FileKeeper":

@@ -1,9 +1,10 @@
 """A daemon that was taken over right after it has confined itself: it reads lines of Python, and runs them.
 
-    python -m tests.attacks.confined DIRECTORY UID COMMAND
+    python -m tests.attacks.confined DIRECTORY UID SANDBOX
 
-`COMMAND` is `yes` where a command of notifications is set. Each line is an expression, and its answer a line:
-`done`, or the name of the error.
+Git is installed, and a command of notifications is set. `SANDBOX` is `yes` if the launcher tries whether this
+host has sandboxes, and `no` for a host without them. Each line is an expression, and its answer a line: `done`,
+or the name of the error.
 """
 
 import ctypes
@@ -11,16 +12,18 @@ import errno
 import os
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from daemon.config.settings import Settings
 from daemon.confinement import bpf
+from daemon.launcher.client import probe_sandbox, send_hello
 from daemon.launcher.fork import begin
+from daemon.launcher.messages import SandboxSupport
 from daemon.process import self_confinement
 from daemon.process.service_account import ServiceAccount
+from daemon.runner.core.launcher_policy import policy_of
 
 IP, PACKET = socket.AF_INET, socket.AF_PACKET
 
@@ -34,15 +37,19 @@ def call(name: str, *arguments: Any) -> int:
     return int(result)
 
 
-def main(directory: str, uid: str, command: str) -> None:
+def main(directory: str, uid: str, sandbox: str) -> None:
     """Become such a daemon, and do what is asked."""
     channel = begin()
-    config = Settings(data_dir=Path(directory), user=uid)
-    if command == "yes":
-        config = msgspec.structs.replace(config, notify_commands={"say": ["/bin/true"]})
-    else:
-        self_confinement.shutil.which = lambda _name: None  # type: ignore[attr-defined, assignment]  # no git
-    self_confinement.confine(config, ServiceAccount(uid, int(uid), int(uid), (int(uid),)))
+    say = {"say": ["/bin/true"]}
+    config = Settings(data_dir=Path(directory), user=uid, notify_commands=say)
+    self_confinement.shutil.which = lambda name: f"/usr/bin/{name}"  # type: ignore[attr-defined, assignment]
+    support = partial(SandboxSupport, tools="", walls="no bubblewrap", no_filter="")
+    if sandbox == "yes":
+        send_hello(channel, config.store_dir / "alloc", policy_of(config, int(uid), ""))
+        support = partial(probe_sandbox, channel)
+    programs = self_confinement.starts_programs(config, support, is_separated=True)
+    account = ServiceAccount(uid, int(uid), int(uid), (int(uid),))
+    self_confinement.confine(config, account, programs=programs)
     [launcher] = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     names = {
         **globals(),

@@ -60,6 +60,7 @@ def policy_for(directory: Path, **texts: str) -> LauncherPolicy:
         EVERYTHING,
         programs=places,
         cluster_configs=["/etc/slurm/other.conf"],
+        commands={"mail": [next(iter(places.values())), "--to", "ops"]},
         users=["nobody"],
         usual="nobody",
         permits_root=True,
@@ -138,7 +139,9 @@ def test_nothing_runs_as_root_or_as_another_user(cluster: Talk, user: str, progr
     assert any(reason in text for reason in ("may run no", "unknown user", "root runs no"))
 
 
-@pytest.mark.parametrize("program", ["sh", "/bin/sh", "../sbatch", "sacctmgr", "", "sbatch\0"])
+@pytest.mark.parametrize(
+    "program", ["sh", "/bin/sh", "../sbatch", "sacctmgr", "", "sbatch\0", "git", "mail"]
+)
 def test_another_program_ends_the_launcher(cluster: Talk, program: str) -> None:
     cluster.send(1, 1, ASK, descriptors=(asked(program),))
     assert cluster.has_ended()
@@ -259,3 +262,74 @@ def test_programs_without_end_are_counted(talk: Talk, tmp_path: Path) -> None:
     assert isinstance(opened[-1], OperationFailed)
     assert {type(body) for body in opened[:-1]} == {SessionOpened}
     os.close(order)
+
+
+# ---- commands of notifications ----------------------------------------------------------------------
+
+
+@needs_root
+def test_a_command_has_the_daemons_user_and_its_configured_arguments(cluster: Talk) -> None:
+    account = pwd.getpwnam("bin")
+    groups = os.getgrouplist("bin", account.pw_gid)
+    who, *lines = told(cluster, asked("notify", "mail"), sealed(b'{"a":1}')).splitlines()
+    uid, gid, others, mask = who.split(":")
+    assert (int(uid), int(gid), mask) == (account.pw_uid, account.pw_gid, "0022")
+    assert {*map(int, others.split())} == {*groups}
+    assert lines[:5] == [
+        *("word --to", "word ops"),
+        *(f"Cap{kind}:\t{0:016x}" for kind in ("Eff", "Bnd")),
+        "NoNewPrivs:\t1",
+    ]
+    assert lines[5:9] == ["0", "1", "10", "2"]  # 10 is the shell's script
+    assert [one for one in lines[9:] if not one.startswith(("LANG=", "PATH=", "PWD="))] == [
+        *("/", '{"a":1}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        (["other"], {}),
+        ([""], {}),
+        ([], {}),
+        (["mail", "--to=me"], {}),
+        (["/bin/sh"], {}),
+        (["mail"], {"user": "nobody"}),
+        (["mail"], {"user": "root"}),
+        (["mail"], {"env": {"LD_PRELOAD": "/srv/x.so"}}),
+        (["mail"], {"env": {"STEWARD_URL": "x"}}),
+        (["mail"], {"command": [b"/bin/sh"]}),
+        (["mail"], {"config": "/etc/slurm/other.conf"}),
+        (["mail"], {"terminal": "xterm"}),
+    ],
+)
+def test_a_command_takes_nothing_from_the_daemon_but_its_input(
+    cluster: Talk, words: list[str], fields: dict[str, Any]
+) -> None:
+    text = refused(cluster, asked("notify", *words, **fields), sealed(b"{}"))
+    assert "notif" in text
+
+
+def test_a_command_reads_no_pipe_of_the_daemon(cluster: Talk) -> None:
+    assert "an input" in refused(cluster, asked("notify", "mail"))
+    order, content = asked("notify", "mail"), sealed(b"{}")
+    answer = cluster.ask(StartProgram(is_terminal=True), order, content).body
+    close([order, content])
+    assert isinstance(answer, RefusedReply)
+
+
+def test_rest_of_a_process_group_ends_with_its_command(talk: Talk, tmp_path: Path) -> None:
+    for one in (tmp_path, *tmp_path.parents):
+        if one.is_relative_to(Path(gettempdir())) and one != Path(gettempdir()):
+            one.chmod(one.stat().st_mode | 0o011)
+    talk.greet(tmp_path, policy_for(tmp_path, squeue="#!/bin/sh\nsleep 600 & echo $!\n"))
+    talk.send(1, 1, ASK, descriptors=(order := asked("squeue"),))
+    data, (watched, *ends) = receive(talk.channel)
+    assert isinstance(msgspec.msgpack.decode(data, type=NumberedReply).body, SessionOpened)
+    with open(ends[1], closefd=False) as out:
+        left = out.readline().strip()
+        assert out.read() == ""  # `sleep` had it open, too
+    assert (
+        not Path(f"/proc/{left}/cmdline").exists() or not Path(f"/proc/{left}/cmdline").read_bytes()
+    )
+    close([watched, order, *ends])

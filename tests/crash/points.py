@@ -36,7 +36,6 @@ EFFECTS = {
     "shutil": frozenset({"copyfile", "copytree", "rmtree"}),
     "subprocess": frozenset({"run"}),
     "signal": frozenset({"pidfd_send_signal"}),
-    "trio": frozenset({"run_process"}),
     "trio.lowlevel": frozenset({"open_process"}),
     "Path": frozenset(
         {
@@ -49,7 +48,7 @@ EFFECTS = {
     "AsyncClient": frozenset({"stream"}),
     "http_client": frozenset({"send_request", "connect"}),
 }
-SPAWNS = {"os.posix_spawn", "subprocess.run", "trio.run_process", "trio.lowlevel.open_process"}
+SPAWNS = {"os.posix_spawn", "subprocess.run", "trio.lowlevel.open_process"}
 SIGNALS = {"os.kill", "os.killpg", "signal.pidfd_send_signal"}
 # Calls of the same modules without an effect, or with an effect on the process only.
 HARMLESS = {
@@ -70,6 +69,7 @@ HARMLESS = {
                 "cpu_count",
                 "dup",
                 "eventfd",
+                "execve",
                 "fdopen",
                 "fsdecode",
                 "fsencode",
@@ -153,6 +153,7 @@ APART = {
     "daemon/fences.py:Fences.save": "a fault of ours: tests/parts/test_fences.py",
     "daemon/evals/applier.py:fail": "an evaluation that failed by a fault of ours",
     "daemon/evals/deployment_actions.py:unblock": "of more regions than one, and so refused",
+    "daemon/runner/setup/artifacts/git_sandbox.py": "the same",
     "daemon/runner/setup/artifacts/git.py": "repositories come whole or not at all, as archives do",
     "daemon/runner/drivers/cgroup_v2.py:_aside": "where another program has handed its groups over",
     "daemon/runner/drivers/cgroup_v1.py:CgroupV1._share_cores": "where a task can have cores for itself",

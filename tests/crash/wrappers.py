@@ -102,7 +102,6 @@ class Wrappers:
 
         from daemon.net import http_client
 
-        self.later(trio, "run_process", "trio.run_process")
         self.later(trio.lowlevel, "open_process", "trio.lowlevel.open_process")
         self.later(http_client, "connect", "http_client.connect")
         self.talk(http_client, "send_request", "http_client.send_request")

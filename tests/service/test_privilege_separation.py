@@ -6,14 +6,20 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 from daemon.config.data_directory import alloc_dir, store_dir, uids_dir
 from tests.fakes.authority import Authority
 from tests.fakes.slurm.world import fake_slurm
+from tests.parts.runner.test_artifacts import Site
+from tests.parts.runner.test_repositories import Repository
 from tests.readable_home import UID, can_enter, entering
 from tests.service.daemon import Steward
 from tests.service.slurm.jobs import script
@@ -85,11 +91,19 @@ async def test_it_says_what_holds(steward: Steward) -> None:
         "system_calls": True,
         "files": True,
         "memory": True,
+        "programs": True,
     }
     assert (launcher["Name"], launcher["Rules"][0]["Holds"]) == ("launcher", False)
+    rules = {one["Rule"]: one["Holds"] for one in shown["Node"]}
+    assert rules["git"] is await can_sandbox(steward)
     (node,) = await steward.get("/v1/nodes", resources=True)
     shown = await steward.get(f"/v1/node/{node['ID']}")
     assert shown["Attributes"]["launcher.separated"] == "true"
+
+
+async def can_sandbox(steward: Steward) -> bool:
+    (node,) = await steward.get("/v1/nodes")
+    return bool(node["Drivers"]["exec"]["Healthy"])
 
 
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
@@ -288,3 +302,112 @@ async def test_programs_of_a_cluster_run_as_the_user_of_the_task(
         finally:
             with trio.CancelScope(shield=True):
                 await made.close()
+
+
+# ---- programs ---------------------------------------------------------------------------------------
+
+
+async def test_commands_of_notifications_run_as_the_daemons_user(place: Path) -> None:
+    steward = separated(place)
+    said = place / "said"
+    said.mkdir()
+    said.chmod(0o777)
+    script = (
+        f"id -u >{said}/user; grep Seccomp: /proc/self/status >>{said}/user; cat >{said}/message"
+    )
+    words = msgspec.json.encode(["/bin/sh", "-c", script]).decode()
+    settings = place / "steward.toml"
+    settings.write_text(f"{settings.read_text()}[notify_commands]\nkeep = {words}\n")
+    try:
+        await steward.start()
+        shown = await steward.get("/v1/operator/confinement")
+        (programs,) = [one for one in shown["Processes"][0]["Rules"] if one["Rule"] == "programs"]
+        assert programs["Holds"] is await can_sandbox(steward)
+        done = await steward.cli("notify", "test", **token(steward))
+        assert done.returncode == 0, done.stdout
+        assert (said / "user").read_text().split() == [str(UID), "Seccomp:", "0"]
+        assert msgspec.json.decode((said / "message").read_bytes())
+    finally:
+        with trio.CancelScope(shield=True):
+            await steward.close()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_git_runs_as_a_user_of_its_own(
+    steward: Steward, place: Path, nursery: trio.Nursery
+) -> None:
+    if not await can_sandbox(steward):
+        pytest.skip("no sandboxes here")
+    site = await open_site(nursery)
+    repository = Repository(place)
+    repository.commit("from the repository")
+    source = repository.show(site)
+    await steward.register(batch_with(source, "cat local/f"))
+    (one,) = await steward.allocations("clones", "complete")
+    assert await steward.log_of(one["ID"], "main") == "from the repository"
+    assert not git_processes()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_git_ends_with_a_killed_daemon(steward: Steward, nursery: trio.Nursery) -> None:
+    if not await can_sandbox(steward):
+        pytest.skip("no sandboxes here")
+    site = await open_site(nursery)
+    site.put("/r.git/info/refs", b"")
+    site.pages["/r.git/HEAD"] = b"hang"
+    await steward.register(batch_with(f"git::{site.url('/r.git')}", "true"))
+    with trio.fail_after(30):
+        while not any("GET /r.git/HEAD" in one for one in site.asked):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+    before = git_processes()
+    assert before
+    assert not set(before.values()) - {*range(80_000, 90_000)}
+    await steward.kill()
+    with trio.fail_after(30):
+        while git_processes():  # noqa: ASYNC110  # nobody rings
+            await trio.sleep(0.01)
+    left = allocations_of(steward)
+    assert len(left) == 2  # of the job and of git
+    site.pages.clear()
+    await steward.start()
+    (one,) = await steward.allocations("clones", "failed", "pending", "running")
+    with trio.fail_after(60):
+        while allocations_of(steward) & left != {one["ID"]}:
+            await steward.get("/v1/agent/self")
+
+
+def batch_with(source: str, text: str) -> dict[str, Any]:
+    """Return a job whose task fetches an artifact, and then runs a script."""
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "User": "nobody",
+        "Config": {"command": "/bin/sh", "args": ["-c", text]},
+        "Artifacts": [{"GetterSource": source}],
+    }
+    group = {"Name": "g", "Tasks": [task], "RestartPolicy": {"Attempts": 0, "Mode": "fail"}}
+    return {"ID": "clones", "Type": "batch", "TaskGroups": [group]}
+
+
+async def open_site(nursery: trio.Nursery) -> Site:
+    """Serve a web site on loopback until the test ends."""
+    made = Site()
+    (listener,) = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), made.serve, 0)
+    made.port = listener.socket.getsockname()[1]
+    return made
+
+
+def git_processes() -> dict[int, int]:
+    """Return the user of each process of git on this host that has no account."""
+    found = {}
+    for one in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            words = Path(f"/proc/{one}/cmdline").read_bytes()
+            if b"git" in words and Path(f"/proc/{one}").stat().st_uid >= 80_000:
+                found[int(one)] = Path(f"/proc/{one}").stat().st_uid
+    return found
+
+
+def allocations_of(steward: Steward) -> set[str]:
+    every = os.listdir(alloc_dir(steward.data_dir))
+    return {one for one in every if not one.startswith(".")}

@@ -41,7 +41,8 @@ async def show(request: Request) -> HandlerReply:
                 pid, findings = found
                 processes.append(_process(driver, pid, findings, alloc_id, task))
     guard = Finding("task_egress", *parts.tasks.egress())
-    node = [_rule(item) for item in (*_of_node(parts.config, others=others), guard)]
+    git = Finding("git", *parts.tasks.git_isolation())
+    node = [_rule(item) for item in (*_of_node(parts.config, others=others), guard, git)]
     return HandlerReply(body=ConfinementShown(processes=processes, node=node))
 
 

@@ -78,6 +78,7 @@ def policy_of(
         ],
         files=[str(certificate_file) for certificate_file in config.certificate_files],
         podman=config.podman_service if config.podman_root else "",
+        commands=config.notify_commands,
         **programs_of(config.pools, path),
     )
 

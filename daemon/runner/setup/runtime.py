@@ -149,6 +149,10 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     listeners: Listeners
     chance: Callable[[], float]  # return a random number in [0, 1)
     egress: Callable[[], tuple[bool, str]] = unguarded  # state of the egress policy
+    # Whether git runs in a sandbox, or why not; and the allocations of its open sandboxes, which no
+    # store knows.
+    git: tuple[bool, str] = (False, "")
+    workshops: Set[str] = frozenset()
     # Keeps files of ended tasks; None on clusters.
     file_keeper: "Callable[[], FileKeeper] | None" = None
     secret_keeper: SecretKeeper | None = None  # stores the secrets of tasks for masking

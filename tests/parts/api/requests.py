@@ -42,6 +42,9 @@ class Tasks:
     def egress(self) -> tuple[bool, str]:
         return False, "open"
 
+    def git_isolation(self) -> tuple[bool, str]:
+        return False, "git runs with the daemon's rights"
+
 
 def parts_of(store: Store, config: Settings = DEFAULTS, *, asks: bool = True) -> AppContext:
     """Return the parts of a daemon; `asks` says whether it asks for tokens."""

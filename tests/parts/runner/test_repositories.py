@@ -7,6 +7,8 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ import trio
 from daemon.runner.setup.artifacts import git
 from daemon.runner.setup.artifacts.archive import ArchiveLimits
 from daemon.runner.setup.artifacts.fetch import ArtifactFetcher, FetchFailed
-from tests.parts.runner.test_artifacts import MEGABYTE, Site, fetcher, order, root, site, there
+from tests.parts.runner.git_sandboxes import sandboxes
+from tests.parts.runner.test_artifacts import MEGABYTE, Site, order, root, site, there
+from tests.parts.runner.test_artifacts import fetcher as plain
 from tests.time_limits import HAPPENS_WITHIN
 
 __all__ = ["root", "site"]  # fixtures
@@ -67,8 +71,17 @@ class Repository:
         return f"git::{site.url(at)}"
 
 
-def patient(**fields: Any) -> ArtifactFetcher:
-    return fetcher(seconds=HAPPENS_WITHIN, **fields)
+Fetching = Callable[..., ArtifactFetcher]
+
+
+@pytest.fixture(params=["sandbox", "child"])
+async def fetcher(request: pytest.FixtureRequest, data_dir: Path) -> AsyncIterator[Fetching]:
+    """Fetchers whose git runs in a sandbox, and such as a child of the daemon."""
+    if request.param == "child":
+        yield partial(plain, seconds=HAPPENS_WITHIN)
+        return
+    async with sandboxes(data_dir / "host") as opened:
+        yield partial(plain, seconds=HAPPENS_WITHIN, git_sandbox=lambda: opened)
 
 
 @pytest.fixture
@@ -77,7 +90,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 async def test_a_repository_comes_without_its_history(
-    site: Site, root: Path, repository: Repository
+    site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     repository.commit("data", "d/f")
     await fetcher().fetch(order(root, repository.show(site)))
@@ -85,7 +98,9 @@ async def test_a_repository_comes_without_its_history(
     assert (root / "main/local/d/f").read_text() == "data"
 
 
-async def test_what_has_come_so_far_is_told(site: Site, root: Path, repository: Repository) -> None:
+async def test_what_has_come_so_far_is_told(
+    site: Site, root: Path, repository: Repository, fetcher: Fetching
+) -> None:
     repository.commit("data")
     sizes: list[int] = []
     wanted = order(root, repository.show(site))
@@ -94,7 +109,7 @@ async def test_what_has_come_so_far_is_told(site: Site, root: Path, repository: 
 
 
 async def test_a_revision_is_a_branch_a_tag_or_itself(
-    site: Site, root: Path, repository: Repository
+    site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     first = repository.commit("one")
     repository.git("tag", "v1")
@@ -124,7 +139,7 @@ async def test_a_revision_is_a_branch_a_tag_or_itself(
     ],
 )
 async def test_what_git_is_not_to_do_is_refused(
-    root: Path, source: str, options: dict[str, str], words: str
+    root: Path, source: str, options: dict[str, str], words: str, fetcher: Fetching
 ) -> None:
     with pytest.raises(FetchFailed, match=words) as told:
         await fetcher(own_ports={4646}).fetch(order(root, source, getter_options=options))
@@ -132,7 +147,7 @@ async def test_what_git_is_not_to_do_is_refused(
 
 
 async def test_a_repository_is_found_where_it_has_moved_to(
-    site: Site, root: Path, repository: Repository
+    site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     repository.commit("data")
     repository.show(site, "/new.git")
@@ -143,7 +158,7 @@ async def test_a_repository_is_found_where_it_has_moved_to(
 
 
 async def test_git_follows_nothing_by_itself(
-    site: Site, root: Path, repository: Repository
+    site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     """The first answer is looked at by us; a server may send git elsewhere afterwards."""
     repository.commit("data")
@@ -159,7 +174,7 @@ async def test_git_follows_nothing_by_itself(
 
 
 async def test_a_tree_is_counted_before_it_is_written(
-    site: Site, root: Path, repository: Repository
+    site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     """Ten names for the same tree, ten times: a few hundred bytes, and ten billion files."""
     one = repository.git("hash-object", "-w", "--stdin", said=b"x")
@@ -190,18 +205,19 @@ async def test_a_repository_has_a_bound(
     monkeypatch: pytest.MonkeyPatch,
     content: Any,
     words: str,
+    fetcher: Fetching,
 ) -> None:
     """No file of it may be larger than all of it, however rarely it is measured."""
     monkeypatch.setattr(git, "_PACE", 10 * HAPPENS_WITHIN)
     repository.commit(content or os.urandom(5 * MEGABYTE).hex())
     with pytest.raises(FetchFailed, match=words):
-        await patient().fetch(order(root, repository.show(site)))
+        await fetcher().fetch(order(root, repository.show(site)))
     assert there(root) == []
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["at its end", "while more comes"])
 async def test_many_files_of_a_repository_have_a_bound_together(
-    site: Site, root: Path, repository: Repository, ends: bool
+    site: Site, root: Path, repository: Repository, ends: bool, fetcher: Fetching
 ) -> None:
     for number in range(6):
         repository.commit(os.urandom(MEGABYTE // 2).hex(), f"f{number}")
@@ -213,29 +229,33 @@ async def test_many_files_of_a_repository_have_a_bound_together(
         site.pages[f"/r.git/objects/{last[:2]}/{last[2:]}"] = b"hang"
     words = "more than 4194304 bytes were downloaded from the repository"
     with pytest.raises(FetchFailed, match=words) as told:
-        await patient().fetch(order(root, url))
+        await fetcher().fetch(order(root, url))
     assert not told.value.recoverable
     assert there(root) == []
 
 
 async def test_git_gets_no_more_memory_than_unpacking_may_take(
-    site: Site, root: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    site: Site,
+    root: Path,
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+    fetcher: Fetching,
 ) -> None:
     """A file may be larger, it is only copied; what git has to hold may not."""
     monkeypatch.setattr(git, "MOST_MEMORY", 32 * MEGABYTE)
     limits = ArchiveLimits(bytes=100 * MEGABYTE, files=50)
     repository.commit("x" * 40 * MEGABYTE)
     repository.git("repack", "-adq")
-    await patient(limits=limits).fetch(order(root, repository.show(site)))
+    await fetcher(limits=limits).fetch(order(root, repository.show(site)))
     assert (root / "main/local/f").stat().st_size == 40 * MEGABYTE
     repository.commit("y")
     repository.git("commit", "-q", "--amend", "-F", "-", said=b"x" * 40 * MEGABYTE)
     with pytest.raises(FetchFailed, match="Out of memory"):
-        await patient(limits=limits).fetch(order(root, repository.show(site)))
+        await fetcher(limits=limits).fetch(order(root, repository.show(site)))
 
 
 async def test_a_tree_is_written_as_it_was_counted(
-    site: Site, root: Path, repository: Repository
+    site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     """A repository may wish for its files in a larger encoding, with longer ends of lines or marks."""
     wishes = "a working-tree-encoding=UTF-32\nb text eol=crlf\nc ident\n"
@@ -258,7 +278,7 @@ class Elsewhere(trio.abc.HostnameResolver):
 
 
 async def test_git_asks_the_address_that_was_looked_at(
-    site: Site, root: Path, repository: Repository
+    site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     """For git itself the name means nothing; and it could mean another address by then."""
     repository.commit("data")
@@ -285,17 +305,17 @@ async def test_a_git_that_would_ask_again_is_not_used(
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     words = f"{said or 'git of no known version'} on this node .* needs git 2.37 or newer"
     with pytest.raises(FetchFailed, match=words) as told:
-        await fetcher().fetch(order(root, url))
+        await plain().fetch(order(root, url))
     assert not told.value.recoverable
 
 
 async def test_a_link_in_a_repository_leads_nowhere_else(
-    site: Site, root: Path, repository: Repository
+    site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     (repository.path / "l").symlink_to("/etc")
     repository.git("add", "l")
     repository.git("commit", "-qm", "l")
-    with pytest.raises(FetchFailed, match="points outside the artifact"):
+    with pytest.raises(FetchFailed, match="points outside the a"):
         await fetcher().fetch(order(root, repository.show(site)))
     assert there(root) == []
 
@@ -303,8 +323,8 @@ async def test_a_link_in_a_repository_leads_nowhere_else(
 def test_no_part_of_the_command_for_ssh_is_read_by_the_shell(tmp_path: Path) -> None:
     odd = tmp_path / "a b$(touch x);'`"
     odd.mkdir()
-    key = base64.b64encode(b"key").decode()
-    git_client = git.GitClient(str(odd), ("h", 22, "fe80::1%a;b"), key, verify=True)
+    at = ("h", 22, "fe80::1%a;b")
+    git_client = git.GitClient(git.LocalGit(str(odd), f"{odd}/tree"), at, f"{odd}/key", verify=True)
     words = shlex.split(git_client.environment["GIT_SSH_COMMAND"])
     assert words[-4:] == ["-o", "HostName=fe80::1%a;b", "-i", f"{odd}/key"]
     shown = subprocess.run(
@@ -317,9 +337,10 @@ def test_no_part_of_the_command_for_ssh_is_read_by_the_shell(tmp_path: Path) -> 
     assert not (tmp_path / "x").exists()
 
 
-def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
-    key = base64.b64encode(b"key").decode()
-    git_client = git.GitClient(str(tmp_path), ("h", 22, "192.0.2.1"), key, verify=True)
+async def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
+    place = git.LocalGit(str(tmp_path), f"{tmp_path}/tree")
+    key_file = await place.keep_key(git.read_key(base64.b64encode(b"key").decode()))
+    git_client = git.GitClient(place, ("h", 22, "192.0.2.1"), key_file, verify=True)
     assert (tmp_path / "key").read_bytes() == b"key"
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     command = git_client.environment["GIT_SSH_COMMAND"]

@@ -84,6 +84,9 @@ class Runner:
     def egress(self) -> tuple[bool, str]:
         return False, "open"
 
+    def git_isolation(self) -> tuple[bool, str]:
+        return False, "git runs with the daemon's rights"
+
     async def run_exec_session(
         self, alloc_id: str, task: str, command: Sequence[str], line: MessageChannel, *, tty: bool
     ) -> None:

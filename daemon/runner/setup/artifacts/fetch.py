@@ -9,8 +9,9 @@ import hashlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 import msgspec
@@ -35,6 +36,9 @@ from storage.errors import StewardError
 from storage.records import places
 from storage.records.numbers import parse_integer
 from storage.records.task import Artifact
+
+if TYPE_CHECKING:
+    from daemon.runner.setup.artifacts.git_sandbox import GitSandbox, SandboxedGit
 
 _REDIRECTS = 10
 _MOVED = frozenset({301, 302, 303, 307, 308})
@@ -79,6 +83,8 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     files_from: tuple[str, ...]  # directories of this host that `file` artifacts may come from
     own_ports: frozenset[int]  # of the daemon's listeners
+    # Opens sandboxes for git; without it, git runs as a child of the daemon.
+    git_sandbox: "Callable[[], GitSandbox] | None" = None
 
     async def fetch(self, order: ArtifactRequest) -> None:
         """Fetch an artifact and install it into the task directory. Raises `FetchFailed`."""
@@ -200,14 +206,18 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         if parts.scheme != "ssh":
             url = await self._repository(url, verify=verify)
         # Imported late, because few artifacts are repositories.
-        from daemon.runner.setup.artifacts.git import GitClient
+        from daemon.runner.setup.artifacts.git import GitClient, LocalGit, read_key
 
-        git = GitClient(
-            workshop, await self._address_of(url), source.options.get("sshkey", ""), verify
-        )
-        target = f"{workshop}/{_FETCHED}/tree"
-        await git.clone(url, target, ref, depth, self.limits, order.arrived)
-        await trio.to_thread.run_sync(partial(install.discard, f"{target}/.git"))
+        address, key = await self._address_of(url), read_key(source.options.get("sshkey", ""))
+        tree = f"{workshop}/{_FETCHED}/tree"
+        async with AsyncExitStack() as held:
+            place: LocalGit | SandboxedGit = LocalGit(workshop, tree)
+            if self.git_sandbox is not None:
+                place = await held.enter_async_context(self.git_sandbox().open(workshop))
+            git = GitClient(place, address, await place.keep_key(key) if key else "", verify=verify)
+            await git.clone(url, ref, depth, self.limits, order.arrived)
+            await place.deliver(tree, self.limits)
+        await trio.to_thread.run_sync(partial(install.discard, f"{tree}/.git"))
 
     async def _repository(self, url: str, *, verify: bool) -> str:
         """Return the address of a repository after redirects; git itself must not follow any."""

@@ -5,6 +5,8 @@ measured periodically during the download. A small repository may hold a huge tr
 counted before it is checked out. The checkout writes exactly the counted files, because attributes
 cannot change it. The program has a memory limit, connects only to the given address and follows no
 redirects. Only a part of its output is stored.
+
+`GitPlace` is where git runs: in the sandbox of `git_sandbox.py`, or as a child of the daemon.
 """
 
 import base64
@@ -12,9 +14,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Protocol
 
 import msgspec
 import trio
@@ -31,48 +35,148 @@ _KEPT = 4096  # bytes of git's output
 _LONGEST = 64 * 1024  # bytes of a path
 _BLOCK = 512  # bytes: the unit of `ulimit -f`
 _KILOBYTE = 1024
+_CHUNK = 32 * 1024  # bytes per read
 _BOUNDED = 'ulimit -f "$0" && ulimit -d "$1" && shift && exec "$@"'
 _PACE = 1.0  # seconds between two measurements of the download
 _PINS = (2, 37)  # the first git with http.curloptResolve; older versions ignore it silently
 # No file is recoded or filtered, so that the checked-out tree has the counted size. An encoding can
 # only be unset: git rejects "-working-tree-encoding".
-_ATTRIBUTES = "* -text -ident -filter !working-tree-encoding\n"
+_ATTRIBUTES = "* -text -ident -filter !working-tree-encoding"
+_KEEP_AS_COUNTED = 'mkdir -p "$0/.git/info" && echo "$1" >"$0/.git/info/attributes"'
 
 
 async def _nothing() -> bool:
     return False
 
 
+class GitProcess(Protocol):
+    """A running program."""
+
+    async def read(self, output: str) -> bytes:
+        """Return the next bytes of `stdout` or `stderr`; empty at the end."""
+        ...
+
+    async def wait(self) -> int:
+        """Return the exit status."""
+        ...
+
+
+class GitPlace(Protocol):
+    """Where git runs and where it writes, with paths as git sees them."""
+
+    @property
+    def home(self) -> str:
+        """Return the directory for git's own files."""
+        ...
+
+    @property
+    def tree(self) -> str:
+        """Return the directory of the clone, which does not exist yet."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Return the search path of programs."""
+        ...
+
+    def run(
+        self, words: Sequence[str], env: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[GitProcess]:
+        """Run a program while the block runs, and then kill it. Raises `HttpError`."""
+        ...
+
+    async def used(self, most: int) -> int:
+        """Return the size of the clone so far in bytes; counting may stop above `most`."""
+        ...
+
+
+class LocalGit:
+    """Git as a child of the daemon, below a directory that only the daemon can access."""
+
+    def __init__(self, workshop: str, tree: str) -> None:
+        self.home, self.tree = workshop, tree
+        self.path = os.environ.get("PATH", "/usr/bin:/bin")
+
+    async def keep_key(self, content: bytes) -> str:
+        """Store an SSH key, readable only by the daemon; return its path."""
+        path = f"{self.home}/key"
+        # A write to the page cache, which is shorter than a thread switch.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        return path
+
+    @asynccontextmanager
+    async def run(self, words: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[GitProcess]:
+        """Run a program while the block runs, and then kill its process group."""
+        process = await trio.lowlevel.open_process(
+            list(words),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            yield _LocalProcess(process)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with trio.CancelScope(shield=True):
+                await process.wait()
+                for stream in (process.stdout, process.stderr):
+                    assert stream is not None  # noqa: S101  # created with a pipe
+                    await stream.aclose()
+
+    async def used(self, most: int) -> int:
+        """Return the size of the clone so far in bytes; counting stops above `most`."""
+        return await trio.to_thread.run_sync(_size, self.tree, most)
+
+    async def deliver(self, tree: str, limits: ArchiveLimits) -> None:
+        """Do nothing: the clone is in its directory already."""
+        del tree, limits
+
+
+class _LocalProcess:
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+
+    async def read(self, output: str) -> bytes:
+        stream = self._process.stdout if output == "stdout" else self._process.stderr
+        assert stream is not None  # noqa: S101  # created with a pipe
+        return bytes(await stream.receive_some(_CHUNK))
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+
 class GitClient:
     """The program git for one repository at one address."""
 
     def __init__(
-        self,
-        workshop: str,
-        at: tuple[str, int, str],
-        key: str,
-        verify: bool,
+        self, place: GitPlace, at: tuple[str, int, str], key_file: str, *, verify: bool
     ) -> None:
         """Prepare the clone of a repository.
 
-        `at` is a host, a port and its address; `key` is an SSH key in base64. Raises `InvalidSource` or
-        `EgressDenied`.
+        `at` is a host, a port and its address; `key_file` is the path of an SSH key, empty for none.
+        Raises `EgressDenied`.
         """
         host, port, address = at
+        self._place = place
         words = [*_SSH, "-o", f"HostName={address}"]
-        if key:
-            words += ["-i", _written(workshop, key)]
+        if key_file:
+            words += ["-i", key_file]
         self.environment: Mapping[str, str] = {
-            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-            "HOME": workshop,
+            "PATH": place.path,
+            "HOME": place.home,
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ALLOW_PROTOCOL": "https:http:ssh",
             "GIT_SSH_COMMAND": shlex.join(words),  # git passes it to a shell
         }
-        program = shutil.which("git", path=self.environment["PATH"])
+        program = shutil.which("git", path=place.path)
         if program is None:
-            raise EgressDenied("git is not installed on this node")
+            raise EgressDenied(f"git is not installed on this node in {place.path}")
         settings = [
             f"http.curloptResolve={host}:{port}:{address}",
             "http.followRedirects=false",
@@ -87,17 +191,17 @@ class GitClient:
     async def clone(
         self,
         url: str,
-        target: str,
         ref: str,
         depth: str,
         limits: ArchiveLimits,
         arrived: Callable[[int], None],
     ) -> None:
-        """Clone a revision of a repository into a new directory.
+        """Clone a revision of a repository into the place's directory.
 
         `arrived` is called periodically with the number of bytes downloaded. Raises `HttpError`,
         `BadArchive` or `EgressDenied`.
         """
+        target = self._place.tree
         if url.startswith("http"):
             await self._check_version()
         words = ["clone", "--quiet", "--no-checkout"]
@@ -106,31 +210,34 @@ class GitClient:
         most = limits.bytes // _BLOCK + 1
 
         async def is_too_much() -> bool:
-            used = await trio.to_thread.run_sync(_size, target, limits.bytes)
+            used = await self._place.used(limits.bytes)
             arrived(used)
             return used > limits.bytes
 
-        if await self._run([*words, "--", url, target], most, growing=is_too_much):
+        if await self._git([*words, "--", url, target], most, growing=is_too_much):
             raise BadArchive(f"more than {limits.bytes} bytes were downloaded from the repository")
         here = ["-C", target]
         revision = "HEAD" if depth or not ref else await self._revision(here, ref, most)
         tree = _Tree(limits)
-        if await self._run([*here, "ls-tree", "-r", "-l", "-z", revision], most, tree.is_enough):
+        if await self._git([*here, "ls-tree", "-r", "-l", "-z", revision], most, tree.is_enough):
             raise BadArchive(
                 f"more than {limits.files} files or {limits.bytes} bytes in the repository"
             )
-        await trio.to_thread.run_sync(_keep_as_counted, target)
-        await self._run([*here, "checkout", "--quiet", "--detach", revision], most)
+        await self._run(["/bin/sh", "-c", _KEEP_AS_COUNTED, target, _ATTRIBUTES])
+        await self._git([*here, "checkout", "--quiet", "--detach", revision], most)
 
     async def _check_version(self) -> None:
         """Raise `EgressDenied` for a git that resolves host names itself."""
-        command = [self._words[0], "--version"]
-        done = await trio.run_process(
-            command, env=self.environment, check=False, capture_stdout=True
-        )
-        found = re.search(rb"(\d+)\.(\d+)", done.stdout)
+        said = bytearray()
+
+        def keep(piece: bytes) -> bool:
+            said.extend(piece)
+            return len(said) > _KEPT
+
+        await self._run([self._words[0], "--version"], keep)
+        found = re.search(rb"(\d+)\.(\d+)", said)
         if found is None or (int(found[1]), int(found[2])) < _PINS:
-            version = done.stdout.decode(errors="replace").strip() or "git of no known version"
+            version = said.decode(errors="replace").strip() or "git of no known version"
             raise EgressDenied(
                 f"{version} on this node cannot be pinned to one address of a host:"
                 f" a repository over http needs git {_PINS[0]}.{_PINS[1]} or newer"
@@ -139,23 +246,34 @@ class GitClient:
     async def _revision(self, here: Sequence[str], ref: str, most: int) -> str:
         """Return the revision of a branch, a tag or a commit ID."""
         try:
-            await self._run(
+            await self._git(
                 [*here, "rev-parse", "--quiet", "--verify", f"origin/{ref}^{{commit}}"], most
             )
         except HttpError:
             return ref
         return f"origin/{ref}"
 
-    async def _run(
+    async def _git(
         self,
         words: Sequence[str],
         most: int,
         enough: Callable[[bytes], bool] = lambda _: False,
         growing: Callable[[], Awaitable[bool]] = _nothing,
     ) -> bool:
-        """Run git until it ends or a callback stops it; return whether it was stopped.
+        """Run git with its limits, as `_run` does; no file gets more than `most` blocks."""
+        bounds = (str(most), str(MOST_MEMORY // _KILOBYTE))
+        command = ["/bin/sh", "-c", _BOUNDED, *bounds, *self._words, *words]
+        return await self._run(command, enough, growing)
 
-        `enough` examines the output, `growing` the files. Raises `HttpError` with git's output.
+    async def _run(
+        self,
+        command: Sequence[str],
+        enough: Callable[[bytes], bool] = lambda _: False,
+        growing: Callable[[], Awaitable[bool]] = _nothing,
+    ) -> bool:
+        """Run a program until it ends or a callback stops it; return whether it was stopped.
+
+        `enough` examines the output, `growing` the files. Raises `HttpError` with the output.
         """
         said = bytearray()
 
@@ -163,37 +281,33 @@ class GitClient:
             said.extend(piece[: _KEPT - len(said)])
             return False
 
-        bounds = (str(most), str(MOST_MEMORY // _KILOBYTE))
-        async with trio.open_nursery() as nursery:
-            start = partial(
-                trio.run_process,
-                ["/bin/sh", "-c", _BOUNDED, *bounds, *self._words, *words],
-                env=self.environment,
-                check=False,
-                stdin=b"",
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            process: trio.Process = await nursery.start(start)
-            nursery.start_soon(_read, process.stderr, keep)
-            nursery.start_soon(_watch, process, growing, nursery.cancel_scope)
-            if await _read(process.stdout, enough):
-                nursery.cancel_scope.cancel()
-        if nursery.cancel_scope.cancel_called:
-            return True
-        if process.returncode:
+        async with self._place.run(command, self.environment) as process:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(read_output, process, "stderr", keep)
+                    nursery.start_soon(_watch, process, growing, nursery.cancel_scope)
+                    if await read_output(process, "stdout", enough):
+                        nursery.cancel_scope.cancel()
+            except ExceptionGroup as group:  # the first has cancelled the others
+                raise group.exceptions[0] from None
+            if nursery.cancel_scope.cancel_called:
+                return True
+            status = await process.wait()
+        if status:
             text = said.decode(errors="replace").strip()
-            raise HttpError(f"git: {text or f'it ended with status {process.returncode}'}")
+            raise HttpError(f"git: {text or f'it ended with status {status}'}")
         return False
 
 
 async def _watch(
-    process: trio.Process, growing: Callable[[], Awaitable[bool]], scope: trio.CancelScope
+    process: GitProcess, growing: Callable[[], Awaitable[bool]], scope: trio.CancelScope
 ) -> None:
     """Cancel the scope when the download grows too large, checked periodically and at the end."""
-    while process.returncode is None:
+    has_ended = False
+    while not has_ended:
         with trio.move_on_after(_PACE):
             await process.wait()
+            has_ended = True
         if await growing():
             scope.cancel()
             return
@@ -217,20 +331,20 @@ def _size(folder: str, most: int) -> int:
         os.close(top)
 
 
-def _keep_as_counted(repository: str) -> None:
-    os.makedirs(f"{repository}/.git/info", exist_ok=True)
-    with open(f"{repository}/.git/info/attributes", "w", encoding="utf-8") as file:
-        file.write(_ATTRIBUTES)
-
-
-async def _read(stream: trio.abc.ReceiveStream | None, enough: Callable[[bytes], bool]) -> bool:
+async def read_output(process: GitProcess, output: str, enough: Callable[[bytes], bool]) -> bool:
     """Read to the end, or until `enough` returns true; return the latter."""
-    assert stream is not None  # noqa: S101  # created with a pipe
-    async with stream:
-        async for piece in stream:
-            if enough(bytes(piece)):
-                return True
+    while piece := await process.read(output):
+        if enough(piece):
+            return True
     return False
+
+
+def read_key(text: str) -> bytes:
+    """Return an SSH key from base64. Raises `InvalidSource`."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise InvalidSource(f"sshkey is not in base64: {error}") from error
 
 
 class _Tree(msgspec.Struct):
@@ -256,15 +370,3 @@ class _Tree(msgspec.Struct):
             or self.size > self.limits.bytes
             or len(self.rest) > _LONGEST
         )
-
-
-def _written(workshop: str, key: str) -> str:
-    """Return the file of a key, readable only by the daemon. Raises `InvalidSource`."""
-    path = f"{workshop}/key"
-    try:
-        content = base64.b64decode(key, validate=True)
-    except ValueError as error:
-        raise InvalidSource(f"sshkey is not in base64: {error}") from error
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-    return path

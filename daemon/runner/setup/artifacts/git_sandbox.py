@@ -1,0 +1,190 @@
+"""Run git for one artifact in a sandbox, so that a hostile server gets nothing of the daemon.
+
+Git runs as a task of the driver `exec`, in an allocation that exists only for this artifact: with
+a separate user, the sandbox, the system call filter and the limits of such tasks. The launcher
+learns nothing new: a daemon may start any program in such a task. The main process of the task only
+waits. Each program of the clone is an exec session inside the sandbox.
+
+The sandbox ends with the artifact. It also ends when the daemon dies: one session reads from the
+daemon, and its end kills all processes of the sandbox. A process that has killed this session is
+killed by the next daemon, which removes all unknown allocations.
+
+The files come to the daemon as a tar archive, which it unpacks like any untrusted archive.
+"""
+
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import AllocDirLayout, SendSignal, TaskDirLayout
+from daemon.net.http_client import HttpError
+from daemon.runner.core.driver import Attempt, Driver, ExecStream, StartFailed
+from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.setup.artifacts.archive import ArchiveLimits, BadArchive, Unpacker
+from daemon.runner.setup.artifacts.git import GitProcess, read_output
+from storage.records.task import LogConfig, Resources
+
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+_log = logging.getLogger("steward.runner")
+_TASK = "git"
+_PACE = 0.02  # seconds between two looks whether the sandbox is there
+_BEGINS_WITHIN = 10.0  # seconds
+_MORE = 60  # seconds that the sandbox may outlive the time limit of an artifact
+_MEMORY_MB = 1024  # of all processes with the files that they have open; each has its own limit
+_MEMBER = 4096  # bytes that a tar archive needs for one file besides its content
+# The end of the input, which the daemon holds open, ends all processes of the sandbox.
+_LEASH = ("/bin/sh", "-c", "read -r _; kill -KILL -1")
+_PACK = ("/bin/sh", "-c", 'exec 2>/dev/null; rm -rf "$0/.git" && exec tar -C "$0" -cf - .')
+
+
+class GitSandbox:
+    """Opens the sandboxes. `present` are the allocations of those that are open.
+
+    `driver` is the driver `exec`, `directory` that of all allocations. `ids` yields new ones, and
+    `seconds` is the time limit of an artifact.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        driver: Driver,
+        directory: str,
+        ids: Iterator[str],
+        present: set[str],
+        *,
+        seconds: float,
+    ) -> None:
+        self._launcher, self._driver, self._directory = launcher, driver, directory
+        self._ids, self._present, self._seconds = ids, present, seconds
+
+    @asynccontextmanager
+    async def open(self, workshop: str) -> AsyncIterator["SandboxedGit"]:
+        """Run a sandbox while the block runs; `workshop` is a directory of the daemon.
+
+        Raises `HttpError` or `OSError`.
+        """
+        alloc_id = next(self._ids)
+        directory = f"{self._directory}/{alloc_id}"
+        self._present.add(alloc_id)
+        try:
+            room = TaskDirLayout(task=_TASK, driver="exec", user="", is_seen=False)
+            layout = AllocDirLayout(rooms=[room], about=b"{}")
+            for problem in (await self._launcher.lay_out(alloc_id, layout)).values():
+                raise HttpError(f"git: its directory cannot be made: {problem}")
+            attempt = Attempt(
+                alloc_id=alloc_id,
+                task=_TASK,
+                number=0,
+                directory=directory,
+                config={"command": "sleep", "args": [str(int(self._seconds) + _MORE)]},
+                env={"PATH": SEARCH_PATH},
+                resources=Resources(cpu=1000, memory_mb=_MEMORY_MB),
+                log=LogConfig(disabled=True),
+            )
+            try:
+                (await self._driver.start(attempt)).release()
+                leash = await self._open_leash(attempt)
+            except StartFailed as error:
+                raise HttpError(f"git: {error}") from error
+            try:
+                yield SandboxedGit(self._launcher, self._driver, attempt, workshop)
+            finally:
+                await leash.close()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._remove(alloc_id, directory)
+            self._present.discard(alloc_id)
+
+    async def _open_leash(self, attempt: Attempt) -> ExecStream:
+        """Open the session that ends the sandbox, once the sandbox is there. Raises `StartFailed`."""
+        # A signal without effect, which is sent only to a main process inside its sandbox.
+        look = SendSignal(
+            allocation=attempt.alloc_id,
+            task=attempt.task,
+            attempt=attempt.number,
+            signal="SIGCONT",
+            is_walled=True,
+            to_shim=False,
+        )
+        with trio.move_on_after(_BEGINS_WITHIN):
+            while not await self._launcher.signal(look):  # noqa: ASYNC110  # nothing reports it
+                await trio.sleep(_PACE)
+        return await self._driver.open_session(attempt, _LEASH, tty=False)
+
+    async def _remove(self, alloc_id: str, directory: str) -> None:
+        try:
+            await self._driver.destroy(alloc_id, directory)
+            await self._launcher.remove(alloc_id)
+        except OSError as error:  # the next daemon removes it
+            _log.warning("the sandbox %s of git cannot be removed: %s", alloc_id, error)
+
+
+class SandboxedGit:
+    """Git in one sandbox."""
+
+    path = SEARCH_PATH
+
+    def __init__(self, launcher: Launcher, driver: Driver, attempt: Attempt, workshop: str) -> None:
+        self._launcher, self._driver, self._attempt = launcher, driver, attempt
+        self._archive = f"{workshop}/git.tar"
+        places = driver.task_dirs(attempt.directory, _TASK)
+        self._files = TaskFiles(
+            launcher=launcher, allocation=attempt.alloc_id, task=_TASK, places=places
+        )
+        self.env = attempt.env
+        self.home, self.tree, self._secrets = places.local, f"{places.local}/tree", places.secrets
+
+    async def keep_key(self, content: bytes) -> str:
+        """Store an SSH key, readable only by the user of the sandbox; return its path."""
+        await self._files.write(self._files.own("secrets/key"), content, mode=0o600)
+        return f"{self._secrets}/key"
+
+    @asynccontextmanager
+    async def run(self, words: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[GitProcess]:
+        """Run a program in the sandbox while the block runs. Raises `HttpError`."""
+        attempt = msgspec.structs.replace(self._attempt, env=env)
+        try:
+            session = await self._driver.open_session(attempt, words, tty=False)
+        except StartFailed as error:
+            raise HttpError(f"git: {error}") from error
+        try:
+            await session.end_input()
+            yield session
+        finally:
+            await session.close()
+
+    async def used(self, most: int) -> int:
+        """Return the disk usage of the sandbox in bytes, whatever its processes say."""
+        del most
+        return (await self._launcher.measure(self._attempt.alloc_id)).used
+
+    async def deliver(self, tree: str, limits: ArchiveLimits) -> None:
+        """Unpack the files of the clone into a directory. Raises `BadArchive` and others."""
+        most = limits.bytes + (limits.files + 1) * _MEMBER
+        async with self.run([*_PACK, self.tree], self.env) as process:
+            # A write to the page cache, which is shorter than a thread switch.
+            with open(self._archive, "xb") as file:  # noqa: ASYNC230
+
+                def is_too_much(piece: bytes) -> bool:
+                    file.write(piece)
+                    return file.tell() > most
+
+                if await read_output(process, "stdout", is_too_much):
+                    raise BadArchive(f"more than {most} bytes were packed by git's sandbox")
+            if status := await process.wait():
+                raise HttpError(f"git: tar ended with status {status}")
+        # The archive also has the top directory.
+        room = ArchiveLimits(bytes=limits.bytes, files=limits.files + 1)
+        await trio.to_thread.run_sync(partial(_unpack, self._archive, tree, room))
+
+
+def _unpack(archive: str, tree: str, limits: ArchiveLimits) -> None:
+    os.mkdir(tree, 0o700)
+    Unpacker(tree, limits, trio.from_thread.check_cancelled).unpack(archive, "tar", "")
+    os.unlink(archive)
