@@ -333,18 +333,32 @@ async def test_commands_of_notifications_run_as_the_daemons_user(place: Path) ->
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-async def test_git_runs_as_a_user_of_its_own(
-    steward: Steward, place: Path, nursery: trio.Nursery
-) -> None:
-    if not await can_sandbox(steward):
-        pytest.skip("no sandboxes here")
+@pytest.mark.parametrize("user", [str(UID), "root"])
+async def test_git_runs_as_a_separate_user(place: Path, user: str, nursery: trio.Nursery) -> None:
+    steward = separated(place, user)
     site = await open_site(nursery)
     repository = Repository(place)
     repository.commit("from the repository")
     source = repository.show(site)
-    await steward.register(batch_with(source, "cat local/f"))
-    (one,) = await steward.allocations("clones", "complete")
-    assert await steward.log_of(one["ID"], "main") == "from the repository"
+    seen: set[int] = set()
+    serve = site.serve
+
+    async def look(stream: trio.SocketStream) -> None:
+        seen.update(git_processes().values())
+        await serve(stream)
+
+    site.serve = look  # type: ignore[method-assign]
+    try:
+        await steward.start()
+        if not await can_sandbox(steward):
+            pytest.skip("no sandboxes here")
+        await steward.register(batch_with(source, "cat local/f"))
+        (allocation,) = await steward.allocations("clones", "complete")
+        assert await steward.log_of(allocation["ID"], "main") == "from the repository"
+    finally:
+        with trio.CancelScope(shield=True):
+            await steward.close()
+    assert len(seen) == 1
     assert not git_processes()
 
 
@@ -392,7 +406,11 @@ def batch_with(source: str, text: str) -> dict[str, Any]:
 async def open_site(nursery: trio.Nursery) -> Site:
     """Serve a web site on loopback until the test ends."""
     made = Site()
-    (listener,) = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), made.serve, 0)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await made.serve(stream)  # which a test may replace
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), serve, 0)
     made.port = listener.socket.getsockname()[1]
     return made
 

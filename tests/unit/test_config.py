@@ -1,5 +1,6 @@
 """Settings from file, environment and flags."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -246,6 +247,17 @@ def test_a_command_that_others_may_change_is_refused(tmp_path: Path) -> None:
     file = program(open_to_all)
     open_to_all.chmod(0o777)
     with pytest.raises(Invalid, match=f"other users may write to {open_to_all}"):
+        loaded(tmp_path, f"[notify_commands]\nmail = ['{file}']")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_command_below_a_directory_of_the_daemons_user_is_refused(tmp_path: Path) -> None:
+    above = tmp_path / "store"
+    inner = above / "bin"
+    inner.mkdir(parents=True)
+    file = program(inner)
+    os.chown(above, 61234, 61234)
+    with pytest.raises(Invalid, match=f"user 61234 owns '{above}'"):
         loaded(tmp_path, f"[notify_commands]\nmail = ['{file}']")
 
 
