@@ -225,7 +225,7 @@ def test_it_executes_nothing_that_it_has_written(ask: Ask, place: Path) -> None:
     assert ask("__import__('subprocess').run([store + '/true'])") in ("EPERM", "EACCES")
 
 
-def test_what_it_executes_gets_no_rights_either(ask: Ask, place: Path, has_sandboxes: str) -> None:
+def test_executed_program_gets_no_capabilities(ask: Ask, place: Path, has_sandboxes: str) -> None:
     if has_sandboxes == "yes":
         assert ask("os.execv('/bin/sh', ['sh'])") == "EPERM"
         return

@@ -80,7 +80,7 @@ def _of_nobody() -> list[int]:
 
 
 @needs_root
-def test_what_tasks_share_is_no_task(greeted: Talk, tmp_path: Path) -> None:
+def test_shared_directory_is_not_addressable_as_a_task(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room(user="nobody"))
     shared = tmp_path / ALLOCATION / "alloc"
     write = WriteFile(
@@ -101,7 +101,9 @@ def test_what_tasks_share_is_no_task(greeted: Talk, tmp_path: Path) -> None:
 
 
 @needs_root
-def test_what_a_task_could_replace_is_not_mounted_for_it(closed: Talk, place: Place) -> None:
+def test_directories_that_a_task_could_replace_are_not_passed_to_it(
+    closed: Talk, place: Place
+) -> None:
     found = closed.ask(ProbeSandbox()).body
     if not isinstance(found, SandboxSupport) or found.walls:
         pytest.skip(f"exec: {found}")

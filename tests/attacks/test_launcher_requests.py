@@ -80,7 +80,7 @@ def ended(talk: Talk, place: Place, **order: Any) -> str:
     "user", ["root", "0", "00", "daemon", "1", "bin", "nosuchuser", "a:b", "x" * 300]
 )
 @pytest.mark.parametrize("request_", [START, SESSION], ids=["start", "session"])
-def test_nobody_else_than_the_listed_is_run(
+def test_only_listed_commands_run(
     closed: Talk, place: Place, request_: StartTask | StartSession, user: str, driver: Any
 ) -> None:
     answer = closed.ask(request_, passed(ordered("/bin/echo", "ran", user=user, driver=driver)))
@@ -334,7 +334,7 @@ def test_a_zero_byte_is_refused(closed: Talk, place: Place, changed: dict[str, A
     assert isinstance(answer, RefusedReply | OperationFailed)
 
 
-def test_nobody_is_hit_by_a_session_that_there_is_not(closed: Talk) -> None:
+def test_missing_session_affects_no_process(closed: Talk) -> None:
     for number in (0, 1, os.getpid(), 2**32 - 1):
         for hang_up in (False, True):
             assert closed.ask(EndSession(session=number, hang_up=hang_up)).body == Done()

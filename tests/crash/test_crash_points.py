@@ -49,7 +49,7 @@ def test_what_is_left_alone_is_there() -> None:
     assert gone == []
 
 
-def test_a_call_is_named_by_who_of_ours_makes_it(tmp_path: Path, tally: Tally) -> None:
+def test_a_call_is_named_after_its_first_party_caller(tmp_path: Path, tally: Tally) -> None:
     names = [name for name in tally.names if name.startswith("storage/store.py:")]
     assert names == [
         "storage/store.py:lock:os.open",

@@ -33,7 +33,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("name", "text"), FOUND)
-def test_what_was_found_has_an_answer_now(name: str, text: str) -> None:
+def test_input_that_fuzzing_found_is_handled(name: str, text: str) -> None:
     assert TARGETS[name].look(text) is False
 
 

@@ -54,7 +54,7 @@ async def test_only_a_few_are_worked_on_at_once() -> None:
     assert len(begun) == AT_ONCE + 3
 
 
-async def test_who_gives_up_waiting_leaves_no_place_taken() -> None:
+async def test_canceled_request_leaves_no_slot_taken() -> None:
     admission = AdmissionControl()
     for _ in range(2 * EACH):
         with trio.CancelScope() as scope:

@@ -81,7 +81,7 @@ async def test_a_snapshot_is_whole_and_older_ones_go(store: Store, tmp_path: Pat
     assert not list((target / ".unfinished").iterdir())
 
 
-async def test_what_could_not_be_saved_costs_no_older_one(store: Store, tmp_path: Path) -> None:
+async def test_failed_snapshot_deletes_no_older_one(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "snapshots"
     target.mkdir()
     kept = save_snapshot(tmp_path, target, keep=1, now=NOW)

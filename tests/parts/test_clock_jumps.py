@@ -15,7 +15,9 @@ DAY = 24 * HOUR
 
 
 @pytest.mark.parametrize("leaps", [(30, -60, 30), (-400, 400, 1), (80, -80, -400)])
-async def test_what_runs_and_what_ended_lately_stay(store: Store, leaps: tuple[int, ...]) -> None:
+async def test_running_and_recently_ended_allocations_stay(
+    store: Store, leaps: tuple[int, ...]
+) -> None:
     cluster = Cluster(store)
     await cluster.join()
     await cluster.register(job("web", group("web", count=2)))

@@ -143,7 +143,7 @@ tell(lambda: os.listdir(beside) and None)
     assert answers(text, str(ours), str(theirs), str(beside)) == ["False", "True", *done]
 
 
-def test_what_no_program_can_give_is_not_held_against_an_ordinary_user() -> None:
+def test_unreachable_capabilities_of_an_ordinary_user_are_not_reported() -> None:
     status = (
         "Uid:\t1000\t{uid}\t1000\t1000\nCapInh:\t0\nCapPrm:\t0\nCapEff:\t0\nCapBnd:\t200000\n"
         "CapAmb:\t0\nNoNewPrivs:\t{given_up}\n"

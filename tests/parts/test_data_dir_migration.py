@@ -222,7 +222,7 @@ def test_two_stores_are_refused_with_both_names(tmp_path: Path) -> None:
         prepare(place)
 
 
-def test_what_the_settings_name_stays(tmp_path: Path) -> None:
+def test_files_named_in_the_settings_stay(tmp_path: Path) -> None:
     place = older(tmp_path / "data")
     prepare(place, (place / "root.key", place / "snapshots"))
     assert (place / "root.key").exists()
@@ -244,7 +244,7 @@ def test_a_link_in_the_place_of_allocations_is_refused_before_anything_moves(
     assert tree(place) == before
 
 
-def test_the_way_back_leads_to_what_there_was(tmp_path: Path) -> None:
+def test_a_revert_restores_the_earlier_version(tmp_path: Path) -> None:
     place = older(tmp_path / "data")
     before = {name: text for name, text in tree(place).items() if not text.startswith("4")}
     prepare(place)

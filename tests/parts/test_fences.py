@@ -142,7 +142,7 @@ async def test_an_evaluation_that_ended_the_daemon_three_times_has_failed_and_th
         assert "the daemon crashed while" in reason.message
 
 
-async def test_who_is_suspected_is_looked_at_alone(cluster: Cluster) -> None:
+async def test_suspected_evaluation_is_processed_alone(cluster: Cluster) -> None:
     from daemon.evals.worker import next_evaluations
 
     made = [await cluster.register(job(f"job-{number}")) for number in range(4)]
@@ -226,7 +226,7 @@ def ledger(store: Store, job_id: str) -> int:
     return len(store.read(lambda db: periodic.slots(db, "default", job_id)))
 
 
-async def test_what_is_no_fault_cannot_be_released(store: Store) -> None:
+async def test_unknown_fault_cannot_be_released(store: Store) -> None:
     for body, error in (({"Kind": "x"}, Malformed), ({"Kind": "x", "Key": "y"}, NotFound)):
         with pytest.raises(error):
             await operator.release_fault(request(store, OPERATOR_WRITE, caller(), body=body))

@@ -81,7 +81,7 @@ def test_it_is_taken_away(place: UnitLocation) -> None:
     assert len(list(uninstall(place, Asked()))) == 1
 
 
-def test_a_unit_of_somebody_else_is_left_alone(place: UnitLocation, unit: Path) -> None:
+def test_a_unit_of_another_user_is_left_alone(place: UnitLocation, unit: Path) -> None:
     unit.write_text("[Service]\nExecStart=/bin/mine\n")
     for attempt in (
         install(place, ["/opt/steward"], Asked(), now=False),
@@ -92,7 +92,7 @@ def test_a_unit_of_somebody_else_is_left_alone(place: UnitLocation, unit: Path) 
     assert unit.read_text().startswith("[Service]")
 
 
-def test_what_others_can_change_is_not_run_as_root(tmp_path: Path) -> None:
+def test_program_that_others_can_change_does_not_run_as_root(tmp_path: Path) -> None:
     open_place = tmp_path / "open"
     open_place.mkdir()
     open_place.chmod(0o777)
@@ -122,7 +122,7 @@ def test_a_link_that_others_can_change_is_not_followed_as_root(tmp_path: Path) -
             check_program_owner(link)
 
 
-def test_what_is_roots_alone_may_be_run() -> None:
+def test_program_only_root_can_change_may_run() -> None:
     check_program_owner(Path("/bin/sh"))
 
 
@@ -175,7 +175,7 @@ def test_root_asks_for_no_unit_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_pa
         installation._place(user=True)
 
 
-def test_what_a_package_has_set_up_is_left_to_it(
+def test_settings_of_a_package_are_left_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(installation, "_RUNS_HERE", tmp_path)

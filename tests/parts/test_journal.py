@@ -40,9 +40,7 @@ def test_a_value_of_several_lines_is_counted_so_that_it_forges_no_field() -> Non
     assert forged == b"MESSAGE\n\x0c\0\0\0\0\0\0\0a\nPRIORITY=0\n"
 
 
-def test_what_is_too_large_for_a_message_arrives_as_well(
-    ears: socket.socket, tmp_path: Path
-) -> None:
+def test_record_larger_than_a_datagram_arrives(ears: socket.socket, tmp_path: Path) -> None:
     large = journal.record({"MESSAGE": "x" * (1 << 20)})
     journal.send(tmp_path / "journal", [large])
     assert heard(ears) == large

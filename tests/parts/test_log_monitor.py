@@ -47,7 +47,7 @@ async def test_a_reader_sees_more_than_the_daemon_logs_itself() -> None:
     assert second.endswith("test: a worry")
 
 
-async def test_lines_name_their_level_as_the_peer_does() -> None:
+async def test_lines_name_their_level_as_nomad_does() -> None:
     levels = [line.split(" ", 1)[1].partition(" test")[0] for line in await said("debug", count=2)]
     assert levels == ["[DEBUG]", "[WARN] "]
 
@@ -67,7 +67,7 @@ async def test_the_daemon_logs_as_before_when_the_last_reader_is_gone() -> None:
     assert logging.getLogger("steward").level == logging.INFO
 
 
-async def test_a_slow_reader_is_told_how_much_it_missed() -> None:
+async def test_a_slow_reader_is_notified_of_missed_lines() -> None:
     found: list[str] = []
 
     async def read() -> None:

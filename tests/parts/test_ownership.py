@@ -46,7 +46,9 @@ def test_all_of_it_changes_hands_and_back(store: Path) -> None:
     assert (store.stat().st_mode & 0o7777) == 0o700
 
 
-def test_what_was_cut_short_goes_on(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_change_of_owner_continues(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, left = os.fchown, [3]
 
     def fchown(file: int, uid: int, gid: int) -> None:

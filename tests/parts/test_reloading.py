@@ -88,7 +88,7 @@ def test_policies_limits_and_the_level_of_the_log_are_taken_over(daemon: Daemon)
     "wrong",
     ["log_level = 7", "lockout_threshold = -1", "[[job_policies]]\nname = 'x'\nrule = '(('", "]"],
 )
-def test_what_is_wrong_changes_nothing_and_is_said(
+def test_invalid_settings_change_nothing_on_reload(
     daemon: Daemon, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon.reads("lockout_threshold = 3")
@@ -105,7 +105,7 @@ def test_it_is_said_what_only_a_restart_changes(
     assert daemon.failures.lock_out.threshold == 5
 
 
-async def test_the_certificate_of_wrappers_is_read_anew(
+async def test_the_certificate_of_wrappers_is_read_again(
     daemon: Daemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificate, key = Authority(tmp_path).certify("daemon")
@@ -128,7 +128,7 @@ async def test_the_certificate_of_wrappers_is_read_anew(
     assert "the settings are unchanged: cannot use the certificate" in caplog.text
 
 
-async def test_what_root_alone_can_read_is_read_by_the_launcher(
+async def test_certificate_only_root_can_read_is_read_by_the_launcher(
     daemon: Daemon,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

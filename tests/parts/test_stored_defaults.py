@@ -56,7 +56,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, store: Path, text: str) -> None
         stored_settings(tmp_path, store)
 
 
-def test_what_is_configured_comes_first() -> None:
+def test_configured_value_comes_first() -> None:
     settings = in_force(Settings(raw_exec=False), OLD)
     assert (settings.raw_exec, settings.raw_exec_root, settings.task_users) == (False, True, ["*"])
 

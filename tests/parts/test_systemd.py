@@ -41,7 +41,7 @@ def manager(tmp_path: Path, **more: str) -> ServiceManager:
     return ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify"), **more})
 
 
-def test_what_happens_is_told(ears: socket.socket, tmp_path: Path) -> None:
+def test_states_of_the_daemon_are_reported_to_systemd(ears: socket.socket, tmp_path: Path) -> None:
     service_manager = manager(tmp_path)
     service_manager.ready("answers at http://x")
     service_manager.reloading()
@@ -61,7 +61,7 @@ def test_a_name_without_a_file_is_understood() -> None:
         assert heard(ears) == ["WATCHDOG=1"]
 
 
-def test_without_a_manager_nobody_is_told(tmp_path: Path) -> None:
+def test_without_a_manager_nobody_is_reported(tmp_path: Path) -> None:
     ServiceManager({}).ready("fine")
     manager(tmp_path).ready("its socket is gone")
 
@@ -126,7 +126,7 @@ async def test_parts_that_work_pass(store: Store, tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_fails_at_once_does_not_hang(store: Store, tmp_path: Path) -> None:
+async def test_watchdog_check_of_a_closed_port_does_not_hang(store: Store, tmp_path: Path) -> None:
     await check_health(store, tmp_path / "nobody listens here")
 
 

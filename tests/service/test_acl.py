@@ -74,7 +74,7 @@ async def test_the_first_start_leaves_a_secret_for_the_daemons_user_alone(tmp_pa
         assert await steward.get("/v1/jobs") == []
 
 
-async def test_nobody_can_bootstrap_after_the_first_start(tmp_path: Path) -> None:
+async def test_second_bootstrap_is_rejected(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
         answer = await steward.request("POST", "/v1/acl/bootstrap")
         assert answer.status_code == 400
@@ -120,7 +120,7 @@ async def test_a_job_that_names_another_namespace_needs_the_right_there(guarded:
     assert (await as_(guarded, there, "GET", "/v1/job/sly?namespace=other")).status_code == 200
 
 
-async def test_what_belongs_to_another_namespace_is_refused_by_its_identifier(
+async def test_evaluation_from_another_namespace_is_refused(
     guarded: Steward,
 ) -> None:
     await make_namespace(guarded, "other")
@@ -147,7 +147,7 @@ async def test_what_belongs_to_another_namespace_is_refused_by_its_identifier(
 
 
 @pytest.mark.parametrize("path", ["/v1/job/web", "/v1/jobs"])
-async def test_what_was_answered_to_one_is_not_shown_to_another(
+async def test_cached_response_of_one_caller_is_not_shown_to_another(
     guarded: Steward, path: str
 ) -> None:
     """An empty namespace in the query leaves the choice to the header; a second one means nothing."""
@@ -279,7 +279,7 @@ MISTAKES: list[tuple[str, str, Any, str]] = [
 ]
 
 
-async def test_what_is_wrong_is_told(guarded: Steward) -> None:
+async def test_invalid_input_is_reported(guarded: Steward) -> None:
     answers = [await guarded.request(method, path, body) for method, path, body, _ in MISTAKES]
     assert [answer.text for answer in answers] == [text for *_, text in MISTAKES]
     assert {answer.status_code for answer in answers} == {400, 404}
@@ -296,7 +296,7 @@ async def test_a_one_time_token_hands_a_token_over(guarded: Steward) -> None:
     assert (await as_(guarded, "", "POST", path, body)).status_code == 403
 
 
-async def test_who_shows_no_token_has_none_to_hand_over(guarded: Steward) -> None:
+async def test_request_without_a_token_has_none_to_pass_on(guarded: Steward) -> None:
     refusal = await as_(guarded, "", "POST", "/v1/acl/token/onetime")
     assert (refusal.status_code, refusal.text) == (
         400,

@@ -27,7 +27,7 @@ async def until_refusal(steward: Steward) -> list[dict[str, object]]:
     return found
 
 
-async def test_who_did_what_and_who_was_refused(tmp_path: Path) -> None:
+async def test_audit_names_callers_and_refusals(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
         await steward.register(JOB)
         token = steward.token
@@ -52,7 +52,7 @@ async def test_who_did_what_and_who_was_refused(tmp_path: Path) -> None:
         assert "a-guess" not in everything
 
 
-async def test_who_read_a_secret_is_noted_where_that_is_asked_for(tmp_path: Path) -> None:
+async def test_reads_of_a_secret_are_audited_where_configured(tmp_path: Path) -> None:
     settings = tmp_path / "steward.toml"
     settings.write_text("audit_reads = true\n")
     async with open_steward(tmp_path, "--config", str(settings)) as steward:
@@ -68,7 +68,7 @@ async def test_who_read_a_secret_is_noted_where_that_is_asked_for(tmp_path: Path
         assert "hidden" not in json.dumps(found)
 
 
-async def test_nobody_reads_the_audit_without_the_right(tmp_path: Path) -> None:
+async def test_audit_cannot_be_read_without_permission(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
         steward.token = ""
         assert (await steward.request("GET", "/v1/operator/audit")).status_code == 403

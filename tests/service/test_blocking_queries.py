@@ -73,7 +73,7 @@ async def test_a_waiter_for_one_job_sleeps_through_changes_of_another(steward: S
     assert second.headers["X-Service-Index"] == index
 
 
-async def test_what_is_waited_for_may_not_exist_yet(steward: Steward) -> None:
+async def test_awaited_object_may_not_exist_yet(steward: Steward) -> None:
     async with trio.open_nursery() as nursery:
         found = []
 

@@ -146,7 +146,7 @@ async def test_the_public_documents_can_be_written_for_others(
     assert key["kty"] == "RSA"
 
 
-async def test_what_was_set_up_outlasts_the_daemon(steward: Steward) -> None:
+async def test_development_setup_outlasts_the_daemon(steward: Steward) -> None:
     await steward.cli("login", "--role", "dev", **settings(steward))
     steward.log.unlink()
     await steward.kill_and_restart()

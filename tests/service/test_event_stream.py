@@ -88,7 +88,7 @@ async def test_a_reader_that_does_not_read_holds_nobody_up(steward: Steward) -> 
         assert len([item for item in reader.seen if item[1] == "Job"]) == JOBS
 
 
-async def test_who_shows_an_unknown_token_is_turned_away(tmp_path: Path) -> None:
+async def test_request_with_an_unknown_token_is_rejected(tmp_path: Path) -> None:
     async with (
         open_steward(tmp_path, "--dev", "--acl") as steward,
         open_stream(steward, "/v1/event/stream", "00000000-0000-4000-8000-000000000000") as answer,

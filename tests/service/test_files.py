@@ -143,9 +143,7 @@ NONSENSE: list[tuple[str, dict[str, str], int, str]] = [
 ]
 
 
-async def test_a_question_that_makes_no_sense_is_told_so(
-    steward: Steward, local: tuple[str, Path]
-) -> None:
+async def test_an_invalid_question_is_refused(steward: Steward, local: tuple[str, Path]) -> None:
     alloc_id, directory = local
     (directory / "file").touch()
     told = [

@@ -124,7 +124,7 @@ async def test_a_volume_is_listed_found_and_changed(steward: Steward) -> None:
         ({"Constraints": [{"Operand": "distinct_hosts"}]}, "a volume is on one node"),
     ],
 )
-async def test_what_cannot_be_a_volume_is_refused_and_leaves_nothing(
+async def test_invalid_volume_is_refused_and_leaves_nothing(
     steward: Steward, fields: dict[str, object], words: str
 ) -> None:
     answer = await steward.request("POST", CREATE, {"Volume": {"Name": "photos", **fields}})
@@ -134,7 +134,7 @@ async def test_what_cannot_be_a_volume_is_refused_and_leaves_nothing(
     assert await steward.get("/v1/volumes", type="host") == []
 
 
-async def test_what_has_no_effect_is_said(steward: Steward) -> None:
+async def test_setting_without_effect_is_reported(steward: Steward) -> None:
     asked = {"Name": "a", "RequestedCapacityMaxBytes": 5, "Parameters": {"quota": "1"}}
     answer = await steward.post(CREATE, {"Volume": {**asked, "Colour": "red"}})
     for words in ("limits no sizes", 'unknown parameter "quota"', 'unknown field "Volume.Colour"'):

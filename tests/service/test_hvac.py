@@ -111,7 +111,9 @@ def test_a_machine_logs_in_and_its_token_lives_and_ends(
     assert not machine.is_authenticated()
 
 
-def test_a_machine_that_is_not_meant_is_told(operator: Any, world: tuple[str, str, str]) -> None:
+def test_a_machine_that_is_not_meant_is_reported(
+    operator: Any, world: tuple[str, str, str]
+) -> None:
     url, cloud_url, _ = world
     operator.auth.azure.create_role(
         name="other", bound_service_principal_ids=["another"], mount_point="machines"

@@ -157,7 +157,7 @@ async def test_step_that_keeps_nothing_is_refused(steward: Steward) -> None:
         assert text in answer.text
 
 
-async def test_limits_of_the_namespace_are_told(tmp_path: Path) -> None:
+async def test_limits_of_the_namespace_are_reported(tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("payload_max_mb = 2\npayload_namespace_mb = 3\n")
     async with open_steward(tmp_path, "--dev", "--config", str(settings)) as steward:

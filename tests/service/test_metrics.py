@@ -56,7 +56,7 @@ async def test_a_running_job_is_counted_under_the_peers_names(steward: Steward) 
     assert 0 < left < 600
 
 
-async def test_what_waits_for_room_is_counted(steward: Steward) -> None:
+async def test_blocked_evaluations_are_counted(steward: Steward) -> None:
     task = {
         "Name": "main",
         "Driver": "raw_exec",
@@ -76,7 +76,7 @@ async def test_odd_names_stay_whole_in_labels(steward: Steward) -> None:
     assert found["nomad_nomad_job_summary_running"][0][0]["job"] == 'a"b\\c'
 
 
-async def test_children_are_told_apart_while_they_live(steward: Steward) -> None:
+async def test_live_children_are_distinguished(steward: Steward) -> None:
     await steward.register(job("parent", Type="batch", ParameterizedJob={}))
     child = (await steward.post("/v1/job/parent/dispatch", {}))["DispatchedJobID"]
     await steward.allocations(child, "running")

@@ -48,7 +48,7 @@ async def test_a_drained_node_becomes_empty_and_works_again_when_opened(steward:
     )
 
 
-async def test_what_was_closed_stays_closed_after_a_restart(steward: Steward) -> None:
+async def test_ineligible_node_stays_ineligible_after_a_restart(steward: Steward) -> None:
     node = await node_of(steward)
     await steward.post(f"/v1/node/{node}/eligibility", {"Eligibility": "ineligible"})
     await steward.restart()
@@ -56,7 +56,7 @@ async def test_what_was_closed_stays_closed_after_a_restart(steward: Steward) ->
     assert shown["SchedulingEligibility"] == "ineligible"
 
 
-async def test_what_is_dead_is_forgotten_on_request(steward: Steward) -> None:
+async def test_dead_job_is_deleted_by_garbage_collection_on_request(steward: Steward) -> None:
     await steward.register(sleeping(count=0))
     await steward.until("/v1/job/web", lambda shown: shown["Status"] == "dead")
     answer = await steward.request("PUT", "/v1/system/gc")
@@ -138,7 +138,7 @@ PLAINLY = [
 ]
 
 
-async def test_what_one_machine_does_not_have_is_answered_plainly(steward: Steward) -> None:
+async def test_unsupported_multi_host_feature_gets_a_plain_answer(steward: Steward) -> None:
     answers = [await steward.request(method, path) for method, path, _, _ in PLAINLY]
     assert [answer.status_code for answer in answers] == [status for _, _, status, _ in PLAINLY]
     said = [text in one.text for (_, _, _, text), one in zip(PLAINLY, answers, strict=True)]

@@ -222,7 +222,7 @@ async def test_a_user_that_is_not_there_is_an_error_that_names_the_fix(place: Pa
     await steward.close()
 
 
-async def test_settings_are_read_anew_by_the_daemons_user(steward: Steward) -> None:
+async def test_settings_are_read_again_by_the_daemons_user(steward: Steward) -> None:
     settings = Path(steward.flags[1])
     add(settings, 'log_level = "debug"')
     os.kill(steward.pid, signal.SIGHUP)

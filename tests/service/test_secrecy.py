@@ -51,7 +51,7 @@ async def used_in_all_ways(steward: Steward) -> list[str]:
     return [VALUE, str(made["SecretID"]), own, root, bytes.fromhex(root).decode("latin-1")]
 
 
-async def test_what_is_secret_is_written_nowhere(tmp_path: Path) -> None:
+async def test_secret_is_written_nowhere(tmp_path: Path) -> None:
     async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         used = await used_in_all_ways(steward)
         await steward.register(ENVIRONMENT)

@@ -57,7 +57,7 @@ async def followed(steward: Steward, eval_id: str) -> Any:
     )
 
 
-async def test_what_the_command_line_asks_when_a_job_is_run_and_looked_at(steward: Steward) -> None:
+async def test_command_line_requests_of_run_and_status_are_answered(steward: Steward) -> None:
     job = await parsed(steward)
     submission = {"Source": SOURCE, "Format": "hcl2", "VariableFlags": {}, "Variables": ""}
     done = await steward.post("/v1/jobs", {"Job": job, "Submission": submission}, **WHERE)
@@ -109,7 +109,7 @@ async def test_what_the_command_line_asks_when_a_job_is_run_and_looked_at(stewar
     )
 
 
-async def test_what_a_provider_asks_that_keeps_jobs_as_they_are_described(steward: Steward) -> None:
+async def test_requests_of_a_terraform_provider_are_answered(steward: Steward) -> None:
     job = await parsed(steward)
     planned = await steward.post("/v1/job/web/plan", {"Job": job, "Diff": True}, **WHERE)
     assert (planned["Diff"]["Type"], planned["JobModifyIndex"]) == ("Added", 0)
@@ -138,7 +138,7 @@ async def test_what_a_provider_asks_that_keeps_jobs_as_they_are_described(stewar
     assert (gone.status_code, gone.text) == (404, "job not found")
 
 
-async def test_what_an_autoscaler_asks(steward: Steward) -> None:
+async def test_requests_of_an_autoscaler_are_answered(steward: Steward) -> None:
     done = await steward.post("/v1/jobs", {"Job": await parsed(steward)}, **WHERE)
     await followed(steward, done["EvalID"])
     (listed,) = await steward.until("/v1/scaling/policies", bool, **WHERE)

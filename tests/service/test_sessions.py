@@ -135,9 +135,7 @@ FAULTS = [
 ]
 
 
-async def test_what_is_wrong_is_told_when_the_conversation_ends(
-    steward: Steward, alloc_id: str
-) -> None:
+async def test_error_is_reported_when_the_session_ends(steward: Steward, alloc_id: str) -> None:
     told = [
         (socket.code, reason if reason in socket.reason else socket.reason)
         for query, _, reason in FAULTS

@@ -23,7 +23,7 @@ async def settled(steward: Steward, job_id: str) -> None:
     await steward.until(f"/v1/job/{job_id}", lambda job: job["Status"] == "dead")
 
 
-async def test_what_changed_last_comes_first_page_by_page(steward: Steward) -> None:
+async def test_recently_changed_jobs_come_first_on_each_page(steward: Steward) -> None:
     for name in ("a", "b", "c"):
         await steward.register(idle(name))
         await settled(steward, name)
@@ -89,9 +89,7 @@ async def test_a_filter_of_nodes_is_about_all_that_a_node_says(steward: Steward)
         ("deployments", 'Status == "failed"'),
     ],
 )
-async def test_what_is_listed_of_a_job_can_be_filtered(
-    steward: Steward, kind: str, none: str
-) -> None:
+async def test_list_of_a_job_can_be_filtered(steward: Steward, kind: str, none: str) -> None:
     await steward.register(idle("a"))
     await settled(steward, "a")
     assert await steward.get(f"/v1/job/a/{kind}", filter=none) == []

@@ -156,7 +156,7 @@ async def reading(directory: Path) -> AsyncIterator[Reader]:
             await reader.end()
 
 
-async def test_what_the_tutorial_says_is_what_happens(tmp_path: Path) -> None:
+async def test_tutorial_commands_have_the_documented_results(tmp_path: Path) -> None:
     async with reading(tmp_path) as reader:
         for step in steps(TUTORIAL.read_text()):
             await reader.follow(step)

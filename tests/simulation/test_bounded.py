@@ -98,7 +98,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "check", "pause", "policy"), CASES)
-def test_what_always_fails_is_placed_so_many_times(
+def test_allocation_that_always_fails_is_placed_a_bounded_number_of_times(
     kind: str, check: str, pause: str, policy: str, tmp_path: Path
 ) -> None:
     wanted = document(kind, check, LIMITED if policy == "limited" else ENDLESS)

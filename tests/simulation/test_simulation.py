@@ -37,7 +37,7 @@ def test_a_seed_is_the_same_life_every_time() -> None:
     assert second.stdout == first.stdout
 
 
-def test_every_seed_that_broke_a_promise_is_told_in_order_whoever_lived_it(
+def test_every_seed_that_broke_a_promise_is_reported_in_order_whoever_lived_it(
     monkeypatch, capsys
 ) -> None:
     def run(seed: int, directory: Path, steps: int) -> list[str]:

@@ -26,7 +26,7 @@ async def test_the_time_is_waited_for_by_the_clock_however_it_is_set(
     assert trio.current_time() - began < 7200 + 60
 
 
-async def test_what_happens_sooner_ends_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_earliest_event_ends_the_wait(autojump_clock: trio.testing.MockClock) -> None:
     for time in (NOW + HOUR, None):
         event, began = trio.Event(), trio.current_time()
         async with trio.open_nursery() as nursery:

@@ -66,9 +66,7 @@ def test_everything_of_a_pool_can_be_said(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_pool_is_said_with_its_name_and_value(
-    tmp_path: Path, text: str, words: list[str]
-) -> None:
+def test_pool_error_names_pool_and_value(tmp_path: Path, text: str, words: list[str]) -> None:
     with pytest.raises(Invalid) as caught:
         loaded(tmp_path, text)
     assert [word for word in words if word not in str(caught.value)] == []

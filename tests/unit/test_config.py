@@ -47,7 +47,7 @@ def test_texts_become_what_the_setting_is(tmp_path) -> None:
     assert config.data_dir == Path("/srv/steward")
 
 
-def test_variables_of_the_command_line_are_passed_over(tmp_path) -> None:
+def test_variables_of_the_command_line_are_ignored(tmp_path) -> None:
     names = [name for option in _CONNECTION for name in _variables_of(option)]
     names += ["STEWARD_CLI_SHOW_HINTS", "STEWARD_TOKEN_FILE", "STEWARD_CONFIG", "STEWARD_VAR_count"]
     assert loaded(tmp_path, "", dict.fromkeys(names, "x")).port == 4646
@@ -231,7 +231,7 @@ def test_a_command_that_tells_somebody_is_a_program_of_the_operators(tmp_path: P
         ("mail = '/bin/true'", "notify_commands = "),
     ],
 )
-def test_what_is_no_command_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_notify_command_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(Invalid, match=re.escape(problem)):
         loaded(tmp_path, f"[notify_commands]\n{text}")
 
@@ -275,9 +275,7 @@ def test_a_volume_of_the_machine_is_a_directory_with_a_name(tmp_path: Path) -> N
         ("data", "/no/such/place", "path = '/no/such/place': name a directory of this host"),
     ],
 )
-def test_what_can_be_no_volume_is_refused(
-    tmp_path: Path, name: str, path: str, problem: str
-) -> None:
+def test_invalid_host_volume_is_refused(tmp_path: Path, name: str, path: str, problem: str) -> None:
     with pytest.raises(Invalid, match=re.escape(problem)):
         loaded(tmp_path, f"[[host_volumes]]\nname = '{name}'\npath = '{path}'")
 
@@ -312,7 +310,7 @@ def test_a_network_of_the_machine_has_a_name_and_addresses(tmp_path: Path) -> No
         ("name = 'lan'\ninterface = 'lo'\nreserved_ports = '70000'", "'70000' is neither a port"),
     ],
 )
-def test_what_can_be_no_network_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_host_network_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(Invalid, match=re.escape(problem)):
         loaded(tmp_path, f"[[host_networks]]\n{text}")
 

@@ -77,7 +77,7 @@ async def test_cancellation_passes_through(autojump_clock: object) -> None:
     assert fences.faults() == []
 
 
-async def test_a_loop_begins_anew_after_each_error_and_the_error_is_over_in_time(
+async def test_a_loop_restarts_after_each_error_and_the_error_is_over_in_time(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     clock = Ticking()

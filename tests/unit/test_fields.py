@@ -60,7 +60,7 @@ def test_a_duration_is_a_number_or_a_text_with_units(value: object, seconds: int
         ("9" * 30, f'time: invalid duration "{"9" * 30}"'),
     ],
 )
-def test_what_is_no_duration_is_refused_with_the_reason(value: object, reason: str) -> None:
+def test_invalid_duration_is_refused_with_the_reason(value: object, reason: str) -> None:
     with pytest.raises(Malformed) as raised:
         RequestFields({"ttl": value}).seconds("ttl")
     assert str(raised.value) == f'error converting input for field "ttl": {reason}'
@@ -121,7 +121,7 @@ def test_a_list_may_be_one_text_with_commas(value: object, texts: list[str]) -> 
         ("pairs", 5, 'invalid key pair "5"'),
     ],
 )
-def test_what_cannot_be_converted_is_refused_with_the_reason(
+def test_unconvertible_value_is_refused_with_the_reason(
     convert: str, value: object, reason: str
 ) -> None:
     with pytest.raises(Malformed) as raised:

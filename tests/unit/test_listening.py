@@ -27,7 +27,7 @@ UDP6 = """\
 """
 
 
-def test_who_listens_is_told_from_who_has_connected() -> None:
+def test_listener_is_distinguished_from_a_connected_client() -> None:
     assert [port for port, _ in read_listening_sockets("tcp", TCP.splitlines())] == [8080]
     assert [port for port, _ in read_listening_sockets("udp", UDP6.splitlines())] == [53]
     assert list(read_listening_sockets("tcp", [])) == []
@@ -50,7 +50,7 @@ def test_a_listener_of_this_machine_is_seen_and_named() -> None:
         ]
 
 
-def test_nobody_is_looked_for_on_no_port() -> None:
+def test_no_listener_is_searched_for_without_a_port() -> None:
     assert listeners_on(set()) == []
 
 

@@ -17,14 +17,14 @@ FORGED = "/v1/job/a\n2026-11-21T10:00:00.000Z INFO    acl: all is well\r\x1b[2J\
 
 
 @pytest.mark.parametrize("formatter", [_Text(), _JSON()])
-def test_what_a_request_says_begins_no_line(formatter: logging.Formatter) -> None:
+def test_request_text_begins_no_new_log_line(formatter: logging.Formatter) -> None:
     line = formatter.format(record("request failed: %s", FORGED))
     assert len(line.splitlines()) == 1 or isinstance(formatter, _JSON)
     assert "\n" not in line
     assert "\x1b" not in line
 
 
-def test_what_was_said_can_still_be_read() -> None:
+def test_escaped_text_can_still_be_read() -> None:
     assert "a\\x0a2026" in _Text().format(record("request failed: %s", FORGED))
     assert FORGED in json.loads(_JSON().format(record("%s", FORGED)))["message"]
 

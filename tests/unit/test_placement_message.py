@@ -78,9 +78,7 @@ def metric(**fields: Any) -> PlacementMetric:
         (metric(), "none of 1 node suits"),
     ],
 )
-def test_what_a_look_at_the_nodes_found_is_one_sentence(
-    found: PlacementMetric, reason: str
-) -> None:
+def test_placement_metric_is_described_in_one_sentence(found: PlacementMetric, reason: str) -> None:
     assert describe_metric(found) == reason
 
 

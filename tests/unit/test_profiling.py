@@ -76,7 +76,7 @@ def read(packed: bytes) -> tuple[list[str], dict[tuple[str, ...], list[int]]]:
     return kinds, seen
 
 
-def test_what_is_packed_is_read_back() -> None:
+def test_profile_is_read_back() -> None:
     inner, outer = ProfileLine("a.inner", "/a.py", 300), ProfileLine("a.outer", "/a.py", 7)
     samples = {(inner, outer): (3, 5_000_000_000), (outer,): (1, 0)}
     profile = Profile(kinds=(("samples", "count"), ("cpu", "nanoseconds")), samples=samples)

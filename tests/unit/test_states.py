@@ -78,7 +78,7 @@ FAILED_ROLLOUT = rollout(
         (facts(type="batch", runs=Runs(last=State.FAILED), is_stopped=True), State.STOPPED),
     ],
 )
-def test_a_job_is_told_in_one_word(known: JobFacts, word: State) -> None:
+def test_a_job_is_reported_in_one_word(known: JobFacts, word: State) -> None:
     assert job_state(known).word == word
 
 

@@ -101,12 +101,12 @@ for one in steps():
 
 
 @pytest.mark.parametrize("scenario", BY_SCENARIO)
-def test_what_was_sent_is_as_described(scenario: str) -> None:
+def test_sent_requests_match_the_description(scenario: str) -> None:
     assert differences(scenario, "sent") == {}
 
 
 @pytest.mark.parametrize("scenario", BY_SCENARIO)
-def test_what_was_answered_is_as_described(scenario: str) -> None:
+def test_responses_match_the_description(scenario: str) -> None:
     assert differences(scenario, "answered") == {}
 
 

@@ -43,7 +43,7 @@ def test_a_scenario_is_answered_as_captured(name: str, door: str, results: Resul
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("door", DOORS)
-def test_what_passes_is_not_listed_as_pending(name: str, door: str, results: Results) -> None:
+def test_passing_scenario_is_not_listed_as_pending(name: str, door: str, results: Results) -> None:
     failures = results[name, door].result(timeout=PATIENCE)
     listed = {step for step in KNOWN if step.startswith(f"{name}/")}
     assert listed - failures.keys() == set()

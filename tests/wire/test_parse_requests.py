@@ -49,7 +49,7 @@ REFUSED = [case for case in CASES if case.get("status", 200) != 200]
 
 
 @pytest.mark.parametrize("case", PARSED, ids=names(PARSED))
-def test_a_request_is_understood_as_the_peer_understands_it(
+def test_a_request_is_understood_as_nomad_understands_it(
     address: str, case: dict[str, Any]
 ) -> None:
     status, kind, text = answer_to(address, case)
@@ -59,17 +59,17 @@ def test_a_request_is_understood_as_the_peer_understands_it(
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=names(REFUSED))
-def test_a_request_is_refused_as_the_peer_refuses_it(address: str, case: dict[str, Any]) -> None:
+def test_a_request_is_refused_as_nomad_refuses_it(address: str, case: dict[str, Any]) -> None:
     status, kind, text = answer_to(address, case)
     assert (status, text) == (case["status"], case["body"])
     assert kind == case.get("content_type", kind)
 
 
-def test_where_the_peer_crashes_we_say_what_is_wrong(address: str) -> None:
+def test_where_nomad_crashes_we_say_what_is_wrong(address: str) -> None:
     assert ask(address, "POST", "/v1/jobs/parse", b"null", {})[0::2] == (400, "Job spec is empty")
 
 
-def test_who_says_what_he_accepts_sees_the_lines_of_the_mistakes(address: str) -> None:
+def test_accept_header_adds_the_lines_of_mistakes(address: str) -> None:
     body = json.dumps({"JobHCL": JOB}).encode()
     plain = ask(address, "POST", "/v1/jobs/parse", body, {})
     explained = ask(address, "POST", "/v1/jobs/parse", body, {"Accept": "*/*"})

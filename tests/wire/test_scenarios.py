@@ -61,7 +61,7 @@ def test_a_scenario_is_answered_as_captured(name: str, door: str, results: Resul
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("door", DOORS)
-def test_what_passes_is_not_listed_as_pending(name: str, door: str, results: Results) -> None:
+def test_passing_scenario_is_not_listed_as_pending(name: str, door: str, results: Results) -> None:
     failures = results[name, door].result(timeout=PATIENCE)
     listed = {step for step in PENDING | DECIDED if step.startswith(f"{name}/")}
     assert listed - failures.keys() == set()
@@ -69,7 +69,7 @@ def test_what_passes_is_not_listed_as_pending(name: str, door: str, results: Res
 
 
 @pytest.mark.parametrize("entry", sorted(PENDING | DECIDED))
-def test_what_is_listed_exists(entry: str) -> None:
+def test_listed_step_exists(entry: str) -> None:
     steps = {step["id"] for scenario in ALL.values() for step in scenario["steps"]}
     login = login_scenarios()
     steps |= {f"{name}/{step['id']}" for name, one in login.items() for step in one["steps"]}

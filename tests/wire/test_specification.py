@@ -161,7 +161,7 @@ def test_every_field_of_an_answer_has_been_captured(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].overrides])
-def test_what_policies_guard_can_override_them(name: str) -> None:
+def test_calls_that_policies_check_have_an_override(name: str) -> None:
     assert "PolicyOverride" in CALLS[name].body
 
 

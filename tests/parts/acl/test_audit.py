@@ -60,7 +60,7 @@ async def test_a_change_and_its_entry_are_one_write(store: Store, opened: Audit)
     assert store.read(lambda db: db.table_index("audit")) == index
 
 
-async def test_what_changes_nothing_leaves_no_entry(store: Store, opened: Audit) -> None:
+async def test_change_without_effect_leaves_no_entry(store: Store, opened: Audit) -> None:
     trail = opened.open_scope("POST", "/v1/jobs", "", "")
     with trail.watching():
         await store.write(lambda tx: tx.last_index())
@@ -107,7 +107,7 @@ async def test_a_change_that_is_begun_twice_has_its_entry(store: Store, opened: 
     assert len(entries(store)) == 2
 
 
-async def test_what_others_write_is_not_this_requests(store: Store, opened: Audit) -> None:
+async def test_writes_of_others_do_not_belong_to_this_request(store: Store, opened: Audit) -> None:
     trail = opened.open_scope("POST", "/v1/jobs", "", "")
     with trail.watching():
         pass
@@ -115,7 +115,7 @@ async def test_what_others_write_is_not_this_requests(store: Store, opened: Audi
     assert entries(store) == []
 
 
-async def test_what_the_store_does_not_see_can_be_noted(store: Store, opened: Audit) -> None:
+async def test_request_without_a_write_can_be_audited(store: Store, opened: Audit) -> None:
     await opened.open_scope("POST", "/v1/client/allocation/a/restart", "", "").acted()
     assert [entry.path for entry in entries(store)] == ["/v1/client/allocation/a/restart"]
 
@@ -229,7 +229,7 @@ async def test_old_entries_go_in_steps(store: Store) -> None:
     assert [entry.time for entry in entries(store)] == [7, 8, 9]
 
 
-async def test_what_is_more_than_the_settings_say_goes_too(store: Store) -> None:
+async def test_objects_beyond_the_configured_number_are_collected(store: Store) -> None:
     for time in range(10):
         await store.write(
             lambda tx, at=time: audit.add(tx, AuditEntry(time=at, method="", path=""))
@@ -239,7 +239,7 @@ async def test_what_is_more_than_the_settings_say_goes_too(store: Store) -> None
     assert [entry.time for entry in entries(store)] == [6, 7, 8, 9]
 
 
-async def test_what_is_older_than_the_settings_say_goes(store: Store) -> None:
+async def test_objects_older_than_configured_are_collected(store: Store) -> None:
     await store.write(lambda tx: audit.add(tx, AuditEntry(time=NOW, method="", path="old")))
     clock = Clock()
     clock.time = NOW + 2 * 86_400 * 10**9

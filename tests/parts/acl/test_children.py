@@ -50,14 +50,14 @@ async def test_a_token_has_the_policies_of_its_maker_unless_fewer_are_named(stor
     assert made(store, {"no_default_policy": True}).token.policies == ("a", "b")
 
 
-async def test_what_the_token_of_a_task_makes_ends_with_the_allocation_too(store: Store) -> None:
+async def test_token_made_with_a_task_token_ends_with_the_allocation(store: Store) -> None:
     maker = msgspec.structs.replace(MAKER, allocation="alloc")
     assert made(store, {}, maker).token.allocation == "alloc"
     assert made(store, {"type": "batch"}, maker).token.allocation == "alloc"
     assert made(store, {"no_parent": True}, maker, has_sudo=True).token.allocation == ""
 
 
-async def test_what_a_token_makes_acts_for_the_same_person(store: Store) -> None:
+async def test_token_made_by_a_token_acts_for_the_same_person(store: Store) -> None:
     assert made(store, {}).token.person == MAKER.person == "e"
     nobody = msgspec.structs.replace(MAKER, entity_id="")
     child = made(store, {}, nobody).token

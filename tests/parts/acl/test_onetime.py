@@ -70,7 +70,7 @@ async def test_it_cannot_be_unwrapped_on_the_other_side(store: Store, tokens: To
     await one_time_tokens.exchange_one_time_token(store, tokens, ONE_TIME)
 
 
-async def test_what_was_wrapped_on_the_other_side_cannot_be_exchanged(
+async def test_wrapped_response_of_the_other_api_cannot_be_exchanged(
     store: Store,
     tokens: TokenStore,  # noqa: F811
 ) -> None:

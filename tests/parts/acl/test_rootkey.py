@@ -47,7 +47,7 @@ def test_a_key_file_holds_bytes_or_digits_or_base64(tmp_path: Path, content: byt
 
 
 @pytest.mark.parametrize("content", [b"", b"x", KEY + b"x", KEY.hex()[:-2].encode(), b"\xff" * 33])
-def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_key_is_refused(tmp_path: Path, content: bytes) -> None:
     file = write(tmp_path / "key", content)
     with pytest.raises(Invalid, match="does not hold a key"):
         key_of(Settings(key_file=file))

@@ -26,7 +26,7 @@ WORDS = ConfiguredKey(rootkey.key_from_passphrase("correct horse battery", "word
 
 
 @given(st.binary(max_size=200), st.text(max_size=50))
-def test_what_is_sealed_opens_again(plain: bytes, place: str) -> None:
+def test_sealed_value_can_be_opened(plain: bytes, place: str) -> None:
     seal = EnvelopeCipher({1: bytes(32)})
     sealed = seal.seal(plain, place)
     assert seal.unseal(sealed, place) == plain
@@ -51,13 +51,13 @@ def test_the_same_value_is_never_sealed_the_same_way() -> None:
         lambda sealed: b"",
     ],
 )
-def test_what_was_changed_does_not_open(change: Callable[[bytes], bytes]) -> None:
+def test_changed_value_does_not_open(change: Callable[[bytes], bytes]) -> None:
     seal = EnvelopeCipher({1: bytes(32)})
     with pytest.raises(Unsealable):
         seal.unseal(change(seal.seal(b"value", "place")), "place")
 
 
-def test_what_was_moved_to_another_place_does_not_open() -> None:
+def test_value_moved_to_another_path_does_not_open() -> None:
     seal = EnvelopeCipher({1: bytes(32)})
     with pytest.raises(Unsealable, match="misplaced"):
         seal.unseal(seal.seal(b"value", "variables/default/a"), "variables/default/b")

@@ -98,7 +98,7 @@ async def test_an_unknown_secret_is_refused(tokens: TokenStore, secret: str, rea
     assert caught.value.reason.startswith(reason)
 
 
-async def test_who_asks_again_before_anything_is_written_is_known(
+async def test_token_is_cached_before_its_policy_is_written(
     tokens: TokenStore, store: Store
 ) -> None:
     secret = (await tokens.issue(token("a", "staff"))).secret
@@ -191,7 +191,9 @@ async def test_a_token_ends_at_its_time_and_not_before(tokens: TokenStore, clock
         tokens.resolve(secret)
 
 
-async def test_what_has_ended_is_removed(store: Store, clock: Clock, tokens: TokenStore) -> None:
+async def test_expired_tokens_are_deleted_in_steps(
+    store: Store, clock: Clock, tokens: TokenStore
+) -> None:
     for number in range(STEP + 5):
         await tokens.issue(token(f"a{number}", expires_at=NOW + 1))
     kept = (await tokens.issue(token("kept"))).token

@@ -51,7 +51,7 @@ async def test_validate_lists_what_is_too_large(store: Store) -> None:
     assert found.error == f"1 error occurred:\n\t* {TEXT}\n\n"
 
 
-async def test_what_is_stored_stays_and_does_not_come_in_anew(store: Store) -> None:
+async def test_oversized_new_version_is_refused_and_the_old_one_works(store: Store) -> None:
     await jobs.register(asked(store, body={"Job": PARENT}))
     await jobs.register(asked(store, body={"Job": {**PARENT, "Priority": 60}}))
     with pytest.raises(OverBudget, match="job_max_groups"):

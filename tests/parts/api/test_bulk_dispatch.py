@@ -126,7 +126,7 @@ async def test_the_number_of_the_first_line_is_checked(store: Store, text: str) 
         await begin(store, 1, f"first_line={text}")
 
 
-async def test_the_caller_is_who_began_the_children(store: Store) -> None:
+async def test_the_caller_of_a_child_is_its_creator(store: Store) -> None:
     with request_context.person_scope("ann"):
         stream = await begin(store, 3)
     told = [item async for piece in stream for item in parsed(piece)]

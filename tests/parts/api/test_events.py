@@ -104,7 +104,7 @@ async def test_one_goes_on_from_any_index(store: Store) -> None:
         assert await opened.keys(2) == ["b", "c"]
 
 
-async def test_what_comes_later_is_seen_when_it_comes(store: Store) -> None:
+async def test_stream_sends_events_that_arrive_later(store: Store) -> None:
     async with reading(store, "topic=Job") as opened, trio.open_nursery() as nursery:
         nursery.start_soon(begun, store, "late")
         assert await opened.keys(1) == ["late"]
@@ -149,7 +149,7 @@ async def test_a_reader_gets_what_he_may_see(store: Store) -> None:
         assert event["Topic"] == "Node"
 
 
-async def test_silence_is_told(store: Store, autojump_clock: object) -> None:
+async def test_silence_is_reported(store: Store, autojump_clock: object) -> None:
     async with reading(store, "topic=Nope") as opened:
         before = trio.current_time()
         assert await opened.line() == {}
@@ -173,7 +173,7 @@ async def test_there_is_no_gap_before_what_is_kept(store: Store) -> None:
         assert await opened.keys(1) == ["c"]
 
 
-async def test_who_is_overtaken_by_the_collection_is_told(store: Store) -> None:
+async def test_reader_overtaken_by_the_collection_is_notified(store: Store) -> None:
     await begun(store, "a")
     async with reading(store, "topic=Job") as opened:
         assert await opened.keys(1) == ["a"]
@@ -246,7 +246,9 @@ async def test_a_token_that_ends_ends_the_stream(store: Store, monkeypatch: Any)
         ("index=99999999999999999999", "value out of range"),
     ],
 )
-async def test_what_cannot_be_read_is_named(store: Store, query: str, text: str) -> None:
+async def test_unreadable_parameter_of_a_stream_is_named(
+    store: Store, query: str, text: str
+) -> None:
     with pytest.raises(Malformed, match=text):
         await stream.stream(request(store, KNOWN, caller(), query=query))
 

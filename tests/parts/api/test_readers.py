@@ -44,7 +44,7 @@ async def shown(asked: Request) -> Request:
     return msgspec.structs.replace(asked, token=issued.secret, caller=tokens.resolve(issued.secret))
 
 
-async def test_what_is_read_on_ends_with_the_token(store: Store, monkeypatch: Any) -> None:
+async def test_stream_ends_with_its_token(store: Store, monkeypatch: Any) -> None:
     monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
     asked = await shown(request(store, KNOWN, caller()))
 

@@ -49,7 +49,7 @@ async def test_jobs_are_found_by_how_they_begin(full: Store) -> None:
     assert answer["Truncations"] == {"jobs": False}
 
 
-async def test_of_many_the_first_twenty_are_shown_and_the_cut_is_told(store: Store) -> None:
+async def test_only_the_first_twenty_are_shown_and_the_rest_is_counted(store: Store) -> None:
     def fill(tx: Transaction) -> None:
         for number in range(21):
             jobs.append_version(tx, job(f"job-{number:02}"))
@@ -66,7 +66,7 @@ async def test_identifiers_are_found_by_any_number_of_digits(full: Store, prefix
 
 
 @pytest.mark.parametrize("prefix", ["xx", "e3-xx", "zzz"])
-async def test_what_no_identifier_begins_with_is_not_searched_for(full: Store, prefix: str) -> None:
+async def test_text_that_begins_no_identifier_is_not_searched(full: Store, prefix: str) -> None:
     assert found(full, caller(), Prefix=prefix, Context="evals")["Matches"] == {}
 
 
@@ -90,7 +90,7 @@ async def test_a_context_that_is_closed_to_the_caller_is_refused(full: Store) ->
         found(full, caller('node { policy = "read" }'), Prefix="", Context="jobs")
 
 
-async def test_who_may_do_nothing_finds_nothing(full: Store) -> None:
+async def test_caller_without_permissions_finds_nothing(full: Store) -> None:
     with pytest.raises(Denied):
         found(full, caller('namespace "default" { policy = "deny" }'), Prefix="", Context="all")
 
@@ -117,7 +117,7 @@ async def test_a_context_that_does_not_exist_is_named(full: Store) -> None:
         ("alpine", "images", "registry/alpine:3", ["default", "web", "front", "box"]),
     ],
 )
-async def test_what_is_inside_a_job_is_found_with_where_it_is(
+async def test_object_inside_a_job_is_found_with_its_position(
     full: Store, text: str, kind: str, name: str, scope: list[str]
 ) -> None:
     matches = found(full, caller(), Text=text, Context="jobs")["Matches"]

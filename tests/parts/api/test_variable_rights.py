@@ -41,14 +41,14 @@ def listed(store: Store, who: Caller) -> list[str]:
     return [pair["Path"] for pair in json.loads(reply.body)]
 
 
-async def test_who_may_write_may_not_read(store: Store) -> None:
+async def test_write_permission_does_not_permit_reads(store: Store) -> None:
     writer = allowing("write")
     await put(store, writer)
     with pytest.raises(Denied):
         read(store, writer)
 
 
-async def test_who_may_read_may_not_write(store: Store) -> None:
+async def test_read_permission_does_not_permit_writes(store: Store) -> None:
     await put(store, caller())
     reader = allowing("read")
     assert b"hidden" in encode(read(store, reader).body)

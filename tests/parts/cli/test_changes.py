@@ -88,7 +88,7 @@ def test_several_groups_need_a_name(fake: FakeDaemon, terminal: Terminal) -> Non
 
 
 @pytest.mark.parametrize("words", [("three",), ("api", "db", "3"), ("api", "many")])
-def test_what_is_no_count_is_refused(terminal: Terminal, words: tuple[str, ...]) -> None:
+def test_invalid_count_is_refused(terminal: Terminal, words: tuple[str, ...]) -> None:
     result = terminal.type("job", "scale", "web", *words)
     assert result.exit_code == 1
     assert "is not [GROUP] COUNT" in result.stderr
@@ -104,7 +104,7 @@ def test_an_evaluation_is_asked_for(fake: FakeDaemon, terminal: Terminal) -> Non
     }
 
 
-def test_what_cannot_be_placed_ends_with_two(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_unplaced_job_ends_with_status_two(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/job/web/evaluate", DONE, method="POST")
     metric = wire(PlacementMetric(nodes_in_pool=1, nodes_evaluated=1))
     fake.tell(f"/v1/evaluation/{EVAL}", {**evaluated(), "FailedTGAllocs": {"web": metric}})
@@ -184,7 +184,7 @@ def test_a_periodic_job_is_launched_by_hand(fake: FakeDaemon, terminal: Terminal
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, 'job "web": placed')
 
 
-def test_what_was_told_is_listed(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_sent_notifications_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
     one = {
         "ID": 7,
         "Namespace": "default",
@@ -255,7 +255,7 @@ def test_the_next_launches_are_listed(fake: FakeDaemon, terminal: Terminal) -> N
     assert terminal.type("job", "periodic", "next", "web").stdout == "No upcoming launches\n"
 
 
-def test_what_is_missing_is_explained(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_explain_command_shows_missing_allocations(fake: FakeDaemon, terminal: Terminal) -> None:
     reason = {"Cause": "place", "Message": "too little room", "TaskGroup": "api", "Missing": 2}
     answer = {"JobID": "web", "Namespace": "default", "Status": "running", "Running": 1}
     fake.tell("/v1/job/web/explain", {**answer, "Reasons": [reason]}, {**answer, "Reasons": []})

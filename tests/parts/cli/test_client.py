@@ -114,7 +114,7 @@ def test_a_namespace_of_the_request_wins(fake: FakeDaemon) -> None:
         (Told(b"Temporary Redirect", 307), "Temporary Redirect (status 307)"),
     ],
 )
-def test_an_error_of_the_daemon_is_told_in_its_words(
+def test_an_error_of_the_daemon_is_reported_in_its_words(
     fake: FakeDaemon, client: ApiClient, told: Told, words: str
 ) -> None:
     fake.tell("/v1/job/x", told)
@@ -124,7 +124,7 @@ def test_an_error_of_the_daemon_is_told_in_its_words(
     assert caught.value.status == told.status
 
 
-def test_a_daemon_that_does_not_run_is_told_with_what_to_do() -> None:
+def test_a_daemon_that_does_not_run_is_reported_with_what_to_do() -> None:
     address = refused_address()
     with asking(address=address) as client, pytest.raises(DaemonUnreachable) as caught:
         client.read("/v1/jobs")
@@ -166,7 +166,7 @@ def gibberish() -> Iterator[str]:
         thread.join()
 
 
-def test_what_does_not_speak_http_is_recognised(gibberish: str) -> None:
+def test_client_that_does_not_speak_http_is_recognized(gibberish: str) -> None:
     with (
         asking(address=gibberish) as client,
         pytest.raises(DaemonUnreachable, match="not speak HTTP"),

@@ -237,7 +237,7 @@ def test_a_job_that_is_certain_to_fail_is_refused_before_it_is_registered(
     assert fake.asked("/v1/jobs") == []
 
 
-def test_what_fails_as_things_are_now_is_a_warning(
+def test_failure_that_depends_on_the_present_state_is_a_warning(
     fake: FakeDaemon, terminal: Terminal, job_file: str
 ) -> None:
     found = {"Errors": [], "Warnings": ["no node is in datacenter eu-1: there is dc1"]}
@@ -325,7 +325,7 @@ def test_a_file_that_is_not_there_is_named(terminal: Terminal) -> None:
     )
 
 
-def test_what_the_daemon_refuses_is_told_in_its_words(
+def test_error_of_the_daemon_is_shown_unchanged(
     fake: FakeDaemon, terminal: Terminal, job_file: str
 ) -> None:
     fake.tell("/v1/jobs", Told(b"Job ID hasn't been provided", 400), method="POST")
@@ -732,7 +732,7 @@ def test_the_log_of_a_job_is_that_of_its_newest_running_allocation(
         (["--job", "web"], 'job "web" has no allocations; see why with'),
     ],
 )
-def test_a_log_that_is_not_there_is_told_with_what_is(
+def test_a_log_that_is_not_there_is_reported_with_what_is(
     logging: FakeDaemon, terminal: Terminal, words: list[str], complaint: str
 ) -> None:
     logging.tell("/v1/jobs", [stub()])
@@ -910,7 +910,7 @@ def test_the_other_peers_variables_count_on_its_own_side_alone(
         ("token revoke -self", "POST", "/v1/auth/token/revoke-self"),
     ],
 )
-def test_what_was_done_is_told_in_words_or_in_a_document(
+def test_completed_change_is_reported_as_text_or_document(
     fake: FakeDaemon, terminal: Terminal, words: str, method: str, path: str
 ) -> None:
     fake.tell(path, Told(b""), method=method)

@@ -87,7 +87,7 @@ def test_of_the_values_of_a_variable_the_nearest_to_the_command_counts(
     assert sent(daemon)["Job"]["Name"] == name
 
 
-def test_what_the_environment_gave_is_kept_with_the_submission(
+def test_values_from_the_environment_are_stored_with_the_submission(
     daemon: FakeDaemon, terminal: Terminal, job_file: Path
 ) -> None:
     variables = {"NOMAD_VAR_who": "env", "STEWARD_VAR_n": "5", "NOMAD_VAR_other": "unused"}
@@ -257,7 +257,7 @@ def test_standard_input_is_formatted_to_standard_output(terminal: Terminal) -> N
     assert terminal.type("fmt", "-", stdin="a=1\nbb=2\n").stdout == "a  = 1\nbb = 2\n"
 
 
-def test_what_cannot_be_read_is_not_formatted(terminal: Terminal, tmp_path: Path) -> None:
+def test_unreadable_file_is_not_formatted(terminal: Terminal, tmp_path: Path) -> None:
     path = tmp_path / "job.hcl"
     path.write_text("a = @\n")
     result = terminal.type("fmt", str(path))

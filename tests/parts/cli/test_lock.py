@@ -103,7 +103,7 @@ def test_a_lock_that_was_lost_is_tried_again_a_little_later(
     assert daemon.asked == ["acquire", "acquire"]
 
 
-def test_who_must_not_wait_is_told() -> None:
+def test_request_that_must_not_wait_is_rejected() -> None:
     with pytest.raises(VariableConflict, match="another client holds the lock"):
         _Held(Daemon(CONFLICT), "a").acquire({}, at_once=True)  # type: ignore[arg-type]
 

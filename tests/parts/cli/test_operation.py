@@ -89,7 +89,7 @@ def test_a_node_is_closed_and_opened(
         (["eligibility", "node-1"], "-enable or -disable"),
     ],
 )
-def test_what_is_unclear_changes_nothing(
+def test_unclear_node_argument_changes_nothing(
     fake: FakeDaemon, terminal: Terminal, words: list[str], why: str
 ) -> None:
     result = terminal.type("node", *words)

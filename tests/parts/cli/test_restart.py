@@ -89,7 +89,7 @@ def all_of(*alloc_ids: str, **fields: Any) -> list[tuple[str, Any]]:
         (["--batch-size", "2", "--batch-wait", "1ms"], all_of(THIRD, ALLOC, SECOND)),
     ],
 )
-def test_what_runs_of_a_job_is_restarted(
+def test_running_allocations_of_a_job_restart(
     fake: FakeDaemon, terminal: Terminal, words: list[str], asked: Any
 ) -> None:
     result = terminal.type("job", "restart", *words, "web")
@@ -135,7 +135,7 @@ def test_after_a_failure_it_goes_on_only_if_that_is_wished(
         (["--group", "none"], "no running allocation of group none"),
     ],
 )
-def test_a_restart_that_makes_no_sense_is_told_so(
+def test_an_invalid_restart_is_refused(
     terminal: Terminal, words: list[str], complaint: str
 ) -> None:
     result = terminal.type("job", "restart", *words, "web")

@@ -67,7 +67,7 @@ def test_of_an_unchanged_job_the_end_of_what_it_has_counts(
     assert 'job "web": allocations: 1 failed' in result.stdout
 
 
-def test_what_runs_of_an_unchanged_job_is_waited_for_and_so_is_what_replaces_it(
+def test_wait_covers_running_allocations_of_an_unchanged_job_and_their_replacements(
     fake: FakeDaemon, terminal: Terminal, tmp_path: Path
 ) -> None:
     fake.tell(

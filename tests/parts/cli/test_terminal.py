@@ -58,7 +58,7 @@ def test_progress_is_drawn_again_when_something_has_changed(
     ]
 
 
-def test_what_is_counted_has_a_bar(
+def test_counted_value_has_a_bar(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with screen.progress() as progress:

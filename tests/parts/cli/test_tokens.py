@@ -87,7 +87,7 @@ def test_what_is_whole_is_looked_up_nowhere_else(
 
 
 @pytest.mark.parametrize("listing", [None, Told(b"Permission denied", 403)])
-def test_what_may_be_a_secret_is_sent_only_where_it_is_meant_for(
+def test_argument_that_may_be_a_secret_is_not_sent_in_a_query(
     fake: FakeDaemon, terminal: Terminal, listing: Told | None
 ) -> None:
     if listing is not None:

@@ -129,7 +129,7 @@ def test_nodes_are_shown_with_their_state_and_what_is_asked_of_them(told: FakeDa
     assert [node.about for node in nodes] == [asked, asked, asked, f"no answer; {asked}"]
 
 
-def test_who_may_not_see_nodes_sees_jobs(told: FakeDaemon) -> None:
+def test_caller_without_access_to_nodes_sees_jobs(told: FakeDaemon) -> None:
     told.tell("/v1/client/stats", Told(b"Permission denied", 403))
     facts = looked(told, 0.0, 1.0).facts()
     assert (facts.node, facts.trouble) == ("", "")

@@ -95,7 +95,7 @@ def test_a_plan_that_begins_or_ends_something_says_so(
         (["FILE", "--nope"], "No such option"),
     ],
 )
-def test_a_plan_that_cannot_be_made_is_told_from_both(
+def test_a_plan_that_cannot_be_made_is_reported_from_both(
     terminal: Terminal, file: str, words: list[str], said: str
 ) -> None:
     ended = terminal.type("job", "plan", *(word.replace("FILE", file) for word in words))
@@ -112,7 +112,7 @@ def test_a_plan_names_who_would_have_to_make_room(
     assert 'Allocation 12345678 of job "low" would be preempted.' in told
 
 
-def test_a_plan_says_what_finds_no_place_and_when_it_is_launched(
+def test_a_plan_says_what_cannot_be_placed_and_when_it_is_launched(
     fake: FakeDaemon, terminal: Terminal, file: str
 ) -> None:
     full = {"web": {"NodesInPool": 1, "NodesEvaluated": 1, "DimensionExhausted": {"memory": 1}}}

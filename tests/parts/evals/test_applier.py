@@ -105,7 +105,7 @@ async def test_a_plan_is_not_stored_when_its_deployment_was_steered(cluster: Clu
     assert not await applier.apply(cluster.store, made, state, plan, now=NOW)
 
 
-async def test_what_the_runner_reports_meanwhile_is_kept(cluster: Cluster) -> None:
+async def test_concurrent_report_of_the_runner_is_kept(cluster: Cluster) -> None:
     await cluster.register(job("web", group("web", update=ROLLING)))
     await cluster.work()
     (placed,) = cluster.allocations()
@@ -119,7 +119,7 @@ async def test_what_the_runner_reports_meanwhile_is_kept(cluster: Cluster) -> No
     assert found.health.healthy
 
 
-async def test_what_does_not_fit_leaves_an_evaluation_that_waits(cluster: Cluster) -> None:
+async def test_unplaced_allocation_leaves_a_blocked_evaluation(cluster: Cluster) -> None:
     made = await cluster.register(too_large())
     await cluster.work()
     done = cluster.evaluation(made.id)
@@ -154,7 +154,7 @@ async def test_a_new_plan_ends_the_waiting_of_the_old_one(cluster: Cluster) -> N
     assert cluster.evaluations(EvalStatus.BLOCKED) == []
 
 
-async def test_what_waits_for_its_time_is_not_cancelled(cluster: Cluster) -> None:
+async def test_delayed_evaluation_is_not_canceled(cluster: Cluster) -> None:
     await cluster.register(job("web"))
     later = evaluation(
         cluster.job(), "later", wait_until="2030-01-01T00:00:00Z", triggered_by="alloc-reschedule"

@@ -10,7 +10,7 @@ from storage.records.operator_api import PreemptionConfig, SchedulerConfig
 from storage.store import Store
 
 
-async def test_what_was_set_is_shown_with_its_index(store: Store) -> None:
+async def test_stored_setting_is_shown_with_its_index(store: Store) -> None:
     updated, index = await configure(store, SchedulerConfig(reject_job_registration=True))
     scheduler_config = store.read(configuration)
     assert (updated, scheduler_config.reject_job_registration, scheduler_config.modify_index) == (
@@ -28,7 +28,7 @@ async def test_nothing_is_set_when_somebody_else_was_faster(store: Store) -> Non
     assert store.read(configuration).scheduler_algorithm == "spread"
 
 
-async def test_who_may_displace_others_is_kept(store: Store) -> None:
+async def test_permission_to_preempt_is_stored(store: Store) -> None:
     assert store.read(configuration).preemption_config == PreemptionConfig(
         system_scheduler_enabled=True
     )

@@ -56,7 +56,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_what_is_planned_is_what_happens(cluster: Cluster, change: str) -> None:
+async def test_execution_matches_the_plan(cluster: Cluster, change: str) -> None:
     await running(cluster, BEFORE)
     planned = look(cluster, CHANGES[change])
     registered = await cluster.register(CHANGES[change])
@@ -108,7 +108,7 @@ async def test_a_new_job_is_planned_from_nothing(cluster: Cluster) -> None:
     assert (planned.index, planned.diff.type, counts(planned)) == (0, "Added", {"place": 2})
 
 
-async def test_what_finds_no_place_says_why_and_would_wait(cluster: Cluster) -> None:
+async def test_unplaced_group_names_the_reason_and_would_wait(cluster: Cluster) -> None:
     wide = task(resources=Resources(cpu=10, memory_mb=10**9))
     planned = look(cluster, job("web", group("web", wide)))
     (waiting,) = planned.evaluations

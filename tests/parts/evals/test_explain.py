@@ -63,7 +63,7 @@ async def test_of_a_job_that_runs_nothing_is_missing(full: Cluster) -> None:
     assert reasons(full) == []
 
 
-async def test_too_little_room_is_told_with_amounts(full: Cluster) -> None:
+async def test_too_little_room_is_reported_with_amounts(full: Cluster) -> None:
     big = task(resources=Resources(cpu=40, memory_mb=10))
     await run(full, job("web", group("api", big, count=4)))
     await full.run_all()
@@ -84,7 +84,7 @@ async def test_a_constraint_that_no_node_meets_is_named(full: Cluster) -> None:
     )
 
 
-async def test_a_constraint_is_told_with_the_value_of_the_node(full: Cluster) -> None:
+async def test_a_constraint_is_reported_with_the_value_of_the_node(full: Cluster) -> None:
     rule = Constraint(l_target="${attr.kernel.name}", operand="=", r_target="plan9")
     await run(full, job("web", group(constraints=[rule])))
     message = only(full, Cause.PLACE).message
@@ -138,7 +138,7 @@ def asking(**needs: Any) -> Task:
         ),
     ],
 )
-async def test_what_is_lacking_is_told(cluster: Cluster, wanted: TaskGroup, found: str) -> None:
+async def test_missing_resource_is_named(cluster: Cluster, wanted: TaskGroup, found: str) -> None:
     await cluster.join(HOST)
     await run(cluster, job("web", wanted))
     assert only(cluster, Cause.PLACE).message == f"1 allocation not placed, because {found}"
@@ -147,7 +147,7 @@ async def test_what_is_lacking_is_told(cluster: Cluster, wanted: TaskGroup, foun
 @pytest.mark.parametrize(
     ("namespace", "who"), [("default", 'job "other"'), ("ops", "another namespace")]
 )
-async def test_who_holds_a_port_is_told_within_a_namespace(
+async def test_holder_of_a_port_is_named_within_a_namespace(
     cluster: Cluster, namespace: str, who: str
 ) -> None:
     await cluster.join(HOST)
@@ -198,7 +198,7 @@ async def make_room(full: Cluster) -> None:
     await run(full, job("web", group("web", asking(cpu=60)), priority=80))
 
 
-async def test_what_made_room_and_is_not_wanted_any_more_is_not_told(full: Cluster) -> None:
+async def test_preempted_allocation_no_longer_desired_has_no_reason(full: Cluster) -> None:
     await make_room(full)
     await run(full, job("low", group("web", asking(cpu=80), count=0), priority=20))
     found = full.store.read(lambda db: explain_job(db, "default", "low"))
@@ -206,7 +206,7 @@ async def test_what_made_room_and_is_not_wanted_any_more_is_not_told(full: Clust
     assert found.reasons == []
 
 
-async def test_what_made_room_says_for_whom_and_what_takes_it_for_what_it_waits(
+async def test_preempted_and_preempting_jobs_are_explained(
     full: Cluster,
 ) -> None:
     await make_room(full)
@@ -244,7 +244,7 @@ async def test_for_whom_it_made_room_is_not_told_when_that_is_kept_no_longer(ful
 
 
 @pytest.mark.parametrize("kind", ["system", "sysbatch"])
-async def test_what_runs_on_every_node_is_never_placed_again(full: Cluster, kind: str) -> None:
+async def test_system_allocations_are_never_rescheduled(full: Cluster, kind: str) -> None:
     await run(full, job("web", type=kind))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     assert only(full, Cause.LIMIT).message == (
@@ -266,7 +266,7 @@ async def test_a_rollout_says_what_it_waits_for_and_until_when(full: Cluster) ->
     )
 
 
-async def test_what_failed_says_when_it_is_tried_again(full: Cluster) -> None:
+async def test_failed_allocation_names_the_time_of_the_next_try(full: Cluster) -> None:
     await run(full, job("web", group(reschedule_policy=DELAYED)))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     await run(full, full.job())
@@ -275,7 +275,7 @@ async def test_what_failed_says_when_it_is_tried_again(full: Cluster) -> None:
     assert (reason.missing, reason.until) == (1, NOW + 30 * SECOND)
 
 
-async def test_what_failed_too_often_says_so(full: Cluster) -> None:
+async def test_allocation_that_failed_too_often_is_reported(full: Cluster) -> None:
     await run(full, job("web", group(reschedule_policy=ONCE)))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     full.wait(31)
@@ -293,7 +293,7 @@ async def test_without_a_policy_nothing_is_tried_again(full: Cluster) -> None:
     assert "its reschedule policy allows no attempt" in only(full, Cause.LIMIT).message
 
 
-async def test_what_failed_with_its_deployment_is_not_tried_again(full: Cluster) -> None:
+async def test_allocation_that_failed_with_its_deployment_is_not_retried(full: Cluster) -> None:
     await run(full, job("web", group(update=ROLLING, reschedule_policy=ONCE)))
     await full.report(full.wanted()[0], ClientStatus.FAILED, healthy=False)
     deployment = full.deployment()
@@ -350,14 +350,14 @@ async def test_an_allocation_says_when_its_task_is_started_again(full: Cluster) 
     assert tries(full, one) == (1, 2, text, NOW + 5 * SECOND)
 
 
-async def test_what_failed_goes_by_the_policy_of_its_own_version(full: Cluster) -> None:
+async def test_failed_allocation_follows_the_policy_of_its_version(full: Cluster) -> None:
     await run(full, job("web"))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     await run(full, job("web", group(reschedule_policy=DELAYED)))
     assert "its reschedule policy allows no attempt" in only(full, Cause.LIMIT).message
 
 
-async def test_what_failed_of_work_that_begins_anew_counts_no_more(full: Cluster) -> None:
+async def test_what_failed_of_work_that_restarts_counts_no_more(full: Cluster) -> None:
     await run(full, job("web", type="batch"))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     big = task(resources=Resources(cpu=4000, memory_mb=10))
@@ -365,14 +365,14 @@ async def test_what_failed_of_work_that_begins_anew_counts_no_more(full: Cluster
     assert only(full, Cause.PLACE).missing == 1
 
 
-async def test_what_the_scheduler_has_not_seen_waits_for_its_turn(full: Cluster) -> None:
+async def test_evaluation_the_scheduler_has_not_seen_is_queued(full: Cluster) -> None:
     made = await full.register(job("web", priority=70))
     assert only(full, Cause.TURN).message == (
         f"1 allocation not placed: evaluation {made.id} waits for its turn (priority 70)"
     )
 
 
-async def test_what_has_a_place_is_starting(full: Cluster) -> None:
+async def test_placed_allocation_is_starting(full: Cluster) -> None:
     await run(full, job("web"))
     assert only(full, Cause.START).message == "web.web[0] has its place and is starting"
 

@@ -156,7 +156,7 @@ async def test_children_leave_the_counts_of_their_parent(cluster: Cluster) -> No
     assert msgspec.json.decode(found[0])["Children"] == {"Pending": 0, "Running": 0, "Dead": 0}
 
 
-async def test_what_is_dead_goes_at_once_on_request(cluster: Cluster) -> None:
+async def test_dead_jobs_are_collected_immediately_on_request(cluster: Cluster) -> None:
     await finish(cluster)
     await cluster.register(job("lives"))
     await cluster.work()
@@ -197,7 +197,7 @@ async def fail_often(cluster: Cluster, times: int) -> None:
         await cluster.work()
 
 
-async def test_what_failed_and_was_replaced_goes_by_number(cluster: Cluster) -> None:
+async def test_failed_and_replaced_allocation_is_collected_by_number(cluster: Cluster) -> None:
     await fail_often(cluster, 6)
     everything = cluster.allocations()
     await collect(cluster, allocations=2)
@@ -205,14 +205,14 @@ async def test_what_failed_and_was_replaced_goes_by_number(cluster: Cluster) -> 
     assert cluster.allocations() == everything[-3:]
 
 
-async def test_what_failed_and_was_replaced_goes_by_age(cluster: Cluster) -> None:
+async def test_failed_and_replaced_allocation_is_collected_by_age(cluster: Cluster) -> None:
     await fail_often(cluster, 6)
     everything = cluster.allocations()
     await collect(cluster, allocations_for=2 * HOUR)
     assert cluster.allocations() == everything[-4:]
 
 
-async def test_what_the_running_one_has_replaced_stays_whatever_its_age(cluster: Cluster) -> None:
+async def test_allocation_replaced_by_the_running_one_stays_at_any_age(cluster: Cluster) -> None:
     await fail_often(cluster, 3)
     cluster.wait(1000 * 24 * 3600)
     everything = cluster.allocations()
@@ -243,20 +243,20 @@ async def scale_down_and_up(cluster: Cluster, times: int) -> None:
             cluster.wait(3600)
 
 
-async def test_what_a_batch_job_has_stopped_goes_by_number(cluster: Cluster) -> None:
+async def test_stopped_batch_allocations_are_collected_by_number(cluster: Cluster) -> None:
     await scale_down_and_up(cluster, 6)
     everything = cluster.allocations()
     await collect(cluster, allocations=2)
     assert cluster.allocations() == [*cluster.wanted(), *everything[-2:]]
 
 
-async def test_what_a_batch_job_has_stopped_goes_by_age(cluster: Cluster) -> None:
+async def test_stopped_batch_allocations_are_collected_by_age(cluster: Cluster) -> None:
     await scale_down_and_up(cluster, 6)
     await collect(cluster, allocations_for=2 * HOUR)
     assert len(cluster.allocations()) == len(cluster.wanted()) + 1
 
 
-async def test_what_keeps_the_place_of_a_batch_job_stays(cluster: Cluster) -> None:
+async def test_allocation_that_fills_the_slot_of_a_batch_job_stays(cluster: Cluster) -> None:
     await scale_down_and_up(cluster, 1)
     _, stopped = cluster.allocations()
     desired_transition = DesiredTransition(migrate_disable_placement=True)
@@ -267,7 +267,7 @@ async def test_what_keeps_the_place_of_a_batch_job_stays(cluster: Cluster) -> No
     assert stopped.id in [alloc.id for alloc in cluster.allocations()]
 
 
-async def test_what_ended_of_an_active_deployment_stays(cluster: Cluster) -> None:
+async def test_ended_allocation_of_an_active_deployment_stays(cluster: Cluster) -> None:
     update = Update(max_parallel=1, progress_deadline=600 * SECOND, canary=1)
     for version in range(2):
         await cluster.register(job("web", group(update=update), priority=50 + version))
@@ -442,7 +442,7 @@ async def test_a_job_that_is_half_gone_goes_in_the_next_round(cluster: Cluster) 
     assert (count(cluster, "jobs"), count(cluster, "allocations")) == (0, 0)
 
 
-async def test_a_job_that_is_half_gone_can_be_started_anew(cluster: Cluster) -> None:
+async def test_a_job_that_is_half_gone_can_be_started_again(cluster: Cluster) -> None:
     await many(cluster, 8)
     await begin(cluster, 3)
     await cluster.register(job("web", group(count=8), type="batch", priority=60))
@@ -488,7 +488,7 @@ async def test_a_collection_on_request_does_not_forget_how_old_things_are(
     assert [name for name, _ in cluster.store.read(partial(ids_of, table="jobs"))] == ["later"]
 
 
-async def test_what_was_forgotten_is_counted_and_told(
+async def test_deleted_objects_are_counted_and_logged(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "steward.evals")

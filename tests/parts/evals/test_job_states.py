@@ -62,7 +62,7 @@ async def test_an_unknown_job_has_no_state(cluster: Cluster) -> None:
     assert cluster.store.read(lambda db: job_states.state_of(db, "default", "web", NOW)) is None
 
 
-async def test_what_has_no_room_is_blocked_and_says_why(full: Cluster) -> None:
+async def test_group_without_capacity_is_blocked_and_names_the_reason(full: Cluster) -> None:
     huge = task(resources=Resources(cpu=20, memory_mb=10**9))
     await run(full, job("web", group("g", huge)))
     found = state(full)
@@ -76,14 +76,14 @@ async def test_a_batch_job_that_waits_for_room_is_blocked(full: Cluster) -> None
     assert state(full).word == State.BLOCKED
 
 
-async def test_what_runs_is_running(full: Cluster) -> None:
+async def test_active_task_is_running(full: Cluster) -> None:
     await run(full, job("web", group("g", count=2)))
     assert state(full).word == State.PENDING
     await full.run_all()
     assert state(full) == JobState(State.RUNNING)
 
 
-async def test_what_restarts_after_a_failure_is_failing_until_it_has_settled(full: Cluster) -> None:
+async def test_restarting_task_is_failing_until_it_has_settled(full: Cluster) -> None:
     await run(full, job("web", group("g")))
     restarted = TaskState(state="pending", restarts=1, last_restart=rfc3339(NOW))
     restarting = task_events.restarting(NOW + 3, "Restart within policy", SECOND)
@@ -103,7 +103,7 @@ async def test_a_restart_by_a_person_is_no_failure(full: Cluster) -> None:
     assert state(full).word == State.RUNNING
 
 
-async def test_what_failed_for_good_names_its_error(full: Cluster) -> None:
+async def test_permanent_failure_names_its_error(full: Cluster) -> None:
     await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
     dead = TaskState(state="dead", failed=True)
     stored_task_event = StoredTaskEvent(
@@ -166,7 +166,9 @@ async def test_the_last_lines_of_a_task_are_not_part_of_its_events(full: Cluster
         ),
     ],
 )
-async def test_an_error_is_told_in_one_sentence(full: Cluster, event: TaskEvent, said: str) -> None:
+async def test_an_error_is_reported_in_one_sentence(
+    full: Cluster, event: TaskEvent, said: str
+) -> None:
     await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
     await tell(full, ClientStatus.FAILED, TaskState(state="dead", failed=True), event)
     assert state(full).reason == said

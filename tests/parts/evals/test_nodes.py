@@ -153,7 +153,7 @@ async def test_work_that_ends_by_itself_may_do_so_until_the_deadline(cluster: Cl
     assert wanted(cluster, "service", "batch", "system") == ["stop", "stop", "stop"]
 
 
-async def test_what_runs_on_every_node_ends_when_all_else_has(cluster: Cluster) -> None:
+async def test_system_jobs_are_drained_last(cluster: Cluster) -> None:
     await three_kinds(cluster)
     await drained(cluster, DrainSpec())
     await cluster.work()
@@ -293,7 +293,7 @@ async def test_an_allocation_that_is_stopped_by_hand_is_replaced_in_its_place(
     assert [alloc.id for alloc in cluster.wanted()] == [after.id]
 
 
-async def test_a_purged_node_registers_anew_and_its_work_goes_on(cluster: Cluster) -> None:
+async def test_a_purged_node_registers_again_and_its_work_goes_on(cluster: Cluster) -> None:
     await run(cluster, job("web"))
     await cluster.run_all()
     before = (await drained(cluster, DrainSpec(deadline=HOUR))).node

@@ -55,7 +55,7 @@ async def fail(cluster: Cluster) -> str:
     return await cluster.store.write(write)
 
 
-async def test_a_failure_is_told_with_its_root_cause(cluster: Cluster) -> None:
+async def test_a_failure_is_reported_with_its_root_cause(cluster: Cluster) -> None:
     alloc_id = await fail(cluster)
     found = told(cluster, note())
     assert found.error is not None
@@ -68,7 +68,7 @@ async def test_a_failure_is_told_with_its_root_cause(cluster: Cluster) -> None:
     assert (found.link, found.command) == (f"{SITE}/ui/job/web", "steward job explain web")
 
 
-async def test_a_failure_is_told_with_how_often_and_since_when(cluster: Cluster) -> None:
+async def test_a_failure_is_reported_with_how_often_and_since_when(cluster: Cluster) -> None:
     await fail(cluster)
     one = msgspec.structs.replace(note(), failures=3, failing_since=NOW - 720 * SECOND)
     found = told(cluster, one)

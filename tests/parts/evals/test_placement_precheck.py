@@ -76,7 +76,7 @@ async def test_a_job_that_can_run_gets_no_remark(machine: Cluster) -> None:
         ),
     ],
 )
-async def test_what_is_certain_to_fail_is_an_error(
+async def test_certain_failure_is_an_error(
     machine: Cluster, fields: dict[str, Any], error: str
 ) -> None:
     assert found(machine, of_task(**fields)).errors == [f'group "g", task "t": {error}']
@@ -127,13 +127,13 @@ async def test_a_variable_may_stand_where_a_number_or_a_flag_is_wanted(machine: 
         ),
     ],
 )
-async def test_what_fails_as_things_are_now_is_a_warning(
+async def test_failure_that_depends_on_the_present_state_is_a_warning(
     machine: Cluster, given: Job, warning: str
 ) -> None:
     assert found(machine, given) == PlacementRemarks([], [warning])
 
 
-async def test_what_no_node_is_large_enough_for_is_told_with_both_sizes(machine: Cluster) -> None:
+async def test_job_larger_than_every_node_is_reported_with_both_sizes(machine: Cluster) -> None:
     large = Resources(cpu=20, memory_mb=999_999)
     (warning,) = found(machine, of_task(resources=large)).warnings
     assert warning.startswith('group "g": it asks for 999999 MiB of memory, and the largest node')

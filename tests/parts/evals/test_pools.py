@@ -35,7 +35,7 @@ async def test_work_waits_while_a_cluster_is_away_and_begins_when_it_is_back(sto
     assert [alloc.node_id for alloc in world.allocations("there")] == [cluster().id]
 
 
-async def test_what_waits_for_this_machine_is_not_tried_for_a_cluster(store: Store) -> None:
+async def test_job_blocked_on_this_host_is_not_tried_in_a_cluster(store: Store) -> None:
     world = await joined(store)
     await world.register(
         job("here", group("web", task(), count=2), type="batch", node_pool="default")
@@ -49,7 +49,7 @@ async def test_what_waits_for_this_machine_is_not_tried_for_a_cluster(store: Sto
     assert world.evaluations(EvalStatus.BLOCKED, "here") == [waits]
 
 
-async def test_what_ran_in_a_pool_that_has_left_is_lost(store: Store) -> None:
+async def test_allocation_in_a_removed_pool_is_lost(store: Store) -> None:
     world = await joined(store)
     await world.register(there())
     await world.work()

@@ -95,7 +95,7 @@ async def test_whatever_was_evicted_comes_back(narrow: Cluster, kind: str) -> No
     assert list(narrow.store.read(invariants.find_violations)) == []
 
 
-async def test_what_comes_back_is_no_new_rollout(narrow: Cluster) -> None:
+async def test_return_of_a_preempted_allocation_starts_no_rollout(narrow: Cluster) -> None:
     await run(narrow, sized("low", 80, 20, update=ROLLING))
     await narrow.run_all(healthy=True, job_id="low")
     first = narrow.deployment("low").id
@@ -135,7 +135,7 @@ async def test_two_that_are_decided_at_once_do_not_displace_the_same(narrow: Clu
     assert placed == [[only(narrow, "lower").id], [only(narrow, "low").id]]
 
 
-async def test_who_has_ended_in_the_meantime_need_not_go(narrow: Cluster) -> None:
+async def test_ended_allocation_is_not_preempted(narrow: Cluster) -> None:
     await run(narrow, sized("low", 80, 20))
     await narrow.register(sized("high", 60, 80))
     (ready,) = narrow.store.read(lambda db: worker.next_evaluations(db, now=narrow.clock.now()))

@@ -40,7 +40,7 @@ async def test_of_a_service_what_was_stopped_is_not_even_counted(cluster: Cluste
     assert state.ended == {}
 
 
-async def test_what_a_sysbatch_job_stopped_is_read_since_its_work_may_be_done(
+async def test_stopped_sysbatch_allocation_is_read_because_it_may_have_finished(
     cluster: Cluster,
 ) -> None:
     await cluster.register(job("web", type="sysbatch"))
@@ -67,7 +67,7 @@ async def test_what_has_not_ended_and_what_keeps_its_place_is_read(cluster: Clus
     assert state.ended == {"web": 0}
 
 
-async def test_what_is_only_counted_counts_as_ignored(cluster: Cluster) -> None:
+async def test_ended_batch_allocations_count_as_ignored(cluster: Cluster) -> None:
     await of_kind(cluster, "batch")
     again = await cluster.register(job("web", group(count=1), type="batch"))
     await cluster.work()

@@ -155,7 +155,7 @@ async def test_a_promotion_of_other_groups_promotes_nothing(canary: Cluster) -> 
     assert deployment.status_description == "Deployment is running but requires manual promotion"
 
 
-async def test_a_promotion_starts_the_time_for_progress_anew(canary: Cluster) -> None:
+async def test_a_promotion_starts_the_time_for_progress_again(canary: Cluster) -> None:
     await canary.run_all(healthy=True)
     await until(canary, lambda found: found.task_groups["web"].healthy_allocs == 1)
     canary.wait(3600)
@@ -264,7 +264,7 @@ async def test_once_paused_a_deployment_with_nothing_placed_fails_by_its_deadlin
     assert failed.status_description == "Failed due to progress deadline"
 
 
-async def test_what_becomes_healthy_after_its_deployment_has_failed_is_counted(
+async def test_allocation_that_becomes_healthy_after_a_failed_deployment_is_counted(
     cluster: Cluster,
 ) -> None:
     wanted = job("web", group("good", count=2, update=with_()), group("bad", update=with_()))
@@ -346,7 +346,7 @@ HANDS: dict[str, Hand] = {
 
 
 @pytest.mark.parametrize(("text", "hand"), HANDS.items())
-async def test_what_has_ended_is_steered_no_more(cluster: Cluster, text: str, hand: Hand) -> None:
+async def test_finished_deployment_is_not_steered(cluster: Cluster, text: str, hand: Hand) -> None:
     await cluster.register(web("/bin/one"))
     await cluster.work()
     ended = msgspec.structs.replace(cluster.deployment(), status=DeploymentStatus.CANCELLED)
@@ -369,7 +369,7 @@ async def test_a_deployment_that_comes_up_too_slowly_fails(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("told_before", [False, True], ids=["at once", "unhealthy before"])
-async def test_what_fails_in_a_deployment_is_placed_again_after_its_delay(
+async def test_failed_allocation_of_a_deployment_is_replaced_after_its_delay(
     cluster: Cluster, *, told_before: bool
 ) -> None:
     delayed = ReschedulePolicy(delay=30 * SECOND, delay_function="constant", unlimited=True)
@@ -400,7 +400,7 @@ async def test_what_fails_in_a_deployment_is_placed_again_after_its_delay(
     assert [alloc.desired.previous_allocation for alloc in cluster.allocations()] == ["", first.id]
 
 
-async def test_a_deployment_that_fails_is_told_of(cluster: Cluster) -> None:
+async def test_a_failed_deployment_is_notified(cluster: Cluster) -> None:
     hook = {"steward_notify_webhook": "https://hooks.example/x"}
     impatient = with_(progress_deadline=0)
     await cluster.register(job("web", group("web", update=impatient), meta=hook))
@@ -414,7 +414,7 @@ async def test_a_deployment_that_fails_is_told_of(cluster: Cluster) -> None:
     assert told.reason == "version 0 was not deployed: Failed due to unhealthy allocations"
 
 
-async def test_what_was_drained_is_not_what_a_deployment_has_brought_up(cluster: Cluster) -> None:
+async def test_drained_allocation_does_not_count_as_healthy(cluster: Cluster) -> None:
     await cluster.register(job("web", group("web", update=with_(health_check="manual"))))
     await cluster.work()
     (one,) = cluster.wanted()

@@ -101,7 +101,7 @@ async def test_only_what_is_lacking_wakes(
         (asking(memory_mb=40, port=8080), asking(memory_mb=70, port=8080)),
     ],
 )
-async def test_what_replaces_another_is_woken_by_room_for_what_it_needs_beyond_that(
+async def test_replacement_wakes_when_its_additional_resources_are_free(
     one_host: Cluster, before: TaskGroup, after: TaskGroup
 ) -> None:
     await run(one_host, job("web", before), job("other", asking(memory_mb=40)))
@@ -127,7 +127,9 @@ async def test_a_port_of_the_range_wakes_what_asks_for_any(cluster: Cluster) -> 
     assert len(cluster.wanted()) == 1
 
 
-async def test_what_a_closed_node_keeps_out_waits_for_it_to_be_opened(one_host: Cluster) -> None:
+async def test_allocations_for_an_ineligible_node_wait_until_it_is_eligible(
+    one_host: Cluster,
+) -> None:
     await run(one_host, job("other", asking(memory_mb=50)))
     await one_host.join(host(scheduling_eligibility="ineligible"))
     await run(one_host, job("web"))
@@ -138,7 +140,9 @@ async def test_what_a_closed_node_keeps_out_waits_for_it_to_be_opened(one_host: 
     assert len(one_host.wanted()) == 1
 
 
-async def test_what_lacks_a_host_network_is_placed_when_the_node_has_it(one_host: Cluster) -> None:
+async def test_allocation_without_its_host_network_is_placed_when_the_node_has_it(
+    one_host: Cluster,
+) -> None:
     networks = [Network(mode="host", dynamic_ports=[Port(label="p", host_network="lan")])]
     await run(one_host, job("web", asking(networks=networks)))
     assert one_host.wanted() == []
@@ -187,7 +191,9 @@ async def test_one_that_matters_less_than_before_can_be_displaced(one_host: Clus
     assert len(one_host.wanted()) == 1
 
 
-async def test_whom_nothing_helps_is_looked_at_once_for_each_change(one_host: Cluster) -> None:
+async def test_evaluation_that_no_change_helps_is_checked_once_per_change(
+    one_host: Cluster,
+) -> None:
     """A group that needs what two others need besides is woken by room, and then sleeps again."""
     await run(one_host, job("other", asking(memory_mb=50)), job("holder", asking(port=8080)))
     wanted = job("web", asking(port=8080), msgspec.structs.replace(asking(port=8080), name="db"))

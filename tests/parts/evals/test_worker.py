@@ -55,7 +55,7 @@ async def test_the_most_urgent_comes_first_and_then_the_oldest(cluster: Cluster)
     assert await cluster.work() == [made[1], made[0], made[2], made[3]]
 
 
-async def test_what_waits_for_its_time_is_not_taken_before(cluster: Cluster) -> None:
+async def test_delayed_evaluation_is_not_taken_early(cluster: Cluster) -> None:
     await cluster.register(job("web"))
     await cluster.work()
     later = evaluation(cluster.job(), "later", wait_until=rfc3339(NOW + 5 * SECOND))
@@ -77,7 +77,7 @@ async def narrow(cluster: Cluster) -> Cluster:
     return cluster
 
 
-async def test_what_waits_for_room_is_taken_when_enough_has_been_freed(narrow: Cluster) -> None:
+async def test_blocked_evaluation_is_taken_when_enough_capacity_was_freed(narrow: Cluster) -> None:
     await narrow.register(large("small", 40))
     await narrow.register(large("other", 40))
     await narrow.work()
@@ -115,7 +115,7 @@ async def test_a_changed_node_without_room_wakes_nobody(narrow: Cluster) -> None
     assert len(narrow.wanted()) == 1
 
 
-async def test_what_was_delayed_comes_in_the_order_of_priorities_when_it_is_due(
+async def test_delayed_evaluations_are_due_in_order_of_priority(
     cluster: Cluster,
 ) -> None:
     due = rfc3339(NOW + 30 * SECOND)
@@ -287,7 +287,7 @@ async def test_a_paused_evaluation_is_taken_again_by_the_worker(
     assert cluster.evaluation(made.id).status == EvalStatus.COMPLETE
 
 
-async def test_the_worker_is_woken_by_what_is_registered(cluster: Cluster) -> None:
+async def test_a_registration_wakes_the_worker(cluster: Cluster) -> None:
     async with at_work(cluster):
         await trio.testing.wait_all_tasks_blocked()
         made = await cluster.register(job("web"))
@@ -296,7 +296,7 @@ async def test_the_worker_is_woken_by_what_is_registered(cluster: Cluster) -> No
     assert len(cluster.wanted()) == 1
 
 
-async def test_what_was_left_over_is_done_after_a_start(cluster: Cluster) -> None:
+async def test_pending_evaluation_is_processed_after_a_start(cluster: Cluster) -> None:
     made = await cluster.register(job("web"))
     async with at_work(cluster):
         with trio.fail_after(10):
@@ -373,7 +373,7 @@ async def test_a_plan_that_came_too_late_keeps_no_other_from_being_stored(
     assert cluster.evaluation(made[1].id).status == EvalStatus.COMPLETE
 
 
-async def test_what_comes_of_an_evaluation_goes_back_to_its_request(narrow: Cluster) -> None:
+async def test_effects_of_an_evaluation_have_the_request_id_of_its_cause(narrow: Cluster) -> None:
     wanting = task(resources=Resources(cpu=10, memory_mb=60))
     with request_scope("r-1"):
         made = await narrow.register(job("web", group("web", wanting, count=2)))

@@ -31,7 +31,7 @@ async def test_more_than_fit_in_a_batch_hide_no_other_type(cluster: Cluster) -> 
     assert await cluster.work() == [taken.id]
 
 
-async def test_what_waits_for_room_waits_for_its_worker_too(cluster: Cluster) -> None:
+async def test_blocked_evaluation_waits_for_its_worker(cluster: Cluster) -> None:
     await cluster.join()
     blocked = await cluster.register(job("web", group("g", count=1)), status=EvalStatus.BLOCKED)
     await set_workers(cluster.store, 1, ["_core", "batch"])

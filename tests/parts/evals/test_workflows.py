@@ -570,7 +570,7 @@ async def test_a_gate_for_others_needs_to_know_who_began_the_run(cluster: Cluste
     assert done.done
 
 
-async def test_who_made_a_timer_began_its_runs(cluster: Cluster) -> None:
+async def test_creator_of_a_timer_cannot_approve_its_runs(cluster: Cluster) -> None:
     gated = workflow(step("a", gate="Publish?", gate_not_self="true"))
     with request_context.person_scope("ann"):
         await cluster.register(msgspec.structs.replace(gated, id="nightly", stop=True))

@@ -184,7 +184,9 @@ async def test_a_token_file_that_is_not_there_is_named(
         {"access_token": "\xe9"},
     ],
 )
-async def test_an_answer_without_a_token_is_told(login: Login, cloud: Cloud, body: object) -> None:
+async def test_an_answer_without_a_token_is_reported(
+    login: Login, cloud: Cloud, body: object
+) -> None:
     cloud.fail(service="directory", path=TOKENS, status=200, body=body)
     with pytest.raises(Refused, match="the answer holds no token"):
         await login.log_in_machine(cloud.mint_machine())

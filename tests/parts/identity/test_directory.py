@@ -160,7 +160,7 @@ async def test_a_key_that_is_gone_is_not_accepted(login: Login, cloud: Cloud) ->
         await login.log_in(old)
 
 
-async def test_a_new_configuration_asks_the_directory_anew(login: Login, cloud: Cloud) -> None:
+async def test_a_new_configuration_asks_the_directory_again(login: Login, cloud: Cloud) -> None:
     await login.log_in(cloud.mint())
     await login.configure()
     await login.log_in(cloud.mint())
@@ -190,7 +190,7 @@ async def test_a_new_configuration_asks_the_directory_anew(login: Login, cloud: 
         ({"path": "keys", "status": 200, "body": {"keys": 5}}, "get keys failed"),
     ],
 )
-async def test_an_answer_that_cannot_be_used_is_told_and_not_kept(
+async def test_an_answer_that_cannot_be_used_is_reported_and_not_kept(
     login: Login, cloud: Cloud, fault: dict[str, object], text: str
 ) -> None:
     cloud.fail(service="directory", times=1, **fault)

@@ -106,7 +106,7 @@ def signed_with_the_public_key(token: str) -> str:
 @pytest.mark.parametrize(
     "change", [forged, unsigned, signed_with_the_public_key, lambda token: "x"]
 )
-async def test_what_we_have_not_signed_is_refused(issuer: Issuer, change: object) -> None:
+async def test_token_signed_by_others_is_refused(issuer: Issuer, change: object) -> None:
     token = issuer.sign({"sub": "me", "aud": "us"})
     with pytest.raises(InvalidToken):
         issuer.verify(change(token), "us")  # type: ignore[operator]
@@ -168,7 +168,7 @@ async def test_a_new_key_is_published_before_it_signs(issuer: Issuer, clock: Clo
     assert signed_with(issuer.sign({})) == "key-2"
 
 
-async def test_what_an_old_key_has_signed_can_be_checked_as_long_as_it_is_valid(
+async def test_signature_of_an_old_key_is_verified_while_the_token_is_valid(
     issuer: Issuer, clock: Clock
 ) -> None:
     token = issuer.sign({"aud": "us"})

@@ -142,7 +142,7 @@ async def test_keys_of_the_configuration_need_no_provider() -> None:
         (200, b" " * (MAX_DOCUMENT + 1), "larger than 1048576 bytes"),
     ],
 )
-async def test_a_bad_answer_is_told_and_not_asked_for_again_at_once(
+async def test_a_bad_answer_is_reported_and_not_asked_for_again_at_once(
     status: int, body: bytes, text: str
 ) -> None:
     async with providing() as provider:

@@ -109,7 +109,7 @@ async def test_a_role_from_elsewhere_is_refused_before_the_cloud_is_asked(
         (LoginRequest(jwt="x", role="dev", vmss_name="ss%2f"), 'invalid vmss_name "ss%2f"'),
     ],
 )
-async def test_a_request_that_is_incomplete_or_wrong_is_told(
+async def test_a_request_that_is_incomplete_or_wrong_is_reported(
     login: Login, request_: LoginRequest, text: str
 ) -> None:
     with pytest.raises(Invalid) as raised:
@@ -126,7 +126,7 @@ async def test_a_machine_of_another_subscription_is_refused(login: Login, cloud:
     assert cloud.asked("resource_manager") == []
 
 
-async def test_nobody_waits_for_the_cloud_for_ever(
+async def test_waiting_for_the_cloud_has_a_timeout(
     login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -251,7 +251,7 @@ async def test_groups_that_do_not_fit_are_looked_up_where_configured(
     assert done.entity.groups == ["GRP-1"]
 
 
-async def test_a_look_up_of_groups_that_fails_is_told(login: Login, cloud: Cloud) -> None:
+async def test_a_look_up_of_groups_that_fails_is_reported(login: Login, cloud: Cloud) -> None:
     await login.role("grp", bound_group_ids="grp-1")
     await login.configure(look_up_groups=True)
     cloud.fail(
@@ -279,7 +279,7 @@ async def test_explain_says_that_nothing_is_configured(login: Login, cloud: Clou
     )
 
 
-async def test_explain_refuses_who_has_no_name(login: Login, cloud: Cloud) -> None:
+async def test_explain_refuses_a_token_without_a_name(login: Login, cloud: Cloud) -> None:
     await login.role("named", bound_group_ids="g")
     jwt = cloud.mint(claims={"oid": "", "groups": ["g"]})
     assert (await explained(login, jwt, "named"))[1] == ["missing name in alias"]

@@ -113,7 +113,7 @@ async def test_a_session_ends_also_when_its_token_cannot(
         {"role": ""},
     ],
 )
-async def test_what_the_method_refuses_opens_nothing(
+async def test_login_refused_by_its_method_opens_no_session(
     site: Site, cloud: Cloud, fields: dict[str, str]
 ) -> None:
     browser, jwt = site.browser(), cloud.mint()

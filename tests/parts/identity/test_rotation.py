@@ -244,7 +244,7 @@ async def test_a_new_configuration_ends_a_rotation(
         ({"path": "applications", "close": True}, 'Get "http'),
     ],
 )
-async def test_a_graph_that_refuses_is_told_and_nothing_changes(
+async def test_a_graph_that_refuses_is_reported_and_nothing_changes(
     login: Login, cloud: Cloud, fault: dict[str, object], text: str
 ) -> None:
     cloud.fail(service="graph", **fault)

@@ -30,9 +30,7 @@ async def answer_with(raw: bytes, stream: trio.SocketStream, *, hang: bool = Fal
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_what_may_go_right_later_is_tried_again(
-    sender: CloudHttp, cloud: Cloud, status: int
-) -> None:
+async def test_temporary_failure_is_retried(sender: CloudHttp, cloud: Cloud, status: int) -> None:
     cloud.fail(path="/one", status=status, times=2, headers={"Retry-After": "0"})
     answer = await sender.send("GET", f"{cloud.url}/one", retries=RetryPolicy(2, 0, 0))
     assert answer.status == 400
@@ -58,7 +56,7 @@ def test_the_cloud_asks_for_a_pause_in_seconds_or_until_a_moment(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 302])
-async def test_what_stays_wrong_is_not_tried_again(
+async def test_persistent_error_is_not_retried(
     sender: CloudHttp, cloud: Cloud, status: int
 ) -> None:
     cloud.fail(path="/one", status=status, headers={"Location": f"{cloud.url}/two"})
@@ -123,7 +121,7 @@ async def test_a_silent_cloud_is_given_up(
         b"",
     ],
 )
-async def test_an_answer_that_is_cut_or_none_is_told(sender: CloudHttp, raw: bytes) -> None:
+async def test_an_answer_that_is_cut_or_none_is_reported(sender: CloudHttp, raw: bytes) -> None:
     async with trio.open_nursery() as nursery:
         listener = await nursery.start(
             partial(trio.serve_tcp, partial(answer_with, raw), 0, host="127.0.0.1")
@@ -135,7 +133,7 @@ async def test_an_answer_that_is_cut_or_none_is_told(sender: CloudHttp, raw: byt
 
 
 @pytest.mark.parametrize("url", ["ftp://host/", "http://", "http://[::1", "nonsense"])
-async def test_an_address_that_is_none_is_told(sender: CloudHttp, url: str) -> None:
+async def test_an_address_that_is_none_is_reported(sender: CloudHttp, url: str) -> None:
     with pytest.raises(CloudUnreachable):
         await sender.send("GET", url)
 
@@ -161,7 +159,7 @@ async def test_connections_are_used_again(sender: CloudHttp, cloud: Cloud) -> No
     assert len(pool.connections) == 1
 
 
-async def test_a_refusal_is_told_as_the_clouds_own_libraries_tell_it(
+async def test_a_refusal_is_reported_as_the_clouds_own_libraries_tell_it(
     sender: CloudHttp, cloud: Cloud
 ) -> None:
     cloud.fail(path="/one", status=403, body={"error": {"code": "No", "message": "not you"}})

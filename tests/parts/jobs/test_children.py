@@ -207,7 +207,9 @@ async def test_a_child_that_waits_says_why(parent: Parent) -> None:
 
 
 @pytest.mark.parametrize("change", ["more", "purged", "ended"])
-async def test_who_waits_begins_by_itself_when_there_is_room(parent: Parent, change: str) -> None:
+async def test_blocked_run_begins_automatically_when_capacity_is_free(
+    parent: Parent, change: str
+) -> None:
     await parent.register(at_once="1")
     first, second = await parent.dispatch(), await parent.dispatch()
 

@@ -206,7 +206,7 @@ async def test_a_name_belongs_to_one_version_until_it_is_taken_away(store: Store
         ),
     ],
 )
-async def test_what_is_not_there_gets_no_name(
+async def test_missing_version_gets_no_tag(
     store: Store, request_: TagVersionRequest, text: str
 ) -> None:
     await three_versions(store)

@@ -40,7 +40,9 @@ async def test_an_empty_namespace_is_removed(store: Store) -> None:
     ("name", "words"),
     [("default", "can not delete default namespace"), ("none", "namespace not found")],
 )
-async def test_what_cannot_be_removed_says_why(store: Store, name: str, words: str) -> None:
+async def test_refused_removal_of_a_namespace_names_the_reason(
+    store: Store, name: str, words: str
+) -> None:
     with pytest.raises(Refused, match=words):
         await remove(store, name, "global")
 

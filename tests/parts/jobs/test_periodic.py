@@ -651,7 +651,7 @@ async def test_a_job_whose_slot_cannot_be_decided_holds_up_no_other_until_it_cha
             assert fences.faults() == []  # the changed job is not broken any more
 
 
-async def test_what_was_due_while_nobody_followed_is_caught_up(store: Store) -> None:
+async def test_slots_missed_while_the_daemon_was_stopped_are_caught_up(store: Store) -> None:
     clock = Ticking()
     await register(store)
     clock.time = FIRST + HOUR
@@ -696,7 +696,7 @@ async def test_a_paused_job_can_be_launched_by_hand(store: Store) -> None:
         (msgspec.structs.replace(HOURLY, enabled=False), False, "has no active schedule"),
     ],
 )
-async def test_what_has_no_clock_cannot_be_paused(
+async def test_job_without_a_schedule_cannot_be_paused(
     store: Store, block: Periodic | None, stopped: bool, said: str
 ) -> None:
     await register(store, block, stop=stopped)

@@ -154,7 +154,7 @@ CHECKED = Service(name="web", checks=[Check(name="alive")])
         ),
     ],
 )
-async def test_what_no_cluster_holds_is_refused_with_what_to_do(
+async def test_job_that_no_cluster_can_run_is_refused_with_a_fix(
     store: Store, job: Job, what: str, fix: str
 ) -> None:
     pools = {"default", "hpc"}

@@ -80,7 +80,7 @@ def test_a_directory_goes_whole(talk: Talk, root: Path) -> None:
     assert talk.ask(REMOVE).body == Done()
 
 
-def test_what_a_task_has_locked_goes_as_well(talk: Talk, root: Path) -> None:
+def test_directories_without_permissions_are_removed(talk: Talk, root: Path) -> None:
     (root / "main/local/a/b/c").mkdir(parents=True)
     for place in ("a/b/c", "a/b", "a", ""):
         (root / "main/local" / place).chmod(0)
@@ -88,13 +88,13 @@ def test_what_a_task_has_locked_goes_as_well(talk: Talk, root: Path) -> None:
     assert not root.exists()
 
 
-def test_what_a_task_has_made_very_deep_goes_as_well(talk: Talk, root: Path) -> None:
+def test_very_deep_directory_of_a_task_is_removed(talk: Talk, root: Path) -> None:
     deep(root / "main/local", 3 * sys.getrecursionlimit())
     assert talk.ask(REMOVE).body == Done()
     assert os.listdir(root.parent) == [".launcher"]
 
 
-def test_what_links_lead_to_stays(talk: Talk, root: Path, tmp_path: Path) -> None:
+def test_targets_of_links_stay(talk: Talk, root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "deep").mkdir(parents=True)
     (outside / "deep/file").touch()
@@ -115,7 +115,7 @@ def test_an_allocation_at_work_stays(talk: Talk, root: Path) -> None:
     assert (root / "main/local").is_dir()
 
 
-def test_what_was_left_by_half_goes_with_what_came_after_it(talk: Talk, root: Path) -> None:
+def test_partly_removed_directory_is_removed_with_its_successor(talk: Talk, root: Path) -> None:
     root.rename(f"{root}.removed")
     laid_out(talk, room())
     _, received = asked(talk, ListAllocations(is_kept=False))
@@ -168,7 +168,7 @@ def test_a_link_in_the_place_of_logs_gives_nothing_away(
     assert facts(outside) == before
 
 
-def test_what_a_directory_takes_is_told(talk: Talk, root: Path) -> None:
+def test_size_of_a_directory_is_reported(talk: Talk, root: Path) -> None:
     (root / "main/local/f").write_bytes(b"x" * 100_000)
     os.utime(root / "main/local/f", (5e9, 5e9))
     answer = talk.ask(MeasureDirectory(allocation=ALLOCATION, is_kept=False)).body

@@ -212,7 +212,7 @@ def test_a_name_that_is_too_long_for_the_machine_is_a_trouble(greeted: Talk) -> 
 
 
 @needs_root
-def test_a_directory_of_somebody_else_is_not_taken(greeted: Talk, tmp_path: Path) -> None:
+def test_a_directory_of_another_user_is_not_taken(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room())
     os.chown(tmp_path / ALLOCATION / "main/secrets", 7, 7)
     answer = laid_out(greeted, room(user="nobody"))

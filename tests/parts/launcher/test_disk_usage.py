@@ -49,7 +49,7 @@ def test_holes_other_names_and_links_take_nothing(tmp_path: Path) -> None:
     assert measured(tmp_path) == there
 
 
-def test_what_is_mounted_from_elsewhere_is_not_counted(tmp_path: Path) -> None:
+def test_mounted_file_systems_are_not_counted(tmp_path: Path) -> None:
     fill(tmp_path / "a/f", 2)
     with looking(tmp_path) as measuring:
         measuring._device = -1  # as if all below was of another file system

@@ -153,7 +153,7 @@ def test_secrets_match_no_pattern(greeted: Talk, root: Path, tmp_path: Path) -> 
     assert files == {}
 
 
-def test_limits_are_told(greeted: Talk, root: Path, tmp_path: Path) -> None:
+def test_limits_are_reported(greeted: Talk, root: Path, tmp_path: Path) -> None:
     for number in range(4):
         put(root, f"main/local/{number}")
     put(root, "main/local/0", b"x" * 20)

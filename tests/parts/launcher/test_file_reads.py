@@ -179,7 +179,7 @@ def test_a_link_that_leads_out_is_not_followed(
 
 
 @pytest.mark.parametrize("name", ["pipe", "socket", "folder"])
-def test_what_is_no_file_has_facts_alone(looker: Looker, name: str) -> None:
+def test_special_file_has_only_facts(looker: Looker, name: str) -> None:
     place = looker.home / "main/local" / name
     if name == "folder":
         place.mkdir()
@@ -213,7 +213,7 @@ def test_no_link_tells_of_secrets(looker: Looker, path: str) -> None:
     assert looker.page(path) == SECRET
 
 
-def test_who_sees_secrets_gets_facts_and_never_a_descriptor(looker: Looker) -> None:
+def test_secrets_reader_gets_facts_and_never_a_descriptor(looker: Looker) -> None:
     (looker.home / "main/local/link").symlink_to("../secrets/token")
     for path in ("main/secrets/token", "main/local/link", "main/private/p"):
         assert looker.open(path, sees_secrets=True).size > 0
@@ -231,7 +231,7 @@ def test_what_is_kept_beside_tasks_is_not_there(looker: Looker, path: str) -> No
     assert looker.names("") == ["alloc", "main"]
 
 
-def test_whose_the_logs_are_is_read_by_no_other_name(looker: Looker) -> None:
+def test_owner_of_logs_is_read_from_no_other_name(looker: Looker) -> None:
     (looker.home / "main/local/link").symlink_to("../../.about")
     assert looker.open(".about") == b"{}"
     assert looker.open("main/local/link") == errno.ENOENT
@@ -310,7 +310,9 @@ def test_a_log_is_made_to_be_written_and_opened_to_be_read(looker: Looker) -> No
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "pipe", "folder", "hard"])
-def test_what_is_no_log_is_neither_read_nor_cut(looker: Looker, tmp_path: Path, kind: str) -> None:
+def test_file_that_is_no_log_is_neither_read_nor_cut(
+    looker: Looker, tmp_path: Path, kind: str
+) -> None:
     place, victim = looker.home / "alloc/logs/main.stdout.0", tmp_path / "victim"
     victim.write_text("kept")
     match kind:

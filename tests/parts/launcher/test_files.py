@@ -136,7 +136,7 @@ def test_a_file_takes_the_place_of_another_unless_it_has_to_be_new(mine: Task) -
     assert mine.read("main/local/f") == b"3"
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(mine: Task) -> None:
+def test_failed_template_write_leaves_nothing_behind(mine: Task) -> None:
     (mine.home / "main/local/f").mkdir()
     assert number_of(mine.write("main/local/f")) == errno.EISDIR
     assert [path.name for path in (mine.home / "main/local").iterdir()] == ["f"]
@@ -157,7 +157,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(mine: Task) -> None:
     ],
 )
 @pytest.mark.parametrize("way", ["write", "read"])
-def test_what_is_no_place_of_the_task_is_refused(mine: Task, path: str, way: str) -> None:
+def test_path_outside_the_task_is_refused(mine: Task, path: str, way: str) -> None:
     before = facts(mine.home.parent)
     assert number_of(mine.write(path) if way == "write" else mine.read(path)) == errno.EPERM
     assert facts(mine.home.parent) == before
@@ -224,7 +224,7 @@ def test_no_more_is_read_than_was_asked_for(mine: Task) -> None:
 
 
 @needs_root
-def test_what_the_task_cannot_read_is_not_read_for_it(theirs: Task) -> None:
+def test_file_unreadable_for_the_task_is_not_read_for_it(theirs: Task) -> None:
     secret = theirs.home / "main/local/f"
     secret.write_text("root's")
     secret.chmod(0o600)

@@ -272,7 +272,7 @@ def test_process_that_only_carries_the_variables_is_found(
     assert sweep(greeted, "find") == [one.pid, *one.children]
 
 
-def test_very_many_processes_are_told_only_in_part(
+def test_very_many_processes_are_reported_only_in_part(
     greeted: Talk, place: Place, lingering: Any, tmp_path: Path
 ) -> None:
     one = lingering(**of_task(tmp_path))
@@ -282,7 +282,7 @@ def test_very_many_processes_are_told_only_in_part(
     assert found.found == [[one.pid, *one.children]] * 128
 
 
-def test_what_an_attempt_uses_is_told(
+def test_processes_of_an_attempt_are_reported_for_usage(
     greeted: Talk, place: Place, lingering: Any, tmp_path: Path
 ) -> None:
     one = lingering(**of_task(tmp_path))

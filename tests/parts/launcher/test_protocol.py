@@ -188,7 +188,7 @@ TERM = SendSignal(
 )
 
 
-def test_end_is_told_by_the_claim_and_by_the_status(greeted: Talk, place: Place) -> None:
+def test_end_is_reported_by_the_claim_and_by_the_status(greeted: Talk, place: Place) -> None:
     pid = started(greeted, "/bin/sh", "-c", "exit 7")
     text = place.claim.read_bytes()
     assert text.startswith(f"group -\nshim {pid}\n".encode())

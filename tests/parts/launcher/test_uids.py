@@ -84,7 +84,7 @@ def test_an_allocation_from_before_there_were_numbers_has_none(machine: Machine)
     assert machine.uids.of("heir") is None
 
 
-def test_who_takes_over_data_takes_over_the_number(machine: Machine) -> None:
+def test_allocation_that_inherits_data_keeps_its_user_id(machine: Machine) -> None:
     number = machine.begin("first")
     machine.uids.inherit("second", "first")
     assert machine.begin("second") == number

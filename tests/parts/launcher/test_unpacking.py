@@ -67,7 +67,7 @@ def test_files_folders_and_links_are_made(greeted: Talk, root: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_what_is_there_is_replaced_but_no_directory(greeted: Talk, root: Path, kind: str) -> None:
+def test_existing_file_is_replaced_but_no_directory(greeted: Talk, root: Path, kind: str) -> None:
     first = framed(member("d/f"), member("g"))
     assert unpacked(greeted, first) == Done()
     assert unpacked(greeted, framed(member("g", kind, "d"))) == Done()
@@ -104,7 +104,7 @@ def test_what_is_there_is_replaced_but_no_directory(greeted: Talk, root: Path, k
         b"",
     ],
 )
-def test_what_may_not_come_is_refused(greeted: Talk, root: Path, stream: bytes) -> None:
+def test_unexpected_archive_member_is_refused(greeted: Talk, root: Path, stream: bytes) -> None:
     before = facts(root.parent)
     answer = unpacked(greeted, stream)
     assert isinstance(answer, OperationFailed)
@@ -175,7 +175,7 @@ def test_a_link_that_is_swapped_in_leads_nowhere(greeted: Talk, root: Path, tmp_
 
 
 @needs_root
-def test_what_belongs_to_others_is_not_touched(greeted: Talk, root: Path) -> None:
+def test_archive_is_not_unpacked_into_directories_of_others(greeted: Talk, root: Path) -> None:
     (root / "main/local/d").mkdir(mode=0o755)  # root's
     answer = unpacked(greeted, framed(member("d/f")))
     assert isinstance(answer, OperationFailed)

@@ -53,7 +53,7 @@ async def run(cluster: Cluster, made: Job, status: ClientStatus) -> Allocation:
     return await end(cluster, status, made.id)
 
 
-async def test_a_batch_job_that_fails_is_told_of_in_the_write_of_its_end(cluster: Cluster) -> None:
+async def test_a_failed_batch_job_is_notified_in_the_write_of_its_end(cluster: Cluster) -> None:
     ended = await run(cluster, job("web", type="batch", meta=HOOK), ClientStatus.FAILED)
     (one,) = told(cluster.store)
     assert (one.event, one.webhook, one.status) == (
@@ -67,17 +67,17 @@ async def test_a_batch_job_that_fails_is_told_of_in_the_write_of_its_end(cluster
     assert one.create_time == cluster.clock.now()
 
 
-async def test_nothing_is_told_of_a_success_that_is_nothing_new(cluster: Cluster) -> None:
+async def test_repeated_success_is_not_notified(cluster: Cluster) -> None:
     await run(cluster, job("web", type="batch", meta=HOOK), ClientStatus.COMPLETE)
     assert told(cluster.store) == []
 
 
-async def test_nothing_is_told_of_a_job_that_does_not_wish_for_it(cluster: Cluster) -> None:
+async def test_jobs_without_notification_settings_send_none(cluster: Cluster) -> None:
     await run(cluster, job("web", type="batch"), ClientStatus.FAILED)
     assert told(cluster.store) == []
 
 
-async def test_a_success_after_a_failure_is_told_once(cluster: Cluster) -> None:
+async def test_a_success_after_a_failure_is_reported_once(cluster: Cluster) -> None:
     outcomes = [ClientStatus.FAILED, ClientStatus.COMPLETE, ClientStatus.COMPLETE]
     for number, status in enumerate(outcomes):
         made = job("web", type="batch", meta=HOOK, priority=50 + number)
@@ -105,7 +105,7 @@ async def test_failures_in_a_row_are_counted_from_the_first_one_on(cluster: Clus
     assert found[2].reason == "succeeded again after 2 failures, 12 min"
 
 
-async def test_what_happens_to_a_service_is_told_in_the_words_of_its_states(
+async def test_events_of_a_service_are_reported_as_its_states(
     cluster: Cluster,
 ) -> None:
     await cluster.register(job("web", group(reschedule_policy=OFTEN), meta=TO))
@@ -125,7 +125,7 @@ async def test_what_happens_to_a_service_is_told_in_the_words_of_its_states(
     assert recovery.reason == "running again after 1 failure, 90 s"
 
 
-async def test_what_happens_to_children_is_told_of_their_parent(cluster: Cluster) -> None:
+async def test_events_of_children_are_reported_for_their_parent(cluster: Cluster) -> None:
     parent = job("web", type="batch", parameterized_job=Parameterized(), meta=HOOK)
     await cluster.register(parent)
     for number, status in enumerate([ClientStatus.FAILED, ClientStatus.COMPLETE]):
@@ -137,7 +137,7 @@ async def test_what_happens_to_children_is_told_of_their_parent(cluster: Cluster
     ]
 
 
-async def test_only_what_is_wished_for_is_told_by_each_way(cluster: Cluster) -> None:
+async def test_each_channel_gets_only_its_chosen_events(cluster: Cluster) -> None:
     meta = {**HOOK, "steward_notify_command": "mail", "steward_notify": "recovery"}
     for number, status in enumerate([ClientStatus.FAILED, ClientStatus.COMPLETE]):
         made = job("web", type="batch", meta=meta, priority=50 + number)
@@ -164,7 +164,9 @@ async def test_a_failure_that_is_tried_again_is_none_yet_of_what_runs_once(
     assert told(cluster.store) == []
 
 
-async def test_each_failure_of_a_service_is_told_and_that_it_runs_again(cluster: Cluster) -> None:
+async def test_each_failure_of_a_service_is_reported_and_that_it_runs_again(
+    cluster: Cluster,
+) -> None:
     await cluster.register(job("web", group(reschedule_policy=OFTEN), meta=HOOK))
     await cluster.work()
     await cluster.run_all()
@@ -185,7 +187,7 @@ async def test_nothing_has_recovered_while_an_allocation_stays_failed(cluster: C
     assert said(cluster.store) == ["failure"]
 
 
-async def test_what_is_stopped_does_not_fail(cluster: Cluster) -> None:
+async def test_failure_of_a_stopped_job_is_not_notified(cluster: Cluster) -> None:
     await cluster.register(job("web", meta=HOOK))
     await cluster.work()
     await cluster.run_all()
@@ -198,7 +200,7 @@ async def test_what_is_stopped_does_not_fail(cluster: Cluster) -> None:
 # ---- slots ------------------------------------------------------------------------------------------
 
 
-async def test_a_slot_that_is_skipped_is_told(store: Store) -> None:
+async def test_a_slot_that_is_skipped_is_reported(store: Store) -> None:
     meta = {**HOOK, "steward_catch_up": "none"}
     await register(store, meta=meta)
     await look(store, FIRST + 3 * HOUR + MINUTE, started=FIRST + 3 * HOUR)
@@ -214,7 +216,7 @@ async def test_a_slot_that_is_skipped_is_told(store: Store) -> None:
     )
 
 
-async def test_a_slot_that_is_caught_up_is_told_as_late(store: Store) -> None:
+async def test_a_slot_that_is_caught_up_is_reported_as_late(store: Store) -> None:
     await register(store, meta=HOOK)
     await look(store, FIRST + 10 * MINUTE, started=FIRST + 10 * MINUTE)
     (one,) = told(store)
@@ -231,7 +233,7 @@ async def test_a_slot_in_time_is_not_told(store: Store) -> None:
     assert told(store) == []
 
 
-async def test_a_slot_that_was_skipped_for_a_child_at_work_is_told(store: Store) -> None:
+async def test_a_slot_that_was_skipped_for_a_child_at_work_is_reported(store: Store) -> None:
     block = msgspec.structs.replace(HOURLY, prohibit_overlap=True)
     await register(store, block, meta=HOOK)
     await look(store, FIRST)

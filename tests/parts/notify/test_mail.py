@@ -105,7 +105,7 @@ async def test_no_mail_goes_to_a_server_of_an_unknown_authority(server: MailServ
     assert server.letters == []
 
 
-async def test_a_wrong_password_is_told_with_the_answer(
+async def test_a_wrong_password_is_reported_with_the_answer(
     server: MailServer, authority: Authority
 ) -> None:
     with pytest.raises(DeliveryFailed, match="the mail server answered with 535") as caught:
@@ -122,7 +122,7 @@ async def test_a_mail_reaches_those_that_the_server_knows(
         await sent(receiver(server, authority, to=["nobody@example.com"]))
 
 
-async def test_a_server_that_refuses_the_content_is_told_of(
+async def test_a_mail_server_that_refuses_the_content_is_reported(
     server: MailServer, authority: Authority
 ) -> None:
     server.answers["DATA"] = "552 5.3.4 too large"

@@ -142,7 +142,7 @@ async def test_a_receiver_that_does_not_answer_holds_up_no_other(
         assert of(store, "slow")[0].attempts == 0
 
 
-async def test_what_is_beyond_the_queue_is_dropped_and_counted(store: Store) -> None:
+async def test_notification_beyond_the_limit_is_dropped_and_counted(store: Store) -> None:
     limit = notifications.MOST_PENDING
     await fail(store, *(f"job-{number}" for number in range(limit + 2)))
     assert store.read(notifications.totals) == {
@@ -155,7 +155,7 @@ async def test_what_is_beyond_the_queue_is_dropped_and_counted(store: Store) -> 
     assert of(store, "other")[0].status == "pending"
 
 
-async def test_a_receiver_that_is_gone_from_the_configuration_is_told(store: Store) -> None:
+async def test_a_receiver_that_is_gone_from_the_configuration_is_reported(store: Store) -> None:
     async with at_work(store, Ticking()):
         await fail(store, "web")
         one = await until_tried(store, "web")

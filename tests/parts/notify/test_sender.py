@@ -145,7 +145,7 @@ async def test_a_message_that_cannot_be_made_is_an_attempt_and_ends_nothing(
         assert (await until(store, attempts=1)).status == "sent"
 
 
-async def test_what_is_refused_is_sent_again_under_the_same_id(
+async def test_refused_notification_is_sent_again_with_the_same_id(
     store: Store, receiver: Receiver
 ) -> None:
     clock = Ticking()
@@ -172,7 +172,7 @@ async def test_what_is_refused_is_sent_again_under_the_same_id(
     assert receiver.received[0].told["data"]["reason"] == "it broke"
 
 
-async def test_what_was_not_sent_before_the_end_is_sent_after_the_start(
+async def test_sent_notification_is_not_sent_again_after_a_restart(
     store: Store, receiver: Receiver
 ) -> None:
     await keep(store)
@@ -199,7 +199,7 @@ async def test_what_was_not_sent_before_the_end_is_sent_after_the_start(
         ),
     ],
 )
-async def test_what_cannot_be_signed_is_not_sent(
+async def test_notification_that_cannot_be_signed_is_not_sent(
     store: Store, receiver: Receiver, secret: str, said: str
 ) -> None:
     if secret:
@@ -287,7 +287,7 @@ async def test_a_receiver_that_does_not_answer_holds_up_its_own_job_alone(
         assert [item.attempts for item in of(store, "slow")] == [0, 0]
 
 
-async def test_what_takes_too_long_is_tried_again(
+async def test_slow_webhook_is_retried(
     store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "_ATTEMPT", 0.2)
@@ -329,7 +329,7 @@ async def test_a_command_gets_the_message_and_nothing_of_the_daemon(
     assert (folder, is_apart) == ("/", True)
 
 
-async def test_what_a_command_writes_is_for_the_log_alone(
+async def test_output_of_a_command_is_only_logged(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "steward.notify")
@@ -385,7 +385,7 @@ async def test_a_command_that_ends_without_reading_has_been_told(store: Store) -
         ({"mail": ["/no/such"]}, "the command mail cannot be run: No such file or directory"),
     ],
 )
-async def test_a_command_that_is_not_there_is_told(
+async def test_a_command_that_is_not_there_is_reported(
     store: Store, commands: dict[str, list[str]], said: str
 ) -> None:
     await cause(store, command="mail")
@@ -397,7 +397,7 @@ async def test_a_command_that_is_not_there_is_told(
 # ---- forgetting -------------------------------------------------------------------------------------
 
 
-async def test_what_was_told_is_kept_by_number_and_what_waits_always(
+async def test_sent_notifications_are_retained_by_number_and_pending_ones_always(
     store: Store, receiver: Receiver
 ) -> None:
     await keep(store)
@@ -415,7 +415,7 @@ async def test_what_was_told_is_kept_by_number_and_what_waits_always(
     assert [item.status for item in of(store)] == ["pending"]
 
 
-async def test_what_was_underway_at_an_error_is_sent_when_sending_begins_again(
+async def test_notification_in_flight_during_an_error_is_sent_again(
     store: Store,
 ) -> None:
     asked = []

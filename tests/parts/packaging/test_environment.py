@@ -76,7 +76,7 @@ def test_the_first_python_that_will_do_is_chosen(tmp_path: Path) -> None:
     assert done.stdout == f"{sys.executable}\n"
 
 
-def test_no_python_at_all_is_told_by_the_status(tmp_path: Path) -> None:
+def test_no_python_at_all_is_reported_by_the_status(tmp_path: Path) -> None:
     none = f"candidates() {{ echo '{tmp_path}/none'; }}"
     done = run(f"{none}; find_python || echo status $?")
     assert done.stdout == "status 1\n"

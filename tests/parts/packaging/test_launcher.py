@@ -98,7 +98,7 @@ def test_it_unpacks_once(packed: Packed) -> None:
     assert packed.run().stdout.splitlines()[1:] == ["as it was"]
 
 
-def test_what_a_kill_has_left_is_replaced(packed: Packed) -> None:
+def test_leftovers_of_a_kill_are_replaced(packed: Packed) -> None:
     packed.run()
     (place,) = packed.places
     place.rename(packed.base / f".{place.name}")

@@ -277,7 +277,7 @@ async def test_an_allocation_is_healthy_when_its_tasks_have_run_for_long_enough(
     assert (await staged(tmp_path, job, 60, deployment_id="d")).health == [(10, True)]
 
 
-async def test_a_restart_makes_it_wait_anew(tmp_path: Path, autojump_clock: object) -> None:
+async def test_a_restart_makes_it_wait_again(tmp_path: Path, autojump_clock: object) -> None:
     job = service(mock(config=FOREVER), update=UPDATE)
     async with on_stage(job, tmp_path, deployment_id="d") as stage:
         await trio.sleep(6)
@@ -315,7 +315,7 @@ async def test_a_task_that_a_request_restarts_waits_for_the_launcher_without_lim
     assert set(watched.limits) == {float("inf")}
 
 
-async def test_of_what_is_to_stop_nothing_that_has_ended_begins_anew(
+async def test_of_what_is_to_stop_nothing_that_has_ended_restarts(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     first = mock("first", config={"run_for": "1s"}, lifecycle=Lifecycle(hook="prestart"))

@@ -187,7 +187,7 @@ async def test_a_file_is_fetched_into_the_tasks_directory(site: Site, root: Path
     assert sorted(os.listdir(root)) == ["alloc", "main"]
 
 
-async def test_what_has_come_so_far_is_told(site: Site, root: Path) -> None:
+async def test_download_reports_its_progress(site: Site, root: Path) -> None:
     sizes: list[int] = []
     body = os.urandom(MEGABYTE)
     wanted = order(root, site.put("/big", body))
@@ -297,7 +297,9 @@ async def test_only_the_folder_that_is_wanted_comes(site: Site, root: Path) -> N
     assert there(root) == ["x"]
 
 
-async def test_what_is_there_is_filled_and_replaced(site: Site, root: Path) -> None:
+async def test_artifact_fills_an_existing_directory_and_replaces_files(
+    site: Site, root: Path
+) -> None:
     (root / "main/local/bin").mkdir()
     (root / "main/local/bin/old").touch()
     (root / "main/local/doc.txt").write_text("old")
@@ -560,7 +562,7 @@ async def test_a_link_that_a_task_has_made_leads_nowhere(site: Site, root: Path)
     assert list(outside.iterdir()) == []
 
 
-async def test_what_is_larger_than_allowed_is_given_up(site: Site, root: Path) -> None:
+async def test_oversized_response_is_given_up(site: Site, root: Path) -> None:
     with pytest.raises(FetchFailed, match="more than 4194304"):
         await fetcher().fetch(order(root, site.put("/a", b"x" * 5 * MEGABYTE)))
     endless = b"HTTP/1.1 200 x\r\n\r\n" + b"x" * 5 * MEGABYTE
@@ -569,7 +571,7 @@ async def test_what_is_larger_than_allowed_is_given_up(site: Site, root: Path) -
         await fetcher().fetch(order(root, site.url("/b")))
 
 
-async def test_what_does_not_come_in_time_is_given_up(site: Site, root: Path) -> None:
+async def test_late_response_is_given_up(site: Site, root: Path) -> None:
     site.pages["/a"] = b"hang"
     with pytest.raises(FetchFailed, match="not there within") as told:
         await fetcher(seconds=0.1).fetch(order(root, site.url("/a")))

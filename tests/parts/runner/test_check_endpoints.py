@@ -227,7 +227,7 @@ async def test_no_path_leads_to_another_endpoint(path: str, asked: str) -> None:
     assert [line.split("\r\n")[0] for line in heard] == [f"GET {asked} HTTP/1.1"]
 
 
-async def test_nobody_follows_where_an_answer_leads() -> None:
+async def test_check_does_not_follow_redirects() -> None:
     asked = []
 
     async def serve(stream: trio.SocketStream) -> None:

@@ -279,7 +279,7 @@ async def test_a_server_is_asked_for_the_service_that_is_meant(name: str, questi
     assert server.question == question
 
 
-async def test_who_does_not_speak_the_protocol_is_not_well() -> None:
+async def test_server_of_another_protocol_is_unhealthy() -> None:
     async def serve(stream: trio.SocketStream) -> None:
         async with stream:
             await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -63,7 +63,7 @@ async def test_no_variable_of_a_task_is_changed(world: PoolWorld) -> None:
     assert world.output(one) == "mine too\n"
 
 
-async def test_a_signal_that_ends_it_is_told(world: PoolWorld) -> None:
+async def test_a_signal_that_ends_it_is_reported(world: PoolWorld) -> None:
     done = await world.place(batch(script("kill -s KILL $$")))
     await world.until_done(done)
     assert world.told(done)[-2][1] == "Exit Code: 137, Signal: 9"
@@ -75,7 +75,7 @@ async def test_a_command_that_is_not_there_is_named(world: PoolWorld) -> None:
     assert "its command was not found on its host" in world.told(done)[-2][1]
 
 
-async def test_what_cannot_be_unpacked_is_told(
+async def test_archive_that_cannot_be_unpacked_is_reported(
     world: PoolWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tar = tmp_path / "bin" / "tar"
@@ -96,7 +96,7 @@ async def test_what_cannot_be_unpacked_is_told(
         ("echo time >../.steward/why; ", "it ran for as long as it may"),
     ],
 )
-async def test_the_first_reason_for_its_end_is_told(
+async def test_the_first_reason_for_its_end_is_reported(
     world: PoolWorld, before: str, why: str
 ) -> None:
     # As if its time had passed when the cluster came; the wrapper is its parent.
@@ -113,7 +113,7 @@ async def test_the_first_reason_for_its_end_is_told(
         ("exit 3", "Exit Code: 3"),
     ],
 )
-async def test_a_signal_of_the_cluster_is_told_with_its_reason_where_the_wrapper_lives_to_tell(
+async def test_a_signal_of_the_cluster_is_reported_with_its_reason_where_the_wrapper_lives_to_tell(
     world: PoolWorld, tmp_path: Path, end: str, said: str
 ) -> None:
     pipe = Pipe(tmp_path / "pipe")
@@ -130,7 +130,7 @@ async def test_a_signal_of_the_cluster_is_told_with_its_reason_where_the_wrapper
     pipe.close()
 
 
-async def test_a_task_that_heeds_the_clusters_signal_is_told_with_its_reason_as_well(
+async def test_a_task_that_heeds_the_clusters_signal_is_reported_with_its_reason_as_well(
     world: PoolWorld, tmp_path: Path
 ) -> None:
     # The wrapper, its parent, is signalled while the task says goodbye.
@@ -163,7 +163,7 @@ async def test_signals_that_end_nothing_do_not_hide_the_reason_of_the_clusters(
 
 
 @pytest.mark.parametrize("is_away", [True, False])
-async def test_an_end_by_a_signal_of_which_the_cluster_says_nothing_is_told_as_it_is(
+async def test_an_end_by_a_signal_of_which_the_cluster_says_nothing_is_reported_as_it_is(
     world: PoolWorld, tmp_path: Path, *, is_away: bool
 ) -> None:
     pipe = Pipe(tmp_path / "pipe")
@@ -193,7 +193,7 @@ async def test_its_stop_has_grace(world: PoolWorld, tmp_path: Path) -> None:
     assert ("Terminated", "Exit Code: 7") in world.told(one)
 
 
-async def test_who_does_not_heed_its_stop_is_killed_with_all_it_has_started(
+async def test_task_that_ignores_its_stop_is_killed_with_its_processes(
     world: PoolWorld,
 ) -> None:
     text = "trap '' INT; echo begun; while :; do sleep 0.05; done"
@@ -214,7 +214,7 @@ async def test_signals_reach_it(world: PoolWorld) -> None:
     assert world.output(one) == "begun\nusr\n"
 
 
-async def test_what_waits_is_pending_and_says_why_and_can_be_stopped(world: PoolWorld) -> None:
+async def test_waiting_job_is_pending_names_its_reason_and_can_be_stopped(world: PoolWorld) -> None:
     for node in ("node1", "node2"):
         world.slurm.drain(node, "for a test")
     one = await world.place(batch(script("echo never")))
@@ -288,7 +288,7 @@ async def test_a_daemon_after_another_finds_what_waits(
     assert len(slurm.jobs()) == 1
 
 
-async def test_what_was_submitted_and_forgotten_is_submitted_again(
+async def test_lost_submission_is_repeated(
     world: PoolWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("daemon.runner.drivers.slurm.attempt.LATE", 0.1)
@@ -299,7 +299,7 @@ async def test_what_was_submitted_and_forgotten_is_submitted_again(
     assert world.output(one) == "ran\n"
 
 
-async def test_what_was_taken_without_an_answer_is_not_submitted_again(world: PoolWorld) -> None:
+async def test_accepted_job_without_a_response_is_not_submitted_again(world: PoolWorld) -> None:
     world.slurm.crash_after_submission("unsure")
     one = await world.place(batch(script("echo ran")))
     await world.until_done(one)
@@ -307,7 +307,9 @@ async def test_what_was_taken_without_an_answer_is_not_submitted_again(world: Po
     assert len(world.slurm.jobs(f"alloc-{one}")) == 1
 
 
-async def test_what_is_launched_twice_runs_once(world: PoolWorld, tmp_path: Path) -> None:
+async def test_job_that_the_cluster_launches_twice_runs_once(
+    world: PoolWorld, tmp_path: Path
+) -> None:
     pipe = Pipe(tmp_path / "pipe")
     text = f"echo begun; read -r line <{pipe.path}; echo done"
     one = await world.place(batch(script(text)))

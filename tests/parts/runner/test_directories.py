@@ -198,7 +198,7 @@ async def test_the_directory_of_a_finished_allocation_stays_until_it_is_forgotte
 
 
 @pytest.mark.parametrize("name", [f"{'a' * 36}.removed", "b" * 36])
-async def test_what_a_daemon_was_killed_in_removing_is_removed_by_the_next(
+async def test_next_daemon_finishes_an_interrupted_removal(
     store: Store, data_dir: Path, name: str
 ) -> None:
     async with open_world(store, data_dir) as world:

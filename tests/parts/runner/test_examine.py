@@ -44,7 +44,7 @@ async def test_all_is_well(world: FakeSlurm) -> None:
     assert said["address"] == f"hosts report to {URL}"
 
 
-async def test_an_address_of_this_machine_is_told(world: FakeSlurm) -> None:
+async def test_an_address_of_this_machine_is_reported(world: FakeSlurm) -> None:
     findings = await found(world, url="http://127.0.0.1:4690")
     assert findings[-1].message.endswith(
         "only hosts of the cluster that are this machine itself reach it"
@@ -66,7 +66,7 @@ async def test_nothing_more_is_asked_of_a_controller_that_is_away(world: FakeSlu
     assert findings[-1].message.startswith("the controller does not answer: look whether slurmctld")
 
 
-async def test_a_partition_that_is_not_there_is_told(world: FakeSlurm) -> None:
+async def test_a_partition_that_is_not_there_is_reported(world: FakeSlurm) -> None:
     findings = await found(world, "nope")
     assert (findings[-1].step, findings[-1].good) == ("partition", False)
     assert findings[-1].message == (
@@ -75,7 +75,7 @@ async def test_a_partition_that_is_not_there_is_told(world: FakeSlurm) -> None:
     )
 
 
-async def test_hosts_that_take_no_jobs_are_told_with_their_reasons(world: FakeSlurm) -> None:
+async def test_hosts_that_take_no_jobs_are_reported_with_their_reasons(world: FakeSlurm) -> None:
     world.drain("node1", "Duplicate jobid")
     said = (await found(world))[3]
     assert said.good
@@ -108,7 +108,7 @@ async def test_hosts_that_take_no_jobs_are_told_with_their_reasons(world: FakeSl
         ("something else", "something else", "something else"),
     ],
 )
-def test_what_a_program_says_is_explained(said: str, begins: str, ends: str) -> None:
+def test_output_of_a_program_is_explained(said: str, begins: str, ends: str) -> None:
     assert explain_error(said).startswith(begins)
     assert explain_error(said).endswith(ends)
 
@@ -120,5 +120,5 @@ def test_all_programs_are_in_the_fake(world: FakeSlurm) -> None:
 @pytest.mark.parametrize(
     ("hidden", "is_told"), [("none", False), ("accounts,jobs", True), ("usage", False)]
 )
-def test_a_cluster_that_hides_jobs_is_told(hidden: str, is_told: bool) -> None:
+def test_a_cluster_that_hides_jobs_is_reported(hidden: str, is_told: bool) -> None:
     assert ("hides jobs" in _limits({}, f"PrivateData             = {hidden}\n")) is is_told

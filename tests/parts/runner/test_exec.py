@@ -219,7 +219,7 @@ async def test_a_task_is_nobody_unless_it_says_who(walled: World) -> None:
 
 
 @needs_root
-async def test_what_one_user_keeps_secret_another_cannot_read(walled: World) -> None:
+async def test_secret_of_one_user_cannot_be_read_by_another(walled: World) -> None:
     lines = await outcome(walled, "echo x >/secrets/s; cat /secrets/s; ls -ld /secrets")
     assert lines[0] == "x"
     assert lines[1].startswith("drwx------")
@@ -283,7 +283,7 @@ async def test_the_main_process_gets_the_signal_and_ends_by_it(walled: World) ->
         ("kill -TERM $$", "Exit Code: 143, Signal: 15"),
     ],
 )
-async def test_its_end_is_told_as_it_was(walled: World, text: str, told: str) -> None:
+async def test_its_end_is_reported_as_it_was(walled: World, text: str, told: str) -> None:
     alloc_id = await walled.place(batch(inside(text)))
     await walled.until_done(alloc_id)
     assert ("Terminated", told) in walled.told(alloc_id)
@@ -333,7 +333,7 @@ async def test_a_command_runs_behind_the_same_walls(walled: World) -> None:
     assert terminal.seen() == "yes\r\n"
 
 
-async def test_what_a_shell_at_a_terminal_has_started_ends_with_the_connection(
+async def test_processes_of_a_shell_at_a_terminal_end_with_the_connection(
     walled: World,
 ) -> None:
     alloc_id = await walled.place(service(inside(f"mkfifo /alloc/held; echo up; {LINGER}")))

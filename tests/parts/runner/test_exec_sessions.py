@@ -178,7 +178,7 @@ async def test_a_terminal_controls_its_session(world: World, running: str) -> No
     assert client.others[-1]["result"] == {"exit_code": 128 + signal.SIGINT}
 
 
-async def test_what_an_ended_command_leaves_behind_keeps_nobody_waiting(
+async def test_processes_left_by_an_ended_command_block_no_client(
     world: World, running: str
 ) -> None:
     client = await run(world, running, "/bin/sh", "-c", "sleep 600 & echo done")
@@ -225,7 +225,7 @@ async def test_a_client_that_goes_away_takes_the_command_along(
 
 
 @pytest.mark.parametrize("shell", [["/bin/bash", "--norc", "--noprofile", "-i"], ["/bin/sh", "-i"]])
-async def test_what_a_shell_at_a_terminal_has_started_ends_with_the_connection(
+async def test_processes_of_a_shell_at_a_terminal_end_with_the_connection(
     world: World, running: str, pipe: Pipe, shell: list[str]
 ) -> None:
     client = Client()
@@ -324,7 +324,7 @@ async def test_a_frame_that_cannot_be_read_ends_the_command(
         await world.runner.run_exec_session(running, "main", ["/bin/cat"], client, tty=False)
 
 
-async def test_unknown_frames_are_passed_over(world: World, running: str) -> None:
+async def test_unknown_frames_are_ignored(world: World, running: str) -> None:
     client = Client()
     for frame in ({}, {"version": 1}, {"stdin": None}, {"stdin": {"data": None}}):
         client.say(frame)

@@ -84,7 +84,7 @@ async def narrow_world(store: Store, narrow: Path) -> AsyncIterator[World]:
             yield opened
 
 
-async def test_a_full_disk_fails_who_needs_it_and_is_told(narrow_world: World) -> None:
+async def test_a_full_disk_fails_who_needs_it_and_is_reported(narrow_world: World) -> None:
     world = narrow_world
     text = "head -c 100m /dev/zero >local/f; s=$?; echo full >&2; exit $s"
     greedy = await world.place(batch(script(text)))

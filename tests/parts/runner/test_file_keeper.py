@@ -139,7 +139,7 @@ async def test_answer_of_the_launcher_is_the_reason(
     assert found.reasons == ("the files cannot be kept: [Errno 5] not done within 60 s",)
 
 
-async def test_limits_of_number_and_namespace_are_told(
+async def test_limits_of_number_and_namespace_are_reported(
     store: Store, payloads: PayloadFiles, tmp_path: Path
 ) -> None:
     pieces = [part(b"main/%d" % number, b"%d" % number) for number in range(MOST_FILES + 30)]

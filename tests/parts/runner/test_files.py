@@ -82,7 +82,7 @@ def content(root: Path, path: str) -> bytes:
     return files_in(root, {}).read(path, 0, 100)
 
 
-def test_a_name_that_is_no_text_is_told_as_far_as_it_is(root: Path, files: Shown) -> None:
+def test_a_name_that_is_no_text_is_reported_as_far_as_it_is(root: Path, files: Shown) -> None:
     Path(os.fsdecode(os.fsencode(root) + b"/main/local/a\xff")).touch()
     assert [entry.name for entry in files.entries("main/local")] == ["a\ufffd", "f.txt"]
 
@@ -92,7 +92,7 @@ def test_a_name_that_is_no_text_is_told_as_far_as_it_is(root: Path, files: Shown
 
 @pytest.mark.usefixtures("resolver")
 @pytest.mark.parametrize("path", ["main/local/f.txt", "/main/local/f.txt", "//main/./local//f.txt"])
-def test_what_lies_below_is_opened(root: Path, path: str) -> None:
+def test_path_below_the_directory_is_opened(root: Path, path: str) -> None:
     assert content(root, path) == b"data\n"
 
 
@@ -153,12 +153,12 @@ def test_a_path_is_shortened(path: str, shortest: str) -> None:
 # ---- looking ---------------------------------------------------------------------------------------
 
 
-def test_what_the_daemon_keeps_for_itself_does_not_show(files: Shown) -> None:
+def test_internal_files_of_the_daemon_are_hidden(files: Shown) -> None:
     assert [info.name for info in files.entries("/")] == ["alloc", "main"]
 
 
 @pytest.mark.parametrize("path", [".claim.main.0", "/.claim.main.0", "main/../.claim.main.0", "l"])
-def test_what_the_daemon_keeps_for_itself_cannot_be_asked_for(
+def test_internal_files_of_the_daemon_cannot_be_requested(
     files: Shown, root: Path, path: str
 ) -> None:
     (root / "l").symlink_to(".claim.main.0")
@@ -193,9 +193,7 @@ def test_a_part_of_a_file_is_read(files: Shown) -> None:
 
 
 @pytest.mark.parametrize("place", ["main/secrets/token", "main/local/link"])
-def test_what_is_secret_is_not_read_whatever_link_leads_there(
-    files: Shown, root: Path, place: str
-) -> None:
+def test_secret_file_is_not_read_through_any_link(files: Shown, root: Path, place: str) -> None:
     (root / "main/local/link").symlink_to("../secrets/token")
     with pytest.raises(FileAccessDenied, match=f"Reading secret file prohibited: {place}"):
         files.read(place, 0, 100)
@@ -280,7 +278,7 @@ def test_logs_show_as_numbered_files_of_which_the_last_are_kept(files: Shown, ro
         (stat.S_IFREG | stat.S_ISUID | 0o755, "urwxr-xr-x"),
     ],
 )
-def test_a_mode_reads_as_with_the_peer(mode: int, text: str) -> None:
+def test_a_mode_reads_as_with_nomad(mode: int, text: str) -> None:
     assert mode_text(mode) == text
 
 

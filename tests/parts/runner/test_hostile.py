@@ -102,7 +102,7 @@ def template(source: str) -> Any:
     ],
 )
 @pytest.mark.usefixtures("innocent")
-async def test_what_is_hostile_fails_alone_and_says_why(
+async def test_hostile_task_fails_alone_and_names_the_reason(
     world: World, port: int, fields: Any, kind: str, words: str
 ) -> None:
     task = script("echo never", env={"PORT": str(port)}, **fields)

@@ -231,7 +231,7 @@ def test_a_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------
 
 
-def test_a_token_is_made_anew_at_half_of_its_life(tmp_path: Path) -> None:
+def test_a_token_is_made_again_at_half_of_its_life(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(), named(file=True, ttl=HOUR)))
     held.hand_over()
     assert held.identities.next_renewal() == NOW + HOUR // 2
@@ -241,14 +241,14 @@ def test_a_token_is_made_anew_at_half_of_its_life(tmp_path: Path) -> None:
     assert held.identities.next_renewal() == NOW + HOUR
 
 
-def test_a_token_without_an_end_is_never_made_anew(tmp_path: Path) -> None:
+def test_a_token_without_an_end_is_never_made_again(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(file=True)))
     held.hand_over()
     assert held.identities.next_renewal() is None
 
 
 @pytest.mark.parametrize(("mode", "renewed"), [("restart", True), ("noop", False), ("", False)])
-def test_what_is_in_an_environment_alone_is_renewed_with_its_task(
+def test_identity_used_only_in_the_environment_is_renewed_with_its_task(
     tmp_path: Path, mode: str, renewed: bool
 ) -> None:
     held = Held(tmp_path, given(default(), named(env=True, ttl=HOUR, change_mode=mode)))

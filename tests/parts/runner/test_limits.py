@@ -219,7 +219,7 @@ async def test_a_command_inside_is_held_to_the_same_limits(held: Held) -> None:
     assert (seen[0] == "unlimited") != by_rlimit
 
 
-async def test_what_a_task_uses_is_read_from_its_account(held: Held) -> None:
+async def test_resource_usage_is_read_from_the_accounting_of_a_task(held: Held) -> None:
     held.needs(PROCESSES)
     alloc_id = await held.world.place(service(held.task("echo up; " + LINGER)))
     await held.world.until_printed(alloc_id)
@@ -249,7 +249,7 @@ async def test_the_node_says_what_is_enforced_and_by_what(held: Held) -> None:
         assert limits[kind].how
 
 
-async def test_raw_exec_holds_nobody_to_anything_unless_it_is_told(
+async def test_raw_exec_enforces_no_limits_by_default(
     store: Store, data_dir: Path, launcher: Launcher
 ) -> None:
     driver = RawExecDriver(cgroup_v2.find(data_dir) or ProcessScanner(), {}, launcher)

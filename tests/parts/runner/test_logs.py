@@ -148,7 +148,7 @@ def test_a_position_that_was_dropped_means_the_first_that_is_kept(log: TaskLog) 
 @pytest.mark.parametrize(
     "make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/etc/passwd", path)]
 )
-def test_what_a_task_puts_in_the_place_of_its_log_is_neither_read_nor_written(
+def test_replaced_log_file_is_neither_read_nor_written(
     log: TaskLog, make: Callable[[str], None], tmp_path: Path
 ) -> None:
     make(path_of(log))
@@ -271,7 +271,7 @@ async def test_no_more_logs_are_kept_open_than_there_may_be(directory: Path) -> 
 # ---- limits -------------------------------------------------------------------------------------
 
 
-async def test_what_no_file_shows_is_taken_from_the_disk(log: TaskLog) -> None:
+async def test_deleted_log_data_is_freed_on_disk(log: TaskLog) -> None:
     write(log, b"x" * (5 * MEGABYTE + 10))
     await swept(log, LogRotator())
     found = os.stat(path_of(log))
@@ -280,9 +280,7 @@ async def test_what_no_file_shows_is_taken_from_the_disk(log: TaskLog) -> None:
     assert text_of(seen(log).chunks(0)) == b"x" * (MEGABYTE + 10)
 
 
-async def test_what_is_kept_follows_a_definition_that_changes_meanwhile(
-    log: TaskLog, directory: Path
-) -> None:
+async def test_log_retention_follows_a_changed_definition(log: TaskLog, directory: Path) -> None:
     sweeper = LogRotator()
     sweeper.add(log, Writers())
     write(log, b"x" * 5 * MEGABYTE)
@@ -323,7 +321,7 @@ async def test_without_holes_what_is_kept_is_moved_and_no_byte_is_lost(log: Task
     assert writers.calls == ["pause", "resume"]
 
 
-async def test_what_is_written_while_the_log_is_copied_is_not_lost(log: TaskLog) -> None:
+async def test_line_written_during_a_log_copy_is_not_lost(log: TaskLog) -> None:
     writers = Writers()
     writers.while_held = lambda: write(log, b"in the meantime")
     write(log, b"x" * (3 * MEGABYTE))
@@ -332,7 +330,7 @@ async def test_what_is_written_while_the_log_is_copied_is_not_lost(log: TaskLog)
     assert text_of(seen(log).chunks(seen(log).locate("end", 26))) == b"in the meantime, and after"
 
 
-async def test_what_was_moved_is_given_back_when_more_is_written_as_soon_as_a_move_is_over(
+async def test_moved_space_is_freed_when_more_is_written_after_a_move(
     log: TaskLog, directory: Path
 ) -> None:
     sweeper, writers = LogRotator(no_holes), Writers()
@@ -423,7 +421,7 @@ def test_a_log_is_not_written_to_a_file_that_has_another_name(tmp_path: Path) ->
 
 
 @needs_root
-def test_a_log_is_not_written_to_a_file_of_somebody_else(tmp_path: Path) -> None:
+def test_a_log_is_not_written_to_a_file_of_another_user(tmp_path: Path) -> None:
     made_for(tmp_path / "a")
     log = log_in(tmp_path / "a")
     path_of(log).write_text("planted")

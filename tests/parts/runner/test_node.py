@@ -138,7 +138,7 @@ async def test_a_node_says_what_it_cannot_guarantee(
 
 
 @pytest.mark.parametrize("purged", [False, True])
-async def test_what_begins_waits_for_the_room_of_what_ends(
+async def test_starting_tasks_wait_for_the_capacity_of_ending_tasks(
     store: Store, data_dir: Path, purged: bool
 ) -> None:
     drivers = {"mock_driver": MockDriver()}
@@ -171,7 +171,7 @@ async def sleep_until(condition: Callable[[], bool]) -> None:
         await trio.sleep(0.005)
 
 
-async def test_what_does_not_run_here_cannot_be_asked_for_anything(world: World) -> None:
+async def test_ended_or_unknown_task_accepts_no_requests(world: World) -> None:
     alloc_id = await world.place(batch(script("exit 0")))
     await world.until_done(alloc_id)
     with pytest.raises(Refused, match="Task not running"):
@@ -180,7 +180,7 @@ async def test_what_does_not_run_here_cannot_be_asked_for_anything(world: World)
         await world.runner.signal("x", None, "SIGHUP")
 
 
-async def test_a_task_that_is_not_there_is_named_as_the_peer_does(world: World) -> None:
+async def test_a_task_that_is_not_there_is_named_as_nomad_does(world: World) -> None:
     alloc_id = await world.place(service(script("exec sleep 600")))
     await world.until_status(alloc_id, "running")
     with pytest.raises(Refused, match="Could not find task runner for task: nope"):
@@ -229,7 +229,7 @@ def holding(port: int) -> Placement:
     return Placement(resources=resources, metrics=PlacementMetric(), node_name="node-1")
 
 
-async def test_who_gets_a_port_begins_when_its_last_owner_has_ended(
+async def test_task_with_a_reused_port_begins_after_its_last_owner_has_ended(
     world: World, pipe: Pipe
 ) -> None:
     text = f"trap 'echo last >{pipe.path}; sleep 0.1; exit' TERM; echo up >{pipe.path}; while :; do sleep 0.01; done"
@@ -257,7 +257,7 @@ async def test_a_node_says_which_signals_its_tasks_can_be_sent(world: World) -> 
     assert {"SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGKILL"} < set(known)
 
 
-async def test_what_a_task_uses_is_known_while_it_runs(held_world: World, pipe: Pipe) -> None:
+async def test_resource_usage_is_known_while_a_task_runs(held_world: World, pipe: Pipe) -> None:
     alloc_id = await held_world.place(service(script(f"echo up >{pipe.path}; sleep 600 & wait")))
     assert await pipe.line() == "up"
     used = await held_world.runner.usage(alloc_id)
@@ -282,7 +282,7 @@ class Late(RawExecDriver):
 
 
 @pytest.mark.parametrize("what", ["usage", "signal", "restart", "session"])
-async def test_who_asks_about_a_task_that_has_just_told_of_itself_is_answered(
+async def test_request_about_a_newly_reported_task_is_answered(
     store: Store, data_dir: Path, launcher: Launcher, pipe: Pipe, what: str
 ) -> None:
     driver = Late(launcher)
@@ -317,7 +317,7 @@ async def test_who_asks_about_a_task_that_has_just_told_of_itself_is_answered(
         await world.stop(alloc_id)
 
 
-async def test_all_tasks_are_begun_anew_also_those_that_have_ended(world: World) -> None:
+async def test_all_tasks_are_begun_again_also_those_that_have_ended(world: World) -> None:
     first = script("echo first", "first", lifecycle=Lifecycle(hook="prestart"))
     alloc_id = await world.place(service(first, script("exec sleep 600")))
     await world.until(alloc_id, lambda item: state_of(item).state == "running")

@@ -46,7 +46,7 @@ async def test_unreadable_row_is_restored_from_the_newest_event(store: Store, le
     assert (after.id, after.scheduling_eligibility) == (before.id, "ineligible")
 
 
-async def test_own_row_without_an_event_is_built_anew_under_its_id(
+async def test_own_row_without_an_event_is_built_again_under_its_id(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = await start(store)

@@ -85,7 +85,7 @@ def test_options_that_the_file_system_has_stay(tasks: Path) -> None:
     assert {"nosuid", "nodev", "noexec", "noatime"} <= {*options(tasks)[-1]}
 
 
-def test_where_mounts_are_forbidden_the_reason_is_told(
+def test_where_mounts_are_forbidden_the_reason_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: object) -> None:

@@ -224,7 +224,7 @@ async def test_a_container_that_somebody_has_removed_has_failed(
     assert "the container was removed" in str(world.told(alloc_id))
 
 
-async def test_a_kill_for_memory_is_told(world: World, fake: FakePodman) -> None:
+async def test_a_kill_for_memory_is_reported(world: World, fake: FakePodman) -> None:
     alloc_id = await world.place(batch(contained("echo up; " + LINGER)))
     await world.until_printed(alloc_id, "up")
     (one,) = fake.containers.values()
@@ -237,7 +237,7 @@ async def test_a_kill_for_memory_is_told(world: World, fake: FakePodman) -> None
     assert "OOM Killed" in end.display_message
 
 
-async def test_what_it_uses_is_podmans_to_say(world: World) -> None:
+async def test_resource_usage_comes_from_podman(world: World) -> None:
     alloc_id = await world.place(service(contained(LINGER)))
     await world.until_status(alloc_id, "running")
     used = (await world.runner.usage(alloc_id)).tasks["main"].resource_usage
@@ -270,7 +270,7 @@ async def test_an_image_that_there_is_not_fails_the_task(world: World) -> None:
     assert "manifest unknown" in dict(world.told(alloc_id))["Driver Failure"]
 
 
-async def test_an_image_is_fetched_anew_where_the_task_wants_that(
+async def test_an_image_is_fetched_again_where_the_task_wants_that(
     world: World, fake: FakePodman
 ) -> None:
     fake.shelf.add(IMAGE)
@@ -279,7 +279,7 @@ async def test_an_image_is_fetched_anew_where_the_task_wants_that(
     assert [reference for reference, _ in fake.pulled] == [IMAGE]
 
 
-async def test_a_command_that_does_not_exist_is_told(world: World, fake: FakePodman) -> None:
+async def test_a_command_that_does_not_exist_is_reported(world: World, fake: FakePodman) -> None:
     alloc_id = await world.place(batch(contained("", config={"command": "/no/such"})))
     await world.until_status(alloc_id, "failed")
     assert "/no/such" in dict(world.told(alloc_id))["Driver Failure"]
@@ -376,7 +376,7 @@ async def test_a_command_runs_inside_and_says_how_it_ended(world: World) -> None
     assert talker.others[-1]["exited"]
 
 
-async def test_who_goes_away_takes_the_command_along(world: World, fake: FakePodman) -> None:
+async def test_disconnect_ends_the_command(world: World, fake: FakePodman) -> None:
     alloc_id = await world.place(service(contained("echo up; " + LINGER)))
     await world.until_printed(alloc_id, "up")
     client = Client()

@@ -167,7 +167,7 @@ async def test_ids_and_history_are_kept_and_what_left_the_configuration_is_down(
         assert messages(back) == ["the cluster takes jobs", LEFT, "the cluster takes jobs"]
 
 
-async def test_nobody_goes_on_in_a_pool_that_left_the_configuration(
+async def test_wrapper_in_a_removed_pool_is_rejected(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrapper_api = WrapperApi(store, SystemClock(), fresh=lambda: "fresh")

@@ -98,7 +98,7 @@ async def test_a_repository_comes_without_its_history(
     assert (root / "main/local/d/f").read_text() == "data"
 
 
-async def test_what_has_come_so_far_is_told(
+async def test_download_reports_its_progress(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     repository.commit("data")
@@ -138,7 +138,7 @@ async def test_a_revision_is_a_branch_a_tag_or_itself(
         ("git::ssh://127.0.0.1:9/r.git", {"sshkey": "%"}, "sshkey is not in base64"),
     ],
 )
-async def test_what_git_is_not_to_do_is_refused(
+async def test_forbidden_git_operation_is_refused(
     root: Path, source: str, options: dict[str, str], words: str, fetcher: Fetching
 ) -> None:
     with pytest.raises(FetchFailed, match=words) as told:

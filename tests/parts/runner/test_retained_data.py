@@ -123,9 +123,7 @@ def test_a_move_that_was_cut_short_is_finished_by_the_next_daemon(
     assert not (root / "main/secrets/f").exists()
 
 
-def test_what_a_task_has_put_in_the_place_of_its_directory_is_not_taken(
-    previous: Path, tmp_path: Path
-) -> None:
+def test_replaced_directory_of_a_task_is_not_used(previous: Path, tmp_path: Path) -> None:
     (previous / "main/local/f").unlink()
     (previous / "main/local").rmdir()
     (previous / "main/local").symlink_to("/etc")
@@ -248,7 +246,7 @@ async def test_without_any_logs_there_is_nothing_to_sweep(tmp_path: Path) -> Non
     await retained_logs.delete_expired(Direct(tmp_path / "alloc"), days=1, megabytes=1, now=1.0)
 
 
-def test_whose_logs_they_are_is_known_whole_or_not_at_all(
+def test_log_manifest_is_written_atomically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whose = retained_logs.LogManifest(
@@ -262,7 +260,7 @@ def test_whose_logs_they_are_is_known_whole_or_not_at_all(
     assert now(retained_logs.read_manifest(Direct(tmp_path), "a")) == whose
 
 
-def test_what_is_kept_beside_logs_goes_with_them(tmp_path: Path) -> None:
+def test_files_next_to_logs_are_removed_with_them(tmp_path: Path) -> None:
     there, gone = (f"0b8a1c52-1c7e-4b6e-8f43-0123456789a{number}" for number in (1, 2))
     made_for(tmp_path / there, "main")
     for name in (there, gone, "else"):

@@ -116,9 +116,7 @@ async def test_a_daemon_leaves_the_secrets_of_what_it_has_not_found_again_yet(
         await until_unmounted(world)
 
 
-async def test_what_a_daemon_did_not_live_to_unmount_the_next_one_does(
-    store: Store, data_dir: Path
-) -> None:
+async def test_next_daemon_unmounts_mounts_of_a_killed_daemon(store: Store, data_dir: Path) -> None:
     async with open_world(store, data_dir) as world:
         alloc_id = await world.place(batch(script("exit 0")))
         await world.until_done(alloc_id)
@@ -160,14 +158,16 @@ async def test_a_directory_in_memory_belongs_to_whom_it_belonged(
     assert mounted(str(task)) == []
 
 
-async def test_what_is_in_memory_goes_with_its_allocation(alone: Launcher, task: Path) -> None:
+async def test_files_in_memory_are_removed_with_their_allocation(
+    alone: Launcher, task: Path
+) -> None:
     await alone.mount_secrets(ALLOCATION, "main", 0)
     await alone.remove(ALLOCATION)
     assert mounted(str(task.parent.parent)) == []
     assert not task.parent.exists()
 
 
-async def test_what_holds_something_or_is_no_directory_is_left_as_it_is(
+async def test_nonempty_directory_or_file_is_left_alone(
     alone: Launcher, task: Path, tmp_path: Path
 ) -> None:
     dirs, secrets = SecretsTmpfs(str(task.parent.parent), alone), task / "secrets"

@@ -210,7 +210,7 @@ async def test_a_token_is_renewed_as_long_as_that_goes_and_then_replaced(
 
 
 @pytest.mark.parametrize("mode", ["restart", "signal", "noop"])
-async def test_the_task_is_told_as_its_block_says_whenever_the_token_is_replaced(
+async def test_a_task_is_notified_as_its_block_says_when_its_token_is_replaced(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, mode: str
 ) -> None:
     lender = Lender(prolongs=0)
@@ -290,9 +290,7 @@ async def test_a_daemon_that_was_killed_while_it_handed_over_a_token_hands_over_
 
 
 @pytest.mark.parametrize("put", ["", "secret-1", "a\0b", "pipe"])
-async def test_what_a_task_writes_in_the_place_of_its_token_is_never_handed_over(
-    tmp_path: Path, put: str
-) -> None:
+async def test_replaced_token_file_is_never_read_as_a_token(tmp_path: Path, put: str) -> None:
     lender = Lender(prolongs=3)
     await kept_by(lender, tmp_path, asking()).deliver()
     path = tmp_path / "main/secrets/vault_token"

@@ -127,7 +127,7 @@ async def test_a_service_is_taken_off_before_its_shutdown_delay(world: World) ->
     assert world.find(alloc_id).client_status == "running"
 
 
-async def test_nobody_is_led_to_a_task_that_is_asked_to_end(world: World, pipe: Pipe) -> None:
+async def test_stopping_task_has_no_registered_service(world: World, pipe: Pipe) -> None:
     trap = f"trap 'echo asked > {pipe.path}; exit' INT; echo up > {pipe.path}; sleep 600 & wait"
     job = service(script(trap, kill_timeout=600 * SECOND), services=[native()])
     alloc_id = await world.place(job, placement=holding(http=20100))
@@ -148,7 +148,9 @@ async def test_a_tasks_service_lasts_as_long_as_the_task(world: World) -> None:
     assert state_of(await world.until_status(alloc_id, "running")).state == "running"
 
 
-async def test_a_port_that_nobody_has_is_told_and_nothing_else_is_disturbed(world: World) -> None:
+async def test_a_port_that_nobody_has_is_reported_and_nothing_else_is_disturbed(
+    world: World,
+) -> None:
     job = service(script(LINGER), services=[native(port="nope"), native("ok", "20101")])
     alloc_id = await world.place(job, placement=holding())
     (found,) = await until_registered(world, {"ok"})
@@ -234,7 +236,7 @@ async def until_checked(world: World, alloc_id: str, status: CheckStatus) -> Any
         await trio.sleep(0.005)
 
 
-async def test_what_a_check_finds_is_shown(world: World) -> None:
+async def test_results_of_a_check_are_shown(world: World) -> None:
     answers = [page(503, "not yet")]
     async with server(lambda: answers[0]) as port:
         job = service(script(LINGER), services=[checked()])
@@ -271,7 +273,7 @@ async def test_an_instance_is_ready_while_its_checks_pass(world: World) -> None:
         await until_ready(world)
 
 
-async def test_what_was_ready_is_so_until_the_next_daemon_knows_better(
+async def test_ready_service_stays_ready_until_the_next_daemon_checks_it(
     store: Store, data_dir: Path
 ) -> None:
     answers: list[bytes | None] = [page(200)]

@@ -261,7 +261,7 @@ async def test_a_job_is_cancelled_by_its_number_and_its_name(stage: Stage) -> No
     assert stage.asked("scancel")[0] == [f"--name={NAME}", "17"]
 
 
-async def test_who_has_a_number_that_was_ours_is_not_cancelled(tmp_path: Path) -> None:
+async def test_job_with_a_reused_number_and_another_name_is_not_canceled(tmp_path: Path) -> None:
     with fake_slurm(tmp_path / "slurm") as slurm:
         for name in ("ours", "other"):
             words = ["--hold", "--parsable", f"--job-name={name}"]
@@ -395,7 +395,7 @@ async def test_nothing_is_concluded_while_somebody_claims(
     assert (stage.row().status, stage.row().job_id) == (RunStatus.RUNNING, "17")
 
 
-async def test_what_was_claimed_meanwhile_is_not_submitted_again(
+async def test_claimed_attempt_is_not_submitted_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("daemon.runner.drivers.slurm.attempt.LATE", 0.0)
@@ -498,7 +498,7 @@ async def program(directory: Path, text: str) -> AsyncIterator[SlurmCommands]:
         yield SlurmCommands(path=str(directory), launcher=launcher, most=1000, seconds=math.inf)
 
 
-async def test_what_a_program_says_is_bounded(tmp_path: Path) -> None:
+async def test_output_of_a_program_is_bounded(tmp_path: Path) -> None:
     async with program(tmp_path, "#!/bin/sh\nexec /bin/cat\n") as tools:
         assert await tools.run("squeue", stdin=b"x" * 1000) == "x" * 1000
     for where in ("", " >&2"):

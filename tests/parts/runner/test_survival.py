@@ -355,7 +355,7 @@ class Tardy(RawExecDriver):
         await super().destroy(alloc_id, directory)
 
 
-async def test_who_got_the_room_of_a_purged_job_begins_when_what_was_left_of_it_has_ended(
+async def test_successor_of_a_purged_job_begins_after_its_remains_have_ended(
     data_dir: Path, pipe: Pipe
 ) -> None:
     purged, new = alloc_id_in(data_dir), str(uuid4())
@@ -384,7 +384,7 @@ class Stuck(RawExecDriver):
         await trio.sleep_forever()
 
 
-async def test_what_cannot_be_ended_does_not_keep_the_daemon_from_its_work(
+async def test_directory_whose_task_cannot_be_ended_does_not_block_the_daemon(
     data_dir: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "_LEAVING", 0.05)

@@ -106,7 +106,7 @@ async def test_a_task_has_the_signals_as_they_are_by_default(world: World) -> No
     assert [value & 0x7FFFFFFF for value in values] == [0, 0]
 
 
-async def test_a_running_task_is_told_of_while_it_runs(world: World) -> None:
+async def test_a_long_run_is_reported_while_it_runs(world: World) -> None:
     alloc_id = await world.place(service(script("exec sleep 600")))
     running = await world.until_status(alloc_id, "running")
     assert running.client.description == "Tasks are running"
@@ -170,7 +170,7 @@ async def test_a_running_task_is_told_of_while_it_runs(world: World) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_started_says_why(
+async def test_failed_start_names_the_reason(
     world: World, fields: dict[str, object], event: tuple[str, str]
 ) -> None:
     alloc_id = await world.place(batch(script("sleep 600", **fields)))
@@ -199,7 +199,7 @@ async def test_a_task_whose_name_is_no_name_of_a_directory_fails(world: World, n
     ]
 
 
-async def test_who_listens_on_its_port_is_told_before_it_starts(world: World) -> None:
+async def test_listener_on_the_port_of_a_task_is_reported_before_its_start(world: World) -> None:
     me = pwd.getpwuid(os.geteuid()).pw_name
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         number = stranger.getsockname()[1]

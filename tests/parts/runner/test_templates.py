@@ -245,7 +245,7 @@ async def test_a_template_that_cannot_be_filled_in_fails_its_task(
     assert problem in missing(world, alloc_id)[0]
 
 
-async def test_after_a_restart_of_the_daemon_only_what_has_changed_is_told(
+async def test_after_a_restart_of_the_daemon_only_what_has_changed_is_reported(
     store: Store, data_dir: Path, pipe: Pipe
 ) -> None:
     source = "{{ range nomadService `web` }}{{ .Port }} {{ end }}"
@@ -264,7 +264,7 @@ async def test_after_a_restart_of_the_daemon_only_what_has_changed_is_told(
 @pytest.mark.parametrize(
     "put", ["ln -s /etc/hostname local/out", "mkfifo local/out; exec 3<>local/out"]
 )
-async def test_what_a_task_puts_in_the_place_of_a_template_harms_no_later_daemon(
+async def test_replaced_template_file_harms_no_later_daemon(
     store: Store, data_dir: Path, pipe: Pipe, put: str
 ) -> None:
     left = f"rm local/out; {put}; echo ready > {pipe.path}; while [ ! -e local/go ]; do sleep 0.1; done"
@@ -329,9 +329,7 @@ async def test_an_environment_that_lost_a_name_loses_it_for_the_next_attempt(
 
 
 @pytest.mark.parametrize(("chance", "delay"), [(0.0, 0), (0.5, 15), (1.0, 30)])
-def test_a_task_is_told_within_the_longest_splay_of_what_has_changed(
-    chance: float, delay: int
-) -> None:
+def test_a_task_is_notified_of_a_change_within_the_longest_splay(chance: float, delay: int) -> None:
     nobody: Any = None
     template_writer = TemplateWriter(
         host=SimpleNamespace(chance=lambda: chance, store=nobody, variables=nobody),  # type: ignore[arg-type]

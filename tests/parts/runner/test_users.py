@@ -50,7 +50,7 @@ def test_the_tasks_own_directory_goes_before_the_search_path(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("opened", ["main/local", "main/local/tool"])
-def test_a_program_that_others_can_change_is_passed_over(tmp_path: Path, opened: str) -> None:
+def test_a_program_that_others_can_change_is_ignored(tmp_path: Path, opened: str) -> None:
     program(tmp_path / "main/local/tool")
     (tmp_path / opened).chmod(0o777)
     found = program(tmp_path / "bin/tool")
@@ -80,7 +80,7 @@ def test_a_command_that_is_nowhere_is_named(tmp_path: Path, command: str) -> Non
         find_command(command, str(tmp_path), str(tmp_path))
 
 
-def test_a_file_that_cannot_be_executed_is_passed_over_and_then_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_executed_is_ignored_and_then_named(tmp_path: Path) -> None:
     first = program(tmp_path / "main/local/tool")
     first.chmod(0o644)
     second = program(tmp_path / "bin/tool")

@@ -85,14 +85,16 @@ def test_a_directory_in_which_somebody_may_live_is_left_alone(
 
 
 @pytest.mark.parametrize("left", [dead, rebooted])
-def test_what_the_dead_have_left_is_removed(tmp_path: Path, left: Callable[[str], str]) -> None:
+def test_directories_of_dead_attempts_are_removed(
+    tmp_path: Path, left: Callable[[str], str]
+) -> None:
     lay(tmp_path, ATTEMPT, left(who()))
     lay(tmp_path, "steward-a2-main", left(who()))
     assert wrapped(tmp_path) == UNHEARD
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_an_earlier_attempt_has_left_on_another_host_is_removed(tmp_path: Path) -> None:
+def test_directory_of_an_earlier_attempt_on_another_host_is_removed(tmp_path: Path) -> None:
     lay(tmp_path, ATTEMPT, elsewhere(who()), number=1)
     other = lay(tmp_path, "steward-a2-main", elsewhere(who()), number=1)
     assert wrapped(tmp_path, number=1) == NO_DIRECTORY
@@ -101,7 +103,7 @@ def test_what_an_earlier_attempt_has_left_on_another_host_is_removed(tmp_path: P
     assert not (tmp_path / ATTEMPT).exists()
 
 
-def test_what_is_no_wrappers_is_left_alone(tmp_path: Path) -> None:
+def test_directory_of_no_wrapper_is_left_alone(tmp_path: Path) -> None:
     file = lay(tmp_path, "else", dead(who()))
     (tmp_path / "steward-link").symlink_to(tmp_path / "else")
     (tmp_path / "steward-empty").mkdir()

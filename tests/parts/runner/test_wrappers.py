@@ -74,7 +74,7 @@ async def test_an_attempt_can_be_claimed_once(claimant: Claimant) -> None:
     assert alloc.client_status == "complete"
 
 
-async def test_who_did_not_hear_the_answer_may_claim_again(claimant: Claimant) -> None:
+async def test_wrapper_that_missed_the_response_may_claim_again(claimant: Claimant) -> None:
     assert await claimant.ask_for_it() == 200
     before = claimant.token
     assert await claimant.ask_for_it() == 200
@@ -90,7 +90,7 @@ async def test_a_claim_is_no_secret_of_the_run_and_the_other_way_round(claimant:
 
 
 @pytest.mark.parametrize("secret", ["", "nonsense", "x.0.y"])
-async def test_who_has_no_secret_of_ours_gets_nothing(claimant: Claimant, secret: str) -> None:
+async def test_caller_without_a_valid_secret_gets_nothing(claimant: Claimant, secret: str) -> None:
     ask = claimant.world.ask
     for method, path in (
         ("POST", "/v1/wrapper/claim?nonce=n"),
@@ -105,7 +105,7 @@ async def test_who_has_no_secret_of_ours_gets_nothing(claimant: Claimant, secret
     assert state_of(claimant.world.find(claimant.alloc_id)).state == "pending"
 
 
-async def test_who_guesses_is_turned_away_and_who_knows_is_not(claimant: Claimant) -> None:
+async def test_guessing_client_is_rejected_and_a_valid_one_is_not(claimant: Claimant) -> None:
     guess = f"{claimant.alloc_id}.0.{'0' * 64}"
     while True:
         answer = await claimant.world.ask("POST", "/v1/wrapper/claim?nonce=n", guess)
@@ -131,7 +131,7 @@ async def test_output_comes_once_and_in_order_however_often_it_is_sent(claimant:
     assert claimant.world.output(claimant.alloc_id) == "one\ntwo\n"
 
 
-async def test_what_the_machine_has_lost_holds_up_nobody(claimant: Claimant) -> None:
+async def test_log_lines_lost_by_the_host_do_not_block_later_ones(claimant: Claimant) -> None:
     await claimant.ask_for_it()
     assert await claimant.send(0, b"one\n") == (200, "4")
     assert await claimant.send(100, b"later\n") == (200, "106")
@@ -153,7 +153,7 @@ async def announced(claimant: Claimant, size: int) -> bytes:
         return bytes(await stream.receive_some())
 
 
-async def test_what_is_sent_is_bounded(claimant: Claimant) -> None:
+async def test_data_from_a_wrapper_is_bounded(claimant: Claimant) -> None:
     await claimant.ask_for_it()
     assert b" 413 " in await announced(claimant, MOST + 1)
     assert (await claimant.send(0, b"x", "secrets"))[0] == 404
@@ -167,7 +167,7 @@ async def test_what_is_sent_is_bounded(claimant: Claimant) -> None:
 
 
 @pytest.mark.parametrize(("secret", "status"), [("", b" 401 "), ("x" * 64, b" 403 ")])
-async def test_no_body_is_read_of_who_shows_no_secret_of_ours(
+async def test_no_body_is_read_without_a_valid_secret(
     claimant: Claimant, secret: str, status: bytes
 ) -> None:
     claimant.token = secret
@@ -204,7 +204,7 @@ async def test_orders_come_as_soon_as_they_are_given_and_once(claimant: Claimant
     assert (await world.ask("GET", path, claimant.token)).status_code == 410
 
 
-async def test_who_is_not_wanted_any_more_is_told_so(claimant: Claimant) -> None:
+async def test_claim_for_a_stopped_allocation_is_refused(claimant: Claimant) -> None:
     world = claimant.world
     await world.stop(claimant.alloc_id)
     await world.until_done(claimant.alloc_id)

@@ -31,7 +31,7 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:2000])
 
 
-async def test_what_was_packed_is_unpacked(archive: Path) -> None:
+async def test_archive_has_the_summary_of_its_files(archive: Path) -> None:
     assert summary_of(archive) == inspect(archive.parent / "plain")
 
 

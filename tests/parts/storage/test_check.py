@@ -88,7 +88,9 @@ async def test_a_store_in_which_much_has_happened_is_sound(busy: Path) -> None:
         "UPDATE allocations SET client_status = 'lost'",
     ],
 )
-async def test_what_a_node_holds_follows_its_allocations(busy: Path, statement: str) -> None:
+async def test_resources_in_use_on_a_node_follow_its_allocations(
+    busy: Path, statement: str
+) -> None:
     with closing(sqlite3.connect(busy / "steward.db", isolation_level=None)) as connection:
         for trigger in ("job_versions_are_append_only", "job_versions_go_with_their_job"):
             connection.execute(f"DROP TRIGGER {trigger}")
@@ -236,7 +238,7 @@ def test_each_rule_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("rule", "statement"), DAMAGE.items())
-async def test_what_breaks_a_rule_is_found(busy: Path, rule: str, statement: str) -> None:
+async def test_broken_invariant_is_found(busy: Path, rule: str, statement: str) -> None:
     damage(busy, statement)
     assert [fault for fault in check(busy) if fault.startswith(f"{rule}: ")]
 
@@ -295,7 +297,7 @@ async def test_children_of_an_earlier_job_of_the_name_are_counted(
     assert check(busy) == []
 
 
-async def test_a_child_of_an_earlier_job_of_the_name_can_begin_anew(busy: Path) -> None:
+async def test_a_child_of_an_earlier_job_of_the_name_can_restart(busy: Path) -> None:
     async with open_store(busy, cluster_id="cluster", now=NOW) as store:
 
         def again(tx: Transaction) -> None:

@@ -56,7 +56,7 @@ async def test_the_last_few_are_whole_writes(store: Store) -> None:
     assert keys_after(store, store.read(lambda db: events.before_last(db, 2))) == list("def")
 
 
-async def test_what_was_removed_is_remembered_by_its_index(store: Store) -> None:
+async def test_index_of_the_last_deleted_event_is_stored(store: Store) -> None:
     assert store.read(events.collected) == 0
     _, second, third = await fill(store)
     await store.write(lambda tx: events.trim(tx, 3, 100))

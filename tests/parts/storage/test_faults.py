@@ -90,7 +90,7 @@ async def opened_at(work: Path, log: bytes) -> set[str]:
     return await look(work)
 
 
-async def test_what_was_torn_before_it_was_answered_goes_unsaid(work: Path) -> None:
+async def test_write_torn_before_its_response_is_dropped(work: Path) -> None:
     await crashed(work, "a")
     with (work / LOG).open("ab") as log:
         log.write(os.urandom(FRAME - 7))

@@ -231,7 +231,7 @@ async def test_no_query_reads_a_whole_table(
 
 
 @pytest.mark.parametrize("query", QUERIES)
-async def test_no_query_is_prepared_anew_for_what_it_asks(
+async def test_no_query_is_prepared_again_for_what_it_asks(
     store: Store, query: Callable[[ReadSnapshot], object]
 ) -> None:
     def prepared_anew(db: ReadSnapshot) -> list[str]:
@@ -363,7 +363,7 @@ async def test_jobs_in_order_of_their_names_continue_at_any_of_them(
         lambda db: garbage_collection.deployments_beyond(db, 1, 10),
     ],
 )
-async def test_what_may_go_is_found_by_indexes(
+async def test_collectable_objects_are_found_by_indexes(
     store: Store, query: Callable[[ReadSnapshot], object]
 ) -> None:
     explained = store.read(Explained)
@@ -560,7 +560,7 @@ async def test_an_evaluation_that_waits_is_not_ready_before_its_time(store: Stor
         (FreedResources(cpu=20, memory=19, disk=300), False),
     ],
 )
-async def test_what_is_blocked_is_looked_at_again_when_enough_room_was_freed(
+async def test_blocked_evaluation_runs_when_enough_capacity_was_freed(
     store: Store, free: FreedResources, found: bool
 ) -> None:
     def fits(need: FreedResources, priority: int) -> bool:

@@ -124,7 +124,7 @@ async def test_a_cancelled_caller_does_not_undo_its_write(store: Store) -> None:
     assert "kept" in names(store)
 
 
-async def test_what_was_submitted_before_the_end_is_written(tmp_path: Path) -> None:
+async def test_work_submitted_before_the_end_is_written(tmp_path: Path) -> None:
     begun = trio.Event()
 
     def late(tx: Transaction) -> None:
@@ -148,7 +148,7 @@ async def test_a_write_after_the_end_is_an_error(tmp_path: Path) -> None:
         await store.write(add("never"))
 
 
-async def test_nobody_is_woken_before_the_commit(store: Store) -> None:
+async def test_no_waiter_is_woken_before_the_commit(store: Store) -> None:
     seen: list[set[str]] = []
 
     async def reader(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -163,7 +163,7 @@ async def test_nobody_is_woken_before_the_commit(store: Store) -> None:
     assert seen == [{"default", "a"}]
 
 
-async def test_a_full_disk_is_told_to_all_who_lost_something_and_passes(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_to_all_affected_callers_and_passes(tmp_path: Path) -> None:
     async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
         connection = store._writer._connection
         pages = connection.execute("PRAGMA page_count").fetchone()[0]

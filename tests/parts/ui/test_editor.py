@@ -73,7 +73,7 @@ async def test_anything_can_be_checked(open_site: Site, source: str) -> None:
     assert found["Problems"]
 
 
-async def test_who_may_not_parse_learns_that(site: Site) -> None:
+async def test_refused_parse_names_the_missing_capability(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token('namespace "default" { capabilities = ["list-jobs"] }'))
     found = await check(browser, FILE)

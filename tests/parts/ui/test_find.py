@@ -86,7 +86,9 @@ async def test_only_what_may_be_seen_is_found(site: Site) -> None:
     assert "shown" not in await hits(stranger, "sho")
 
 
-async def test_no_kind_has_more_results_than_a_few_and_the_rest_is_told(open_site: Site) -> None:
+async def test_no_kind_has_more_results_than_a_few_and_the_rest_is_reported(
+    open_site: Site,
+) -> None:
     for number in range(MOST + 3):
         await open_site.cluster.register(job(f"many-{number:02}"))
     found = await hits(open_site.browser(), "many")

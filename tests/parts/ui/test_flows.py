@@ -120,7 +120,7 @@ async def test_a_gate_is_a_question_that_is_answered(open_site: Site) -> None:
     assert run_of(open_site.cluster).steps[1].state == StepState.OPEN
 
 
-async def test_who_submits_a_job_may_not_pass_its_gate(site: Site) -> None:
+async def test_submitter_of_a_job_cannot_approve_its_gate(site: Site) -> None:
     browser = await gate(site)
     await browser.sign_in(await site.token(STEERER))
     page = (await browser.get("/ui/job/etl/run")).text

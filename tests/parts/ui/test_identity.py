@@ -52,7 +52,7 @@ async def test_a_new_policy_replaces_none(site: Site, master: Browser) -> None:
     assert kept.rules == RULES
 
 
-async def test_rules_with_a_mistake_are_told(site: Site, master: Browser) -> None:
+async def test_rules_with_a_mistake_are_reported(site: Site, master: Browser) -> None:
     answer = await make_policy(master, rules="namespace {")
     assert answer.status_code == 400
     assert policy(site, "ours") is None
@@ -78,7 +78,7 @@ async def test_a_token_that_is_ended_opens_nothing_more(site: Site, master: Brow
     assert (await other.get("/ui/jobs")).status_code == 303
 
 
-async def test_a_token_without_a_right_is_told_so(site: Site, master: Browser) -> None:
+async def test_a_token_without_a_capability_is_refused(site: Site, master: Browser) -> None:
     answer = await master.send("/ui/tokens", None, name="robot", type="client")
     assert answer.status_code == 400
     assert "missing policies or roles" in answer.text
@@ -113,7 +113,7 @@ async def test_a_role_is_made_changed_and_removed(site: Site, master: Browser) -
         ("/ui/method/token/explain", {"role": "x", "jwt": "y"}),
     ],
 )
-async def test_who_may_only_look_changes_no_rights(
+async def test_read_permission_changes_no_rights(
     site: Site, reader: Browser, path: str, fields: dict[str, str]
 ) -> None:
     await site.token(name="other")
@@ -124,7 +124,7 @@ async def test_who_may_only_look_changes_no_rights(
     assert site.cluster.store.read(lambda db: db.last_index()) == before
 
 
-async def test_who_may_only_look_is_offered_no_forms(reader: Browser) -> None:
+async def test_read_permission_offers_no_forms(reader: Browser) -> None:
     text = (await reader.get("/ui/access")).text
     assert "/ui/policy/theirs" in text
     assert 'action="/ui/tokens"' not in text
@@ -148,7 +148,7 @@ async def test_a_request_is_explained_for_a_token_and_for_a_policy(
     assert "is-refused" in nobody
 
 
-async def test_what_cannot_be_explained_is_told(master: Browser) -> None:
+async def test_invalid_explain_request_is_refused(master: Browser) -> None:
     for fields in ({"path": ""}, {"path": "/v1/jobs", "policy": "none"}, {"path": "/nothing"}):
         answer = await master.send("/ui/explain", None, method="GET", **fields)
         assert answer.status_code in (400, 404)

@@ -139,7 +139,7 @@ async def test_a_snapshot_is_downloaded_as_a_file(open_site: Site, tmp_path: Pat
     assert recorded(open_site) == ["/ui/snapshot"]
 
 
-async def test_who_may_not_make_a_snapshot_learns_why(site: Site) -> None:
+async def test_refused_snapshot_names_the_missing_capability(site: Site) -> None:
     browser = await signed_in(site, await site.token('agent { policy = "read" }'))
     page = (await browser.get("/ui/settings")).text
     assert "It needs a management token" in page

@@ -84,7 +84,7 @@ async def test_no_form_that_can_be_sent_is_refused(site: Site, rules: str) -> No
     assert 403 not in sent.values(), sent
 
 
-async def test_who_may_do_everything_finds_no_form_disabled(open_site: Site) -> None:
+async def test_management_token_finds_no_form_disabled(open_site: Site) -> None:
     browser = open_site.browser()
     found = await fill(open_site, browser)
     for path in SHOWN:

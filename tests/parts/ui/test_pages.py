@@ -161,7 +161,7 @@ async def test_a_search_is_for_the_text_itself(open_site: Site, search: str) -> 
     assert [unescape(item) for item in LINKED.findall(answer.text)] == [f"x{search.strip()}y"]
 
 
-async def test_a_type_and_a_state_are_chosen_and_what_is_none_is_passed_over(
+async def test_a_type_and_a_state_are_chosen_and_what_is_none_is_ignored(
     open_site: Site,
 ) -> None:
     await open_site.cluster.register(job("one", type="batch"))
@@ -206,7 +206,7 @@ async def test_a_long_list_has_pages(open_site: Site) -> None:
     assert set(names[0]).isdisjoint(names[1])
 
 
-async def test_what_waits_is_told_with_its_reason(open_site: Site) -> None:
+async def test_waiting_job_is_reported_with_its_reason(open_site: Site) -> None:
     too_large = task(resources=Resources(cpu=20, memory_mb=10**9))
     await open_site.cluster.register(job("huge", group("g", too_large)))
     await open_site.cluster.work()
@@ -328,7 +328,7 @@ async def test_values_of_variables_stay_with_their_job_file(open_site: Site) -> 
     assert 'name="flag.x" value="1"' in page
 
 
-async def test_slots_that_come_are_told_and_paused(open_site: Site) -> None:
+async def test_slots_that_come_are_reported_and_paused(open_site: Site) -> None:
     clock = Periodic(enabled=True, spec="0 3 * * *", spec_type="cron")
     await open_site.cluster.register(job("clock", type="batch", periodic=clock))
     browser = open_site.browser()
@@ -384,7 +384,7 @@ async def test_a_service_is_shown_with_its_health(open_site: Site) -> None:
         assert "of another" not in text
 
 
-async def test_what_does_not_exist_is_told(open_site: Site) -> None:
+async def test_missing_job_is_reported(open_site: Site) -> None:
     answer = await open_site.browser().get("/ui/job/nothing")
     assert answer.status_code == 404
     assert "job not found" in answer.text
@@ -476,7 +476,7 @@ async def test_plan_shows_what_would_change_and_runs_nothing(open_site: Site) ->
     assert (await browser.get("/ui/job/new/definition")).text.count("raw_exec")
 
 
-async def test_what_has_changed_since_its_plan_is_not_run(open_site: Site) -> None:
+async def test_form_does_not_run_a_job_that_changed_since_its_plan(open_site: Site) -> None:
     source = 'job "web" {\ngroup "g" {\ntask "t" {\ndriver = "raw_exec"\n}\n}\n}'
     await open_site.run()
     answer = await open_site.browser().send("/ui/run", None, source=source, index="1")

@@ -36,7 +36,7 @@ async def test_settings_need_no_right_to_look_at_nodes(site: Site) -> None:
     assert "Enforced limits" not in answer.text
 
 
-async def test_who_may_look_sees_the_job(reader: Browser) -> None:
+async def test_reader_sees_the_job(reader: Browser) -> None:
     assert "web" in (await reader.get("/ui/jobs")).text
     assert (await reader.get("/ui/job/web")).status_code == 200
 
@@ -58,7 +58,7 @@ async def test_who_may_look_sees_the_job(reader: Browser) -> None:
         ("/ui/node/{node}/drain", {"enable": "1"}),
     ],
 )
-async def test_who_may_only_look_changes_nothing(
+async def test_read_permission_changes_nothing(
     site: Site, reader: Browser, path: str, fields: dict[str, str]
 ) -> None:
     (allocation,) = site.cluster.allocations()
@@ -71,7 +71,7 @@ async def test_who_may_only_look_changes_nothing(
 
 
 @pytest.mark.parametrize("path", ["/ui/plan", "/ui/run"])
-async def test_who_may_only_look_plans_and_runs_nothing(reader: Browser, path: str) -> None:
+async def test_read_permission_neither_plans_nor_runs(reader: Browser, path: str) -> None:
     answer = await reader.send(path, None, source='job "x" {}', index="0")
     assert answer.status_code in (400, 403)
     assert "Permission denied" in answer.text
@@ -83,7 +83,7 @@ async def test_another_namespace_is_as_closed_as_in_the_api(site: Site, reader: 
     assert (await reader.get("/ui/job/veiled?namespace=other")).status_code == 403
 
 
-async def test_who_may_stop_a_job_stops_it(site: Site, master: Browser) -> None:
+async def test_stop_permission_stops_a_job(site: Site, master: Browser) -> None:
     answer = await master.send("/ui/job/web/stop", None, back="/ui/job/web")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/job/web")
     assert site.cluster.job().stop
@@ -105,7 +105,7 @@ async def test_a_group_is_scaled(site: Site, master: Browser) -> None:
 
 
 @pytest.mark.parametrize("count", ["", "-1", "many", "99999999999"])
-async def test_a_count_that_is_none_is_told(site: Site, master: Browser, count: str) -> None:
+async def test_a_count_that_is_none_is_reported(site: Site, master: Browser, count: str) -> None:
     answer = await master.send("/ui/job/web/scale", None, group="web", count=count)
     assert answer.status_code == 400
     assert "is not a whole number" in answer.text

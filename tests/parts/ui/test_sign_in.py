@@ -58,7 +58,7 @@ async def test_the_cookies_of_other_services_do_not_hide_ours(site: Site, other:
         assert (await site.browser().http.get("/ui/", headers=headers)).status_code == 200
 
 
-async def test_two_cookies_of_a_session_are_none_and_the_browser_is_told(site: Site) -> None:
+async def test_two_cookies_of_a_session_are_none_and_the_browser_is_reported(site: Site) -> None:
     ours, theirs = site.browser(), site.browser()
     names = []
     for browser in (theirs, ours):
@@ -199,7 +199,7 @@ async def test_signing_in_leads_to_no_other_place(site: Site, target: str) -> No
     assert answer.headers["Location"] == "/ui/"
 
 
-async def test_nobody_signs_in_where_nobody_is_asked(open_site: Site) -> None:
+async def test_sign_in_is_not_offered_without_access_control(open_site: Site) -> None:
     answer = await open_site.browser().get("/ui/")
     assert answer.status_code == 200
     assert "Sign in" not in answer.text

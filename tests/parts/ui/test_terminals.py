@@ -148,7 +148,7 @@ async def test_two_sessions_at_once_are_none(site: Site, master: Browser) -> Non
 
 
 @pytest.mark.parametrize("before", ["", "/ui"])
-async def test_too_many_parameters_are_told(site: Site, before: str) -> None:
+async def test_too_many_parameters_are_reported(site: Site, before: str) -> None:
     path = f"{before}/v1/client/allocation/x/exec"
     headers = [(b"Origin", site.address.encode())]
     many = {f"a{number}": "1" for number in range(MAX_PARAMETERS + 1)}
@@ -158,7 +158,7 @@ async def test_too_many_parameters_are_told(site: Site, before: str) -> None:
 
 
 @pytest.mark.parametrize("proof", ["", "x", None])
-async def test_who_does_not_know_the_proof_of_the_session_gets_nothing(
+async def test_caller_without_the_session_proof_gets_nothing(
     site: Site, master: Browser, proof: str | None
 ) -> None:
     _, talks = await opened(site, master)
@@ -188,7 +188,7 @@ async def test_without_a_session_nobody_gets_in(site: Site, master: Browser) -> 
             assert socket.reason == "Permission denied"
 
 
-async def test_who_may_only_look_gets_no_terminal(site: Site, master: Browser) -> None:
+async def test_read_permission_gives_no_terminal(site: Site, master: Browser) -> None:
     reader = site.browser()
     await reader.sign_in(await site.token(READER))
     for query in ("", "?task=main&action=say"):
@@ -219,7 +219,7 @@ async def test_a_terminal_ends_when_somebody_signs_out(site: Site, master: Brows
     assert await talks_noted(site) == [200]
 
 
-async def test_who_is_refused_a_terminal_is_noted(site: Site, master: Browser) -> None:
+async def test_refused_terminal_is_logged(site: Site, master: Browser) -> None:
     _, talks = await opened(site, master)
     async with talks() as socket:
         await begin(socket, "x")

@@ -35,7 +35,7 @@ async def test_a_variable_is_stored_and_shown(open_site: Site) -> None:
     assert await items(browser) == {"key": "first"}
 
 
-async def test_what_somebody_else_has_changed_is_not_written_over(open_site: Site) -> None:
+async def test_concurrent_change_is_not_overwritten(open_site: Site) -> None:
     browser = open_site.browser()
     await put(browser)
     index = await index_of(browser)
@@ -73,7 +73,7 @@ async def test_a_value_comes_back_as_it_was(open_site: Site) -> None:
         ({"path": "a b"}, "path"),
     ],
 )
-async def test_a_form_that_is_wrong_is_told(
+async def test_a_form_that_is_wrong_is_reported(
     open_site: Site, fields: dict[str, str], fault: str
 ) -> None:
     answer = await put(open_site.browser(), **fields)
@@ -81,7 +81,7 @@ async def test_a_form_that_is_wrong_is_told(
     assert fault in answer.text
 
 
-async def test_who_may_only_list_sees_no_value_and_changes_none(site: Site) -> None:
+async def test_list_permission_shows_no_value_and_changes_none(site: Site) -> None:
     master, lister = site.browser(), site.browser()
     await master.sign_in(await site.token())
     await put(master, **{"value.1": "veiled"})

@@ -171,7 +171,7 @@ async def test_a_renewed_lock_is_held_longer(store: Store) -> None:
 
 
 @pytest.mark.parametrize("act", [change.renew_lock, change.release_lock])
-async def test_what_is_not_held_is_neither_renewed_nor_given_back(store: Store, act: Act) -> None:
+async def test_lost_lock_is_neither_renewed_nor_released(store: Store, act: Act) -> None:
     absent = await act(store, NAME, "mine", NOW)
     assert (absent.by_lock, absent.entry) == (True, None)
     await put(store)
@@ -191,7 +191,9 @@ async def test_the_holder_who_takes_the_lock_again_keeps_it(store: Store) -> Non
 
 
 @pytest.mark.parametrize("seconds", [15, 24])
-async def test_who_has_lost_a_lock_cannot_take_it_as_his_own(store: Store, seconds: int) -> None:
+async def test_client_that_lost_a_lock_cannot_acquire_it_as_its_owner(
+    store: Store, seconds: int
+) -> None:
     await acquire(store)
     again = await acquire(store, OTHER, NOW + seconds * SECOND, own_id="mine")
     assert again.by_lock
@@ -204,7 +206,7 @@ async def test_the_holder_who_writes_sets_the_spans_of_his_lock(store: Store) ->
     assert (lock.ttl, lock.delay, lock.ends) == (15 * SECOND, 10 * SECOND, NOW + 60 * SECOND)
 
 
-async def test_who_has_lost_a_lock_is_told_so(store: Store) -> None:
+async def test_client_that_lost_a_lock_is_notified(store: Store) -> None:
     await acquire(store)
     assert (await put(store, lock_id="mine", now=NOW + 15 * SECOND)).conflict
 

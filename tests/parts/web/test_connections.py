@@ -198,7 +198,7 @@ async def test_a_host_that_is_named_with_nothing_is_none(server: Server) -> None
     assert (await server.talk(asking("GET", "/show", Host=""))).startswith(b"HTTP/1.1 421 ")
 
 
-async def test_who_has_just_connected_when_the_daemon_ends_is_answered(
+async def test_connection_made_during_shutdown_is_answered(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
     def show(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -385,12 +385,12 @@ async def test_a_defect_is_a_plain_500_without_its_traceback(
     assert "a defect" in caplog.text
 
 
-async def test_a_foreign_host_is_turned_away(server: Server) -> None:
+async def test_a_foreign_host_is_rejected(server: Server) -> None:
     answer = await server.talk(asking("GET", "/show", Host="evil.example"))
     assert answer.startswith(b"HTTP/1.1 421 ")
 
 
-async def test_a_write_of_a_foreign_page_is_turned_away(server: Server) -> None:
+async def test_a_write_of_a_foreign_page_is_rejected(server: Server) -> None:
     answer = await server.talk(asking("POST", "/echo", Origin="http://evil.example"))
     assert answer.startswith(b"HTTP/1.1 403 ")
 
@@ -413,7 +413,9 @@ async def test_headers_that_are_too_long_are_refused(server: Server) -> None:
         "POST /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n",
     ],
 )
-async def test_what_is_no_http_is_refused_and_closed(server: Server, request_text: str) -> None:
+async def test_input_that_is_not_http_is_refused_and_closed(
+    server: Server, request_text: str
+) -> None:
     answer = await server.talk(request_text)
     assert not answer or answer.startswith(b"HTTP/1.1 4")
 
@@ -431,7 +433,7 @@ async def test_pretty_is_indented_and_ends_with_a_newline(server: Server) -> Non
     assert body == b'{\n    "Path": "/show"\n}\n'
 
 
-async def test_gzip_is_sent_to_who_asks_for_it(server: Server) -> None:
+async def test_gzip_is_sent_on_request(server: Server) -> None:
     answer = await server.talk(asking("GET", "/show", Accept_Encoding="gzip"))
     assert "content-encoding: gzip" in head_of(answer)
     assert body_of(answer).startswith(b"\x1f\x8b")
@@ -495,7 +497,7 @@ async def test_put_means_post(server: Server) -> None:
     assert json.loads(body_of(answer)) == {"Length": 3}
 
 
-async def test_the_wish_for_another_protocol_is_passed_over(server: Server) -> None:
+async def test_the_wish_for_another_protocol_is_ignored(server: Server) -> None:
     upgrade = {"Upgrade": "h2c", "HTTP2_Settings": "AAMAAABkAAQAAP__"}
     request = asking("GET", "/show", **upgrade).replace(
         "n: close", "n: Upgrade, HTTP2-Settings, close"
@@ -701,7 +703,7 @@ async def test_a_wish_to_talk_that_is_not_complete_is_refused_and_closed(
     assert (await server.talk(wish)).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_who_speaks_before_he_was_let_in_is_refused_and_no_more(
+async def test_data_sent_before_the_handshake_is_refused(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in ("/talk", "/nothing"):
@@ -712,7 +714,7 @@ async def test_who_speaks_before_he_was_let_in_is_refused_and_no_more(
 
 
 @pytest.mark.parametrize("name", ["Connection", "Sec-WebSocket-Protocol"])
-async def test_what_is_no_ascii_in_a_wish_to_talk_is_refused(
+async def test_non_ascii_handshake_is_refused(
     server: Server, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     wish = WISH.format(path="/talk")[:-2] + f"{name}: Upgrade, \u00ff\r\n\r\n"
@@ -750,7 +752,7 @@ async def test_stream_without_an_end_gets_its_last_chunk_when_the_daemon_ends(
 
 
 @pytest.mark.parametrize("lean", [True, False])
-async def test_who_reads_nothing_does_not_hold_up_the_end(
+async def test_client_that_reads_nothing_does_not_delay_the_shutdown(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, lean: bool
 ) -> None:
     async with serving_much(store, tmp_path, lean) as stream:
@@ -761,7 +763,7 @@ async def test_who_reads_nothing_does_not_hold_up_the_end(
 
 
 @pytest.mark.parametrize("lean", [True, False])
-async def test_who_reads_nothing_for_long_is_cut_off(
+async def test_client_that_reads_nothing_for_long_is_disconnected(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, lean: bool
 ) -> None:
     async with serving_much(store, tmp_path, lean) as stream:

@@ -49,7 +49,7 @@ def burn() -> None:
 # ---- the account of a request ------------------------------------------------------------------------
 
 
-async def test_what_a_request_waits_for_is_not_put_down_to_it(
+async def test_waiting_of_a_request_is_not_counted_as_its_work(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async def work() -> str:
@@ -85,7 +85,9 @@ async def test_errors_and_cancellation_reach_the_work() -> None:
 
 
 @pytest.mark.parametrize("where", ["long read", "write", "long write"])
-async def test_what_others_do_for_a_request_is_put_down_to_it(store: Store, where: str) -> None:
+async def test_work_of_other_tasks_for_a_request_is_counted_as_its_work(
+    store: Store, where: str
+) -> None:
     def work(db: ReadSnapshot) -> None:
         burn()
 

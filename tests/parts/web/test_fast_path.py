@@ -190,7 +190,7 @@ async def test_both_doors_say_the_same(store: Store, tmp_path: Path, request_: b
 
 
 @pytest.mark.parametrize("request_", HOT)
-async def test_what_is_hot_is_not_handed_over(
+async def test_frequent_requests_stay_on_the_fast_path(
     port: int, handed: list[Handover], request_: bytes
 ) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -236,7 +236,7 @@ async def test_all_else_is_handed_over_with_its_bytes(
     assert handed[0].has_asked
 
 
-async def test_who_waits_for_news_is_not_handed_over(
+async def test_blocking_query_stays_on_the_fast_path(
     store: Store, port: int, handed: list[Handover]
 ) -> None:
     index = store.read(lambda db: db.last_index())
@@ -313,7 +313,7 @@ async def test_an_idle_connection_and_one_that_dawdles_live_as_long_as_behind(
         assert await to_its_end(stream) == b""
 
 
-async def test_each_answer_begins_the_time_anew(
+async def test_each_answer_begins_the_time_again(
     port: int, mock_clock: trio.testing.MockClock
 ) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -366,9 +366,7 @@ async def test_requests_that_arrive_while_the_daemon_ends_are_answered(
         await stream.aclose()
 
 
-async def test_what_is_answered_while_the_daemon_ends_is_done_once(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_request_answered_during_shutdown_is_done_once(store: Store, tmp_path: Path) -> None:
     begun, goes_on, done = trio.Event(), trio.Event(), list[bytes]()
 
     async def slow(request: Request) -> HandlerReply:
@@ -405,7 +403,7 @@ async def test_clients_that_break_off_harm_nobody(port: int) -> None:
         assert (await answered(stream)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_what_a_handler_says_in_a_header_stays_there(port: int) -> None:
+async def test_header_value_of_a_handler_stays_in_its_header(port: int) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(asking("POST /echo", body="abc"))
         assert "\r\nx-said: a  X-Split: \u65e5\r\n".encode() in await answered(stream)

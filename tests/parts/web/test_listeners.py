@@ -123,7 +123,9 @@ async def test_through_the_port_everybody_needs_a_token(store: Store, home: Path
     assert answer.startswith("HTTP/1.1 403")
 
 
-async def test_who_shows_a_token_is_taken_for_its_holder(store: Store, home: Path) -> None:
+async def test_unknown_token_on_the_socket_is_refused_despite_the_users_rights(
+    store: Store, home: Path
+) -> None:
     async with serving(store, data_dir=home):
         answer = await through_socket(home / "steward.sock", "/who", X_Service_Token="unknown")
     assert answer.startswith("HTTP/1.1 403")
@@ -186,7 +188,7 @@ def test_the_socket_of_another_daemon_is_left_alone(home: Path) -> None:
         assert (home / "s").is_socket()
 
 
-def test_what_is_no_socket_is_left_alone(home: Path) -> None:
+def test_file_that_is_no_socket_is_left_alone(home: Path) -> None:
     (home / "s").write_text("precious")
     with pytest.raises(ListenError), listen_here(home / "s"):
         pass
@@ -340,7 +342,7 @@ async def test_the_word_of_a_trusted_proxy_is_taken(store: Store, home: Path) ->
     assert '"Address":"10.1.2.3"' in answer
 
 
-async def test_nobody_else_says_for_whom_he_speaks(store: Store, home: Path) -> None:
+async def test_forwarded_header_does_not_change_the_address(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home) as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         answer = await ask(stream, X_Forwarded_For="10.1.2.3")

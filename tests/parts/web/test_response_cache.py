@@ -68,7 +68,7 @@ def read(store: Store, response_cache: ResponseCache, of: ReadRoute, *queries: s
         (("namespace=*", "namespace=*"), 2),  # each caller sees something else
     ],
 )
-async def test_an_answer_is_given_again_to_who_asks_the_same(
+async def test_a_response_is_reused_for_an_equal_request(
     store: Store, handler: Counting, queries: tuple[str, ...], made: int
 ) -> None:
     read(store, ResponseCache(), route(handler, "things"), *queries)
@@ -82,7 +82,7 @@ async def test_an_answer_is_given_again_to_who_asks_the_same(
         (ask(name="a/b"), ask(name="a%2Fb")),
     ],
 )
-async def test_what_is_asked_is_what_was_understood_of_it(
+async def test_cached_response_depends_on_the_understood_request(
     store: Store, handler: Counting, first: Request, second: Request
 ) -> None:
     kept, of = ResponseCache(), route(handler, "things")
@@ -92,7 +92,7 @@ async def test_what_is_asked_is_what_was_understood_of_it(
 
 
 @pytest.mark.parametrize(("table", "made"), [("things", 2), ("others", 1)])
-async def test_it_is_made_anew_when_what_it_shows_has_changed(
+async def test_a_response_is_computed_again_after_a_change_of_its_tables(
     store: Store, handler: Counting, table: str, made: int
 ) -> None:
     kept, of = ResponseCache(), route(handler, "things")
@@ -119,15 +119,13 @@ async def test_while_nothing_is_written_the_store_is_not_asked(
     assert kept.at(store.change_number, of, ask()) is made
 
 
-async def test_what_was_read_while_something_changed_may_not_hold_any_more(
-    store: Store, handler: Counting
-) -> None:
+async def test_response_read_during_a_change_is_not_cached(store: Store, handler: Counting) -> None:
     kept, of = ResponseCache(), route(handler, "things")
     store.read(lambda db: kept.reply(of, ask(), db, None))
     assert kept.at(None, of, ask()) is None
 
 
-async def test_what_names_no_tables_is_never_kept(store: Store, handler: Counting) -> None:
+async def test_response_without_tables_is_never_cached(store: Store, handler: Counting) -> None:
     read(store, ResponseCache(), route(handler), "", "")
     assert handler.asked == 2
 

@@ -143,7 +143,7 @@ async def test_any_path_is_written_listed_read_and_removed(ruled: Steward) -> No
     assert await run(ruled, "list", "auth/cloudid/role") == "db\n"
 
 
-async def test_what_is_said_wrongly_of_a_path_is_told(ruled: Steward) -> None:
+async def test_wrong_path_is_reported(ruled: Steward) -> None:
     async def said(*words: str) -> str:
         done = await ruled.cli(*words, STEWARD_TOKEN=SECRET)
         assert done.returncode == 1

@@ -228,7 +228,7 @@ async def test_a_log_is_followed_until_an_interrupt(steward: Steward) -> None:
     assert b"one" not in said
 
 
-async def test_what_is_inspected_can_be_run_again_and_changes_nothing(steward: Steward) -> None:
+async def test_inspected_job_can_run_again_unchanged(steward: Steward) -> None:
     await steward.cli("job", "run", "-", stdin=job_file("web", FOREVER))
     before = await steward.task_pids("web")
     inspected = (await steward.cli("job", "inspect", "web")).stdout.decode()
@@ -276,7 +276,7 @@ async def test_a_pipe_that_is_closed_early_is_no_reason_to_complain(steward: Ste
         assert await process.stderr.receive_some() == b""
 
 
-async def test_a_daemon_that_has_gone_is_told_in_one_sentence(steward: Steward) -> None:
+async def test_a_daemon_that_has_gone_is_reported_in_one_sentence(steward: Steward) -> None:
     await steward.stop()
     done = await steward.cli("job", "status")
     assert done.returncode == 1

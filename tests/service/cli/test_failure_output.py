@@ -43,7 +43,7 @@ async def test_a_failing_nightly_job_is_failing_on_every_surface(steward: Stewar
     assert (run["Result"], run["ExitCode"]) == ("failed", 3)
 
 
-async def test_the_root_cause_is_told_wherever_one_looks(steward: Steward) -> None:
+async def test_the_root_cause_is_reported_wherever_one_looks(steward: Steward) -> None:
     text = json.loads(job_file("nightly", "echo no disk left >&2; exit 3", "batch"))
     text["Job"]["Periodic"] = {"Spec": "@yearly", "SpecType": "cron"}
     await steward.cli("run", "-", stdin=json.dumps(text))

@@ -56,7 +56,7 @@ async def test_variables_are_listed_by_prefix(steward: Steward) -> None:
     assert "hidden" not in shown
 
 
-async def test_what_is_no_value_is_named(steward: Steward) -> None:
+async def test_invalid_arguments_for_variables_are_named(steward: Steward) -> None:
     assert "no values" in await failed(steward, "var", "put", "a")
     assert "'k' is not of the form" in await failed(steward, "var", "put", "a", "k")
     assert "cannot read" in await failed(steward, "var", "put", "a", "k=@/nowhere")

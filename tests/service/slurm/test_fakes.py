@@ -85,7 +85,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "first", "last"), REFUSED)
-def test_what_no_node_has_is_refused(
+def test_request_for_resources_that_no_node_has_is_refused(
     commands: Commands, words: list[str], first: str, last: str
 ) -> None:
     done = commands.run("sbatch", *OPTIONS, *words, stdin=TRUE)
@@ -120,7 +120,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "status", "text"), WRONG)
-def test_what_is_wrong_is_said_in_the_same_words(
+def test_invalid_input_gets_the_same_error_text(
     commands: Commands, words: list[str], status: int, text: str
 ) -> None:
     done = commands.run(*words)
@@ -128,7 +128,7 @@ def test_what_is_wrong_is_said_in_the_same_words(
     assert done.stderr.startswith(text)
 
 
-def test_what_nobody_knows_is_passed_over(commands: Commands) -> None:
+def test_unknown_names_give_empty_output(commands: Commands) -> None:
     silent = [
         commands.run("scancel", "9999"),
         commands.run("squeue", "-h", "-n", "nobody"),
@@ -214,7 +214,7 @@ def test_more_than_a_node_has_waits_for_ever(commands: Commands) -> None:
     commands.run("scancel", number)
 
 
-def test_what_there_is_is_shown_by_node(commands: Commands) -> None:
+def test_nodes_of_a_partition_are_listed(commands: Commands) -> None:
     nodes = commands.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N|%T|%c|%m|%f|%E|%P|%C")
     assert nodes.stdout.splitlines() == [
         "node1|idle|16|8000|all,node1|none|main*|0/16/0/16",

@@ -60,7 +60,7 @@ async def test_a_controller_that_is_away_changes_nothing(
     assert len(world.jobs()) == 1
 
 
-async def test_what_is_not_sure_to_be_submitted_is_not_submitted_twice(
+async def test_doubtful_submission_is_not_repeated(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     world.crash_after_submission("unsure")
@@ -133,7 +133,7 @@ async def test_a_node_that_is_declared_lost_and_works_on_is_heard(
     await completed(steward, "heard", alloc_id, task)
 
 
-async def test_what_was_on_a_node_that_is_gone_is_lost_for_a_reason(
+async def test_allocation_of_a_lost_node_is_lost_for_a_reason(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     alloc_id = await begun(steward, "gone", task)
@@ -145,7 +145,7 @@ async def test_what_was_on_a_node_that_is_gone_is_lost_for_a_reason(
     assert "NODE_FAIL" in told(found)
 
 
-async def test_a_job_that_is_preempted_is_told(
+async def test_a_job_that_is_preempted_is_reported(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     alloc_id = await begun(steward, "preempted", task)
@@ -155,7 +155,7 @@ async def test_a_job_that_is_preempted_is_told(
     assert "PREEMPTED" in told(found)
 
 
-async def test_a_limit_of_the_cluster_is_told(
+async def test_a_limit_of_the_cluster_is_reported(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     alloc_id = await begun(steward, "limit", task)
@@ -174,7 +174,7 @@ async def test_a_job_that_is_refused_fails_with_the_words_of_the_cluster(
     assert "Invalid partition name specified" in told(found)
 
 
-async def test_why_a_job_waits_is_told(steward: Steward, world: FakeSlurm, task: Task) -> None:
+async def test_why_a_job_waits_is_reported(steward: Steward, world: FakeSlurm, task: Task) -> None:
     world.drain("node1", "a test")
     world.drain("node2", "a test")
     alloc_id = await submitted(steward, script("waits", task.text))

@@ -103,7 +103,7 @@ async def test_a_job_is_stopped_and_may_say_goodbye(steward: Steward) -> None:
     assert await steward.log_of(alloc_id, "main") == "begun\nstopping\n"
 
 
-async def test_who_does_not_listen_is_killed(steward: Steward) -> None:
+async def test_task_that_ignores_its_stop_signal_is_killed(steward: Steward) -> None:
     alloc_id = await running(steward, script("stubborn", STUBBORN, KillTimeout=SECOND))
     await steward.delete("/v1/job/stubborn")
     await steward.allocations("stubborn", "complete", "failed")
@@ -161,7 +161,7 @@ async def test_commands_run_inside_with_and_without_a_terminal(steward: Steward)
     assert told(frames) == "here\n"
 
 
-async def test_who_cancels_it_in_the_cluster_is_told(steward: Steward, cluster: Cluster) -> None:
+async def test_cancellation_in_the_cluster_is_reported(steward: Steward, cluster: Cluster) -> None:
     alloc_id = await running(steward, script("cancelled", "echo begun; exec sleep 600"))
     cluster.run("scancel", f"--name=alloc-{alloc_id}")
     (found,) = await steward.allocations("cancelled", "failed", "lost")

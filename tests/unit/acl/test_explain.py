@@ -70,7 +70,7 @@ def test_the_rule_that_decides_is_named(
     assert (found.allowed, found.rule, found.policies) == (allowed, rule, policies)
 
 
-def test_what_is_needed_is_named() -> None:
+def test_needed_capability_is_named() -> None:
     assert why("GET", "/v1/job/web").needs == "read-job on the namespace default"
     assert why("GET", "sys/auth/cloudid").needs == "read and sudo at sys/auth/cloudid"
     assert why("CREATE", "auth/cloudid/role/new").needs == "create at auth/cloudid/role/new"
@@ -94,6 +94,6 @@ def test_a_management_token_needs_no_rule() -> None:
     ("method", "target"),
     [("GET", "/v1/nothing"), ("PATCH", "/v1/jobs"), ("PATCH", "/v1/sys/auth/x")],
 )
-def test_what_nothing_answers_is_told(method: str, target: str) -> None:
+def test_missing_route_is_reported(method: str, target: str) -> None:
     with pytest.raises(NotFound, match="there is no route"):
         right(method, target)

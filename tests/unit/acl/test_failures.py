@@ -17,11 +17,11 @@ def exhausted(address: str = "a") -> FailedLogins:
     return failures
 
 
-def test_an_address_is_turned_away_after_some_failures() -> None:
+def test_an_address_is_rejected_after_some_failures() -> None:
     assert exhausted().are_too_many("a", NOW)
 
 
-def test_other_addresses_are_not_turned_away() -> None:
+def test_other_addresses_are_not_rejected() -> None:
     assert not exhausted().are_too_many("b", NOW)
 
 
@@ -32,7 +32,7 @@ def test_one_failure_is_forgiven_after_a_while() -> None:
     assert failures.are_too_many("a", NOW + REGAINED)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_records_of_failed_logins_are_bounded() -> None:
     failures = FailedLogins()
     for number in range(MOST + 5):
         failures.are_too_many(str(number), NOW)
@@ -50,14 +50,14 @@ def failed(times: int, address: str = ELSEWHERE, *, every: int = 0) -> FailedLog
     return failures
 
 
-def test_who_fails_too_often_is_locked_out_for_a_while() -> None:
+def test_frequent_failures_lock_out_for_a_while() -> None:
     failures = failed(3)
     assert failures.locked_for(ELSEWHERE, NOW) == SPAN
     assert failures.locked_for(ELSEWHERE, NOW + SPAN - 1) == 1
     assert failures.locked_for(ELSEWHERE, NOW + SPAN) == 0
 
 
-def test_who_fails_less_often_is_not_locked_out() -> None:
+def test_few_failures_do_not_lock_out() -> None:
     assert failed(2).locked_for(ELSEWHERE, NOW) == 0
 
 
@@ -66,14 +66,14 @@ def test_failures_of_long_ago_do_not_count() -> None:
     assert failed(3, every=SPAN // 2).locked_for(ELSEWHERE, NOW) == 0
 
 
-def test_after_a_lock_out_the_count_begins_anew() -> None:
+def test_after_a_lock_out_the_count_restarts() -> None:
     failures = failed(3)
     failures.are_too_many(ELSEWHERE, NOW + SPAN)
     assert failures.locked_for(ELSEWHERE, NOW + SPAN) == 0
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1", ""])
-def test_nobody_can_lock_out_others_of_this_machine(address: str) -> None:
+def test_local_clients_cannot_lock_each_other_out(address: str) -> None:
     assert failed(9, address).locked_for(address, NOW) == 0
 
 

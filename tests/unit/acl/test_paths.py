@@ -41,9 +41,7 @@ def test_the_most_specific_rule_decides(path: str, rule: str | None) -> None:
     ("path", "listing", "found"),
     [("a/", True, True), ("a/", False, False), ("a", False, True), ("b/", True, True)],
 )
-def test_what_is_listed_may_be_named_with_or_without_slash(
-    path: str, *, listing: bool, found: bool
-) -> None:
+def test_listed_path_works_with_and_without_slash(path: str, *, listing: bool, found: bool) -> None:
     grant = CapabilitySet(
         [("p", parse_policy('path "a" { policy = "read" } path "b/" { policy = "read" }'))]
     )

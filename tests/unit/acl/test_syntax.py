@@ -68,7 +68,7 @@ def test_a_block_is_found_however_it_is_written(text: str) -> None:
         ("{}x", "the policy is not valid JSON: JSON is malformed: trailing characters (byte 3)"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_place(text: str, message: str) -> None:
+def test_syntax_error_is_reported_with_its_position(text: str, message: str) -> None:
     with pytest.raises(Malformed) as caught:
         parse_policy_text(text)
     assert str(caught.value) == message
@@ -84,7 +84,7 @@ def test_what_cannot_be_read_is_told_with_its_place(text: str, message: str) -> 
         "#" * (MAX_TEXT + 1),
     ],
 )
-def test_what_is_too_deep_or_too_long_is_refused(text: str) -> None:
+def test_too_deep_or_too_long_input_is_refused(text: str) -> None:
     with pytest.raises(Malformed):
         parse_policy_text(text)
 

@@ -36,5 +36,5 @@ from daemon.cli.commands.debug import without_secrets
         ({"Tokens": 5, "Name": "web"}, {"Tokens": 5, "Name": "web"}),
     ],
 )
-def test_what_is_called_like_a_secret_is_removed(document: object, expected: object) -> None:
+def test_variable_named_like_a_secret_is_removed(document: object, expected: object) -> None:
     assert without_secrets(document) == expected

@@ -21,7 +21,7 @@ AFTER = job(
 )
 
 
-def test_what_changed_is_shown_with_what_it_was() -> None:
+def test_changed_fields_are_shown_with_their_old_values() -> None:
     assert shown(BEFORE, AFTER) == [
         '~ job "g"',
         '  - Meta[a]: "1"',

@@ -73,12 +73,12 @@ def test_an_allocation_that_is_to_end_says_so() -> None:
     assert allocation_row(allocation_line(desired_status="stop")).detail == "stopping"
 
 
-def test_a_failure_is_told_by_the_newest_events_that_give_a_reason() -> None:
+def test_a_failure_is_reported_by_the_newest_events_that_give_a_reason() -> None:
     line = allocation_line(client_status="failed", task_states=CRASHED)
     assert why_failed(line) == 'task "main": Exit Code: 3; Exceeded allowed attempts 1'
 
 
-def test_a_failure_without_events_is_told_by_its_description() -> None:
+def test_a_failure_without_events_is_reported_by_its_description() -> None:
     line = allocation_line(client_status="failed", client_description="Failed tasks")
     assert why_failed(line) == "Failed tasks"
 

@@ -19,7 +19,7 @@ from daemon.cli.core.responses import LogFrame
         (b"", 3, b""),
     ],
 )
-def test_the_last_lines_of_a_text_are_told_by_newlines_alone(
+def test_the_last_lines_of_a_text_are_reported_by_newlines_alone(
     text: bytes, count: int, lines: bytes
 ) -> None:
     assert last_lines(text, count) == lines

@@ -91,7 +91,7 @@ def test_every_end_has_its_exit_status(error: BaseException, status: int, said: 
 
 
 @pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (2, 2)])
-def test_what_a_command_returns_is_the_exit_status(returned: int | None, status: int) -> None:
+def test_return_value_of_a_command_is_its_exit_status(returned: int | None, status: int) -> None:
     assert run("try", function=lambda: returned).exit_code == status
 
 
@@ -114,7 +114,7 @@ def test_the_version_is_also_an_option(option: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["inspect", "plan", "run", "status", "stop", "validate"])
-def test_what_is_typed_most_needs_no_group(name: str) -> None:
+def test_common_commands_need_no_group(name: str) -> None:
     _, of_jobs = COMMANDS["job"]
     assert isinstance(of_jobs, dict)
     assert COMMANDS[name] == of_jobs[name]

@@ -38,7 +38,7 @@ def test_a_policy_is_indented_evenly() -> None:
     assert formatted(UGLY) == PRETTY
 
 
-def test_what_is_formatted_stays_so() -> None:
+def test_formatting_twice_changes_nothing() -> None:
     assert formatted(PRETTY) == PRETTY
 
 
@@ -48,5 +48,5 @@ def test_formatting_changes_no_meaning(text: str) -> None:
     assert parse_policy(formatted(lenient)) == parse_policy(lenient)
 
 
-def test_what_a_heredoc_holds_stays_where_it_is() -> None:
+def test_contents_of_a_heredoc_keep_their_position() -> None:
     assert formatted("a = <<X\n    b {\nX\nc = 1\n") == "a = <<X\n    b {\nX\nc = 1\n"

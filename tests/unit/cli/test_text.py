@@ -21,11 +21,11 @@ DAY = 24 * HOUR
         (3 * DAY + 5 * HOUR, "3d5h"),
     ],
 )
-def test_a_span_is_told_in_its_two_largest_units(length: int, words: str) -> None:
+def test_a_span_is_shown_in_its_two_largest_units(length: int, words: str) -> None:
     assert formatting.format_duration(length) == words
 
 
-def test_a_moment_is_told_to_the_second() -> None:
+def test_a_moment_is_shown_to_the_second() -> None:
     assert formatting.format_time(NOW + 5) == "2026-11-21T01:40:00Z"
 
 
@@ -42,7 +42,7 @@ def test_a_moment_of_the_wire_that_never_was_is_not_available(wire: str, words: 
     assert formatting.format_api_time(wire) == words
 
 
-def test_how_long_ago_something_was_is_told_if_it_was() -> None:
+def test_how_long_ago_something_was_is_reported_if_it_was() -> None:
     assert [formatting.relative_time(NOW - MINUTE, NOW), formatting.relative_time(0, NOW)] == [
         "1m ago",
         "N/A",

@@ -201,7 +201,7 @@ def test_the_selected_row_is_among_those_shown() -> None:
     assert "job-018" in {row.name for row in view.shown(24)}
 
 
-def test_a_daemon_that_does_not_answer_is_told_above_the_last_facts() -> None:
+def test_a_daemon_that_does_not_answer_is_reported_above_the_last_facts() -> None:
     first = looked().lines(FACTS._replace(trouble="cannot reach the daemon"), 80, 24)[0]
     assert first == ScreenLine("cannot reach the daemon", "red")
 

@@ -37,11 +37,11 @@ def test_the_exit_status_is_that_of_the_task_that_failed_first(
     assert status(**states) == code
 
 
-def test_what_was_ended_on_purpose_did_not_fail() -> None:
+def test_intended_stop_is_no_failure() -> None:
     assert status(0, main=ended(failed=False, exit_code=143, signal=15)) == 0
 
 
-def test_what_could_not_be_placed_has_no_exit_code() -> None:
+def test_unplaced_job_has_no_exit_code() -> None:
     assert exit_status(FollowResult(EXIT_NOT_PLACED, "", evaluation(job()))) == 2
 
 

@@ -107,7 +107,7 @@ def test_healthy_and_unhealthy_allocations_are_counted(
         ((True,), rfc3339(NOW + 9 * DEADLINE), rfc3339(NOW + 9 * DEADLINE)),  # never back
     ],
 )
-def test_what_comes_up_moves_the_deadline_on(
+def test_newly_healthy_allocation_extends_the_deadline(
     healths: tuple[bool | None, ...], before: str, after: str
 ) -> None:
     found = verdict(*healths, progress_deadline=DEADLINE, require_progress_by=before)

@@ -96,7 +96,7 @@ def test_without_a_key_id_every_key_is_tried() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_token_is_said(payload: dict[str, Any], text: str) -> None:
+def test_token_with_invalid_claims_is_refused(payload: dict[str, Any], text: str) -> None:
     with pytest.raises(Refused) as raised:
         accept(signed(payload))
     assert str(raised.value) == text
@@ -145,7 +145,7 @@ def test_claims_of_wrong_types_are_refused(payload: dict[str, Any] | bytes) -> N
         ("a" * (MAX_LENGTH + 1), "longer than"),
     ],
 )
-def test_what_is_no_token_is_refused(text: str, refusal: str) -> None:
+def test_malformed_token_is_refused(text: str, refusal: str) -> None:
     with pytest.raises(Refused) as raised:
         parse_jwt(text)
     assert str(raised.value).startswith("oidc: malformed jwt: ")
@@ -300,7 +300,7 @@ def test_a_public_key_is_read_from_pem() -> None:
     verify_signature(parse_jwt(signed(claims(), header={"kid": ""})), [key])
 
 
-def test_what_is_no_safe_rsa_key_is_refused() -> None:
+def test_unsafe_rsa_key_is_refused() -> None:
     weak = new_key(1024).public_key()
     curve = generate_private_key(SECP256R1()).public_key()
     forms = [

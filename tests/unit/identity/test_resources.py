@@ -52,7 +52,7 @@ def test_case_makes_no_difference(text: str) -> None:
         f"{SITE}\n",
     ],
 )
-def test_what_cannot_be_taken_apart_is_no_identifier(text: str | None) -> None:
+def test_unparsable_text_is_no_identifier(text: str | None) -> None:
     assert parse(text) is None
 
 

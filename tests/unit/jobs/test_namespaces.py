@@ -21,7 +21,7 @@ def limited(**limits: list[str]) -> Namespace:
         limited(disabled_task_drivers=["docker"]),
     ],
 )
-def test_what_is_not_limited_is_allowed(namespace: Namespace) -> None:
+def test_drivers_without_a_limit_are_allowed(namespace: Namespace) -> None:
     assert forbidden_drivers(job(), namespace) == []
 
 

@@ -81,7 +81,7 @@ def test_each_limit_has_a_case() -> None:
     assert {case[0] for case in CASES} | CHECKED_ELSEWHERE == set(NONE)
 
 
-def test_all_limits_are_told_at_once() -> None:
+def test_all_limits_are_reported_at_once() -> None:
     given = document(job(group(task(), task()), group()))
     with pytest.raises(OverBudget) as raised:
         Budgets(**{**NONE, "job_max_groups": 1, "job_max_tasks": 2}).check(given)
@@ -90,7 +90,7 @@ def test_all_limits_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("empty", [{}, {"TaskGroups": None}, {"Periodic": None, "Spreads": None}])
-def test_what_is_not_there_is_within_all_limits(empty: dict[str, Any]) -> None:
+def test_empty_job_is_within_all_limits(empty: dict[str, Any]) -> None:
     Budgets().check(empty)
 
 

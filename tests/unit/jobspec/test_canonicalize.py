@@ -71,7 +71,7 @@ def test_a_job_without_anything_gets_the_defaults() -> None:
         ({"VaultNamespace": "s"}, "secrets_namespace", "s"),
     ],
 )
-def test_what_a_client_says_of_a_job_counts(given: Any, field: str, value: object) -> None:
+def test_field_that_a_client_sets_counts(given: Any, field: str, value: object) -> None:
     assert getattr(complete(job(**given)), field) == value
 
 
@@ -86,7 +86,7 @@ def test_what_a_client_says_of_a_job_counts(given: Any, field: str, value: objec
         {"SecretsToken": "s", "ServiceDiscoveryToken": "s", "VaultToken": "s"},
     ],
 )
-def test_what_only_the_server_says_of_a_job_is_passed_over(given: Any) -> None:
+def test_server_side_fields_of_a_job_are_ignored(given: Any) -> None:
     assert complete(job(**given)) == complete(job())
 
 
@@ -301,7 +301,7 @@ def test_a_scaling_policy_of_a_task_names_the_task() -> None:
         {"Networks": [], "Services": [], "Spreads": [], "Meta": {}},
     ],
 )
-def test_what_has_no_effect_on_a_group_is_not_kept(given: Any) -> None:
+def test_setting_without_effect_on_a_group_is_not_stored(given: Any) -> None:
     assert only_group(job(group(**given))) == only_group(job())
 
 
@@ -458,7 +458,7 @@ def test_an_artifact_lands_in_the_tasks_directory(given: Any, destination: str) 
         {"Schedule": {}},
     ],
 )
-def test_what_has_no_effect_on_a_task_is_not_kept(given: Any) -> None:
+def test_setting_without_effect_on_a_task_is_not_stored(given: Any) -> None:
     assert only_task(job(group(task(**given)))) == only_task(job())
 
 
@@ -556,7 +556,7 @@ def test_a_check_restarts_its_task_as_the_service_says_with_changes(
         {"submit_time": 1, "create_index": 2, "modify_index": 3, "job_modify_index": 4},
     ],
 )
-def test_what_happened_to_a_job_does_not_change_its_definition(changes: Any) -> None:
+def test_status_changes_of_a_job_do_not_change_its_definition(changes: Any) -> None:
     one = complete(job())
     assert same_definition(one, msgspec.structs.replace(one, **changes))
 

@@ -139,7 +139,7 @@ def test_a_change_that_is_not_shown_still_makes_a_task_edited() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_is_added_to_a_job(fields: Document, shown: dict[str, Any]) -> None:
+def test_additions_to_a_job_are_listed(fields: Document, shown: dict[str, Any]) -> None:
     assert of_job(**fields) == shown
 
 
@@ -155,7 +155,7 @@ def test_an_edited_block_shows_its_unchanged_values_too() -> None:
     }
 
 
-def test_what_a_dispatch_may_bring_is_compared_as_sets() -> None:
+def test_dispatch_meta_keys_are_compared_as_sets() -> None:
     before = job(Type="batch", ParameterizedJob={"MetaRequired": ["a", "b"]})
     after = job(Type="batch", ParameterizedJob={"MetaRequired": ["b", "a"], "Payload": "forbidden"})
     (found,) = diff(before, after).objects or []
@@ -239,7 +239,7 @@ def test_what_a_dispatch_may_bring_is_compared_as_sets() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_changes_in_a_group(old: Document, new: Document, shown: dict[str, Any]) -> None:
+def test_group_changes_are_listed(old: Document, new: Document, shown: dict[str, Any]) -> None:
     assert of_group(old, new) == shown
 
 
@@ -384,7 +384,7 @@ def test_a_secret_is_compared_with_its_configuration() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_changes_in_a_task(old: Document, new: Document, shown: dict[str, Any]) -> None:
+def test_task_changes_are_listed(old: Document, new: Document, shown: dict[str, Any]) -> None:
     assert of_task(old, new) == shown
 
 

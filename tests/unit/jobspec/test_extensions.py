@@ -22,7 +22,7 @@ def test_a_known_key_in_its_place_is_accepted(text: str) -> None:
         {"steward_notify_to": "night, chat"},
     ],
 )
-def test_what_is_to_be_told_and_how_is_accepted(meta: dict[str, str]) -> None:
+def test_notification_settings_are_accepted(meta: dict[str, str]) -> None:
     assert errors(job(Meta=meta)) == []
 
 
@@ -40,7 +40,7 @@ def test_what_is_to_be_told_and_how_is_accepted(meta: dict[str, str]) -> None:
         "https://x.example/" + "x" * 2000,
     ],
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_invalid_address_is_refused(url: str) -> None:
     (said,) = errors(job(Meta={"steward_notify_webhook": url}))
     assert (
         said.startswith('Meta of job: "steward_notify_webhook" is "https:') or "x.example" in said

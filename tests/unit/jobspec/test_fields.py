@@ -70,7 +70,7 @@ def test_every_description_says_what_the_field_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_what_is_warned_about_is_what_the_page_says(name: str) -> None:
+def test_warnings_match_the_documentation(name: str) -> None:
     mark = "stored, with a warning: "
     said = {
         field: text.removeprefix(mark) for field, text in SECTIONS[name].items() if mark in text
@@ -108,7 +108,7 @@ def job_with(record: type, /, **fields: Any) -> Job:
 
 
 @pytest.mark.parametrize(("kind", "field", "value"), CASES)
-def test_what_is_set_and_does_nothing_brings_a_warning(kind: type, field: str, value: Any) -> None:
+def test_field_without_effect_gets_a_warning(kind: type, field: str, value: Any) -> None:
     (warning,) = unsupported_fields(job_with(kind, **{field: value}))
     assert warning.endswith(f"is kept, but does nothing here: {INERT[kind][field]}")
     assert warning in validate(job_with(kind, **{field: value})).warnings

@@ -351,14 +351,14 @@ def misread(reader: str, text: str, why: str = "invalid syntax") -> str:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_when_a_document_is_looked_at(text: str, problem: str) -> None:
+def test_filter_refuses_a_document_that_does_not_fit(text: str, problem: str) -> None:
     wanted = compile_filter(text, Job)
     with pytest.raises(Malformed) as raised:
         wanted(DOCUMENT)
     assert str(raised.value) == f"failed to read result page: {problem}"
 
 
-def test_what_is_not_looked_at_is_not_refused() -> None:
+def test_unread_field_is_not_refused() -> None:
     assert not holds("ID == x and Nope == 1")
     assert holds("ID == shop or Nope == 1")
 

@@ -69,7 +69,7 @@ def test_the_recorded_jobs_are_there() -> None:
 
 
 @pytest.mark.parametrize(("sent", "read"), [pair[1:] for pair in PAIRS], ids=[p[0] for p in PAIRS])
-def test_a_registered_job_reads_as_the_peer_shows_it(sent: Any, read: Any) -> None:
+def test_a_registered_job_reads_as_nomad_shows_it(sent: Any, read: Any) -> None:
     job = canonicalize(recorded.document(sent))
     assert compared(json.loads(msgspec.json.encode(job))) == compared(read)
 

@@ -90,9 +90,7 @@ def test_the_recorded_plans_are_there() -> None:
 
 
 @pytest.mark.parametrize(("plan", "before"), PLANS, ids=lambda step: step["id"] if step else "new")
-def test_a_plan_shows_what_the_peer_shows(
-    plan: recorded.Step, before: recorded.Step | None
-) -> None:
+def test_a_plan_shows_what_nomad_shows(plan: recorded.Step, before: recorded.Step | None) -> None:
     body, new = plan["response"]["body"], complete(plan)
     assert new is not None
     planned = msgspec.convert(body["Annotations"], PlanAnnotations).desired_tg_updates
@@ -101,7 +99,7 @@ def test_a_plan_shows_what_the_peer_shows(
 
 
 @pytest.mark.parametrize("step", versions(), ids=lambda step: step["id"])
-def test_versions_differ_in_what_the_peer_says(step: recorded.Step) -> None:
+def test_versions_differ_in_what_nomad_says(step: recorded.Step) -> None:
     body = step["response"]["body"]
     jobs = [stored(version) for version in body["Versions"]]
     bases = bases_of(jobs, body["Versions"], step["request"]["query"])

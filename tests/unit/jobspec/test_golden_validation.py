@@ -67,7 +67,7 @@ def test_the_recorded_answers_are_there() -> None:
 @pytest.mark.parametrize(
     "step", [step for step in REGISTERED if step["id"] not in DECIDED], ids=lambda step: step["id"]
 )
-def test_a_job_is_refused_with_the_words_of_the_peer_or_accepted(step: recorded.Step) -> None:
+def test_a_job_is_refused_with_the_words_of_nomad_or_accepted(step: recorded.Step) -> None:
     refusal = step["response"]["body"] if step["response"]["status"] == 500 else ""
     assert findings(step).error == refusal
 
@@ -81,14 +81,14 @@ def test_a_job_is_refused_with_the_words_of_the_peer_or_accepted(step: recorded.
     ],
     ids=lambda step: step["id"],
 )
-def test_an_accepted_job_gets_the_warnings_of_the_peer(step: recorded.Step) -> None:
+def test_an_accepted_job_gets_the_warnings_of_nomad(step: recorded.Step) -> None:
     assert is_warned_like(step, findings(step))
 
 
 @pytest.mark.parametrize(
     "step", [step for step in VALIDATED if step["id"] not in DECIDED], ids=lambda step: step["id"]
 )
-def test_the_validate_endpoint_lists_what_the_peer_lists(step: recorded.Step) -> None:
+def test_the_validate_endpoint_lists_what_nomad_lists(step: recorded.Step) -> None:
     body, found = step["response"]["body"], findings(step)
     assert found.error == body["Error"]
     assert list(found.errors) == (body["ValidationErrors"] or [])

@@ -93,7 +93,7 @@ def test_a_group_implies_what_its_parts_need(given: Any, wanted: list[Any]) -> N
     assert constraints(job(given)) == wanted
 
 
-def test_what_is_implied_comes_after_what_is_said() -> None:
+def test_implied_constraints_come_after_explicit_ones() -> None:
     said = {"LTarget": "${node.class}", "RTarget": "a", "Operand": "="}
     given = job(group(Services=[{"Provider": "nomad"}], Constraints=[said]))
     assert [target for target, _, _ in constraints(given)] == [

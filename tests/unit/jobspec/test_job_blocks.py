@@ -49,7 +49,7 @@ def test_a_span_of_time_has_units_or_is_in_nanoseconds(written: str, nanoseconds
         ("null", "duration value: nil"),
     ],
 )
-def test_what_is_no_span_of_time_is_refused(written: str, complaint: str) -> None:
+def test_invalid_duration_text_is_refused(written: str, complaint: str) -> None:
     assert complaint in refused(
         f'job "x" {{\n group "g" {{\n  shutdown_delay = {written}\n }}\n}}\n'
     )
@@ -98,7 +98,7 @@ def test_one_identity_is_the_default_and_the_others_have_names() -> None:
     assert task("")["Identities"] is None
 
 
-def test_what_is_set_for_a_group_or_a_job_reaches_tasks_that_have_none() -> None:
+def test_setting_of_a_group_or_a_job_applies_to_tasks_without_it() -> None:
     job = parse(
         'job "x" {\n vault {\n role = "job"\n }\n'
         ' task "alone" {\n driver = "d"\n }\n'

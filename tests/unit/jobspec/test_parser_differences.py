@@ -58,7 +58,7 @@ def test_a_flag_alone_sets_a_variable_that_has_no_default() -> None:
     assert "image" in str(refused(text))
 
 
-def test_a_flag_that_does_not_fit_is_told_by_its_name() -> None:
+def test_a_flag_that_does_not_fit_is_reported_by_its_name() -> None:
     said = refused('variable "n" { type = number }\njob "x" {}', flags={"n": "many"})
     assert "-var n:1,1-5: Invalid value for variable" in said
 

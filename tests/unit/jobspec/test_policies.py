@@ -157,7 +157,7 @@ def test_all_broken_policies_are_named_at_once() -> None:
         policies.check(complete(job()), override=True)
 
 
-def test_what_a_policy_cannot_decide_it_does_not_let_in() -> None:
+def test_undecidable_policy_denies_the_job() -> None:
     rule = "all TaskGroups.Tasks as t { t.Config.command matches `^/` }"
     policies = JobPolicySet([JobPolicy(name="p", rule=rule)])
     with pytest.raises(Denied, match="value of type"):

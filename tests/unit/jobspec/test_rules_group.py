@@ -41,7 +41,7 @@ def in_group_of(kind: str, **fields: Any) -> list[str]:
         (group(task("a", Lifecycle={"Hook": "prestart"}), task("b")), []),
     ],
 )
-def test_what_may_be_wrong_with_a_group(given: dict[str, Any], texts: list[str]) -> None:
+def test_group_errors_are_found(given: dict[str, Any], texts: list[str]) -> None:
     name = given["Name"]
     assert errors(job(given)) == (in_group(*texts, name=name) if texts else [])
 
@@ -436,7 +436,7 @@ def test_each_volume_can_be_had(
 
 
 @pytest.mark.parametrize("kind", ["system", "sysbatch"])
-def test_what_runs_everywhere_has_no_volume_of_its_own(kind: str) -> None:
+def test_system_job_has_no_volume_of_its_own(kind: str) -> None:
     text = "volume cannot be per_alloc for system or sysbatch jobs"
     assert in_group_of(kind, Volumes={"v": volume(PerAlloc=True)}) == in_group(
         f"Task group volume validation for v failed: {nested(text)}"

@@ -34,7 +34,7 @@ ONLY_BATCH = 'can only be used with "batch" or "sysbatch" scheduler'
         ({"Multiregion": {}}, []),
     ],
 )
-def test_what_may_be_wrong_with_a_job(given: dict[str, Any], texts: list[str]) -> None:
+def test_job_errors_are_found(given: dict[str, Any], texts: list[str]) -> None:
     found = errors(job(**given))
     assert [text for text in found if not text.startswith("Task group")] == texts
 
@@ -167,6 +167,6 @@ def test_when_a_periodic_job_starts_must_be_clear(given: dict[str, Any], texts: 
         ),
     ],
 )
-def test_what_a_dispatch_brings_must_be_clear(given: dict[str, Any], texts: list[str]) -> None:
+def test_payload_of_a_dispatch_must_be_unambiguous(given: dict[str, Any], texts: list[str]) -> None:
     found = errors(job(Type="batch", ParameterizedJob=given))
     assert found == ([nested(*texts)] if texts else [])

@@ -102,7 +102,7 @@ def test_a_service_has_a_name_of_the_domain_name_system(name: str, *, good: bool
         ),
     ],
 )
-def test_what_may_be_wrong_with_a_service(given: dict[str, Any], texts: list[str]) -> None:
+def test_service_errors_are_found(given: dict[str, Any], texts: list[str]) -> None:
     assert of_group(service(**given)) == service_faults(*texts)
 
 

@@ -138,7 +138,7 @@ def test_whether_a_job_was_dispatched_cannot_be_changed() -> None:
         ),
     ],
 )
-def test_what_is_not_offered_is_refused(given: Document, text: str) -> None:
+def test_unsupported_job_is_refused(given: Document, text: str) -> None:
     assert errors(given) == [text]
 
 
@@ -315,7 +315,7 @@ NO_EXPIRATION = "identities without an expiration are insecure"
         ),
     ],
 )
-def test_what_is_dubious_is_said(given: Document, remarks: list[str]) -> None:
+def test_suspicious_setting_gets_a_warning(given: Document, remarks: list[str]) -> None:
     found = validate(complete(given))
     assert (list(found.remarks), found.errors) == (remarks, ())
 

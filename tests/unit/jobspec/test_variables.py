@@ -83,7 +83,7 @@ def test_a_variable_has_the_value_that_is_given_in_its_type(
         ("", '{"x": }', "unable to parse var content: input.hcl:1,7-8: Missing JSON value"),
     ],
 )
-def test_what_is_wrong_with_variables_is_told(before: str, given: str, complaint: str) -> None:
+def test_invalid_variables_are_reported(before: str, given: str, complaint: str) -> None:
     text = job("r = 1", before=before)
     if complaint:
         assert complaint in refused(text, variables=given)
@@ -91,7 +91,7 @@ def test_what_is_wrong_with_variables_is_told(before: str, given: str, complaint
         parse(text, variables=given)  # nobody asks for its value
 
 
-def test_several_mistakes_in_variables_and_locals_are_told_at_once() -> None:
+def test_several_mistakes_in_variables_and_locals_are_reported_at_once() -> None:
     before = declared("type = any") + "locals {\n a = nosuch()\n}\n" + 'variable "y" {}\n'
     said = refused(job("r = 1", before=before)).splitlines()
     assert len(said) == 3

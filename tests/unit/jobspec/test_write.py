@@ -212,7 +212,7 @@ def _ascii(value: Any) -> Any:
             return value
 
 
-def test_what_is_a_default_is_left_out() -> None:
+def test_default_values_are_left_out() -> None:
     assert write_job(complete(job(group(task(Config={"command": "/bin/true"}))))) == (
         'job "g" {\n\n  group "web" {\n\n    task "main" {\n      driver = "raw_exec"\n\n'
         '      config {\n        command = "/bin/true"\n      }\n    }\n  }\n}\n'

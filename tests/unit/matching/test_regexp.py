@@ -137,7 +137,7 @@ def test_patterns_match_anywhere(pattern: str, text: str, *, found: bool) -> Non
         (TOO_LARGE, f"expression too large: `{TOO_LARGE}`"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_the_words_of_go(pattern: str, text: str) -> None:
+def test_invalid_pattern_gets_the_error_text_of_go(pattern: str, text: str) -> None:
     assert pattern_error(pattern) == f"error parsing regexp: {text}"
     with pytest.raises(Invalid):
         search(pattern, "a")

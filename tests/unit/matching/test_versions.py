@@ -25,7 +25,7 @@ OUT_OF_RANGE = (
     [case for case in CASES if "match" in case],
     ids=lambda case: f"{case['constraint']} {case['version']}",
 )
-def test_a_version_meets_a_constraint_as_for_the_peer(case: dict[str, object]) -> None:
+def test_a_version_meets_a_constraint_as_for_nomad(case: dict[str, object]) -> None:
     constraint = str(case["constraint"])
     assert satisfies(str(case["version"]), constraint, VersionDialect.VERSION) is case["match"]
     assert constraint_error(constraint, VersionDialect.VERSION) is None
@@ -34,7 +34,7 @@ def test_a_version_meets_a_constraint_as_for_the_peer(case: dict[str, object]) -
 @pytest.mark.parametrize(
     "case", [case for case in CASES if "error" in case], ids=lambda case: case["error"]
 )
-def test_what_cannot_be_read_is_refused_in_the_words_of_the_peer(case: dict[str, str]) -> None:
+def test_invalid_version_gets_the_error_text_of_nomad(case: dict[str, str]) -> None:
     with pytest.raises(Invalid) as refusal:
         satisfies(case["version"], case["constraint"], VersionDialect.VERSION)
     assert str(refusal.value) == case["error"]

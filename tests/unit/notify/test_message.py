@@ -70,7 +70,7 @@ def test_a_secret_has_24_to_64_bytes(size: int) -> None:
         "whsec_äääääääääää",
     ],
 )
-def test_what_is_no_secret_is_refused(text: str) -> None:
+def test_invalid_secret_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="must be whsec_ and, in base64, 24 to 64 random bytes"):
         message.read_secret(text)
 

@@ -206,7 +206,7 @@ def test_a_time_is_written_with_the_decimals_it_needs_and_read_back(time: int, t
 @pytest.mark.parametrize(
     "body", [b'{"Meta": "a\xff"}', b'{"Meta": "a\\ud800"}', b'{"Meta": "a\\udc00"}']
 )
-def test_what_is_no_character_is_read_as_the_sign_for_that(body: bytes) -> None:
+def test_invalid_character_is_read_as_the_replacement_character(body: bytes) -> None:
     assert parse(body) == {"Meta": "a\ufffd"}
 
 

@@ -19,7 +19,7 @@ from storage.records.base import HOUR, MINUTE, SECOND
         (-SECOND, "-1s"),
     ],
 )
-def test_a_span_is_written_as_the_peer_writes_it(nanoseconds: int, text: str) -> None:
+def test_a_span_is_written_as_nomad_writes_it(nanoseconds: int, text: str) -> None:
     assert durations.text(nanoseconds) == text
 
 

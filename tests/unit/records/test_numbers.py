@@ -13,13 +13,13 @@ def test_a_number_is_read(text: str, number: int) -> None:
     assert parse_integer(text) == number
 
 
-def test_what_has_too_many_digits_is_out_of_every_range() -> None:
+def test_number_with_too_many_digits_is_out_of_every_range() -> None:
     assert parse_integer("9" * 5000) > 2**64
     assert parse_integer("-" + "1" * 5000) < -(2**64)
 
 
 @pytest.mark.parametrize("text", ["", "-", "x", "1x", "0x1"])
-def test_what_is_no_number_is_none(text: str) -> None:
+def test_text_that_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         parse_integer(text)
 

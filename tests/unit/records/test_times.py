@@ -18,7 +18,7 @@ def test_a_moment_is_read_as_it_was_written(moment: int) -> None:
     ("seconds", "text"),
     [(300_000_000_000, "9999-12-31T23:59:59Z"), (-(10**12), "0001-01-01T00:00:00Z")],
 )
-def test_what_no_year_of_four_digits_has_is_told_as_their_end(seconds: int, text: str) -> None:
+def test_what_no_year_of_four_digits_has_is_reported_as_their_end(seconds: int, text: str) -> None:
     assert rfc3339(seconds * SECOND) == text
 
 

@@ -39,7 +39,7 @@ EMPTY = FilesystemUsage(disk=0, inodes=0)
         (1, FilesystemUsage(disk=0, inodes=81), "81 % of the inodes are in use, more than 80 %"),
     ],
 )
-def test_what_is_too_much_is_said(kept: int, use: FilesystemUsage, why: str) -> None:
+def test_gc_reason_names_the_exceeded_limit(kept: int, use: FilesystemUsage, why: str) -> None:
     assert gc_reason(kept, use, BOUNDS) == why
 
 
@@ -77,7 +77,7 @@ async def test_the_oldest_go_until_there_is_room(
     assert place.removed == removed
 
 
-async def test_a_removal_is_told_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_removal_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "steward.runner")
     place = Place(91)
     await free_disk_space(["a1"], BOUNDS, measure=place.measure, remove=place.remove)
@@ -116,12 +116,12 @@ def test_the_oldest_of_a_job_go_until_they_hold_no_more_than_they_may(
     assert excess_dirs(ended, dict.fromkeys(ended, A), by_id, most=10) == gone
 
 
-def test_what_another_job_holds_does_not_count() -> None:
+def test_directories_of_other_jobs_do_not_count() -> None:
     owners = {"0": A, "1": B, "2": A, "3": B}
     assert excess_dirs("0123", owners, dict.fromkeys("0123", 6), most=12) == []
 
 
-def test_what_the_store_does_not_know_is_left_to_others() -> None:
+def test_directories_unknown_to_the_store_are_left_alone() -> None:
     assert excess_dirs("0123", {"3": A}, dict.fromkeys("0123", 6), most=1) == []
 
 

@@ -42,7 +42,7 @@ def test_options_of_the_block_join_those_of_the_address() -> None:
         ("https://h/download", {"archive": "zip"}, "zip"),
     ],
 )
-def test_what_is_unpacked_is_seen_in_its_name(
+def test_archive_format_is_recognized_by_its_name(
     text: str, options: dict[str, str], archive: str
 ) -> None:
     assert parse(text, options).archive == archive
@@ -66,7 +66,7 @@ def test_a_file_is_called_as_its_address_or_as_wished(
     "text",
     ["s3::https://h/b", "hg::https://h/r", "ftp://h/x", "nonsense", "git@h", "https://h/a//../x"],
 )
-def test_what_means_nothing_here_is_refused(text: str) -> None:
+def test_invalid_artifact_source_is_refused(text: str) -> None:
     with pytest.raises(InvalidSource):
         parse(text, {})
 

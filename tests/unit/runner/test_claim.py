@@ -30,7 +30,7 @@ def test_a_line_that_was_not_written_to_its_end_does_not_count() -> None:
         ),
     ],
 )
-def test_what_the_shell_says_tells_a_signal_from_a_status(lines: str, end: ExitResult) -> None:
+def test_exit_status_of_a_shell_distinguishes_signals(lines: str, end: ExitResult) -> None:
     assert parse(f"shim 12\n{lines}").end == end
 
 

@@ -13,7 +13,7 @@ class Tenant:
         self.told.append(used)
 
 
-async def test_who_takes_more_than_it_may_is_told() -> None:
+async def test_allocation_over_its_disk_limit_is_reported() -> None:
     tenants = [
         Tenant(name, disk) for name, disk in (("any", 0), ("gone", 1), ("less", 9), ("more", 1))
     ]

@@ -28,7 +28,7 @@ def test_a_missing_optional_setting_may_be_null() -> None:
     assert read(Block, {"command": "x", "args": None}) == Block("x")
 
 
-def test_an_unknown_setting_is_refused_in_the_words_of_the_peer() -> None:
+def test_an_unknown_setting_is_refused_with_the_text_of_nomad() -> None:
     with pytest.raises(InvalidConfig) as refusal:
         read(Block, {"command": "x", "bogus": 1})
     assert str(refusal.value) == (

@@ -170,9 +170,7 @@ def test_the_task_has_the_last_word_and_may_refer_to_all_others() -> None:
         ('${env["none"]} ${meta.none}', '${env["none"]} ${meta.none}'),
     ],
 )
-def test_what_a_reference_names_takes_its_place_and_the_rest_stays(
-    text: str, expected: str
-) -> None:
+def test_value_of_a_reference_replaces_it_and_the_rest_stays(text: str, expected: str) -> None:
     assert resolve(text, {"X": "1"}, VALUES) == expected
 
 

@@ -29,7 +29,7 @@ NOW = 5
         ),
     ],
 )
-def test_an_end_is_told_in_words_and_details(
+def test_an_end_is_reported_in_words_and_details(
     end: ExitResult, text: str, details: dict[str, str]
 ) -> None:
     event = task_events.terminated(NOW, end)
@@ -86,9 +86,7 @@ def test_a_restart_beyond_policy_names_its_reason() -> None:
         ),
     ],
 )
-def test_what_happens_is_told_in_the_words_of_the_peer(
-    event: TaskEvent, kind: str, text: str
-) -> None:
+def test_events_have_the_texts_of_nomad(event: TaskEvent, kind: str, text: str) -> None:
     assert (event.type, event.display_message, event.time) == (kind, text, NOW)
 
 

@@ -32,7 +32,7 @@ def test_a_reason_names_each_cause_once_without_the_group(error: Exception, word
     assert reason(error) == words
 
 
-def test_an_unexpected_error_is_told_without_the_group_around_it() -> None:
+def test_an_unexpected_error_is_reported_without_the_group_around_it() -> None:
     group = ExceptionGroup("in a nursery", [OSError("disk"), ExceptionGroup("", [KeyError("a")])])
     assert describe_error(group) == "OSError('disk'); KeyError('a')"
     assert describe_error(KeyError("a")) == "KeyError('a')"

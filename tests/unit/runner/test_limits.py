@@ -18,7 +18,7 @@ from storage.records.task import Resources
 MEGABYTE = 1024 * 1024
 
 
-def test_what_a_task_asks_for_becomes_what_it_may_have() -> None:
+def test_resources_of_a_task_become_its_limits() -> None:
     resource_limits = limits_of(Resources(cpu=500, memory_mb=10, memory_max_mb=30), ())
     assert (resource_limits.mhz, resource_limits.memory, resource_limits.memory_max) == (
         500,

@@ -51,7 +51,7 @@ def test_every_other_state_is_kept_and_said_in_words(
     assert (one.state, one.description) == (shown, words)
 
 
-def test_a_host_is_there_once_and_lines_of_another_form_are_passed_over() -> None:
+def test_a_host_is_there_once_and_lines_of_another_form_are_ignored() -> None:
     text = "b|idle|1|1||none\nb|idle|1|1||none\na|idle|many|1||none\nwarning: x\n\n|idle|1|1||"
     assert [partition_host.name for partition_host in partition_hosts(text)] == ["b"]
 

@@ -38,7 +38,7 @@ def test_a_failed_task_is_restarted_until_its_attempts_are_used_up() -> None:
     assert steps(POLICY, 1, 2, 3) == [again, again, RestartDecision(RestartAction.FAIL, end)]
 
 
-def test_attempts_count_anew_in_the_next_interval() -> None:
+def test_attempts_count_again_in_the_next_interval() -> None:
     actions = [step.action for step in steps(POLICY, 0, 1, MINUTE + 1, MINUTE + 2, MINUTE + 3)]
     assert actions == [*[RestartAction.RESTART] * 4, RestartAction.FAIL]
 
@@ -75,7 +75,7 @@ def test_success_is_no_end_for_a_service() -> None:
     assert actions == [RestartAction.RESTART, RestartAction.RESTART, RestartAction.FAIL]
 
 
-def test_what_can_never_be_started_is_not_tried_again() -> None:
+def test_task_that_can_never_start_is_not_retried() -> None:
     expected = [RestartDecision(RestartAction.FAIL, "Error was unrecoverable")]
     assert steps(POLICY, 0, outcome=AttemptOutcome.UNRECOVERABLE) == expected
 

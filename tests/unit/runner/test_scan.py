@@ -28,7 +28,7 @@ def test_a_process_without_environment_belongs_by_its_session_or_group() -> None
     assert found(processes, ProcessCriteria("a", "main", session=7)) == [10, 11]
 
 
-def test_what_a_process_of_the_task_has_started_belongs_to_it_however_deep() -> None:
+def test_deep_descendants_of_a_process_belong_to_its_task() -> None:
     processes = [
         process(20, parent=10),
         process(30, parent=20),

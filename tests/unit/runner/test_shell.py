@@ -58,7 +58,7 @@ def test_another_user_is_taken_on_after_the_new_session() -> None:
     assert "/bin/setsid /bin/setpriv --reuid=7 --regid=8 --groups=8,9 --inh-caps=-all --" in text
 
 
-def test_what_has_other_rights_than_the_task_gets_none_of_its_variables() -> None:
+def test_privileged_helper_gets_no_variables_of_the_task() -> None:
     env = {"LANGUAGE": "../../evil", "PATH": "/evil", "a.b": "hidden", "IFS": "x"}
     line, given = command_line(
         TOOLS, ["/bin/x"], env, place="/d", entry="", open_files=1, apart=True, closed=[3, 5]

@@ -38,7 +38,7 @@ def sighting(state: str, reason: str = "None", host: str = "") -> SlurmJobState:
         ("COMPLETED", "0:0", (0, 0)),
     ],
 )
-def test_an_end_is_told_with_its_code_and_where_that_comes_from(
+def test_an_end_is_reported_with_its_code_and_where_that_comes_from(
     state: str, code: str, end: tuple[int, int]
 ) -> None:
     found = end_of(shown(state, code), NAME)
@@ -48,7 +48,7 @@ def test_an_end_is_told_with_its_code_and_where_that_comes_from(
     assert not found.ok
 
 
-def test_what_takes_too_much_memory_was_killed_for_it() -> None:
+def test_task_over_its_memory_limit_was_oom_killed() -> None:
     found = end_of(shown("OUT_OF_MEMORY", "0:125"), NAME)
     assert found is not None
     assert found.oom_killed
@@ -72,7 +72,7 @@ def test_an_end_is_nothing_of_a_job_that_goes_on_or_has_another_name() -> None:
     ("code", "said"),
     [("91:0", "claimed"), ("92:0", "directory"), ("90:0", "wrapper_url"), ("93:0", "curl")],
 )
-def test_the_wrappers_own_ends_are_told_in_plain_words(code: str, said: str) -> None:
+def test_the_wrappers_own_ends_are_reported_in_plain_words(code: str, said: str) -> None:
     found = end_of(shown("FAILED", code), NAME)
     assert found is not None
     assert said in found.message
@@ -98,7 +98,7 @@ def test_a_reason_keeps_the_clusters_own_word(reason: str, said: str) -> None:
     assert waits(reason) == said
 
 
-def test_lines_of_a_listing_become_sightings_and_others_are_passed_over() -> None:
+def test_lines_of_a_listing_become_sightings_and_others_are_ignored() -> None:
     text = (
         "7|PENDING|Priority||alloc-1|0\nslurm_load: noise\n\n"
         "x|RUNNING|None|node1|alloc-2|0\n8|RUNNING|None|node1|alloc-2|0\n"
@@ -142,6 +142,6 @@ def test_a_refusal_is_one() -> None:
     )
 
 
-def test_what_nobody_knows_any_more_did_not_end_well() -> None:
+def test_vanished_cluster_job_is_no_success() -> None:
     assert isinstance(job_states.GONE, ExitResult)
     assert not job_states.GONE.ok

@@ -79,7 +79,7 @@ def test_the_clusters_limit_comes_after_the_wrappers(longest: int, limit: int) -
     assert value(submitted(longest=longest), "time") == str(limit)
 
 
-def test_what_may_run_for_ever_has_no_limit() -> None:
+def test_endless_task_has_no_time_limit() -> None:
     assert value(submitted(), "time") is None
 
 
@@ -121,6 +121,6 @@ def test_a_number_is_what_comes_before_the_cluster() -> None:
     assert job_number("nonsense") == ""
 
 
-def test_what_the_cluster_forgets_again_and_again_is_submitted_ever_more_seldom() -> None:
+def test_job_that_the_cluster_loses_repeatedly_is_submitted_ever_less_often() -> None:
     assert [submit_delay(times) for times in range(5)] == [0, 0, 10, 20, 40]
     assert submit_delay(10_000) == 640

@@ -67,7 +67,7 @@ def test_where_account_is_kept_processes_that_have_ended_count_as_well() -> None
     assert (used.memory_stats.usage, used.memory_stats.measured) == (7, ("Usage",))
 
 
-def test_an_account_that_began_anew_counts_from_nothing() -> None:
+def test_an_account_that_began_again_counts_from_nothing() -> None:
     used = task_usage(counted(10, 9, 9), counted(20, 1, 0), MHZ)
     assert used.resource_usage.cpu_stats.percent == 10.0
 
@@ -92,7 +92,7 @@ def test_a_process_is_looked_at_and_one_that_is_gone_is_not() -> None:
     assert sample(2**22 + 1) is None
 
 
-def test_what_is_available_is_not_used() -> None:
+def test_available_memory_is_not_used() -> None:
     text = "MemTotal: 100 kB\nMemFree: 10 kB\nMemAvailable: 40 kB\n"
     found = memory(text)
     assert (found.total, found.used, found.free) == (102400, 61440, 10240)

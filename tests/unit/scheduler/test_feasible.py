@@ -77,7 +77,7 @@ def test_nodes_out_of_question_are_not_even_counted(fields: dict[str, Any]) -> N
     assert metric == PlacementMetric(nodes_available={}, node_pool="default")
 
 
-def test_what_is_available_is_counted_by_datacenter() -> None:
+def test_available_nodes_are_counted_by_datacenter() -> None:
     nodes = [node("a"), node("b", datacenter="dc2"), node("c", datacenter="dc2")]
     metric = plan_of(job(), *nodes).place[0].placement.metrics
     assert metric.nodes_available == {"dc1": 1, "dc2": 2}

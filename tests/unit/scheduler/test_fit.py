@@ -52,7 +52,7 @@ HERE = node(
         (sized(cpu=1001, memory_mb=1001, disk=1001), "cpu"),
     ],
 )
-def test_what_is_too_large_is_named(wanted: TaskGroup, dimension: str) -> None:
+def test_exhausted_dimension_is_named(wanted: TaskGroup, dimension: str) -> None:
     metric = plan_of(wanted, HERE).failed["web"]
     assert metric.dimension_exhausted == {dimension: 1}
     assert metric.class_exhausted == {"class-1": 1}
@@ -62,7 +62,7 @@ def test_what_is_too_large_is_named(wanted: TaskGroup, dimension: str) -> None:
 @pytest.mark.parametrize(
     "wanted", [sized(cpu=1000), sized(memory_mb=1000), sized(disk=1000), sized(cores=3)]
 )
-def test_what_is_exactly_as_large_as_the_node_fits(wanted: TaskGroup) -> None:
+def test_allocation_as_large_as_the_node_fits(wanted: TaskGroup) -> None:
     assert plan_of(wanted, HERE).place
 
 
@@ -87,12 +87,12 @@ KEPT = ReservedResources(
         (sized(cores=4), False),
     ],
 )
-def test_what_the_node_keeps_for_itself_is_not_given_away(wanted: TaskGroup, fits: bool) -> None:
+def test_reserved_resources_of_the_node_are_not_assigned(wanted: TaskGroup, fits: bool) -> None:
     here = node(node_resources=HERE.node_resources, reserved_resources=KEPT)
     assert bool(plan_of(wanted, here).place) is fits
 
 
-def test_what_others_hold_is_not_given_away() -> None:
+def test_resources_of_other_jobs_are_not_assigned() -> None:
     others = plan_of(sized(count=3, cpu=300), HERE).place
     assert not plan_of(sized(cpu=101), HERE, others=others).place
     assert plan_of(sized(cpu=100), HERE, others=others).place
@@ -119,7 +119,7 @@ def test_as_many_are_placed_as_fit_and_the_others_wait() -> None:
     assert plan.failed["web"].coalesced_failures == 1
 
 
-def test_what_is_short_is_summed_over_all_that_wait() -> None:
+def test_shortage_is_summed_over_all_blocked_evaluations() -> None:
     exhausted = (
         plan_of(sized(count=3, memory_mb=5000, cpu=7), HERE).failed["web"].resources_exhausted
     )

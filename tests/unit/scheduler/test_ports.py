@@ -76,7 +76,7 @@ def test_a_host_network_has_its_own_address() -> None:
     assert shared.ports[0].host_ip == "10.1.2.3"
 
 
-def test_what_a_host_network_reserves_is_given_to_nobody() -> None:
+def test_reserved_port_of_a_host_network_is_not_assigned() -> None:
     here = node(host_networks={"lan": {"CIDR": "10.1.2.3/24", "ReservedPorts": "22,8000-8001"}})
     assert reserved(here) == {22, 8000, 8001}
     failed = plan_of(static(8001, host_network="lan"), here=here).failed["web"]

@@ -175,7 +175,7 @@ def test_only_who_matters_less_goes_and_no_more_than_needed(
         assert not plan.failed
 
 
-def test_who_holds_the_device_goes() -> None:
+def test_holder_of_the_device_is_preempted() -> None:
     gpu = DeviceKind(vendor="acme", type="gpu", name="x1", instances=[DeviceInstance(id="g0")])
     here = node(node_resources=resources(devices=[msgspec.to_builtins(gpu)]))
     needed = Resources(cpu=1, memory_mb=1, devices=[Device(name="gpu")])
@@ -188,7 +188,7 @@ def test_who_holds_the_device_goes() -> None:
     assert victims(plan) == ["b"]
 
 
-def test_nobody_goes_where_it_is_not_allowed() -> None:
+def test_disabled_preemption_evicts_no_allocation() -> None:
     made = job("big", wanting(memory_mb=500), priority=80)
     crowded = state(made, [holder("a", memory=900)], allowed=False)
     plan = schedule(crowded, evaluation(made), now=NOW, ids=ids())
@@ -210,7 +210,7 @@ def test_the_node_is_chosen_where_the_least_important_goes() -> None:
     assert [alloc.node_id for alloc in plan.place] == [there.id]
 
 
-def test_nobody_goes_on_a_node_that_does_not_suit() -> None:
+def test_no_allocation_is_preempted_on_an_infeasible_node() -> None:
     made = job("big", wanting(memory_mb=500), priority=80, datacenters=["elsewhere"])
     crowded = state(made, [holder("a", memory=900)])
     assert not schedule(crowded, evaluation(made), now=NOW, ids=ids()).evict
@@ -232,7 +232,7 @@ def test_the_jobs_of_those_who_go_are_looked_at_again_once_each() -> None:
     assert {alloc.status for alloc in plan.displaced} == {EvalStatus.PENDING}
 
 
-def test_what_takes_the_room_of_others_waits_for_all_that_end_there() -> None:
+def test_preempting_allocation_waits_for_all_preempted_ones() -> None:
     going = holder("a", memory=100, ending=True)
     plan = plan_of(wanting(memory_mb=950), going, holder("b", memory=500), holder("c", memory=400))
     (placed,) = plan.place
@@ -240,7 +240,7 @@ def test_what_takes_the_room_of_others_waits_for_all_that_end_there() -> None:
     assert sorted(placed.desired.waits_for or ()) == ["a", "b", "c"]
 
 
-def test_nobody_goes_for_room_that_is_coming_anyway() -> None:
+def test_no_allocation_is_preempted_for_capacity_that_is_about_to_be_freed() -> None:
     going = holder("a", memory=600, ending=True)
     plan = plan_of(wanting(memory_mb=500), going, holder("b", memory=400))
     (placed,) = plan.place
@@ -248,7 +248,7 @@ def test_nobody_goes_for_room_that_is_coming_anyway() -> None:
     assert placed.desired.waits_for == ["a"]
 
 
-def test_what_the_first_leaves_of_the_room_is_for_the_next_who_waits_as_well() -> None:
+def test_remaining_capacity_goes_to_the_next_blocked_evaluation() -> None:
     plan = plan_of(wanting(memory_mb=300, count=3), holder("a", memory=900))
     assert victims(plan) == ["a"]
     assert [alloc.desired.waits_for for alloc in plan.place] == [["a"], ["a"], ["a"]]
@@ -371,7 +371,9 @@ def test_whoever_goes_matters_less_by_the_margin_and_is_waited_for(
 
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
-def test_nobody_goes_who_need_not(wanted: TaskGroup, made: list[ResourceHolder]) -> None:
+def test_no_allocation_is_preempted_without_need(
+    wanted: TaskGroup, made: list[ResourceHolder]
+) -> None:
     one_of_it = msgspec.structs.replace(wanted, count=1)
     holders = _admitted(made)
     gone = set(victims(plan_of(one_of_it, *holders)))
@@ -382,7 +384,7 @@ def test_nobody_goes_who_need_not(wanted: TaskGroup, made: list[ResourceHolder])
 
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
-def test_nobody_goes_as_long_as_less_important_ones_would_do(
+def test_no_allocation_is_preempted_while_less_important_ones_suffice(
     wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     one_of_it = msgspec.structs.replace(wanted, count=1)

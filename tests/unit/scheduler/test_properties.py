@@ -437,7 +437,7 @@ def _there(world: World, well: set[str]) -> int:
 
 @settings(max_examples=200, deadline=None)
 @given(histories(ALL))
-def test_what_is_not_placed_is_explained_and_waits(history: Any) -> None:
+def test_unplaced_group_is_explained_and_waits(history: Any) -> None:
     _, steps = play(history)
     metrics = [metric for step in steps for metric in step.plan.failed.values()]
     unexplained = [

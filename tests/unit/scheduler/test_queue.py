@@ -33,7 +33,7 @@ def plan_of(wanted: TaskGroup, *nodes: Node, pool: str = "hpc", **fields: Any) -
         sized(count=50, cpu=8000, memory_mb=1000),
     ],
 )
-def test_what_one_host_could_hold_is_placed_however_much_waits_there(wanted: TaskGroup) -> None:
+def test_job_that_one_host_could_run_is_placed_in_a_busy_pool(wanted: TaskGroup) -> None:
     plan = plan_of(wanted, cluster())
     assert len(plan.place) == wanted.count
     assert plan.blocked is None
@@ -48,7 +48,7 @@ def test_what_one_host_could_hold_is_placed_however_much_waits_there(wanted: Tas
         (sized(memory_mb=4000, cpu=2001), "memory"),  # no host has both
     ],
 )
-def test_what_is_too_large_for_every_host_waits_here(wanted: TaskGroup, dimension: str) -> None:
+def test_job_too_large_for_every_host_waits_here(wanted: TaskGroup, dimension: str) -> None:
     plan = plan_of(wanted, cluster())
     assert plan.place == ()
     assert plan.failed["web"].dimension_exhausted == {dimension: 1}
@@ -80,7 +80,7 @@ def test_a_machine_with_room_comes_before_a_cluster() -> None:
         group("web", task(), ephemeral_disk=EphemeralDisk(sticky=True)),
     ],
 )
-def test_what_no_cluster_holds_is_placed_elsewhere_only(wanted: TaskGroup) -> None:
+def test_job_that_no_cluster_can_run_is_placed_only_elsewhere(wanted: TaskGroup) -> None:
     plan = plan_of(wanted, cluster(), pool="all")
     assert plan.failed["web"].constraint_filtered == {NOT_FOR_CLUSTERS: 1}
 
@@ -100,7 +100,7 @@ def test_nothing_is_placed_nor_lost_while_a_cluster_is_away(status: str) -> None
     assert World(away).run(wanted).blocked is not None
 
 
-def test_what_ran_in_a_pool_that_is_down_is_lost() -> None:
+def test_allocation_in_a_pool_that_is_down_is_lost() -> None:
     (there,) = plan_of(sized(), cluster()).place
     gone = cluster(status=NodeStatus.DOWN)
     assert is_on_lost_node(there, {gone.id: gone})

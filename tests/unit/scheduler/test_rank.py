@@ -176,7 +176,7 @@ def test_a_node_on_which_it_failed_is_avoided() -> None:
 
 
 @pytest.mark.parametrize("disk", [EphemeralDisk(sticky=True), EphemeralDisk(migrate=True)])
-def test_what_keeps_its_disk_stays_on_its_node(disk: EphemeralDisk) -> None:
+def test_allocation_with_a_sticky_disk_stays_on_its_node(disk: EphemeralDisk) -> None:
     world = World(sized("small", 100), sized("large"))
     big = Resources(cpu=1, memory_mb=500)
     wanted = {"ephemeral_disk": disk}

@@ -88,14 +88,14 @@ def test_without_a_limit_the_delay_grows_on() -> None:
 
 @pytest.mark.parametrize(("quiet", "delay"), [(20, 20), (21, 5)])
 @pytest.mark.parametrize("function", ["exponential", "fibonacci"])
-def test_after_a_run_longer_than_the_limit_it_begins_anew(
+def test_after_a_run_longer_than_the_limit_it_restarts(
     function: str, quiet: int, delay: int
 ) -> None:
     events = [event(20, at=0), event(20, at=0)]
     assert next_delay(policy(function), events, NOW + quiet * SECOND) == delay * SECOND
 
 
-def test_fibonacci_that_began_anew_begins_with_the_same_delay_twice() -> None:
+def test_fibonacci_that_began_again_begins_with_the_same_delay_twice() -> None:
     assert next_delay(policy("fibonacci"), [event(20), event(5)], NOW) == 5 * SECOND
 
 
@@ -175,7 +175,7 @@ def test_old_failures_are_forgotten(
     assert [event.delay // SECOND for event in tracker.events[:-1]] == kept
 
 
-def test_what_is_due_within_five_seconds_waits_together() -> None:
+def test_reschedules_due_within_five_seconds_wait_together() -> None:
     one = failed()
     times = [NOW + seconds * SECOND for seconds in (9, 0, 4, 5)]
     made = group_by_time((at, one) for at in times)
@@ -277,7 +277,7 @@ def test_delays_of_a_chain_are_those_of_golden_reschedule() -> None:
 
 
 @pytest.mark.parametrize(("left", "now"), [(1.0, True), (1.1, False)])
-def test_what_is_due_within_a_second_is_done_now(left: float, now: bool) -> None:
+def test_reschedule_due_within_a_second_happens_now(left: float, now: bool) -> None:
     world = started(policy())
     world.fail()
     world.wait(5 - left)
@@ -350,7 +350,7 @@ def test_after_the_deployment_the_policy_decides(status: DeploymentStatus) -> No
     assert world.evaluate().place[0].deployment_id == ""
 
 
-def test_what_belongs_to_a_failed_deployment_is_not_placed_again() -> None:
+def test_allocation_of_a_failed_deployment_is_not_placed_again() -> None:
     world = deploying(policy(delay=0))
     world.set_deployment(DeploymentStatus.FAILED)
     world.fail()
@@ -360,7 +360,7 @@ def test_what_belongs_to_a_failed_deployment_is_not_placed_again() -> None:
 # ---- without room ----------------------------------------------------------------------------------------
 
 
-def test_a_failure_that_finds_no_place_is_tried_again_by_what_waits() -> None:
+def test_a_failure_that_cannot_be_placed_is_tried_again_by_what_waits() -> None:
     needs = task(resources=Resources(cpu=60, memory_mb=1))
     wanted = job("web", group("web", needs, reschedule_policy=limited(1, delay=0)))
     world = World(small())
@@ -385,7 +385,7 @@ def with_count(count: int) -> Job:
     return job("web", group(count=count, reschedule_policy=policy(delay=0)))
 
 
-def test_what_failed_is_not_placed_again_beyond_the_count() -> None:
+def test_failed_allocation_is_not_replaced_beyond_the_count() -> None:
     world = World()
     world.run(with_count(2))
     world.start()

@@ -113,7 +113,7 @@ def test_nothing_placed_nothing_begun() -> None:
     assert state.require_progress_by is None
 
 
-def test_what_is_placed_later_in_the_same_version_begins_no_other() -> None:
+def test_later_placement_of_a_version_starts_no_deployment() -> None:
     world = settled(web())
     first = world.deployment
     world.complete()
@@ -169,13 +169,13 @@ def test_new_ones_count_against_what_may_be_replaced() -> None:
     assert counts(plan) == {"place": 1, "destructive_update": 1, "ignore": 2}
 
 
-def test_what_moves_counts_against_what_may_be_replaced() -> None:
+def test_moving_allocations_count_against_replaceable_ones() -> None:
     world = settled(web())
     world.mark(world.running()[0], migrate=True)
     assert counts(world.run(web(SECOND_TASK))) == {"migrate": 1, "ignore": 2}
 
 
-def test_what_finds_no_place_does_not_keep_the_rest_from_being_replaced() -> None:
+def test_unplaced_allocation_does_not_block_other_replacements() -> None:
     world = World(small())
     world.run(web(count=6))
     world.start(healthy=True)
@@ -186,7 +186,7 @@ def test_what_finds_no_place_does_not_keep_the_rest_from_being_replaced() -> Non
     assert len(world.of_version(1)) == 5
 
 
-def test_what_is_replaced_needs_only_the_room_that_it_gives_back() -> None:
+def test_replacement_needs_only_the_capacity_that_it_frees() -> None:
     world = World(small("a"), small("b"))
     world.run(web(count=10, update=None))
     world.start()
@@ -245,7 +245,7 @@ def test_a_newer_version_cancels_it() -> None:
 
 
 @pytest.mark.parametrize("status", [DeploymentStatus.SUCCESSFUL, DeploymentStatus.FAILED])
-def test_what_has_ended_is_not_cancelled(status: DeploymentStatus) -> None:
+def test_finished_deployment_is_not_canceled(status: DeploymentStatus) -> None:
     world = settled(web())
     world.set_deployment(status)
     assert [deployment.job_version for deployment in world.run(web(SECOND_TASK)).deployments] == [1]
@@ -414,7 +414,7 @@ def test_going_back_to_the_first_version_stops_the_canary_and_keeps_the_rest() -
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_canary_that_cannot_stay_is_made_anew(lost: bool) -> None:
+def test_a_canary_that_cannot_stay_is_made_again(lost: bool) -> None:
     world = World(node("a"), node("b"))
     world.run(web(count=2, update=ONE_CANARY))
     world.settle()
@@ -475,7 +475,7 @@ def test_while_canaries_are_on_trial_the_others_stay_with_their_version() -> Non
     assert placed.health is None
 
 
-def test_a_version_with_another_count_begins_the_trial_anew() -> None:
+def test_a_version_with_another_count_begins_the_trial_again() -> None:
     world = on_trial(count=3)
     plan = world.run(web(SECOND_TASK, count=2, update=ONE_CANARY))
     assert counts(plan) == {"canary": 1, "ignore": 2, "stop": 2}

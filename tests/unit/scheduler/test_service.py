@@ -93,7 +93,7 @@ def test_a_group_that_is_added_is_placed_beside_the_others() -> None:
     assert counts(plan, "more") == {"place": 1}
 
 
-def test_what_finds_no_place_is_explained_and_the_old_one_stays() -> None:
+def test_unplaced_replacement_is_explained_and_the_old_allocation_stays() -> None:
     world = settled(job("web", web()))
     world.register(job("web", web(OTHER), constraints=[IMPOSSIBLE]))
     plan = world.dry_run()
@@ -125,7 +125,7 @@ def test_too_much_memory_is_counted_as_in_golden_plan() -> None:
 # ---- golden: blocked-evaluation --------------------------------------------------------------------
 
 
-def test_what_does_not_fit_waits_in_an_evaluation_of_its_own() -> None:
+def test_unplaced_allocation_gets_a_separate_blocked_evaluation() -> None:
     big = job("web", group("web", task(resources=Resources(cpu=20, memory_mb=13000))))
     others = World().run(msgspec.structs.replace(big, id="big")).place
     world = World(others=others)
@@ -243,7 +243,7 @@ def test_a_new_allocation_is_complete_but_for_its_indexes() -> None:
 # ---- moving and losing (golden: evaluations-allocations) -------------------------------------------
 
 
-def test_what_is_asked_to_leave_is_replaced_at_once() -> None:
+def test_allocation_asked_to_leave_is_replaced_immediately() -> None:
     world = settled(job("web", web()))
     leaving = world.mark(world.running()[0], migrate=True, reschedule=False)
     plan = world.evaluate(triggered_by=Trigger.ALLOC_STOP)
@@ -266,7 +266,7 @@ def test_of_too_many_those_that_leave_anyway_are_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("status", [NodeStatus.DOWN, NodeStatus.DISCONNECTED, None])
-def test_what_ran_on_a_node_that_is_gone_is_lost_and_replaced(status: NodeStatus | None) -> None:
+def test_allocation_on_a_lost_node_is_lost_and_replaced(status: NodeStatus | None) -> None:
     world = World(node("a"), node("b"))
     world.run(job("web", group(count=2)))
     world.start()
@@ -281,7 +281,7 @@ def test_what_ran_on_a_node_that_is_gone_is_lost_and_replaced(status: NodeStatus
     assert plan.place[0].name == lost.name
 
 
-def test_what_was_stopping_on_a_node_that_is_gone_has_ended() -> None:
+def test_stopping_allocation_on_a_lost_node_is_lost() -> None:
     world = World(node("a"))
     world.run(job("web", group()))
     world.start()
@@ -292,7 +292,7 @@ def test_what_was_stopping_on_a_node_that_is_gone_has_ended() -> None:
     assert world.evaluate().change == ()
 
 
-def test_what_is_lost_beyond_the_count_is_not_replaced() -> None:
+def test_lost_allocation_beyond_the_count_is_not_replaced() -> None:
     world = World(node("a"), node("b"))
     world.run(job("web", group(count=4)))
     world.start()
@@ -324,7 +324,7 @@ def done(wanted: Job) -> World:
     return world
 
 
-def test_what_has_done_its_work_is_not_placed_again() -> None:
+def test_finished_allocation_is_not_placed_again() -> None:
     plan = done(batch()).evaluate()
     assert counts(plan) == {"ignore": 2}
     assert not plan.place
@@ -386,9 +386,7 @@ def test_as_many_are_placed_as_fit_also_all_at_once(all_at_once: bool) -> None:
         (job("web", group("web"), group("db")), {"web": 0, "db": 0}),
     ],
 )
-def test_what_waits_is_counted_for_groups_that_are_placed_or_for_all(
-    wanted: Job, queued: dict[str, int]
-) -> None:
+def test_queued_allocations_are_counted_per_group(wanted: Job, queued: dict[str, int]) -> None:
     assert World().run(wanted).queued == queued
 
 

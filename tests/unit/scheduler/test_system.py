@@ -110,7 +110,7 @@ def test_a_node_that_does_not_suit_is_not_missed() -> None:
     assert not (plan.evaluations)
 
 
-def test_if_no_node_suits_all_their_reasons_are_told() -> None:
+def test_if_no_node_suits_all_their_reasons_are_reported() -> None:
     plan = World(IN_B, node("c", meta={})).run(system(constraints=[ZONE_A]))
     assert plan.failed == {
         "web": PlacementMetric(
@@ -221,7 +221,7 @@ def test_an_update_that_does_not_suit_a_node_any_more_ends_there() -> None:
         (system(node_pool="gpu"), NOT_NEEDED),
     ],
 )
-def test_what_is_not_wanted_on_a_node_any_more_is_stopped(changed: Job, description: str) -> None:
+def test_allocation_no_longer_desired_on_a_node_is_stopped(changed: Job, description: str) -> None:
     world = settled(system())
     plan = world.run(changed)
     assert counts(plan) == {"stop": 1}
@@ -231,7 +231,7 @@ def test_what_is_not_wanted_on_a_node_any_more_is_stopped(changed: Job, descript
 # ---- nodes and allocations that go -------------------------------------------------------------------
 
 
-def test_what_ran_on_a_node_that_is_gone_is_lost_and_comes_back_with_it() -> None:
+def test_allocation_on_a_lost_node_is_lost_and_returns_with_it() -> None:
     world = settled(system(), *THREE)
     world.nodes["id-of-a"] = msgspec.structs.replace(THREE[0], status=NodeStatus.DOWN)
     plan = world.evaluate(triggered_by=Trigger.NODE_UPDATE)
@@ -252,7 +252,7 @@ def test_on_a_node_that_takes_no_new_work_the_present_version_stays_and_a_new_on
 
 
 @pytest.mark.parametrize("wanted", [system(), sysbatch()])
-def test_what_is_asked_to_leave_begins_anew_on_its_node(wanted: Job) -> None:
+def test_allocation_asked_to_leave_restarts_on_its_node(wanted: Job) -> None:
     world = World()
     world.run(wanted)
     world.start()
@@ -279,7 +279,7 @@ def test_on_a_drained_node_what_is_asked_to_leave_is_gone() -> None:
         (Trigger.NODE_UPDATE, True),
     ],
 )
-def test_a_failure_alone_does_not_begin_it_anew(trigger: Trigger, again: bool) -> None:
+def test_a_failure_alone_does_not_begin_it_again(trigger: Trigger, again: bool) -> None:
     world = settled(system())
     failed = world.fail()
     plan = world.evaluate(triggered_by=trigger)
@@ -308,7 +308,7 @@ def test_whatever_causes_evaluations_a_version_that_fails_is_replaced_once_on_a_
         world.settle()
 
 
-def test_a_person_may_have_what_failed_begin_anew_as_often_as_they_ask() -> None:
+def test_a_person_may_have_what_failed_restart_as_often_as_they_ask() -> None:
     world = settled(system())
     for _ in range(5):
         fail_all(world)

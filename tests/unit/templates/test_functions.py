@@ -65,7 +65,7 @@ def test_functions(source: str, text: str) -> None:
         ("{{ nomadService 1 `web` }}", "nomadService takes a name, or a number, a key and a name"),
     ],
 )
-def test_what_a_function_cannot_do_is_said(source: str, problem: str) -> None:
+def test_unsupported_operation_of_a_function_is_reported(source: str, problem: str) -> None:
     with pytest.raises(TemplateError) as caught:
         write(source)
     assert problem in str(caught.value)
@@ -93,7 +93,7 @@ def look_up(source: str, answers: dict[LookupKey, object]) -> RenderResult:
     return render(read(source), answers, {}, now=NOW)
 
 
-def test_what_is_not_known_is_asked_for() -> None:
+def test_missing_lookups_of_a_template_are_requested() -> None:
     found = look_up("{{ range nomadService `web` }}x{{ end }}{{ nomadVarExists `app/db` }}", {})
     assert found.asked == {WEB, SECRET}
     assert found.missing == set()

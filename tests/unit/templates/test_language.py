@@ -123,7 +123,7 @@ def test_values_and_the_functions_of_go(source: str, text: str) -> None:
         ("{{ .x }}", "line 1: nil pointer evaluating interface {}.x"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_line(source: str, problem: str) -> None:
+def test_error_is_reported_with_its_line(source: str, problem: str) -> None:
     with pytest.raises(TemplateError) as caught:
         write(source)
     assert str(caught.value) == problem

@@ -10,7 +10,7 @@ from tests.samples import NOW
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (25 * 2**30, "25 GiB")]
 )
-def test_a_size_is_told_in_a_unit_that_fits(count: int, text: str) -> None:
+def test_a_size_is_shown_in_a_unit_that_fits(count: int, text: str) -> None:
     assert formatting.format_size(count) == text
 
 
@@ -25,7 +25,7 @@ def test_a_size_is_told_in_a_unit_that_fits(count: int, text: str) -> None:
         (50 * HOUR, "2 d 2 h"),
     ],
 )
-def test_a_length_of_time_is_told_in_two_units(length: int, text: str) -> None:
+def test_a_length_of_time_is_shown_in_two_units(length: int, text: str) -> None:
     assert formatting.format_duration(length) == text
 
 
@@ -33,7 +33,7 @@ def test_a_length_of_time_is_told_in_two_units(length: int, text: str) -> None:
     ("then", "text"),
     [(0, "-"), (NOW, "now"), (NOW - MINUTE, "1 min ago"), (NOW + MINUTE, "in 1 min")],
 )
-def test_a_moment_is_told_by_its_distance(then: int, text: str) -> None:
+def test_a_moment_is_shown_by_its_distance(then: int, text: str) -> None:
     assert formatting.relative_time(NOW, then) == text
 
 

@@ -46,7 +46,7 @@ def test_job_has_its_sums_and_the_room_for_more() -> None:
     assert big.fits == 1
 
 
-def test_full_node_has_no_room() -> None:
+def test_full_node_has_no_capacity() -> None:
     found = drawn(alloc("big", 1500, 100))
     assert found.jobs[0].fits == 0
     assert found.strips[0].parts[0].width == 1000

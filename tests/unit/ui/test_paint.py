@@ -53,7 +53,7 @@ def test_the_pieces_are_the_whole_text(source: str) -> None:
 
 
 @pytest.mark.parametrize("piece", ["a-", "<<A\n", "/*", '"\\', "\n    ", "1.", "a =", "\n a"])
-def test_what_never_ends_is_cut_as_well(piece: str) -> None:
+def test_highlighting_keeps_the_longest_text(piece: str) -> None:
     source = (piece * MOST_PAINTED)[:MOST_PAINTED]
     assert "".join(text for _, text in highlight(source)) == source
 
@@ -76,6 +76,6 @@ def test_texts_stand_beside_each_other_where_they_differ() -> None:
     assert ("same", 1, "line 0", 1, "line 0") not in changed
 
 
-def test_what_is_the_same_or_too_long_has_no_lines() -> None:
+def test_equal_or_very_long_texts_have_no_diff() -> None:
     assert side_by_side("a\nb", "a\nb") == []
     assert side_by_side("a\n" * (MOST_COMPARED + 1), "b") is None

@@ -93,7 +93,7 @@ def test_deadline_has_a_part_that_has_passed() -> None:
     assert (found.elapsed, found.deadline) == (40, "6 min left for the next healthy allocation")
 
 
-def test_passed_deadline_is_told() -> None:
+def test_passed_deadline_is_reported() -> None:
     found = only(drawn(RequireProgressBy="2026-11-21T01:39:00Z"))
     assert (found.elapsed, found.deadline) == (100, "the deadline passed 1 min ago")
 

@@ -33,7 +33,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("unread", [0, 1])
-async def test_who_breaks_off_cancels(departures: DisconnectWatcher, unread: int) -> None:
+async def test_reset_cancels_the_request(departures: DisconnectWatcher, unread: int) -> None:
     with pair() as (ours, theirs):
         ours.send(b"x" * unread)  # what he has not read makes his end a break
         scope = trio.CancelScope()
@@ -43,7 +43,7 @@ async def test_who_breaks_off_cancels(departures: DisconnectWatcher, unread: int
         assert scope.cancelled_caught
 
 
-async def test_each_of_many_is_told_apart(departures: DisconnectWatcher) -> None:
+async def test_many_tasks_are_distinguished(departures: DisconnectWatcher) -> None:
     with pair() as (ours, theirs), pair() as (others, _):
         scopes = [trio.CancelScope(), trio.CancelScope()]
         with (
@@ -55,7 +55,7 @@ async def test_each_of_many_is_told_apart(departures: DisconnectWatcher) -> None
             assert [scope.cancel_called for scope in scopes] == [True, False]
 
 
-async def test_who_has_sent_more_is_still_there(departures: DisconnectWatcher) -> None:
+async def test_client_that_sent_more_is_still_connected(departures: DisconnectWatcher) -> None:
     with pair() as (ours, theirs):
         scope = trio.CancelScope()
         with departures.cancelling(ours.fileno(), scope):
@@ -65,7 +65,7 @@ async def test_who_has_sent_more_is_still_there(departures: DisconnectWatcher) -
         assert not scope.cancel_called
 
 
-async def test_who_breaks_off_is_gone_whatever_he_has_sent(departures: DisconnectWatcher) -> None:
+async def test_reset_cancels_the_request_despite_unread_data(departures: DisconnectWatcher) -> None:
     with pair() as (ours, theirs):
         theirs.send(b"more")
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -31,7 +31,7 @@ def test_a_body_is_read() -> None:
 
 
 @pytest.mark.parametrize("come", range(4))
-def test_what_has_not_come_yet_is_counted(come: int) -> None:
+def test_missing_bytes_of_a_body_are_counted(come: int) -> None:
     simple_request = parse_simple_request(POST + b"Content-Length: 4\r\n\r\n" + b"body"[:come])
     assert simple_request is not None
     assert simple_request.missing == 4 - come
@@ -144,7 +144,7 @@ LEFT = [
 
 
 @pytest.mark.parametrize("data", LEFT)
-def test_what_is_not_plain_is_left_to_the_server_behind(data: bytes) -> None:
+def test_complex_request_goes_to_the_framework(data: bytes) -> None:
     assert parse_simple_request(data) is None
 
 
@@ -200,7 +200,7 @@ def requests(draw: st.DrawFn) -> bytes:
 @example(POST + b"content-length:\t0004 \r\n\r\nbody")
 @example(GET + b"Cookie: a=b;\t c\r\nX-Empty:\r\n\r\n")
 @example(b"GET //a#b?c HTTP/1.1\r\nHost:\r\n\r\n")
-def test_what_is_plain_the_server_behind_reads_in_the_same_way(data: bytes) -> None:
+def test_fast_path_and_framework_read_a_simple_request_alike(data: bytes) -> None:
     simple_request = parse_simple_request(data)
     if simple_request is None or simple_request.missing:
         return

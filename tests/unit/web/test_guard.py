@@ -48,7 +48,7 @@ def test_other_names_are_refused(host: str) -> None:
         "localhost\u0661",
     ],
 )
-def test_what_is_not_a_name_and_perhaps_a_port_is_refused(host: str) -> None:
+def test_host_that_is_no_name_with_optional_port_is_refused(host: str) -> None:
     assert refused(host=host) == 421
 
 

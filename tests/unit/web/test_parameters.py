@@ -78,5 +78,5 @@ def test_durations_are_read(text: str, nanoseconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "x", "1s ", "1d", "s", "1s2", "--1s", "1 s"])
-def test_what_is_no_duration_is_none(text: str) -> None:
+def test_invalid_duration_is_none(text: str) -> None:
     assert duration(text) is None

@@ -19,7 +19,7 @@ def test_a_token_of_the_next_page_may_be_in_any_language() -> None:
     assert answer.headers["X-Nomad-NextToken"] == "default.\u65e5?"
 
 
-def test_what_a_handler_says_in_a_header_is_one_line() -> None:
+def test_header_value_of_a_handler_is_one_line() -> None:
     assert (
         to_wire(HandlerReply(headers={"X-Said": "a\r\nX-Split: b"})).headers["X-Said"]
         == "a  X-Split: b"
@@ -31,7 +31,7 @@ def test_a_type_that_was_asked_for_stays_on_an_answer_without_a_body() -> None:
     assert bare.headers["Content-Type"] == JSON
 
 
-def test_what_has_a_type_is_taken_for_nothing_else() -> None:
+def test_typed_response_may_not_be_sniffed() -> None:
     answers = (
         HandlerReply(body={}),
         HandlerReply(body=b"a", content_type=TEXT),
@@ -41,7 +41,7 @@ def test_what_has_a_type_is_taken_for_nothing_else() -> None:
         assert to_wire(answer).headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_the_state_is_told_in_both_spellings() -> None:
+def test_the_state_is_reported_in_both_spellings() -> None:
     answer = to_wire(
         msgspec.structs.replace(read_reply(b"[]", 7, next_token="a"), knows_leader=False)
     )

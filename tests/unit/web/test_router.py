@@ -61,7 +61,7 @@ def test_post_and_put_mean_the_same() -> None:
     }
 
 
-def test_what_reads_answers_get_and_few_ask_by_a_body() -> None:
+def test_read_routes_answer_get_and_few_take_a_body() -> None:
     reads = {route.path: route.methods for route in ROUTES if isinstance(route, ReadRoute)}
     assert {path: methods for path, methods in reads.items() if methods != {"GET"}} == {
         "/v1/jobs/statuses": {"GET", "POST"},

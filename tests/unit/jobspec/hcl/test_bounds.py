@@ -101,7 +101,7 @@ MUCH = {
 
 
 @pytest.mark.parametrize("text", TOO_MUCH.values(), ids=TOO_MUCH)
-def test_what_is_too_much_is_refused_soon(text: str) -> None:
+def test_oversized_input_is_refused_early(text: str) -> None:
     started = time.process_time()
     assert refused(text)
     assert time.process_time() - started < SOON
@@ -130,7 +130,7 @@ HUNGRIEST = (
 
 
 @pytest.mark.parametrize("name", HUNGRIEST)
-def test_what_is_too_much_takes_little_memory(name: str) -> None:
+def test_oversized_input_takes_little_memory(name: str) -> None:
     measured = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(MEASURE), name],
         capture_output=True,

@@ -70,6 +70,6 @@ def test_a_formatted_job_file_means_the_same(path: Path) -> None:
     assert parse(form, variables=variables) == parse(text, variables=variables)
 
 
-def test_what_cannot_be_read_has_no_form() -> None:
+def test_unreadable_text_cannot_be_formatted() -> None:
     with pytest.raises(HclError, match="Invalid character"):
         canonical("a = @\n")

@@ -13,7 +13,7 @@ sort split strlen strrev substr timeadd title trim trimprefix trimspace trimsuff
 values yamldecode yamlencode zipmap abspath basename dirname file filebase64 fileexists fileset pathexpand"""
 
 
-def test_the_functions_of_the_peer_are_offered_and_no_others() -> None:
+def test_the_functions_of_nomad_are_offered_and_no_others() -> None:
     assert set(FUNCTIONS) == set(OFFERED.split())
 
 
@@ -206,7 +206,7 @@ def test_a_function_refuses(expression: str, complaint: str) -> None:
     assert complaint in refused(job(f"r = {expression}"))
 
 
-def test_what_was_encrypted_for_a_key_is_decrypted_with_it() -> None:
+def test_text_encrypted_for_a_key_is_decrypted_with_it() -> None:
     import base64
 
     from cryptography.hazmat.primitives.asymmetric import padding, rsa

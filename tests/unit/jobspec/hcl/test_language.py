@@ -181,7 +181,7 @@ def test_locals_that_make_no_sense_are_errors(before: str, complaint: str) -> No
     assert complaint in refused(job("r = 1", before=before))
 
 
-def test_a_local_that_fails_is_told_once() -> None:
+def test_a_local_that_fails_is_reported_once() -> None:
     before = "locals {\n  a = 1 / 0\n  b = local.a\n  c = local.b\n}"
     said = refused(job("r = local.c", before=before))
     assert said.count("\n") == 0

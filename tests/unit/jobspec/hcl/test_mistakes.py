@@ -86,7 +86,7 @@ def test_at_most_some_are_shown_and_the_others_counted() -> None:
         ('  dynamic "grup" {\n    for_each = []\n    content {}\n  }', 'Did you mean "group"?'),
     ],
 )
-def test_the_nearest_known_name_is_told(text: str, hint: str) -> None:
+def test_the_nearest_known_name_is_reported(text: str, hint: str) -> None:
     assert hint in refused(f'job "x" {{\n{text}\n}}\n')
 
 
@@ -152,7 +152,9 @@ def test_a_mistake_over_several_lines_is_marked_on_its_first() -> None:
         ("1e5000", ["at most 1024"]),
     ],
 )
-def test_all_that_is_wrong_in_an_expression_is_told(expression: str, complaints: list[str]) -> None:
+def test_all_that_is_wrong_in_an_expression_is_reported(
+    expression: str, complaints: list[str]
+) -> None:
     said = refused(job(f"r = {expression}"))
     lines = [line for line in said.splitlines() if "must be known" not in line]
     assert len(lines) == len(complaints), said

@@ -60,7 +60,7 @@ def test_a_number_out_of_all_bounds_is_none(written: str) -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
-def test_what_is_not_finite_is_no_number(value: float) -> None:
+def test_infinite_value_is_no_number(value: float) -> None:
     with pytest.raises(ValueError, match="finite"):
         from_float(value)
 

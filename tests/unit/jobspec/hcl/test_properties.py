@@ -56,7 +56,7 @@ def test_any_text_may_give_values_to_variables(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20, 23))
-def test_what_can_be_read_is_the_same_when_it_is_formatted(seed: int) -> None:
+def test_formatting_keeps_the_meaning_of_a_readable_file(seed: int) -> None:
     for text in texts(seed, COUNT, CORPUS):
         try:
             form = formatted(SourceText("x", text))
