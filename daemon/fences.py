@@ -276,5 +276,6 @@ async def open_fences(store: Store, clock: Clock, directory: Path) -> AsyncItera
         finally:
             nursery.cancel_scope.cancel()
             hand.close()
+            # The store may have failed; the faults then remain in the log only.
             with trio.move_on_after(_LAST_WORD, shield=True), suppress(StorageError):
                 await fences.save(store)

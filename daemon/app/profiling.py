@@ -133,6 +133,7 @@ def heap(clock: Clock, *, collects: bool = False) -> Profile:
 
 def threads(clock: Clock) -> Profile:
     """Return the stack of each thread."""
+    # The only way to the stacks of other threads; the documentation of `sys` describes it.
     seen = Counter(_stack(frame) for frame in sys._current_frames().values())  # noqa: SLF001
     samples = {stack: (number,) for stack, number in seen.items()}
     return Profile(kinds=(("goroutine", "count"),), samples=samples, began=clock.now())

@@ -355,7 +355,7 @@ def _decide(
             raise LongRead  # noqa: TRY301  # the check for long decisions may fail as well
         state = load_cluster_state(db, evaluation, nodes)
         if is_on_loop and (_desired_count(state) > _MANY or state.outputs):
-            raise LongRead  # noqa: TRY301
+            raise LongRead  # noqa: TRY301  # as above
         state = msgspec.structs.replace(state, max_count=max_count)
         if state.job is not None and takes_dynamic_ports(state.job):
             state = msgspec.structs.replace(

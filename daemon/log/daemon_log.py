@@ -119,7 +119,7 @@ def configure_logging(level: str, form: str, environment: Mapping[str, str]) -> 
     """
     # No format shows source file, line and thread. Their lookup would be half the cost of a log
     # call (see "Optimization" in the documentation of logging).
-    logging._srcfile = None  # noqa: SLF001
+    logging._srcfile = None  # noqa: SLF001  # the documented way
     for name in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks"):
         setattr(logging, name, False)
     handler: logging.Handler = logging.StreamHandler(sys.stderr)

@@ -102,5 +102,6 @@ def decode_address(text: str) -> str:
 
 
 def _waiting(name: str) -> Iterator[tuple[int, list[str]]]:
+    # A host without IPv6 has no such table.
     with suppress(OSError), Path(f"/proc/net/{name}").open() as table:
         yield from read_listening_sockets(name.removesuffix("6"), table)

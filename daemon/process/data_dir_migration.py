@@ -143,7 +143,7 @@ def _move_output(top: int) -> None:
             return
         output = opened.enter_context(_made(store, f".{OUTPUT}", _PRIVATE))
         for name in (ALLOC, LOGS):
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # not every older version has both
                 above = os.open(f"{TASKS}/{name}", _DIRECTORY & ~os.O_NOFOLLOW, dir_fd=top)
                 opened.callback(os.close, above)
                 for allocation in os.listdir(above):
@@ -173,7 +173,7 @@ def _take_output(above: int, allocation: str, output: int) -> None:
         if files:
             target = opened.enter_context(_made(output, allocation, _PRIVATE))
             for source, name in files:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # an interrupted migration has moved it
                     os.rename(name, name.lstrip("."), src_dir_fd=source, dst_dir_fd=target)
 
 

@@ -43,6 +43,7 @@ async def _wait_for_long_read(store: Store) -> None:
 
 
 async def _try(work: Callable[[], Awaitable[None]]) -> None:
+    # Only a hanging daemon is unhealthy. An error is a response.
     with suppress(OSError, StorageError, trio.BrokenResourceError):
         await work()
 

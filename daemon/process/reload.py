@@ -78,7 +78,7 @@ class SettingsReloader:
             for path in fresh.certificate_files:
                 if os.access(path, os.R_OK):
                     continue
-                with suppress(OSError):
+                with suppress(OSError):  # the reload then reports the unreadable file
                     descriptor = await self._read_own(str(path))
                     held.callback(os.close, descriptor)
                     opened[path] = Path(f"/proc/self/fd/{descriptor}")

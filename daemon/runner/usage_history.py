@@ -184,6 +184,7 @@ class UsageRecorder:
             while True:
                 await self._round()
         finally:
+            # Losing the last block of samples must not prevent the shutdown.
             with trio.CancelScope(shield=True), suppress(StorageError):
                 await self._store_block()
 

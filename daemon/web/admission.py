@@ -177,6 +177,7 @@ async def _reject(stream: trio.SocketStream, why: str) -> None:
         "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
     )
+    # A client that has gone needs no rejection.
     with trio.move_on_after(_LINGER), suppress(trio.BrokenResourceError):
         send_now(stream, head.encode() + body)
         await stream.send_eof()

@@ -102,7 +102,7 @@ async def _read(route: ReadRoute, request: Request, response_cache: ResponseCach
         return reply
     made: HandlerReply | None = None
     if not route.long:
-        with suppress(LongRead):
+        with suppress(LongRead):  # a thread then reads it again from the start
             made = store.read_short(lambda db: response_cache.reply(route, request, db, moment))
     if made is None:
         made = await _computed_in_thread(route, request, response_cache)

@@ -291,6 +291,7 @@ class _Connection(TCPServer):
         )
         if self._given:
             await self.protocol.handle(RawData(self._given))
+        # The client or the end of the daemon may close the connection at any time.
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
             while data := bytes(await self.stream.receive_some(MOST)):
                 self._limit_head()
@@ -492,5 +493,6 @@ class _Introduced:
         call_soon: object,
     ) -> None:
         scope[PEER] = self._peer  # type: ignore[literal-required]  # a scope may hold more
-        scope[CLIENT] = self._client  # type: ignore[literal-required]
+        scope[CLIENT] = self._client  # type: ignore[literal-required]  # as above
+        # Hypercorn passes its own types through; this class does not look at them.
         await self._app(scope, receive, send, sync_spawn, call_soon)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ def send_now(stream: object, data: bytes) -> bytes:
     For an encrypted or broken connection, nothing is sent.
     """
     if isinstance(stream, trio.SocketStream):
-        with suppress(OSError):
+        with suppress(OSError):  # full or broken: the waiting send finds out which
             return data[os.write(stream.socket.fileno(), data) :]
     return data
 

@@ -271,6 +271,7 @@ class SettledRange(msgspec.Struct, frozen=True, kw_only=True):
 def settled(db: ReadSnapshot, namespace: str, job_id: str) -> list[SettledRange]:
     """Return the settled allocations of a batch job: desired, completed and not replaced."""
     rows = db.all(_SETTLED, {"namespace": namespace, "job_id": job_id})
+    # Iterating over an SQLite row yields its values, not its names.
     return [SettledRange(**{name: row[name] for name in row.keys()}) for row in rows]  # noqa: SIM118
 
 

@@ -49,7 +49,7 @@ def _filters(query: QueryParameters) -> Mapping[str, object]:
 
 
 def _time(name: str, text: str) -> int:
-    with suppress(ValueError):
+    with suppress(ValueError):  # the error below names the accepted forms
         if text.endswith("Z"):
             return nanoseconds(text)
     raise Malformed(f"{name}={text} is not a time such as 2026-11-21T01:40:00Z")

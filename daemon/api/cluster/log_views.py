@@ -225,6 +225,7 @@ def dated(stream: OpenedStream, lines: list[LogLine]) -> list[LogLine]:
 
 def merged(streams: list[list[LogLine]]) -> Iterable[LogLine]:
     """Return the lines of all streams in the order of their times."""
+    # The annotation gives `merge` the type of its key, which it cannot infer from a lambda.
     by_time: Callable[[LogLine], int] = lambda line: line.time  # noqa: E731
     return heapq.merge(*streams, key=by_time)
 

@@ -63,7 +63,7 @@ def _time(query: QueryParameters, name: str, now: int) -> int | None:
         return int(text)
     if (ago := _span(text)) is not None and 0 <= ago <= now:
         return now - ago
-    with suppress(ValueError, OverflowError):
+    with suppress(ValueError, OverflowError):  # the error below names the accepted forms
         if (found := nanoseconds(text) // SECOND) >= 0:
             return found
     raise Malformed(

@@ -96,7 +96,7 @@ class TaskAttempts(ABC):
         """Return the current definition of the task."""
         task = self._instance.group.task(self.name)
         # A version without the task would not update this allocation in place.
-        assert task is not None  # noqa: S101
+        assert task is not None  # noqa: S101  # for the type checker
         return task
 
     @property

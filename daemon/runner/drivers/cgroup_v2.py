@@ -165,7 +165,7 @@ def mount_points(*groups: str) -> list[Path]:
 
 def is_guarded(place: Path) -> bool:
     """Return whether a daemon has attached an egress policy to a cgroup."""
-    with suppress(OSError):
+    with suppress(OSError):  # an unguarded cgroup has no such attribute
         return os.getxattr(place, GUARDED) == b"1"
     return False
 
@@ -220,7 +220,7 @@ def _aside(own: Path) -> Path:
 def is_delegated(path: str) -> bool:
     """Return whether the service manager has delegated a cgroup."""
     for name in _DELEGATED:
-        with suppress(OSError):
+        with suppress(OSError):  # only a delegated cgroup has the attribute
             if os.getxattr(path, name) == b"1":
                 return True
     return False

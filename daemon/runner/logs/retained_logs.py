@@ -70,7 +70,7 @@ async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: 
 
 async def tidy(launcher: Launcher, output: Path) -> None:
     """Remove rotated data of allocations whose logs no longer exist."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # the first rotation creates the directory
         for item in os.listdir(output):
             if re.fullmatch(ID, item) and not await is_there(launcher, item):
                 await trio.to_thread.run_sync(partial(shutil.rmtree, output / item, True))

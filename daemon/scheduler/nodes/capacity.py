@@ -105,6 +105,8 @@ def resources_of(
 class ResourceShare(Protocol):
     """Resources on a node: CPU in MHz, memory and disk in MB, and exclusive resources."""
 
+    # The docstring of the class describes each property, so none has its own (D102).
+
     @property
     def cpu(self) -> int: ...  # noqa: D102
     @property

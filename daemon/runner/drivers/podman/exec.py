@@ -153,6 +153,7 @@ class PodmanSession:
     async def _status(self) -> int:
         """Return the exit status of a command whose streams are closed."""
         try:
+            # Podman reports the end of a command only on request.
             while (found := await self._podman.command(self._command)).running:  # noqa: ASYNC110
                 await trio.sleep(_AGAIN)
         except PodmanFailed:  # the container was removed, with the command

@@ -146,7 +146,7 @@ class SlurmAttempt:
             await self._changes.wait()
             return
         self._has_asked = True
-        with suppress(SlurmCommandFailed):
+        with suppress(SlurmCommandFailed):  # the end then has no reason
             shown = await self.cluster.shown(self.row.job_id)
             self._word = job_states.end_of(shown, self.row.name)
 
@@ -292,6 +292,7 @@ class SlurmAttempt:
         if not is_open or self._orders.may_have_ended_it or not self.cluster.is_reachable:
             return end
         pause = _SOON
+        # Without an answer in time, the report of the wrapper stands.
         with self._asking, trio.move_on_after(LATE), suppress(SlurmCommandFailed):
             while self.row.job_id and (shown := await self.cluster.shown(self.row.job_id)):
                 if (word := job_states.end_of(shown, self.row.name)) is None:

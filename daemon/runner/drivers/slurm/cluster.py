@@ -107,7 +107,7 @@ class SlurmCluster:
         """Cancel a job now, or as soon as the cluster answers."""
         self.cancel(name, job_id)
         if job_id:
-            with suppress(SlurmCommandFailed):
+            with suppress(SlurmCommandFailed):  # it stays unwanted, and the next poll cancels it
                 await self._cancel(job_id, name)
                 self._unwanted.discard((job_id, name))
 
