@@ -23,7 +23,6 @@ from storage.store import Store
 
 PATH = "/v1/identity/oidc"
 PLUGINS = f"{PATH}/plugins"
-DISCOVERY = "/.well-known/openid-configuration"
 KEYS = "/.well-known/keys"
 _TTL = 3600  # seconds
 _ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "EdDSA")  # what clients know

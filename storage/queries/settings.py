@@ -10,7 +10,6 @@ _PUT = """
     INSERT INTO settings (name, value) VALUES (:name, :value)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
-_UNDER = "SELECT value FROM settings WHERE name >= :first AND name < :after ORDER BY name"
 _REMOVE = "DELETE FROM settings WHERE name = :name"
 
 
@@ -18,12 +17,6 @@ def find(db: ReadSnapshot, name: str) -> str:
     """Return a setting; empty if it was never set."""
     row = db.one(_FIND, {"name": name})
     return str(row["value"]) if row else ""
-
-
-def with_prefix(db: ReadSnapshot, prefix: str) -> list[str]:
-    """Return the settings with a prefix that ends in a slash, by name."""
-    after = f"{prefix[:-1]}0"  # the character after the slash
-    return [str(row["value"]) for row in db.all(_UNDER, {"first": prefix, "after": after})]
 
 
 def put(tx: Transaction, name: str, value: str) -> None:

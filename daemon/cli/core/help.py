@@ -1,14 +1,12 @@
 """Help lines of all commands, in groups, and the command `steward help`.
 
 The lines are not stored with the commands, because listing forty commands must not import forty
-modules. A line has at most `WIDEST` columns, so that it fits into 80 columns.
+modules. A line has at most 62 columns, so that it fits into 80 columns.
 """
 
 from collections.abc import Mapping
 
 import click
-
-WIDEST = 62
 
 # Titles of groups, with the names of commands and their lines.
 Sections = Mapping[str, Mapping[str, str]]
