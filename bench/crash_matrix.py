@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from tests.crash.daemon_runs import open_lives
-from tests.crash.matrix import PREY, Matrix, Row, Way, begun, hits, rehearse
+from tests.crash.daemon_runs import open_daemon_runs
+from tests.crash.matrix import VICTIMS, Matrix, Row, Way, begun, hits, rehearse
 from tests.crash.point_counters import SIDES
 from tests.crash.points import kind_of, points
 
@@ -74,8 +74,8 @@ def run(directory: Path, kept: Path, options: argparse.Namespace) -> int:
 
 
 async def _rehearsed(directory: Path) -> list[Way]:
-    async with open_lives(directory) as lives:
-        return await rehearse(lives)
+    async with open_daemon_runs(directory) as daemon_runs:
+        return await rehearse(daemon_runs)
 
 
 def matrix_of(kept: Path, seed: int) -> Matrix:
@@ -101,10 +101,10 @@ async def _work(directory: Path, kept: Path, matrix: Matrix, numbers: list[int])
     place = directory / str(os.getpid())
     with (kept / _ROWS.replace("*", str(os.getpid()))).open("ab", buffering=0) as file:
         while numbers:
-            async with begun(place) as lives:
+            async with begun(place) as daemon_runs:
                 is_whole = True
                 while numbers and is_whole:
-                    row = await matrix.run(lives, numbers.pop(0))
+                    row = await matrix.run(daemon_runs, numbers.pop(0))
                     file.write(msgspec.json.encode(row) + b"\n")
                     is_whole = not row.broken
             shutil.rmtree(place)
@@ -116,7 +116,7 @@ def report(rows: list[Row], options: argparse.Namespace) -> int:
     kinds: dict[str, list[str]] = {}
     for name in points():
         kinds.setdefault(name if options.all else kind_of(name), []).append(name)
-    for name in PREY:
+    for name in VICTIMS:
         kinds[name] = [name]
     width = max(map(len, kinds))
     print(f"{'':{width}} points   runs before  after broken")

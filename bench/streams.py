@@ -77,7 +77,7 @@ async def register(steward: Steward, job_id: str) -> None:
 KINDS = {"events": of_events, "queries": of_queries, "logs": of_logs}
 
 
-class Crowd:
+class StreamReaders:
     """All readers, and the time at which each received the data."""
 
     def __init__(self, steward: Steward, asked: str, first: str) -> None:
@@ -124,9 +124,9 @@ async def main(kind: str, streams: int) -> None:
         async with open_steward(Path(directory), "--dev") as steward:
             await register(steward, "early")
             asked, first, news = await KINDS[kind](steward)
-            crowd = Crowd(steward, asked, first)
+            readers = StreamReaders(steward, asked, first)
             before = memory(steward.pid)
-            async with crowd.reading(streams):
+            async with readers.reading(streams):
                 await settled(steward.pid)
                 after, used = memory(steward.pid), processor(steward.pid)
                 await trio.sleep(QUIET)
@@ -137,9 +137,9 @@ async def main(kind: str, streams: int) -> None:
                     other = time.monotonic() - began
                 began, answering = time.monotonic(), processor(steward.pid)
                 await news()
-                await crowd.all_heard.wait()
+                await readers.all_heard.wait()
                 answering = processor(steward.pid) - answering
-            took = sorted(moment - began for moment in crowd.heard)
+            took = sorted(moment - began for moment in readers.heard)
             told = {
                 kind: streams,
                 "MiB before": round(before, 1),

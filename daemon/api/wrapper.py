@@ -34,13 +34,13 @@ def authenticate_wrapper() -> Callable[[Request], HandlerReply | None]:
     failures = FailedLogins()
 
     def refusal(request: Request) -> HandlerReply | None:
-        desk = request.parts.wrappers
+        wrappers = request.parts.wrappers
         if not request.path.startswith(_PLACE):
             return None
-        if desk is None or not request.token:
+        if wrappers is None or not request.token:
             return text("show the secret of an attempt", 401)
         try:
-            desk.admit(request.token)
+            wrappers.admit(request.token)
         except Denied:
             if failures.are_too_many(request.client_key, request.parts.clock.now()):
                 return _TOO_OFTEN
@@ -51,14 +51,14 @@ def authenticate_wrapper() -> Callable[[Request], HandlerReply | None]:
 
 
 def _answering(answer: Answer) -> Callable[[Request], Awaitable[HandlerReply]]:
-    """Return a handler that calls the desk."""
+    """Return a handler that calls the wrapper API."""
 
     async def handler(request: Request) -> HandlerReply:
-        desk = request.parts.wrappers
-        if desk is None:
+        wrappers = request.parts.wrappers
+        if wrappers is None:
             raise Denied
         try:
-            return await answer(desk, request)
+            return await answer(wrappers, request)
         except OSError as error:  # a disk error: the wrapper sends the piece again
             return text(f"{error.strerror or error}", 507)
         except StewardError as error:

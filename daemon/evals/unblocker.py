@@ -84,7 +84,7 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
     if len(known) < len(needs):
         return _ANY_ROOM
     given_back = _given_back(job, state, plan)
-    besides = (
+    extra = (
         ExtraResources(type=job.type, pool=job.node_pool)
         if given_back or len(known) > 1
         else _besides(job, known[0])
@@ -96,7 +96,7 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
             (need.memory for need in known), (resources.memory for resources in given_back)
         ),
         disk=_beyond((need.disk for need in known), (resources.disk for resources in given_back)),
-        besides=msgspec.json.encode(besides).decode(),
+        besides=msgspec.json.encode(extra).decode(),
     )
 
 
@@ -126,24 +126,24 @@ class Unblocker:
 
     def fit(self, needed: evaluations.FreedResources, priority: int) -> bool:
         """Return whether an ask fits on any node for a job of this priority."""
-        besides = ExtraResources(type="")
+        extra = ExtraResources(type="")
         if needed.besides:
-            besides = msgspec.json.decode(needed.besides, type=ExtraResources)
+            extra = msgspec.json.decode(needed.besides, type=ExtraResources)
         need = ResourceAsk(
             group=TaskGroup(name=""),
             cpu=needed.cpu,
             memory=needed.memory,
             disk=needed.disk,
-            cores=besides.cores,
-            networks=besides.networks,
-            devices=besides.devices,
+            cores=extra.cores,
+            networks=extra.networks,
+            devices=extra.devices,
             fixed=None,
         )
-        anyone = Job(id="", priority=priority, node_pool=besides.pool)
+        anyone = Job(id="", priority=priority, node_pool=extra.pool)
         rooms = [room for room in self._rooms if in_pool(anyone, room.node)]
         if any(room.missing_resource(need) is None for room in rooms):
             return True
-        if not self._may_displace.may_preempt(besides.type):
+        if not self._may_displace.may_preempt(extra.type):
             return False
         from daemon.scheduler.nodes.preemption import PreemptionCandidates  # imported late: rare
 

@@ -199,9 +199,9 @@ async def _listeners(parts: DaemonParts) -> None:
     """Take over the sockets of the API. The settings get the port that the kernel has chosen."""
     from daemon.web.connections import listeners_at, wrapper_listeners_at
 
-    parts.listeners = listeners_at(parts.begun.doors)
+    parts.listeners = listeners_at(parts.begun.listening_sockets)
     parts.complete(msgspec.structs.replace(parts.config, port=parts.listeners.port))
-    parts.wrapper_listeners = wrapper_listeners_at(parts.begun.doors)
+    parts.wrapper_listeners = wrapper_listeners_at(parts.begun.listening_sockets)
 
 
 async def _engine(parts: DaemonParts) -> None:
@@ -509,7 +509,7 @@ async def _context(parts: DaemonParts) -> None:
         rights=cache(_rights),
         door=parts.login,
         policies=parts.policies,
-        wrappers=parts.engine.desk if parts.engine else None,
+        wrappers=parts.engine.wrapper_api if parts.engine else None,
         output=OutputMatchers(parts.store, parts.seal),
         job_masks=JobMasks(parts.store, parts.seal),
     )
@@ -541,7 +541,7 @@ async def _wrapper_server(parts: DaemonParts) -> None:
             authenticate_wrapper=wrapper.authenticate_wrapper(),
         )
     )
-    parts.stack.callback(parts.engine.desk.close)
+    parts.stack.callback(parts.engine.wrapper_api.close)
 
 
 async def _public_server(parts: DaemonParts) -> None:
@@ -550,7 +550,7 @@ async def _public_server(parts: DaemonParts) -> None:
     from daemon.web.connections import public_listeners_at
     from daemon.web.server import open_web, public_context
 
-    if listeners := public_listeners_at(parts.begun.doors):
+    if listeners := public_listeners_at(parts.begun.listening_sockets):
         await parts.enter(open_web(public_context(parts.context), (), PUBLIC, listeners))
 
 

@@ -34,7 +34,7 @@ from daemon.process.service_account import ROOT, ServiceAccount, being, find_acc
 from daemon.process.store_ownership import change_owner
 from daemon.process.systemd import inherited_sockets
 from daemon.runner.core.launcher_policy import policy_of, subuids
-from daemon.web.listeners import ListeningSockets, open_doors
+from daemon.web.listeners import ListeningSockets, open_listening_sockets
 from storage.errors import StorageUnusable
 from storage.store import FILE_NAME, lock
 
@@ -60,7 +60,7 @@ class StartupResult(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[], Settings]
     channel: socket.socket
     welcome: HelloReply
-    doors: ListeningSockets
+    listening_sockets: ListeningSockets
     source: KeySource
     holding: "TaskCgroups"
     guard: "TaskEgressPolicy | None"
@@ -86,7 +86,7 @@ def begin(
         # is not trusted.
         present = in_force(present, stored_settings(data_dir, present.store_dir))
         _settle(present, account)
-        sockets = held.enter_context(open_doors(present, inherited_sockets(os.environ)))
+        sockets = held.enter_context(open_listening_sockets(present, inherited_sockets(os.environ)))
         source = _source(present, account)
         owner = (account.uid, account.gid) if account else (os.geteuid(), os.getegid())
         holding = hold(present, owner)
@@ -108,7 +108,7 @@ def begin(
             read=read,
             channel=channel,
             welcome=welcome,
-            doors=sockets,
+            listening_sockets=sockets,
             source=source,
             holding=holding,
             guard=guarding,

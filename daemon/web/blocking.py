@@ -51,7 +51,7 @@ async def answer(
     request: Request,
     *,
     kept: ResponseCache,
-    crowd: StreamLimit,
+    stream_limit: StreamLimit,
     closing: trio.Event,
     random: Callable[[], float],
 ) -> HandlerReply:
@@ -71,7 +71,7 @@ async def answer(
             reply = await _attempt(route, request, kept, after)
             if reply is not None:
                 return reply
-            with crowd.reserve(), trio.move_on_at(deadline) as scope:
+            with stream_limit.reserve(), trio.move_on_at(deadline) as scope:
                 if not closing.is_set():
                     await change.wait()
             if not reader.is_allowed():

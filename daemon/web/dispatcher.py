@@ -176,7 +176,7 @@ class Dispatcher:
         self._random = secrets.SystemRandom().random
         self._kept = ResponseCache()
         self.fairness = Fairness(parts.config.client_cpu_percent)
-        self._crowd = StreamLimit(most_connections(Share.PORT))
+        self._stream_limit = StreamLimit(most_connections(Share.PORT))
 
     def target_of(self, head: RequestHead) -> RouteMatch:
         """Return the target of a request."""
@@ -225,7 +225,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Close streams without an end. `closing` ends other responses."""
-        self._crowd.close()
+        self._stream_limit.close()
 
     def is_hot(self, head: RequestHead, way: RouteMatch) -> bool:
         """Return whether a request is for a route of the fast path, answered in one piece."""
@@ -419,7 +419,7 @@ class Dispatcher:
                 route,
                 request,
                 kept=self._kept,
-                crowd=self._crowd,
+                stream_limit=self._stream_limit,
                 closing=self._closing,
                 random=self._random,
             )
@@ -427,14 +427,14 @@ class Dispatcher:
                 await audit_scope.acted()
             reply = with_remarks(reply, request.remarks())
             if reply.stream is not None:
-                return msgspec.structs.replace(reply, stream=self._crowd.count(reply.stream))
+                return msgspec.structs.replace(reply, stream=self._stream_limit.count(reply.stream))
             return reply
         await import_large(route.handler)
         reply = await route.handler(request)
         if route.acts:
             await audit_scope.acted()
         if reply.stream is not None:
-            held = self._crowd.count(reply.stream, is_endless=reply.is_endless)
+            held = self._stream_limit.count(reply.stream, is_endless=reply.is_endless)
             return msgspec.structs.replace(reply, stream=held)
         return with_remarks(reply, request.remarks())
 

@@ -63,7 +63,9 @@ class ListeningSockets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def open_doors(config: Settings, given: Sequence[socket.socket] = ()) -> Iterator[ListeningSockets]:
+def open_listening_sockets(
+    config: Settings, given: Sequence[socket.socket] = ()
+) -> Iterator[ListeningSockets]:
     """Open the sockets of the settings; a given TCP socket is used for the port.
 
     No request is served yet. Raises `ListenError`, `Invalid`.

@@ -77,9 +77,9 @@ def count(db: ReadSnapshot) -> int:
     return int(row["number"]) if row else 0
 
 
-def paths(db: ReadSnapshot, besides: str) -> list[str]:
+def paths(db: ReadSnapshot, except_id: str) -> list[str]:
     """Return the directories of all volumes except the one with this ID."""
-    return [str(row["host_path"]) for row in db.each(_PATHS, {"id": besides})]
+    return [str(row["host_path"]) for row in db.each(_PATHS, {"id": except_id})]
 
 
 def unfinished(db: ReadSnapshot) -> list[str]:

@@ -1,4 +1,4 @@
-"""Daemon lives: sequences of scenes and restarts on the same data."""
+"""Daemon runs: sequences of scenes and restarts on the same data."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
@@ -13,7 +13,7 @@ from storage import schema
 from storage.store import FILE_NAME
 from tests.crash import job_scenes, pool_scenes, secret_scenes
 from tests.crash.fork_server import BARE
-from tests.crash.killable_daemon import Mortal
+from tests.crash.killable_daemon import KillableDaemon
 from tests.crash.ledger import job
 from tests.crash.world import World, open_world
 from tests.fakes.slurm.world import fake_slurm
@@ -22,7 +22,7 @@ from tests.task_logs import log_of
 _FIRST_FORM = Path(__file__).parent.parent / "parts/storage/forms/0001.sql"
 
 
-class Life:
+class DaemonRun:
     """A daemon that executes scene after scene on the same data."""
 
     name = "main"
@@ -30,12 +30,12 @@ class Life:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.steward: Mortal = world.steward
+        self.steward: KillableDaemon = world.steward
         self._by_name = {scene.__name__: scene for scene in self.played}
 
     @property
     def names(self) -> list[str]:
-        """Return the scenes of this life, with its own begin and end."""
+        """Return the scenes of this run, with its own begin and end."""
         return [*self._by_name, "begin", "end"]
 
     async def open(self) -> None:
@@ -66,8 +66,8 @@ class Life:
         await self.world.clear()
 
 
-class Bare(Life):
-    """The same life on a host without control groups and without holes in files."""
+class Bare(DaemonRun):
+    """The same run on a host without control groups and without holes in files."""
 
     name = "bare"
     played = (job_scenes.versions, job_scenes.files, job_scenes.logs, job_scenes.isolated)
@@ -86,8 +86,8 @@ class Bare(Life):
             await super().play(scene)
 
 
-class Clustered(Life):
-    """The same life with a pool that is a partition of a fake cluster."""
+class Clustered(DaemonRun):
+    """The same run with a pool that is a partition of a fake cluster."""
 
     name = "clustered"
     played = pool_scenes.SCENES
@@ -97,7 +97,7 @@ class Clustered(Life):
         await super().rise()
 
 
-class First(Life):
+class First(DaemonRun):
     """The first start on an empty directory, and the start on a store of an older version."""
 
     name = "first"
@@ -185,12 +185,16 @@ def _make_old(path: Path) -> None:
         connection.execute("PRAGMA user_version = 1")
 
 
-LIVES: dict[str, type[Life]] = {item.name: item for item in (Life, Bare, Clustered, First)}
+DAEMON_RUNS: dict[str, type[DaemonRun]] = {
+    item.name: item for item in (DaemonRun, Bare, Clustered, First)
+}
 
 
 @asynccontextmanager
-async def open_lives(directory: Path, names: Iterable[str] = LIVES) -> AsyncIterator[list[Life]]:
-    """Create lives, each in its own directory; none has started."""
+async def open_daemon_runs(
+    directory: Path, names: Iterable[str] = DAEMON_RUNS
+) -> AsyncIterator[list[DaemonRun]]:
+    """Create runs, each in its own directory; none has started."""
     async with AsyncExitStack() as stack:
         found = []
         for name in names:
@@ -200,5 +204,5 @@ async def open_lives(directory: Path, names: Iterable[str] = LIVES) -> AsyncIter
                 stack.enter_context(fake_slurm(place / "slurm")) if name == "clustered" else None
             )
             world = await stack.enter_async_context(open_world(place, slurm, **variables))
-            found.append(LIVES[name](world))
+            found.append(DAEMON_RUNS[name](world))
         yield found

@@ -1,6 +1,6 @@
 """Fork server for daemons whose persistent effects are wrapped (`wrappers.py`).
 
-    python -m tests.crash.fork_server TALLY SOCKET
+    python -m tests.crash.fork_server COUNTERS SOCKET
 
 This process imports the daemon once. For each order on the socket, it forks a child that becomes a
 daemon. A start then takes a fifth of the usual time. This matters because a run consists of little
@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import daemon
-from tests.crash.point_counters import Tally
+from tests.crash.point_counters import PointCounters
 from tests.crash.wrappers import Wrappers
 
 BARE = "CRASH_ON_A_BARE_MACHINE"  # environment variable: no control groups and no holes in files
@@ -45,8 +45,8 @@ def die() -> None:
 
 
 def main() -> None:
-    tally = Tally(Path(sys.argv[1]))
-    Wrappers(tally, die).everything()
+    counters = PointCounters(Path(sys.argv[1]))
+    Wrappers(counters, die).everything()
     if os.environ.get(BARE):
         without_means()
     for package in pkgutil.walk_packages(daemon.__path__, "daemon."):

@@ -1,6 +1,6 @@
 """SIGKILL under load, at random points determined by a seed.
 
-Acknowledged writes must persist, and running tasks must keep running. One daemon lives through all
+Acknowledged writes must persist, and running tasks must keep running. One daemon goes through all
 rounds on the same data. In each round clients register, update, stop and dispatch jobs
 concurrently. After a random number of acknowledged requests the daemon is killed and restarted.
 Each task writes a line when it starts, so that a second start is detected. The tests are in several

@@ -16,12 +16,12 @@ import trio
 from daemon.config.data_directory import alloc_dir
 from daemon.launcher.client import LauncherGone
 from daemon.process.main import EXIT_FAILURE
-from tests.crash.point_counters import Tally
+from tests.crash.point_counters import PointCounters
 from tests.service.daemon import Steward, _environ, environment
 from tests.time_limits import HAPPENS_WITHIN
 
 ID_SIZE = 36  # characters of an allocation ID
-_TALLY = "points"
+_COUNTERS = "points"
 _ANSWER = 64  # maximum bytes of a launcher's response
 
 
@@ -48,7 +48,7 @@ class Forked:
         return self._status
 
 
-class Mortal(Steward):
+class KillableDaemon(Steward):
     """A daemon that can be killed at any of its points."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Mortal(Steward):
         self.all_flags = ("--dev", "--acl", *config)
         super().__init__(directory, self.all_flags)
         self.config = config
-        self.tally = Tally(directory / _TALLY)
+        self.counters = PointCounters(directory / _COUNTERS)
         self._orders = orders
 
     async def _run(self, words: list[str], log: BinaryIO, before: tuple[str, ...] = ()) -> Any:
@@ -76,12 +76,12 @@ class Mortal(Steward):
 
     async def start_or_die(self) -> bool:
         """Start it, unless it has died at its point; return whether it became ready."""
-        if self.tally.has_fired:
+        if self.counters.has_fired:
             return False
         try:
             await self.start()
         except AssertionError:
-            if not self.tally.has_fired:
+            if not self.counters.has_fired:
                 raise
             await self.bury()
             return False
@@ -120,13 +120,13 @@ async def open_launcher(
     directory: Path, variables: Mapping[str, str]
 ) -> AsyncIterator[trio.socket.SocketType]:
     """Start the fork server; yield its socket for orders."""
-    Tally(directory / _TALLY)
+    PointCounters(directory / _COUNTERS)
     ours, theirs = trio.socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = [
         sys.executable,
         "-m",
         "tests.crash.fork_server",
-        str(directory / _TALLY),
+        str(directory / _COUNTERS),
         str(theirs.fileno()),
     ]
     with ours:

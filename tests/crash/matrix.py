@@ -1,6 +1,6 @@
 """The crash matrix: SIGKILL before and after every persistent effect of the daemon.
 
-First each scene of each life runs once without a kill. This records which points it reaches, and
+First each scene of each run runs once without a kill. This records which points it reaches, and
 how often. Each run then takes the next point and side of the plan. The seed selects a scene that
 reaches the point, and the visit. The daemon is killed there and restarted on the same data. Then
 all promises are checked.
@@ -22,7 +22,7 @@ from daemon.config.data_directory import alloc_dir
 from daemon.runner.core.task_dir import CLAIM
 from tests import claim_files
 from tests.crash import job_scenes
-from tests.crash.daemon_runs import LIVES, Life, open_lives
+from tests.crash.daemon_runs import DAEMON_RUNS, DaemonRun, open_daemon_runs
 from tests.crash.point_counters import AFTER, SIDES
 from tests.crash.points import kind_of
 from tests.crash.world import World
@@ -32,13 +32,13 @@ _MOST_TRIES = 3  # scenes in which one run tries to kill at its point
 _EVERY = 10  # one run in this many kills a process other than the daemon
 _SHOWN = 4000  # characters of the log
 _SIDES = "before", "after"
-PREY = ("shim", "task", "shim, no daemon", "task, no daemon")
+VICTIMS = ("shim", "task", "shim, no daemon", "task, no daemon")
 
 
 class Way(msgspec.Struct, frozen=True):
     """A scene, with the sides of the points that it reaches."""
 
-    life: str
+    daemon_run: str
     scene: str
     seconds: float  # duration
     visits: dict[str, tuple[int, int]]  # by point: before and after
@@ -66,7 +66,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        return self.point.partition(",")[0] if self.point in PREY else kind_of(self.point)
+        return self.point.partition(",")[0] if self.point in VICTIMS else kind_of(self.point)
 
 
 class Matrix:
@@ -91,16 +91,18 @@ class Matrix:
         """Return the sides of points of one kind in the order of the plan."""
         return [turn for turn in self.turns if kind_of(turn[0]) == kind]
 
-    async def run(self, lives: dict[str, Life], number: int) -> Row:
-        """Execute one run. After a row with a broken promise, the caller must discard the life."""
+    async def run(self, daemon_runs: dict[str, DaemonRun], number: int) -> Row:
+        """Execute one run. After a row with a broken promise, the caller must discard the run."""
         began = time.perf_counter()
         chance = random.Random(f"{self._seed}:{number}")
         if number % _EVERY == _EVERY - 1:
-            row = await hunt(lives["main"], chance, PREY[number // _EVERY % len(PREY)])
+            row = await kill_victim(
+                daemon_runs["main"], chance, VICTIMS[number // _EVERY % len(VICTIMS)]
+            )
         else:
             turn = self.turns[(number - number // _EVERY) % len(self.turns)]
             for kill in self.choose(chance, *turn):
-                row = await carry_out(lives[kill.way.life], kill)
+                row = await carry_out(daemon_runs[kill.way.daemon_run], kill)
                 if row.is_exact or row.broken:
                     break
         seconds = round(time.perf_counter() - began, 2)
@@ -118,92 +120,94 @@ class Matrix:
         return kills
 
 
-async def carry_out(life: Life, kill: Kill) -> Row:
+async def carry_out(daemon_run: DaemonRun, kill: Kill) -> Row:
     """Kill the daemon, and check the promises."""
-    tally, is_exact, broken = life.steward.tally, False, ""
-    tally.arm(kill.point, kill.side, kill.times)
+    counters, is_exact, broken = daemon_run.steward.counters, False, ""
+    counters.arm(kill.point, kill.side, kill.times)
     try:
-        await _until_fired(life, kill.way.scene)
-        is_exact = tally.has_fired
-        tally.disarm()
-        if life.steward.is_running:
-            await (life.steward.bury() if is_exact else life.steward.kill())
-        await life.rise()
+        await _until_fired(daemon_run, kill.way.scene)
+        is_exact = counters.has_fired
+        counters.disarm()
+        if daemon_run.steward.is_running:
+            await (daemon_run.steward.bury() if is_exact else daemon_run.steward.kill())
+        await daemon_run.rise()
     except Exception as error:
-        broken = _told(f"{_SIDES[kill.side]} {kill.point}, time {kill.times}", life, error)
-    scene = f"{life.name}: {kill.way.scene}"
+        broken = _told(f"{_SIDES[kill.side]} {kill.point}, time {kill.times}", daemon_run, error)
+    scene = f"{daemon_run.name}: {kill.way.scene}"
     return Row(0, kill.point, kill.side, scene, 0.0, is_exact, broken)
 
 
-async def rehearse(lives: Iterable[Life]) -> list[Way]:
+async def rehearse(daemon_runs: Iterable[DaemonRun]) -> list[Way]:
     """Execute every scene once, and record the reached points."""
     ways = []
 
-    async def live(life: Life) -> None:
-        await life.open()
-        for scene in life.names:
-            ways.append(await way_of(life, scene))  # noqa: PERF401  # so do the others
+    async def live(daemon_run: DaemonRun) -> None:
+        await daemon_run.open()
+        for scene in daemon_run.names:
+            ways.append(await way_of(daemon_run, scene))  # noqa: PERF401  # so do the others
 
     async with trio.open_nursery() as nursery:
-        for life in lives:
-            nursery.start_soon(live, life)
-    return sorted(ways, key=lambda way: (way.life, way.scene))
+        for daemon_run in daemon_runs:
+            nursery.start_soon(live, daemon_run)
+    return sorted(ways, key=lambda way: (way.daemon_run, way.scene))
 
 
-async def way_of(life: Life, scene: str) -> Way:
+async def way_of(daemon_run: DaemonRun, scene: str) -> Way:
     """Execute a scene, and record the reached points."""
-    tally, began = life.steward.tally, time.perf_counter()
-    before = tally.counts()
-    await life.play(scene)
-    grown = {turn: count - before[turn] for turn, count in tally.counts().items()}
+    counters, began = daemon_run.steward.counters, time.perf_counter()
+    before = counters.counts()
+    await daemon_run.play(scene)
+    grown = {turn: count - before[turn] for turn, count in counters.counts().items()}
     seconds = time.perf_counter() - began
-    await life.rise()
-    visits = {name: (grown[name, 0], grown[name, 1]) for name in tally.names}
+    await daemon_run.rise()
+    visits = {name: (grown[name, 0], grown[name, 1]) for name in counters.names}
     visited = {name: both for name, both in visits.items() if any(both)}
-    return Way(life.name, scene, seconds, visited)
+    return Way(daemon_run.name, scene, seconds, visited)
 
 
 @asynccontextmanager
-async def begun(directory: Path, names: Iterable[str] = LIVES) -> AsyncIterator[dict[str, Life]]:
-    """Start lives that have not executed a scene yet."""
-    async with open_lives(directory, names) as lives:
+async def begun(
+    directory: Path, names: Iterable[str] = DAEMON_RUNS
+) -> AsyncIterator[dict[str, DaemonRun]]:
+    """Start runs that have not executed a scene yet."""
+    async with open_daemon_runs(directory, names) as daemon_runs:
         async with trio.open_nursery() as nursery:
-            for life in lives:
-                nursery.start_soon(life.open)
-        yield {life.name: life for life in lives}
+            for daemon_run in daemon_runs:
+                nursery.start_soon(daemon_run.open)
+        yield {daemon_run.name: daemon_run for daemon_run in daemon_runs}
 
 
-def _told(what: str, life: Life, error: Exception) -> str:
+def _told(what: str, daemon_run: DaemonRun, error: Exception) -> str:
     """Describe a broken promise: the place of the kill, and the daemon's output."""
-    log = life.steward.log.read_text(errors="replace")[-_SHOWN:]
+    log = daemon_run.steward.log.read_text(errors="replace")[-_SHOWN:]
     return f"killed at {what}: {error!r}\n{log}"
 
 
-async def _until_fired(life: Life, scene: str) -> None:
+async def _until_fired(daemon_run: DaemonRun, scene: str) -> None:
     """Execute a scene until the daemon is killed or the scene ends."""
     try:
-        await life.play(scene)
-        if life.steward.is_running:
-            await life.steward.get("/v1/agent/health")
+        await daemon_run.play(scene)
+        if daemon_run.steward.is_running:
+            await daemon_run.steward.get("/v1/agent/health")
     except Exception:  # any error that a client raises when the daemon is gone
-        if not life.steward.tally.has_fired:
+        if not daemon_run.steward.counters.has_fired:
             raise
 
 
-async def hunt(life: Life, chance: random.Random, prey: str) -> Row:
+async def kill_victim(daemon_run: DaemonRun, chance: random.Random, victim: str) -> Row:
     """Kill a process of a task, and check the promises."""
     broken = ""
     try:
-        await _kill_processes(life.world, chance, prey)
-        await life.rise()
+        await _kill_processes(daemon_run.world, chance, victim)
+        await daemon_run.rise()
     except Exception as error:
-        broken = _told(prey, life, error)
-    return Row(0, prey, AFTER, "main: processes", 0.0, is_exact=True, broken=broken)
+        broken = _told(victim, daemon_run, error)
+    return Row(0, victim, AFTER, "main: processes", 0.0, is_exact=True, broken=broken)
 
 
-async def _kill_processes(world: World, chance: random.Random, prey: str) -> None:
+async def _kill_processes(world: World, chance: random.Random, victim: str) -> None:
     """Kill the shim or the task of one of several allocations, in some runs without a daemon."""
-    jobs = [f"prey-{number}" for number in range(3)]
+    jobs = [f"victim-{number}" for number in range(3)]
     for name in jobs:
         await world.register(job_scenes.long(world, name))
     found, started = {}, {}
@@ -211,11 +215,11 @@ async def _kill_processes(world: World, chance: random.Random, prey: str) -> Non
         (one,) = await world.steward.allocations(name, "running")
         found[name], started[name] = one["ID"], await world.until_started(one["ID"])
     name = chance.choice(jobs)
-    pid = _shim(world, found[name]) if prey.startswith("shim") else started[name]
-    if prey.endswith("no daemon"):
+    pid = _shim(world, found[name]) if victim.startswith("shim") else started[name]
+    if victim.endswith("no daemon"):
         await world.steward.kill()
     os.kill(pid, signal.SIGKILL)
-    if prey.endswith("no daemon"):
+    if victim.endswith("no daemon"):
         await world.steward.start()
     await world.steward.allocations(name, "failed")
     for other in jobs:

@@ -11,7 +11,7 @@ _HEAD = struct.Struct("iii")  # the point, the side, and the remaining visits; a
 _ONE = struct.Struct("I")
 
 
-class Tally:
+class PointCounters:
     """The file of counters, shared by the test and the daemon."""
 
     def __init__(self, path: Path) -> None:

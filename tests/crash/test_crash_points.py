@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash import points
-from tests.crash.point_counters import AFTER, BEFORE, Tally
+from tests.crash.point_counters import AFTER, BEFORE, PointCounters
 from tests.crash.wrappers import Wrappers
 
 
@@ -19,22 +19,22 @@ def kill() -> None:
 
 
 @pytest.fixture
-def tally(tmp_path: Path) -> Tally:
-    return Tally(tmp_path / "points")
+def counters(tmp_path: Path) -> PointCounters:
+    return PointCounters(tmp_path / "points")
 
 
 def test_every_call_with_an_effect_is_known_to_have_one() -> None:
     assert points.strangers() == {}
 
 
-def test_every_effect_is_wrapped(monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
+def test_every_effect_is_wrapped(monkeypatch: pytest.MonkeyPatch, counters: PointCounters) -> None:
     wrapped: list[str] = []
-    wrappers = Wrappers(tally, kill)
+    wrappers = Wrappers(counters, kill)
     for way in ("plain", "later", "talk"):
         monkeypatch.setattr(wrappers, way, lambda owner, name, effect: wrapped.append(effect))
     monkeypatch.setattr(wrappers, "_commits", lambda: None)
     wrappers.everything()
-    kinds = {name.rpartition(":")[2] for name in tally.names}
+    kinds = {name.rpartition(":")[2] for name in counters.names}
     assert kinds - {*wrapped} == {
         "Store.write",
         "Connection.COMMIT",
@@ -49,8 +49,10 @@ def test_what_is_left_alone_is_there() -> None:
     assert gone == []
 
 
-def test_a_call_is_named_after_its_first_party_caller(tmp_path: Path, tally: Tally) -> None:
-    names = [name for name in tally.names if name.startswith("storage/store.py:")]
+def test_a_call_is_named_after_its_first_party_caller(
+    tmp_path: Path, counters: PointCounters
+) -> None:
+    names = [name for name in counters.names if name.startswith("storage/store.py:")]
     assert names == [
         "storage/store.py:lock:os.open",
         "storage/store.py:lock:os.pwrite",
@@ -59,20 +61,20 @@ def test_a_call_is_named_after_its_first_party_caller(tmp_path: Path, tally: Tal
 
 
 def test_it_ends_before_or_after_at_the_wanted_time(
-    tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, counters: PointCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from storage.store import lock
 
     monkeypatch.setattr(os, "pwrite", os.pwrite)  # so that the wrapper is removed with the test
-    Wrappers(tally, kill).plain(os, "pwrite", "os.pwrite")
+    Wrappers(counters, kill).plain(os, "pwrite", "os.pwrite")
     point = "storage/store.py:lock:os.pwrite"
-    tally.arm(point, AFTER, 2)
+    counters.arm(point, AFTER, 2)
     with lock(tmp_path):
-        assert not tally.has_fired
+        assert not counters.has_fired
     with pytest.raises(Killed), lock(tmp_path):
         pass
-    assert tally.has_fired
-    assert (tally.hits(point, BEFORE), tally.hits(point, AFTER)) == (2, 2)
+    assert counters.has_fired
+    assert (counters.hits(point, BEFORE), counters.hits(point, AFTER)) == (2, 2)
     assert (tmp_path / "steward.lock").read_text() != ""
 
 

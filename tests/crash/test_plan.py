@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench import crash_matrix
-from tests.crash.matrix import PREY, Matrix, Row, Way
+from tests.crash.matrix import VICTIMS, Matrix, Row, Way
 from tests.crash.points import points
 
 WAYS = [
@@ -53,7 +53,7 @@ def test_where_a_scene_is_over_before_another_is_tried() -> None:
 
 
 def test_a_line_that_was_cut_off_is_a_run_to_be_made_again(tmp_path: Path) -> None:
-    keep(tmp_path, row(4, "a:os.kill"), row(2, PREY[0]), more=b'{"number": 3, "po')
+    keep(tmp_path, row(4, "a:os.kill"), row(2, VICTIMS[0]), more=b'{"number": 3, "po')
     assert [row.number for row in crash_matrix.rows_of(tmp_path)] == [2, 4]
 
 

@@ -22,7 +22,7 @@ from storage.check import check
 from storage.queries import cluster_runs
 from storage.read_pool import ReadSnapshot, connect
 from storage.store import FILE_NAME
-from tests.crash.killable_daemon import ID_SIZE, Mortal, open_launcher
+from tests.crash.killable_daemon import ID_SIZE, KillableDaemon, open_launcher
 from tests.crash.ledger import Starts
 from tests.fakes import fakecloud
 from tests.fakes.receiver import Receiver, open_receiver
@@ -62,7 +62,7 @@ class World:
     without_pool: tuple[str, ...]  # its arguments without the pool
 
     def __init__(
-        self, steward: Mortal, cloud_url: str, receiver: Receiver, files_port: int
+        self, steward: KillableDaemon, cloud_url: str, receiver: Receiver, files_port: int
     ) -> None:
         self.steward, self.cloud_url = steward, cloud_url
         self.receiver, self.files_port = receiver, files_port
@@ -397,7 +397,7 @@ async def open_world(
             open_receiver() as receiver,
             trio.open_nursery() as nursery,
         ):
-            steward = Mortal(directory, ("--config", str(settings)), orders)
+            steward = KillableDaemon(directory, ("--config", str(settings)), orders)
             steward._port = own
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listeners[0].socket.getsockname()[1]

@@ -19,7 +19,7 @@ from typing import Any
 
 from storage import writer
 from storage.store import Store
-from tests.crash.point_counters import AFTER, BEFORE, Tally
+from tests.crash.point_counters import AFTER, BEFORE, PointCounters
 from tests.crash.points import EFFECTS, ROOT
 
 _OURS = (f"{ROOT}/daemon/", f"{ROOT}/storage/")
@@ -28,12 +28,12 @@ _OURS = (f"{ROOT}/daemon/", f"{ROOT}/storage/")
 class Wrappers:
     """Installs a wrapper for every effect, and finds the point of a call by its stack."""
 
-    def __init__(self, tally: Tally, kill: Callable[[], object]) -> None:
-        self._tally, self._kill = tally, kill
+    def __init__(self, counters: PointCounters, kill: Callable[[], object]) -> None:
+        self._counters, self._kill = counters, kill
         self._within: ContextVar[bool] = ContextVar("within", default=False)
 
     def come_to(self, name: str, side: int) -> None:
-        if self._tally.note(name, side):
+        if self._counters.note(name, side):
             self._kill()
 
     @contextmanager

@@ -109,7 +109,9 @@ async def register(request: Request) -> HandlerReply:
     config = request.parts.config
     volume = await _complete(request, asked, registered=True)
     path = volume.host_path.rstrip("/") or "/"
-    known = await request.parts.store.read_any(lambda db: host_volumes.paths(db, besides=volume.id))
+    known = await request.parts.store.read_any(
+        lambda db: host_volumes.paths(db, except_id=volume.id)
+    )
     taken = [host_volume.path for host_volume in config.host_volumes]
     taken += known
     refusal = await trio.to_thread.run_sync(why_no_volume, path, config.volume_paths, taken)

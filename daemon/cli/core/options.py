@@ -139,8 +139,8 @@ def shown_values(command: Command) -> Command:
 def _shown(command: Command, looks: tuple[Callable[[Command], Command], ...]) -> Command:
     @wraps(command)
     def call(*args: object, **options: object) -> int | None:
-        wishes = {field: options.pop(field) for field in OutputOptions.__struct_fields__}
-        screen = open_screen(msgspec.convert(wishes, OutputOptions), os.environ)
+        output_options = {field: options.pop(field) for field in OutputOptions.__struct_fields__}
+        screen = open_screen(msgspec.convert(output_options, OutputOptions), os.environ)
         return command(*args, screen=screen, **options)
 
     return _with(looks, call)

@@ -66,11 +66,11 @@ class SilentDisplay(ProgressDisplay):
 class Screen:
     """The output of a command."""
 
-    def __init__(self, wishes: OutputOptions) -> None:
-        self._as_json = wishes.as_json
-        self._selector = wishes.selector
-        self.verbose = wishes.verbose
-        steps(wishes.selector)
+    def __init__(self, output_options: OutputOptions) -> None:
+        self._as_json = output_options.as_json
+        self._selector = output_options.selector
+        self.verbose = output_options.verbose
+        steps(output_options.selector)
 
     @property
     def wants_document(self) -> bool:

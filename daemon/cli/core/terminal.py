@@ -64,8 +64,8 @@ class _Live(ProgressDisplay):
 class TerminalScreen(Screen):
     """A screen with color, hints and a live display."""
 
-    def __init__(self, wishes: OutputOptions, *, hints: bool) -> None:
-        super().__init__(wishes)
+    def __init__(self, output_options: OutputOptions, *, hints: bool) -> None:
+        super().__init__(output_options)
         self._hints = hints
         self._console = Console(highlight=False, soft_wrap=True, force_terminal=True)
 

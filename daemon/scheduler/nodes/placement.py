@@ -109,7 +109,7 @@ class _Search(msgspec.Struct, frozen=True, kw_only=True):
     group: TaskGroup
     scope: _Scope
     need: capacity.ResourceAsk
-    wishes: scoring.NodePreferences
+    preferences: scoring.NodePreferences
     obstacles: Mapping[str, str | None]  # infeasibility by node ID
     of_moment: bool  # whether feasibility also depends on the allocations of a node
 
@@ -308,7 +308,7 @@ class Placer:
         return scoring.scores(
             search.job,
             search.need,
-            search.wishes,
+            search.preferences,
             room,
             self.rooms,
             failed_here=room.node.id in failed_on,
@@ -408,7 +408,7 @@ class Placer:
             group=group,
             scope=self._scope(job),
             need=capacity.resource_ask(group),
-            wishes=scoring.node_preferences(job, group),
+            preferences=scoring.node_preferences(job, group),
             obstacles={
                 room.node.id: feasibility.infeasibility(job, group, room.node)
                 for room in self._scope(job).rooms

@@ -63,7 +63,7 @@ def fit_only(need: ResourceAsk, room: NodeCapacity) -> NodeScores:
 def scores(
     job: Job,
     need: ResourceAsk,
-    wishes: NodePreferences,
+    preferences: NodePreferences,
     room: NodeCapacity,
     rooms: Mapping[str, NodeCapacity],
     *,
@@ -81,14 +81,14 @@ def scores(
         ("node-reschedule-penalty", -1.0 if failed_here else 0.0, failed_here),
         (
             "node-affinity",
-            _affinity(wishes.affinities, room, job.region),
-            bool(wishes.affinities),
+            _affinity(preferences.affinities, room, job.region),
+            bool(preferences.affinities),
         ),
     ]
     device = room.device_score(need) if need.devices else None
     if device is not None:
         views.append(("devices", device, True))
-    spread_score = spread.score(wishes.spreads, group, room, rooms.values(), job.region)
+    spread_score = spread.score(preferences.spreads, group, room, rooms.values(), job.region)
     if spread_score:
         views.append(("allocation-spread", spread_score, True))
     counted = [score for _, score, counts in views if counts]

@@ -117,7 +117,7 @@ def test_hints_are_for_people(
 
 
 @pytest.mark.parametrize(
-    ("wishes", "kind"),
+    ("options", "kind"),
     [
         (OutputOptions(colour=True), TerminalScreen),
         (OutputOptions(colour=False), Screen),
@@ -125,5 +125,5 @@ def test_hints_are_for_people(
         (OutputOptions(colour=True, selector=".ID"), Screen),
     ],
 )
-def test_documents_are_never_coloured(wishes: OutputOptions, kind: type[Screen]) -> None:
-    assert type(open_screen(wishes, {})) is kind
+def test_documents_are_never_coloured(options: OutputOptions, kind: type[Screen]) -> None:
+    assert type(open_screen(options, {})) is kind

@@ -113,7 +113,9 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIt
             ) as runner,
         ):
             parts = msgspec.structs.replace(
-                public_context(parts_of(store, config)), wrappers=engine.desk, ids=unique_ids()
+                public_context(parts_of(store, config)),
+                wrappers=engine.wrapper_api,
+                ids=unique_ids(),
             )
             async with open_web(
                 parts,
@@ -132,4 +134,4 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIt
                     try:
                         yield world
                     finally:
-                        engine.desk.close()
+                        engine.wrapper_api.close()

@@ -331,7 +331,7 @@ async def test_an_answer_older_than_the_claim_changes_nothing(
     pipe = Pipe(tmp_path / "pipe")
     one = await world.place(batch(script(f"echo begun; read -r line <{pipe.path}")))
     await world.until_printed(one, "begun")
-    (run,) = world.engine.desk.of_allocation(one)
+    (run,) = world.engine.wrapper_api.of_allocation(one)
     run._apply(msgspec.structs.replace(run.row, status=RunStatus.WAITING))
     assert run.row.status == RunStatus.RUNNING
     with pipe.path.open("w") as opened:
@@ -359,7 +359,7 @@ async def test_orders_reach_a_wrapper_that_has_seen_some_from_before_the_clock_w
     text = "trap 'echo usr; exit 0' USR1; echo begun; while :; do sleep 0.05; done"
     one = await world.place(batch(script(text)))
     await world.until_printed(one, "begun")
-    (known,) = world.engine.desk.of_allocation(one)
+    (known,) = world.engine.wrapper_api.of_allocation(one)
     run = SlurmAttempt(  # as a daemon after this one has it
         known.cluster,
         known.attempt,

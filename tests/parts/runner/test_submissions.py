@@ -83,7 +83,7 @@ class Stage:
         self.store, self.directory = store, directory
         self.secrets: list[str] = []
         self.tools = programs(seventeen)
-        self.desk = WrapperApi(store, SystemClock(), self._fresh)
+        self.wrapper_api = WrapperApi(store, SystemClock(), self._fresh)
         self._numbers: Iterator[int] = count()
         given = Pool(engine=SLURM, directory="/hosts", **pool)
         self.cluster = SlurmCluster(
@@ -121,7 +121,7 @@ class Stage:
         self, name: str = SLURM, users: TaskUsers = EVERYBODY, **fields: Any
     ) -> SlurmAttempt:
         """Start an attempt by one of the driver's names."""
-        driver = SlurmDriver(self.cluster, self.desk, name, users=users)
+        driver = SlurmDriver(self.cluster, self.wrapper_api, name, users=users)
         started = await driver.start(self.attempt(**fields))
         assert isinstance(started, SlurmAttempt)
         return started
@@ -295,7 +295,7 @@ async def test_a_session_enters_no_job_but_its_own(stage: Stage, line: str) -> N
     await stage.start()
     running = msgspec.structs.replace(stage.row(), status=RunStatus.RUNNING, job_id="17")
     await stage.store.write(lambda tx: cluster_runs.put(tx, running))
-    driver = SlurmDriver(stage.cluster, stage.desk)
+    driver = SlurmDriver(stage.cluster, stage.wrapper_api)
     stage.tools = programs(answer, path=str(stage.directory))
     stage.cluster.tools = stage.tools
     with pytest.raises(StartFailed, match="has no job 17"):
@@ -309,9 +309,9 @@ async def test_a_claim_names_its_job_by_a_number(stage: Stage, job: str) -> None
         nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         with pytest.raises(WrapperRejected, match="at most 10 digits"):
-            await stage.desk.claim(stage.claim_of(), nonce="n", job_id=job, host="h")
+            await stage.wrapper_api.claim(stage.claim_of(), nonce="n", job_id=job, host="h")
         with pytest.raises(WrapperRejected, match="is job 17, and not 18"):
-            await stage.desk.claim(stage.claim_of(), nonce="n", job_id="18", host="h")
+            await stage.wrapper_api.claim(stage.claim_of(), nonce="n", job_id="18", host="h")
         assert stage.row().status == RunStatus.WAITING
         nursery.cancel_scope.cancel()
 
@@ -380,7 +380,7 @@ async def test_nothing_is_concluded_while_somebody_claims(
     run = await stage.start()
 
     async def claim(secret: str) -> None:
-        (await stage.desk.claim(secret, nonce="n", job_id="17", host="h")).close()
+        (await stage.wrapper_api.claim(secret, nonce="n", job_id="17", host="h")).close()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.wait_for_start, silent)
@@ -448,13 +448,15 @@ async def test_a_bundle_has_no_name_that_could_be_left_behind(stage: Stage) -> N
         await stage.until(lambda: stage.row().job_id == "17")
         claim = stage.claim_of()
         before = sorted(stage.directory.rglob("*"))
-        with await stage.desk.claim(claim, nonce="n", job_id="17", host="h") as file:
+        with await stage.wrapper_api.claim(claim, nonce="n", job_id="17", host="h") as file:
             assert sorted(stage.directory.rglob("*")) == before
             with tarfile.open(fileobj=file) as archive:
                 assert "main/secrets/x" in archive.getnames()
-        stage.desk.pieces(await stage.desk.claim(claim, nonce="n", job_id="17", host="h"))
+        stage.wrapper_api.pieces(
+            await stage.wrapper_api.claim(claim, nonce="n", job_id="17", host="h")
+        )
         with pytest.raises(WrapperRejected, match="another wrapper"):
-            await stage.desk.claim(claim, nonce="other", job_id="17", host="h")
+            await stage.wrapper_api.claim(claim, nonce="other", job_id="17", host="h")
         assert sorted(stage.directory.rglob("*")) == before
 
 
@@ -473,7 +475,7 @@ async def test_one_claim_of_an_attempt_comes_after_another(
     run = await stage.start()
 
     async def claim(secret: str) -> None:
-        (await stage.desk.claim(secret, nonce="n", job_id="17", host="h")).close()
+        (await stage.wrapper_api.claim(secret, nonce="n", job_id="17", host="h")).close()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.wait_for_start, silent)

@@ -27,7 +27,7 @@ class SlurmBackend(msgspec.Struct, frozen=True):
     """The drivers of each pool and the API for wrappers; `url` is its address."""
 
     drivers: Mapping[str, Mapping[str, SlurmDriver]]
-    desk: WrapperApi
+    wrapper_api: WrapperApi
     url: str
 
 
