@@ -142,39 +142,39 @@ def bare(connection: Connection, jwks: dict[str, Any], directory: str) -> None:
 # --- forged tokens ---
 
 
-def forge(jwt: str, chance: random.Random) -> str:
+def forge(jwt: str, rng: random.Random) -> str:
     """Return a token without a valid signature."""
     head, payload, signature = jwt.split(".")
     claims = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     header = json.loads(urlsafe_b64decode(head + "=" * (-len(head) % 4)))
-    kind = chance.randrange(9)
+    kind = rng.randrange(9)
     if kind == 0:  # one changed character
-        at = chance.randrange(len(jwt))
-        return jwt[:at] + chr(chance.randrange(33, 0x2FF)) + jwt[at + 1 :]
+        at = rng.randrange(len(jwt))
+        return jwt[:at] + chr(rng.randrange(33, 0x2FF)) + jwt[at + 1 :]
     if kind == 1:  # one missing character
-        at = chance.randrange(len(jwt))
+        at = rng.randrange(len(jwt))
         return jwt[:at] + jwt[at + 1 :]
     if kind == 2:  # changed claims
-        claims[chance.choice(list(claims))] = chance.choice([None, 5, [], {}, "x", 1e300, True])
+        claims[rng.choice(list(claims))] = rng.choice([None, 5, [], {}, "x", 1e300, True])
     elif kind == 3:  # changed header
-        header[chance.choice(["alg", "kid", "typ", "crit", "jwk", "jku", "x5c", "b64"])] = (
-            chance.choice(["none", "HS256", "", None, 5, [], {"kty": "RSA"}, "\u202e"])
+        header[rng.choice(["alg", "kid", "typ", "crit", "jwk", "jku", "x5c", "b64"])] = rng.choice(
+            ["none", "HS256", "", None, 5, [], {"kty": "RSA"}, "\u202e"]
         )
     elif kind == 4:  # nested
         claims["a"] = "@"
         text = json.dumps(claims).replace('"@"', "[" * 2000 + "]" * 2000)
         return f"{head}.{encoded(text)}.{signature}"
     elif kind == 5:  # huge
-        claims["a"] = "x" * chance.randrange(100_000)
+        claims["a"] = "x" * rng.randrange(100_000)
     elif kind == 6:  # a duplicate name
-        text = json.dumps(claims)[:-1] + f', "oid": "{chance.random()}"}}'
+        text = json.dumps(claims)[:-1] + f', "oid": "{rng.random()}"}}'
         return f"{head}.{encoded(text)}.{signature}"
     elif kind == 7:  # parts in another order
         parts = [head, payload, signature]
-        chance.shuffle(parts)
+        rng.shuffle(parts)
         return ".".join(parts) if parts != [head, payload, signature] else f"{jwt}."
     else:
-        signature = encoded(chance.randbytes(chance.choice([0, 1, 255, 256, 257, 512])))
+        signature = encoded(rng.randbytes(rng.choice([0, 1, 255, 256, 257, 512])))
         return f"{head}.{payload}.{signature}"
     return f"{encoded(json.dumps(header))}.{encoded(json.dumps(claims))}.{signature}"
 

@@ -74,11 +74,11 @@ async def fill(directory: Path, count: int) -> None:
                 await store.write(put, is_long=True)
 
 
-def block(key: SeriesKey, length: int, chance: random.Random) -> UsageBlock:
+def block(key: SeriesKey, length: int, rng: random.Random) -> UsageBlock:
     """Return random samples: CPU with much noise, memory with some."""
 
     def noisy(mean: float, part: float) -> Values:
-        return [max(0, int(chance.gauss(mean, mean * part))) for _ in range(length)]
+        return [max(0, int(rng.gauss(mean, mean * part))) for _ in range(length)]
 
     found: dict[UsageMetric, Values] = {}
     if key.kind != "alloc" or key.task:

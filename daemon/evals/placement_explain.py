@@ -103,16 +103,21 @@ def _values(
 
 
 def _amounts(
-    need: ResourceAsk, rooms: Iterable[NodeCapacity], short: Iterable[str]
+    need: ResourceAsk, node_capacities: Iterable[NodeCapacity], short: Iterable[str]
 ) -> Iterator[str]:
     """Yield the ask for each insufficient resource, and the maximum that a node has free."""
-    known = list(rooms)
-    cpu = max(room.cpu_of(need) for room in known)
+    known = list(node_capacities)
+    cpu = max(node_capacity.cpu_of(need) for node_capacity in known)
     amounts = (
-        ("cpu", " MHz of cpu", cpu, max(room.cpu for room in known)),
-        ("memory", " MiB of memory", need.memory, max(room.memory for room in known)),
-        ("disk", " MiB of disk", need.disk, max(room.disk for room in known)),
-        ("cores", " cores", need.cores, max(room.free_cores for room in known)),
+        ("cpu", " MHz of cpu", cpu, max(node_capacity.cpu for node_capacity in known)),
+        (
+            "memory",
+            " MiB of memory",
+            need.memory,
+            max(node_capacity.memory for node_capacity in known),
+        ),
+        ("disk", " MiB of disk", need.disk, max(node_capacity.disk for node_capacity in known)),
+        ("cores", " cores", need.cores, max(node_capacity.free_cores for node_capacity in known)),
     )
     for name, unit, wanted, free in amounts:
         if name in short:

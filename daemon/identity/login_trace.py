@@ -17,9 +17,9 @@ class LoginTrace:
     def __init__(self) -> None:
         self.verdicts: list[BindingCheck] = []
 
-    def require(self, verdicts: Iterable[BindingCheck]) -> None:
+    def require(self, binding_checks: Iterable[BindingCheck]) -> None:
         """Note all of these verdicts. Raises `Refused` for the first rule that is broken."""
-        found = list(verdicts)
+        found = list(binding_checks)
         self.verdicts += found
         if broken := next((verdict for verdict in found if verdict.refusal), None):
             raise Refused(broken.refusal)

@@ -154,7 +154,7 @@ class _WorkflowDecision:
         self,
         situation: ReconcileContext,
         name: str,
-        mine: list[Allocation],
+        allocs: list[Allocation],
         others: list[Allocation],
         is_wanted: bool,
     ) -> GroupChange:
@@ -162,15 +162,15 @@ class _WorkflowDecision:
         queues = self._queues.get(name)
         if not is_wanted:
             if queues is not None:
-                self._keep_slots(queues, mine, nodes)
+                self._keep_slots(queues, allocs, nodes)
             ended = situation.ended.get(name, 0) + _settled(situation, name)
-            return _nothing([*mine, *others], nodes, ended)
-        change, older = reconcile(situation, name, mine), _nothing(others, nodes, 0)
+            return _nothing([*allocs, *others], nodes, ended)
+        change, older = reconcile(situation, name, allocs), _nothing(others, nodes, 0)
         if name in self._most:
             active = self._elements[name].at_work if name in self._elements else 0
             change = _limited(change, max(self._most[name] - active, 0))
         if queues is not None:
-            change = self._within_slots(queues, change, mine, nodes)
+            change = self._within_slots(queues, change, allocs, nodes)
         counts = msgspec.structs.replace(
             change.counts,
             stop=change.counts.stop + older.counts.stop,
@@ -197,20 +197,20 @@ class _WorkflowDecision:
                 self._demand(step, wanted=min(row.total, step.parallel or row.total))
 
     def _keep_slots(
-        self, step: Step, mine: Sequence[Allocation], nodes: Mapping[str, Node]
+        self, step: Step, allocs: Sequence[Allocation], nodes: Mapping[str, Node]
     ) -> None:
         """Let the elements of a step keep their slots until they end; the others want none."""
         grant = self._state.grants.get(step.name)
         is_open = any(row.name == step.name and row.state == StepState.OPEN for row in self._steps)
         if grant is not None and is_open:
-            active = len(_active(mine, nodes))
+            active = len(_active(allocs, nodes))
             self._demand(step, wanted=active, released=max(grant.held - active, 0), busy=active)
 
     def _within_slots(
         self,
         step: Step,
         change: GroupChange,
-        mine: Sequence[Allocation],
+        allocs: Sequence[Allocation],
         nodes: Mapping[str, Node],
     ) -> GroupChange:
         """Return a change that begins no more elements than have slots, and note the demand.
@@ -220,7 +220,7 @@ class _WorkflowDecision:
         grant = self._state.grants.get(step.name) or StepGrant(
             wanted=0, held=0, busy=0, keeps=False
         )
-        active = len(_active(mine, nodes))
+        active = len(_active(allocs, nodes))
         new = [missing for missing in change.place if not _continues(missing, nodes)]
         wanted = active + len(new) + change.fresh
         held = grant.held if grant.keeps else grant.held - max(grant.busy - active, 0)

@@ -125,8 +125,8 @@ def parse_simple_request(data: bytes) -> SimpleRequest | None:
 class FastPath:
     """The fast path of some listeners."""
 
-    def __init__(self, answering: Dispatcher, settings: ServerConfig) -> None:
-        self._answering, self._settings = answering, settings
+    def __init__(self, dispatcher: Dispatcher, settings: ServerConfig) -> None:
+        self._answering, self._settings = dispatcher, settings
         self.departures = DisconnectWatcher()  # the owner of the connections must run it
         self._idle: set[trio.CancelScope] = set()
         self._is_closing = False

@@ -189,12 +189,14 @@ class BodyGate:
 class AsgiApp(QuartTrio):
     """The framework's application, for HTTP and WebSockets."""
 
-    def __init__(self, answering: Dispatcher, websockets: WebSockets, most: int = MAX_BODY) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, websockets: WebSockets, most: int = MAX_BODY
+    ) -> None:
         """`most` is the size limit of a body in bytes."""
         super().__init__("steward", static_folder=None)
         self.config["MAX_CONTENT_LENGTH"] = self._most = most
         self.config["BODY_TIMEOUT"] = BODY_TIMEOUT
-        self._answering, self._talks = answering, websockets
+        self._answering, self._talks = dispatcher, websockets
 
     async def handle_request(self, request: FrameworkRequest) -> Response:
         """Answer one request."""
@@ -342,17 +344,17 @@ async def open_web(
     settings.graceful_timeout = CLOSING
     settings.websocket_max_message_size = MAX_FRAME
     closing = trio.Event()
-    answering = Dispatcher(parts, routes, endpoints, closing, pages, authenticate_wrapper)
-    fast_path = FastPath(answering, settings) if parts.config.lean_door else None
+    dispatcher = Dispatcher(parts, routes, endpoints, closing, pages, authenticate_wrapper)
+    fast_path = FastPath(dispatcher, settings) if parts.config.lean_door else None
     websockets = WebSockets(
-        parts, answering.router, answering.pages, answering.guard, closing, answering.fairness
+        parts, dispatcher.router, dispatcher.pages, dispatcher.guard, closing, dispatcher.fairness
     )
-    app = wrap_app(_Shielded(AsgiApp(answering, websockets, most), most), most, "asgi")
+    app = wrap_app(_Shielded(AsgiApp(dispatcher, websockets, most), most), most, "asgi")
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, app, settings, listeners, parts.config, closing, fast_path)
         try:
             yield
         finally:
             closing.set()
-            answering.close()
+            dispatcher.close()
             parts.store.wake_all()

@@ -108,14 +108,14 @@ class Matrix:
         seconds = round(time.perf_counter() - began, 2)
         return msgspec.structs.replace(row, number=number, seconds=seconds)
 
-    def choose(self, chance: random.Random, point: str, side: int) -> list[Kill]:
+    def choose(self, rng: random.Random, point: str, side: int) -> list[Kill]:
         """Return a kill at a side of a point, with alternatives if its scene ends before."""
         ways, kills = [*self._ways[point, side]], []
         while ways and len(kills) < _MOST_TRIES:
             # Prefer other scenes to slow ones if both reach the point.
-            (way,) = chance.choices(ways, [1 / item.seconds for item in ways])
+            (way,) = rng.choices(ways, [1 / item.seconds for item in ways])
             ways.remove(way)
-            times = chance.randint(1, min(way.visits[point][side], _MOST_TIMES))
+            times = rng.randint(1, min(way.visits[point][side], _MOST_TIMES))
             kills.append(Kill(way, point, side, times))
         return kills
 
@@ -194,18 +194,18 @@ async def _until_fired(daemon_run: DaemonRun, scene: str) -> None:
             raise
 
 
-async def kill_victim(daemon_run: DaemonRun, chance: random.Random, victim: str) -> Row:
+async def kill_victim(daemon_run: DaemonRun, rng: random.Random, victim: str) -> Row:
     """Kill a process of a task, and check the promises."""
     broken = ""
     try:
-        await _kill_processes(daemon_run.world, chance, victim)
+        await _kill_processes(daemon_run.world, rng, victim)
         await daemon_run.rise()
     except Exception as error:
         broken = _told(victim, daemon_run, error)
     return Row(0, victim, AFTER, "main: processes", 0.0, is_exact=True, broken=broken)
 
 
-async def _kill_processes(world: World, chance: random.Random, victim: str) -> None:
+async def _kill_processes(world: World, rng: random.Random, victim: str) -> None:
     """Kill the shim or the task of one of several allocations, in some runs without a daemon."""
     jobs = [f"victim-{number}" for number in range(3)]
     for name in jobs:
@@ -214,7 +214,7 @@ async def _kill_processes(world: World, chance: random.Random, victim: str) -> N
     for name in jobs:
         (one,) = await world.steward.allocations(name, "running")
         found[name], started[name] = one["ID"], await world.until_started(one["ID"])
-    name = chance.choice(jobs)
+    name = rng.choice(jobs)
     pid = _shim(world, found[name]) if victim.startswith("shim") else started[name]
     if victim.endswith("no daemon"):
         await world.steward.kill()

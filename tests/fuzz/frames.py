@@ -97,63 +97,61 @@ _TEXTS = (
 _CODES = (0, 1, 999, 1000, 1001, 1004, 1005, 1006, 1009, 1015, 2999, 3000, 4999, 5000, 65535)
 
 
-def _message(chance: random.Random) -> bytes:
-    return frame(chance.choice((TEXT, TEXT, BINARY)), chance.choice(_TEXTS))
+def _message(rng: random.Random) -> bytes:
+    return frame(rng.choice((TEXT, TEXT, BINARY)), rng.choice(_TEXTS))
 
 
-def _pieces(chance: random.Random) -> bytes:
+def _pieces(rng: random.Random) -> bytes:
     """Return a message in fragments, perhaps with others between them, perhaps without an end."""
-    text, sent = chance.choice(_TEXTS), b""
-    for number in range(chance.randint(1, 6)):
+    text, sent = rng.choice(_TEXTS), b""
+    for number in range(rng.randint(1, 6)):
         begin, text = text[: len(text) // 2], text[len(text) // 2 :]
-        sent += frame(CONTINUED if number else chance.choice((TEXT, BINARY)), begin, last=False)
-        if chance.random() < 0.3:
-            sent += chance.choice(_ODD_FRAMES)(chance)
-    return sent + (frame(CONTINUED, text) if chance.random() < 0.8 else b"")
+        sent += frame(CONTINUED if number else rng.choice((TEXT, BINARY)), begin, last=False)
+        if rng.random() < 0.3:
+            sent += rng.choice(_ODD_FRAMES)(rng)
+    return sent + (frame(CONTINUED, text) if rng.random() < 0.8 else b"")
 
 
-def _control(chance: random.Random) -> bytes:
-    size = chance.choice((0, 1, 125, 126, 70_000))
-    kind = chance.choice((PING, PONG, CLOSE))
-    return frame(kind, b"x" * size, last=chance.random() < 0.8)
+def _control(rng: random.Random) -> bytes:
+    size = rng.choice((0, 1, 125, 126, 70_000))
+    kind = rng.choice((PING, PONG, CLOSE))
+    return frame(kind, b"x" * size, last=rng.random() < 0.8)
 
 
-def _close(chance: random.Random) -> bytes:
-    reason = chance.choice((b"", b"bye", b"\xff", b"x" * 123, b"x" * 124))
-    return frame(CLOSE, struct.pack(">H", chance.choice(_CODES)) + reason)
+def _close(rng: random.Random) -> bytes:
+    reason = rng.choice((b"", b"bye", b"\xff", b"x" * 123, b"x" * 124))
+    return frame(CLOSE, struct.pack(">H", rng.choice(_CODES)) + reason)
 
 
-def _wrong(chance: random.Random) -> bytes:
+def _wrong(rng: random.Random) -> bytes:
     """Return a frame that the rules forbid."""
-    kind, text = chance.choice((TEXT, BINARY, PING, CLOSE)), chance.choice(_TEXTS)
-    return chance.choice(
+    kind, text = rng.choice((TEXT, BINARY, PING, CLOSE)), rng.choice(_TEXTS)
+    return rng.choice(
         (
             frame(kind, text, masked=False),
-            frame(kind, text, reserved=chance.randint(1, 7)),
-            frame(chance.choice((3, 4, 5, 6, 7, 11, 12, 13, 14, 15)), text),
+            frame(kind, text, reserved=rng.randint(1, 7)),
+            frame(rng.choice((3, 4, 5, 6, 7, 11, 12, 13, 14, 15)), text),
             frame(CONTINUED, text),
-            frame(kind, text[:_LONGEST], width=chance.choice((2, 8))),
-            frame(
-                kind, text, length=chance.choice((2**63, 2**64 - 1, 2**62, len(text) + 1)), width=8
-            ),
+            frame(kind, text[:_LONGEST], width=rng.choice((2, 8))),
+            frame(kind, text, length=rng.choice((2**63, 2**64 - 1, 2**62, len(text) + 1)), width=8),
         )
     )
 
 
-def _large(chance: random.Random) -> bytes:
+def _large(rng: random.Random) -> bytes:
     """Return a message that is larger than any may be, in one frame or in several."""
-    kind, text = chance.choice((TEXT, BINARY)), b"x" * chance.choice((2**20, 2**20 + 1, 300_000))
+    kind, text = rng.choice((TEXT, BINARY)), b"x" * rng.choice((2**20, 2**20 + 1, 300_000))
     parts = (frame(kind, text, last=False), *(frame(CONTINUED, text, last=False) for _ in "123"))
-    return chance.choice((frame(kind, text) + frame(3 - kind, b"y"), b"".join(parts)))
+    return rng.choice((frame(kind, text) + frame(3 - kind, b"y"), b"".join(parts)))
 
 
-def _many(chance: random.Random) -> bytes:
-    small = chance.choice((frame(PING), frame(PONG, b"x"), frame(CONTINUED, last=False)))
-    return frame(TEXT, b"{", last=False) * chance.randint(0, 1) + small * chance.randint(1, 3000)
+def _many(rng: random.Random) -> bytes:
+    small = rng.choice((frame(PING), frame(PONG, b"x"), frame(CONTINUED, last=False)))
+    return frame(TEXT, b"{", last=False) * rng.randint(0, 1) + small * rng.randint(1, 3000)
 
 
-def _noise(chance: random.Random) -> bytes:
-    return chance.randbytes(chance.choice((1, 2, 9, 100, 5000)))
+def _noise(rng: random.Random) -> bytes:
+    return rng.randbytes(rng.choice((1, 2, 9, 100, 5000)))
 
 
 _ODD_FRAMES: tuple[Callable[[random.Random], bytes], ...] = (_message, _control, _close, _wrong)

@@ -135,16 +135,16 @@ _VALUES: tuple[Any, ...] = (
 )
 
 
-def _change(value: Any, chance: random.Random) -> None:
+def _change(value: Any, rng: random.Random) -> None:
     """Put another value somewhere into a document."""
     while True:
         keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
         if not keys:
             return
-        key = chance.choice(keys)
+        key = rng.choice(keys)
         inner = value[key]
-        if not isinstance(inner, dict | list) or not inner or chance.random() < 0.15:
-            value[key] = deepcopy(chance.choice(_VALUES))
+        if not isinstance(inner, dict | list) or not inner or rng.random() < 0.15:
+            value[key] = deepcopy(rng.choice(_VALUES))
             return
         value = inner
 

@@ -43,22 +43,20 @@ def texts(
             yield _reworded(chance.choice(corpus), chance, words)
 
 
-def changed(text: str, chance: random.Random, signs: Sequence[str] = ODD) -> str:
+def changed(text: str, rng: random.Random, signs: Sequence[str] = ODD) -> str:
     """Return a text with some pieces taken out, put in, doubled or moved."""
-    for _ in range(chance.randint(1, 4)):
-        start = chance.randint(0, len(text))
-        end = min(len(text), start + chance.randint(0, 12))
-        piece = chance.choice(
-            ("", text[start:end] * 2, chance.choice(signs), chr(chance.randint(1, 0x2FF)))
-        )
+    for _ in range(rng.randint(1, 4)):
+        start = rng.randint(0, len(text))
+        end = min(len(text), start + rng.randint(0, 12))
+        piece = rng.choice(("", text[start:end] * 2, rng.choice(signs), chr(rng.randint(1, 0x2FF))))
         text = text[:start] + piece + text[end:]
     return text
 
 
-def _reworded(text: str, chance: random.Random, words: Sequence[str]) -> str:
+def _reworded(text: str, rng: random.Random, words: Sequence[str]) -> str:
     """Return a text of which a word or two are others."""
-    for _ in range(chance.randint(1, 2)):
+    for _ in range(rng.randint(1, 2)):
         if found := list(_WORD.finditer(text)):
-            one = chance.choice(found)
-            text = text[: one.start()] + chance.choice(words) + text[one.end() :]
+            one = rng.choice(found)
+            text = text[: one.start()] + rng.choice(words) + text[one.end() :]
     return text

@@ -48,31 +48,31 @@ def tokens(seed: int, count: int) -> Iterator[str]:
         yield forge(chance.choice(pool), chance)
 
 
-def _bits(token: str, chance: random.Random) -> str:
-    at = chance.randrange(len(token))
-    return token[:at] + chance.choice("Ab9-_=.+/ é") + token[at + 1 :]
+def _bits(token: str, rng: random.Random) -> str:
+    at = rng.randrange(len(token))
+    return token[:at] + rng.choice("Ab9-_=.+/ é") + token[at + 1 :]
 
 
-def _parts(token: str, chance: random.Random) -> str:
+def _parts(token: str, rng: random.Random) -> str:
     """Return a token with a part of it taken from elsewhere."""
     parts = token.split(".")
-    others = (*ODD, encoded(chance.choice(_RAW)), encoded(chance.randbytes(256)), *parts)
-    parts[chance.randrange(len(parts))] = chance.choice(others)
-    return ".".join(parts[: chance.choice((3, 3, 3, 2))] + [""] * chance.choice((0, 0, 0, 1)))
+    others = (*ODD, encoded(rng.choice(_RAW)), encoded(rng.randbytes(256)), *parts)
+    parts[rng.randrange(len(parts))] = rng.choice(others)
+    return ".".join(parts[: rng.choice((3, 3, 3, 2))] + [""] * rng.choice((0, 0, 0, 1)))
 
 
-def _claims(token: str, chance: random.Random) -> str:
+def _claims(token: str, rng: random.Random) -> str:
     """Return a token that says something else, under the signature that it had."""
     head, _, signature = token.split(".")
-    said = {**claims(), chance.choice(_CLAIMS): chance.choice(_VALUES)}
+    said = {**claims(), rng.choice(_CLAIMS): rng.choice(_VALUES)}
     return f"{head}.{encoded(json.dumps(said).encode())}.{signature}"
 
 
-def _by_secret(_: str, chance: random.Random) -> str:
+def _by_secret(_: str, rng: random.Random) -> str:
     """Return a token signed with a public secret."""
-    head = {**chance.choice(_HEADERS), "alg": chance.choice(("HS256", "none", "RS256"))}
+    head = {**rng.choice(_HEADERS), "alg": rng.choice(("HS256", "none", "RS256"))}
     text = f"{encoded(json.dumps(head).encode())}.{encoded(json.dumps(claims()).encode())}"
-    secret = chance.choice(SECRETS)
+    secret = rng.choice(SECRETS)
     return f"{text}.{encoded(hmac.new(secret, text.encode(), hashlib.sha256).digest())}"
 
 

@@ -104,16 +104,16 @@ class Machine:
 
     def start(self, name: Name, block: Block, resources: Resources) -> Process:
         """Start an attempt. Raises `StartFailed`."""
-        dice = self.chance_of(name)
-        if self._strikes(dice, block.start_breaks):
+        rng = self.chance_of(name)
+        if self._strikes(rng, block.start_breaks):
             raise StartFailed("the program is broken")
-        if self._strikes(dice, block.start_fails):
+        if self._strikes(rng, block.start_fails):
             raise StartFailed("the machine is busy", recoverable=True)
         for other in self.alive():
             if other.name[:2] == name[:2]:
                 self.faults.append(f"{name} is started while {other.name} runs")
-        fails = self._strikes(dice, block.fails)
-        lasts = block.run_for or (dice.expovariate(1 / 600) if fails else _FOREVER)
+        fails = self._strikes(rng, block.fails)
+        lasts = block.run_for or (rng.expovariate(1 / 600) if fails else _FOREVER)
         process = Process(
             name,
             resources,
@@ -123,23 +123,23 @@ class Machine:
         self.processes[name] = process
         return process
 
-    def _strikes(self, dice: random.Random, percent: int) -> bool:
-        strikes = dice.randrange(100) < percent and self.bad_luck > 0
+    def _strikes(self, rng: random.Random, percent: int) -> bool:
+        strikes = rng.randrange(100) < percent and self.bad_luck > 0
         self.bad_luck -= strikes
         return strikes
 
-    def kill_some(self, dice: random.Random) -> list[Name]:
+    def kill_some(self, rng: random.Random) -> list[Name]:
         """Let some running processes fail."""
         alive = self.alive()
-        chosen = dice.sample(alive, dice.randint(0, min(3, len(alive))))
+        chosen = rng.sample(alive, rng.randint(0, min(3, len(alive))))
         for item in chosen:
             item.end(_KILLED)
         return [item.name for item in chosen]
 
-    def lose_some(self, dice: random.Random) -> list[Name]:
+    def lose_some(self, rng: random.Random) -> list[Name]:
         """Remove the claims of some processes; only their control groups identify them."""
         alive = [item.name for item in self.alive()]
-        chosen = dice.sample(alive, dice.randint(0, min(2, len(alive))))
+        chosen = rng.sample(alive, rng.randint(0, min(2, len(alive))))
         self.lost |= set(chosen)
         return chosen
 
@@ -171,25 +171,25 @@ class SimulatedDriver:
     async def start(self, attempt: Attempt) -> TaskHandle:
         name = (attempt.alloc_id, attempt.task, attempt.number)
         block = driver_config.read(Block, attempt.config)
-        dice = self._machine.chance_of((*name[:2], ~name[2]))
-        await turns(dice.randrange(3))
-        if dice.random() < 0.1:
-            await trio.sleep(dice.uniform(0, 20))
-        await self._empty_group(name, dice)
+        rng = self._machine.chance_of((*name[:2], ~name[2]))
+        await turns(rng.randrange(3))
+        if rng.random() < 0.1:
+            await trio.sleep(rng.uniform(0, 20))
+        await self._empty_group(name, rng)
         process = self._machine.processes.get(name)
         if process is None:
             process = self._machine.start(name, block, attempt.resources)
-        await turns(dice.randrange(3))  # it runs, and the daemon does not know it yet
-        return SimulatedTask(process, hangs=dice.randrange(100) < block.hangs, dice=dice)
+        await turns(rng.randrange(3))  # it runs, and the daemon does not know it yet
+        return SimulatedTask(process, hangs=rng.randrange(100) < block.hangs, dice=rng)
 
-    async def _empty_group(self, name: Name, dice: random.Random) -> None:
+    async def _empty_group(self, name: Name, rng: random.Random) -> None:
         """Kill unclaimed processes in a task's control group, as a real driver does.
 
         Raises `StartFailed` if they do not end immediately.
         """
         for other in self._machine.alive():
             if other.name[:2] == name[:2] and other.name in self._machine.lost:
-                other.end(_KILLED, dice.choice((0, 0, 30)))
+                other.end(_KILLED, rng.choice((0, 0, 30)))
                 if other.alive:
                     raise StartFailed("its group is populated", recoverable=True)
 
@@ -200,8 +200,8 @@ class SimulatedDriver:
         if process is None or name in self._machine.lost:
             return None
         block = driver_config.read(Block, attempt.config)
-        dice = self._machine.chance_of((*name[:2], ~name[2]))
-        return SimulatedTask(process, hangs=dice.randrange(100) < block.hangs, dice=dice)
+        rng = self._machine.chance_of((*name[:2], ~name[2]))
+        return SimulatedTask(process, hangs=rng.randrange(100) < block.hangs, dice=rng)
 
     async def open_session(
         self, attempt: Attempt, command: Sequence[str], *, tty: bool

@@ -109,14 +109,14 @@ def follow_run(
     if until_ended and not begun:
         begun = _of_version(known, _job_of(client, evaluation))
     while True:
-        mine = with_replacements(answer.decode(list[AllocationItem]), begun)
-        progress.show([allocation_row(line) for line in mine])
-        tell(mine)
-        last = current_allocations(mine)
+        allocs = with_replacements(answer.decode(list[AllocationItem]), begun)
+        progress.show([allocation_row(line) for line in allocs])
+        tell(allocs)
+        last = current_allocations(allocs)
         fates = {allocation_outcome(line, runs_to_its_end=runs_to_its_end) for line in last}
         if AllocationOutcome.OPEN not in fates:
             status = EXIT_FAILED if AllocationOutcome.BAD in fates else 0
-            return FollowResult(status, describe_outcome(last), evaluation, mine)
+            return FollowResult(status, describe_outcome(last), evaluation, allocs)
         answer = client.newer(path, answer.index, namespace=evaluation.namespace)
 
 
@@ -352,13 +352,13 @@ def _ended(line: AllocationItem) -> bool:
 def with_replacements(lines: Iterable[AllocationItem], begun: set[str]) -> list[AllocationItem]:
     """Return the allocations with these IDs and their replacements, oldest first."""
     oldest_first = sorted(lines, key=lambda line: (line.create_index, line.name))
-    mine: list[AllocationItem] = []
+    allocs: list[AllocationItem] = []
     wanted = set(begun)
     for line in oldest_first:
         if line.id in wanted:
-            mine.append(line)
+            allocs.append(line)
             wanted.add(line.next_allocation)
-    return mine
+    return allocs
 
 
 def current_allocations(lines: Iterable[AllocationItem]) -> list[AllocationItem]:

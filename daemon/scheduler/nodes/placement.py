@@ -227,13 +227,16 @@ class Placer:
         return self._allocation(search, request, room, tally.metric(search.scope, ranked))
 
     def _displace(
-        self, search: _Search, request: PlacementRequest, rooms: Iterable[capacity.NodeCapacity]
+        self,
+        search: _Search,
+        request: PlacementRequest,
+        node_capacities: Iterable[capacity.NodeCapacity],
     ) -> Allocation | None:
         """Return the allocation after preemption, on the node with the least important victims."""
         tally = _Tally()
         options: list[tuple[tuple[int, int], capacity.NodeCapacity, list[ResourceHolder]]] = []
         may = request.job.priority >= self._priority  # an older version may have a lower priority
-        for room in rooms if may else ():
+        for room in node_capacities if may else ():
             if room.node.id in self._tenants and self._suits(search, request, room, tally):
                 victims = self._tenants[room.node.id].choose(search.need)
                 if victims is not None:
@@ -292,77 +295,87 @@ class Placer:
         self,
         search: _Search,
         request: PlacementRequest,
-        rooms: Iterable[capacity.NodeCapacity],
+        node_capacities: Iterable[capacity.NodeCapacity],
         tally: _Tally,
     ) -> _Ranked:
         failed_on = _failed_on(request.previous)
         return [
-            (self._scores(search, room, failed_on), room)
-            for room in rooms
-            if self._fits(search, request, room, tally)
+            (self._scores(search, node_capacity, failed_on), node_capacity)
+            for node_capacity in node_capacities
+            if self._fits(search, request, node_capacity, tally)
         ]
 
     def _scores(
-        self, search: _Search, room: capacity.NodeCapacity, failed_on: set[str]
+        self, search: _Search, node_capacity: capacity.NodeCapacity, failed_on: set[str]
     ) -> scoring.NodeScores:
         return scoring.scores(
             search.job,
             search.need,
             search.preferences,
-            room,
+            node_capacity,
             self.rooms,
-            failed_here=room.node.id in failed_on,
+            failed_here=node_capacity.node.id in failed_on,
         )
 
     def _fits(
-        self, search: _Search, request: PlacementRequest, room: capacity.NodeCapacity, tally: _Tally
+        self,
+        search: _Search,
+        request: PlacementRequest,
+        node_capacity: capacity.NodeCapacity,
+        tally: _Tally,
     ) -> bool:
-        if not self._suits(search, request, room, tally):
+        if not self._suits(search, request, node_capacity, tally):
             return False
-        dimension = room.missing_resource(search.need)
+        dimension = node_capacity.missing_resource(search.need)
         if dimension is not None:
-            tally.exhaust(room.node, dimension)
+            tally.exhaust(node_capacity.node, dimension)
             return False
         return True
 
     def _suits(
-        self, search: _Search, request: PlacementRequest, room: capacity.NodeCapacity, tally: _Tally
+        self,
+        search: _Search,
+        request: PlacementRequest,
+        node_capacity: capacity.NodeCapacity,
+        tally: _Tally,
     ) -> bool:
         """Return whether a node is feasible for an allocation, and count the reason if not."""
         tally.evaluated += 1
-        reason = search.obstacles[room.node.id]
+        reason = search.obstacles[node_capacity.node.id]
         if reason is None and search.of_moment:
-            reason = self._current_infeasibility(search, _number(request.name), room)
+            reason = self._current_infeasibility(search, _number(request.name), node_capacity)
         if reason is not None:
-            tally.filter(room.node, reason)
+            tally.filter(node_capacity.node, reason)
         return reason is None
 
     def _current_infeasibility(
-        self, search: _Search, number: int, room: capacity.NodeCapacity
+        self, search: _Search, number: int, node_capacity: capacity.NodeCapacity
     ) -> str | None:
         """Return why one allocation is infeasible on a node that is feasible for its group."""
         job, group = search.job, search.group
-        volume = feasibility.volume_obstacle(job, group, room.node, number)
+        volume = feasibility.volume_obstacle(job, group, node_capacity.node, number)
         if volume is not None:
             return volume
-        of_job = feasibility.wants_distinct_hosts(job.constraints) and room.groups.total()
-        of_group = feasibility.wants_distinct_hosts(group.constraints) and room.groups[group.name]
+        of_job = feasibility.wants_distinct_hosts(job.constraints) and node_capacity.groups.total()
+        of_group = (
+            feasibility.wants_distinct_hosts(group.constraints) and node_capacity.groups[group.name]
+        )
         if of_job or of_group:
             return DISTINCT_HOSTS
-        return spread.exhausted_property(job, group, room, self.rooms.values())
+        return spread.exhausted_property(job, group, node_capacity, self.rooms.values())
 
     def _allocation(
         self,
         search: _Search,
         request: PlacementRequest,
-        room: capacity.NodeCapacity,
+        node_capacity: capacity.NodeCapacity,
         metric: PlacementMetric,
         *,
         victims: Iterable[ResourceHolder] = (),
         waits_for: Iterable[str] = (),
     ) -> Allocation:
         job, allocation_id = request.job, next(self._ids)
-        resources = room.offer(search.need, allocation_id, job.region)
+        resources = node_capacity.offer(search.need, allocation_id, job.region)
         previous = request.previous.id if request.previous else ""
         allocation = Allocation(
             id=allocation_id,
@@ -372,12 +385,14 @@ class Placer:
             job_type=job.type,
             task_group=request.group.name,
             name=request.name,
-            node_id=room.node.id,
+            node_id=node_capacity.node.id,
             eval_id=self._evaluation.id,
             deployment_id=request.deployment_id,
             desired_status=DesiredStatus.RUN,
             client_status=ClientStatus.PENDING,
-            placement=Placement(resources=resources, metrics=metric, node_name=room.node.name),
+            placement=Placement(
+                resources=resources, metrics=metric, node_name=node_capacity.node.name
+            ),
             desired=DesiredState(
                 previous_allocation=previous,
                 reschedule_tracker=request.tracker,
@@ -392,7 +407,7 @@ class Placer:
             create_time=self._now,
             modify_time=self._now,
         )
-        room.hold(allocation)
+        node_capacity.hold(allocation)
         return allocation
 
     # --- group searches ---

@@ -57,9 +57,9 @@ class PreemptionCandidates:
         if hopeless:
             return None
         self.release_victims([])
-        gathered = self._gather(need)
+        holders = self._gather(need)
         enough = self._room.missing_resource(need) is None
-        victims = self._spare(need, gathered) if enough else gathered
+        victims = self._spare(need, holders) if enough else holders
         self.occupy(victims)
         return victims if enough else None
 
@@ -92,7 +92,7 @@ class PreemptionCandidates:
 
     def _gather(self, need: ResourceAsk) -> list[ResourceHolder]:
         """Release candidates one by one until capacity is sufficient; return them."""
-        gathered: list[ResourceHolder] = []
+        holders: list[ResourceHolder] = []
         by_priority = sorted(self._movable, key=lambda item: item.priority)
         for _, equals in groupby(by_priority, key=lambda item: item.priority):
             kinds = _by_kind(equals, need)
@@ -104,8 +104,8 @@ class PreemptionCandidates:
                 if not kinds[kind]:
                     del kinds[kind]
                 self._room.release(chosen)
-                gathered.append(chosen)
-        return gathered
+                holders.append(chosen)
+        return holders
 
     def _remaining_shortage(self, need: ResourceAsk, holder: ResourceHolder) -> tuple[float, float]:
         """Return the remaining shortage without a candidate, and its size; lower is better."""
@@ -116,14 +116,14 @@ class PreemptionCandidates:
         room.take(holder)
         return missing, size
 
-    def _spare(self, need: ResourceAsk, gathered: list[ResourceHolder]) -> list[ResourceHolder]:
+    def _spare(self, need: ResourceAsk, holders: list[ResourceHolder]) -> list[ResourceHolder]:
         """Keep candidates that need not be preempted, highest priority and smallest first.
 
         Return the others.
         """
         victims = []
         for holder in sorted(
-            gathered, key=lambda holder: (-holder.priority, holder.memory, holder.cpu)
+            holders, key=lambda holder: (-holder.priority, holder.memory, holder.cpu)
         ):
             self._room.take(holder)
             if self._room.missing_resource(need) is not None:

@@ -41,22 +41,22 @@ class NodeScores(msgspec.Struct, frozen=True):
     by_name: Mapping[str, float]
 
 
-def fit_score(need: ResourceAsk, room: NodeCapacity) -> float:
+def fit_score(need: ResourceAsk, node_capacity: NodeCapacity) -> float:
     """Return how full the node would be, 0 to 1; fuller is better (bin packing).
 
     Nodes with a queue come last.
     """
-    if room.queues:
+    if node_capacity.queues:
         return 0.0
-    free_cpu = (room.cpu - room.cpu_of(need)) / (room.capacity_cpu or 1)
-    free_memory = (room.memory - need.memory) / (room.capacity_memory or 1)
+    free_cpu = (node_capacity.cpu - node_capacity.cpu_of(need)) / (node_capacity.capacity_cpu or 1)
+    free_memory = (node_capacity.memory - need.memory) / (node_capacity.capacity_memory or 1)
     total = 20.0 - math.pow(10, free_cpu) - math.pow(10, free_memory)
     return min(max(total, 0.0), _BEST_FIT) / _BEST_FIT
 
 
-def fit_only(need: ResourceAsk, room: NodeCapacity) -> NodeScores:
+def fit_only(need: ResourceAsk, node_capacity: NodeCapacity) -> NodeScores:
     """Return the score that is used when there is only one node."""
-    score = fit_score(need, room)
+    score = fit_score(need, node_capacity)
     return NodeScores(score, {"binpack": score})
 
 
@@ -64,7 +64,7 @@ def scores(
     job: Job,
     need: ResourceAsk,
     preferences: NodePreferences,
-    room: NodeCapacity,
+    node_capacity: NodeCapacity,
     rooms: Mapping[str, NodeCapacity],
     *,
     failed_here: bool,
@@ -73,30 +73,34 @@ def scores(
 
     Spread and devices are included only if they apply.
     """
-    group, same = need.group, room.groups[need.group.name]
+    group, same = need.group, node_capacity.groups[need.group.name]
     # name, score, whether it is part of the mean
     views = [
-        ("binpack", fit_score(need, room), True),
+        ("binpack", fit_score(need, node_capacity), True),
         ("job-anti-affinity", -(same + 1) / max(group.count, 1) if same else 0.0, bool(same)),
         ("node-reschedule-penalty", -1.0 if failed_here else 0.0, failed_here),
         (
             "node-affinity",
-            _affinity(preferences.affinities, room, job.region),
+            _affinity(preferences.affinities, node_capacity, job.region),
             bool(preferences.affinities),
         ),
     ]
-    device = room.device_score(need) if need.devices else None
+    device = node_capacity.device_score(need) if need.devices else None
     if device is not None:
         views.append(("devices", device, True))
-    spread_score = spread.score(preferences.spreads, group, room, rooms.values(), job.region)
+    spread_score = spread.score(
+        preferences.spreads, group, node_capacity, rooms.values(), job.region
+    )
     if spread_score:
         views.append(("allocation-spread", spread_score, True))
     counted = [score for _, score, counts in views if counts]
     return NodeScores(sum(counted) / len(counted), {name: score for name, score, _ in views})
 
 
-def _affinity(affinities: list[Affinity], room: NodeCapacity, region: str) -> float:
+def _affinity(affinities: list[Affinity], node_capacity: NodeCapacity, region: str) -> float:
     if not affinities:
         return 0.0
-    met = sum(affinity.weight for affinity in affinities if matches(affinity, room.node, region))
+    met = sum(
+        affinity.weight for affinity in affinities if matches(affinity, node_capacity.node, region)
+    )
     return met / (sum(abs(affinity.weight) for affinity in affinities) or 1)

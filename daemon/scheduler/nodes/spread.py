@@ -22,13 +22,13 @@ _REST = "*"  # every value without a target
 
 
 def _in_use(
-    rooms: Iterable[NodeCapacity], attribute: str, region: str, group: str | None
+    node_capacities: Iterable[NodeCapacity], attribute: str, region: str, group: str | None
 ) -> Counter[str]:
     """Return the number of allocations on nodes with each value, of one group or of all."""
     used: Counter[str] = Counter()
-    for room in rooms:
-        count = room.groups.total() if group is None else room.groups[group]
-        value = resolve(attribute, room.node, region) if count else None
+    for node_capacity in node_capacities:
+        count = node_capacity.groups.total() if group is None else node_capacity.groups[group]
+        value = resolve(attribute, node_capacity.node, region) if count else None
         if value is not None:
             used[value] += count
     return used
@@ -38,7 +38,7 @@ def _in_use(
 
 
 def exhausted_property(
-    job: Job, group: TaskGroup, room: NodeCapacity, rooms: Iterable[NodeCapacity]
+    job: Job, group: TaskGroup, node_capacity: NodeCapacity, node_capacities: Iterable[NodeCapacity]
 ) -> str | None:
     """Return the `distinct_property` that excludes a node, or None."""
     checks: list[tuple[Constraint, str | None]]
@@ -46,11 +46,11 @@ def exhausted_property(
     checks += [(limit, group.name) for limit in _limits(group.constraints)]
     for constraint, scope in checks:
         attribute = constraint.l_target
-        value = resolve(attribute, room.node, job.region)
+        value = resolve(attribute, node_capacity.node, job.region)
         if value is None:
             return f'missing property "{attribute}"'
         allowed = int(constraint.r_target) if _COUNT.fullmatch(constraint.r_target) else 1
-        used = _in_use(rooms, attribute, job.region, scope)[value]
+        used = _in_use(node_capacities, attribute, job.region, scope)[value]
         if used >= allowed:
             return f"distinct_property: {attribute}={value} used by {used} allocs"
     return None
@@ -99,15 +99,15 @@ def _desired_counts(spread: Spread, count: int) -> dict[str, float]:
 def score(
     wanted: Iterable[SpreadTargetCounts],
     group: TaskGroup,
-    room: NodeCapacity,
-    rooms: Iterable[NodeCapacity],
+    node_capacity: NodeCapacity,
+    node_capacities: Iterable[NodeCapacity],
     region: str,
 ) -> float:
     """Return how much an additional allocation on this node improves the distribution."""
     total = 0.0
     for spread_target_counts in wanted:
-        used = _in_use(rooms, spread_target_counts.attribute, region, group.name)
-        value = resolve(spread_target_counts.attribute, room.node, region)
+        used = _in_use(node_capacities, spread_target_counts.attribute, region, group.name)
+        value = resolve(spread_target_counts.attribute, node_capacity.node, region)
         if value is None:
             total -= 1.0
         elif spread_target_counts.wanted:

@@ -48,12 +48,12 @@ def masked(log: TaskLog, masks: Known | OutputMatchers) -> MaskedLog:
     return MaskedLog(log._logs, log.place, SMALL, masks)
 
 
-async def everything(log: MaskedLog, chance: random.Random, most: int) -> bytes:
+async def everything(log: MaskedLog, rng: random.Random, most: int) -> bytes:
     """Return the whole log, read in pieces of odd sizes, each twice in both ways."""
     stream, found = await log.current(), b""
     position, end = stream.span()
     while position < end:
-        size = chance.randint(1, most)
+        size = rng.randint(1, most)
         chunk = await stream.fetch(position, size)
         assert chunk == stream.read(position, size)
         assert chunk is not None
@@ -62,8 +62,8 @@ async def everything(log: MaskedLog, chance: random.Random, most: int) -> bytes:
     return found
 
 
-def secret_of(chance: random.Random) -> str:
-    return "".join(chance.choices(LETTERS, k=chance.randint(8, 40))).strip().ljust(8, "x")
+def secret_of(rng: random.Random) -> str:
+    return "".join(rng.choices(LETTERS, k=rng.randint(8, 40))).strip().ljust(8, "x")
 
 
 def forms_of(secret: str) -> list[bytes]:

@@ -80,9 +80,9 @@ def closed_port() -> Iterator[int]:
 class Asking:
     """Somebody who may do everything, and what answers."""
 
-    def __init__(self, answering: Dispatcher, secret: str) -> None:
-        self._answering, self._secret = answering, secret
-        session, _ = answering.pages._sessions.begin(secret, NOW)
+    def __init__(self, dispatcher: Dispatcher, secret: str) -> None:
+        self._answering, self._secret = dispatcher, secret
+        session, _ = dispatcher.pages._sessions.begin(secret, NOW)
         self._session, self._proof = session.name, session.proof
         self.answer = WireResponse(0, {})
 
@@ -158,7 +158,7 @@ async def asking(store: Store, caplog: pytest.LogCaptureFixture) -> AsyncIterato
     parts = parts_of(store)
     tasks, door, ids = cast("Any", Runner()), LazyMethods(parts.fences), map(str, count())
     parts = msgspec.structs.replace(parts, tasks=tasks, door=door, ids=ids)
-    answering = Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event(), PAGES)
+    dispatcher = Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event(), PAGES)
     token = Token(accessor="", policies=("root",), created_at=NOW)
     secret = (await parts.tokens.issue(token)).secret
     await store.write(lambda tx: identity.put_config(tx, other_objects.MOUNT, CLOUD))
@@ -173,7 +173,7 @@ async def asking(store: Store, caplog: pytest.LogCaptureFixture) -> AsyncIterato
         ):
             door.open(known)
             nursery.start_soon(garbage.run_collector)
-            yield Asking(answering, secret)
+            yield Asking(dispatcher, secret)
             nursery.cancel_scope.cancel()
     assert "request failed" not in caplog.text
 

@@ -26,7 +26,7 @@ async def asking(store: Store) -> Dispatcher:
     return Dispatcher(parts_of(store, asks=False), ROUTES, (), trio.Event())
 
 
-async def ask(asking: Dispatcher, query: str) -> tuple[bool, Any]:
+async def ask(dispatcher: Dispatcher, query: str) -> tuple[bool, Any]:
     """Return whether an answer came in parts, and its body or error text."""
 
     async def body() -> bytes:
@@ -35,7 +35,7 @@ async def ask(asking: Dispatcher, query: str) -> tuple[bool, Any]:
     head = RequestHead(
         method="GET", target=b"/v1/job/web/versions", query=query, headers={"host": "localhost"}
     )
-    answer = await asking.answer(head, body)
+    answer = await dispatcher.answer(head, body)
     whole = answer.body
     if answer.stream is not None:
         whole = b"".join([piece async for piece in answer.stream])

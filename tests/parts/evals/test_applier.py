@@ -215,8 +215,8 @@ async def test_the_least_room_that_helps_is_that_of_the_smallest_group(
     await cluster.join(small(cpu=1, memory=1))
     made = await cluster.register(job("web", *groups))
     state, plan = planned(cluster, made)
-    room = unblocker.smallest_resource_ask(state, plan)
-    assert (room.cpu, room.memory, room.disk) == least
+    freed_resources = unblocker.smallest_resource_ask(state, plan)
+    assert (freed_resources.cpu, freed_resources.memory, freed_resources.disk) == least
 
 
 async def test_where_one_group_waits_for_room_and_one_for_a_node_any_room_is_worth_a_look(

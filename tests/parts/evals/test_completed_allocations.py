@@ -37,18 +37,18 @@ async def cluster(store: Store) -> Cluster:
     return made
 
 
-async def end_some(cluster: Cluster, chance: random.Random) -> None:
+async def end_some(cluster: Cluster, rng: random.Random) -> None:
     """Give the allocations any statuses that the runner and the scheduler leave behind."""
     found = cluster.allocations()
 
     def work(tx: Transaction) -> None:
         for alloc in found:
-            changed = msgspec.structs.replace(alloc, client_status=chance.choice(STATUSES))
+            changed = msgspec.structs.replace(alloc, client_status=rng.choice(STATUSES))
             allocations.set_client(tx, changed, NOW)
             desired = changed.desired
-            if chance.random() < 0.1:
+            if rng.random() < 0.1:
                 desired = msgspec.structs.replace(desired, next_allocation="other")
-            status = DesiredStatus.STOP if chance.random() < 0.1 else DesiredStatus.RUN
+            status = DesiredStatus.STOP if rng.random() < 0.1 else DesiredStatus.RUN
             stopped = msgspec.structs.replace(changed, desired_status=status, desired=desired)
             allocations.set_desired(tx, stopped, NOW)
 

@@ -96,7 +96,7 @@ async def asking(login: Login) -> Dispatcher:
     return Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event())
 
 
-async def ask(asking: Dispatcher, secret: str, method: str, path: str) -> tuple[int, Any]:
+async def ask(dispatcher: Dispatcher, secret: str, method: str, path: str) -> tuple[int, Any]:
     """Return status and body of an answer."""
     given = {"host": "localhost", "x-vault-token": secret}
     head = RequestHead(method=method, target=path.encode(), query="", headers=given)
@@ -104,7 +104,7 @@ async def ask(asking: Dispatcher, secret: str, method: str, path: str) -> tuple[
     async def body() -> bytes:
         return b""
 
-    answer = await asking.answer(head, body)
+    answer = await dispatcher.answer(head, body)
     return answer.status, msgspec.json.decode(answer.body) if answer.body else None
 
 

@@ -103,8 +103,8 @@ class Queues:
         return self._shown(lambda db: step_slots.holders(db, ("default", name), 99))
 
     def _shown(self, query: Any) -> list[tuple[str, str, int]]:
-        found: list[QueueEntry] = self.store.read(query)
-        return [(one.job_id, one.step, one.slots) for one in found]
+        queue_entries: list[QueueEntry] = self.store.read(query)
+        return [(one.job_id, one.step, one.slots) for one in queue_entries]
 
     def broken(self) -> list[str]:
         return self.store.read(lambda db: list(invariants.find_violations(db)))
@@ -404,5 +404,5 @@ async def test_random_steps_never_exceed_their_queues_and_all_end(made: Queues, 
     )
 
 
-def _in_use(made: Queues, name: str) -> int:
-    return made.store.read(lambda db: concurrency.in_use(db, ("default", name)))
+def _in_use(queues: Queues, name: str) -> int:
+    return queues.store.read(lambda db: concurrency.in_use(db, ("default", name)))

@@ -53,7 +53,7 @@ def until_readable(descriptor: int) -> None:
     waits.poll()
 
 
-def fuzz(chance: random.Random, directory: Path, number: int) -> int:
+def fuzz(rng: random.Random, directory: Path, number: int) -> int:
     """Send that many messages to launchers; return how many ended one.
 
     Nothing is made in the directory, except what a launcher makes at its greeting.
@@ -64,8 +64,8 @@ def fuzz(chance: random.Random, directory: Path, number: int) -> int:
         if talk is None:
             talk = Talk()
             talk.greet(directory)
-        random_one = chance.choice((nearly_right, odd, odd))
-        data, descriptors = random_one(chance)
+        random_one = rng.choice((nearly_right, odd, odd))
+        data, descriptors = random_one(rng)
         send(talk.channel, data, descriptors)
         close(descriptors)
         until_readable(talk.channel.fileno())
@@ -84,86 +84,86 @@ def made(directory: Path) -> set[Path]:
     return {path for path in directory.rglob("*") if path.name != server.LOCK}
 
 
-def nearly_right(chance: random.Random) -> tuple[bytes, list[int]]:
+def nearly_right(rng: random.Random) -> tuple[bytes, list[int]]:
     """Return bytes that are random, or a changed message, with up to nine descriptors."""
     descriptors = [
-        sealed(chance.randbytes(chance.randrange(40)))
-        if chance.random() < 0.5
+        sealed(rng.randbytes(rng.randrange(40)))
+        if rng.random() < 0.5
         else os.open("/dev/null", os.O_RDWR)
-        for _ in range(chance.choice((0, 0, 1, 1, 1, 2, 3, 9)))
+        for _ in range(rng.choice((0, 0, 1, 1, 1, 2, 3, 9)))
     ]
-    body = value_of(chance, chance.choice(_KINDS))
+    body = value_of(rng, rng.choice(_KINDS))
     count = min(8, len(descriptors))
-    question = NumberedRequest(number=chance.randrange(2**32), descriptors=count, body=body)
+    question = NumberedRequest(number=rng.randrange(2**32), descriptors=count, body=body)
     data = bytearray(msgspec.msgpack.encode(question))
-    match chance.randrange(4):
+    match rng.randrange(4):
         case 0:
-            data = bytearray(chance.randbytes(chance.randrange(1, 200)))
+            data = bytearray(rng.randbytes(rng.randrange(1, 200)))
         case 1:
-            data = data[: chance.randrange(1, len(data))]
+            data = data[: rng.randrange(1, len(data))]
         case 2:
-            data += chance.randbytes(chance.randrange(1, 9))
+            data += rng.randbytes(rng.randrange(1, 9))
         case _:
-            for _ in range(chance.randrange(4)):
-                data[chance.randrange(len(data))] = chance.randrange(256)
+            for _ in range(rng.randrange(4)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
     return bytes(data), descriptors
 
 
-def odd(chance: random.Random) -> tuple[bytes, list[int]]:
+def odd(rng: random.Random) -> tuple[bytes, list[int]]:
     """Return a message that is right in form, with its descriptors."""
-    kind = chance.choice(_KINDS)
-    count = chance.choice(server._TABLE[kind][0])
+    kind = rng.choice(_KINDS)
+    count = rng.choice(server._TABLE[kind][0])
     descriptors = []
     for place in range(count):
         record = None if place else _RECORDS.get(kind)
         content = (
-            chance.randbytes(chance.randrange(200))
+            rng.randbytes(rng.randrange(200))
             if record is None
-            else msgspec.msgpack.encode(value_of(chance, record))
+            else msgspec.msgpack.encode(value_of(rng, record))
         )
         descriptors.append(sealed(content))
     question = NumberedRequest(
-        number=chance.randrange(2**32), descriptors=count, body=value_of(chance, kind)
+        number=rng.randrange(2**32), descriptors=count, body=value_of(rng, kind)
     )
     return msgspec.msgpack.encode(question), descriptors
 
 
-def value_of(chance: random.Random, kind: Any) -> Any:
+def value_of(rng: random.Random, kind: Any) -> Any:
     """Return a random value of a type, as the protocol allows it."""
-    return _value(chance, inspect.type_info(kind))
+    return _value(rng, inspect.type_info(kind))
 
 
-def _value(chance: random.Random, kind: inspect.Type) -> Any:
-    return _MAKERS[type(kind)](chance, kind)
+def _value(rng: random.Random, kind: inspect.Type) -> Any:
+    return _MAKERS[type(kind)](rng, kind)
 
 
-def _struct(chance: random.Random, kind: inspect.StructType) -> Any:
-    return kind.cls(**{field.name: _value(chance, field.type) for field in kind.fields})
+def _struct(rng: random.Random, kind: inspect.StructType) -> Any:
+    return kind.cls(**{field.name: _value(rng, field.type) for field in kind.fields})
 
 
-def _text(chance: random.Random, kind: inspect.StrType) -> str:
+def _text(rng: random.Random, kind: inspect.StrType) -> str:
     pattern = re.compile(kind.pattern or "")
     fitting = [
         text for text in _TEXTS if pattern.search(text) and len(text) <= (kind.max_length or 4096)
     ]
-    return chance.choice(fitting)
+    return rng.choice(fitting)
 
 
-def _whole(chance: random.Random, kind: inspect.IntType) -> int:
+def _whole(rng: random.Random, kind: inspect.IntType) -> int:
     least = -(2**63) if kind.ge is None else kind.ge
     most = min(2**63 - 1 if kind.le is None else kind.le, 2**63 if kind.lt is None else kind.lt - 1)
-    return chance.choice(
+    return rng.choice(
         [least, most, *(item for item in (0, 1, 2, 7, 2**31, 2**32 - 2) if least <= item <= most)]
     )
 
 
-def _list(chance: random.Random, kind: inspect.ListType) -> list[Any]:
-    return [_value(chance, kind.item_type) for _ in range(chance.choice((0, 1, 1, 2, 5)))]
+def _list(rng: random.Random, kind: inspect.ListType) -> list[Any]:
+    return [_value(rng, kind.item_type) for _ in range(rng.choice((0, 1, 1, 2, 5)))]
 
 
-def _dict(chance: random.Random, kind: inspect.DictType) -> dict[Any, Any]:
-    pairs = ((kind.key_type, kind.value_type) for _ in range(chance.choice((0, 1, 3))))
-    return {_value(chance, key): _value(chance, value) for key, value in pairs}
+def _dict(rng: random.Random, kind: inspect.DictType) -> dict[Any, Any]:
+    pairs = ((kind.key_type, kind.value_type) for _ in range(rng.choice((0, 1, 3))))
+    return {_value(rng, key): _value(rng, value) for key, value in pairs}
 
 
 _MAKERS: dict[type, Callable[[random.Random, Any], Any]] = {

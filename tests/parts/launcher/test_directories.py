@@ -36,10 +36,10 @@ def room(task: str = "main", user: str = "", *, is_seen: bool = True) -> TaskDir
 
 
 def laid_out(
-    talk: Talk, *rooms: TaskDirLayout, allocation: str = ALLOCATION, previous: Any = None
+    talk: Talk, *task_dir_layout: TaskDirLayout, allocation: str = ALLOCATION, previous: Any = None
 ) -> Any:
     """Return the answer to a request for an allocation of these tasks."""
-    layout = AllocDirLayout(rooms=[*rooms], about=b"{}")
+    layout = AllocDirLayout(rooms=[*task_dir_layout], about=b"{}")
     passed = sealed(msgspec.msgpack.encode(layout))
     try:
         return talk.ask(CreateAllocDir(allocation=allocation, previous=previous), passed).body

@@ -186,9 +186,9 @@ async def test_a_job_from_before_the_users_were_listed_is_found_again(
         nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         await trio.testing.wait_all_tasks_blocked()
-        ours = SlurmJobState(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=0)
+        job = SlurmJobState(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=0)
         theirs = SlurmJobState(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=1)
-        for one, known in ((theirs, []), (ours, [ours])):
+        for one, known in ((theirs, []), (job, [job])):
             run.update_jobs([one], trio.current_time())
             assert run._seen == known
         nursery.cancel_scope.cancel()

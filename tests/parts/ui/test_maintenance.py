@@ -87,11 +87,11 @@ async def test_the_sessions_that_were_used_last_are_shown_with_the_number_of_all
 
 
 async def test_a_live_stream_ends_with_its_session(site: Site) -> None:
-    mine = await signed_in(site, await site.token(READER))
+    browser = await signed_in(site, await site.token(READER))
     master = await signed_in(site, await site.token(name="master"))
-    (own,) = await ends(mine)
+    (own,) = await ends(browser)
     with trio.fail_after(60):
-        async with mine.http.stream("GET", "/ui/events") as stream:
+        async with browser.http.stream("GET", "/ui/events") as stream:
             pieces = stream.aiter_text()
             assert "event: begin" in await anext(pieces)
             await site.cluster.register(job("first"))

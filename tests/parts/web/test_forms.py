@@ -56,7 +56,7 @@ async def test_a_long_form_does_not_hold_the_loop(
     headers = HEADERS | ({"content-length": str(len(content))} if is_announced else {})
     head = RequestHead(method="POST", target=b"/ui/echo", query="", headers=headers)
     parts = parts_of(store, Settings(data_dir=tmp_path), asks=False)
-    answering = Dispatcher(parts, (), (), trio.Event(), [PAGE])
+    dispatcher = Dispatcher(parts, (), (), trio.Event(), [PAGE])
     taken = []
     for _ in range(TRIES):
         measure = Longest()
@@ -64,7 +64,7 @@ async def test_a_long_form_does_not_hold_the_loop(
         trio.lowlevel.add_instrument(measure)
         try:
             await trio.lowlevel.checkpoint()
-            answer = await answering.answer(head, _body(content))
+            answer = await dispatcher.answer(head, _body(content))
         finally:
             await trio.lowlevel.checkpoint()
             trio.lowlevel.remove_instrument(measure)

@@ -56,9 +56,9 @@ def test_allocations_are_followed_to_their_replacements() -> None:
     second = allocation_line("a2", eval_id="e2", next_allocation="a3", create_index=20)
     third = allocation_line("a3", eval_id="e3", create_index=30)
     other = allocation_line("a4", eval_id="e0", create_index=5)
-    mine = with_replacements([third, other, second, first], {"a1"})
-    assert mine == [first, second, third]
-    assert current_allocations(mine) == [third]
+    allocs = with_replacements([third, other, second, first], {"a1"})
+    assert allocs == [first, second, third]
+    assert current_allocations(allocs) == [third]
 
 
 def test_an_allocation_that_waits_shows_its_newest_event() -> None:

@@ -9,29 +9,29 @@ from storage.records.flow import Outcome
 GOOD, BAD, NEUTRAL = Outcome.GOOD, Outcome.BAD, Outcome.NEUTRAL
 
 
-def random_graph(chance: random.Random, most: int = 9) -> Graph:
+def random_graph(rng: random.Random, most: int = 9) -> Graph:
     """Return a graph without cycles, whose steps stand in any order in the file."""
-    names = [f"s{number}" for number in range(chance.randint(1, most))]
+    names = [f"s{number}" for number in range(rng.randint(1, most))]
     steps = []
     for number, name in enumerate(names):
-        needs = tuple(name for name in names[:number] if chance.random() < 0.35)
+        needs = tuple(name for name in names[:number] if rng.random() < 0.35)
         steps.append(
             Step(
                 name=name,
                 needs=needs,
-                when=chance.choice([*When]) if needs else When.SUCCESS,
-                condition=_condition(chance, needs),
-                count=chance.choice([1, 1, 1, 2, 3, 0]),
+                when=rng.choice([*When]) if needs else When.SUCCESS,
+                condition=_condition(rng, needs),
+                count=rng.choice([1, 1, 1, 2, 3, 0]),
             )
         )
-    chance.shuffle(steps)
+    rng.shuffle(steps)
     return Graph(steps=tuple(steps))
 
 
-def _condition(chance: random.Random, needs: tuple[str, ...]) -> str:
-    if not needs or chance.random() < 0.7:
+def _condition(rng: random.Random, needs: tuple[str, ...]) -> str:
+    if not needs or rng.random() < 0.7:
         return ""
-    return f"needs.{chance.choice(needs)}.outcome != {chance.choice([*Outcome])}"
+    return f"needs.{rng.choice(needs)}.outcome != {rng.choice([*Outcome])}"
 
 
 def outcomes(graph: Graph, failing: set[str]) -> dict[str, Outcome]:

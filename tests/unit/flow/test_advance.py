@@ -52,10 +52,10 @@ class Simulation:
         self.ended[name] = self.ended.get(name, 0) + 1
 
 
-def shuffled(graph: Graph, failing: set[str], chance: random.Random) -> Simulation:
+def shuffled(graph: Graph, failing: set[str], rng: random.Random) -> Simulation:
     one = Simulation(graph, failing)
     while at_work := one.at_work():
-        for name in chance.sample(at_work, chance.randint(1, len(at_work))):
+        for name in rng.sample(at_work, rng.randint(1, len(at_work))):
             one.end(name)
         one.decide()
     return one

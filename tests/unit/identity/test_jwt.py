@@ -206,17 +206,17 @@ def _is_accepted(text: str) -> bool:
     return True
 
 
-def _changed(text: str, chance: random.Random) -> str:
-    at = chance.randrange(len(text))
-    kind = chance.randrange(4)
+def _changed(text: str, rng: random.Random) -> str:
+    at = rng.randrange(len(text))
+    kind = rng.randrange(4)
     if kind == 0:
-        return text[:at] + chr(chance.randrange(33, 127)) + text[at + 1 :]
+        return text[:at] + chr(rng.randrange(33, 127)) + text[at + 1 :]
     if kind == 1:
         return text[:at] + text[at + 1 :]
     if kind == 2:
-        return text[:at] + chr(chance.randrange(0x20, 0x3000)) + text[at:]
+        return text[:at] + chr(rng.randrange(0x20, 0x3000)) + text[at:]
     head, _, signature = text.split(".")
-    other = json.dumps({**claims(), "oid": str(chance.random())}).encode()
+    other = json.dumps({**claims(), "oid": str(rng.random())}).encode()
     return f"{head}.{encoded(other)}.{signature}"
 
 

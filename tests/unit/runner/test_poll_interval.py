@@ -17,11 +17,11 @@ def nobody_else() -> Iterator[None]:
     assert PollInterval.others == 0
 
 
-async def pauses(pace: PollInterval, number: int) -> list[float]:
+async def pauses(poll_interval: PollInterval, number: int) -> list[float]:
     found = []
     for _ in range(number):
         began = trio.current_time()
-        await pace.rest()
+        await poll_interval.rest()
         found.append(round(trio.current_time() - began, 3))
     return found
 

@@ -174,14 +174,14 @@ def test_cores_that_others_hold_are_left_to_them() -> None:
 
 def test_room_is_the_same_again_after_something_came_and_went() -> None:
     placed = plan_of(sized(cores=1, memory_mb=30), HERE).place[0]
-    room = NodeCapacity(NodeState(node=HERE), [])
+    node_capacity = NodeCapacity(NodeState(node=HERE), [])
     everything = resource_ask(sized(cores=4, memory_mb=1000, disk=1000))
-    assert room.missing_resource(everything) is None
-    room.hold(placed)
-    assert room.missing_resource(everything) == "cores"
-    room.free(placed)
-    assert room.missing_resource(everything) is None
-    assert room.groups["web"] == 0
+    assert node_capacity.missing_resource(everything) is None
+    node_capacity.hold(placed)
+    assert node_capacity.missing_resource(everything) == "cores"
+    node_capacity.free(placed)
+    assert node_capacity.missing_resource(everything) is None
+    assert node_capacity.groups["web"] == 0
 
 
 @pytest.mark.parametrize("count", [1, 5])
