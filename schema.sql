@@ -1,4 +1,4 @@
--- The schema of Steward's store. The comment of each table says what a row is, and which code
+-- The schema of Steward's store. The comment of each table describes a row, and the code that
 -- writes it.
 --
 -- Each write has an index: the value of the counter in `store`. A row has the index of the write
@@ -226,7 +226,7 @@ CREATE TABLE calendars (
     PRIMARY KEY (namespace, name)
 ) STRICT, WITHOUT ROWID;
 
--- The newest versions of each calendar, the latest included: who stored it, and when. Written and
+-- The newest versions of each calendar, the latest included, with author and time. Written and
 -- trimmed with the calendar.
 CREATE TABLE calendar_versions (
     namespace     TEXT    NOT NULL,
@@ -734,7 +734,7 @@ CREATE INDEX job_sources_by_source ON job_sources (source_namespace, source_id);
 
 -- Ended runs and their effects on followers: one row for each end and follower. Added by the write
 -- that ends the run; then daemon/jobs/triggers.py changes the state, in the write that dispatches the
--- child. The newest 1000 final rows of a follower are kept.
+-- child. The newest 1000 final rows of a follower are retained.
 CREATE TABLE triggers (
     id               INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     namespace        TEXT    NOT NULL,

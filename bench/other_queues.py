@@ -3,7 +3,7 @@
     python -m bench.other_queues [--jobs 500] [--rounds 3] [--only NAME,NAME]
 
 The rivals are task-spooler (`tsp` or `ts`), GNU parallel, pueue and HyperQueue (`hq`). A rival whose
-program is not on the PATH is named as absent. All run `/bin/true`, four at once, in turns, with their
+program is not on the PATH is named as absent. All run `/bin/true`, with four concurrent jobs, alternately, with their
 defaults. A share is the rate relative to fork+exec in the same round.
 
 Then each runs jobs that write their begin and end to a ledger. When a quarter has begun, the program

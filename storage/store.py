@@ -47,7 +47,7 @@ LOCK_NAME = "steward.lock"
 _LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # seconds between the attempts
 # Values of the current request, independent of the place where something is written.
 _NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", default=None)
-# The connection of this thread's long read; nested reads use it as well.
+# The connection of this thread's long read; nested reads also use it.
 _LONG: ContextVar[SnapshotReader | None] = ContextVar("long", default=None)
 _FULL_PAUSE = 1.0  # seconds between retries while writes are not possible
 _DAMAGED_PAUSE = 60.0  # seconds between retries that only a restored snapshot can help

@@ -22,7 +22,7 @@ path "sys/renew" { capabilities = ["update"] }
 path "sys/leases/renew" { capabilities = ["update"] }
 path "sys/leases/lookup" { capabilities = ["update"] }
 
-# What it keeps for itself, and what was wrapped for it.
+# Its private storage, and responses wrapped for it.
 path "cubbyhole/*" { capabilities = ["create", "read", "update", "delete", "list"] }
 path "sys/wrapping/wrap" { capabilities = ["update"] }
 path "sys/wrapping/lookup" { capabilities = ["update"] }

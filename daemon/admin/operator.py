@@ -181,7 +181,7 @@ def _save(directory: Path, file: Path) -> SnapshotSummary:
         raise Refused(f"cannot write {file}: {error.strerror}") from error
     try:
         return as_user(owner, lambda: _save_to(directory, target), SnapshotSummary)
-    except BaseException:  # an interrupt, too, leaves no half file
+    except BaseException:  # an interrupt also leaves no partial file
         file.unlink(missing_ok=True)
         raise
     finally:

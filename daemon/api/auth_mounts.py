@@ -212,7 +212,7 @@ async def mount_detail(call: RouteCall) -> VaultBody:
     if not above or not _may_below(call, f"auth/{above}"):
         raise UnknownToken
     mount = _find(call, above)
-    if mount is None:  # disabled meanwhile
+    if mount is None:  # disabled in the meantime
         raise UnknownToken
     return VaultBody(data={**_entry(mount), "path": mount.path})
 

@@ -51,7 +51,7 @@ def _parsed(body: JobsParseRequest, *, explains: bool) -> HandlerReply:
         job = parse_job(file, FunctionEnvironment(random=secrets.token_bytes))
     except HclError as error:
         # Nomad's clients send no Accept header, and scripts match its errors. A request with that
-        # header (browsers, curl) comes from a person, who gets the quoted lines as well.
+        # header (browsers, curl) comes from a person, and the error quotes the lines.
         said = error.explained() if explains else str(error)
         return reply.text(f"Failed to parse job: {said}", 400)
     return HandlerReply(body=encode(spell_job_twice(complete(job) if body.canonicalize else job)))

@@ -76,7 +76,7 @@ def _watched(seconds: float, clock: Clock, check: Callable[[], None]) -> Profile
         check()
         time.sleep(min(INTERVAL, left))
         after = _cpu_times()
-        frames = sys._current_frames()  # noqa: SLF001  # what the library offers for this
+        frames = sys._current_frames()  # noqa: SLF001  # the library's interface for this
         for thread, used in after.items():
             took = used - before.get(thread, used)
             if thread != own and took > 0 and thread in frames:

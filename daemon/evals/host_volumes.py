@@ -217,7 +217,7 @@ def warnings(volume: DynamicVolume) -> list[str]:
 async def reserve(store: Store, volume: DynamicVolume) -> None:
     """Store a new volume whose directory is not there yet, so that a start can find it.
 
-    Raises `Conflict` if its name was taken meanwhile.
+    Raises `Conflict` if its name was taken in the meantime.
     """
 
     def write(tx: Transaction) -> None:

@@ -192,7 +192,7 @@ def next_evaluations(
     """Return the next evaluations, at most one per job: pending ones, or blocked ones that may fit.
 
     Evaluations in `held` wait after an error. All wait while an operator pauses the scheduler. Each
-    of the `suspects` is processed alone: if it crashes the daemon, no other one is blamed.
+    of the `suspects` is processed alone: if it crashes the daemon, no other evaluation is blamed.
     """
     offered = workers(db)
     if configuration(db).pause_eval_broker or not offered.types:
@@ -352,7 +352,7 @@ def _decide(
     """Decide about one evaluation; an error is part of the result. Raises `LongRead`."""
     try:
         if is_on_loop and _is_long(db, evaluation):
-            raise LongRead  # noqa: TRY301  # the check for long decisions may fail as well
+            raise LongRead  # noqa: TRY301  # the check for long decisions may also fail
         state = load_cluster_state(db, evaluation, nodes)
         if is_on_loop and (_desired_count(state) > _MANY or state.outputs):
             raise LongRead  # noqa: TRY301  # as above

@@ -265,7 +265,7 @@ def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
         return run
     if run.status == FlowStatus.STOPPING:
         return msgspec.structs.replace(run, status=_stopped_as(run), ended=now)
-    # Other skipped steps are bad because of another one, which is named instead.
+    # Other skipped steps are bad because of another step, which is named instead.
     bad = [
         one
         for one in steps

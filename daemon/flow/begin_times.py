@@ -21,7 +21,7 @@ def window(step: Step, *, met: int, began: int) -> Window:
     """Return when a step may begin whose needs were met at `met`, in a run that began at `began`.
 
     A time of day is the first one after the run began. If both limits are times of day and the run
-    began between them, the step may begin at once.
+    began between them, the step may begin immediately.
     """
     in_zone = zone(step.time_zone)
     first = _time(step.not_before, met, began, in_zone)

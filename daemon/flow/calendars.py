@@ -57,7 +57,7 @@ def is_name(text: str) -> bool:
 
 
 def faults(calendar: Calendar) -> Iterator[str]:
-    """Yield the errors of a calendar: field, value, and what is allowed."""
+    """Yield the errors of a calendar: field, value, and allowed values."""
     if not is_name(calendar.name):
         yield f"Name is {quote(calendar.name[:200])}: use 1 to 128 letters, digits, - and _"
     if len(calendar.description) > MAX_DESCRIPTION:
@@ -410,7 +410,7 @@ class UnknownCalendar(Exception):
 
 
 def compiled(name: str, documents: Mapping[str, bytes]) -> CompiledCalendar:
-    """Return a calendar with all that it refers to, from their stored documents.
+    """Return a calendar with all calendars to which it refers, from their stored documents.
 
     Calendars of an earlier release may refer to more than `MAX_PARTS`. Raises `UnknownCalendar`.
     """
@@ -546,7 +546,7 @@ class Openings:
     def next_open(self, at: int) -> int | None:
         """Return the first open moment from a moment on; None if there is none within five years.
 
-        None, too, if the searches need too many steps: then `is_limited` is set. Nothing opens before
+        Also None if the searches need too many steps: then `is_limited` is set. Nothing opens before
         `searched_until`.
         """
         if self._fault:

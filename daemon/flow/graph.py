@@ -71,7 +71,7 @@ Edges = Mapping[str, tuple[str, ...]]
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A group of a workflow: its needs in the order of the file, and its conditions.
 
-    `count` is the number of its elements, of which `parallel` may be active at once, None for all.
+    `count` is the number of its elements, of which `parallel` may be active at the same time, None for all.
     Up to the `allowance`, elements may fail. With `stops`, no element begins after more have failed. The
     number of elements of a step with a `source` is known when it begins. A step with
     a `gate`, which is a question, needs so many approvals; with `not_self`, not of the person who began
@@ -243,7 +243,7 @@ def _before_stars(written: Edges) -> dict[str, int]:
     bit = {name: 1 << number for number, name in enumerate(written)}
     needs = _named(written)
     behind = dict.fromkeys(written, 0)
-    for name in reversed(_depths(needs)):  # each before all that it needs
+    for name in reversed(_depths(needs)):  # each after its dependencies
         for need in needs[name]:
             behind[need] |= bit[name] | behind[name]
     stars = [name for name, ones in written.items() if ones == (ALL,)]

@@ -1,7 +1,7 @@
 """Login methods of the jobs API: their validation and storage.
 
 An update keeps the fields that the request leaves empty, except for `Default`, as in Nomad. Steward
-verifies JWTs. It stores OIDC methods so that tools can manage them, but nobody can log in with one.
+verifies JWTs. It stores OIDC methods so that tools can manage them. A login with one is not possible.
 So their secrets are not stored: a word takes their place.
 """
 

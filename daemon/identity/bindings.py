@@ -1,6 +1,6 @@
 """Bindings of a role: rules on the token's claims, and on the resource it was issued for.
 
-Each rule yields a verdict that names what was checked, so that a rejected user gets the reason.
+Each rule yields a verdict that names the checked value, so that a rejected user gets the reason.
 Only claims decide; the request must agree with them.
 """
 

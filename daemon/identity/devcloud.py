@@ -199,7 +199,7 @@ async def _serve_connection(cloud: DevCloud, stream: trio.SocketStream) -> None:
 
 
 async def _exchange(cloud: DevCloud, connection: h11.Connection, stream: trio.SocketStream) -> bool:
-    """Answer one request; return whether the connection may carry another one."""
+    """Answer one request; return whether the connection may carry another request."""
     asked = None
     while not isinstance(event := connection.next_event(), h11.EndOfMessage):
         if event is h11.NEED_DATA:

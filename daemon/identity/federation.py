@@ -25,7 +25,15 @@ PATH = "/v1/identity/oidc"
 PLUGINS = f"{PATH}/plugins"
 KEYS = "/.well-known/keys"
 _TTL = 3600  # seconds
-_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "EdDSA")  # what clients know
+_ALGORITHMS = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+)  # that clients support
 _BASE = re.compile(r"https?://[^/?#\s@]+(:[0-9]+)?")
 
 

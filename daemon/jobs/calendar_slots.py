@@ -1,6 +1,6 @@
 """Slots of jobs with a calendar: which of them launch a child, and when.
 
-A slot at which the calendar is closed launches nothing. If the job says so, all such slots up to the
+A slot at which the calendar is closed launches nothing. If the job has this setting, all such slots up to the
 next opening are one launch at the opening. This module is imported with the first job that needs it.
 """
 

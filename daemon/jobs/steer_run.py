@@ -85,7 +85,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     `has_approved` returns whether the person has approved the present attempt of a step. A person
     who `may_approve` may also end a step with a gate in another way. `labels` are the roles and
     policies of the person, None for all. `began_by` is who began the run, empty if unknown;
-    `again_by` are the people who ran steps again. Without access control, nobody is known, and
+    `again_by` are the people who ran steps again. Without access control, no person is known, and
     `knows_people` is false.
     """
 

@@ -126,7 +126,7 @@ class When(StrEnum):
 class OnFailure(StrEnum):
     """The treatment of the other elements after more have failed than are allowed to."""
 
-    GO_ON = "go-on"  # they get their turn
+    GO_ON = "go-on"  # they get a slot
     STOP = "stop"  # none begins any more
 
 

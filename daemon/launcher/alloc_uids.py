@@ -4,9 +4,9 @@
 
 A symbolic link stores the ID of an allocation. It is created before the first directory of the
 allocation and removed after the last. An ID that owns files is therefore never assigned twice, no
-matter when the launcher was killed. An allocation that takes over the data of another one takes
-over its ID. The link of the other one is marked, so that the ID is not transferred twice and
-nothing more starts with it there. An allocation with a directory but without a link was started by
+matter when the launcher was killed. An allocation that inherits the data of another allocation
+inherits its ID. The old link is marked, so that the ID is not transferred twice and nothing more
+starts with it there. An allocation with a directory but without a link was started by
 a version without such IDs.
 """
 

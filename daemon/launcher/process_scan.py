@@ -32,7 +32,7 @@ from daemon.launcher.task_files import user_of
 # Fields of `stat` after the name
 _PARENT, _PROCESS_GROUP, _SESSION, _FLAGS, _STARTED, _ENV_END = 1, 2, 3, 6, 19, 48
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
-_PAUSE = 0.002  # seconds until an undecided process is looked at again
+_PAUSE = 0.002  # seconds until an undecided process is checked again
 _ROUNDS = 8  # of scans, until the remaining processes create no new ones
 _WHERE, _MOUNTED_AT = 3, 4  # fields of `mountinfo`
 _READS = 3  # of an environment that appears between two files
@@ -232,7 +232,7 @@ def _environment(pid: int, at: str) -> bytes | None:
     Raises `OSError`.
     """
     for _ in range(_READS):
-        with suppress(ProcessLookupError):  # newer kernels say so of a process without memory
+        with suppress(ProcessLookupError):  # newer kernels report this for a process without memory
             if found := _read(f"{at}/environ"):
                 return found
         said = fields(pid)

@@ -86,7 +86,7 @@ def reveal(directory: str, allocation: str) -> None:
 def mounted(home: str) -> list[str]:
     """Return Steward's tmpfs mounts below a directory, in mount order."""
     found = []
-    with open("/proc/self/mountinfo", "rb") as lines:  # a text would end lines at `\r`, too
+    with open("/proc/self/mountinfo", "rb") as lines:  # text mode would also end lines at `\r`
         for raw in lines:
             before, _, after = os.fsdecode(raw).partition(" - ")
             place = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4])

@@ -4,7 +4,7 @@ Constraints and filters contain user patterns, and no pattern may block the daem
 linear time, and Go uses RE2's syntax. Errors have Go's texts. Only `\B` differs: RE2 looks between
 bytes, so `\B` also matches inside a non-ASCII character.
 
-A search has an upper limit of its time, and `limited` bounds all the work of a block. Times are
+A search has an upper limit of its time, and `limited` limits all the work of a block. Times are
 upper estimates in microseconds of CPU time, so equal work gives equal results on any host.
 """
 

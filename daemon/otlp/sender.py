@@ -178,7 +178,7 @@ class SpanQueue:
             _drop(len(batch))
 
     async def _attempt(self, batch: list[Span]) -> float | None:
-        """Make an attempt; return the least wait before another one, or None for no other."""
+        """Make an attempt; return the minimum wait before the next attempt, or None."""
         # In a thread, because a full batch takes longer than its share of the event loop.
         body = await trio.to_thread.run_sync(spans_message, self._resource, batch)
         try:

@@ -86,7 +86,7 @@ def _cover(place: str) -> None:
 
 def mounts() -> Iterator[NosuidMount]:
     """Yield the mounts in the order of the kernel's table. Raises `OSError`."""
-    with open("/proc/self/mountinfo", "rb") as lines:  # a text would end lines at `\r`, too
+    with open("/proc/self/mountinfo", "rb") as lines:  # text mode would also end lines at `\r`
         yield from (NosuidMount(os.fsdecode(line)) for line in lines)
 
 

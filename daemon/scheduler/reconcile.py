@@ -88,7 +88,7 @@ class _Reconciliation:
             alloc.desired_status == DesiredStatus.RUN and not situation.is_older(alloc)
             for alloc in allocations
         )
-        # Batch jobs have no rollout; without a current deployment no one can promote canaries.
+        # Batch jobs have no rollout; without a current deployment canaries cannot be promoted.
         self._max_parallel = 0 if situation.batch else rollout.max_parallel(group)
         self._canaries_wanted = group.update.canary if group.update and self._max_parallel else 0
         self._sets = sets = alloc_sets.sort(situation, allocations)

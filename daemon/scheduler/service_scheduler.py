@@ -195,7 +195,7 @@ class _Filling:
         for done in range(change.fresh):
             name = change.names.next() if change.names else ""
             if self._add(group, MissingAllocation(name=name)) is None:
-                # After one failure the others would fail as well, so no search is needed.
+                # After one failure the others would also fail, so no search is needed.
                 left = change.fresh - done - 1
                 self.placer.failures[group.name].add(left)
                 self.unplaced[group.name] = left

@@ -34,7 +34,7 @@ _FREE = frozenset({b"Env", b"Meta", b"Config", b"VariableFlags", b"Attributes"})
 
 
 class _Frame:
-    """An object or a list: its place in another one, its names, and where its texts stand."""
+    """An object or a list: its position in its parent, its names, and the positions of its texts."""
 
     __slots__ = ("is_free", "is_job", "is_named", "job", "key", "names", "parent", "texts")
 

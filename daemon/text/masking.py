@@ -171,7 +171,7 @@ class Matcher:
         """Return the places of all secrets.
 
         A text with more candidates than one in 16 bytes is not logged by accident. The rest of it
-        counts as one secret, which bounds the time. It begins where the first bytes of a secret may
+        counts as one secret, which limits the time. It begins where the first bytes of a secret may
         be whose key follows.
         """
         if not self.may_match(data):
@@ -203,7 +203,7 @@ class Matcher:
                 heapreplace(places, (match.start(), number))
 
     def _around(self, data: bytes, at: int) -> Iterator[Span]:
-        """Yield the places of the secrets whose key stands at a position."""
+        """Yield the places of the secrets whose key is at a position."""
         for form, offset in self._by_key.get(data[at : at + _KEY], ()):
             if at >= offset and data.startswith(form, at - offset):
                 yield at - offset, at - offset + len(form)

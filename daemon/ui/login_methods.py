@@ -1,4 +1,4 @@
-"""The forms of login methods: the method, its configuration, and its roles with their bounds.
+"""The forms of login methods: the method, its configuration, and its roles with their bound attributes.
 
 The API validates all values. A rejected form is shown again with its values, and with the message
 at the fields that the message names. A client secret is never sent to a browser.

@@ -379,8 +379,8 @@ class Dispatcher:
             reply = await self._handled(route, asked, audit_scope)
         if self._parts.tokens.asks:
             reply = await self._masked(route, asked, reply)
-        # What an assistant reads may leave this host, so it is recorded like a change. What all may
-        # read is not, because each entry is a write.
+        # Data that an assistant reads may leave this host, so a read is recorded like a change.
+        # Reads of public data are not, because each entry is a write.
         is_known = asked.caller.token.accessor not in ("", ANONYMOUS)
         is_open = route.needs.asks is Requirement.NOTHING
         if asked.query.text("via") == _ASSISTANT and is_known and not is_open:

@@ -133,7 +133,7 @@ class BodyGate:
         if self._received > SHORT_BODY:
             await self._opened.wait()
             if not self._may_pass():
-                # After a fault the framework gets the end of the body at once.
+                # After a fault the framework gets the end of the body immediately.
                 more = not is_last and self._fault is None
                 event = {"type": "http.request", "body": b"", "more_body": more}
         self._has_given_end = not event.get("more_body", False)
@@ -168,7 +168,7 @@ class BodyGate:
             raise self._fault
 
     async def discard(self) -> None:
-        """Read and discard the rest of a body that was rejected. Return at once after its end.
+        """Read and discard the rest of a body that was rejected. Return immediately after its end.
 
         If the connection were closed with unread data, the client would lose the response.
         """

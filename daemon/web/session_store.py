@@ -56,7 +56,7 @@ class SessionStore:
     ) -> tuple[UiSession, list[UiSession]]:
         """Return a new session, whose name is a fresh secret, and the sessions that it evicts.
 
-        Sessions whose idle time has expired are evicted, too. The caller must revoke the tokens of
+        Sessions whose idle time has expired are also evicted. The caller must revoke the tokens of
         evicted sessions that own theirs.
         """
         name, proof = self._new_secret(), self._new_secret()

@@ -1,4 +1,4 @@
-"""What shells complete: `completions.py DIRECTORY` writes it below `usr/share`, where they look."""
+"""Completion scripts for shells: `completions.py DIRECTORY` writes them below `usr/share`, where they look."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Manual pages, made from the command line and from what the documentation says of the settings.
+"""Manual pages, made from the command line and from the documentation of the settings.
 
 `manuals.py DIRECTORY DOCUMENT` writes `man1/steward-….1`, a page for each command, and
-`man5/steward.toml.5`. The commands say all that is in their pages; nothing is written twice.
+`man5/steward.toml.5`. The commands are the only source of their pages.
 """
 
 import re
@@ -40,7 +40,7 @@ def page(title: str, section: int, parts: dict[str, str]) -> str:
 def commands(
     command: click.Command, context: click.Context
 ) -> Iterator[tuple[click.Command, click.Context]]:
-    """Yield a command and all that is below it."""
+    """Yield a command and its subcommands."""
     yield command, context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):

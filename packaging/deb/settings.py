@@ -20,7 +20,7 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 # Of the command line alone: a daemon that is set up as a service is none for development.
 _ELSEWHERE = {"dev", "dev_cloud", "dev_cloud_port", "acl", "ask_passphrase"}
 _HEAD = """\
-# Settings of the agent: see steward.toml(5). What is commented out is the default. After a change:
+# Settings of the agent: see steward.toml(5). Commented settings show the defaults. After a change:
 # systemctl restart steward (tasks keep running).
 """
 

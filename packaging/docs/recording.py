@@ -149,7 +149,7 @@ class Screen:
 
 
 class Frame(NamedTuple):
-    """What the screen shows from a time on, in seconds."""
+    """A screen, and the time from which it is shown, in seconds."""
 
     start: float
     rows: list[str]
@@ -279,7 +279,7 @@ def _without_end(cells: list[Cell]) -> list[Cell]:
 
 
 def _spans(cells: list[Cell]) -> str:
-    """Return a row as SVG; each style is a span at its own column, whatever the font's widths are."""
+    """Return a row as SVG; each style is a span at its own column, for a font of any width."""
     spans: list[str] = []
     at = 0
     while at < len(cells):

@@ -53,7 +53,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 
 def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
-    """Return a page without links to what is not part of the documentation; one lists the decisions."""
+    """Return a page without links to files outside the documentation."""
     if page.file.src_uri == "decisions/README.md":
         markdown += "\n" + "\n".join(_decisions()) + "\n"
     return _OUTSIDE.sub(r"\1", markdown)

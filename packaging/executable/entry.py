@@ -1,4 +1,4 @@
-"""What PyInstaller begins at: the same as `python -m daemon`."""
+"""Entry point for PyInstaller, equal to `python -m daemon`."""
 
 from daemon.__main__ import main
 

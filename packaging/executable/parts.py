@@ -1,4 +1,4 @@
-"""What is in the one file, as a bill of materials (CycloneDX 1.5): run by the Python that goes into it."""
+"""The contents of the single file, as a bill of materials (CycloneDX 1.5): run by the Python that goes into it."""
 
 import json
 import platform

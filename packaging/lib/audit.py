@@ -18,7 +18,7 @@ UNAVAILABLE = 69
 
 
 def main(program: str, bill: str, project: str) -> int:
-    """Ask about both; what is found counts for more than what could not be asked."""
+    """Query both. A finding outweighs a failed query."""
     found = [
         audit(program, "what comes with it", shipped(json.loads(Path(bill).read_text()))),
         audit(program, "the oldest allowed", oldest(tomllib.loads(Path(project).read_text()))),
@@ -47,7 +47,7 @@ def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
 
 
 def audit(program: str, what: str, pinned: list[str]) -> int:
-    """Print what is known against these packages; return the exit status that says so."""
+    """Print what is known against these packages; return the matching exit status."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(pinned))
         file.flush()

@@ -24,7 +24,7 @@ from pathlib import Path
 
 LEFT = 70
 LATE = 124  # as of timeout(1)
-GRACE = 5  # seconds in which the last processes may end by themselves
+GRACE = 5  # seconds in which the last processes may end without a signal
 REPORT = 60  # seconds in which a command may report after its time limit
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 
@@ -51,8 +51,8 @@ def reap() -> bool:
 
 
 def run(command: list[str], seconds: int) -> int:
-    """Run a command to its end, and reap all others meanwhile; return its exit status."""
-    # The object is kept: at its end it would take the exit status itself.
+    """Run a command to its end, and reap all other processes in the meantime; return its exit status."""
+    # The object stays referenced: at its end it would take the exit status itself.
     main = subprocess.Popen(command)
     is_late = False
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-# What the header of aarch64 itself defines before it includes the generic one.
+# System calls that the header of aarch64 defines before it includes the generic one.
 _AARCH64 = (
     *("__ARCH_WANT_RENAMEAT", "__ARCH_WANT_NEW_STAT", "__ARCH_WANT_SET_GET_RLIMIT"),
     *("__ARCH_WANT_TIME32_SYSCALLS", "__ARCH_WANT_SYS_CLONE3", "__ARCH_WANT_MEMFD_SECRET"),

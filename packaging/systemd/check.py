@@ -22,7 +22,7 @@ PATIENCE = 300  # seconds for anything to happen
 TASKS, RESTARTS = 50, 20
 # The way back to an older data directory, as the guide tells it.
 BACK = re.compile(r"^    cd /var/lib/steward\n(?:^    .*\n)+", re.MULTILINE)
-# Owner and mode of what is installed, made or moved.
+# Owner and mode of installed, created or moved files.
 MODES = {
     "/etc/steward": "root steward 750",
     "/etc/steward/steward.toml": "root steward 640",
@@ -89,7 +89,7 @@ class Machine:
         return self.run("systemctl", "is-system-running", check=False) in ("running", "degraded")
 
     def crash(self) -> None:
-        """End everything on it at once, as a loss of power does."""
+        """Kill everything on it at the same time, as a loss of power does."""
         if self._front is None:
             return
         if self.pid:
@@ -146,7 +146,7 @@ class Machine:
 
 
 def until(what: str, holds: Callable[[], bool]) -> None:
-    """Return when something holds; nobody waits for ever."""
+    """Return when a condition holds. The wait has a time limit."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         if time.monotonic() > deadline:
@@ -170,7 +170,7 @@ def expect(what: str, *, holds: bool) -> None:
 
 
 def installs(machine: Machine, package: Path) -> None:
-    """Check that nothing is started, or enabled, that nobody asked for."""
+    """Check that no unit is started or enabled without a request."""
     shutil.copy(package, machine.root / "steward.deb")
     machine.run("dpkg", "-i", "/steward.deb")
     expect(
@@ -400,7 +400,7 @@ def upgrades(machine: Machine) -> None:
 
 
 def comes_back(machine: Machine) -> None:
-    """Check that after a loss of power all is as it should be, by itself."""
+    """Check that a host recovers from a loss of power without help."""
     machine.crash()
     machine.boot()
     until("the daemon runs by itself", lambda: machine.show("ActiveState") == "active")

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-PATIENCE = 300  # seconds: what takes longer is lost
+PATIENCE = 300  # seconds; a slower response counts as lost
 
 
 def ask(port: int) -> str:

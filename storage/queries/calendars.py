@@ -148,7 +148,7 @@ def versions(db: ReadSnapshot, namespace: str, name: str) -> list[CalendarVersio
 
 
 class CalendarDocuments(msgspec.Struct, frozen=True):
-    """The documents of a calendar and of all that it refers to, by name, with their versions."""
+    """The documents of a calendar and of all calendars to which it refers, by name, with their versions."""
 
     documents: Mapping[str, bytes]
     versions: Mapping[str, tuple[int, int]]

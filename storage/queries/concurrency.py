@@ -72,7 +72,7 @@ _OF_FAMILY = """
 """
 _LIMIT = "SELECT * FROM queues WHERE namespace = :namespace AND name = :name"
 # The next key of a list. Each of these tables has an index in this order, so its first row is found
-# at once.
+# without a search.
 _SOURCES = (
     ("queues", "TRUE"),
     ("queue_entries INDEXED BY queue_entries_by_owner", "TRUE"),
@@ -298,7 +298,7 @@ def with_runs(db: ReadSnapshot, namespace: str, most: int) -> int:
 
 
 def other_user(db: ReadSnapshot, key: Key, use: QueueUse, job_id: str) -> str | None:
-    """Return another job that uses a queue so, by its definition or now; None if there is none."""
+    """Return another job that uses a queue in this way, by its definition or now, or None."""
     values = {"namespace": key[0], "name": key[1], "kind": use, "job_id": job_id}
     row = db.one(_OTHER_USER, values)
     if row is None:

@@ -34,7 +34,7 @@ _REMOVE = "DELETE FROM mounts WHERE path = :path"
 
 
 class MountName(NamedTuple):
-    """What names a mount, readable even if its document is damaged."""
+    """The identity of a mount, readable even if its document is damaged."""
 
     path: str
     accessor: str

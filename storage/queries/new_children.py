@@ -1,4 +1,4 @@
-"""New children of one job: what all of them have in common is encoded once.
+"""New children of one job: their common parts are encoded once.
 
 A child that has no rows yet needs no lookup of an earlier version, of allocations or of a summary.
 The rows are those of `jobs.append_version` and `job_status.refresh_summary`.

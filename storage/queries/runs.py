@@ -679,7 +679,7 @@ def has_followers(db: ReadSnapshot, namespace: str, job_id: str, parent_id: str)
 
 
 def any_follows(db: ReadSnapshot) -> bool:
-    """Return whether any job follows another one."""
+    """Return whether any job follows another job."""
     return db.one(_ANY_FOLLOWS) is not None
 
 

@@ -1,6 +1,6 @@
 """Triggers between jobs: which jobs follow others, and the ledger of ended runs and their effects.
 
-Imported late: `storage/queries/runs.py` knows whether any job follows another one.
+Imported late: `storage/queries/runs.py` knows whether any job follows another job.
 
 The write that ends a run adds a row for each follower. The row changes its state in the write that
 dispatches the child, so each end has exactly one effect.
@@ -27,7 +27,7 @@ from storage.records.trigger import (
 from storage.writer import Transaction
 
 TABLE = "triggers"
-KEPT = 1000  # final rows of a follower; those whose child is active are kept in addition
+KEPT = 1000  # final rows of a follower; those with an active child are retained in addition
 
 
 def topic(namespace: str, job_id: str) -> str:
@@ -59,7 +59,7 @@ _DECIDE_AGAIN = """
 
 
 def sync_sources(tx: Transaction, job: Job) -> None:
-    """Store which jobs a new version follows. What waits is decided again."""
+    """Store which jobs a new version follows. Waiting events are decided again."""
     key = {"namespace": job.namespace, "job_id": job.id}
     wanted, when = sources_of(job), when_of(job)
     known = tx.all(_SOURCES, key)

@@ -16,7 +16,7 @@ class GraphStep(Record, frozen=True, kw_only=True):
 
     `level` counts from 0; every step is below all steps that it needs. `condition` is the filter
     expression, empty for none. `count` is the number of elements, of which `parallel` may be active
-    at once, 0 for all.
+    at the same time, 0 for all.
     `elements_of` names the output that is the list of elements, such as `plan.shards`; then `count` is
     0. An active element holds slots of the `queues`. `not_before` and `not_after` are the texts of the
     keys, with the time zone of a time of day.
@@ -244,7 +244,7 @@ AFTER = "steward_after"
 AFTER_WHEN = "steward_after_when"
 SLOTS_TABLE = "queues"
 SLOTS_FREE = "queues-free"  # topic: a run waits for slots, or slots may be free
-ARRIVED = "triggers-arrived"  # topic: a job follows another one, or something is to be decided
+ARRIVED = "triggers-arrived"  # topic: a job follows another job, or a decision is due
 MOST_SOURCES = 100  # of a follower
 _LONGEST = 512  # bytes of the name of a source
 _SHOWN = 80  # characters of a wrong text
@@ -332,7 +332,7 @@ class SlotDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueUse(StrEnum):
-    """What holds the slots of a queue: a queue is for runs or for steps, never for both."""
+    """The holders of a queue's slots: a queue is for runs or for steps, never for both."""
 
     RUNS = "runs"
     STEPS = "steps"

@@ -11,7 +11,7 @@ _SHOWN = 20
 def parse_integer(text: str) -> int:
     """Parse an integer. Raises `ValueError`.
 
-    A number with more than 40 digits is replaced by another one that is also out of range.
+    A number with more than 40 digits is replaced by another number that is also out of range.
 
     >>> parse_integer("-007"), len(str(parse_integer("9" * 5000)))
     (-7, 40)

@@ -81,7 +81,30 @@ PHRASES = {
     r"\bthe other way round\b": "'the reverse'",
     r"\bwhere one looks\b": "name the place",
 }
+# Phrases that tests still have in their docstrings. No page and no other module has them.
+PRODUCT_PHRASES = {
+    r"\bsa(?:ys?|id) so\b": "'reports it', or name the fact",
+    r"\bmeanwhile\b": "'in the meantime'",
+    r"\bat once\b": "'immediately' or 'at the same time'",
+    r"\bbounds\b": "'limits'",
+    r"^(?:What|Who) \w+[^?]*$": "begin with a noun",
+    r"\blook(?:s|ed|ing)? at (?:it )?again\b": "'re-evaluate', 'check again'",
+    r", too(?=[.,;)]|$)": "'also' before the verb",
+    r"\bas well(?! as)(?=[.,;)]|$)": "'also' before the verb",
+    r"\b(?:another|the other|no other) one\b": "repeat the noun",
+    r"\b(?:he|him|his)\b": "'it' for a program, 'they' for a person",
+    r"\bnobody\b": "'no user', 'no process'",
+    r"\bwh(?:at|er)ever\b": "'any', 'no matter'",
+    r"\ball that (?:is|was|it|they)\b": "'every …', 'all …'",
+    r"\bby (?:itself|themselves)\b": "'automatically'",
+    r"\bstands? (?:in|at|behind|there)\b": "'is in', 'is at'",
+    r"\b(?:its|their) turns?\b": "'is queued'",
+    r"\bhanded\b": "'passed', 'submitted'",
+    r"\blets? in\b": "'accepts'",
+    r"\bfor (?:ever|good)\b": "'permanently'",
+}
 SHARP = [(re.compile(pattern), advice) for pattern, advice in PHRASES.items()]
+SHARPER = [(re.compile(pattern), advice) for pattern, advice in PRODUCT_PHRASES.items()]
 ANY = re.compile("|".join(PHRASES))  # one search for the many sentences that have none
 
 COMMENT = re.compile(r"(?:^|\s)# (?!noqa|type:)(.*)$")
@@ -223,6 +246,33 @@ def shown(found: list[Found]) -> str:
 def test_page_has_no_stumbling_phrases(page: str) -> None:
     found = phrases(page, prose_of_page((ROOT / page).read_text()))
     assert len(found) <= OLD_PAGES.get(page, (0, 0))[0], shown(found)
+
+
+def product_phrases(where: str, texts: Iterable[tuple[int, str]]) -> list[Found]:
+    return [
+        Found(f"{where}:{number}: {sentence!r} has {match[0]!r}: {advice}")
+        for number, text in texts
+        for sentence in sentences(text)
+        if sentence not in EXCEPTIONS
+        for pattern, advice in SHARPER
+        if (match := pattern.search(sentence))
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_has_no_product_phrases(page: str) -> None:
+    found = product_phrases(page, prose_of_page((ROOT / page).read_text()))
+    assert found == [], shown(found)
+
+
+@pytest.mark.parametrize("folder", ["daemon", "storage", "bench", "packaging"])
+def test_modules_have_no_product_phrases(folder: str) -> None:
+    found = [
+        item
+        for path in sorted((ROOT / folder).glob("**/*.py"))
+        for item in product_phrases(str(path.relative_to(ROOT)), prose_of_module(path.read_text()))
+    ]
+    assert found == [], shown(found)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -95,7 +95,7 @@ async def create(request: Request) -> HandlerReply:
 
 
 async def _abandon(request: Request, volume: DynamicVolume) -> None:
-    """Undo the creation of a volume; what fails is done again at the next start."""
+    """Undo the creation of a volume. The next start retries failed steps."""
     try:
         await request.parts.tasks.remove_volume(volume.id)
         await rules.forget(request.parts.store, volume.id)

@@ -1,4 +1,4 @@
-"""`queues`: queues of runs and steps, their slots, and what waits for them."""
+"""`queues`: queues of runs and steps, their slots, and the waiting runs and steps."""
 
 import time
 

@@ -66,7 +66,7 @@ def cancel(
 ) -> None:
     """Cancel the newest run of JOB.
 
-    Its tasks are stopped. Steps that begin always still run when all that they need has ended.
+    Its tasks are stopped. Steps that begin always still run when all their dependencies have ended.
 
     Example: steward runs cancel -note "wrong input" nightly
     """

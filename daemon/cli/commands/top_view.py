@@ -201,7 +201,7 @@ def allocation_rows(facts: TopFacts, now: int, of_job: tuple[str, str] | None) -
 
 
 def node_rows(facts: TopFacts) -> list[Row]:
-    """Return a row for each node, with the use of its allocations, and what they ask of it."""
+    """Return a row for each node, with the usage and the requested resources of its allocations."""
     uses: dict[str, AllocationUse] = {}
     running: Counter[str] = Counter()
     for alloc in facts.allocations:

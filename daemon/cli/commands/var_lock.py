@@ -128,7 +128,7 @@ class _Held:
 def _run(held: _Held, command: tuple[str, ...]) -> int:
     """Run the command; return its exit status, or 128 plus the signal's number."""
     try:
-        child = subprocess.Popen(command)  # noqa: S603  # what the user wants to run
+        child = subprocess.Popen(command)  # noqa: S603  # the user's command
     except OSError as error:
         raise Invalid(f"cannot run {command[0]!r}: {error.strerror}") from error
     with _handing_on(child):

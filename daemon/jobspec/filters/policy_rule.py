@@ -57,7 +57,7 @@ def selectors(node: Node) -> Iterator[tuple[str, ...]]:
 
 
 def has_nested_collections(node: Node, *, is_inside: bool = False) -> bool:
-    """Return whether an `any` or `all` of a rule is inside of another one."""
+    """Return whether an `any` or `all` of a rule is inside another."""
     match node:
         case Not(inner):
             return has_nested_collections(inner, is_inside=is_inside)

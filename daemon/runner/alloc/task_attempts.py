@@ -306,7 +306,7 @@ class TaskAttempts(ABC):
         return await self._judged(end)
 
     async def _judged(self, end: ExitResult) -> AttemptOutcome:
-        """Return the outcome of an attempt that ended by itself, and record its outputs."""
+        """Return the outcome of an attempt that ended without a request, and record its outputs."""
         fault = await self._provisions.collect_outputs(self._report, is_success=end.ok)
         if end.ok and fault:
             self._emit(task_events.output_failure(self._now(), fault))

@@ -114,7 +114,7 @@ class TaskRunner(TaskAttempts):
         )
 
     async def restart(self, reason: str = "", *, said: str = task_events.BY_USER) -> None:
-        """Stop the current attempt, if any, and start another one immediately.
+        """Stop the current attempt, if any, and start the next immediately.
 
         With a `reason`, the restart counts as a failure and the restart policy decides. Without
         one, it does not count, and `said` is the text of the event.
@@ -128,7 +128,7 @@ class TaskRunner(TaskAttempts):
         await self._stop(None)
 
     async def fail(self) -> None:
-        """Stop the current attempt, if any, and start no other one."""
+        """Stop the current attempt, if any, and start no other attempt."""
         self._is_doomed = True
         await self._stop(None)
 

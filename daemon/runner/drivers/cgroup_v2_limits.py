@@ -149,7 +149,7 @@ class CgroupV2Enforcer:
         return f"{self._shared}/{alloc_id}.{task}"
 
     def entries(self, alloc_id: str, task: str, limits: ResourceLimits) -> list[str]:
-        """Return no files: the tracking cgroup enforces the limits as well."""
+        """Return no files: the tracking cgroup also enforces the limits."""
         return []
 
     def present(self, alloc_id: str, task: str) -> list[str]:

@@ -6,7 +6,7 @@ All files of a collection together have at most the bytes that are left in the n
 cannot fill the disk first. A namespace collects for one task at a time, and in threads that nothing
 else uses: neither its large files nor their number hold up the tasks of other namespaces.
 
-The rows of a task are written at once. After a crash, the task is not dead yet, and its files are
+One write stores the rows of a task. After a crash, the task is not dead yet, and its files are
 collected again.
 """
 
@@ -32,7 +32,7 @@ from storage.store import Store
 MOST_FILES = 100  # of one task
 _MOST_REASONS = 20
 _MOST_REASON = 1000  # characters
-_MOST_PART = 1024 * 1024  # bytes, more than the launcher sends at once
+_MOST_PART = 1024 * 1024  # bytes, more than the launcher sends in one message
 _AT_ONCE = 32  # collections, each of another namespace; each waits in a thread
 _part = msgspec.msgpack.Decoder(FilePart)
 
@@ -131,7 +131,7 @@ class _Intake:
         self.reasons: list[str] = []
 
     def refuse(self, path: str, reason: str) -> None:
-        """Record why a file is not kept."""
+        """Record why a file is not stored."""
         if len(self.reasons) == _MOST_REASONS:
             self.reasons.append("more files were not kept")
         elif len(self.reasons) < _MOST_REASONS:

@@ -329,7 +329,7 @@ function openTarget() {
 addEventListener("hashchange", openTarget);
 openTarget();
 
-// The secret of a link stands behind its #, which browsers send to nobody.
+// The secret of a link is after its #, which browsers do not send.
 function signInByLink() {
   const form = document.getElementById("sign-in");
   const secret = new URLSearchParams(location.hash.slice(1)).get("one-time");
@@ -380,7 +380,7 @@ function signsOut(form) {
   return action === "/ui/sign-out" || isOwnToken || form.querySelector("input[name=ends_this]") !== null;
 }
 
-// A draft is kept until its job runs, or until its author signs out. Only the page directly after
+// A draft is stored until its job runs, or until its author signs out. Only the page directly after
 // the submit shows that the job runs.
 function dropDrafts() {
   withStorage(() => {

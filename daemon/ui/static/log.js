@@ -124,7 +124,7 @@ class TaskLog {
     }
   }
 
-  // Only while the reader looks at the end: elsewhere the lines would move under his eyes.
+  // Only while the reader looks at the end: elsewhere the lines would move while they are read.
   trim() {
     const rows = place.getElementsByClassName("line");
     if (rows.length <= MOST) return;

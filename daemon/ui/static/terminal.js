@@ -1,9 +1,9 @@
-// A terminal in a task: the keys go to a command there, and what it prints comes here.
+// A terminal in a task: keys go to a command there, and its output comes here.
 // Nothing begins before somebody presses the button: an address alone runs nothing.
 "use strict";
 
 const MOST_WAITING = 16 * 1024 * 1024; // bytes that wait to be shown; more are left out, and counted
-const PIECE = 24 * 1024; // bytes of what is pasted that go in one message
+const PIECE = 24 * 1024; // maximum bytes of a paste in one message
 
 // ---- the terminal's styles, in the ways that our policy allows ------------------------------
 // It writes them into <style> elements and into attributes, which the policy forbids to everybody.
@@ -13,7 +13,7 @@ Document.prototype.createElement = function (name, options) {
   if (name !== "style") return makeElement.call(this, name, options);
   const sheet = new CSSStyleSheet();
   this.adoptedStyleSheets = [...this.adoptedStyleSheets, sheet];
-  const place = makeElement.call(this, "template"); // shows nothing, wherever it stands
+  const place = makeElement.call(this, "template"); // shows nothing in any position
   Object.defineProperty(place, "textContent", { set: (text) => sheet.replaceSync(text) });
   return place;
 };
@@ -49,7 +49,7 @@ class Conversation {
       disableStdin: true,
       fontFamily: 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace',
       fontSize: 14,
-      linkHandler: { activate: () => {} }, // where a link of a task's output leads, nobody knows
+      linkHandler: { activate: () => {} }, // links in a task's output are not trusted
       screenReaderMode: form.elements.reader.checked,
       theme: { background: "#12161c", foreground: "#e3e8ef" },
     });

@@ -27,7 +27,7 @@ T = TypeVar("T")
 class CloudLogin(msgspec.Struct, frozen=True, kw_only=True):
     """How to log in: the role, and the source of the identity token.
 
-    By default the metadata service of the cloud issues the token, and tells which machine this is.
+    By default the metadata service of the cloud issues the token, and identifies the machine.
     `jwt` is an identity token, or a function that returns one at each login. `resource_id` is the
     resource that the token was issued for, if it is not a machine.
     """
@@ -86,7 +86,7 @@ class LoginTokens:
             return self._auth.client_token
 
     async def replace(self, token: str) -> bool:
-        """Log in again if a token is no longer valid. Return whether there is another one now."""
+        """Log in again if a token is no longer valid. Return whether the token was replaced."""
         async with self._busy:
             if self._auth is None or self._auth.client_token == token:
                 if await self._is_valid(token):

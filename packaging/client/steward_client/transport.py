@@ -1,7 +1,7 @@
 """HTTP with retries: one request at a time, streams of lines, and the caller's token.
 
 A request is repeated if the server refused it, or if a repetition has no second effect. Requests
-are `repeatable` when their caller says so: reads, and writes with an idempotency token.
+are `repeatable` when their caller marks them so: reads, and writes with an idempotency token.
 """
 
 import random

@@ -2,7 +2,7 @@
 
 A wrapper authenticates with a secret: first the one-time claim of an attempt, then the secret
 received in return. The store has only hashes, and they are compared in constant time. The secret
-also selects the attempt, so no wrapper can access another one.
+also selects the attempt, so no wrapper can access another attempt.
 """
 
 import hashlib

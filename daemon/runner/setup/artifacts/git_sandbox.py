@@ -160,7 +160,7 @@ class SandboxedGit:
             await session.close()
 
     async def used(self, most: int) -> int:
-        """Return the disk usage of the sandbox in bytes, whatever its processes say."""
+        """Return the disk usage of the sandbox in bytes, measured without its processes."""
         del most
         return (await self._launcher.measure(self._attempt.alloc_id)).used
 
