@@ -113,11 +113,11 @@ def grouped(directory: Path, policy: LauncherPolicy = EVERYTHING) -> LauncherPol
     return msgspec.structs.replace(policy, groups=sorted(groups | {*policy.groups}), **filters_of())
 
 
-def begin() -> socket.socket:
-    """Return the daemon's end of a channel to a new launcher."""
+def begin(server: socket.socket | None = None) -> socket.socket:
+    """Return the daemon's end of a channel to a new launcher of a fork server."""
     ours, theirs = pair()
     with theirs:
-        socket.send_fds(_nursery(), [b"1"], [theirs.fileno()])
+        socket.send_fds(server or _nursery(), [b"1"], [theirs.fileno()])
     return ours
 
 
@@ -153,15 +153,21 @@ class Direct(Launcher):
 
 @cache
 def _nursery() -> socket.socket:
-    """Start the fork server; it ends with the tests."""
+    """Start the fork server of all tests; it ends with them."""
+    ours, process = start_server()
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # called first
+    return ours
+
+
+def start_server() -> "tuple[socket.socket, subprocess.Popen[bytes]]":
+    """Start a fork server; it ends with this end of its channel."""
     ours, theirs = pair()
     with theirs:
         words = [sys.executable, "-m", "tests.launchers", str(theirs.fileno())]
         null = subprocess.DEVNULL
         process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stdin=null, stdout=null)
-    atexit.register(process.wait)
-    atexit.register(ours.close)  # called first
-    return ours
+    return ours, process
 
 
 def main() -> None:

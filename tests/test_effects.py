@@ -115,6 +115,8 @@ ALLOWED = {
     "launcher/secrets_tmpfs.py:": KERNEL,
     "launcher/shims.py:": KERNEL,
     "launcher/networks.py:": KERNEL,
+    "launcher/bridge.py:": KERNEL,
+    "drivers/bridged_names.py:": KERNEL,
     "launcher/programs.py:_spawn:open": KERNEL,
     "launcher/volumes.py:make:": TOP,
     "launcher/task_start.py:_output:os.open": KERNEL,

@@ -17,6 +17,7 @@ from storage.records.node import DEFAULT_NETWORK, HostNetwork, HostVolume
 _COMMAND = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PORTS = re.compile(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", re.ASCII)
 _LAST_PORT = 65535
+_BRIDGE = re.compile(r"[a-z][a-z0-9_-]{0,14}", re.ASCII)
 
 
 def command_errors(commands: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -85,6 +86,25 @@ def why_no_volume(path: str, allowed: Iterable[str], taken: Iterable[str]) -> st
         ):
             return f"it overlaps with the volume at {item!r}"
     return "; ".join(weak_places(Path(path).parent))
+
+
+def bridge_errors(name: str, subnet: str) -> Iterator[str]:
+    """Yield the faults of the settings of the bridge."""
+    if not _BRIDGE.fullmatch(name):
+        yield (
+            f"bridge_network_name = {name!r}: write 1 to 15 lower-case letters, digits, _ or -, "
+            "beginning with a letter"
+        )
+    try:
+        found = ip_network(subnet)
+    except ValueError as error:
+        yield f"bridge_network_subnet = {subnet!r}: {error}; write a subnet such as 172.26.64.0/20"
+        return
+    if found.version != 4 or not 16 <= found.prefixlen <= 29:
+        yield (
+            f"bridge_network_subnet = {subnet!r}: write a subnet of IPv4 from /16 to /29, such as"
+            " 172.26.64.0/20"
+        )
 
 
 def network_errors(networks: Iterable[HostNetwork]) -> Iterator[str]:

@@ -255,6 +255,9 @@ def _faults(config: Settings) -> Iterator[str]:
     yield from host_resources.volume_errors(config.host_volumes)
     yield from host_resources.faults_of_volume_paths(config.volume_paths)
     yield from host_resources.network_errors(config.host_networks)
+    yield from host_resources.bridge_errors(
+        config.bridge_network_name, config.bridge_network_subnet
+    )
     yield from _faults_of_notify(config)
     yield from _faults_of_otlp(config)
     yield from _faults_of_listening(config)

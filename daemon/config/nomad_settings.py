@@ -15,6 +15,7 @@ _OPTIONS = {
     "user.denylist": "user_denylist",
     "user.checked_drivers": "user_checked_drivers",
 }
+_CLIENT = {name: name for name in ("bridge_network_name", "bridge_network_subnet")}
 _BLOCKS = ("plugin", "client", "limits")
 _LIMITS = {"http_max_conns_per_client": "connections_per_address"}
 _LISTS = frozenset({"user_denylist", "user_checked_drivers"})
@@ -53,6 +54,11 @@ def translated(values: Mapping[str, object], origin: str) -> dict[str, object]:
 
 def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str, object]]:
     """Yield each setting in Nomad's spelling: as written, its Steward name, and its value."""
+    client = _table(values.get("client", {}), "client", origin)
+    for name in _CLIENT.keys() & client.keys():
+        yield f"client.{name}", name, client[name]
+    others = {name: value for name, value in client.items() if name not in _CLIENT}
+    values = {**values, "client": others}
     for path, known in (
         (("plugin", "raw_exec", "config"), _PLUGIN),
         (("client", "options"), _OPTIONS),
@@ -61,10 +67,11 @@ def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str
         inside: object = values
         for depth, part in enumerate(path):
             outer = _table(inside, ".".join(path[:depth]), origin)
-            if depth and (others := sorted(outer.keys() - {part})):
+            if depth and (unknown := sorted(outer.keys() - {part})):
                 where = ".".join(path[:depth])
+                names = ", ".join([part, *(_CLIENT if where == "client" else ())])
                 raise Invalid(
-                    f"{origin}: unknown setting {f'{where}.{others[0]}'!r}; known: {part}"
+                    f"{origin}: unknown setting {f'{where}.{unknown[0]}'!r}; known: {names}"
                 )
             inside = outer.get(part, {})
         where = ".".join(path)

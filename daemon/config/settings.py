@@ -161,6 +161,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     task_uids: str = ""
     task_processes: Natural = 4096
     task_egress: str = OPEN
+    bridge_network_name: str = "steward"
+    bridge_network_subnet: str = "172.26.64.0/20"
     cgroup_parent: str = ""
     podman_socket: str = ""
     podman_root: bool | None = None
@@ -285,6 +287,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def is_encrypted(self) -> bool:
         """Return whether the API port uses TLS."""
         return self.tls_cert != Path()
+
+    @property
+    def own_ports(self) -> frozenset[int]:
+        """Return the ports of the listeners, including the fake cloud of development mode."""
+        public = {self.issuer_port} if self.issuer_bind else set()
+        cloud = {self.dev_cloud_port} if self.dev_cloud else set()
+        return frozenset({self.port} | public | cloud)
 
     @property
     def wrapper_host(self) -> str:

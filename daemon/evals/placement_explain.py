@@ -91,6 +91,7 @@ def _values(
     """Yield the existing values of a constrained attribute, or that no node has it."""
     asked = [job.constraints, group.constraints, *(task.constraints for task in group.tasks or ())]
     rules = {text_of(item): item for part in asked for item in part or ()}
+    told: set[str] = set()
     for text, rule in rules.items():
         if text not in filtered or rule.operand in OPERANDS_OF_MOMENT:
             continue
@@ -98,7 +99,9 @@ def _values(
         found = values_of(rule, failing, job.region) if failing else ""
         # If some node satisfies the constraint, other nodes without the attribute are not worth a
         # message.
-        if found and (len(failing) == len(members) or not found.startswith("no node has ")):
+        is_new = found and found not in told
+        if is_new and (len(failing) == len(members) or not found.startswith("no node has ")):
+            told.add(found)
             yield found
 
 

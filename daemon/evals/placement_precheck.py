@@ -26,11 +26,12 @@ from storage.records.constraints import Constraint
 from storage.records.driver import canonical, spellings
 from storage.records.group import TaskGroup
 from storage.records.job import Job
-from storage.records.node import Node
+from storage.records.node import NO_BRIDGE, Node
 from storage.records.task import Task
 
 # How to install a missing driver.
 _HOW = {"podman": "; install podman and start its socket: systemctl enable --now podman.socket"}
+_OF_BRIDGE = "${attr.plugins.cni.version."  # implicit constraints of a group with mode bridge
 _SHOWN = 3  # nodes named in a message
 OPERANDS_OF_MOMENT = frozenset({DISTINCT_HOSTS, DISTINCT_PROPERTY})
 
@@ -125,7 +126,7 @@ def _of_driver(task: Task, members: Sequence[Node]) -> PlacementRemarks:
 
 def _of_group(job: Job, group: TaskGroup, members: Sequence[Node]) -> Iterator[str]:
     where = f'group "{group.name}": '
-    yield from _unmet(group.constraints, job, members, where)
+    yield from dict.fromkeys(_unmet(group.constraints, job, members, where))
     for task in group.tasks or ():
         yield from _unmet(task.constraints, job, members, where)
     yield from (f"{where}{text}" for text in _too_large(group, members))
@@ -189,6 +190,9 @@ def values_of(constraint: Constraint, members: Sequence[Node], region: str) -> s
         return ""
     values = {node.name: resolve(target, node, region) for node in members}
     if all(value is None for value in values.values()):
+        if target.startswith(_OF_BRIDGE):
+            reasons = sorted({node.attributes.get(NO_BRIDGE, "") for node in members} - {""})
+            return f'no node has a bridge for the network mode "bridge": {"; ".join(reasons)}'
         scope, _, key = target[2:].removesuffix("}").partition(".")
         kinds = {"attr": "attribute", "meta": "metadata"}
         known = [name for node in members for name in _keys(node, scope)]

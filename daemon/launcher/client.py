@@ -35,9 +35,11 @@ from daemon.launcher.messages import (
     AllocDirLayout,
     AlreadyStarted,
     Answer,
+    BridgeSupport,
     ClaimList,
     ClaimText,
     CollectFiles,
+    ConnectNetwork,
     ConnectPodman,
     CreateAllocDir,
     DirectoryEntries,
@@ -49,6 +51,7 @@ from daemon.launcher.messages import (
     FileStatus,
     FindAttempt,
     FinishAttempt,
+    ForwardedPort,
     GetProcessInfo,
     GetSessionExit,
     Hello,
@@ -62,12 +65,14 @@ from daemon.launcher.messages import (
     MakeVolume,
     MeasureDirectory,
     MountSecrets,
+    NetworkConnected,
     NoteText,
     NumberedReply,
     NumberedRequest,
     OpenFile,
     OpenLog,
     OperationFailed,
+    ProbeBridge,
     ProbeSandbox,
     ProcessStarted,
     ProgramCommand,
@@ -75,6 +80,7 @@ from daemon.launcher.messages import (
     ReadNote,
     ReadOwn,
     RefusedReply,
+    ReleaseNetwork,
     RemoveDirectory,
     RemoveVolume,
     Request,
@@ -149,6 +155,7 @@ _ERRANDS = (
     UnmountSecrets,
     UnpackStream,
     CollectFiles,
+    ProbeBridge,
 )
 _SLOW = (*_ERRANDS, RemoveVolume)
 
@@ -208,6 +215,8 @@ class Launcher:
 
     walls = SandboxSupport(tools="", walls="", no_filter="")
     silent_since: int | None = None
+    _probed: trio.Event | None = None  # set after the trial of a bridge
+    _no_bridge = ""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -334,6 +343,39 @@ class Launcher:
         body, _ = await self._request(ProbeSandbox())
         assert isinstance(body, SandboxSupport)  # noqa: S101  # ensured by the protocol
         self.walls = body
+
+    async def why_no_bridge(self) -> str:
+        """Return why this host can connect no group to a bridge, found by one trial; empty if it can."""
+        if self._probed is None:
+            self._probed = trio.Event()
+            try:
+                body, _ = await self._request(ProbeBridge())
+                assert isinstance(body, BridgeSupport)  # noqa: S101  # ensured by the protocol
+                self._no_bridge = body.trouble
+            except OSError as error:
+                self._no_bridge = f"the trial of a bridge failed: {error.strerror}"
+            finally:
+                self._probed.set()
+        await self._probed.wait()
+        return self._no_bridge
+
+    async def probe_bridge(self, probing: trio.CancelScope) -> None:
+        """Begin the trial of a bridge early; `why_no_bridge` waits for it."""
+        with probing:
+            await self.why_no_bridge()
+
+    async def connect_network(self, allocation: str, ports: list[ForwardedPort]) -> str:
+        """Connect an allocation to the bridge unless it is, and return its address there.
+
+        Raises `Refusal`, or `OSError`, with EADDRINUSE for a port in use.
+        """
+        body, _ = await self._request(ConnectNetwork(allocation=allocation, ports=ports))
+        assert isinstance(body, NetworkConnected)  # noqa: S101  # ensured by the protocol
+        return body.address
+
+    async def release_network(self, allocation: str) -> None:
+        """Release the network of an ended allocation. Raises `OSError`, also while a task runs."""
+        await self._request(ReleaseNetwork(allocation=allocation))
 
     async def lay_out(
         self, allocation: str, layout: AllocDirLayout, previous: str | None = None
@@ -680,10 +722,12 @@ async def open_launcher(channel: socket.socket) -> AsyncIterator[Launcher]:
         launcher = Launcher(channel)
         async with trio.open_nursery() as nursery:
             # Cancelled callers may have to clean up, so answers are read until they have finished.
-            reading = trio.CancelScope(shield=True)
+            reading, probing = trio.CancelScope(shield=True), trio.CancelScope()
             nursery.start_soon(launcher.run, reading)
             try:
                 await launcher.probe_sandbox()
+                nursery.start_soon(launcher.probe_bridge, probing)
                 yield launcher
             finally:
+                probing.cancel()
                 reading.cancel()

@@ -18,6 +18,7 @@ MOST_MARKS = 128  # per scan
 MOST_PIDS = 8192  # in the answer to one mark
 MOST_USING = 512  # processes in one usage report
 MOST_TEXT = 4096  # characters of a name or path
+MOST_PORTS = 1024  # of an allocation on the bridge
 MOST_PATTERNS = 32  # of the files of a task that are kept
 MOST_PAYLOAD = 4 * 1024 * 1024  # bytes; the kernel uses half of it for arguments and environment
 SECRET = errno.ENOKEY  # error for a path that reveals secrets
@@ -31,6 +32,9 @@ Domain = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,254}\Z")]
 Option = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9:-]{1,64}\Z")]
 ID = r"\A[0-9a-f-]{36}\Z"
 Id = Annotated[str, msgspec.Meta(pattern=ID)]  # of an allocation
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+Address = Annotated[str, msgspec.Meta(pattern=rf"\A({_BYTE}\.){{3}}{_BYTE}\Z")]  # of IPv4
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_PAYLOAD)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # bytes, or a number of files
 Rights = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
@@ -70,6 +74,22 @@ class AllowedVolume(Message, frozen=True, kw_only=True):
     name: Text
     path: Text
     read_only: bool
+
+
+class BridgePolicy(Message, frozen=True, kw_only=True):
+    """The bridge of allocations: its name, its subnet, and its rules as text for `nft`.
+
+    `table` is the name of their table, and `closing` further rules for a host that does not forward
+    packets itself. No port of the host in `kept_ports` is forwarded.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_-]{0,14}\Z")]
+    table: Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_-]{0,30}\Z")]
+    subnet: Address
+    bits: Annotated[int, msgspec.Meta(ge=16, le=29)]
+    rules: Text
+    closing: Text
+    kept_ports: list[Span]
 
 
 class LauncherPolicy(Message, frozen=True, kw_only=True):
@@ -119,6 +139,7 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
     programs: dict[Text, Text] = {}
     cluster_configs: list[Text] = []
     commands: dict[Text, list[str]] = {}
+    bridge: BridgePolicy | None = None
 
 
 class StartTask(Message, frozen=True, kw_only=True, tag=2):
@@ -198,11 +219,36 @@ class TaskCommand(Message, frozen=True, kw_only=True):
     env: dict[bytes, bytes]
     personal: list[Literal["HOME", "USER", "LOGNAME"]]
     volumes: list[MountedVolume]
-    network: Literal["host", "none"]
+    network: Literal["host", "none", "bridge"]
     dns: DnsSettings | None
     filter: Literal["default", "namespaces", "off"]
     entries: list[Text]
     data: Number
+
+
+class ForwardedPort(Message, frozen=True, kw_only=True):
+    """A port of an address of the host, and the port to which it leads inside."""
+
+    address: Address
+    value: Port
+    to: Port
+
+
+class ConnectNetwork(Message, frozen=True, kw_only=True, tag=12):
+    """Connect the network of an allocation to the bridge, unless it is, and forward its ports."""
+
+    allocation: Id
+    ports: Annotated[list[ForwardedPort], msgspec.Meta(max_length=MOST_PORTS)]
+
+
+class ProbeBridge(Message, frozen=True, kw_only=True, tag=14):
+    """Return whether this host can connect allocations, found by a trial."""
+
+
+class ReleaseNetwork(Message, frozen=True, kw_only=True, tag=13):
+    """Release the network of an ended allocation."""
+
+    allocation: Id
 
 
 class StartSession(Message, frozen=True, kw_only=True, tag=8):
@@ -591,6 +637,18 @@ class SandboxSupport(Message, frozen=True, kw_only=True, tag=11):
     no_filter: str
 
 
+class NetworkConnected(Message, frozen=True, kw_only=True, tag=12):
+    """The address of an allocation on the bridge."""
+
+    address: Address
+
+
+class BridgeSupport(Message, frozen=True, kw_only=True, tag=14):
+    """Why this host can connect no allocation to a bridge; empty if it can."""
+
+    trouble: str
+
+
 class RefusedReply(Message, frozen=True, kw_only=True, tag=7):
     """The operation is not permitted or not possible; the text is for the caller."""
 
@@ -707,11 +765,13 @@ Watching = (
 )
 Within = StartSession | StartProgram | EndSession | GetSessionExit | ProbeSandbox
 Keeping = MakeVolume | RemoveVolume
-Request = Hello | StartTask | Within | Watching | Placing | Looking | Keeping
+Connecting = ProbeBridge | ConnectNetwork | ReleaseNetwork
+Request = Hello | StartTask | Within | Watching | Placing | Looking | Keeping | Connecting
 Seeing = EndedAttempt | SignalResult | ClaimText | ClaimList | ScanResult
 Telling = LaidOut | FileStatus | NoteText | DirectoryUsage | DirectoryPart
 Running = ProcessStarted | AlreadyStarted | SessionOpened | SessionExit | SandboxSupport
-Answer = HelloReply | Running | Done | OperationFailed | RefusedReply | Seeing | Telling
+Connected = NetworkConnected | BridgeSupport
+Answer = HelloReply | Running | Done | OperationFailed | RefusedReply | Seeing | Telling | Connected
 
 
 class NumberedRequest(Message, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Isolated networks of allocations: only a loopback interface, shared by the tasks.
+"""Networks of allocations: a loopback interface, shared by the tasks, and possibly the bridge.
 
 A process inherits the network namespace of its parent. The launcher therefore enters the namespace
 of an allocation for the duration of a start. The namespace exists while a task or the launcher
@@ -6,38 +6,48 @@ holds it.
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+
+from daemon.launcher.bridge import Bridge
+from daemon.launcher.channel import Refusal
+from daemon.launcher.messages import ForwardedPort
 
 _NEW_NETWORK = 0x40000000  # from linux/sched.h
 _SET_FLAGS, _IS_UP = 0x8914, 1  # from linux/sockios.h and linux/if.h
 _OF_US = "/proc/self/ns/net"
 _READ = os.O_RDONLY | os.O_CLOEXEC
+_TRIAL = "00000000-0000-0000-0000-000000000000"
 
 
 class Networks:
-    """The namespaces that this launcher holds, by allocation."""
+    """The namespaces that this launcher holds, by allocation; `bridge` connects them."""
 
-    def __init__(self) -> None:
+    def __init__(self, bridge: Bridge | None = None) -> None:
         self._held: dict[str, int] = {}
+        self._bridge = bridge
 
     @contextmanager
-    def inside(self, allocation: str, shims: Iterable[int]) -> Iterator[None]:
+    def inside(
+        self, allocation: str, shims: Iterable[int], *, is_connected: bool = False
+    ) -> Iterator[None]:
         """Enter the namespace of an allocation for the block, and create it if needed.
 
         `shims` are those of its running tasks: one that an earlier launcher started is in the
-        namespace. Raises `OSError`.
+        namespace. One with `is_connected` is never created here. Raises `OSError`.
         """
         own = os.open(_OF_US, _READ)
         try:
-            if allocation not in self._held and (found := _network_of(shims, own)) is not None:
-                self._held[allocation] = found
-            if allocation in self._held:
+            if self._is_known(allocation, shims, own):
                 _call("setns", self._held[allocation], _NEW_NETWORK)
+            elif is_connected:
+                raise OSError(errno.ENETDOWN, "the allocation is not connected to the bridge")
             else:
                 _call("unshare", _NEW_NETWORK)
             try:
@@ -50,10 +60,73 @@ class Networks:
         finally:
             os.close(own)
 
+    def connect(self, allocation: str, ports: Sequence[ForwardedPort], shims: Iterable[int]) -> str:
+        """Return the address of an allocation on the bridge; connect it first if needed.
+
+        Raises `Refusal` or `OSError`.
+        """
+        if self._bridge is None or self._trouble:
+            raise Refusal(self._trouble)
+        own = os.open(_OF_US, _READ)
+        try:
+            is_new = not self._is_known(allocation, shims, own)
+        finally:
+            os.close(own)
+        try:
+            if not self._bridge.is_ready:
+                self._bridge.set_up()
+            with self.inside(allocation, ()):
+                held = self._held[allocation]
+            entered = partial(self.inside, allocation, ())
+            return self._bridge.connect(allocation, ports, held, entered, is_new=is_new)
+        except OSError:
+            self._bridge.is_ready = False  # something may have changed the bridge or its rules
+            with suppress(OSError):
+                if is_new:
+                    self.release(allocation)
+            raise
+
+    def _is_known(self, allocation: str, shims: Iterable[int], own: int) -> bool:
+        """Return whether a namespace of an allocation exists; hold it from now on."""
+        if allocation not in self._held and (found := _network_of(shims, own)) is not None:
+            self._held[allocation] = found
+        return allocation in self._held
+
+    @property
+    def _trouble(self) -> str:
+        return self._bridge.missing if self._bridge else "no bridge is configured"
+
+    def why_no_bridge(self) -> str:
+        """Return why this host can connect no allocation, found by a trial; empty if it can.
+
+        The trial takes place in a namespace that disappears with this process, a child.
+        """
+        if self._trouble or (self._bridge and self._bridge.is_ready):
+            return self._trouble
+        try:
+            with self.inside("host", ()):
+                self.connect(_TRIAL, [ForwardedPort(address="127.0.0.1", value=1, to=1)], ())
+        except OSError as error:
+            return f"this machine lets us make no bridge: {error.strerror}"
+        return ""
+
+    def update_bridge(self) -> None:
+        """Set up the bridge if the host has it already, and delete leftovers. Raises `OSError`."""
+        if self._bridge and not self._trouble and self._bridge.exists:
+            self._bridge.set_up()
+
     def release(self, allocation: str) -> None:
-        """Release the namespace of an allocation whose last task has ended."""
+        """Release the namespace of an allocation that has ended. Raises `OSError`."""
         if (found := self._held.pop(allocation, None)) is not None:
             os.close(found)
+        if self._bridge and not self._trouble and self._bridge.exists:
+            self._bridge.release(allocation)
+
+    def close(self) -> None:
+        """Hold no namespace any longer."""
+        for found in self._held.values():
+            os.close(found)
+        self._held.clear()
 
 
 def _network_of(shims: Iterable[int], own: int) -> int | None:

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import msgspec
 
@@ -44,7 +44,7 @@ from daemon.launcher.channel import (
     send,
 )
 from daemon.launcher.child_processes import ChildOperation, ChildOperations
-from daemon.launcher.claims_and_logs import attempts, below, is_held, read_claim
+from daemon.launcher.claims_and_logs import attempts, below, is_held, read_claim, shims
 from daemon.launcher.disk_usage import DiskUsageScan
 from daemon.launcher.exec_sessions import ExecSessions
 from daemon.launcher.shims import Key, Shims
@@ -110,8 +110,11 @@ class Server:
             return
         signal.set_wakeup_fd(-1)
         self._channel.close()
+        self._starter.networks.close()
         os.close(self._lock)
         log_guard.limit_logs(self._directory, f"{self._directory}/{LOCK}")
+        with suppress(OSError):
+            self._starter.networks.update_bridge()
 
     def _serve_one(self) -> bool:
         """Answer the next request; return whether there was one. Raises `ProtocolViolation` or `OSError`."""
@@ -182,6 +185,10 @@ class Server:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         if (span := self._own_uids) is not None and os.geteuid() == 0:
             self._users.uids = AllocUids(request.directory, span)
+        try:
+            self._starter.networks.update_bridge()
+        except OSError as error:
+            write_log(f"the bridge stays as it was: {error}")
         return messages.HelloReply(is_root=os.geteuid() == 0), []
 
     def allow(self, policy: messages.LauncherPolicy, directory: str) -> None:
@@ -243,6 +250,29 @@ class Server:
         """Return the sandbox support of this host."""
         del request
         return self._starter.probe(), []
+
+    def probe_bridge(self, request: messages.ProbeBridge) -> ChildOperation:
+        """Return whether this host can make a bridge."""
+        del request
+
+        def work() -> messages.Answer:
+            return messages.BridgeSupport(trouble=self._starter.networks.why_no_bridge())
+
+        return ChildOperation(work, _QUICK)
+
+    def connect_network(self, request: messages.ConnectNetwork) -> Given:
+        """Connect the network of an allocation to the bridge."""
+        with below(self._directory, request.allocation) as folder:
+            address = self._starter.networks.connect(
+                request.allocation, request.ports, shims(folder)
+            )
+        return messages.NetworkConnected(address=address), []
+
+    def release_network(self, request: messages.ReleaseNetwork) -> Given:
+        """Release the network of an allocation without a running task."""
+        alloc_removal.check(self._directory, request.allocation)
+        self._starter.networks.release(request.allocation)
+        return messages.Done(), []
 
     def lay_out(self, request: messages.CreateAllocDir, passed: int) -> Given:
         """Create the directories of an allocation."""
@@ -331,8 +361,6 @@ class Server:
     def finish(self, request: messages.FinishAttempt) -> Given:
         """Return the claim of an ended attempt."""
         status = self._shims.take_status(_key(request))
-        if not self._shims.has(request.allocation):
-            self._starter.networks.release(request.allocation)
         with self._folder(request) as folder:
             text, at = b"", 0
             if folder is not None:
@@ -367,12 +395,13 @@ class Server:
         return ChildOperation(work, _LONG, after=lambda: self._release(request.allocation))
 
     def _release(self, allocation: str) -> None:
-        """Release the user ID of a removed allocation."""
+        """Release the user ID and the network of a removed allocation."""
         try:
             if self._users.uids is not None:
                 self._users.uids.release(allocation)
+            self._starter.networks.release(allocation)
         except OSError as error:
-            write_log(f"the uid of allocation {allocation} stays taken: {error}")
+            write_log(f"the uid or the network of allocation {allocation} stays taken: {error}")
 
     def create_volume(self, request: messages.MakeVolume) -> Given:
         """Create the directory of a volume."""
@@ -568,6 +597,9 @@ _TABLE: dict[type[messages.Message], tuple[range, Callable[..., Given | ChildOpe
     messages.EndSession: (range(1), Server.end_session),
     messages.GetSessionExit: (range(1), Server.conclude),
     messages.ProbeSandbox: (range(1), Server.probe_sandbox),
+    messages.ProbeBridge: (range(1), Server.probe_bridge),
+    messages.ConnectNetwork: (range(1), Server.connect_network),
+    messages.ReleaseNetwork: (range(1), Server.release_network),
     messages.CreateAllocDir: (range(1, 2), Server.lay_out),
     messages.SendSignal: (range(1), Server.signal),
     messages.FinishAttempt: (range(1), Server.finish),

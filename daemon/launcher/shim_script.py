@@ -91,7 +91,7 @@ FILTER = 4  # the last of the descriptors above
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """The paths of the programs that run before a task; empty if missing."""
+    """The paths of the programs that run before a task or for its network; empty if missing."""
 
     sh: str
     setsid: str
@@ -100,11 +100,13 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     bwrap: str
     nsenter: str
     stat: str
+    ip: str = ""
+    nft: str = ""
 
 
 def find_tools() -> Tools:
     """Return the paths of the programs on this host."""
-    names = ("setsid", "setpriv", "env", "bwrap", "nsenter", "stat")
+    names = ("setsid", "setpriv", "env", "bwrap", "nsenter", "stat", "ip", "nft")
     found = {name: _find(name) for name in names}
     # Prefer dash: it needs half the memory and time of other shells.
     return Tools(sh=_find("dash") or _find("sh"), **found)

@@ -72,10 +72,6 @@ class Shims:
         """Return the process ID of a shim that this launcher has started and not reaped."""
         return self._pids.get(key)
 
-    def has(self, allocation: str) -> bool:
-        """Return whether this launcher has an unreaped shim of an allocation."""
-        return any(key[0] == allocation for key in self._pids)
-
     def take_status(self, key: Key) -> int | None:
         """Return the exit status of a shim, once."""
         self.reap()

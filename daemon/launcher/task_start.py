@@ -7,7 +7,6 @@ built here: the shim, the sandbox, and the change of the user.
 import fcntl
 import os
 import resource
-import select
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -15,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 import msgspec
 
 from daemon.launcher import alloc_dir, cgroups, sandbox
+from daemon.launcher.bridge import Bridge
 from daemon.launcher.channel import Refusal
 from daemon.launcher.claims_and_logs import (
     LOGS,
@@ -38,6 +38,7 @@ from daemon.launcher.messages import (
     TaskCommand,
 )
 from daemon.launcher.networks import Networks
+from daemon.launcher.root_programs import run
 from daemon.launcher.shim_script import FILTER, command_line, find_tools
 from daemon.launcher.user_policy import OWN_HOME, User, UserPolicy, being
 
@@ -45,7 +46,7 @@ NO_GROUP = "-"  # entry of a start without a cgroup
 _NULL = "/dev/null"
 _OUT, _CLAIM, _ERR = 1, 2, 3  # descriptors of a shim, in addition to the filter
 _ASIDE = 16  # lowest number for descriptors that are not passed by number to a child
-_WITHIN = 10_000  # milliseconds for a trial
+_WITHIN = 10  # seconds for a trial
 _TERMINAL = "xterm"  # the default TERM of a terminal in a task
 _DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, or use exec"
 _NO_SECCOMP = "the kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)"
@@ -76,7 +77,8 @@ class Starter:
         self.tools = find_tools()
         # The daemon raises its own limit; tasks get the original one.
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self.networks = Networks()
+        bridge = Bridge(policy.bridge, self.tools) if policy.bridge else None
+        self.networks = Networks(bridge)
         self._said: SandboxSupport | None = None  # the result of a trial
 
     # --- starts ---
@@ -357,10 +359,11 @@ class Starter:
         self, order: TaskCommand, allocation: str, folder: int
     ) -> AbstractContextManager[None]:
         """Return a context in which a task starts in its network. Raises `Refusal` or `OSError`."""
-        if order.network != "none":
+        if order.network == "host":
             return nullcontext()
-        if os.geteuid() == 0:
-            return self.networks.inside(allocation, shims(folder))
+        if os.geteuid() == 0 or order.network == "bridge":
+            is_connected = order.network == "bridge"
+            return self.networks.inside(allocation, shims(folder), is_connected=is_connected)
         if order.driver == "raw_exec":
             raise Refusal(_NO_NETWORK)
         return nullcontext()  # the sandbox isolates each task separately
@@ -408,29 +411,12 @@ class Starter:
         words = [self.tools.bwrap, *(["--seccomp", str(FILTER)] if program else [])]
         words += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
         words += ["--proc", "/proc", "--dev", "/dev", "--", self.tools.setpriv, "--version"]
-        reader, writer = os.pipe()
-        with _readable(program) as filtered, ExitStack() as held:
-            held.callback(os.close, reader)
-            actions: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, writer, 2)]
-            actions += [(os.POSIX_SPAWN_DUP2, filtered, FILTER)] if filtered else []
+        with _readable(program) as filtered:
+            passed = [(filtered, FILTER)] if filtered else []
             try:
-                pid = os.posix_spawn(words[0], words, {}, file_actions=actions, setsid=True)
-            finally:
-                os.close(writer)
-            watched = os.pidfd_open(pid)
-            held.callback(os.close, watched)
-            waits = select.poll()
-            waits.register(watched, select.POLLIN)
-            if not waits.poll(_WITHIN):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                return f"no sandbox within {_WITHIN // 1000} s"
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            os.set_blocking(reader, False)
-            try:
-                said = os.read(reader, 4096).decode(errors="replace").strip()
-            except BlockingIOError:
-                said = ""
+                status, said = run(words, descriptors=passed, seconds=_WITHIN)
+            except TimeoutError:
+                return f"no sandbox within {_WITHIN} s"
             return (said or f"exit status {status}") if status else ""
 
 

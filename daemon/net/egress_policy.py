@@ -30,10 +30,8 @@ def check(address: str, port: int, *, own_ports: Collection[int]) -> None:
 
 
 def own_ports(config: Settings) -> frozenset[int]:
-    """Return the ports of the daemon's listeners, including the fake cloud of development mode."""
-    public = {config.issuer_port} if config.issuer_bind else set()
-    cloud = {config.dev_cloud_port} if config.dev_cloud else set()
-    return frozenset({config.port} | public | cloud)
+    """Return the ports of the daemon's listeners."""
+    return config.own_ports
 
 
 def _is_ours(address: str) -> bool:

@@ -92,9 +92,10 @@ def begin(
         holding = hold(present, owner)
         _permit_traversal(holding.places)
         port = sockets.port.getsockname()[1]
-        guarding = guard(msgspec.structs.replace(present, port=port), holding)
+        listening = msgspec.structs.replace(present, port=port)
+        guarding = guard(listening, holding)
         search = os.environ.get("PATH", os.defpath)
-        policy = policy_of(present, owner[0], subuids(), holding.named(present), path=search)
+        policy = policy_of(listening, owner[0], subuids(), holding.named(present), path=search)
         welcome = send_hello(channel, present.alloc_dir, policy)
         is_temporary = config.data_dir == Path()
         programs = starts_programs(

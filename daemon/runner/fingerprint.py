@@ -23,6 +23,7 @@ from storage.records.node import (
     NodeCPU,
     NodeDisk,
     NodeMemory,
+    NodeNetwork,
     NodeResources,
     NodeStatus,
     computed_class,
@@ -33,6 +34,7 @@ from storage.records.times import rfc3339
 PEER_VERSION = "2.0.6"
 _SECRETS_VERSION = "1.16.0"  # the Vault version of the token API for tasks
 
+_HAS_BRIDGE = "plugins.cni.version.bridge"  # an attribute
 _MEGABYTE = 1024 * 1024
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _FALLBACK_MHZ = 1000.0  # if the clock rate is unknown; Nomad assumes the same
@@ -102,7 +104,7 @@ def fingerprint(
             disk=NodeDisk(
                 disk_mb=config.disk_total_mb or disk.f_blocks * disk.f_frsize // _MEGABYTE
             ),
-            networks=[network],
+            networks=[network, *([NodeNetwork(mode="bridge")] if _HAS_BRIDGE in further else [])],
         ),
         drivers={
             name: DriverInfo(

@@ -58,6 +58,7 @@ from daemon.runner.node_registration import (
     register,
     restore_unreadable,
 )
+from daemon.runner.setup import group_network
 from daemon.runner.setup.given_secrets import SecretKeeper
 from daemon.runner.setup.runtime import (
     Listeners,
@@ -396,6 +397,8 @@ class NodeRunner:
         await runner.run()
         with fences.around(_FENCED_REMOVAL, runner.id):
             await self._host.secret_dirs.release(runner.id)
+            if runner.has_network:
+                await group_network.release(self._host.launcher, runner.id)
         # Until the store has the final status, it would treat any change as a reason to start
         # again.
         await runner.reported()
@@ -413,6 +416,12 @@ class NodeRunner:
         async with trio.open_nursery() as nursery:
             for runner in self._running.values():
                 nursery.start_soon(runner.abort, _DEV_GRACE)
+
+    async def release_networks(self) -> None:
+        """Remove the networks of all allocations, whose tasks have ended."""
+        for alloc_id, runner in self._running.items():
+            if runner.has_network:
+                await group_network.release(self._host.launcher, alloc_id)
 
     async def destroy_all(self) -> None:
         """Kill the remaining processes of all tasks."""
@@ -600,6 +609,7 @@ async def _open_host(
     attributes = {
         "launcher.separated": str(needs.is_separated).lower(),
         **(guard.attributes if guard else {}),
+        **group_network.bridge_attributes(await launcher.why_no_bridge()),
     }
     fresh_id = await restore_unreadable(store) or next(needs.ids)
     node = await register(store, config, detected, fresh_id, needs.clock.now(), attributes)
@@ -674,3 +684,4 @@ async def _clean_up(runner: NodeRunner, host: RuntimeContext) -> None:
     with trio.CancelScope(shield=True):
         for alloc_id in host.secret_dirs.allocations():
             await host.secret_dirs.release(alloc_id)
+        await runner.release_networks()

@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, ip_address, ip_network
 from pathlib import Path
 
 from daemon.config.settings import GUARDED, Settings
@@ -92,7 +92,9 @@ def guarded(config: Settings, groups: Iterable[Path]) -> TaskEgressPolicy:
 def denied(config: Settings) -> Iterator[DeniedAddresses]:
     """Yield the addresses that tasks must not reach."""
     yield from map(DeniedAddresses, egress.LINK_LOCAL)
+    bridge = IPv4Network(config.bridge_network_subnet)
     for port in sorted(egress_policy.own_ports(config)):
+        yield DeniedAddresses(ip_network(bridge[1]), port)
         for network in egress.LOOPBACK:
             yield DeniedAddresses(network, port)
         for address in _own_addresses(config):

@@ -12,6 +12,7 @@ _MISSING = {
     "not for clusters": "the group's features beyond one task, because it is a cluster",
     "missing network": "a network of the requested kind",
 }
+_OF_BRIDGE = "${attr.plugins.cni.version."  # implicit constraints of a group with mode bridge
 _NO_NETWORK = "missing host network "  # the names of the network and the port are appended
 _SHORT = {
     "cores": "too few free cores",
@@ -63,6 +64,10 @@ def _filtered(metric: PlacementMetric) -> list[str]:
         if rule in _MISSING or rule.startswith(_NO_NETWORK):
             missing = _MISSING.get(rule) or rule.removeprefix("missing ")
             reasons.append(f"{nodes} {_verb(count, 'lacks', 'lack')} {missing}")
+        elif rule.startswith(_OF_BRIDGE):
+            reasons.append(
+                f'{nodes} {_verb(count, "has", "have")} no bridge for the network mode "bridge"'
+            )
         else:
             reasons.append(f"{nodes} {_verb(count, 'does', 'do')} not meet {rule}")
     return reasons

@@ -311,6 +311,7 @@ class ClientState(SparseRecord, frozen=True, kw_only=True):
 
     description: str = ""
     task_states: Mapping[str, TaskState] | None = None
+    network_status: NetworkStatus | None = None  # of a group on the bridge
 
 
 class AllocationChange(Record, frozen=True, kw_only=True):

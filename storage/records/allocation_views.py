@@ -225,7 +225,7 @@ def allocation_view(
         deployment_id=allocation.deployment_id,
         deployment_status=allocation.health,
         reschedule_tracker=desired.reschedule_tracker,
-        network_status=NetworkStatus() if allocation.client.task_states else None,
+        network_status=_network_status(allocation),
         signing_key_id=placement.signing_key_id,
         followup_eval_id=desired.followup_eval_id,
         preempted_allocations=desired.preempted_allocations,
@@ -236,3 +236,9 @@ def allocation_view(
         create_time=allocation.create_time,
         modify_time=allocation.modify_time,
     )
+
+
+def _network_status(allocation: Allocation) -> NetworkStatus | None:
+    """Return the address on the bridge; without one, an empty status once there are task states."""
+    client = allocation.client
+    return client.network_status or (NetworkStatus() if client.task_states else None)

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from storage.records.base import Duration, Record
+from storage.records.base import Duration, Record, SparseRecord
 from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 
 DEFAULT_NETWORK = "default"  # the host network of ports that name none
@@ -62,14 +62,19 @@ class NodeDisk(Record, frozen=True, kw_only=True):
     disk_mb: int
 
 
-class NodeNetwork(Record, frozen=True, kw_only=True):
-    """An address of the node for ports."""
+# Plugins whose work the bridge does. A node without a bridge has the reason as an attribute.
+BRIDGE_PLUGINS = ("bridge", "firewall", "host-local", "loopback", "portmap")
+NO_BRIDGE = "bridge.unavailable"
+
+
+class NodeNetwork(SparseRecord, frozen=True, kw_only=True):
+    """An address of the node for ports, or a network mode that it offers."""
 
     mode: str
-    device: str
-    cidr: str
-    ip: str
-    mbits: int
+    device: str = ""
+    cidr: str = ""
+    ip: str = ""
+    mbits: int = 0
 
 
 class NodeResources(Record, frozen=True, kw_only=True):

@@ -336,10 +336,14 @@ def test_peers_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:
         [client.options]
         "user.denylist" = "root, postgres"
         "user.checked_drivers" = "exec"
+        [client]
+        bridge_network_name = "nomad"
+        bridge_network_subnet = "10.1.0.0/16"
         [limits]
         http_max_conns_per_client = 7
         """,
     )
+    assert (config.bridge_network_name, config.bridge_network_subnet) == ("nomad", "10.1.0.0/16")
     assert config.connections_per_address == 7
     assert (config.raw_exec, config.denied_host_uids, config.denied_host_gids) == (
         True,
@@ -360,6 +364,15 @@ def test_peers_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:
         ("[plugin.docker.config]\nx = 1", "unknown setting 'plugin.docker'"),
         ("[limits]\nrpc_max_conns_per_client = 1", "unknown setting 'limits.rpc_max_conns_per"),
         ("[client]\nenabled = true", "unknown setting 'client.enabled'"),
+        (
+            '[client]\nbridge_network_name = "b"\n[client.options]\nx = 1',
+            "unknown setting 'client.options.x'",
+        ),
+        ("client = 1", "client = 1: write it as a table"),
+        ('bridge_network_name = "a;b"', "bridge_network_name = 'a;b': write 1 to 15"),
+        ('bridge_network_subnet = "10.0.0.1/24"', "bridge_network_subnet = .* has host bits set"),
+        ('bridge_network_subnet = "fd00::/64"', "write a subnet of IPv4 from /16 to /29"),
+        ('bridge_network_subnet = "10.0.0.0/8"', "write a subnet of IPv4 from /16 to /29"),
         ("plugin = 1", "plugin = 1: write it as a table"),
         ("raw_exec = true\n[plugin.raw_exec.config]\nenabled = true", "are the same setting"),
     ],

@@ -13,10 +13,10 @@ import msgspec
 from storage.records.constraints import Constraint
 from storage.records.group import TaskGroup
 from storage.records.job import Job
+from storage.records.node import BRIDGE_PLUGINS
 from storage.records.task import Service, Task
 
 _Owner = TypeVar("_Owner", TaskGroup, Task)
-_CNI_PLUGINS = ("bridge", "firewall", "host-local", "loopback", "portmap")
 
 
 class _Implied(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ def _of_group(group: TaskGroup) -> Iterator[_Implied]:
         if service.provider == "consul":
             yield _discovery(service)
     if any(network.mode == "bridge" for network in group.networks or ()):
-        for plugin in _CNI_PLUGINS:
+        for plugin in BRIDGE_PLUGINS:
             yield _version(f"${{attr.plugins.cni.version.{plugin}}}", ">= 0.4.0")
     if any(task.schedule for task in tasks):
         yield _scheduler_version(">= 1.8.0-dev")

@@ -57,10 +57,18 @@ def unsupported_fields(job: Job) -> Iterator[str]:
 
 
 def _networks(group: TaskGroup) -> Iterator[str]:
-    """Yield a warning per raw_exec task in a group with network mode `none`.
+    """Yield a warning per task that cannot run in the network mode of its group.
 
-    Steward isolates such a task from the network only if the agent runs as root.
+    Steward isolates a raw_exec task from the network only if the agent runs as root. Containers
+    cannot join the network of a group on the bridge.
     """
+    if any(network.mode == "bridge" for network in group.networks or ()):
+        for task in group.tasks or ():
+            if is_listed(task.driver, ["podman"]) and not (task.config or {}).get("network_mode"):
+                yield (
+                    f"task {quote(task.name)} in group {quote(group.name)}: a container cannot join the "
+                    'network of a group with the mode "bridge"; set network_mode and ports in its config'
+                )
     if not any(network.mode == "none" for network in group.networks or ()):
         return
     for task in group.tasks or ():

@@ -33,6 +33,7 @@ from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_instance import RestoredState, TaskInstance
 from daemon.runner.core.task_script import ScriptResult, run_script
 from daemon.runner.services.discovery import ServiceRegistrar
+from daemon.runner.setup.group_network import has_network
 from daemon.runner.setup.runtime import RuntimeContext
 from storage import request_context
 from storage.errors import Refused, describe_error
@@ -114,6 +115,11 @@ class AllocRunner:
     def job_id(self) -> str:
         """Return the ID of its job."""
         return self._instance.allocation.job_id
+
+    @property
+    def has_network(self) -> bool:
+        """Return whether the tasks share a separate network."""
+        return has_network(self._instance.group) and self._host.capacity is not None
 
     @property
     def is_ending(self) -> bool:

@@ -74,7 +74,12 @@ class TaskAttempts(ABC):
         self._host, self._instance, self._past = host, instance, past
         self._report, self._changes = report, changes
         self._provisions = TaskSetup(
-            host, lambda: self._instance, self.task, self._emit_now, self._run_change_actions
+            host,
+            lambda: self._instance,
+            self.task,
+            self._emit_now,
+            self._run_change_actions,
+            report,
         )
         self._running: TaskHandle | None = None
         self._machine = StateMachine(

@@ -9,6 +9,7 @@ from typing import Any
 from daemon.config.settings import Settings, task_numbers
 from daemon.confinement import bpf, filters
 from daemon.launcher.messages import AllowedVolume, LauncherPolicy, Span
+from daemon.runner.core.bridge_rules import bridge_of
 from storage.records.numbers import Ranges, ranges
 from storage.records.pool import Pool
 
@@ -46,7 +47,8 @@ def policy_of(
     """Return the policy of a configuration; `owner` is the daemon's own user.
 
     `lines` are those of `/etc/subuid`. `groups` are the parent cgroups of tasks, by the fields of a
-    policy. `path` is the search path for the programs of clusters. Raises `ValueError` for invalid numbers.
+    policy. `path` is the search path for the programs of clusters. The bridge needs the `port` on
+    which the daemon listens. Raises `ValueError` for invalid numbers.
     """
     own = task_numbers(config.task_uids, lines)
     return LauncherPolicy(
@@ -80,6 +82,7 @@ def policy_of(
         podman=config.podman_service if config.podman_root else "",
         commands=config.notify_commands,
         **programs_of(config.pools, path),
+        bridge=bridge_of(config),
     )
 
 

@@ -33,6 +33,7 @@ from storage.records.allocation import (
     ClientStatus,
     DeploymentHealth,
     DesiredStatus,
+    NetworkStatus,
     TaskEvent,
     TaskState,
 )
@@ -72,6 +73,7 @@ class AllocStatus(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_id: str  # for the evaluation that a failure creates
     now: int
     outputs: dict[str, dict[str, str]] = {}  # by task, of tasks that have ended
+    network: NetworkStatus | None = None
 
 
 States = Mapping[str, TaskState]
@@ -92,6 +94,7 @@ class AllocReport:
         self._registered: list[ServiceAddress] | None = None  # as stored
         self.alloc_id = allocation.id
         self.states = dict(allocation.client.task_states or {})
+        self.network = allocation.client.network_status  # of a group on the bridge
         self._deployment_id = ""
         self.healthy: bool | None = None
         self._healthy_at = 0
@@ -176,6 +179,7 @@ class AllocReport:
             evaluation_id=evaluation_id,
             now=now,
             outputs=outputs,
+            network=self.network,
         )
 
     def was_stored(self) -> None:
@@ -321,7 +325,9 @@ def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
     after = msgspec.structs.replace(
         before,
         client_status=status,
-        client=ClientState(description=description, task_states=snapshot.states),
+        client=ClientState(
+            description=description, task_states=snapshot.states, network_status=snapshot.network
+        ),
         health=_health(before, snapshot),
     )
     allocations.set_client(tx, after, snapshot.now)

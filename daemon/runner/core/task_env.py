@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from storage.records.allocation import AllocatedPort, Allocation
+from storage.records.allocation import AllocatedPort, Allocation, NetworkStatus
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.task import Task
@@ -165,6 +165,22 @@ def _port(port: AllocatedPort) -> dict[str, str]:
         f"NOMAD_ALLOC_PORT_{label}": inside,
         f"NOMAD_HOST_PORT_{label}": str(port.value),
     }
+
+
+def network_variables(
+    allocation: Allocation, task: Task, network: NetworkStatus | None
+) -> dict[str, str]:
+    """Return the variables about the address of an allocation on the bridge, for each port."""
+    found: dict[str, str] = {}
+    for port in allocation.placement.resources.ports_of(task.name) if network else ():
+        assert network is not None  # noqa: S101
+        label, inside = _UNFIT.sub("_", port.label), port.to if port.to > 0 else port.value
+        found |= {
+            f"NOMAD_ALLOC_INTERFACE_{label}": network.interface_name,
+            f"NOMAD_ALLOC_IP_{label}": network.address,
+            f"NOMAD_ALLOC_ADDR_{label}": f"{network.address}:{inside}",
+        }
+    return found
 
 
 def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]) -> str:

@@ -31,7 +31,7 @@ _PRIVATE = frozenset({"", "private"})
 _OFF = "off"
 _FILTERS = frozenset({"", "default", _OFF})
 _UNENFORCED = {
-    "unenforced.network": "a task uses the node's network unless its group's mode is none",
+    "unenforced.network": "a task uses the node's network unless its group's mode is none or bridge",
 }
 
 
@@ -126,6 +126,12 @@ class ExecDriver(ProcessDriver):
         dns = attempt.dns
         if dns is not None:
             driver_config.check_names(dns)
+        elif attempt.network_mode == "bridge":
+            from daemon.runner.drivers.bridged_names import (
+                host_servers,
+            )  # imported late: few groups
+
+            dns = host_servers()
         mounts = [
             MountedVolume(
                 name=mount.name,

@@ -43,6 +43,7 @@ from daemon.runner.drivers.process_group import ProcessGroup, ProcessGroups
 from daemon.runner.drivers.process_handle import SOON, LimitedTask, ProcessHandle, StartedTask
 
 _PATIENCE = 10.0  # seconds for the shim of a dead task to exit
+_SEPARATE = ("none", "bridge")  # network modes of groups that share a separate network
 _PERSONAL: Final = ("HOME", "USER", "LOGNAME")
 # Errors of temporary shortages, after which another attempt may succeed.
 _PASSING = frozenset({ENOSPC, EDQUOT, EAGAIN, ENOMEM, EMFILE, ENFILE, EIO, EBUSY})
@@ -230,7 +231,7 @@ class ProcessDriver:
             "user": attempt.user,
             "env": {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
             "personal": [name for name in _PERSONAL if env.get(name) == self._inherited.get(name)],
-            "network": "none" if attempt.network_mode == "none" else "host",
+            "network": attempt.network_mode if attempt.network_mode in _SEPARATE else "host",
             "entries": [*entries],
             "data": data_limit(self._bounds, self._limits(attempt)),
         }

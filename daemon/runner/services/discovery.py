@@ -99,6 +99,7 @@ class ServiceRegistrar:
             group=instance.group,
             datacenter=values.get("node.datacenter", ""),
             address=values.get("attr.unique.network.ip-address", ""),
+            inside=self._report.network.address if self._report.network else "",
             resolve=self._resolve,
         )
 

@@ -32,6 +32,7 @@ class ServiceContext(msgspec.Struct, frozen=True, kw_only=True):
     group: TaskGroup
     datacenter: str
     address: str  # of the node
+    inside: str = ""  # address of the allocation on the bridge
     resolve: Resolve
 
 
@@ -139,14 +140,15 @@ def _address(
     """Return the address and port of a service. Raises `ServiceHasNoPort`."""
     if not label:
         return place.address, 0
+    inside = place.inside if mode == "alloc" else ""
     held = {port.label: port for port in place.allocation.placement.resources.ports_of(task)}
     port = held.get(label)
     if port is None:
         if label.isdecimal() and 0 < parse_integer(label) <= _LONGEST_PORT:
-            return place.address, parse_integer(label)
+            return inside or place.address, parse_integer(label)
         raise ServiceHasNoPort(f'invalid port "{label}": port label not found')
-    if mode == "alloc" and port.to > 0:
-        return port.host_ip or place.address, port.to
+    if mode == "alloc" and (inside or port.to > 0):
+        return inside or port.host_ip or place.address, port.to if port.to > 0 else port.value
     return port.host_ip or place.address, port.value
 
 

@@ -15,14 +15,22 @@ import trio
 
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta import KEEP
+from daemon.launcher.channel import Refusal
 from daemon.runner.core import task_events
 from daemon.runner.core.driver import Attempt, HostMount
 from daemon.runner.core.restart_policy import AttemptOutcome
 from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_dir import OUTPUT_FILE, directories
-from daemon.runner.core.task_env import TaskDirectories, resolve, resolve_config, task_environment
+from daemon.runner.core.task_env import (
+    TaskDirectories,
+    network_variables,
+    resolve,
+    resolve_config,
+    task_environment,
+)
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
+from daemon.runner.setup import group_network
 from daemon.runner.setup.change_actions import ChangeAction
 from daemon.runner.setup.given_secrets import GivenSecrets
 from daemon.runner.setup.runtime import RuntimeContext
@@ -176,9 +184,10 @@ class TaskSetup:
         task: Task,
         note: Callable[[TaskEvent], None],
         tell: Callable[[list[ChangeAction]], Awaitable[None]],
+        report: AllocReport,
     ) -> None:
         self._host, self._instance, self._name = host, instance, task.name
-        self._note, self._tell = note, tell
+        self._note, self._tell, self._report = note, tell, report
         # Of the span of the allocation. A later change of the allocation has another origin.
         self._origin = instance().allocation.request_id
         self._root = host.directory(instance().allocation.id)
@@ -239,6 +248,7 @@ class TaskSetup:
         """Return the environment without the variables from templates."""
         instance, task = self._instance(), self._task
         env = environment_of(self._host, instance, task, self._values)
+        env |= network_variables(instance.allocation, task, self._report.network)
         env |= self._identities.environment
         env |= self._token.environment
         places = task_dirs_of(self._host, instance, task)
@@ -389,6 +399,8 @@ class TaskSetup:
         except Refused as error:
             self._note(task_events.setup_failure(self._now(), str(error)))
             return AttemptOutcome.FAILED
+        if (outcome := await self._connect_network()) is not None:
+            return outcome
         if task.secrets_config or task.templates or self._identities.identities:
             await self._host.secret_dirs.mount_secrets(
                 instance.allocation.id, task.name, task.resources.secrets_mb
@@ -409,6 +421,22 @@ class TaskSetup:
         if (outcome := await self._prepare_step()) is not None:
             return outcome
         return await self._write_templates()
+
+    async def _connect_network(self) -> AttemptOutcome | None:
+        """Connect the group to the bridge if it asks for that; return an outcome if that failed."""
+        instance = self._instance()
+        network = next(iter(instance.group.networks or ()), Network())
+        try:
+            names = _names(network.dns, self._host.environment, self._values)
+            self._report.network = await group_network.connect(self._host, instance, names)
+        except (Refused, Refusal) as error:
+            self._note(task_events.setup_failure(self._now(), f"no network for the group: {error}"))
+            return AttemptOutcome.UNRECOVERABLE
+        except OSError as error:
+            text = f"no network for the group: {error.strerror}"
+            self._note(task_events.setup_failure(self._now(), text))
+            return AttemptOutcome.FAILED
+        return None
 
     async def _write_templates(self) -> AttemptOutcome | None:
         if self._templates is None:
@@ -509,6 +537,10 @@ class TaskSetup:
     async def recall(self, started_at: str) -> None:
         """Restore the inputs that an earlier daemon gave to the task."""
         instance = self._instance()
+        try:  # an administrator may have deleted the rules in the meantime
+            await group_network.connect(self._host, instance, None)
+        except (Refused, OSError) as error:
+            self._note(task_events.setup_failure(self._now(), f"no network for the group: {error}"))
         await self._secrets.recall()
         began = nanoseconds(started_at) if started_at else self._now()
         try:

@@ -1,6 +1,7 @@
 """What the tests of the launcher share: the bare channel to one, as a daemon that was taken over has it."""
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ ALLOCATION = "0b8a1c52-1c7e-4b6e-8f43-0123456789ab"
 class Talk:
     """A conversation with a launcher, message by message."""
 
-    def __init__(self) -> None:
-        self.channel = launchers.begin()
+    def __init__(self, server: socket.socket | None = None) -> None:
+        self.channel = launchers.begin(server)
 
     def send(self, *fields: Any, descriptors: tuple[int, ...] = ()) -> None:
         """Send a message of these fields."""

@@ -105,6 +105,16 @@ def test_a_check_asks_at_the_port_and_in_the_mode_that_it_names(
     assert (found.address, found.port) == address
 
 
+def test_a_check_of_a_group_on_the_bridge_asks_at_its_address() -> None:
+    mode = {"address_mode": "alloc"}
+    for label, port in (("http", 8080), ("7000", 7000)):
+        made = place(port_label=label, checks=[Check(name="c", type="tcp")], **mode)
+        there = msgspec.structs.replace(made, inside="172.26.64.2")
+        states = {"main": TaskState(state=TaskPhase.RUNNING, started_at="2026-01-01T00:00:00Z")}
+        (one,) = probes(there, active(there, states))
+        assert (one.address, one.port) == ("172.26.64.2", port)
+
+
 def test_a_check_asks_where_the_service_is_registered() -> None:
     there = msgspec.structs.replace(
         place(port_label="http", address="${meta.ip}", checks=[Check(name="c", type="tcp")]),

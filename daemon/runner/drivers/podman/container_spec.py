@@ -164,6 +164,11 @@ def container(
     attempt: Attempt, settings: PodmanConfig, limits: ResourceLimits, log: str
 ) -> dict[str, object]:
     """Return the container specification; `log` is the output file. Raises like `start`."""
+    if attempt.network_mode == "bridge" and not settings.network_mode:
+        raise InvalidConfig(
+            'a container cannot join the network of a group with mode "bridge": set network_mode ='
+            ' "bridge" and ports in its config, for podman\'s own bridge'
+        )
     network = settings.network_mode or ("none" if attempt.network_mode == "none" else "bridge")
     spec: dict[str, object] = {
         "name": container_name(attempt),

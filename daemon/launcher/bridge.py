@@ -1,0 +1,238 @@
+"""The bridge that connects the networks of allocations, made by the programs `ip` and `nft`.
+
+Both programs get text of a fixed form, which contains only numbers, addresses and names that the
+launcher has checked or made. The configuration has the rules for all allocations.
+
+The kernel alone has the state. The name of an interface on the host has the first digits of its
+allocation and the number of its address. The interface exists as long as the network namespace of
+the allocation, so it disappears with the last process. A map of the rules has the ports: address,
+protocol and port on the host -> address and port inside. Elements without an interface are left over
+from a killed launcher, and deleted when a launcher starts and with every change.
+"""
+
+import errno
+import os
+import re
+import socket
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, suppress
+from itertools import chain
+
+from daemon.launcher.channel import Refusal
+from daemon.launcher.messages import BridgePolicy, ForwardedPort, Id
+from daemon.launcher.root_programs import run
+from daemon.launcher.shim_script import Tools
+
+INSIDE = "eth0"  # the interface in the namespace of an allocation
+_NAMESPACE = 5  # descriptor of the namespace in `ip`
+_SECONDS = 5  # time limit of a program
+_PREFIX, _DIGITS = "sw", 9  # of an interface on the host, and of its allocation in the name
+_OURS = re.compile(rf"{_PREFIX}([0-9a-f]{{{_DIGITS}}})([0-9a-f]{{4}})")
+_LOOPBACK = "127.0.0.1"
+_FORWARD, _NO_IPV6 = "ipv4/ip_forward", "ipv6/conf/default/disable_ipv6"
+_FIRST_PORT = "ipv4/ip_unprivileged_port_start"
+_PROTOCOLS = {"6": socket.SOCK_STREAM, "17": socket.SOCK_DGRAM}
+# An element in the output of `nft -n list map`.
+_PORT = re.compile(r"([0-9.]+ \. [0-9]+ \. [0-9]+) : ([0-9.]+) \. ([0-9]+)")
+
+
+class Bridge:
+    """The bridge of one policy; `tools` has the paths of the programs."""
+
+    def __init__(self, policy: BridgePolicy, tools: Tools) -> None:
+        self._policy, self._tools = policy, tools
+        self._base = int.from_bytes(socket.inet_aton(policy.subnet), "big")
+        self._last = 1  # number of the last assigned address; 1 is the bridge
+        self.is_ready = False
+
+    @property
+    def missing(self) -> str:
+        """Return why this launcher can make no bridge; empty if it may try."""
+        if os.geteuid() != 0:
+            return "the daemon was not started by root"
+        for name, package in (("ip", "iproute2"), ("nft", "nftables")):
+            if not getattr(self._tools, name):
+                return f"the program {name} is missing: install the package {package}"
+        return ""
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the host has the bridge."""
+        return any(name == self._policy.name for _, name in socket.if_nameindex())
+
+    def set_up(self) -> None:
+        """Create the bridge and its rules, and delete leftovers. Raises `OSError`.
+
+        If the host has not forwarded packets so far, it forwards only those of the bridge.
+        """
+        name, bits = self._policy.name, self._policy.bits
+        made = "" if self.exists else f"link add name {name} type bridge\n"
+        words = [self._tools.ip, "-o", "link", "show", "dev", name, "type", "bridge"]
+        if not made and not _checked(*run(words, seconds=_SECONDS), "ip"):
+            text = f"the interface {name} is not a bridge: choose another bridge_network_name"
+            raise OSError(errno.EEXIST, text)
+        self._ip(
+            f"{made}addr replace {self._address(1)}/{bits} dev {name}\nlink set dev {name} up\n"
+        )
+        with suppress(FileNotFoundError):  # the kernel has no IPv6
+            _set(f"ipv6/conf/{name}/disable_ipv6")
+        self._nft(self._policy.rules + (self._policy.closing if _value(_FORWARD) == "0" else ""))
+        _set(_FORWARD)
+        with suppress(OSError):  # without it, ports are not reachable through 127.0.0.1
+            _set(f"ipv4/conf/{name}/route_localnet")
+        self.tidy()
+        self.is_ready = True
+
+    def connect(
+        self,
+        allocation: Id,
+        ports: Sequence[ForwardedPort],
+        namespace: int,
+        inside: Callable[[], AbstractContextManager[None]],
+        *,
+        is_new: bool,
+    ) -> str:
+        """Connect the namespace of an allocation unless it is, and forward its ports.
+
+        `inside` enters the namespace, and `is_new` if no task is in it. Returns the address. Raises
+        `Refusal` for a port that must not be forwarded, and `OSError`, with EADDRINUSE for a port in
+        use.
+        """
+        known, made = self._forwarded(), _interfaces()
+        number = made.pop(_digits(allocation), None)
+        before = f"link delete dev {_name(allocation, number)}\n" if number and is_new else ""
+        is_connected = number is not None and not is_new
+        used = {*map(self._address, made.values())}
+        taken = {key for key, (address, _) in known.items() if address in used}
+        if number is None:
+            number = self._free({*made.values()})
+        address = self._address(number)
+        wanted = {key: (address, str(one.to)) for one in ports for key in _keys(one)}
+        for one in ports if not wanted.items() <= known.items() else ():
+            self._check(one, taken)
+        if not is_connected:
+            with inside():
+                _set(
+                    _FIRST_PORT, "0"
+                )  # every user may listen on every port of its separate network
+                with suppress(FileNotFoundError):
+                    _set(_NO_IPV6)
+            name = _name(allocation, number)
+            self._ip(
+                f"{before}link add {name} type veth peer name {INSIDE} netns /proc/self/fd/{_NAMESPACE}\n"
+                f"link set dev {name} master {self._policy.name} up\n",
+                [(namespace, _NAMESPACE)],
+            )
+            with inside():
+                self._ip(
+                    f"addr add {address}/{self._policy.bits} dev {INSIDE}\n"
+                    f"link set dev {INSIDE} up\nroute add default via {self._address(1)}\n"
+                )
+        old = [key for key in known if key not in taken and known[key] != wanted.get(key)]
+        pairs = [f"{key} : {' . '.join(at)}" for key, at in wanted.items() if known.get(key) != at]
+        self._nft(self._elements("delete", old) + self._elements("add", pairs))
+        return address
+
+    def release(self, allocation: Id) -> None:
+        """Delete the interface of an allocation and its elements. Raises `OSError`."""
+        if number := _interfaces().get(_digits(allocation)):
+            with suppress(OSError):  # it has just disappeared with its namespace
+                self._ip(f"link delete dev {_name(allocation, number)}\n")
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Delete the elements without an interface. Raises `OSError`."""
+        known = self._forwarded()  # first, because an interface is made before its elements
+        used = {*map(self._address, _interfaces().values())}
+        old = [key for key, (address, _) in known.items() if address not in used]
+        self._nft(self._elements("delete", old))
+
+    def _forwarded(self) -> dict[str, tuple[str, str]]:
+        """Return the address and port inside, by the key of each element. Raises `OSError`."""
+        words = [self._tools.nft, "-n", "list", "map", "ip", self._policy.table, "ports"]
+        text = _checked(*run(words, seconds=_SECONDS), "nft")
+        return {found[1]: (found[2], found[3]) for found in _PORT.finditer(text)}
+
+    def _elements(self, action: str, elements: Collection[str]) -> str:
+        inside = f"ip {self._policy.table} ports {{ {', '.join(elements)} }}"
+        return f"{action} element {inside}\n" if elements else ""
+
+    def _check(self, port: ForwardedPort, used: Set[str]) -> None:
+        """Raise `Refusal` or `OSError` for a port of the host that must not be forwarded."""
+        number = port.value
+        if any(first <= number <= last for first, last in self._policy.kept_ports):
+            raise Refusal(f"port {number} is reserved: choose another port of the host")
+        if used & {*_keys(port)}:
+            text = f"port {number} of {port.address} is forwarded to another allocation"
+            raise OSError(errno.EADDRINUSE, text)
+        for kind in _PROTOCOLS.values():
+            with socket.socket(socket.AF_INET, kind) as one:
+                # Connections that wait for their end do not count, only listeners do.
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kind == socket.SOCK_STREAM)
+                try:
+                    one.bind(("", number))
+                except OSError as error:
+                    text = f"port {number} of the host: {error.strerror}"
+                    raise OSError(error.errno, text) from None
+
+    def _free(self, used: Set[int]) -> int:
+        """Return the number of a free address, the next after the last assigned one. Raises `OSError`."""
+        numbers = range(2, (1 << 32 - self._policy.bits) - 1)  # 1 is the bridge, the last all
+        turn = chain(numbers[self._last - 1 :], numbers)
+        if not (found := next((one for one in turn if one not in used), 0)):
+            raise OSError(errno.EADDRNOTAVAIL, "all addresses of bridge_network_subnet are in use")
+        self._last = found
+        return found
+
+    def _address(self, number: int) -> str:
+        return socket.inet_ntoa((self._base + number).to_bytes(4, "big"))
+
+    def _ip(self, text: str, descriptors: Sequence[tuple[int, int]] = ()) -> None:
+        words = [self._tools.ip, "-batch", "-"]
+        _checked(*run(words, text.encode(), descriptors, seconds=_SECONDS), "ip")
+
+    def _nft(self, text: str) -> None:
+        if text:
+            words = [self._tools.nft, "-f", "-"]
+            _checked(*run(words, text.encode(), seconds=_SECONDS), "nft")
+
+
+def _checked(status: int, said: str, name: str) -> str:
+    """Return the output of a program that succeeded. Raises `OSError`."""
+    if status:
+        first = said.partition("\n")[0][:200] or f"exit status {status}"
+        raise OSError(errno.EIO, f"the program {name} failed: {first}")
+    return said
+
+
+def _interfaces() -> dict[str, int]:
+    """Return the number of the address of each connected allocation, by its digits."""
+    found = (_OURS.fullmatch(name) for _, name in socket.if_nameindex())
+    return {one[1]: int(one[2], 16) for one in found if one}
+
+
+def _digits(allocation: Id) -> str:
+    return allocation.replace("-", "")[:_DIGITS]
+
+
+def _name(allocation: Id, number: int) -> str:
+    """Return the name of the interface of an allocation on the host."""
+    return f"{_PREFIX}{_digits(allocation)}{number:04x}"
+
+
+def _keys(port: ForwardedPort) -> Iterator[str]:
+    """Yield the keys of a port on its address, and through 127.0.0.1, for both protocols."""
+    for address in dict.fromkeys((port.address, _LOOPBACK)):
+        yield from (f"{address} . {protocol} . {port.value}" for protocol in _PROTOCOLS)
+
+
+def _value(setting: str) -> str:
+    with open(f"/proc/sys/net/{setting}") as file:
+        return file.read().strip()
+
+
+def _set(setting: str, value: str = "1") -> None:
+    """Change a setting of the network, unless it has the value. Raises `OSError`."""
+    if _value(setting) != value:
+        with open(f"/proc/sys/net/{setting}", "w") as file:
+            file.write(value)

@@ -1,0 +1,43 @@
+"""Run a program of the system as root: by its absolute path, without variables, for a limited time."""
+
+import errno
+import os
+import select
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+
+def run(
+    words: list[str],
+    text: bytes = b"",
+    descriptors: Sequence[tuple[int, int]] = (),
+    *,
+    seconds: int,
+) -> tuple[int, str]:
+    """Run a program with `text` as its input; return its exit status and its output.
+
+    Each pair of `descriptors` is one of the launcher's and its number in the program. Raises
+    `OSError`, with ETIMEDOUT if the program was killed at its time limit.
+    """
+    with ExitStack() as held:
+        given, output = (os.memfd_create(name) for name in ("input", "output"))
+        for one in (given, output):
+            held.callback(os.close, one)
+        os.pwrite(given, text, 0)
+        pairs = [(given, 0), (output, 1), (output, 2), *descriptors]
+        actions = [(os.POSIX_SPAWN_DUP2, *pair) for pair in pairs]
+        pid = os.posix_spawn(words[0], words, {}, file_actions=actions, setsid=True)
+        watched = os.pidfd_open(pid)
+        held.callback(os.close, watched)
+        waits = select.poll()
+        waits.register(watched, select.POLLIN)
+        if is_late := not waits.poll(1000 * seconds):
+            os.kill(pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if is_late:
+            late = f"{os.path.basename(words[0])} did not end within {seconds} s"
+            raise TimeoutError(errno.ETIMEDOUT, late)
+        return status, os.pread(output, os.fstat(output).st_size, 0).decode(
+            errors="replace"
+        ).strip()

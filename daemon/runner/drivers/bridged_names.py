@@ -1,0 +1,39 @@
+"""The name servers of tasks on the bridge, which cannot reach servers on the host's loopback."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from storage.records import resolver
+from storage.records.task import NetworkDNS
+
+# The second has the servers behind the local resolver of systemd.
+_FILES = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
+_MOST = 64 * 1024  # characters of a file
+
+
+def host_servers() -> NetworkDNS | None:
+    """Return the host's name servers that tasks on the bridge can reach; None if there are none."""
+    return reachable_servers(map(_text, _FILES))
+
+
+def reachable_servers(files: Iterable[str]) -> NetworkDNS | None:
+    """Return the settings of the first file with a server of IPv4 that is not on loopback."""
+    for text in files:
+        lines = [words for line in text.splitlines() if len(words := line.split()) > 1]
+        found = [words[1] for words in lines if words[0] == "nameserver"]
+        servers = [one for one in found if ":" not in one and not one.startswith("127.")]
+        if servers:
+            searches = [words[1:] for words in lines if words[0] == "search"]
+            options = [one for words in lines if words[0] == "options" for one in words[1:]]
+            names = NetworkDNS(
+                servers=servers, searches=searches[-1] if searches else [], options=options
+            )
+            return None if [*resolver.faults(names, filled=True)] else names
+    return None
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")[:_MOST]
+    except OSError:
+        return ""

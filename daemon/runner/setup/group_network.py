@@ -1,0 +1,94 @@
+"""The network of a group with mode `bridge`: an address on the host's bridge, and its ports.
+
+The launcher makes the network before the first task starts, and removes it after the last has ended.
+Each start asks for it again: the launcher may have lost it together with the last task.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import MOST_PORTS, ForwardedPort
+from daemon.runner.core.task_instance import TaskInstance
+from daemon.runner.setup.runtime import RuntimeContext
+from storage.errors import Refused
+from storage.records.allocation import NetworkStatus
+from storage.records.group import TaskGroup
+from storage.records.node import BRIDGE_PLUGINS, NO_BRIDGE
+from storage.records.task import Network, NetworkDNS
+
+INTERFACE = "eth0"  # in the group's network
+_VERSION = "1.0.0"  # for the constraint that Nomad adds to a group with mode bridge
+
+_log = logging.getLogger("steward.runner")
+
+
+def bridge_attributes(trouble: str) -> Mapping[str, str]:
+    """Return the attributes of a node; `trouble` is the reason why it has no bridge, or empty.
+
+    Steward runs no CNI plugins. It declares those whose work its bridge does, because groups require
+    them by an implicit constraint.
+    """
+    if trouble:
+        return {NO_BRIDGE: trouble}
+    return {f"plugins.cni.version.{name}": _VERSION for name in BRIDGE_PLUGINS}
+
+
+def mode_of(group: TaskGroup) -> str:
+    """Return the network mode of a group; empty means the host's network."""
+    return next(iter(group.networks or ()), Network()).mode
+
+
+def has_network(group: TaskGroup) -> bool:
+    """Return whether the tasks of a group share a separate network."""
+    return mode_of(group) in ("none", "bridge")
+
+
+async def connect(
+    host: RuntimeContext, instance: TaskInstance, dns: NetworkDNS | None
+) -> NetworkStatus | None:
+    """Connect an allocation to the bridge if its group asks for it, and return its address.
+
+    `dns` is the `dns` block of the group. Raises `Refused`, and `OSError` as the launcher.
+    """
+    if mode_of(instance.group) != "bridge" or host.capacity is None:
+        return None
+    address = await host.launcher.connect_network(instance.allocation.id, forwarded_ports(instance))
+    return NetworkStatus(
+        interface_name=INTERFACE, address=address, dns=_names(dns) if dns else None
+    )
+
+
+def _names(dns: NetworkDNS) -> dict[str, list[str]]:
+    return {
+        "Servers": dns.servers or [],
+        "Searches": dns.searches or [],
+        "Options": dns.options or [],
+    }
+
+
+def forwarded_ports(instance: TaskInstance) -> list[ForwardedPort]:
+    """Return the ports of a group, as the launcher forwards them. Raises `Refused`."""
+    ports = instance.allocation.placement.resources.shared.ports or []
+    if len(ports) > MOST_PORTS:
+        raise Refused(
+            f"the group has {len(ports)} ports; a bridge forwards {MOST_PORTS} of a group"
+        )
+    for one in ports:
+        if ":" in one.host_ip:
+            raise Refused(
+                f'port "{one.label}" has the address {one.host_ip} of the host, and the bridge '
+                "forwards ports of IPv4 only: choose another host_network"
+            )
+    return [
+        ForwardedPort(address=one.host_ip, value=one.value, to=one.to if one.to > 0 else one.value)
+        for one in ports
+    ]
+
+
+async def release(launcher: Launcher, alloc_id: str) -> None:
+    """Remove the network of an ended allocation."""
+    try:
+        await launcher.release_network(alloc_id)
+    except OSError as error:
+        _log.warning("the network of allocation %s cannot be removed: %s", alloc_id, error)
