@@ -498,7 +498,11 @@ def _of_outputs(groups: Collection[TaskGroup], needs: Edges) -> Iterator[str]:
     from daemon.flow import outputs  # imported late: only registrations need it
 
     referring = [
-        group.name for group in groups if outputs.may_refer(group) or outputs.kept_sources(group)
+        group.name
+        for group in groups
+        if outputs.may_refer(group)
+        or outputs.kept_sources(group)
+        or outputs.template_references(group)
     ]
     if not referring:
         return
@@ -635,11 +639,11 @@ def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
     after those.
     """
     found = frozenset(chosen) | successors(graph, chosen)
-    redone = {one for one in _ahead(graph, found) if graph.by_name[one].redo}
+    redone = {one for one in predecessors(graph, found) if graph.by_name[one].redo}
     return found if redone <= found else again(graph, found | redone)
 
 
-def _ahead(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
+def predecessors(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
     """Return the steps that come before any of the chosen ones."""
     found, behind_them = set[str](), list(chosen)
     while behind_them:

@@ -4,6 +4,7 @@ A task refers to an output of an earlier step as `${output.STEP.NAME}`. A step w
 list of values by index, as JSON; `${output.STEP[3].NAME}` is the value of one element.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from urllib.parse import unquote
 
@@ -13,6 +14,7 @@ from daemon.text.go_format import quote
 from storage.records.codec import encode
 from storage.records.flow import StepOutputs
 from storage.records.group import TaskGroup
+from storage.records.task import Template
 
 MAX_FILE = 64 * 1024  # bytes that an allocation writes
 MAX_STEP = 1024 * 1024  # bytes of a step
@@ -20,6 +22,9 @@ MAX_RUN = 8 * 1024 * 1024
 MAX_VALUES = 200_000  # of lists: the names of a step, times its elements
 FAULT = ""  # in place of a name: why the outputs of a step cannot be read
 _PREFIX = b"${output."
+_IN_TEMPLATE = re.compile(
+    r'\boutput\s+"([A-Za-z0-9_-]{1,128})"\s+"([A-Za-z_][A-Za-z0-9_]{0,127})"(?:\s+([0-9]{1,5}))?'
+)
 _KEPT = "kept://"  # the source of an artifact that an earlier step left
 
 
@@ -51,6 +56,35 @@ def references(group: TaskGroup) -> tuple[Reference, ...]:
     return tuple(
         Reference(step, name, int(element) if element else None) for step, element, name in found
     )
+
+
+def template_references(group: TaskGroup) -> tuple[Reference, ...]:
+    """Return the different outputs that templates in the job name with `output "STEP" "NAME"`."""
+    texts = (
+        text
+        for task in group.tasks or ()
+        for template in task.templates or ()
+        if "output" in template.embedded_tmpl
+        for text in _actions(template)
+    )
+    return tuple(
+        dict.fromkeys(
+            Reference(step, name, int(element) if element else None)
+            for text in texts
+            for step, name, element in _IN_TEMPLATE.findall(text)
+        )
+    )
+
+
+def _actions(template: Template) -> Iterator[str]:
+    """Yield the texts between the delimiters of a template."""
+    text, at = template.embedded_tmpl, 0
+    left, right = template.left_delim, template.right_delim
+    while left and right and (begin := text.find(left, at)) >= 0:
+        begin += len(left)
+        if (at := text.find(right, begin)) < 0:
+            return
+        yield text[begin:at]
 
 
 def value(reference: Reference, known: Iterable[StepOutputs], *, total: int, is_list: bool) -> str:
@@ -110,7 +144,8 @@ def problems(groups: Iterable[TaskGroup], before: Mapping[str, Collection[str]])
     """Yield the errors of references; `before` has those steps that come before each of some steps."""
     by_name = {one.name: one for one in groups}
     for name, earlier in before.items():
-        for one in references(by_name[name]):
+        group = by_name[name]
+        for one in dict.fromkeys((*references(group), *template_references(group))):
             words = f"Task group {name} refers to output {quote(str(one))}"
             if one.step not in earlier:
                 yield f"{words}, but {one.step} does not come before it"

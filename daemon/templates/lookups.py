@@ -29,6 +29,7 @@ class LookupType(StrEnum):
     VARIABLE = "nomad.var.block"
     VARIABLES = "nomad.var.list"
     FILE = "file"
+    OUTPUT = "output"  # of an earlier step: STEP.NAME, or STEP[3].NAME
 
 
 class LookupKey(msgspec.Struct, frozen=True, order=True):
@@ -101,6 +102,7 @@ class LookupResults:
             "nomadVar": TemplateFunction(self._variable, 1, 1),
             "nomadVarExists": TemplateFunction(self._has_variable, 1, 1),
             "nomadVarList": TemplateFunction(self._variables, 0, 1),
+            "output": TemplateFunction(self._output, 2, 3),
             "timestamp": TemplateFunction(self._timestamp, 0, 1),
         }
 
@@ -166,6 +168,13 @@ class LookupResults:
         stubs = found if isinstance(found, list) else []
         budget.spend(len(stubs))
         return stubs
+
+    def _output(self, budget: StepBudget, step: object, name: object, *element: object) -> str:
+        index = f"[{whole_of(element[0])}]" if element else ""
+        found = self._need(LookupType.OUTPUT, f"{text_of(step)}{index}.{text_of(name)}")
+        text = found if isinstance(found, str) else ""
+        budget.make(len(text))
+        return text
 
     def _timestamp(self, _: StepBudget, layout: object = "2006-01-02T15:04:05Z") -> str:
         form = text_of(layout)

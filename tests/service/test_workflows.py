@@ -314,6 +314,27 @@ async def test_outputs_reach_later_steps(steward: Steward) -> None:
     assert (answer.status_code, answer.text) == (404, "run 1 has no step 'none'")
 
 
+async def test_templates_read_outputs_and_items(steward: Steward) -> None:
+    plan = shell("plan", """echo 'rows=12' > "$STEWARD_OUTPUT" """)
+    split = shell("split", 'echo "part=p$NOMAD_ALLOC_INDEX" > "$STEWARD_OUTPUT"', "plan", Count=2)
+    load = shell(
+        "load",
+        'echo "got=$(cat $NOMAD_TASK_DIR/x) $FROM" > "$STEWARD_OUTPUT"',
+        "split",
+        keys={"for_each": '["eu"]'},
+    )
+    text = """{{ output "plan" "rows" }} {{ output "split" "part" 1 }}
+{{- range output "split" "part" | parseJSON }} {{ . }}{{ end }} {{ env "STEWARD_EACH_VALUE" }}"""
+    load["Tasks"][0]["Templates"] = [
+        {"EmbeddedTmpl": text, "DestPath": "local/x"},
+        {"EmbeddedTmpl": 'FROM={{ output "plan" "rows" }}', "DestPath": "local/e", "Envvars": True},
+    ]
+    await begin(steward, workflow(plan, split, load))
+    await steward.until("/v1/job/etl/run", has_ended)
+    found = await steward.get("/v1/job/etl/run/outputs", step="load")
+    assert [item["Outputs"]["got"] for item in found] == ["12 p1 p0 p1 eu 12"]
+
+
 async def test_a_success_without_its_outputs_is_a_failure(steward: Steward) -> None:
     await begin(steward, workflow(shell("plan", "exit 0", keys={"outputs": "rows, text"})))
     run = await steward.until("/v1/job/etl/run", has_ended)

@@ -9,7 +9,8 @@ import msgspec
 import trio
 
 from daemon.flow import lists, outputs
-from daemon.flow.graph import ALL, stored_graph
+from daemon.flow.graph import ALL, predecessors, stored_graph
+from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta import MAX_OUTPUTS, NEEDS, OUTPUTS, is_output_name
 from daemon.launcher.messages import MOST_PAYLOAD
 from daemon.runner.core.lifecycle import hook
@@ -85,6 +86,24 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
     except lists.Faulty as error:
         raise Refused(f"its list: {error}") from error
     return StepData(values | lists.values(item, index), document, lists.environment(item))
+
+
+def read_output(db: ReadSnapshot, instance: TaskInstance, text: str) -> str:
+    """Return an output of an earlier step: `STEP.NAME`, or `STEP[3].NAME` for one element.
+
+    Raises `Refused` if no such step comes before that of the task.
+    """
+    reference = lists.reference_in(f"${{output.{text}}}")
+    run = _run_of(db, instance)
+    if reference is None or run is None or not is_workflow(instance.job):
+        raise Refused(f"{text} is no output of a step")
+    steps = stored_graph(instance.job)
+    if reference.step not in predecessors(steps, [instance.group.name]):
+        raise Refused(f"{reference.step} is no step that comes before {instance.group.name}")
+    try:
+        return _Reader(db, instance, run).value(reference)
+    except outputs.TooManyValues as error:
+        raise Refused(str(error)) from error
 
 
 def _run_of(db: ReadSnapshot, instance: TaskInstance) -> FlowRun | None:

@@ -5,6 +5,7 @@ are polled. Data that the task may not read appears as missing.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
 
 import msgspec
@@ -81,6 +82,11 @@ class TemplateSources:
             case LookupType.VARIABLES:
                 listed = self._ground.variables.listed(self._workload, namespace, name)
                 return [*map(_stub, listed)]
+            case LookupType.OUTPUT:
+                from daemon.runner.setup import step_data  # imported late: few jobs are workflows
+
+                work = partial(step_data.read_output, instance=self._instance(), text=question.name)
+                return await self._ground.store.read_long(work)
             case _:
                 return await self._file(question.name)
 

@@ -8,6 +8,7 @@ from daemon.flow.graph import problems
 from daemon.flow.lists import Reference
 from storage.records.flow import StepOutputs
 from storage.records.group import TaskGroup
+from storage.records.task import Template
 from tests.samples import task
 from tests.unit.flow.test_graph import step, workflow
 
@@ -122,3 +123,38 @@ def test_conditions_compare_outputs(text: str, *, answer: bool) -> None:
 def test_an_output_that_is_no_number_has_no_order() -> None:
     with pytest.raises(Undecidable, match='is "x", which is not a number'):
         is_true("needs.a.outputs.name > 3", RunFacts(), FACTS)
+
+
+def with_template(text: str, **fields: str) -> TaskGroup:
+    found = step("b", "a")
+    template = Template(embedded_tmpl=text, dest_path="local/x", **fields)
+    found.tasks[:] = [task(templates=[template])]  # type: ignore[index]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "references"),
+    [
+        ('{{ output "a" "x" }} {{ range output "a" "y" 3 | parseJSON }}', {}, ["a.x", "a[3].y"]),
+        ('{{ output "a" "x" }}{{ output "a" "x" }}', {}, ["a.x"]),
+        ('<< output "a" "x" >>', {"left_delim": "<<", "right_delim": ">>"}, ["a.x"]),
+        ('output "a" "x" {{ env "A" }} {{ output $step "x" }}', {}, []),
+        ('{{ output "a" "x"', {}, []),
+    ],
+)
+def test_outputs_in_templates_are_found(
+    text: str, fields: dict[str, str], references: list[str]
+) -> None:
+    group = with_template(text, **fields)
+    assert [str(item) for item in outputs.template_references(group)] == references
+
+
+def test_many_open_actions_are_searched_once() -> None:
+    assert outputs.template_references(with_template("output" + "{{" * 400_000)) == ()
+
+
+def test_an_output_in_a_template_must_come_from_an_earlier_step() -> None:
+    wrong = with_template('{{ output "c" "x" }}')
+    assert list(problems(workflow(step("a"), wrong, step("c")))) == [
+        'Task group b refers to output "c.x", but c does not come before it'
+    ]
