@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -19,9 +20,12 @@ import trio
 from daemon.runner.setup.artifacts import git
 from daemon.runner.setup.artifacts.archive import ArchiveLimits
 from daemon.runner.setup.artifacts.fetch import ArtifactFetcher, FetchFailed
+from storage.store import Store
+from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.git_sandboxes import sandboxes
 from tests.parts.runner.test_artifacts import MEGABYTE, Site, order, root, site, there
 from tests.parts.runner.test_artifacts import fetcher as plain
+from tests.parts.runner.world import batch, open_world, script
 from tests.time_limits import HAPPENS_WITHIN
 
 __all__ = ["root", "site"]  # fixtures
@@ -345,3 +349,30 @@ async def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     command = git_client.environment["GIT_SSH_COMMAND"]
     assert command.endswith(f"-o HostName=192.0.2.1 -i {tmp_path}/key")
+
+
+@needs_root
+async def test_collection_of_unknown_allocations_leaves_open_sandboxes(
+    store: Store, data_dir: Path
+) -> None:
+    """A sandbox is an allocation that no store knows, as the directory that is collected here."""
+    async with open_world(store, data_dir, user="root") as world:
+        isolated, reason = world.runner.git_isolation()
+        if not isolated:
+            pytest.skip(reason)
+        fetching = world.runner._host.fetcher()
+        assert fetching.git_sandbox is not None
+        workshop = data_dir / "workshop"
+        workshop.mkdir()
+        with trio.fail_after(HAPPENS_WITHIN):
+            async with fetching.git_sandbox().open(str(workshop)) as place:
+                (alloc_id,) = world.runner._host.workshops
+                unknown = world.directory(str(uuid4()))
+                unknown.mkdir()
+                done = await world.place(batch(script("true")))
+                await world.until_done(done)
+                await world.purge(batch(script("true")))
+                await world.until_no_directory(unknown.name)
+                async with place.run(["/bin/true"], place.env) as process:
+                    assert await process.wait() == 0
+            assert not world.directory(alloc_id).exists()
