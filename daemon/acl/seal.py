@@ -30,7 +30,7 @@ Random = Callable[[int], bytes]
 
 
 class EnvelopeCipher:
-    """Encryption and decryption of values. `open_seal` opens it."""
+    """Encryption and decryption of values; `open_seal` creates the object."""
 
     def __init__(self, keys: Mapping[int, bytes], random: Random = os.urandom) -> None:
         self._ciphers = {version: AESGCM(key) for version, key in keys.items()}

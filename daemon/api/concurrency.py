@@ -96,7 +96,7 @@ async def put(request: Request) -> HandlerReply:
     if not 1 <= body.slots <= MOST_SLOTS:
         raise Malformed(f"Slots is {body.slots}; it must be from 1 to {MOST_SLOTS}")
     if len(body.note) > MAX_NOTE:
-        raise Malformed(f"Note has {len(body.note)} characters; {MAX_NOTE} is the most")
+        raise Malformed(f"Note has {len(body.note)} characters; the maximum is {MAX_NOTE}")
 
     def write(tx: Transaction) -> int:
         if not namespaces.exists(tx, key[0]):
@@ -104,7 +104,7 @@ async def put(request: Request) -> HandlerReply:
         if not concurrency.has_limit(tx, key) and concurrency.limits(tx, key[0]) >= MOST_QUEUES:
             raise Malformed(
                 f'queue "{key[1]}": the limits of {MOST_QUEUES} queues are set in namespace '
-                f'"{key[0]}", which is the most: delete one of them'
+                f'"{key[0]}", which is the maximum: delete one of them'
             )
         concurrency.set_limit(tx, key, body.slots, body.note)
         return tx.index

@@ -98,7 +98,7 @@ def read_run(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def read_outputs(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show what the steps of a run have written: of all steps, or of the one in `step`."""
+    """Show the outputs of the steps of a run: of all steps, or of the step in `step`."""
     namespace, job_id = request.namespace, request["job_id"]
     run = _run_of(request, db)
     step = request.query.text("step")

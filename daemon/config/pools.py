@@ -96,7 +96,7 @@ def wrapper_url_errors(url: str, *, is_open: bool) -> Iterator[str]:
     loopback.
     """
     if not _URL.fullmatch(url):
-        yield f"wrapper_url = {url!r}: write it as https://HOST:PORT, with nothing behind it"
+        yield f"wrapper_url = {url!r}: write it as https://HOST:PORT, without a path"
     elif url.startswith("http://") and not is_open:
         yield (
             f"wrapper_url = {url!r}: others could read the secrets of tasks; write https://, or "

@@ -94,7 +94,7 @@ def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[R
 def _of_run(
     db: ReadSnapshot, case: "_Case", run: FlowRunView, every: list[Allocation]
 ) -> Iterator[Reason]:
-    """Yield what each step of a run waits for; open steps are explained like groups."""
+    """Yield the reason why each step of a run waits; open steps are explained like groups."""
     if run.version != case.job.version:
         message = f"run {run.number} of version {run.version} still ends"
         yield Reason(cause=Cause.STEP, message=message)

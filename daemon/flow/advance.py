@@ -1,7 +1,7 @@
 """Decide which steps of a run begin, and how steps and the run have ended.
 
 `advance` looks at the steps once, each after all steps that it needs. So an end opens or skips
-everything behind it in the same decision. The result depends on the ended tasks, and not on the
+all later steps in the same decision. The result depends on the ended tasks, and not on the
 order in which it became known.
 """
 

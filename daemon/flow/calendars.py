@@ -61,7 +61,7 @@ def faults(calendar: Calendar) -> Iterator[str]:
     if not is_name(calendar.name):
         yield f"Name is {quote(calendar.name[:200])}: use 1 to 128 letters, digits, - and _"
     if len(calendar.description) > MAX_DESCRIPTION:
-        yield f"Description has {len(calendar.description)} characters; {MAX_DESCRIPTION} is the most"
+        yield f"Description has {len(calendar.description)} characters; the maximum is {MAX_DESCRIPTION}"
     try:
         zone = cron.zone(calendar.time_zone)
     except Invalid:
@@ -71,7 +71,7 @@ def faults(calendar: Calendar) -> Iterator[str]:
         if name not in WEEKDAYS:
             yield f"Weekdays has {quote(name)}: use {', '.join(WEEKDAYS)}"
     if len(calendar.hours or ()) > MAX_HOURS:
-        yield f"Hours has {len(calendar.hours or ())} periods; {MAX_HOURS} is the most"
+        yield f"Hours has {len(calendar.hours or ())} periods; the maximum is {MAX_HOURS}"
     for text in calendar.hours or ():
         if _hours(text) is None:
             yield f"Hours has {quote(text)}: use a period such as 08:00-18:00, within one day"
@@ -83,17 +83,17 @@ def faults(calendar: Calendar) -> Iterator[str]:
 
 def _day_faults(field: str, days: Mapping[str, str] | None) -> Iterator[str]:
     if len(days or ()) > MAX_DAYS:
-        yield f"{field} has {len(days or ())} days; {MAX_DAYS} is the most"
+        yield f"{field} has {len(days or ())} days; the maximum is {MAX_DAYS}"
     for text, name in (days or {}).items():
         if _date(text) is None:
             yield f"{field} has {quote(text[:40])}: use a date such as 2026-12-25, of the years 1970 to 2199"
         if len(name) > MAX_NAME_LENGTH:
-            yield f"{field}[{text[:40]}] has {len(name)} characters; {MAX_NAME_LENGTH} is the most"
+            yield f"{field}[{text[:40]}] has {len(name)} characters; the maximum is {MAX_NAME_LENGTH}"
 
 
 def _blackout_faults(calendar: Calendar, zone: tzinfo) -> Iterator[str]:
     if len(calendar.blackouts or ()) > MAX_BLACKOUTS:
-        yield f"Blackouts has {len(calendar.blackouts or ())}; {MAX_BLACKOUTS} is the most"
+        yield f"Blackouts has {len(calendar.blackouts or ())}; the maximum is {MAX_BLACKOUTS}"
     for number, one in enumerate(calendar.blackouts or ()):
         where = f"Blackouts[{number}]"
         begin = _moment(one.begin, zone, is_end=False)
@@ -107,13 +107,13 @@ def _blackout_faults(calendar: Calendar, zone: tzinfo) -> Iterator[str]:
         if begin is not None and end is not None and end <= begin:
             yield f"{where}.End is {quote(one.end)}, which is not after Begin, {quote(one.begin)}"
         if len(one.reason) > MAX_NAME_LENGTH:
-            yield f"{where}.Reason has {len(one.reason)} characters; {MAX_NAME_LENGTH} is the most"
+            yield f"{where}.Reason has {len(one.reason)} characters; the maximum is {MAX_NAME_LENGTH}"
 
 
 def _part_faults(calendar: Calendar) -> Iterator[str]:
     names = [*(calendar.only or ()), *(calendar.except_ or ())]
     if len(names) > MAX_PARTS:
-        yield f"Only and Except have {len(names)} names; {MAX_PARTS} is the most"
+        yield f"Only and Except have {len(names)} names; the maximum is {MAX_PARTS}"
     if calendar.name in names:
         yield f"Only and Except cannot have {quote(calendar.name)}, the calendar itself"
     for name in sorted({one for one in names if names.count(one) > 1}):

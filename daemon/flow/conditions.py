@@ -94,7 +94,7 @@ def problems(
         yield f"is not a condition: {error}"
         return
     if has_nested_collections(rule.node):
-        yield "has any or all inside of another any or all; write the key of the inner one instead"
+        yield "has any or all inside another any or all; write the key of the inner any or all instead"
     hints, known = hints or Hints(), dict.fromkeys(needs)
     for path in selectors(rule.node):
         if path[0] == "needs" and len(path) > 1 and path[1] not in known:

@@ -355,7 +355,7 @@ def _problems(job: Job) -> Iterator[str]:
 
 def _of_size(groups: Collection[TaskGroup]) -> Iterator[str]:
     if len(groups) > MAX_GROUPS:
-        yield f"the workflow has {len(groups)} groups; {MAX_GROUPS} is the most"
+        yield f"the workflow has {len(groups)} groups; the maximum is {MAX_GROUPS}"
         return
     texts = ((group.meta or {}).get(NEEDS.name) for group in groups)
     yield from _too_many(sum(text.count(",") + 1 for text in texts if text is not None))
@@ -363,7 +363,7 @@ def _of_size(groups: Collection[TaskGroup]) -> Iterator[str]:
 
 def _too_many(needs: int) -> Iterator[str]:
     if needs > MAX_NEEDS:
-        yield f"the workflow has {needs} needs; {MAX_NEEDS} is the most"
+        yield f"the workflow has {needs} needs; the maximum is {MAX_NEEDS}"
 
 
 def _of_needs(groups: Iterable[TaskGroup]) -> Iterator[str]:
@@ -484,7 +484,7 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
         yield _cycle(needs, depth)
         return
     if (levels := max(depth.values(), default=0) + 1) > MAX_DEPTH:
-        yield f"the workflow has {levels} levels; {MAX_DEPTH} is the most"
+        yield f"the workflow has {levels} levels; the maximum is {MAX_DEPTH}"
     from daemon.flow.conditions import Hints
 
     hints = Hints()

@@ -151,7 +151,7 @@ def _decoded(text: str) -> Collection[object]:
     if not isinstance(found, list | dict):
         raise Faulty(f"{text[:_SHOWN]!r} is neither a list nor an object")
     if len(found) > MAX_ELEMENTS:
-        raise Faulty(f"it has {len(found)} items; {MAX_ELEMENTS} is the most")
+        raise Faulty(f"it has {len(found)} items; the maximum is {MAX_ELEMENTS}")
     return found
 
 

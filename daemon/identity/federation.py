@@ -68,7 +68,7 @@ def described(db: ReadSnapshot, config: Settings, path: str) -> DiscoveryDocumen
 
 
 def assertion_subject(mount: Mount) -> str:
-    """Return who a mount is for those that trust us."""
+    """Return the identity of a mount for parties that trust Steward."""
     return f"plugin-identity:root:auth:{mount.accessor}"
 
 

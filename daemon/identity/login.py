@@ -106,7 +106,7 @@ class LoginFlow:
     async def authenticate(
         self, mount: Mount, role: LoginRole, request: LoginRequest, examination: LoginTrace
     ) -> LoginPrincipal:
-        """Return who a request is from. Raises `Invalid` or `Refused`."""
+        """Return the identity in a request. Raises `Invalid` or `Refused`."""
         _check_syntax(request)
         now = self._clock.now()
         with examination.rule("the method is configured", "config"):

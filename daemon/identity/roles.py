@@ -130,7 +130,7 @@ def _older_value(fields: RequestFields, name: str) -> object:
 def _with_older_names(
     fields: RequestFields, older: dict[str, object], changes: dict[str, object]
 ) -> dict[str, object]:
-    """Return what older names add: they set the newer ones, which win where both are given."""
+    """Return the fields set by older names; a newer name has precedence."""
     more: dict[str, object] = {}
     for name, newer in _OLDER.items():
         if newer in fields:

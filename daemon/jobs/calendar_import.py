@@ -41,14 +41,14 @@ def read(content: bytes, first: int, last: int) -> ImportedDays:
     Raises `Malformed`.
     """
     if len(content) > MAX_SIZE:
-        raise Malformed(f"the file has {len(content)} bytes; {MAX_SIZE} is the most")
+        raise Malformed(f"the file has {len(content)} bytes; the maximum is {MAX_SIZE}")
     if not 1970 <= first <= last < 2200 or last - first >= MAX_YEARS:
         raise Malformed(
             f"the years are {first} to {last}: choose up to {MAX_YEARS} years from 1970 to 2199"
         )
     begins = content.count(b"BEGIN:VEVENT")
     if begins > MAX_EVENTS:
-        raise Malformed(f"the file has {begins} events; {MAX_EVENTS} is the most")
+        raise Malformed(f"the file has {begins} events; the maximum is {MAX_EVENTS}")
     return _Import(first, last).read(content)
 
 

@@ -218,7 +218,7 @@ def days(
     Raises `NotFound`, or `Malformed` for more than `MAX_DAYS_SHOWN` days.
     """
     if not 0 <= number <= MAX_DAYS_SHOWN:
-        raise Malformed(f"{number} days were requested; {MAX_DAYS_SHOWN} is the most")
+        raise Malformed(f"{number} days were requested; the maximum is {MAX_DAYS_SHOWN}")
     calendar_documents = calendars.documents(db, namespace, name)
     if name not in calendar_documents.documents:
         raise NotFound(f"calendar {quote(name)} not found", index=db.table_index(calendars.TABLE))

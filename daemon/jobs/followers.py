@@ -37,7 +37,7 @@ def follow_errors(
             (row.namespace, row.job_id) != (job.namespace, job.id) for row in follower_lines
         )
         if others >= MOST_FOLLOWERS:
-            yield f'{others} jobs follow "{source}" already; {MOST_FOLLOWERS} is the most'
+            yield f'{others} jobs follow "{source}" already; the maximum is {MOST_FOLLOWERS}'
 
 
 def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool]) -> Iterator[str]:

@@ -252,7 +252,7 @@ class PayloadFiles:
         return f"{payload_dir(self._root, namespace)}/{digest}"
 
     async def collect(self, now: int) -> int:
-        """Delete files that no job uses, or the store does not have; return their number."""
+        """Delete files without a job or without a row in the store; return their number."""
         deleted, before = 0, now - _UNUSED_FOR
         unused = partial(payload_files.unused, before=before, most=_STEP)
         while found := await self._store.read_long(unused):

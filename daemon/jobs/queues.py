@@ -190,7 +190,7 @@ def queue_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
     if concurrency.with_runs(db, job.namespace, MOST_QUEUES) >= MOST_QUEUES:
         yield (
             f'{RUN_QUEUE.name} names the queue "{key[1]}", but {MOST_QUEUES} queues of namespace '
-            f'"{job.namespace}" have runs, which is the most: name one of them, or wait until runs end'
+            f'"{job.namespace}" have runs, which is the maximum: name one of them, or wait until runs end'
         )
 
 
@@ -228,7 +228,7 @@ def _use_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
         elif use == QueueUse.STEPS and _is_too_many(db, key):
             yield (
                 f'{STEP_QUEUES.name} names the queue "{name}", but jobs of namespace '
-                f'"{job.namespace}" name {MOST_QUEUES} queues, which is the most: name one of '
+                f'"{job.namespace}" name {MOST_QUEUES} queues, which is the maximum: name one of '
                 "them, or purge jobs"
             )
 

@@ -172,9 +172,9 @@ async def act_on_run(
     gate that the person may not pass.
     """
     if len(request.note) > MAX_NOTE:
-        raise Malformed(f"Note has {len(request.note)} characters; {MAX_NOTE} is the most")
+        raise Malformed(f"Note has {len(request.note)} characters; the maximum is {MAX_NOTE}")
     if len(token := request.idempotency_token) > MAX_TOKEN:
-        raise Malformed(f"IdempotencyToken has {len(token)} characters; {MAX_TOKEN} is the most")
+        raise Malformed(f"IdempotencyToken has {len(token)} characters; the maximum is {MAX_TOKEN}")
 
     def write(tx: Transaction) -> RunActOutcome:
         known = runs.answer_of(tx, namespace, job_id, token) if token else None
@@ -292,7 +292,7 @@ def _load(
 
 
 def _started_by(tx: Transaction, job: Job) -> str:
-    """Return who began the run of a job; for a timer, who made the job with the timer."""
+    """Return the person that began a run; for a timer, the author of its job."""
     person = jobs.author_of(tx, job.namespace, job.id, job.version)
     if person or not job.parent_id:
         return person
@@ -363,7 +363,7 @@ def _rerun(case: _Case) -> _Change:
         if step.state == StepState.OPEN:
             raise _NotNow(f"step {step.name}, which comes after them, is not finished")
         if step.attempt >= MAX_ATTEMPTS:
-            raise _NotNow(f"step {step.name} has run {step.attempt} times, which is the most")
+            raise _NotNow(f"step {step.name} has run {step.attempt} times, which is the maximum")
     # A step that is held at its gate waits again, and its earlier approvals no longer count.
     return _running(case), [
         _waiting(case, step, attempt=step.attempt + 1)

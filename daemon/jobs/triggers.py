@@ -225,7 +225,9 @@ def _fault(trigger: JobTrigger, passed: Passed, sources: list[Source]) -> str:
     if _source_of(trigger) not in sources:
         return f"the job does not follow {_source_of(trigger)} any more"
     if trigger.depth > MOST_DEPTH:
-        return f"the chain of jobs has {trigger.depth - 1} runs already; {MOST_DEPTH} is the most"
+        return (
+            f"the chain of jobs has {trigger.depth - 1} runs already; the maximum is {MOST_DEPTH}"
+        )
     return passed.fault
 
 

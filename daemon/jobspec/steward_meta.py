@@ -179,7 +179,7 @@ def for_each(text: str) -> str:
             "must be a JSON list or object, or one reference such as ${output.plan.shards}"
         ) from None
     if len(found) > MAX_ELEMENTS:
-        raise Invalid(f"has {len(found)} items; {MAX_ELEMENTS} is the most")
+        raise Invalid(f"has {len(found)} items; the maximum is {MAX_ELEMENTS}")
     return text
 
 
@@ -196,7 +196,7 @@ def matrix(text: str) -> dict[str, list[object]]:
             raise Invalid(f"names {quote(name[:_SHOWN])}; a name has letters, digits and _")
     number_of_all = math.prod(map(len, found.values()))
     if number_of_all > MAX_ELEMENTS:
-        raise Invalid(f"has {number_of_all} combinations; {MAX_ELEMENTS} is the most")
+        raise Invalid(f"has {number_of_all} combinations; the maximum is {MAX_ELEMENTS}")
     if not found or not number_of_all:
         raise Invalid("must have at least one list, and no empty one")
     return found
@@ -430,7 +430,7 @@ def after_meta(text: str) -> dict[str, str]:
     except (msgspec.DecodeError, RecursionError):
         raise Invalid('must be a JSON object of texts, such as {"day": "${meta.day}"}') from None
     if len(found) > _MOST_PASSED:
-        raise Invalid(f"has {len(found)} names; {_MOST_PASSED} is the most")
+        raise Invalid(f"has {len(found)} names; the maximum is {_MOST_PASSED}")
     for name, value in found.items():
         rest = PASSED.sub("", value)
         if "${" in rest:

@@ -116,7 +116,7 @@ class LauncherGone(BaseException):
 
 
 class LauncherSilent(Exception):
-    """The launcher does not answer now, and the caller of a request does not wait longer."""
+    """The launcher has not answered within the time limit of a request."""
 
 
 PATIENCE = 5.0  # seconds for which a client's request waits for the launcher

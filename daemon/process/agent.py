@@ -46,7 +46,7 @@ from storage.errors import StewardError
 )
 @click.option("--socket", help='Socket for operators on this host, or "none".')
 @click.option("--operator-group", help="Group whose members are operators, in addition to root.")
-@click.option("--port", help="Port to listen on; 0 picks one [default: 4646].")
+@click.option("--port", help="Port to listen on; 0 for any free port [default: 4646].")
 @click.option("--region", help="Name of the region [default: global].")
 @click.option("--datacenter", help="Name of the datacenter [default: dc1].")
 @click.option("--node-name", help="Name of this node [default: the host's].")

@@ -220,7 +220,7 @@ class _Parser:
             self._known += variables
         for command in commands[1:]:
             if isinstance(command.operands[0], (ConstantNode, DotNode)):
-                raise self._fault("a value that is no function cannot stand behind a |")
+                raise self._fault("only a function can follow a |")
         return PipeNode(line, tuple(commands), tuple(variables), declares)
 
     def _variables(self, where: str) -> tuple[list[str], bool]:

@@ -112,7 +112,7 @@ def _at_port(config: Settings, sockets: Sequence[socket.socket]) -> socket.socke
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 picks one. Raises `ListenError`."""
+    """Return a listening socket; port 0 selects a free port. Raises `ListenError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

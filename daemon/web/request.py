@@ -57,7 +57,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_key(self) -> str:
-        """Return whose failure a wrong credential is: users of this host share its addresses."""
+        """Return the party that a wrong credential counts against; users of this host share addresses."""
         return self.user or self.address
 
     @property

@@ -1,4 +1,4 @@
-"""Put a tree behind the launcher: `pack.py LAUNCHER TREE FILE`.
+"""Append a tree to the launcher: `pack.py LAUNCHER TREE FILE`.
 
 FILE is the launcher, a gzip of the tree's entries in the order of their names (each a line
 `KIND MODE SIZE PATH`, then SIZE bytes; a line `.` ends them), and a trailer: offset and length of the

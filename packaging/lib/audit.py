@@ -33,7 +33,7 @@ def shipped(bill: dict[str, list[dict[str, str]]]) -> list[str]:
 
 
 def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
-    """Return what a project depends on, each in the oldest version that it allows."""
+    """Return the dependencies of a project, each in the oldest allowed version."""
     pinned = [
         re.sub(r"^([\w.-]+)>=([\w.]+)(,<[\w.]+)?$", r"\1==\2", dependency)
         for dependency in project["project"]["dependencies"]

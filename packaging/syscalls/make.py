@@ -29,7 +29,7 @@ TABLE = """\\
 
 
 def defined(source: str, *options: str) -> dict[str, str]:
-    """Return what a header defines, by name."""
+    """Return the definitions of a header, by name."""
     done = subprocess.run(
         ["cpp", "-dM", *options], input=source, capture_output=True, text=True, check=True
     )

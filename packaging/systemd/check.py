@@ -200,7 +200,7 @@ def starts(machine: Machine) -> None:
 
 
 def keeps_apart(machine: Machine) -> None:
-    """Check who may read what, and that set-user-ID files of tasks have no effect."""
+    """Check file permissions, and that set-user-ID files of tasks have no effect."""
     found = {place: machine.run("stat", "-c", "%U %G %a", place) for place in MODES}
     expect(f"owners and modes are as they should be {found}", holds=found == MODES)
     options = machine.run("findmnt", "-no", "OPTIONS", "/var/lib/steward/tasks").split(",")

@@ -14,7 +14,7 @@ PATIENCE = 300  # seconds; a slower response counts as lost
 
 
 def ask(port: int) -> str:
-    """Return what went wrong with a request; nothing, if it was answered."""
+    """Return the error of a request; empty if it was answered."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request("GET", "/v1/status/leader")

@@ -84,7 +84,7 @@ def holders(db: ReadSnapshot) -> list[ResourceHolder]:
 
 
 def of_port(db: ReadSnapshot, node_id: str, port: int) -> list[ResourceHolder]:
-    """Return what holds a port of a node."""
+    """Return the holder of a port of a node."""
     rows = db.all(_OF_PORT, {"node_id": node_id, "port": port})
     return [_holder(row, {port}) for row in rows]
 

@@ -324,7 +324,7 @@ _PERSON = """
 
 
 def author_of(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> str:
-    """Return who made a version of a job; empty if no person did."""
+    """Return the author of a version of a job; empty if it has none."""
     row = db.one(_PERSON, {"namespace": namespace, "job_id": job_id, "version": version})
     return str(row["person"]) if row else ""
 

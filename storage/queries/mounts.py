@@ -62,7 +62,7 @@ def by_accessor(db: ReadSnapshot, accessor: str) -> Mount | None:
 
 
 def find_name(db: ReadSnapshot, path: str) -> MountName | None:
-    """Return what names the mount at a path, or None. Reads no document."""
+    """Return the identity of the mount at a path, or None. Reads no document."""
     row = db.one(_NAME, {"path": path})
     return MountName(row["path"], row["accessor"]) if row else None
 
@@ -79,7 +79,7 @@ def list_readable(db: ReadSnapshot) -> tuple[list[Mount], list[MountName]]:
 
 
 def names(db: ReadSnapshot) -> list[MountName]:
-    """Return what names each mount, by path. Reads no document."""
+    """Return the identity of each mount, by path. Reads no document."""
     return [MountName(row["path"], row["accessor"]) for row in db.all(_NAMES)]
 
 

@@ -351,7 +351,7 @@ _PEOPLE = """
 
 
 def people(db: ReadSnapshot, run: FlowRun, act: RunActType) -> frozenset[str]:
-    """Return who has carried out an operation on a run."""
+    """Return the persons that carried out an operation on a run."""
     return frozenset(row["who"] for row in db.all(_PEOPLE, {**_key(run), "act": act}))
 
 

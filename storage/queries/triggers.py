@@ -207,7 +207,7 @@ def _first_state(
     key = {"namespace": follower.namespace, "job_id": follower.job_id}
     waiting: Any = tx.one(_WAIT, {**key, "most": MOST_WAITING})
     if waiting["number"] >= MOST_WAITING:
-        return TriggerState.REFUSED, f"{MOST_WAITING} ended runs wait already, which is the most"
+        return TriggerState.REFUSED, f"{MOST_WAITING} ended runs wait already, which is the maximum"
     return TriggerState.ARRIVED, ""
 
 

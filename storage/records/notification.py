@@ -170,7 +170,7 @@ def read_webhook(text: str) -> str:
     if not good or not _PRINTABLE.fullmatch(text):
         raise Invalid("must be an address like https://HOST/PATH")
     if parts.username is not None or parts.fragment:
-        raise Invalid("must have neither a user nor a part behind a #")
+        raise Invalid("must have neither a user nor a fragment after #")
     if len(text) > _LONGEST_URL:
         raise Invalid(f"must have at most {_LONGEST_URL} characters")
     return text

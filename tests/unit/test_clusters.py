@@ -87,7 +87,7 @@ def test_a_pool_cannot_stand_in_the_environment(tmp_path: Path) -> None:
         ({"wrapper_tls_cert": "/c.pem"}, "wrapper_tls_cert and wrapper_tls_key belong together"),
         ({"wrapper_tls_key": "/k.pem"}, "wrapper_tls_cert and wrapper_tls_key belong together"),
         ({"wrapper_url": "steward.lan:4690"}, "wrapper_url = 'steward.lan:4690'"),
-        ({"wrapper_url": "https://steward.lan/x"}, "with nothing behind it"),
+        ({"wrapper_url": "https://steward.lan/x"}, "without a path"),
         ({"wrapper_port": "70000"}, "wrapper_port = '70000'"),
         (
             {

@@ -356,7 +356,7 @@ def _may_grow(request: Request) -> bool:
 async def _follow(
     request: Request, selection: _Selection, known: dict[str, int]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what follows a cursor, one answer in a line each, until the job has ended."""
+    """Yield the log after a cursor, one response per line, until the job has ended."""
     store, key = request.parts.store, (request.namespace, request["job_id"])
     rest = ""  # the unfinished lines that the reader knows
     with register_follower() as pace:

@@ -173,7 +173,7 @@ def _page(request: Request, streams: list[OpenedStream], most: int) -> LogLines:
 
 
 def page_before(streams: list[OpenedStream], positions: list[int], most: int) -> LogLines:
-    """Return the last lines before positions; `after` is behind the last whole line."""
+    """Return the last lines before positions; `after` is the position after the last whole line."""
     share = log_pages.bytes_per_stream(len(streams))
     read = [
         dated(one, log_pages.before(one.stream, position, most, share))

@@ -91,7 +91,7 @@ def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dic
 
 
 def _identity_ttl(db: ReadSnapshot, node: Node) -> int:
-    """Return for how many seconds an identity of a node's pool is good."""
+    """Return the lifetime of an identity for a node's pool, in seconds."""
     pool = next(
         (node_pool for node_pool in node_pools.list_all(db) if node_pool.name == node.node_pool),
         None,

@@ -80,7 +80,7 @@ class LogPosition(NamedTuple):
     kind: str
 
     def query(self, **more: Value) -> dict[str, Value]:
-        """Return the query parameters that name it, and further ones."""
+        """Return the query parameters of this stream, with further parameters."""
         return {"task": self.task, "type": self.kind, **more}
 
 

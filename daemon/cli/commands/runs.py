@@ -146,7 +146,7 @@ def _worked(step: RunStepView) -> str:
 def outputs(
     client: ApiClient, screen: Screen, job_id: str, step: str, *, number: int | None
 ) -> None:
-    """Show what the steps of a run of JOB have written, or only STEP; the newest run by default.
+    """Show the outputs of a run of JOB, or of STEP only; the newest run by default.
 
     Example: steward runs outputs nightly plan
     """

@@ -51,7 +51,7 @@ _FILES = frozenset(
 
 
 class _OneDash(ShellComplete):
-    """Completion of options with one or two dashes, like the commands accept them."""
+    """Completion of options with one or two dashes, as the commands accept them."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Return the completions of the last word."""

@@ -95,7 +95,7 @@ class JobLogs(Arguments, frozen=True, kw_only=True):
 
 
 class PlanJob(Arguments, frozen=True, kw_only=True):
-    """Show what running a job file would change, without changing anything."""
+    """Show the changes that running a job file would make."""
 
     source: JobFile
 

@@ -173,4 +173,4 @@ def _inside(shape: DocumentShape, part: str, selector: Selector) -> DocumentShap
         case "interface":
             return ANY
         case kind:
-            raise Malformed(f"{selector}: there is nothing inside of a {kind}")
+            raise Malformed(f"{selector}: a {kind} has no fields")

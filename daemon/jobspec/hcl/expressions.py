@@ -189,7 +189,7 @@ class Expressions(TemplateParser):
         """Return the index of `.0`. The lexer reads `.0.1` as one number; it is two steps here."""
         first, dot, _ = self.word().partition(".")
         if not first.isdigit():
-            raise self.error("Invalid index", "An index behind a dot is a whole number.")
+            raise self.error("Invalid index", "An index after a dot is a whole number.")
         key_start = self.start
         if dot:
             self.starts[self.at] += len(first)  # the rest is parsed as the next step

@@ -140,7 +140,7 @@ class _Reader:
             self.blanks()
             if self._peek() != ":":
                 raise self.fault(
-                    "Missing property value colon", "A colon must stand behind the property name."
+                    "Missing property value colon", "A colon must follow the property name."
                 )
             self._open()
             items.append((key, self.value(depth + 1)))
@@ -170,7 +170,7 @@ class _Reader:
             return
         if char != ",":
             what = "object property" if closing == "}" else "array element"
-            raise self.fault("Missing attribute separator", f"A comma must stand behind an {what}.")
+            raise self.fault("Missing attribute separator", f"A comma must follow an {what}.")
         self._open()
         if self._peek() == closing:
             raise self.fault("Trailing comma", "JSON does not allow a comma before the end.")

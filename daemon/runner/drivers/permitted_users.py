@@ -35,7 +35,7 @@ class TaskUsers:
 
     @property
     def own(self) -> set[int]:
-        """Return the IDs of users whose jobs belong to no other user of tasks."""
+        """Return the IDs of Steward's own users, which submit jobs for no other user."""
         return {self._users.own, os.geteuid()}
 
     def find(self, driver: str, name: str) -> User | None:

@@ -77,7 +77,7 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
         raise Refused(str(error)) from error
     document = encode(needs) if needs else b""
     if len(document) > MOST_PAYLOAD:
-        raise Refused(f"needs.json has {len(document)} bytes; {MOST_PAYLOAD} is the most")
+        raise Refused(f"needs.json has {len(document)} bytes; the maximum is {MOST_PAYLOAD}")
     if not lists.has_list(group):
         return StepData(values, document)
     index = instance.allocation.index

@@ -57,7 +57,7 @@ async def follow_log(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the output of a task until the task ends, each byte once.
 
-    After a break, the stream continues behind the last byte. If the server stays unreachable for the
+    After a break, the stream continues after the last byte. If the server stays unreachable for the
     time of the retries, raises `Unreachable`.
     """
     query: Query = {"task": task, "type": kind, "follow": True, "origin": origin, "offset": offset}

@@ -52,7 +52,7 @@ async def test_the_number_of_limits_is_limited(
     with pytest.raises(Malformed) as caught:
         await put(store, "c")
     assert str(caught.value) == (
-        'queue "c": the limits of 2 queues are set in namespace "default", which is the most: '
+        'queue "c": the limits of 2 queues are set in namespace "default", which is the maximum: '
         "delete one of them"
     )
     await put(store, "b", slots=5)

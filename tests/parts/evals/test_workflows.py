@@ -653,7 +653,7 @@ async def test_a_repeated_act_gets_the_same_response(cluster: Cluster) -> None:
     assert other.refusal == (
         "IdempotencyToken was used for another request: rerun of the run; send a new one"
     )
-    with pytest.raises(Malformed, match="IdempotencyToken has 201 characters; 200 is the most"):
+    with pytest.raises(Malformed, match="IdempotencyToken has 201 characters; the maximum is 200"):
         await act(cluster, CANCEL, idempotency_token="x" * 201)
 
 

@@ -340,7 +340,7 @@ async def test_the_number_of_queues_with_runs_is_limited(
     assert errors("q2") == []
     text = (
         'steward_run_concurrency names the queue "q3", but 2 queues of namespace "default" have runs, '
-        "which is the most: name one of them, or wait until runs end"
+        "which is the maximum: name one of them, or wait until runs end"
     )
     assert errors("q3") == [text]
     parent = named("p", "${NOMAD_META_to}", parameterized_job=Parameterized(meta_required=["to"]))

@@ -367,7 +367,7 @@ async def test_the_queues_of_steps_in_a_namespace_are_limited(
     errors = made.store.read(lambda db: list(queue_errors(db, flow("y", step(queues="other")))))
     assert errors == [
         'steward_concurrency names the queue "other", but jobs of namespace "default" name 2 queues, '
-        "which is the most: name one of them, or purge jobs"
+        "which is the maximum: name one of them, or purge jobs"
     ]
     assert made.store.read(lambda db: list(queue_errors(db, flow("y", step(queues="gpu"))))) == []
 

@@ -443,7 +443,7 @@ async def test_a_chain_that_comes_back_ends_after_32_runs(made: Jobs) -> None:
     (refused,) = [entry for entry in made.ledger("ping") if entry.state == "refused"]
     assert (fired, refused.reason) == (
         32,
-        "the chain of jobs has 32 runs already; 32 is the most",
+        "the chain of jobs has 32 runs already; the maximum is 32",
     )
 
 
@@ -543,7 +543,7 @@ async def test_a_source_has_a_limited_number_of_followers(
         return made.store.read(lambda db: list(follow_errors(db, one, everywhere, everywhere)))
 
     assert errors("load") == []
-    assert errors("other") == ['1 jobs follow "default/extract" already; 1 is the most']
+    assert errors("other") == ['1 jobs follow "default/extract" already; the maximum is 1']
 
 
 async def test_a_registration_warns_of_missing_sources_services_and_chains(made: Jobs) -> None:

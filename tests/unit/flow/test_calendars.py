@@ -388,7 +388,7 @@ def test_the_nth_day_is_that_of_a_count(calendar: Calendar, number: int, day: st
                     f"{year}-01-{day:02}": "" for year in range(1970, 2040) for day in range(1, 32)
                 }
             },
-            "Holidays has 2170 days; 2000 is the most",
+            "Holidays has 2170 days; the maximum is 2000",
         ),
     ],
 )

@@ -21,7 +21,9 @@ def nested(depth: int, path: str) -> str:
 
 
 def test_nested_collections_are_refused() -> None:
-    expected = "has any or all inside of another any or all; write the key of the inner one instead"
+    expected = (
+        "has any or all inside another any or all; write the key of the inner any or all instead"
+    )
     assert list(problems(nested(2, "run.meta"), ())) == [expected]
     hidden = f"run.number == 1 and (any run.meta as a {{ not ({nested(1, 'run.meta')}) }})"
     assert list(problems(hidden, ())) == [expected]

@@ -146,14 +146,14 @@ def test_errors_name_the_group_and_the_fix(faulty: Job, expected: str) -> None:
 
 def test_limits_are_named() -> None:
     deep = workflow(step("s0"), *(step(f"s{n}", f"s{n - 1}") for n in range(1, 1001)))
-    assert list(problems(deep)) == ["the workflow has 1001 levels; 1000 is the most"]
+    assert list(problems(deep)) == ["the workflow has 1001 levels; the maximum is 1000"]
     wide = workflow(*(step(f"s{number}") for number in range(2000)), step("end", "*"))
-    assert list(problems(wide)) == ["the workflow has 2001 groups; 2000 is the most"]
+    assert list(problems(wide)) == ["the workflow has 2001 groups; the maximum is 2000"]
     names = [f"a{number}" for number in range(150)]
     tight = workflow(
         *map(step, names), *(step(f"b{number}", ", ".join(names)) for number in range(150))
     )
-    assert list(problems(tight)) == ["the workflow has 22500 needs; 20000 is the most"]
+    assert list(problems(tight)) == ["the workflow has 22500 needs; the maximum is 20000"]
 
 
 def test_a_step_that_always_begins_should_name_all() -> None:

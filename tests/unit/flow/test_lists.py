@@ -77,7 +77,7 @@ def test_the_graph_knows_the_length_of_a_list_in_the_job() -> None:
     [
         ("x", "'x' is not JSON"),
         ("1", "'1' is neither a list nor an object"),
-        (str([0] * 10_001), "it has 10001 items; 10000 is the most"),
+        (str([0] * 10_001), "it has 10001 items; the maximum is 10000"),
         ("[" * 100_000, "it has more than 64 levels of lists and objects"),
         ("[" * 65 + "]" * 65, "it has more than 64 levels of lists and objects"),
         ('["' + "x" * 65537 + '"]', "item '0' has more than 65536 bytes"),
@@ -118,7 +118,7 @@ def test_lists_that_contradict_the_job_are_refused(group: TaskGroup, expected: s
     ("key", "text", "expected"),
     [
         (lists.FOR_EACH, "a, b", "must be a JSON list or object, or one reference such as"),
-        (lists.FOR_EACH, str([0] * 10_001), "has 10001 items; 10000 is the most"),
+        (lists.FOR_EACH, str([0] * 10_001), "has 10001 items; the maximum is 10000"),
         (lists.FOR_EACH, "[" * 60_000, "has more than 64 levels of lists and objects"),
         (lists.MATRIX, '{"a":' + "[" * 60_000, "has more than 64 levels of lists and objects"),
         (lists.MATRIX, "[]", "must be a JSON object of lists"),
@@ -127,7 +127,7 @@ def test_lists_that_contradict_the_job_are_refused(group: TaskGroup, expected: s
         (
             lists.MATRIX,
             str({"a": [0] * 200, "b": [0] * 100}).replace("'", '"'),
-            "has 20000 combinations; 10000 is the most",
+            "has 20000 combinations; the maximum is 10000",
         ),
     ],
 )

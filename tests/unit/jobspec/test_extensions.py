@@ -94,7 +94,7 @@ def test_invalid_address_is_refused(url: str) -> None:
         (
             job(Meta={"steward_notify_webhook": "https://me@x.example/"}),
             'Meta of job: "steward_notify_webhook" is "https://me@x.example/", '
-            "must have neither a user nor a part behind a #",
+            "must have neither a user nor a fragment after #",
         ),
         (
             job(Meta={"steward_notify_command": "/bin/sh -c x"}),

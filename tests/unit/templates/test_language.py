@@ -103,7 +103,7 @@ def test_values_and_the_functions_of_go(source: str, text: str) -> None:
         ("{{ end }}", 'line 1: unexpected "end"'),
         ("\n{{ nope }}", 'line 2: function "nope" not defined'),
         ("{{ $x }}", 'line 1: undefined variable "$x"'),
-        ("{{ 1 | 2 }}", "line 1: a value that is no function cannot stand behind a |"),
+        ("{{ 1 | 2 }}", "line 1: only a function can follow a |"),
         ("{{ ( 1 }}", "line 1: unclosed left paren"),
         ("{{ /* a }}", 'line 1: unexpected "/" in an action'),
         ("{{/* a }}", "line 1: unclosed comment"),

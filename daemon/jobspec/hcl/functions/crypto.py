@@ -76,7 +76,7 @@ def _rsadecrypt(cipher: str, key: str) -> Value:
     try:
         return loaded.decrypt(data, padding.PKCS1v15()).decode()
     except ValueError as error:
-        raise FunctionFault("failed to decrypt: the key is not that of the text") from error
+        raise FunctionFault("failed to decrypt: the text was encrypted for another key") from error
 
 
 def _uuid(raw: bytes, version: int) -> str:
