@@ -36,7 +36,7 @@ def permission_scope(permission: Permission) -> AbstractContextManager[None]:
 
 
 def show_permission() -> None:
-    """Note that the caller of the present request has a permission that the request needs."""
+    """Record that the caller of the present request has a permission that the request needs."""
     if (found := _PERMISSION.get()) is not None:
         found.is_shown = True
 

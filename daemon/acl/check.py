@@ -1,4 +1,4 @@
-"""The authorization check: the need of a request, and the caller's capabilities."""
+"""The authorization check: the requirement of a request, and the caller's capabilities."""
 
 from enum import StrEnum
 
@@ -44,27 +44,27 @@ MANAGEMENT = RequiredCapability(Requirement.MANAGEMENT)
 
 
 def on_namespace(*any_of: str, tells_why: str | None = None) -> RequiredCapability:
-    """Return the need of any of these capabilities in the request's namespace."""
+    """Return the requirement of any of these capabilities in the request's namespace."""
     return RequiredCapability(Requirement.NAMESPACE, any_of, tells_why=tells_why)
 
 
 def on_listing(*any_of: str) -> RequiredCapability:
-    """Return the need of any of these in the listed namespace; for `*`, in any namespace."""
+    """Return the requirement of any of these in the listed namespace; for `*`, in any namespace."""
     return RequiredCapability(Requirement.NAMESPACE, any_of, everywhere=True)
 
 
 def on_object(*any_of: str) -> RequiredCapability:
-    """Return the need of any of these capabilities in the namespace of the requested object."""
+    """Return the requirement of any of these capabilities in the namespace of the requested object."""
     return RequiredCapability(Requirement.OBJECT, any_of)
 
 
 def on_variable(capability: str) -> RequiredCapability:
-    """Return the need of a capability on the requested variable."""
+    """Return the requirement of a capability on the requested variable."""
     return RequiredCapability(Requirement.VARIABLE, (capability,))
 
 
 def on_scope(scope: str, level: str, *, tells_why: str | None = None) -> RequiredCapability:
-    """Return the need of a level on agent, node, operator, quota or plugin."""
+    """Return the requirement of a level on agent, node, operator, quota or plugin."""
     return RequiredCapability(Requirement.SCOPE, (level,), scope=scope, tells_why=tells_why)
 
 

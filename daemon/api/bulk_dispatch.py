@@ -53,7 +53,7 @@ def _first_line(request: Request) -> int:
     text = request.query.text("first_line") or "1"
     if not re.fullmatch("[1-9][0-9]{0,14}", text, re.ASCII):
         raise Malformed(
-            f'first_line is "{shorten(text)}": give the number of the first line, from 1 on'
+            f'first_line is "{shorten(text)}": give the number of the first line, counted from 1'
         )
     return int(text)
 

@@ -84,9 +84,9 @@ def _faults_of_numbers(what: str, pool: Pool) -> Iterator[str]:
             "MHz; jobs ask for MHz, and get as many cores as that is"
         )
     if pool.max_jobs < 0:
-        yield f"{what}, max_jobs = {pool.max_jobs}: write a number from 0 on; 0 means no limit"
+        yield f"{what}, max_jobs = {pool.max_jobs}: write a number of at least 0; 0 means no limit"
     if pool.nice_per_priority < 0:
-        yield f"{what}, nice_per_priority = {pool.nice_per_priority}: write a number from 0 on"
+        yield f"{what}, nice_per_priority = {pool.nice_per_priority}: write a number of at least 0"
 
 
 def wrapper_url_errors(url: str, *, is_open: bool) -> Iterator[str]:

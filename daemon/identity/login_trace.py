@@ -18,7 +18,7 @@ class LoginTrace:
         self.verdicts: list[BindingCheck] = []
 
     def require(self, binding_checks: Iterable[BindingCheck]) -> None:
-        """Note all of these verdicts. Raises `Refused` for the first rule that is broken."""
+        """Record all of these verdicts. Raises `Refused` for the first rule that is broken."""
         found = list(binding_checks)
         self.verdicts += found
         if broken := next((verdict for verdict in found if verdict.refusal), None):

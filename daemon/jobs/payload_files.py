@@ -154,7 +154,9 @@ class PayloadFiles:
         if size >= _LARGEST:
             raise Malformed(f"size {size} is too large: it is in bytes, and less than {_LARGEST}")
         if len(piece) > MAX_PIECE:
-            raise TooLarge(f"the piece has {len(piece)} bytes: send at most {MAX_PIECE} at once")
+            raise TooLarge(
+                f"the piece has {len(piece)} bytes: send at most {MAX_PIECE} in one request"
+            )
         if offset + len(piece) > size:
             raise Malformed(
                 f"offset {offset} and a piece of {len(piece)} bytes exceed size {size}: "

@@ -29,7 +29,7 @@ _SECRET_BYTES = range(24, 65)
 class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
     """The newest error of the run: `stderr` holds the attempt's last lines.
 
-    `signal` is a name; `attempt` is the number of the task's start, from 1 on.
+    `signal` is a name; `attempt` is the number of the task's start, counted from 1.
     """
 
     summary: str

@@ -117,7 +117,7 @@ class UsageRecorder:
     ) -> None:
         """Take functions that return the running allocations and the usage of the host.
 
-        `host` gets the name of a reader, as `AllocRunner.usage`.
+        `host` takes the name of a reader, like `AllocRunner.usage`.
         """
         self._store, self._clock, self._node_id = store, clock, node_id
         self._present, self._host = present, host

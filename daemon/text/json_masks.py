@@ -144,7 +144,7 @@ def _frames(data: bytes, job: JobKey | None) -> Collection[_Frame]:
 
 
 def _masked(raw: bytes, matchers: Sequence[Matcher]) -> bytes:
-    """Return the inside of a JSON string with masks; it stays valid."""
+    """Return the contents of a JSON string with masks; it stays valid."""
     shown = raw
     for matcher in matchers:
         shown = matcher.mask(shown)
@@ -161,7 +161,7 @@ def _masked(raw: bytes, matchers: Sequence[Matcher]) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """Return the text of the inside of a JSON string."""
+    """Return the text between the quotes of a JSON string."""
     try:
         return msgspec.json.decode(b'"' + raw + b'"', type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):

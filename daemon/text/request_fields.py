@@ -165,7 +165,9 @@ def parse(body: bytes, content_type: str) -> Values:
     if not body.strip():
         return {}
     if len(body) > MAX_VALUES and has_more_values(body, MAX_VALUES):
-        raise Malformed(f"error parsing JSON: more than {MAX_VALUES} values; send less at once")
+        raise Malformed(
+            f"error parsing JSON: more than {MAX_VALUES} values; send fewer in one request"
+        )
     try:
         values = msgspec.json.decode(body, type=dict[str, object] | None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

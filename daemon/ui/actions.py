@@ -32,7 +32,7 @@ def _number(ui_request: UiRequest, name: str) -> int:
     """Return a non-negative integer of the form. Raises `Malformed`."""
     text = ui_request.form.get(name, "").strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise Malformed(f"{name} = {text!r} is not a whole number from 0 on")
+        raise Malformed(f"{name} = {text!r} is not a whole number of at least 0")
     return int(text)
 
 

@@ -90,7 +90,7 @@ class BodyBudget:
         if client and self._by_client[client] + size > self.most // 2:
             raise Unavailable(
                 f"bodies of unanswered requests of {client} use their share of memory, "
-                f"{self.most // 2} bytes: retry, or send fewer at once"
+                f"{self.most // 2} bytes: retry, or send fewer bodies at the same time"
             )
         if self.used + size > self.most:
             raise Unavailable(

@@ -197,13 +197,13 @@ async def _enveloped(call: RouteCall, answer: VaultBody) -> HandlerReply:
 
 
 def _permit(call: RouteCall, endpoint: Endpoint | None) -> None:
-    """Note that the caller's policies allow a call. Raises `Denied`."""
+    """Record that the caller's policies allow a call. Raises `Denied`."""
     _require(call, endpoint)
     request_context.show_permission()
 
 
 def _note_login(call: RouteCall, *, is_login: bool) -> None:
-    """Note a permission if a call of an open endpoint has shown who its caller is."""
+    """Record a permission if a call of an open endpoint has shown who its caller is."""
     if is_login and call.operation is Operation.WRITE:
         request_context.show_permission()
 

@@ -223,7 +223,7 @@ def changed(db: ReadSnapshot, most: int) -> list[Key]:
 
 
 def served(tx: Transaction, key: Key) -> None:
-    """Note that a queue has no more work until it changes."""
+    """Record that a queue has no more work until it changes."""
     tx.execute(_SERVED, {"namespace": key[0], "name": key[1]})
 
 

@@ -138,7 +138,7 @@ def refresh_summary(tx: Transaction, namespace: str, job_id: str) -> None:
 
 
 def _note_end(tx: Transaction, row: Row) -> None:
-    """Note the end of a batch job for the jobs that follow it, if there are any."""
+    """Record the end of a batch job for the jobs that follow it, if there are any."""
     if runs.has_followers(tx, row["namespace"], row["id"], row["parent_id"]):
         from storage.queries import triggers  # imported late: few jobs follow others
 

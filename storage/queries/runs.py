@@ -163,7 +163,7 @@ def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
 
 
 def _note_end(tx: Transaction, run: FlowRun) -> None:
-    """Note the end of a run for the jobs that follow its job, if there are any."""
+    """Record the end of a run for the jobs that follow its job, if there are any."""
     job = tx.one(_PARENT, {"namespace": run.namespace, "job_id": run.job_id})
     parent_id = str(job["parent_id"]) if job else ""
     if not has_followers(tx, run.namespace, run.job_id, parent_id):

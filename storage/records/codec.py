@@ -111,7 +111,9 @@ def parse(body: bytes) -> object:
     if not body:
         raise Malformed("Request body is empty")
     if len(body) > _FEW and has_more_values(body, MAX_VALUES):
-        raise Malformed(f"the body has more than {MAX_VALUES} JSON values: send less at once")
+        raise Malformed(
+            f"the body has more than {MAX_VALUES} JSON values: send fewer in one request"
+        )
     try:
         value: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

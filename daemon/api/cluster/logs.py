@@ -76,7 +76,7 @@ def parse_flag(query: QueryParameters, name: str) -> bool:
 
 
 def parse_number(query: QueryParameters, name: str, default: str = "0") -> int:
-    """Return a parameter that is a number from 0 on. Raises `Malformed` with Nomad's error text."""
+    """Return a parameter that is a number of at least 0. Raises `Malformed` with Nomad's error text."""
     text = query.text(name) or default
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         reason = f'strconv.ParseInt: parsing "{shorten(text)}": invalid syntax'

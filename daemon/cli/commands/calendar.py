@@ -250,7 +250,7 @@ def delete(client: ApiClient, screen: Screen, name: str, *, check_index: int | N
 @click.argument("name")
 @with_output
 def init(screen: Screen, name: str) -> None:
-    """Print a calendar for NAME to begin with: Monday to Friday, without Christmas.
+    """Print a starting point for the calendar NAME: Monday to Friday, without Christmas.
 
     Example: steward calendar init business
     """

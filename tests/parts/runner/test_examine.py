@@ -38,7 +38,7 @@ async def test_all_is_well(world: FakeSlurm) -> None:
     assert said["partition"] == "main is up, with 2 hosts and 32 cores"
     assert said["hosts"] == "2 of 2 take jobs, the largest with 16 cores and 8000 MB"
     assert said["limits"] == (
-        "jobs run for unlimited at most, 10000 are known at once; "
+        "jobs run for unlimited at most, 10000 are known at the same time; "
         "one that has ended is remembered for 300 sec"
     )
     assert said["address"] == f"hosts report to {URL}"

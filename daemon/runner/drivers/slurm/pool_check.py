@@ -131,7 +131,7 @@ def _limits(about: dict[str, str], settings: str) -> str:
     known = {name.strip(): value.strip() for name, _, value in pairs}
     words = [
         f"jobs run for {about.get('MaxTime', '?').lower()} at most, "
-        f"{known.get('MaxJobCount', '?')} are known at once",
+        f"{known.get('MaxJobCount', '?')} are known at the same time",
         f"one that has ended is remembered for {known.get('MinJobAge', '?')}",
     ]
     if "jobs" in known.get("PrivateData", ""):
