@@ -2,10 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from daemon.jobspec.steward_meta import IF, RUN_QUEUE, STEP_QUEUES, queue_of
+from daemon.jobspec.steward_meta import CALENDAR, IF, RUN_QUEUE, STEP_QUEUES, queue_of
 from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations, StepGrant
 from storage import loop_share
 from storage.queries import allocated_resources, allocations, deployments, jobs, nodes, runs
@@ -17,6 +18,9 @@ from storage.records.evaluation import Evaluation
 from storage.records.flow import SLOT_REASON, FlowRun, RunStep, StepSlots, StepState
 from storage.records.job import Job, JobType
 from storage.records.node import Node
+
+if TYPE_CHECKING:
+    from daemon.flow.calendars import Openings
 
 _NOT_BEGUN = (StepState.WAITING, StepState.HELD)
 _OUTPUTS = "outputs"  # in a condition
@@ -64,7 +68,36 @@ def load_cluster_state(
         slot=_slot(db, job, run) if job and RUN_QUEUE.name in (job.meta or ()) else "",
         # Steps of a run that was replaced only keep their slots until they end.
         grants=_grants(db, job, run) if job and run and run.version == job.version else {},
+        openings=_openings(db, job, run, steps) if job else {},
     )
+
+
+def _openings(
+    db: ReadSnapshot, job: Job, run: FlowRun | None, steps: Sequence[RunStep]
+) -> "dict[str, Openings]":
+    """Return the openings of the calendars of steps that have not begun."""
+    is_new = run is None or run.version != job.version
+    begun = {step.name for step in steps if step.state not in _NOT_BEGUN and not is_new}
+    names = {
+        name: None
+        for group in job.task_groups or ()
+        if (name := CALENDAR.of(group.meta)) and group.name not in begun
+    }
+    if not names:
+        return {}
+    # Imported late: few steps have calendars.
+    from daemon.flow.calendars import Openings, UnknownCalendar, compiled
+    from storage.queries import calendars
+
+    loop_share.spend(loop_share.SHARE + 1)  # a calendar may refer to many others
+    found = dict[str, Openings]()
+    for name in names:
+        documents = calendars.documents(db, job.namespace, name).documents
+        try:
+            found[name] = Openings(compiled(name, documents))
+        except UnknownCalendar as error:
+            found[name] = Openings(None, fault=str(error))
+    return found
 
 
 def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:

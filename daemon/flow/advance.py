@@ -15,6 +15,7 @@ from daemon.flow.begin_times import Window, window
 from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta import RUN_CLEANUP, RUN_TIMEOUT, When
 from daemon.text.go_format import duration, quote
+from storage.records.base import HOUR
 from storage.records.flow import (
     GATE_REASON,
     SLOT_REASON,
@@ -27,11 +28,14 @@ from storage.records.flow import (
     StepState,
 )
 from storage.records.job import Job
+from storage.records.periodic import CLOSED_REASON
 from storage.records.times import rfc3339
 
 if TYPE_CHECKING:
+    from daemon.flow.calendars import Openings
     from daemon.flow.conditions import NeedFacts
 
+_CALENDAR_AGAIN = 24 * HOUR  # until the next decision about a calendar without a known opening
 _PREVIOUS = "tasks of the previous run have not ended"
 
 
@@ -114,6 +118,7 @@ def advance(
     slot: str = "",
     granted: Mapping[str, int] = {},
     freeze: str = "",
+    openings: Mapping[str, "Openings"] = {},
     timeout: int | None = None,
 ) -> Advance:
     """Return the next state of a run that has not ended.
@@ -125,12 +130,13 @@ def advance(
     `outputs` are those of steps, as far as conditions name them. While the run waits for slots, `slot`
     is the reason that no step begins. In a `freeze`, that is the reason. `granted` counts the elements
     that hold slots of the queues of their step. All steps together have at most `max_count` elements;
-    0 means no limit. With the first open step, the `timeout` of the run begins, in nanoseconds.
+    0 means no limit. Steps begin while the `openings` of their calendars, by name, are open. With the
+    first open step, the `timeout` of the run begins, in nanoseconds.
     """
     decision = _Decision(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
     )
-    decision.granted = granted
+    decision.granted, decision.openings = granted, openings
     decision.wait_for(freeze, slot)
     if max_count and any(one.source for one in graph.steps):
         rows = (steps.get(one.name) for one in graph.steps)
@@ -157,7 +163,7 @@ def advance(
             if one.state == StepState.OPEN and decision.goes_on(graph.by_name[one.name])
         ),
         most=dict(_limits(graph, found)),
-        due=tuple(sorted(_due(graph, run, found, now))),
+        due=tuple(sorted(_due(graph, run, found, now) | decision.reopen)),
         ask=frozenset(decision.ask),
     )
 
@@ -311,6 +317,8 @@ class _Decision:
         self._freeze = self._slot = ""
         self.granted: Mapping[str, int] = {}  # elements that hold slots of the queues of their step
         self.ask = set[str]()
+        self.openings: Mapping[str, Openings] = {}
+        self.reopen = set[int]()  # when calendars of steps that are held open
 
     def cancel(self, alive: Collection[str]) -> None:
         """Continue only clean-up steps; steps `alive` have tasks that are still ending."""
@@ -366,9 +374,26 @@ class _Decision:
             return stopped
         if (stopped := self._by_time(step, row)) is not None:
             return stopped
-        if reason := self._hold(step):
+        if reason := self._closed(step) or self._hold(step):
             return self._moved(row, StepState.HELD, reason)
         return msgspec.structs.replace(self._moved(row, StepState.OPEN), opened=self._now)
+
+    def _closed(self, step: Step) -> str:
+        """Return why the calendar of a step is closed; empty if it is open, or for a clean-up."""
+        openings = self.openings.get(step.calendar)
+        if openings is None or self._is_canceled:
+            return ""
+        from daemon.flow.calendars import TooManySteps  # imported late: few steps have calendars
+
+        try:
+            reason = openings.why_closed(self._now)
+        except TooManySteps:
+            reason = f"{CLOSED_REASON}calendar {quote(step.calendar)} needs too many steps"
+        if not reason:
+            return ""
+        opens = openings.next_open(self._now)
+        self.reopen.add(self._now + _CALENDAR_AGAIN if opens is None else opens)
+        return reason if opens is None else f"{reason}; it opens at {rfc3339(opens)}"
 
     def _hold(self, step: Step) -> str:
         """Return why a step does not begin now; empty if it may begin."""

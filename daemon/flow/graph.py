@@ -17,6 +17,7 @@ from daemon.flow import lists
 from daemon.flow.lists import Reference
 from daemon.flow.workflow_keys import KEYS, has_job_keys, has_keys, is_workflow
 from daemon.jobspec.steward_meta import (
+    CALENDAR,
     FAILURES_ALLOWED,
     FOR_EACH,
     GATE,
@@ -100,6 +101,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...] = ()  # that it must write; empty if it may write any
     source: Reference | None = None  # the output that is the list of its elements
     queues: tuple[str, ...] = ()
+    calendar: str = ""  # while which it begins
     slots: int = 1
 
     @property
@@ -200,6 +202,7 @@ def _steps(job: Job) -> Iterator[Step]:
             outputs=OUTPUTS.of(group.meta),
             redo=REDO.of(group.meta),
             queues=STEP_QUEUES.of(group.meta),
+            calendar=CALENDAR.of(group.meta),
             slots=STEP_SLOTS.of(group.meta),
             not_before=NOT_BEFORE.of(group.meta),
             not_after=NOT_AFTER.of(group.meta),
@@ -295,6 +298,7 @@ def view(job: Job) -> FlowGraph:
                 parallel=one.parallel or 0,
                 elements_of=str(one.source or ""),
                 queues=list(one.queues),
+                calendar=one.calendar,
                 not_before=_shown_time(metas[one.name], NOT_BEFORE),
                 not_after=_shown_time(metas[one.name], NOT_AFTER),
             )

@@ -1,6 +1,7 @@
 """The keys that make a batch job a workflow."""
 
 from daemon.jobspec.steward_meta import (
+    CALENDAR,
     FAILURES_ALLOWED,
     FOR_EACH,
     GATE,
@@ -36,7 +37,7 @@ KEYS = tuple(
         *(GATE, GATE_NUMBER, GATE_BY, GATE_NOT_SELF, GATE_WITHIN, GATE_ELSE),
         *(NOT_BEFORE, NOT_AFTER, TIME_ZONE),
         *(OUTPUTS, RETRY_EXIT_CODES, FOR_EACH, MATRIX, REDO),
-        *(STEP_QUEUES, STEP_SLOTS),
+        *(CALENDAR, STEP_QUEUES, STEP_SLOTS),
     )
 )
 JOB_KEYS = frozenset((RUN_QUEUE.name, RUN_TIMEOUT.name))  # of the job, with the same effect

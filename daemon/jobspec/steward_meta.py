@@ -23,7 +23,7 @@ from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.flow import Beyond, TriggerJoin, TriggerWhen
 from storage.records.job import Job, JobType
 from storage.records.notification import NotifyEvent
-from storage.records.periodic import OF_JOB
+from storage.records.periodic import OF_GROUP, OF_JOB
 
 PREFIX = "steward_"
 
@@ -651,6 +651,7 @@ RUNS_KEPT = MetaExtension(
     name="steward_runs_kept", place="job", read=number(1, 1_000_000), default=100
 )
 
+CALENDAR = MetaExtension(name=OF_GROUP, place="task group", read=calendar_name, default="")
 STEP_QUEUES = MetaExtension[tuple[str, ...]](
     name=flow.STEP_QUEUES, place="task group", read=step_queues, default=()
 )
@@ -734,6 +735,7 @@ EXTENSIONS: tuple[MetaExtension[Any], ...] = (
     REDO,
     OUTPUTS,
     KEEP,
+    CALENDAR,
     STEP_QUEUES,
     STEP_SLOTS,
     RUNS_KEPT,

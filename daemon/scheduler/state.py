@@ -1,6 +1,7 @@
 """The input and the output of the scheduler. Neither has references to outside objects."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,6 +12,9 @@ from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotati
 from storage.records.flow import FlowRun, RunStep, SlotDemand
 from storage.records.job import Job
 from storage.records.node import Node
+
+if TYPE_CHECKING:
+    from daemon.flow.calendars import Openings
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +86,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Mapping[str, Mapping[str, str]] = {}  # of steps, as far as a step may begin by them
     max_count: int = 0  # elements of a workflow, 0 for no limit
     slot: str = ""  # why no step may begin: its run waits for slots of a queue
+    openings: "Mapping[str, Openings]" = {}  # of the calendars of steps that have not begun, by name
     grants: Mapping[str, StepGrant] = {}  # of steps that hold slots of their queues, or wait
     holders: tuple[ResourceHolder, ...] | None = None
 

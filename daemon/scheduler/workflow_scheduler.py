@@ -316,6 +316,7 @@ class _WorkflowDecision:
             max_count=self._state.max_count,
             slot=self._state.slot,
             granted={name: grant.held for name, grant in self._state.grants.items()},
+            openings=self._state.openings,
             timeout=limits.timeout,
         )
         before = self._state.run if known else None

@@ -18,7 +18,8 @@ class GraphStep(Record, frozen=True, kw_only=True):
     expression, empty for none. `count` is the number of elements, of which `parallel` may be active
     at the same time, 0 for all.
     `elements_of` names the output that is the list of elements, such as `plan.shards`; then `count` is
-    0. An active element holds slots of the `queues`. `not_before` and `not_after` are the texts of the
+    0. An active element holds slots of the `queues`. The step begins while
+    the `calendar` is open, empty for none. `not_before` and `not_after` are the texts of the
     keys, with the time zone of a time of day.
     """
 
@@ -31,6 +32,7 @@ class GraphStep(Record, frozen=True, kw_only=True):
     parallel: int
     elements_of: str = ""
     queues: list[str] = []
+    calendar: str = ""
     not_before: str = ""
     not_after: str = ""
 

@@ -117,6 +117,7 @@ def _waits(step: GraphStep) -> str:
         step.condition and f"if {step.condition}",
         step.not_before and f"not before {step.not_before}",
         step.not_after and f"not after {step.not_after}",
+        f"while calendar {quote(step.calendar)} is open" if step.calendar else "",
         f"with a slot of {' and of '.join(map(quote, step.queues))}" if step.queues else "",
     ]
     return ", ".join(filter(None, parts))
