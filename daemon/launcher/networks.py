@@ -115,6 +115,10 @@ class Networks:
         if self._bridge and not self._trouble and self._bridge.exists:
             self._bridge.set_up()
 
+    def __contains__(self, allocation: str) -> bool:
+        """Return whether the launcher holds the namespace of an allocation."""
+        return allocation in self._held
+
     def release(self, allocation: str) -> None:
         """Release the namespace of an allocation that has ended. Raises `OSError`."""
         if (found := self._held.pop(allocation, None)) is not None:

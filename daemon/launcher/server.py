@@ -399,7 +399,8 @@ class Server:
         try:
             if self._users.uids is not None:
                 self._users.uids.release(allocation)
-            self._starter.networks.release(allocation)
+            if allocation in self._starter.networks:
+                self._starter.networks.release(allocation)
         except OSError as error:
             write_log(f"the uid or the network of allocation {allocation} stays taken: {error}")
 

@@ -22,9 +22,11 @@ from daemon.launcher.messages import (
     Hello,
     NetworkConnected,
     OperationFailed,
+    ProbeSandbox,
     ProcessStarted,
     RefusedReply,
     ReleaseNetwork,
+    RemoveDirectory,
     StartTask,
 )
 from daemon.launcher.shims import children
@@ -337,3 +339,30 @@ def test_policy_with_another_name_of_the_bridge_ends_the_launcher(
             talk.send(1, 1, hello, descriptors=(sealed(msgspec.msgpack.encode([*given.values()])),))
             assert talk.has_ended()
     process.wait()
+
+
+def test_removal_of_a_directory_releases_its_network(launcher: Talk, tmp_path: Path) -> None:
+    Place(tmp_path)
+    connected(launcher, port(8080))
+    answer = launcher.ask(RemoveDirectory(allocation=ALLOCATION, is_kept=False)).body
+    assert answer == Done()
+    # The answer comes after the removal; the next one after the release.
+    launcher.ask(ProbeSandbox())
+    assert interfaces("sw") == []
+    assert elements() == ""
+
+
+def test_forwarded_ports_without_a_network_are_deleted_with_the_next_change(
+    launcher: Talk, outside: World, tmp_path: Path
+) -> None:
+    Place(tmp_path)
+    connected(launcher, port(8080))
+    table = "ip steward-steward ports"
+    stale = f"{HOST} . 6 . 8081 : 172.26.64.9 . 80"
+    subprocess.run(["nft", f"add element {table} {{ {stale} }}"], check=True)
+    assert "8081" in elements()
+    before = elements()
+    assert connected(launcher, port(8080)) == NetworkConnected(address="172.26.64.2")
+    assert "8081" not in elements()
+    assert "8080" in elements()
+    assert before != elements()

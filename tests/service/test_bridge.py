@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.netns import (
     own_host,
     why_no_namespace,
 )
+from tests.readable_home import UID, can_enter, entering
 from tests.service.daemon import Steward, as_development, environment
 from tests.time_limits import HAPPENS_WITHIN
 
@@ -304,8 +306,7 @@ async def test_the_plan_says_why_there_is_no_bridge(tmp_path: Path, outside: Wor
 
 def with_egress(directory: Path, policy: str) -> tuple[str, ...]:
     flags = as_development(directory)
-    with open(flags[1], "a") as settings:
-        settings.write(f'task_egress = "{policy}"\nallow_plain_text = true\n')
+    with_lines(Path(flags[1]), f'task_egress = "{policy}"', "allow_plain_text = true")
     return (*flags, "--bind", EVERYWHERE)
 
 
@@ -328,3 +329,59 @@ async def test_guarded_tasks_do_not_reach_the_daemon(
     finally:
         with trio.CancelScope(shield=True):
             await made.close()
+
+
+async def test_a_development_daemon_takes_its_groups_along(tmp_path: Path, outside: World) -> None:
+    made = Hosted(outside, tmp_path)
+    try:
+        await made.start()
+        await made.run_job(job())
+        await until_it_answers("127.0.0.1", 8080)
+        assert read(HOST, 8080) == ""  # in development, ports are on loopback only
+        await made.stop()
+        assert interfaces("sw") == []
+        assert elements() == ""
+    finally:
+        with trio.CancelScope(shield=True):
+            await made.close()
+
+
+@pytest.mark.skipif(not can_enter(), reason="a daemon of another user needs mounts")
+async def test_a_daemon_without_rights_runs_groups_on_the_bridge(outside: World) -> None:
+    with tempfile.TemporaryDirectory(prefix="steward-bridge-") as name:
+        place = Path(name)
+        flags = as_development(place)
+        with_lines(Path(flags[1]), f'user = "{UID}"')
+        made = Hosted(outside, place, flags)
+        made.before += (*entering(), "sh", "-c", 'umask 077 && exec "$@"', "sh")
+        try:
+            await made.start()
+            given = job()
+            (group,) = given["TaskGroups"]
+            group["Networks"][0]["DNS"] = {"Servers": ["192.0.2.53"]}
+            # A task of raw_exec is in the same network.
+            raw = {"command": "/usr/bin/perl", "args": ["-e", "sleep 10000"]}
+            group["Tasks"].append({"Name": "raw", "Driver": "raw_exec", "Config": raw})
+            (one,) = await made.run_job(given)
+            await until_it_answers(HOST, 8080)
+            names = exec_in(made, one["ID"], "cat", "/etc/resolv.conf")
+            assert names == "nameserver 192.0.2.53\n"
+            shown = await made.get(f"/v1/allocation/{one['ID']}")
+            assert shown["NetworkStatus"]["DNS"]["Servers"] == ["192.0.2.53"]
+            words = ("alloc", "exec", "-task", "raw", one["ID"], "perl", "-e", READ)
+            assert cli(made, *words, "127.0.0.1", "80").split()[:2] == ["127.0.0.1", "80"]
+            await made.kill_and_restart()
+            await made.allocations("web", "running")
+            assert read(HOST, 8080)
+            await made.delete("/v1/job/web")
+            with trio.fail_after(HAPPENS_WITHIN):
+                while interfaces("sw") or elements():
+                    await trio.lowlevel.checkpoint()
+        finally:
+            with trio.CancelScope(shield=True):
+                await made.close()
+
+
+def with_lines(file: Path, *lines: str) -> None:
+    file.write_text("\n".join([file.read_text(), *lines, ""]))
+    file.chmod(0o644)
