@@ -235,7 +235,7 @@ def _write(path: Path, key: bytes) -> RootKey:
         fsync_path(path.parent)
     except OSError as error:
         raise Invalid(
-            f"cannot write the key file {path}: {error.strerror}; name another place with --key-file"
+            f"cannot write the key file {path}: {error.strerror}; name another path with --key-file"
         ) from error
     return RootKey(key, str(path))
 

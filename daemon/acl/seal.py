@@ -53,8 +53,8 @@ class EnvelopeCipher:
             if form == _FORMAT:
                 return self._ciphers[version].decrypt(nonce, body, head + place.encode())
         except (struct.error, KeyError, ValueError, InvalidTag) as error:
-            raise Unsealable(f"what is sealed as {place!r} is damaged or misplaced") from error
-        raise Unsealable(f"what is sealed as {place!r} was sealed by a newer version")
+            raise Unsealable(f"the sealed value {place!r} is damaged or misplaced") from error
+        raise Unsealable(f"the value {place!r} was sealed by a newer version")
 
 
 async def open_seal(store: Store, source: KeySource, now: int) -> EnvelopeCipher:

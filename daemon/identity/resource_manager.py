@@ -198,7 +198,7 @@ class ResourceManager:
         found = decoded(answer.body, kind)
         if found is None:
             raise CloudRequestFailed(
-                f"{what}: the answer of {_bare(answer)} is not what it should be"
+                f"{what}: the answer of {_bare(answer)} has an unexpected form"
             )
         return found
 

@@ -61,7 +61,7 @@ def _put(tx: Transaction, *, calendar: Calendar, enforced: int | None, now: int)
     before = calendars.find(tx, namespace, name)
     _check_index(before, name, enforced)
     if before is None and calendars.number(tx, namespace) >= MAX_CALENDARS:
-        raise Malformed(f"namespace {quote(namespace)} has {MAX_CALENDARS} calendars, the most")
+        raise Malformed(f"namespace {quote(namespace)} has {MAX_CALENDARS} calendars, the maximum")
     _check_parts(tx, calendar, before)
     complete = msgspec.structs.replace(
         calendar,

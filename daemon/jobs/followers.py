@@ -57,7 +57,7 @@ def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool])
             str(item) if may_read(item.namespace) else "a job of another namespace"
             for item in chain
         )
-        yield f"the chain of jobs comes back: {names}; it ends after 32 runs"
+        yield f"the chain of jobs is a circle: {names}; it ends after 32 runs"
 
 
 def _cycle(db: ReadSnapshot, job: Job) -> tuple[Source, ...]:

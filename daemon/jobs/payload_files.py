@@ -179,7 +179,7 @@ class PayloadFiles:
         number, total = payload_files.used(tx, namespace)
         if known is None and number >= MOST_IN_NAMESPACE:
             raise TooLarge(
-                f"namespace {namespace!r} has {number} files, the most that it can have: files that "
+                f"namespace {namespace!r} has {number} files, which is the maximum: files that "
                 "no job uses are deleted after 24 hours"
             )
         total += size - (known.size if known else 0)

@@ -90,7 +90,7 @@ def span(most: int) -> Callable[[str], int]:
         try:
             value = read_duration(text)
         except ValueError as error:
-            raise Invalid(f"{error}: must be a span of time like 30s or 1h") from None
+            raise Invalid(f"{error}: must be a duration like 30s or 1h") from None
         if not 0 <= value <= most:
             raise Invalid(f"must be from 0s to {duration(most)}")
         return value
@@ -774,7 +774,7 @@ def problems(job: Job) -> Iterator[str]:
 def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
     ways = (NOTIFY_TO.name, NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
     if NOTIFY.name in meta and not any(way in meta for way in ways):
-        yield f"Meta of job: {quote(NOTIFY.name)} tells nobody; add {' or '.join(map(quote, ways))}"
+        yield f"Meta of job: {quote(NOTIFY.name)} has no receiver; add {' or '.join(map(quote, ways))}"
 
 
 def _queue(job: Job) -> Iterator[str]:

@@ -40,7 +40,7 @@ def nanoseconds(span: str) -> int:
     if span == "0":
         return 0
     if not span or _PART.sub("", span):
-        raise ValueError(f"{span!r} is not a span of time such as 250ms or 1h30m")
+        raise ValueError(f"{span!r} is not a duration such as 250ms or 1h30m")
     spans = [float(number) * _UNITS[unit] for number, unit in _PART.findall(span)]
     if sum(spans) >= _LONGEST:
         raise ValueError(f"{shorten(span)} is longer than 292 years")

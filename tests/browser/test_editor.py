@@ -30,7 +30,7 @@ async def test_a_file_is_checked_planned_and_run(browser: Tab, filled: Steward) 
     assert (await browser.value(selected)).strip() == "cuont = 2"
 
     await browser.write(FIELD, SOURCE)
-    await browser.until_text("#plan-beside", "Everything would find a place")
+    await browser.until_text("#plan-beside", "All allocations would be placed")
     assert await browser.value("document.querySelector('.paint').textContent.length") > 100
     await browser.write(FIELD, f"{SOURCE}\n# more")
     assert await browser.value("document.querySelector('#plan button.main').disabled")

@@ -66,7 +66,7 @@ async def test_every_page_is_whole(browser: Tab, filled: Steward) -> None:
     changed = SERVICE.replace("blue", "green").replace("count = 3", "count = 5")
     await browser.write("textarea[name=source]", changed)
     await browser.press("form[action='/ui/plan'] button")
-    await browser.until_text("#plan", "Everything would find a place")
+    await browser.until_text("#plan", "All allocations would be placed")
     await browser.value("document.getElementById('plan').scrollIntoView()")
     await keep(browser, "plan")
     await browser.open(f"{filled.address}/ui/run?job=web")

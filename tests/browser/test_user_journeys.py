@@ -64,7 +64,7 @@ async def run(browser: Tab, steward: Steward, source: str) -> None:
     await browser.open(f"{steward.address}/ui/run")
     await browser.write("textarea[name=source]", source)
     await browser.press("form[action='/ui/plan'] button")
-    await browser.until_text("#plan", "Everything would find a place")
+    await browser.until_text("#plan", "All allocations would be placed")
     await browser.press("form[action='/ui/run'] button")
 
 

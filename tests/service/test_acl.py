@@ -266,7 +266,7 @@ MISTAKES: list[tuple[str, str, Any, str]] = [
         "POST",
         "/v1/acl/token",
         {"Type": "management", "ExpirationTTL": "soon"},
-        "ExpirationTTL or ExpirationTime cannot be read: 'soon' is not a span of time such as "
+        "ExpirationTTL or ExpirationTime cannot be read: 'soon' is not a duration such as "
         "250ms or 1h30m",
     ),
     ("POST", "/v1/acl/token", {"AccessorID": "x", "Type": "management"}, "cannot find token x"),
@@ -300,5 +300,5 @@ async def test_request_without_a_token_has_none_to_pass_on(guarded: Steward) -> 
     refusal = await as_(guarded, "", "POST", "/v1/acl/token/onetime")
     assert (refusal.status_code, refusal.text) == (
         400,
-        "a one-time token is made of a token: show one",
+        "a one-time token is issued for a token: send one with the request",
     )

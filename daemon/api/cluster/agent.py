@@ -220,7 +220,7 @@ def _duration(text: str) -> float:
         return float("inf")
     asked = duration(text)
     if asked is None or asked < 0:
-        raise Malformed(f'duration = "{text}" is not a span of time such as 10s or 2m')
+        raise Malformed(f'duration = "{text}" is not a duration such as 10s or 2m')
     return asked / SECOND
 
 

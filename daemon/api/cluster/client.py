@@ -112,7 +112,7 @@ async def host_stats(request: Request) -> HandlerReply:
     node = request.parts.store.read(partial(nodes.find, node_id=asked)) if asked else None
     if node is not None and node.engine:
         raise Refused(
-            f'node "{asked}" is a pool of a cluster: nobody here knows what its hosts use'
+            f'node "{asked}" is a pool of a cluster: the usage of its hosts is unknown here'
         )
     return HandlerReply(body=request.parts.tasks.host_usage())
 

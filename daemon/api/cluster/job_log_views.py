@@ -328,9 +328,9 @@ def _positions(request: Request, name: str) -> dict[str, int]:
     for part in text.split(",") if text else ():
         match = _POSITION.fullmatch(part)
         if match is None:
-            raise Malformed(f"{name} = {text[:40]!r} is no cursor: give one that an answer holds")
+            raise Malformed(f"{name} = {text[:40]!r} is no cursor: use one from a response")
         if match[1] in found:
-            raise Malformed(f"{name} has {match[1]} twice: give a cursor that an answer holds")
+            raise Malformed(f"{name} has {match[1]} twice: use a cursor from a response")
         found[match[1]] = int(match[2])
     return found
 

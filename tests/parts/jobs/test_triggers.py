@@ -553,5 +553,5 @@ async def test_a_registration_warns_of_missing_sources_services_and_chains(made:
     assert told == [
         'steward_after names "default/web", which is of type service and has no end',
         'steward_after names "default/none", which does not exist yet',
-        "the chain of jobs comes back: default/a -> default/b -> default/a; it ends after 32 runs",
+        "the chain of jobs is a circle: default/a -> default/b -> default/a; it ends after 32 runs",
     ]

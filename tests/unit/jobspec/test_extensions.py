@@ -83,7 +83,7 @@ def test_invalid_address_is_refused(url: str) -> None:
         ),
         (
             job(Meta={"steward_notify": "failure"}),
-            'Meta of job: "steward_notify" tells nobody; add "steward_notify_to" or '
+            'Meta of job: "steward_notify" has no receiver; add "steward_notify_to" or '
             '"steward_notify_webhook" or "steward_notify_command"',
         ),
         (
@@ -114,7 +114,7 @@ def test_invalid_address_is_refused(url: str) -> None:
         (
             job(Meta={"steward_jitter": "soon"}),
             'Meta of job: "steward_jitter" is "soon", time: invalid duration "soon": '
-            "must be a span of time like 30s or 1h",
+            "must be a duration like 30s or 1h",
         ),
     ],
 )

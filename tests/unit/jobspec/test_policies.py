@@ -114,7 +114,7 @@ def test_a_rule_compares_by_order_and_goes_through_lists(rule: str, holds: bool)
         ("all TaskGroups.Tsks as t { t.Name == a }", "did you mean Tasks?"),
         ("all TaskGroups as g { g.Cnt < 5 }", 'g.Cnt: there is no field "Cnt"'),
         ("all TaskGroups as g { g.Name.x == a }", "there is nothing inside of a string"),
-        ("all TaskGroups.Tasks as t { t.KillTimeout < soon }", "is not a span of time"),
+        ("all TaskGroups.Tasks as t { t.KillTimeout < soon }", "is not a duration"),
         ("Name matches `(`", "failed to compile regular expression"),
     ],
 )

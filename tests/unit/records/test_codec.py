@@ -133,7 +133,7 @@ def test_a_span_is_read_as_text_and_as_a_number(value: str, nanoseconds: int) ->
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ('"soon"', "NodeIdentityTTL cannot be read: 'soon' is not a span"),
+        ('"soon"', "NodeIdentityTTL cannot be read: 'soon' is not a duration"),
         ("true", "cannot unmarshal bool into Go struct field NodePool.NodeIdentityTTL"),
         ("1.5", "cannot unmarshal number 1.5 into Go struct field NodePool.NodeIdentityTTL"),
     ],

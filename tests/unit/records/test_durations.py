@@ -33,7 +33,7 @@ def test_a_span_is_read(text: str, nanoseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5 s", "1h x"])
 def test_a_text_that_is_no_span_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a span of time"):
+    with pytest.raises(ValueError, match="is not a duration"):
         durations.nanoseconds(text)
 
 

@@ -81,7 +81,7 @@ class _Reader:
     def _count(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise FunctionFault("the document holds too much")
+            raise FunctionFault("the document has too many values")
 
     def _until_end(self) -> Iterator[yaml.NodeEvent]:
         """Yield the events at which the parts of a collection begin."""

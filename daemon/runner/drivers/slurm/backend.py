@@ -98,7 +98,7 @@ def _authority(config: Settings) -> str:
         raise Invalid(f"cannot use wrapper_ca = {str(config.wrapper_ca)!r}: {error}") from error
     if len(text) > _LONGEST_CA:
         raise Invalid(
-            f"wrapper_ca = {str(config.wrapper_ca)!r} has {len(text)} bytes, {_LONGEST_CA} are the "
-            "most: name a file with the one authority that signed the listener's certificate"
+            f"wrapper_ca = {str(config.wrapper_ca)!r} has {len(text)} bytes; the maximum is "
+            f"{_LONGEST_CA}: name a file with the one authority that signed the listener's certificate"
         )
     return text.strip()

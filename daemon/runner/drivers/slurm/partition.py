@@ -76,7 +76,7 @@ async def query_partition(tools: SlurmCommands, name: str) -> Partition:
     )
     if not hosts:
         raise PartitionNotFound(
-            f"the cluster has no partition {name!r}, or no host in it: compare with what sinfo prints"
+            f"the cluster has no partition {name!r}, or no host in it: compare with the output of sinfo"
         )
     said = fields_of(await tools.run("scontrol", "-o", "show", "partition", name))
     return Partition(
