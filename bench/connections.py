@@ -1,10 +1,10 @@
-"""Latency of other clients while one user of the host holds very many connections.
+"""Latency of other clients while one user of the host opens very many connections.
 
-    python -m bench.connections [--connections 10000] [--asks 200] [--again]     (as root)
+    python -m bench.connections [--connections 10000] [--floods 10] [--seconds 2] [--again]  (as root)
 
-Another user opens the connections. With `--again` this user opens a new connection for each
-rejected one, at the daemon's rate of rejection. In this time root requests the list of jobs, each
-time with a new connection: through the port, and through the operators' socket.
+In each flood another user opens the connections as fast as possible. With `--again` this user opens
+a new connection for each rejected one. From the beginning of a flood on, root requests the list of
+jobs, each time with a new connection: through the port, and through the operators' socket.
 """
 
 import argparse
@@ -22,6 +22,8 @@ from tests.wire.scenarios import daemon
 
 NOBODY = 65534
 PAUSE = 0.005  # seconds between two requests
+BETWEEN = 2.0  # seconds in which the daemon closes the connections of a flood
+Places = dict[str, str | tuple[str, int]]  # addresses by name
 QUESTION = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
@@ -36,6 +38,8 @@ def hold(port: int, number: int, *, again: bool) -> None:
         held[one.fileno()] = one
         waits.register(one, select.EPOLLRDHUP | select.EPOLLHUP)
 
+    print("ready", flush=True)
+    sys.stdin.readline()
     for _ in range(number):
         connect()
     print("held", flush=True)
@@ -61,21 +65,49 @@ def ask(address: str | tuple[str, int]) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
-def measure(name: str, address: str | tuple[str, int], asks: int) -> None:
-    took = []
-    for _ in range(asks):
-        took.append(ask(address))
-        time.sleep(PAUSE)
+Latencies = dict[str, list[float]]
+
+
+def flood(port: int, places: Places, options: argparse.Namespace) -> Latencies:
+    """Return the latencies by place from the beginning of a flood on."""
+    words = [sys.executable, "-m", "bench.connections", "--hold", str(port)]
+    words += ["--connections", str(options.connections)]
+    words += ["--again"] if options.again else []
+    found: Latencies = {name: [] for name in places}
+    pipe = subprocess.PIPE
+    # Each user has a session of its own, among which the kernel shares the CPU.
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, start_new_session=True) as holder:
+        try:
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"ready\n"
+            holder.stdin.write(b"\n")
+            holder.stdin.flush()
+            until = time.monotonic() + options.seconds
+            while time.monotonic() < until:
+                for name, address in places.items():
+                    found[name].append(ask(address))
+                time.sleep(PAUSE)
+        finally:
+            holder.kill()
+    return found
+
+
+def show(name: str, took: list[float]) -> None:
+    """Print the distribution of latencies."""
+    p95 = statistics.quantiles(took, n=20)[-1] if len(took) > 1 else took[0]
     print(
-        f"{name:<32} {statistics.median(took):>7.1f} ms at the median, "
-        f"{statistics.quantiles(took, n=20)[-1]:>7.1f} p95, {max(took):>7.1f} at most"
+        f"{name:<40} {statistics.median(took):>7.1f} ms median, {p95:>7.1f} p95, "
+        f"{max(took):>7.1f} at most, {len(took)} requests"
     )
 
 
 def main() -> None:
+    """Measure all floods."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connections", type=int, default=10_000)
-    parser.add_argument("--asks", type=int, default=200)
+    parser.add_argument("--floods", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--hold", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -86,22 +118,20 @@ def main() -> None:
         hold(options.hold, options.connections, again=options.again)
     path = Path(f"/tmp/steward-connections-{os.getpid()}.sock")  # short, as sockets need
     with daemon("--socket", str(path)) as url:
-        port = int(url.rpartition(":")[2])
-        places = {"port": ("127.0.0.1", port), "operators' socket": str(path)}
+        places: Places = {
+            "port": ("127.0.0.1", int(url.rpartition(":")[2])),
+            "operators' socket": str(path),
+        }
         for name, address in places.items():
-            measure(f"{name}, idle", address, options.asks)
-        words = ["-m", "bench.connections", "--hold", str(port)]
-        words += ["--connections", str(options.connections)]
-        words += ["--again"] if options.again else []
-        holder = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE)
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"held\n"
-            for name, address in places.items():
-                measure(f"{name}, {options.connections} held", address, options.asks)
-        finally:
-            holder.kill()
-            holder.wait()
+            show(f"{name}, no flood", [ask(address) for _ in range(200)])
+        floods = []
+        for _ in range(options.floods):
+            floods.append(flood(int(url.rpartition(":")[2]), places, options))
+            time.sleep(BETWEEN)
+        for name in places:
+            show(f"{name}, first of each flood", [each[name][0] for each in floods])
+            show(f"{name}, longest of each flood", [max(each[name]) for each in floods])
+            show(f"{name}, all", [took for each in floods for took in each[name]])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import resource
 import socket
 import struct
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
@@ -34,11 +34,12 @@ log = logging.getLogger("steward.web")
 MAX_CONNECTIONS = 8192  # per listener; each takes some 10 KiB, and more while it is served
 _OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
 _LINGER = 1.0  # seconds in which a rejected client can read the reason
-_MAX_LINGERING = 64
+_MAX_LINGERING = 64  # rejected clients that receive the reason, per `_LINGER`
 
-_BATCH = 64  # connections that are accepted before other tasks run
-_SLICE = 1_000_000  # nanoseconds of CPU time for them, and for closing rejected ones
-_MOST_REJECTED = 1024  # connections that wait to be closed
+_BATCH = 256  # connections that are accepted before other tasks run
+_SLICE = 2_000_000  # nanoseconds of CPU time for them, and for closing rejected ones
+_BEGIN = 2  # connections that begin to be served before other tasks run: each takes some 200 µs
+_MOST_REJECTED = 8192  # connections that wait to be closed
 
 PAUSE = 0.1  # seconds after an error of `accept`, until descriptors or memory are free again
 _APART = 60.0  # seconds between two log lines about the same error
@@ -84,6 +85,12 @@ def most_connections(share: Share) -> int:
     return max(min(MAX_CONNECTIONS, int(descriptors * share)), 1)
 
 
+def most_rejected(share: Share) -> int:
+    """Return how many rejected connections of a listener may wait to be closed."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(min(_MOST_REJECTED, int(descriptors * share / 8)), 1)
+
+
 class Admission:
     """The connections of one listener."""
 
@@ -94,10 +101,11 @@ class Admission:
         self._per_user = ("connections_per_user", config.connections_per_user)
         self._proxies = TrustedProxies(config.trusted_proxies)
         self._open: Counter[str] = Counter()
-        self._number = self._lingering = 0
+        self._number = 0
+        self._explained: deque[float] = deque()  # when the newest explanations began
 
         # Rejected connections may wait for their end in the part of the descriptors left over.
-        self.most_rejected = min(_MOST_REJECTED, max(self._most // 8, 1))
+        self.most_rejected = most_rejected(share)
 
     def enter(self, connected: socket.socket) -> str:
         """Count a connection and return its client; `disconnect` ends it.
@@ -147,24 +155,26 @@ class Admission:
         return Client(str(address), is_single)
 
     def may_explain(self) -> bool:
-        """Return whether the reason of a rejection can be sent: not many are being sent.
+        """Return whether the reason of a rejection can be sent; then it counts as sent.
 
-        Then the rejection is counted, and `explain` must follow.
+        To send it takes ten times as long as to close the connection.
         """
-        if self._lingering >= _MAX_LINGERING:
+        now = trio.current_time()
+        while self._explained and self._explained[0] <= now - _LINGER:
+            self._explained.popleft()
+        if len(self._explained) >= _MAX_LINGERING:
             return False
-        self._lingering += 1
+        self._explained.append(now)
         return True
 
     async def explain(self, connected: socket.socket, why: str) -> None:
-        """Send the reason of a rejection that `may_explain` counted, and close the connection."""
+        """Send the reason of a rejection, and close the connection."""
         try:
             with suppress(OSError):  # the client has disconnected
                 async with _stream(connected) as stream:
                     await _reject(stream, why)
         finally:
             connected.close()
-            self._lingering -= 1
 
 
 async def _reject(stream: trio.SocketStream, why: str) -> None:
@@ -277,9 +287,10 @@ Serve = Callable[[Stream, str], Awaitable[None]]  # with the client of the conne
 class Acceptor:
     """The connections that a listening socket accepts, and those that it rejects.
 
-    Connections are accepted before rejected ones are closed, because other clients wait behind them
-    in the queue of the kernel. `wrap` adds the encryption. With `explains`, rejected clients receive
-    the reason. An encrypted connection has no handshake yet, so it is closed without a reason.
+    Other clients wait behind these in the queue of the kernel, so all are accepted before the first
+    one is served or closed. Then clients take turns: a client with many new connections delays no
+    other. `wrap` adds the encryption. With `explains`, rejected clients receive the reason. An
+    encrypted connection has no handshake yet, so it is closed without a reason.
     """
 
     def __init__(
@@ -293,6 +304,7 @@ class Acceptor:
     ) -> None:
         self._listening, self._admission = listening, admission
         self._serve, self._wrap, self._explains = serve, wrap, explains
+        self._admitted: OrderedDict[str, deque[socket.socket]] = OrderedDict()
         self._rejected: deque[socket.socket] = deque()
         self._errors = LogRateLimiter("a connection is waiting, because it cannot be accepted")
         self._rejections = LogRateLimiter("a connection was rejected")
@@ -301,25 +313,27 @@ class Acceptor:
         """Accept connections until cancelled."""
         try:
             while True:
-                if self._rejected:
+                if self._admitted or self._rejected:
                     await trio.lowlevel.checkpoint()
                 else:
                     await trio.lowlevel.wait_readable(self._listening)
                 accepted, error = _accepted(self._listening)
                 for connected in accepted:
                     self._take(connected, connections)
-                is_idle = not accepted
-                if is_idle or len(self._rejected) > self._admission.most_rejected:
+                self._begin(connections)
+                if not accepted or len(self._rejected) > self._admission.most_rejected:
                     _close(self._rejected)
                 if error is not None:
                     self._errors.warn(error.strerror)
                     await trio.sleep(PAUSE)
         finally:
+            while self._admitted:  # at the end of the daemon, their requests are still answered
+                self._begin(connections)
             for connected in self._rejected:
                 connected.close()
 
     def _take(self, connected: socket.socket, connections: trio.Nursery) -> None:
-        """Serve a connection, or reject it."""
+        """Admit a connection, or reject it."""
         try:
             client = self._admission.enter(connected)
         except OSError:  # the client has disconnected
@@ -331,7 +345,17 @@ class Acceptor:
             else:
                 self._rejected.append(connected)
         else:
-            connections.start_soon(self._served, connected, client)
+            self._admitted.setdefault(client, deque()).append(connected)
+
+    def _begin(self, connections: trio.Nursery) -> None:
+        """Begin to serve a few admitted connections, one of each client in turn."""
+        for _ in range(_BEGIN):
+            if not self._admitted:
+                return
+            client, waiting = self._admitted.popitem(last=False)
+            connections.start_soon(self._served, waiting.popleft(), client)
+            if waiting:
+                self._admitted[client] = waiting
 
     async def _served(self, connected: socket.socket, client: str) -> None:
         try:

@@ -301,6 +301,50 @@ async def test_few_rejected_clients_of_a_batch_receive_the_reason(
     assert answers == [b"HTTP/1.1 429"] * number + [b""] * (20 - number)
 
 
+async def test_a_client_with_many_new_connections_delays_no_other(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with queue(listening, 200, monkeypatch) as waiting:
+        last = waiting.ours[-1].getpeername()[1]
+        monkeypatch.setattr(admission, "owner", lambda _, theirs, __: 2 if theirs[1] == last else 1)
+        monkeypatch.setattr(admission, "_SLICE", 10**12)
+        served = list[str]()
+
+        async def serve(stream: object, client: str) -> None:
+            served.append(client)
+            await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acceptor(waiting, serve).run, nursery)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    assert len(served) == 200
+    assert served.index("user 2") < admission._BEGIN
+
+
+async def test_few_clients_receive_the_reason_in_a_second_though_they_disconnect_at_once(
+    listening: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    monkeypatch.setattr(admission, "_MAX_LINGERING", 2)
+    limits = Admission(Settings(), Share.PORT)
+    explained = list[bool]()
+    for _ in range(3):
+        for _ in range(4):
+            (theirs,) = connected_to(listening, 1)
+            listening.setblocking(True)
+            ours, _ = listening.accept()
+            explained.append(limits.may_explain())
+            with theirs, ours:
+                theirs.shutdown(socket.SHUT_WR)
+                ours.setblocking(False)
+                if explained[-1]:
+                    await limits.explain(ours, "too many")
+        await trio.sleep(1)
+    assert explained == [True, True, False, False] * 3
+
+
 async def test_other_tasks_run_between_two_batches(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
