@@ -75,7 +75,7 @@ def flood(port: int, places: Places, options: argparse.Namespace) -> Latencies:
     words += ["--again"] if options.again else []
     found: Latencies = {name: [] for name in places}
     pipe = subprocess.PIPE
-    # Each user has a session of its own, among which the kernel shares the CPU.
+    # The kernel shares the CPU among sessions, and users have different ones.
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, start_new_session=True) as holder:
         try:
             assert holder.stdin is not None
