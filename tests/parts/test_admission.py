@@ -61,3 +61,10 @@ async def test_canceled_request_leaves_no_slot_taken() -> None:
             scope.cancel()
             await admission.run("one", lambda: None)
     assert await admission.run("one", lambda: 7) == 7
+
+
+async def test_a_request_with_a_slot_works_in_a_thread_without_another_one() -> None:
+    admission = AdmissionControl()
+    async with admission.turn("one"):
+        assert await admission.run("one", lambda: 7) == 7
+    assert await admission.run("one", lambda: 8) == 8
