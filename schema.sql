@@ -620,6 +620,40 @@ CREATE INDEX deployments_of_job_changed ON deployments (namespace, job_id, modif
 CREATE INDEX deployments_active ON deployments (namespace, job_id)
                                 WHERE status IN ('running', 'paused');
 
+-- Freezes: in a scope, no run or no step begins, or jobs may not be changed. `ended` is 0 until the
+-- end. Written by daemon/jobs/freezes.py; the newest ended ones of a namespace are kept.
+CREATE TABLE freezes (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    namespace     TEXT    NOT NULL,
+    jobs          TEXT    NOT NULL,
+    queue         TEXT    NOT NULL,
+    strength      TEXT    NOT NULL CHECK (strength IN ('begin', 'steps', 'changes')),
+    reason        TEXT    NOT NULL,
+    person        TEXT    NOT NULL,
+    begin         INTEGER NOT NULL,
+    until         INTEGER NOT NULL,
+    ended         INTEGER NOT NULL,
+    ended_by      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX freezes_in_order ON freezes (create_index, id);
+CREATE INDEX freezes_open ON freezes (namespace) WHERE ended = 0;
+CREATE INDEX freezes_ended ON freezes (namespace, ended) WHERE ended > 0;
+
+-- Jobs whose runs or steps a freeze holds. After its end, daemon/jobs/freezes.py evaluates them in
+-- the order in which they arrived. Written by daemon/evals/applier.py with the plan.
+CREATE TABLE frozen_jobs (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    freeze_id     TEXT    NOT NULL,
+    since         INTEGER NOT NULL,
+    arrived       INTEGER NOT NULL,
+    PRIMARY KEY (namespace, job_id),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+CREATE INDEX frozen_jobs_in_order ON frozen_jobs (freeze_id, arrived, namespace, job_id);
+
 -- Runs of workflows: each version of a batch job whose groups depend on each other runs once. A
 -- row appears with the first decision about the run. It is deleted with its job, or when newer
 -- runs exceed the limit. Written by daemon/evals/applier.py with the plan.

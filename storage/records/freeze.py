@@ -1,0 +1,84 @@
+"""Freezes: periods in which no runs or steps begin, or in which jobs may not be changed."""
+
+from enum import StrEnum
+
+from storage.records.base import Record
+
+EVERYTHING = "*"  # as namespace
+FREEZE_REASON = "freeze: "  # with which the reason of a step begins that a freeze holds
+MOST_OPEN = 100  # freezes of a namespace that have not ended
+LONGEST_REASON = 500  # characters
+LONGEST_PATTERN = 256
+
+
+class Strength(StrEnum):
+    """The effect of a freeze."""
+
+    BEGIN = "begin"  # no run begins
+    STEPS = "steps"  # also no step of a run that has begun
+    CHANGES = "changes"  # jobs are not changed; runs begin as usual
+
+
+class Freeze(Record, frozen=True, kw_only=True):
+    """A freeze of a namespace, or of all (`*`).
+
+    `jobs` is a pattern of job IDs, in which `*` matches any text, and `queue` the name of a queue of
+    runs; both are empty for all jobs. Times are in nanoseconds since the epoch. `until` is 0 without
+    a limit, `ended` until the end. `person` made it and `ended_by` ended it, or nobody (empty).
+    """
+
+    id: str
+    namespace: str
+    jobs: str = ""
+    queue: str = ""
+    strength: Strength = Strength.BEGIN
+    reason: str = ""
+    person: str = ""
+    begin: int = 0
+    until: int = 0
+    ended: int = 0
+    ended_by: str = ""
+    create_index: int = 0
+    modify_index: int = 0
+
+    def covers(self, job_id: str, parent_id: str, queue: str) -> bool:
+        """Return whether a job of the namespace is frozen; a child also by its parent's ID."""
+        if self.queue and self.queue != queue:
+            return False
+        return not self.jobs or any(
+            matches(self.jobs, name) for name in (job_id, parent_id) if name
+        )
+
+    def holds_at(self, at: int) -> bool:
+        """Return whether the freeze was, is or will be in force at a time."""
+        return self.begin <= at and (not self.end or at < self.end)
+
+    @property
+    def end(self) -> int:
+        """Return when the freeze ends or has ended; 0 if it has no end yet."""
+        return self.ended or self.until
+
+
+class FreezeHold(Record, frozen=True, kw_only=True):
+    """The freeze that holds a job; `until` is 0 if its end is unknown."""
+
+    id: str
+    strength: Strength
+    reason: str
+    until: int
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Return whether a text matches a pattern, in which `*` matches any text."""
+    first, *others = pattern.split("*")
+    if not others:
+        return pattern == text
+    if not text.startswith(first):
+        return False
+    at = len(first)
+    for part in others[:-1]:
+        found = text.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(text) - at >= len(others[-1]) and text.endswith(others[-1])
