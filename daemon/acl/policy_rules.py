@@ -60,6 +60,7 @@ _NAMESPACE = frozenset(
         *("host-volume-register", "host-volume-write", "host-volume-delete"),
         *("register-job", "plan-job", "evaluate-job", "revert-job", "stable-job"),
         *("tag-job-version", "purge-job", "deregister-job", "exec-unfiltered"),
+        *("freeze-jobs", "override-freeze"),  # Steward's own: freezes
         "write-calendar",  # Steward's own: days on which jobs may begin
         *("steer-run", "approve-run"),  # Steward's own: acts on runs of workflows
     }

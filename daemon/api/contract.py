@@ -17,6 +17,7 @@ from daemon.api import (
     dispatch,
     exec_sessions,
     flows,
+    freezes,
     job_status,
     job_versions,
     jobs,
@@ -41,6 +42,7 @@ from daemon.api.cluster import (
 )
 from daemon.jobs.dispatch import JobDispatchRequest
 from daemon.jobs.evaluate import JobEvaluateRequest
+from daemon.jobs.freezes import FreezeRequest
 from daemon.jobs.register import JobRegisterRequest, JobValidateRequest
 from daemon.jobs.scale import ScalingRequest
 from daemon.jobs.steer_run import RunActRequest, RunActResponse
@@ -62,6 +64,7 @@ from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation
 from storage.records.explanation import Explanation
 from storage.records.flow import FlowGraph, FlowRun, FlowRunView, StepOutputs
+from storage.records.freeze import Freeze
 from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submission
 from storage.records.kept_file import KeptFile
 from storage.records.namespace import Namespace
@@ -214,6 +217,9 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     flows.graph_of_job: EndpointSchema(gives=FlowGraph, query={"version": NUMBER}),
     triggers.list_triggers: EndpointSchema(gives=list[JobTrigger], query=_PAGES),
     triggers.show_links: EndpointSchema(gives=JobLinks),
+    freezes.index: EndpointSchema(gives=list[Freeze], query={**_LISTING, "active": FLAG}),
+    freezes.make: EndpointSchema(takes=FreezeRequest, gives=freezes.FreezeResponse),
+    freezes.thaw: EndpointSchema(gives=freezes.FreezeResponse),
     concurrency.index: EndpointSchema(gives=list[QueueLine], query=_LISTING),
     concurrency.read: EndpointSchema(gives=QueueView),
     concurrency.put: EndpointSchema(

@@ -41,6 +41,7 @@ from storage.queries import job_listings, jobs, node_pools
 from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
 from storage.records.codec import Document, parse
+from storage.records.freeze import MAY_OVERRIDE
 from storage.records.job import Job
 from storage.records.times import rfc3339
 from storage.writer import Transaction
@@ -296,6 +297,7 @@ def registration_context(request: Request, secret: str = "") -> RegistrationCont
             source, "mount-readonly" if read_only else "mount-readwrite"
         ),
         look=lambda task: look(task).errors,
+        may_override=lambda namespace: request.caller.grant.may(namespace, MAY_OVERRIDE),
         may_open=lambda namespace: request.caller.grant.may(namespace, MAY_OPEN),
         may_read=lambda namespace: request.caller.grant.may(namespace, "read-job"),
         may_dispatch=lambda namespace: request.caller.grant.may(
@@ -332,6 +334,7 @@ async def deregister_job(request: Request) -> HandlerReply:
         purge=purge,
         eval_priority=eval_priority,
         no_shutdown_delay=no_shutdown_delay,
+        overrides=request.caller.grant.may(request.namespace, MAY_OVERRIDE),
         now=parts.clock.now(),
         eval_id=next(parts.ids),
     )

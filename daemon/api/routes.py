@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         dispatch,
         exec_sessions,
         flows,
+        freezes,
         job_status,
         job_versions,
         jobs,
@@ -103,6 +104,7 @@ else:  # each module is imported at its first request
     payload_files = LazyModule("daemon.api.payload_files")
     plan = LazyModule("daemon.api.plan")
     flows = LazyModule("daemon.api.flows")
+    freezes = LazyModule("daemon.api.freezes")
     job_status = LazyModule("daemon.api.job_status")
     scaling = LazyModule("daemon.api.scaling")
     triggers = LazyModule("daemon.api.triggers")
@@ -172,6 +174,8 @@ TAG = on_namespace("submit-job", "tag-job-version")
 STEER = on_object("submit-job")
 STEER_RUN = on_namespace("submit-job", "steer-run")
 APPROVE = on_namespace("approve-run")  # a person who submits a job may not approve its steps
+# The handlers check the namespace of the freeze; all namespaces need `operator:write`.
+FREEZE = on_object("freeze-jobs")
 WRITE_CALENDAR = on_namespace("write-calendar")
 LIFECYCLE = on_object("alloc-lifecycle")
 LOGS = on_object("read-logs", "read-fs")
@@ -266,6 +270,9 @@ ROUTES: tuple[Route, ...] = (
     ReadRoute("/v1/concurrency/{name}", concurrency.read, READ, ("queues/{namespace}/{name}",)),
     WriteRoute("POST", "/v1/concurrency/{name}", concurrency.put, SUBMIT_HERE),
     WriteRoute("DELETE", "/v1/concurrency/{name}", concurrency.delete, SUBMIT_HERE),
+    ReadRoute("/v1/freezes", freezes.index, LIST, ("freezes",)),
+    WriteRoute("POST", "/v1/freeze", freezes.make, FREEZE),
+    WriteRoute("DELETE", "/v1/freeze/{freeze_id}", freezes.thaw, FREEZE),
     ReadRoute("/v1/runs", flows.list_runs, LIST, ("runs/",)),
     ReadRoute("/v1/job/{job_id}/run", flows.read_run, READ, _RUN),
     ReadRoute("/v1/job/{job_id}/run/outputs", flows.read_outputs, READ, _RUN, long=True),

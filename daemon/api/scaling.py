@@ -16,6 +16,7 @@ from storage.errors import NotFound
 from storage.queries import allocations, jobs, scaling
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus
+from storage.records.freeze import MAY_OVERRIDE
 from storage.records.scaling import GroupScale, ScaleStatus, ScalingPolicyStub
 
 
@@ -78,6 +79,7 @@ async def scale(request: Request) -> HandlerReply:
         body,
         policies=parts.policies,
         budgets=Budgets.of(parts.config),
+        overrides=request.caller.grant.may(request.namespace, MAY_OVERRIDE),
         now=parts.clock.now(),
         eval_id=next(parts.ids),
     )

@@ -16,6 +16,7 @@ from storage.queries import (
     allocations,
     deployments,
     evaluations,
+    freezes,
     job_status,
     jobs,
     nodes,
@@ -61,6 +62,7 @@ async def apply(
         _store_runs(tx, state, plan.flow, now)
         for eviction in plan.evict:
             _evict(tx, eviction, now)
+        _note_freeze(tx, evaluation, plan, now)
         _cancel_deadlines(tx, evaluation, plan, now)
         made = _without_repeated(tx, evaluation, plan)
         for follow_up in (*made.evaluations, *plan.displaced):
@@ -90,6 +92,8 @@ def _is_stale(tx: Transaction, evaluation: Evaluation, state: ClusterState, plan
         return True
     if index is not None and index != plan.job_modify_index:
         return True
+    if plan.place and tx.table_index(freezes.TABLE) > state.index and freezes.any_open(tx):
+        return True  # a freeze was made since the snapshot, and may hold these
     if plan.flow is not None and _is_flow_stale(tx, evaluation, plan.flow):
         return True
     return _are_objects_stale(tx, state, plan)
@@ -262,6 +266,15 @@ def _finish(
         evaluations.put(tx, blocked, now, needs)
         done = msgspec.structs.replace(done, blocked_eval=blocked.id)
     evaluations.put(tx, done, now)
+
+
+def _note_freeze(tx: Transaction, evaluation: Evaluation, plan: Plan, now: int) -> None:
+    """Let a job wait for the end of a freeze, or no longer."""
+    key = (evaluation.namespace, evaluation.job_id)
+    if not plan.frozen:
+        freezes.release(tx, key)
+    elif jobs.current_wire(tx, *key) is not None:
+        freezes.hold(tx, key, plan.frozen, now)
 
 
 def _cancel_deadlines(tx: Transaction, evaluation: Evaluation, plan: Plan, now: int) -> None:

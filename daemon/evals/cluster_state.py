@@ -9,13 +9,22 @@ import msgspec
 from daemon.jobspec.steward_meta import CALENDAR, IF, RUN_QUEUE, STEP_QUEUES, queue_of
 from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations, StepGrant
 from storage import loop_share
-from storage.queries import allocated_resources, allocations, deployments, jobs, nodes, runs
+from storage.queries import (
+    allocated_resources,
+    allocations,
+    deployments,
+    freezes,
+    jobs,
+    nodes,
+    runs,
+)
 from storage.queries.allocated_resources import AllocatedTotals
 from storage.queries.allocations import SettledRange
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import AllocatedResources, Allocation, ClientStatus
 from storage.records.evaluation import Evaluation
 from storage.records.flow import SLOT_REASON, FlowRun, RunStep, StepSlots, StepState
+from storage.records.freeze import FreezeHold
 from storage.records.job import Job, JobType
 from storage.records.node import Node
 
@@ -126,6 +135,17 @@ def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
         )
         for name, slots in step_slots.of_run(db, run).items()
     }
+
+
+def load_freeze(db: ReadSnapshot, job: Job | None, now: int) -> FreezeHold | None:
+    """Return the freeze that holds the runs of a job now; None if none does."""
+    if job is None or job.stop or job.type not in (JobType.BATCH, JobType.SYSBATCH):
+        return None
+    if not freezes.any_open(db):
+        return None
+    key = (job.namespace, job.id)
+    found = freezes.covering(db, key, job.parent_id, queue_of(job), at=now)
+    return freezes.hold_of(found) if found is not None else None
 
 
 def _slot(db: ReadSnapshot, job: Job, run: FlowRun | None) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from daemon.evals import placement_explain, run_views
 from daemon.evals.scheduler_config import workers
-from daemon.jobspec.steward_meta import AFTER_JOIN, AFTER_WHEN
+from daemon.jobspec.steward_meta import AFTER_JOIN, AFTER_WHEN, queue_of
 from daemon.scheduler import reschedule
 from daemon.text.placement_message import count_noun
 from daemon.text.task_failure import plain_reason
@@ -21,6 +21,7 @@ from storage.queries import (
     deployments,
     evaluations,
     faults,
+    freezes,
     jobs,
     nodes,
     periodic,
@@ -41,6 +42,7 @@ from storage.records.flow import (
     TriggerJoin,
     TriggerWhen,
 )
+from storage.records.freeze import Freeze, Strength
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.node import NodeStatus
@@ -72,7 +74,10 @@ def explain_job(db: ReadSnapshot, namespace: str, job_id: str) -> Explanation | 
 def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[Reason]:
     if job.stop:
         yield Reason(cause=Cause.STOPPED, message="the job was stopped; run it again to start it")
-    elif children.is_queued(db, job.namespace, job.id):
+        return
+    if holder := freezes.find(db, freezes.holder(db, (job.namespace, job.id))):
+        yield _of_freeze(holder)
+    if children.is_queued(db, job.namespace, job.id):
         message = f'it waits until fewer children of "{job.parent_id}" are at work'
         yield Reason(cause=Cause.CHILDREN, message=message)
     elif job.periodic is not None:
@@ -89,6 +94,16 @@ def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[R
             return
         for group in job.task_groups or ():
             yield from _of_group(db, case, group, every)
+
+
+def _of_freeze(freeze: Freeze) -> Reason:
+    """Return the freeze that holds a job, or has just ended."""
+    by = f" by {freeze.person}" if freeze.person else ""
+    until = f" until {_format_time(freeze.until)}" if freeze.until else ""
+    message = f"freeze {freeze.id}{by} holds it{until}: {freeze.reason}"
+    if freeze.ended:
+        message = f"its freeze {freeze.id} has ended, and it is about to begin"
+    return Reason(cause=Cause.FREEZE, message=message, until=freeze.until)
 
 
 def _of_run(
@@ -190,6 +205,14 @@ def _of_triggers(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
 # --- periodic jobs ---
 
 
+def _frozen_clock(db: ReadSnapshot, job: Job) -> Freeze | None:
+    """Return the freeze for whose end the schedule of a job waits."""
+    for freeze in freezes.not_ended(db, job.namespace):
+        if freeze.strength != Strength.CHANGES and freeze.covers(job.id, "", queue_of(job)):
+            return freeze
+    return None
+
+
 def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
     broken = faults.of_clock(db, job.namespace, job.id)
     if broken is not None and broken.is_closed:
@@ -204,7 +227,10 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
         yield Reason(cause=Cause.CLOCK, message=message)
         return
     at = due.launch
-    if due.paused:
+    holder = _frozen_clock(db, job) if at == periodic.NEVER else None
+    if holder is not None:
+        yield _of_freeze(holder)
+    elif due.paused:
         message = f"it is paused; resume it with: steward job periodic resume {job.id}"
         yield Reason(cause=Cause.CLOCK, message=message)
     elif at == periodic.NEVER:

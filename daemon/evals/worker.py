@@ -19,6 +19,7 @@ from daemon.evals.cluster_state import (
     add_listening_ports,
     add_placed,
     load_cluster_state,
+    load_freeze,
     node_states,
     takes_dynamic_ports,
 )
@@ -356,7 +357,9 @@ def _decide(
         state = load_cluster_state(db, evaluation, nodes)
         if is_on_loop and (_desired_count(state) > _MANY or state.outputs):
             raise LongRead  # noqa: TRY301  # as above
-        state = msgspec.structs.replace(state, max_count=max_count)
+        state = msgspec.structs.replace(
+            state, max_count=max_count, freeze=load_freeze(db, state.job, now)
+        )
         if state.job is not None and takes_dynamic_ports(state.job):
             state = msgspec.structs.replace(
                 state, nodes=add_listening_ports(state.nodes, listening())

@@ -36,9 +36,10 @@ from daemon.jobspec.steward_meta import (
     RUN_CALENDAR,
     RUN_DAY,
     CatchUpPolicy,
+    queue_of,
 )
 from storage.errors import Invalid, Malformed, NotFound, Refused
-from storage.queries import evaluations, faults, job_status, jobs, notifications, periodic
+from storage.queries import evaluations, faults, freezes, job_status, jobs, notifications, periodic
 from storage.read_pool import ReadSnapshot
 from storage.records.base import MINUTE, SECOND
 from storage.records.evaluation import Trigger
@@ -352,9 +353,11 @@ def decide_slot(
         missed = slots.missed(slot, now - late)
         _skip(tx, job, slot, now, _PAUSED, missed)
         _advance(tx, job, slots, now - late)
+    elif _frozen(tx, job, now):
+        _wait_for_thaw(tx, job, slots)
     elif slots.forecast is not None:
         _decide_by_calendar(tx, job, slots, slots.forecast, started, now, eval_id)
-    elif slot + late < max(started, now - _LATE):
+    elif slot + late < max(started, now - _LATE) or _frozen(tx, job, slot + late):
         _catch_up(tx, job, slots, slot, now, eval_id)
     else:
         _launch_or_skip(tx, job, slot, now, eval_id)
@@ -385,7 +388,7 @@ def _decide_by_calendar(
         _advance(tx, job, slots, first.last)
     elif first.at + late > now:
         _wait_for_opening(tx, job, slots, first.at)
-    elif first.at + late >= max(started, now - _LATE):
+    elif first.at + late >= max(started, now - _LATE) and not _frozen(tx, job, first.at + late):
         _launch_or_skip(tx, job, first.first, now, eval_id, launch=first)
         _advance(tx, job, slots, max(first.last, first.at))
     elif not forecast.closed:
@@ -395,6 +398,24 @@ def _decide_by_calendar(
     else:
         _skip(tx, job, first.first, now, forecast.closed, first.slots)
         _advance(tx, job, slots, max(first.last, first.at))
+
+
+def _frozen(tx: Transaction, job: Job, at: int) -> bool:
+    """Return whether a freeze holds the launches of a job at a time, which may be past."""
+    return freezes.covering(tx, (job.namespace, job.id), "", queue_of(job), at=at) is not None
+
+
+def _wait_for_thaw(tx: Transaction, job: Job, slots: Slots) -> None:
+    """Leave due slots undecided until a freeze ends. Its end computes the next slot again."""
+    never = periodic.NEVER
+    periodic.advance(
+        tx,
+        job.namespace,
+        job.id,
+        followed_to=slots.followed_to,
+        next_slot=never,
+        next_launch=never,
+    )
 
 
 def _wait_for_opening(tx: Transaction, job: Job, slots: Slots, opening: int) -> None:

@@ -25,7 +25,7 @@ from daemon.jobspec.validate import ValidationResult, scaling_refusal, transitio
 from daemon.matching.cluster_support import unavailable_features, unsupported_on_cluster
 from storage import garbage
 from storage.errors import Conflict, Invalid, Malformed, Refused
-from storage.queries import evaluations, job_status, jobs, namespaces, submissions
+from storage.queries import evaluations, freezes, job_status, jobs, namespaces, submissions
 from storage.read_pool import ReadSnapshot
 from storage.records.base import Record, Uint64
 from storage.records.codec import Document, JobDocument
@@ -102,6 +102,7 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     look: Callable[[Task], Sequence[str]] = lambda _: ()
     may_read: Callable[[str], bool] = lambda _: False
     may_dispatch: Callable[[str], bool] = lambda _: False
+    may_override: Callable[[str], bool] = lambda _: False  # freezes of a namespace
     # Stores the values of a version's sensitive variables.
     keep_sensitive: Callable[[Transaction, Job, Sequence[str]], None] = lambda tx, job, values: None
 
@@ -220,6 +221,7 @@ async def register_job(
     def write(tx: Transaction) -> RegistrationResult:
         before = jobs.current(tx, job.namespace, job.id)
         check_place(tx, job, findings, surroundings)
+        _check_freeze(tx, job, now, surroundings)
         if request.enforce_index:
             check_index(before, request.job_modify_index)
         if before and (refusal := transition_error(before, job)):
@@ -252,6 +254,14 @@ async def register_job(
         return msgspec.structs.replace(done, warnings=findings.with_warnings(*told).warnings)
 
     return await store.write(write, is_long=is_large)
+
+
+def _check_freeze(tx: Transaction, job: Job, now: int, surroundings: RegistrationContext) -> None:
+    """Raise `Denied` in a freeze of changes that the caller does not override."""
+    if freezes.any_open(tx):
+        from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
+
+        check_change(tx, job, now, overrides=surroundings.may_override(job.namespace))
 
 
 class SensitiveVariables(msgspec.Struct, frozen=True, kw_only=True):
@@ -392,6 +402,10 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
 def state_warnings(db: ReadSnapshot, job: Job, surroundings: RegistrationContext) -> list[str]:
     """Return the warnings about a job that depend on other objects."""
     found: list[str] = []
+    if freezes.any_open(db):
+        from daemon.jobs.freezes import warnings  # imported late: few daemons have freezes
+
+        found += warnings(db, job)
     if AFTER.name in (job.meta or ()):
         from daemon.jobs.followers import follow_warnings  # imported late: few jobs follow others
 

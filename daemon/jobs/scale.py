@@ -16,7 +16,7 @@ from daemon.jobspec.policies import JobPolicySet
 from daemon.jobspec.rules.job import total_count
 from daemon.jobspec.validate import ValidationResult
 from storage.errors import Malformed, NotFound, Refused
-from storage.queries import deployments, evaluations, job_status, jobs, scaling
+from storage.queries import deployments, evaluations, freezes, job_status, jobs, scaling
 from storage.records import go_json
 from storage.records.base import Int64, Record, Uint64
 from storage.records.evaluation import Trigger
@@ -80,12 +80,14 @@ async def scale_job(
     *,
     policies: JobPolicySet,
     budgets: Budgets = DEFAULTS,
+    overrides: bool = True,
     now: int,
     eval_id: str,
 ) -> ScaleResult:
     """Set the count of a group, or record an event.
 
-    Raises `Malformed` and others, and `Denied` if `policies` forbid it.
+    Raises `Malformed` and others, and `Denied` if `policies` forbid it, or a freeze of changes that
+    the caller does not override.
     """
     check(request, namespace, job_id)
 
@@ -95,6 +97,12 @@ async def scale_job(
             raise NotFound(f'job "{job_id}" not found')
         group = _group(job, (request.target or {})["Group"])
         if request.count is not None:
+            if freezes.any_open(tx):
+                from daemon.jobs.freezes import (
+                    check_change,  # imported late: few daemons have freezes
+                )
+
+                check_change(tx, job, now, overrides=overrides)
             _check_count(job, group, request.count)
             if _active(tx, job):
                 raise Malformed("job scaling blocked due to active deployment")

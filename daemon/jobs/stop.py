@@ -5,7 +5,7 @@ import msgspec
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec.canonicalize import without_scaling
 from storage.errors import NotFound
-from storage.queries import allocations, evaluations, job_status, jobs
+from storage.queries import allocations, evaluations, freezes, job_status, jobs
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, JobType
 from storage.store import Store
@@ -28,18 +28,24 @@ async def stop_job(
     purge: bool,
     eval_priority: int,
     no_shutdown_delay: bool,
+    overrides: bool = True,
     now: int,
     eval_id: str,
 ) -> StopResult:
     """Stop or purge a job. An unknown job is not an error (recorded from Nomad: stop-options).
 
-    An `eval_priority` of 0 means the job's. The evaluation has the type service, as in Nomad.
+    An `eval_priority` of 0 means the job's. The evaluation has the type service, as in Nomad. Raises
+    `Denied` in a freeze of changes, unless the caller `overrides` it.
     """
 
     def write(tx: Transaction) -> StopResult:
         job = jobs.current(tx, namespace, job_id)
         if job is None:
             return StopResult()
+        if freezes.any_open(tx):
+            from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
+
+            check_change(tx, job, now, overrides=overrides)
         if no_shutdown_delay:
             _skip_shutdown_delay(tx, job, now)
         return stop(tx, job, purge=purge, eval_priority=eval_priority, now=now, eval_id=eval_id)

@@ -11,7 +11,7 @@ from daemon.jobs.register import (
 )
 from daemon.jobspec.validate import ValidationResult
 from storage.errors import Malformed, Refused
-from storage.queries import jobs, submissions, versions
+from storage.queries import freezes, jobs, submissions, versions
 from storage.records.base import Record, Uint64
 from storage.records.job import Job, JobStatus, VersionTag
 from storage.store import Store
@@ -75,6 +75,10 @@ async def revert_job(
         if present is None:
             raise Refused(f'job "{request.job_id}" not found')
         target = _target(tx, present, request)
+        if freezes.any_open(tx):
+            from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
+
+            check_change(tx, present, now, overrides=surroundings.may_override(namespace))
         surroundings.budgets.check_stored(target)
         check_place(tx, target, surroundings.findings(target), surroundings)
         remarks = surroundings.policies.check(target, override=False)

@@ -30,7 +30,7 @@ from daemon.launcher.client import Launcher, open_launcher
 from daemon.net import egress_policy, port_listeners
 from daemon.process.service_account import ROOT
 from daemon.process.startup import StartupResult
-from storage.queries import runs
+from storage.queries import freezes, runs
 from storage.records.base import SECOND
 from storage.records.flow import ARRIVED, SLOTS_FREE
 from storage.snapshot import delete_partial
@@ -414,6 +414,33 @@ async def _serve_queues(store: Store, clock: Clock, ids: Iterator[str], fences: 
         await grant_slots(store, clock, ids, fences)
 
 
+async def _freezes(parts: DaemonParts) -> None:
+    await parts.enter(open_freezes(parts.store, parts.clock, parts.ids, parts.fences))
+
+
+@asynccontextmanager
+async def open_freezes(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences
+) -> AsyncIterator[None]:
+    """End freezes in time, and release the jobs that they held, while the block runs."""
+    async with trio.open_nursery() as nursery:
+        loop = partial(_end_freezes, store, clock, ids, fences)
+        nursery.start_soon(fences.keep_running, "freezes", loop)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _end_freezes(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
+    while True:
+        with store.watch(freezes.TOPIC) as change:
+            if not store.read(freezes.any_work):
+                await change.wait()
+                continue
+        from daemon.jobs.freezes import follow_freezes  # imported late: few daemons have freezes
+
+        await follow_freezes(store, clock, ids, fences)
+
+
 async def _locks(parts: DaemonParts) -> None:
     from daemon.variables.locks import open_locks
 
@@ -587,6 +614,7 @@ PARTS = (
     Part("child limits", _child_limits, ("store", "fences")),
     Part("triggers", _triggers, ("store", "fences")),
     Part("queues", _queues, ("store", "fences")),
+    Part("freezes", _freezes, ("store", "fences")),
     Part("locks", _locks, ("store", "fences")),
     Part("backups", _backups, ("fences",)),
     Part("notify", _notify, ("store", "fences", "launcher", "seal", "listeners")),

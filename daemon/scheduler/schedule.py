@@ -17,7 +17,7 @@ from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, Plan
 from storage.records.allocation import Allocation
 from storage.records.evaluation import DesiredUpdates, Evaluation
-from storage.records.job import JobType
+from storage.records.job import Job, JobType
 
 
 def schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]) -> Plan:
@@ -38,6 +38,8 @@ def _schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Ite
         )
     if job.launches_children:
         return Plan(job_modify_index=job.job_modify_index)
+    if state.freeze is not None and not is_workflow(job) and _is_held(state, job):
+        return Plan(job_modify_index=job.job_modify_index, frozen=state.freeze.id)
     if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
         from daemon.scheduler.system_scheduler import plan_system  # imported late: few jobs
 
@@ -48,6 +50,15 @@ def _schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Ite
         return plan_workflow(state, job, evaluation, now=now, ids=ids)
     plan = plan_service(state, job, evaluation, now=now, ids=ids)
     return _end_run(state, plan, f"version {job.version} is no workflow", now)
+
+
+def _is_held(state: ClusterState, job: Job) -> bool:
+    """Return whether the run of a job has not begun, so that a freeze holds it."""
+    if job.type not in (JobType.BATCH, JobType.SYSBATCH) or any(
+        settled.count for settled in state.settled.values()
+    ):
+        return False
+    return all(alloc.job_version != job.version for alloc in state.allocations)
 
 
 def _end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:

@@ -10,6 +10,7 @@ from storage.records.allocation import Allocation
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
 from storage.records.flow import FlowRun, RunStep, SlotDemand
+from storage.records.freeze import FreezeHold
 from storage.records.job import Job
 from storage.records.node import Node
 
@@ -88,6 +89,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     slot: str = ""  # why no step may begin: its run waits for slots of a queue
     openings: "Mapping[str, Openings]" = {}  # of the calendars of steps that have not begun, by name
     grants: Mapping[str, StepGrant] = {}  # of steps that hold slots of their queues, or wait
+    freeze: FreezeHold | None = None  # of the runs of the job
     holders: tuple[ResourceHolder, ...] | None = None
 
 
@@ -142,3 +144,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     annotations: PlanAnnotations = PlanAnnotations(desired_tg_updates={})
     deployment_id: str = ""  # of the deployment of the evaluation
     flow: FlowChange | None = None
+    frozen: str = ""  # the ID of the freeze for whose end the job waits

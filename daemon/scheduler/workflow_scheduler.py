@@ -22,7 +22,8 @@ from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange, StepGrant
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.evaluation import DesiredUpdates, EvalStatus, Evaluation, Trigger
-from storage.records.flow import FlowRun, FlowStatus, SlotDemand, StepState
+from storage.records.flow import FlowRun, FlowStatus, RunStep, SlotDemand, StepState
+from storage.records.freeze import FREEZE_REASON, Strength
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.times import rfc3339
@@ -38,7 +39,10 @@ def plan_workflow(
     plan = plan_service(state, job, evaluation, now=now, ids=ids, changes_of=flow.changes)
     later = tuple(_later(job, evaluation, at, next(ids), now) for at in flow.due())
     return msgspec.structs.replace(
-        plan, flow=flow.change(), evaluations=(*plan.evaluations, *later)
+        plan,
+        flow=flow.change(),
+        evaluations=(*plan.evaluations, *later),
+        frozen=flow.frozen(),
     )
 
 
@@ -128,6 +132,23 @@ class _WorkflowDecision:
         The applier drops it if there is an earlier one, which then decides about this time.
         """
         yield from self._due[:1]
+
+    def frozen(self) -> str:
+        """Return the ID of the freeze that holds a step after this decision; empty if none does."""
+        is_held = any(
+            row.state == StepState.HELD and row.reason.startswith(FREEZE_REASON)
+            for row in self._steps
+        )
+        return self._state.freeze.id if self._state.freeze is not None and is_held else ""
+
+    def _freeze(self, steps: Sequence[RunStep]) -> str:
+        """Return why no step begins in a freeze; empty without one, or if it holds new runs only."""
+        freeze = self._state.freeze
+        if freeze is None:
+            return ""
+        if freeze.strength == Strength.BEGIN and any(row.opened for row in steps):
+            return ""
+        return f"{FREEZE_REASON}{freeze.reason}"
 
     def _alive(self) -> Iterator[str]:
         nodes = {node.node.id: node.node for node in self._state.nodes}
@@ -315,6 +336,7 @@ class _WorkflowDecision:
             outputs=self._state.outputs,
             max_count=self._state.max_count,
             slot=self._state.slot,
+            freeze=self._freeze(steps),
             granted={name: grant.held for name, grant in self._state.grants.items()},
             openings=self._state.openings,
             timeout=limits.timeout,

@@ -34,6 +34,7 @@ _KINDS = {
 }
 _FOR_EVER = "public, max-age=31536000, immutable"
 _A_YEAR = 31536000  # seconds
+_BANNERS = 5  # freezes that a page shows
 _FAULT = 400  # the API reports some errors of the caller as 500, for old clients
 
 Found = Mapping[str, object]
@@ -142,6 +143,7 @@ async def render_page(
 ) -> HandlerReply:
     """Return a page. A thread renders it, because the time grows with its length."""
     known = {
+        "frozen": await _frozen(ui_request),
         "ui_request": ui_request,
         "proof": ui_request.proof,
         "now": ui_request.now,
@@ -152,6 +154,14 @@ async def render_page(
     }
     body = await build_in_thread(_rendered, template, known)
     return HandlerReply(body=body, status=status, content_type=HTML)
+
+
+async def _frozen(ui_request: UiRequest) -> object:
+    """Return the freezes in force that the user may see, for the banner of each page."""
+    found = await optional(
+        ui_request, "/v1/freezes", namespace="*", active="true", per_page=_BANNERS
+    )
+    return found or ()
 
 
 def _rendered(template: str, known: Found) -> bytes:

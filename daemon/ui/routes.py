@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         cluster,
         find,
         flows,
+        freezes,
         identity,
         job,
         jobs,
@@ -35,6 +36,7 @@ else:  # Jinja and all pages are imported at the first request
     actions = LazyModule("daemon.ui.actions")
     allocation = LazyModule("daemon.ui.allocation")
     calendars = LazyModule("daemon.ui.calendars")
+    freezes = LazyModule("daemon.ui.freezes")
     cluster = LazyModule("daemon.ui.cluster")
     find = LazyModule("daemon.ui.find")
     flows = LazyModule("daemon.ui.flows")
@@ -63,6 +65,9 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/keys", find.keys),
     UiPage("/ui/runs", flows.index),
     UiPage("/ui/queues", flows.queues),
+    UiPage("/ui/freezes", freezes.index),
+    UiPage("/ui/freezes", freezes.make, "POST", calls="POST /v1/freeze"),
+    UiPage("/ui/freezes/thaw", freezes.thaw, "POST", calls="DELETE /v1/freeze/{freeze_id}"),
     UiPage("/ui/run", plan_and_run.form),
     UiPage("/ui/check", plan_and_run.check, "POST", calls="POST /v1/jobs/parse"),
     UiPage("/ui/plan", plan_and_run.plan, "POST", calls="POST /v1/job/{job_id}/plan"),

@@ -37,7 +37,7 @@ _NUMBER = """
 """
 _SINCE = """
     SELECT * FROM freezes INDEXED BY freezes_ended
-     WHERE namespace IN (:namespace, '*') AND ended > :at AND begin <= :at
+     WHERE namespace IN (:namespace, '*') AND ended > 0 AND ended > :at AND begin <= :at
 """
 _OVER = """
     SELECT * FROM freezes INDEXED BY freezes_open
@@ -64,6 +64,11 @@ def find(db: ReadSnapshot, freeze_id: str) -> Freeze | None:
 def any_open(db: ReadSnapshot) -> bool:
     """Return whether any freeze has not ended."""
     return db.one(_ANY_OPEN) is not None
+
+
+def any_work(db: ReadSnapshot) -> bool:
+    """Return whether a freeze has not ended, or a job waits for an end."""
+    return any_open(db) or bool(held_number(db))
 
 
 def not_ended(db: ReadSnapshot, namespace: str) -> list[Freeze]:

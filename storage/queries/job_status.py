@@ -82,6 +82,9 @@ _DOES = """
                     WHERE namespace = :namespace AND job_id = :id
                       AND status IN ('running', 'stopping'))
       THEN 'pending'
+      WHEN NOT :stop AND EXISTS (SELECT 1 FROM frozen_jobs
+                    WHERE namespace = :namespace AND job_id = :id)
+      THEN 'pending'
       WHEN EXISTS (SELECT 1 FROM evaluations
                     WHERE namespace = :namespace AND job_id = :id
                       AND status IN ('pending', 'blocked'))

@@ -62,6 +62,7 @@ _PUT = """
 """
 _REMOVE = "DELETE FROM namespaces WHERE name = :name"
 _QUEUES = "SELECT name FROM queues WHERE namespace = :name"
+_REMOVE_FREEZES = "DELETE FROM freezes WHERE namespace = :name"
 _REMOVE_QUEUES = "DELETE FROM queues WHERE namespace = :name"
 
 
@@ -78,6 +79,7 @@ def remove(tx: Transaction, name: str) -> None:
     The numbers of slots of its queues go with it.
     """
     tx.execute(_REMOVE, {"name": name})
+    tx.execute(_REMOVE_FREEZES, {"name": name})
     if queues := tx.all(_QUEUES, {"name": name}):
         tx.execute(_REMOVE_QUEUES, {"name": name})
         tx.touch(SLOTS_TABLE, *(slots_topic(name, row["name"]) for row in queues))

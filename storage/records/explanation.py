@@ -12,6 +12,7 @@ class Cause(StrEnum):
     CLOCK = "clock"  # the job launches children by its schedule
     DISPATCH = "dispatch"  # the job launches children on dispatch
     CHILDREN = "children"  # its parent's limit on active children is reached
+    FREEZE = "freeze"  # a freeze holds it
     TURN = "turn"  # the scheduler has not processed it yet
     PLACE = "place"  # no node is feasible or has capacity
     NODE = "node"  # all feasible nodes are ineligible

@@ -6,6 +6,7 @@ from storage.records.base import Record
 
 EVERYTHING = "*"  # as namespace
 FREEZE_REASON = "freeze: "  # with which the reason of a step begins that a freeze holds
+MAY_OVERRIDE = "override-freeze"  # capability in a namespace
 MOST_OPEN = 100  # freezes of a namespace that have not ended
 LONGEST_REASON = 500  # characters
 LONGEST_PATTERN = 256
@@ -24,7 +25,7 @@ class Freeze(Record, frozen=True, kw_only=True):
 
     `jobs` is a pattern of job IDs, in which `*` matches any text, and `queue` the name of a queue of
     runs; both are empty for all jobs. Times are in nanoseconds since the epoch. `until` is 0 without
-    a limit, `ended` until the end. `person` made it and `ended_by` ended it, or nobody (empty).
+    a limit, `ended` until the end. `person` made it, and `ended_by` ended it; both may be empty.
     """
 
     id: str

@@ -138,6 +138,8 @@ def _begin(db: ReadSnapshot, index: int) -> int:
 def _may_see(grant: CapabilitySet, event: StoredEvent) -> bool:
     if event.topic in _IN_NAMESPACE:
         return grant.may(event.namespace, "read-job")
+    if event.topic == "Freeze":
+        return not event.namespace or grant.may(event.namespace, "list-jobs")
     if event.topic == "HostVolume":
         return grant.may(event.namespace, "host-volume-read")
     if event.topic in _OF_NODES:

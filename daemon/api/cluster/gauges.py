@@ -25,6 +25,7 @@ from storage.queries import (
     allocated_resources,
     allocations,
     concurrency,
+    freezes,
     garbage_collection,
     job_status,
     jobs,
@@ -44,6 +45,7 @@ from storage.records.usage import AllocationUsage, MachineUsage, TaskUsage
 from storage.store import Store
 
 _TYPES = ("service", "batch", "system", "sysbatch")
+_MOST_FREEZES = 10_000  # counted
 _MEGABYTE = 1024 * 1024
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -159,6 +161,8 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
             GaugeValue("steward.notifications", number, {"receiver": receiver, "outcome": outcome})
             for (receiver, outcome), number in notifications.totals(db).items()
         ),
+        GaugeValue("steward.freezes", len(freezes.all_not_ended(db, _MOST_FREEZES))),
+        GaugeValue("steward.freezes.held", freezes.held_number(db)),
         *(
             GaugeValue(f"steward.concurrency.{kind}", number, labels)
             for line in concurrency.page(db, PageRequest(namespace="*"))

@@ -1,0 +1,114 @@
+"""`freeze`, `thaw` and `freezes`: hold runs, steps or changes of jobs for a time."""
+
+import click
+
+from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.output import Screen
+from storage.records.base import Record
+from storage.records.freeze import EVERYTHING, Freeze, Strength
+from storage.records.times import rfc3339
+
+
+class FreezeResult(Record, frozen=True, kw_only=True):
+    """The ID of a new freeze."""
+
+    id: str
+
+
+@click.command()
+@click.argument("reason", metavar="REASON")
+@click.option(
+    "--strength",
+    type=click.Choice([strength.value for strength in Strength]),
+    default=Strength.BEGIN.value,
+    help="Hold new runs (begin), also new steps (steps), or refuse changes of jobs (changes).",
+)
+@click.option("--jobs", default="", metavar="PATTERN", help="Only these jobs; * matches any text.")
+@click.option("--queue", default="", metavar="NAME", help="Only jobs whose runs enter this queue.")
+@click.option("--from", "begin", default="", metavar="TIME", help="When it begins [default: now].")
+@click.option("--until", default="", metavar="TIME", help="When it ends: a moment, or +2h.")
+@click.option("--everything", is_flag=True, help="All namespaces; needs operator:write.")
+@with_output
+@with_client
+def freeze(
+    client: ApiClient,
+    screen: Screen,
+    reason: str,
+    *,
+    strength: str,
+    jobs: str,
+    queue: str,
+    begin: str,
+    until: str,
+    everything: bool,
+) -> None:
+    """Freeze jobs for a REASON, which users see on every page.
+
+    Example: steward freeze -strength changes -until +48h "release weekend"
+    """
+    body = {
+        "Namespace": EVERYTHING if everything else "",
+        "Jobs": jobs,
+        "Queue": queue,
+        "Strength": strength,
+        "Reason": reason,
+        "Begin": begin,
+        "Until": until,
+    }
+    answer = client.send("POST", "/v1/freeze", body)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    made = answer.decode(FreezeResult)
+    screen.line(f"Freeze {made.id}; end it with: steward thaw {made.id}")
+
+
+@click.command()
+@click.argument("freeze_id", metavar="ID")
+@with_output
+@with_client
+def thaw(client: ApiClient, screen: Screen, freeze_id: str) -> None:
+    """End the freeze with this ID.
+
+    Example: steward thaw 7f3b2d94-0c5e-4f0e-8a55-5a2f2f1f3c1d
+    """
+    answer = client.send("DELETE", f"/v1/freeze/{segment(freeze_id)}")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    screen.line(f"Freeze {freeze_id} has ended")
+
+
+@click.command()
+@click.option("--all", "every", is_flag=True, help="Also those that have ended or not begun.")
+@with_output
+@with_client
+def freezes(client: ApiClient, screen: Screen, *, every: bool) -> None:
+    """List the freezes in force.
+
+    Example: steward freezes -all
+    """
+    answer = client.read("/v1/freezes", **({} if every else {"active": "true"}))
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = answer.decode(list[Freeze])
+    if not found:
+        screen.line("No freezes")
+        return
+    rows = [
+        [
+            one.id,
+            one.namespace,
+            one.jobs or (f"queue {one.queue}" if one.queue else "all"),
+            one.strength,
+            rfc3339(one.begin),
+            rfc3339(one.end) if one.end else "open",
+            one.person,
+            one.reason,
+        ]
+        for one in found
+    ]
+    head = ["ID", "Namespace", "Jobs", "Strength", "Begin", "End", "By", "Reason"]
+    screen.table(head, rows)

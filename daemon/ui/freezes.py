@@ -1,0 +1,43 @@
+"""The page of freezes, and the banner while one is in force."""
+
+from typing import Any
+
+from daemon.ui import formatting
+from daemon.ui.render import Found, action, page
+from daemon.web.ui_session import UiRequest
+
+PAGE = 100  # lines on one page of the list
+
+
+@page("freezes.html")
+async def index(ui_request: UiRequest) -> Found:
+    """List the freezes, and show the form for a new one."""
+    reply = await ui_request.ask(
+        "GET",
+        "/v1/freezes",
+        namespace="*",
+        next_token=ui_request.query.text("next_token"),
+        per_page=PAGE,
+    )
+    found: list[dict[str, Any]] = await ui_request.parsed(reply)
+    return {"freezes": found, "next_token": reply.next_token, "follow": "*"}
+
+
+@action
+async def make(ui_request: UiRequest) -> str:
+    """Make the freeze in the form."""
+    form = ui_request.form
+    names = ("Namespace", "Jobs", "Queue", "Strength", "Reason", "Until")
+    body = {name: form.get(name.lower(), "").strip() for name in names}
+    reply = await ui_request.ask("POST", "/v1/freeze", body, namespace=body["Namespace"])
+    ui_request.decode_reply(reply)
+    return "/ui/freezes"
+
+
+@action
+async def thaw(ui_request: UiRequest) -> str:
+    """End a freeze."""
+    target = formatting.address("/v1/freeze/", ui_request.form.get("id", ""))
+    namespace = ui_request.form.get("namespace", "")
+    ui_request.decode_reply(await ui_request.ask("DELETE", target, namespace=namespace))
+    return "/ui/freezes"

@@ -1,0 +1,87 @@
+"""The API of freezes: rights, scopes and lists."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import pytest
+
+from daemon.api import freezes as api
+from daemon.api.jobs import register
+from daemon.api.routes import FREEZE, LIST, SUBMIT
+from daemon.jobs import freezes as rules
+from daemon.jobs.freezes import FreezeRequest
+from storage.errors import Denied, NotFound
+from storage.queries import jobs
+from storage.records.freeze import Freeze
+from storage.store import Store
+from tests.parts.api.requests import caller, request
+from tests.samples import NOW
+
+WRITER = 'namespace "default" { capabilities = ["list-jobs", "freeze-jobs"] }'
+OPERATOR = f'{WRITER} operator {{ policy = "write" }}'
+READER = 'namespace "default" { policy = "read" }'
+
+
+async def make(store: Store, policy: str = WRITER, **body: str) -> str:
+    content: dict[str, Any] = {"Reason": "release", **body}
+    reply = await api.make(request(store, FREEZE, caller(policy), body=content))
+    assert isinstance(reply.body, api.FreezeResponse)
+    return reply.body.id
+
+
+def listed(store: Store, policy: str = WRITER, **query: str) -> list[Freeze]:
+    asked = request(store, LIST, caller(policy), query=urlencode(query))
+    reply = store.read(lambda db: api.index(asked, db))
+    assert isinstance(reply.body, bytes)
+    return msgspec.json.decode(reply.body, type=list[Freeze])
+
+
+async def test_a_freeze_of_everything_needs_an_operator(store: Store) -> None:
+    with pytest.raises(Denied):
+        await make(store, Namespace="*")
+    everything = await make(store, OPERATOR, Namespace="*")
+    with pytest.raises(Denied):
+        await api.thaw(request(store, FREEZE, caller(WRITER), freeze_id=everything))
+    assert [freeze.id for freeze in listed(store, READER)] == [everything]
+
+
+async def test_a_freeze_needs_its_capability_in_its_namespace(store: Store) -> None:
+    for policy, namespace in ((READER, ""), (WRITER, "other")):
+        with pytest.raises(Denied):
+            await make(store, policy, Namespace=namespace)
+    assert listed(store, READER) == []
+
+
+async def test_freezes_of_hidden_namespaces_are_not_listed(store: Store) -> None:
+    await make(store)
+    stranger = 'namespace "other" { policy = "read" }'
+    assert listed(store, stranger, namespace="*") == []
+
+
+async def test_an_ended_freeze_is_listed_but_not_active(store: Store) -> None:
+    ended = await make(store)
+    body = FreezeRequest(reason="later", begin="2100-01-01T00:00:00Z")
+    await rules.make(store, rules.freeze_of(body, "default", "later", NOW))
+    await api.thaw(request(store, FREEZE, caller(WRITER), freeze_id=ended))
+    again = await api.thaw(request(store, FREEZE, caller(WRITER), freeze_id=ended))
+    assert again.status == 409
+    assert [freeze.id for freeze in listed(store)] == ["later", ended]
+    assert listed(store, active="true") == []
+    with pytest.raises(NotFound):
+        await api.thaw(request(store, FREEZE, caller(WRITER), freeze_id="none"))
+
+
+async def test_only_callers_with_the_capability_change_frozen_jobs(store: Store) -> None:
+    frozen = await make(store, Strength="changes")
+    submit = 'namespace "default" { capabilities = ["submit-job"] }'
+    document = {"Job": {"ID": "etl", "Name": "etl", "Type": "batch", "TaskGroups": [_GROUP]}}
+    with pytest.raises(Denied, match=f"because of freeze {frozen} .release."):
+        await register(request(store, SUBMIT, caller(submit), body=document))
+    override = submit.replace('"submit-job"', '"submit-job", "override-freeze"')
+    await register(request(store, SUBMIT, caller(override), body=document))
+    assert store.read(lambda db: jobs.current(db, "default", "etl")) is not None
+
+
+_TASK = {"Name": "main", "Driver": "exec", "Config": {"command": "/bin/true"}}
+_GROUP = {"Name": "a", "Tasks": [_TASK]}

@@ -1,0 +1,216 @@
+"""Freezes over a real store: what they hold, and what the end of one releases."""
+
+from functools import partial
+
+import pytest
+
+from daemon.evals import explain
+from daemon.jobs import freezes as rules
+from daemon.jobs.freezes import FreezeRequest
+from daemon.jobs.stop import stop_job
+from storage.errors import Conflict, Denied, Malformed, NotFound
+from storage.queries import events, freezes
+from storage.records.base import HOUR
+from tests.parts.evals.cluster import Cluster
+from tests.parts.evals.test_workflows import at_work, begun, end, run_of, states, step, workflow
+from tests.samples import group, job, task
+
+
+async def freeze(cluster: Cluster, freeze_id: str = "f", **fields: str) -> None:
+    request = FreezeRequest(**{"reason": "release", "namespace": "default", **fields})
+    made = rules.freeze_of(request, request.namespace, freeze_id, cluster.clock.now())
+    await rules.make(cluster.store, made)
+
+
+async def thaw(cluster: Cluster, freeze_id: str = "f") -> None:
+    await rules.thaw(cluster.store, freeze_id, now=cluster.clock.now())
+    await release(cluster)
+
+
+async def release(cluster: Cluster) -> list[freezes.Key]:
+    now = cluster.clock.now()
+    ready = cluster.store.read(partial(freezes.thawed, now=now, most=10, without=frozenset()))
+    for key in ready:
+        work = partial(rules.release, key=key, now=now, eval_id=next(cluster.ids))
+        await cluster.store.write(work)
+    await cluster.work()
+    return ready
+
+
+def messages(cluster: Cluster, job_id: str = "etl") -> list[str]:
+    found = cluster.store.read(lambda db: explain.explain_job(db, "default", job_id))
+    assert found is not None
+    return [reason.message for reason in found.reasons]
+
+
+PLAIN = job("etl", group("a", task()), type="batch")
+
+
+@pytest.mark.parametrize("strength", ["begin", "steps"])
+async def test_a_batch_job_waits_for_the_end_of_a_freeze(cluster: Cluster, strength: str) -> None:
+    await freeze(cluster, strength=strength, until="+2h")
+    await cluster.register(PLAIN)
+    await cluster.work()
+    assert (at_work(cluster), cluster.job("etl").status) == ([], "pending")
+    assert messages(cluster)[0].startswith("freeze f holds it until 2026-")
+    await thaw(cluster)
+    assert (at_work(cluster), cluster.job("etl").status) == (["a"], "running")
+    assert cluster.store.read(freezes.held_number) == 0
+
+
+async def test_a_freeze_of_changes_holds_no_run(cluster: Cluster) -> None:
+    await freeze(cluster, strength="changes")
+    await cluster.register(PLAIN)
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
+
+
+async def test_services_are_never_frozen(cluster: Cluster) -> None:
+    await freeze(cluster, strength="steps", namespace="*")
+    await cluster.register(job("etl", group("a", task()), type="service"))
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
+
+
+async def test_a_run_that_has_begun_goes_on_in_a_freeze_of_runs(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    await freeze(cluster)
+    await end(cluster, "a")
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
+
+
+async def test_a_freeze_of_steps_holds_the_next_step(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    await freeze(cluster, strength="steps")
+    await end(cluster, "a")
+    await cluster.work()
+    assert states(cluster) == {"a": "succeeded", "b": "held"}
+    assert run_of(cluster).steps[1].reason == "freeze: release"
+    await thaw(cluster)
+    assert at_work(cluster) == ["b"]
+
+
+async def test_a_new_run_is_held_and_begins_after_the_freeze(cluster: Cluster) -> None:
+    await freeze(cluster, jobs="e*")
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    assert (at_work(cluster), cluster.job("etl").status) == ([], "pending")
+    await thaw(cluster)
+    assert at_work(cluster) == ["a"]
+
+
+async def test_freezes_add_up(cluster: Cluster) -> None:
+    await freeze(cluster, "f")
+    await freeze(cluster, "g", namespace="*", strength="steps")
+    await cluster.register(PLAIN)
+    await cluster.work()
+    await thaw(cluster, "g")
+    assert at_work(cluster) == []
+    await thaw(cluster, "f")
+    assert at_work(cluster) == ["a"]
+
+
+async def test_held_jobs_are_released_in_the_order_of_their_arrival(cluster: Cluster) -> None:
+    await freeze(cluster)
+    for name in ("c", "a", "b"):
+        await cluster.register(job(name, group("a", task()), type="batch"))
+        await cluster.work()
+    await rules.thaw(cluster.store, "f", now=cluster.clock.now())
+    find = partial(freezes.thawed, now=cluster.clock.now(), most=2, without=frozenset())
+    assert cluster.store.read(find) == [("default", "c"), ("default", "a")]
+    without = partial(
+        freezes.thawed, now=cluster.clock.now(), most=2, without=frozenset({"default/c"})
+    )
+    assert cluster.store.read(without) == [("default", "a"), ("default", "b")]
+
+
+async def test_a_freeze_ends_in_time(cluster: Cluster) -> None:
+    await freeze(cluster, until="+1h")
+    await cluster.register(PLAIN)
+    await cluster.work()
+    cluster.clock.time += HOUR
+    work = partial(rules.end_in_time, freeze_id="f", now=cluster.clock.now())
+    await cluster.store.write(work)
+    assert await release(cluster) == [("default", "etl")]
+    assert at_work(cluster) == ["a"]
+    with pytest.raises(Conflict, match="freeze f has ended at 2026-"):
+        await rules.thaw(cluster.store, "f", now=cluster.clock.now())
+    with pytest.raises(NotFound):
+        await rules.thaw(cluster.store, "none", now=cluster.clock.now())
+
+
+async def test_a_stopped_job_is_held_no_longer(cluster: Cluster) -> None:
+    await freeze(cluster)
+    await cluster.register(PLAIN)
+    await cluster.work()
+    await _stop(cluster, overrides=False)
+    await cluster.work()
+    assert cluster.job("etl").status == "dead"
+    assert cluster.store.read(freezes.held_number) == 0
+
+
+async def _stop(cluster: Cluster, *, overrides: bool) -> None:
+    await stop_job(
+        cluster.store,
+        "default",
+        "etl",
+        purge=False,
+        eval_priority=0,
+        no_shutdown_delay=False,
+        overrides=overrides,
+        now=cluster.clock.now(),
+        eval_id=next(cluster.ids),
+    )
+
+
+async def test_changes_are_refused_without_the_capability(cluster: Cluster) -> None:
+    await cluster.register(PLAIN)
+    await freeze(cluster, strength="changes", until="+1h")
+    with pytest.raises(Denied) as caught:
+        await _stop(cluster, overrides=False)
+    assert 'job "etl" cannot be changed until 2026-' in str(caught.value)
+    assert 'because of freeze f (release): wait for its end, or ask for the capability "' in str(
+        caught.value
+    )
+    assert not cluster.job("etl").stop
+    await _stop(cluster, overrides=True)
+    assert cluster.job("etl").stop
+
+
+async def test_the_number_of_freezes_is_limited(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "MOST_OPEN", 1)
+    await freeze(cluster)
+    with pytest.raises(Malformed, match='namespace "default" has 1 freezes, which is the most'):
+        await freeze(cluster, "g")
+    with pytest.raises(Malformed, match='Namespace = "none" does not exist'):
+        await freeze(cluster, "g", namespace="none")
+
+
+async def test_old_freezes_are_deleted_unless_jobs_still_wait(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freezes, "KEPT", 1)
+    await freeze(cluster, "f")
+    await cluster.register(PLAIN)
+    await cluster.work()
+    for name in "fgh":
+        if name != "f":
+            await freeze(cluster, name)
+        await rules.thaw(cluster.store, name, now=cluster.clock.now())
+        cluster.clock.time += HOUR
+    kept = [name for name in "fgh" if cluster.store.read(partial(freezes.find, freeze_id=name))]
+    assert kept == ["f", "h"]
+    assert await release(cluster) == [("default", "etl")]
+
+
+async def test_freezes_are_in_the_event_stream(cluster: Cluster) -> None:
+    before = cluster.store.read(events.newest)
+    await freeze(cluster)
+    await rules.thaw(cluster.store, "f", now=cluster.clock.now())
+    found = cluster.store.read(lambda db: list(events.after(db, before, 10)))
+    assert [(event.topic, event.type) for event in found] == [
+        ("Freeze", "FreezeCreated"),
+        ("Freeze", "FreezeEnded"),
+    ]

@@ -1,0 +1,37 @@
+"""Freezes in a real daemon, also over a kill."""
+
+from tests.service.daemon import Steward
+from tests.service.test_workflows import shell, workflow
+
+
+async def test_a_freeze_holds_runs_over_a_kill_until_its_end(steward: Steward) -> None:
+    done = (await steward.cli("freeze", "-strength", "steps", "-until", "+2h", "release")).stdout
+    freeze_id = done.decode().split()[1].rstrip(";")
+    await steward.register(
+        workflow({**shell("a", "exit 0"), "Meta": {"steward_redo": "true"}}, job_id="etl")
+    )
+    await steward.until("/v1/job/etl/run", lambda run: run["Steps"][0]["State"] == "held")
+    await steward.kill_and_restart()
+    listed = (await steward.cli("freezes")).stdout.decode().splitlines()
+    assert listed[1].split()[:4] == [freeze_id, "default", "all", "steps"]
+    told = (await steward.cli("job", "explain", "etl")).stdout.decode()
+    assert f"freeze {freeze_id}" in told
+    assert "freeze: release" in told
+    assert (await steward.get("/v1/job/etl"))["Status"] == "pending"
+    page = await steward.request("GET", "/ui/jobs")
+    assert "Freeze of namespace default: release." in page.text
+    await steward.cli("thaw", freeze_id)
+    await steward.until("/v1/job/etl", lambda job: job["Status"] == "dead")
+    assert (await steward.get("/v1/job/etl/run"))["Status"] == "succeeded"
+
+
+async def test_a_freeze_ends_in_time(steward: Steward) -> None:
+    await steward.cli("freeze", "-until", "+2s", "short")
+    await steward.register(
+        workflow({**shell("a", "exit 0"), "Meta": {"steward_redo": "true"}}, job_id="etl")
+    )
+    await steward.until("/v1/job/etl", lambda job: job["Status"] == "dead")
+    found = await steward.get("/v1/freezes")
+    assert found[0]["Ended"] == found[0]["Until"]
+    run = await steward.get("/v1/job/etl/run")
+    assert run["Steps"][0]["Opened"] >= found[0]["Until"]
