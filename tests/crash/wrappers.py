@@ -31,9 +31,15 @@ class Wrappers:
     def __init__(self, counters: PointCounters, kill: Callable[[], object]) -> None:
         self._counters, self._kill = counters, kill
         self._within: ContextVar[bool] = ContextVar("within", default=False)
+        self._user = os.getuid()
 
     def come_to(self, name: str, side: int) -> None:
-        if self._counters.note(name, side):
+        """Count a visit, and kill the process if scheduled.
+
+        A launcher operation that became another user cannot kill its launcher, so that its visits
+        do not count.
+        """
+        if os.getuid() == self._user and self._counters.note(name, side):
             self._kill()
 
     @contextmanager
