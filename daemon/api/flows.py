@@ -12,18 +12,20 @@ from daemon.evals import run_views
 from daemon.flow import graph
 from daemon.jobs.register import JobValidateRequest, complete
 from daemon.jobs.steer_run import RunActRequest, act_on_run
+from daemon.jobs.version_history import RerunVersions
 from daemon.jobspec import steward_meta
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.errors import Malformed, NotFound
+from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, entities, jobs, policies, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.flow import FlowRun, FlowStatus, RunActType
 
 APPROVE = on_namespace("approve-run")
+SUBMIT = on_namespace("submit-job")
 
 
 async def draw(request: Request) -> HandlerReply:
@@ -159,6 +161,11 @@ async def reject(request: Request) -> HandlerReply:
 async def _act(request: Request, act: RunActType) -> HandlerReply:
     parts, token = request.parts, request.caller.token
     body = await request.decoded(RunActRequest) if request.body else RunActRequest()
+    versions, now = None, parts.clock.now()
+    if body.version is not None and act == RunActType.RERUN:
+        if not request.caller.has(SUBMIT, request.namespace):
+            raise Denied("a re-run with another version stores it, which needs submit-job")
+        versions = RerunVersions(registration_context(request, ""), now)
     outcome = await act_on_run(
         parts.store,
         request.namespace,
@@ -166,11 +173,12 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
         act,
         body,
         who=token.person if parts.tokens.asks else "anonymous",
-        now=parts.clock.now(),
+        now=now,
         eval_id=next(parts.ids),
         may_approve=request.caller.has(APPROVE, request.namespace),
         labels=_labels(request),
         knows_people=parts.tokens.asks,
+        versions=versions,
     )
     if outcome.done is None:
         return reply.text(outcome.refusal, HTTPStatus.CONFLICT)

@@ -5,6 +5,7 @@ evaluation, which does the rest. An operation that no longer applies raises `Ref
 """
 
 from collections.abc import Callable, Collection, Iterable, Set
+from typing import Protocol
 
 import msgspec
 
@@ -15,7 +16,7 @@ from daemon.jobspec.steward_meta import RUN_QUEUE
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, evaluations, job_status, jobs, runs
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
-from storage.records.base import Record
+from storage.records.base import Record, Uint64
 from storage.records.codec import encode
 from storage.records.evaluation import Trigger
 from storage.records.flow import (
@@ -44,7 +45,8 @@ class RunActRequest(Record, frozen=True, kw_only=True):
     """The body of an operation.
 
     `number` names the run, 0 the newest. `steps` are the chosen steps. `failed` and `every` choose
-    steps for a re-run. `now` cancels without the steps for every end. `preview` changes nothing.
+    steps for a re-run, and `version` is that of the job, or of the parent of a child, with which they
+    run. `now` cancels without the steps for every end. `preview` changes nothing.
     A repeated request with the same `idempotency_token` changes nothing and gets the same response.
     """
 
@@ -52,6 +54,7 @@ class RunActRequest(Record, frozen=True, kw_only=True):
     steps: list[str] = msgspec.field(default_factory=list)
     failed: bool = False
     every: bool = False
+    version: Uint64 | None = None
     now: bool = False
     preview: bool = False
     note: str = ""
@@ -59,13 +62,17 @@ class RunActRequest(Record, frozen=True, kw_only=True):
 
 
 class RunActResponse(Record, frozen=True, kw_only=True):
-    """The result of an operation: its evaluation, and the steps that change."""
+    """The result of an operation: its evaluation, and the steps that change.
+
+    A re-run with another version is a new run with this `number`, and the `version` that it created.
+    """
 
     job_id: str
     number: int
     steps: list[str]
     eval_id: str
     index: int
+    version: int = 0
 
 
 class RunActOutcome(msgspec.Struct, frozen=True):
@@ -73,6 +80,19 @@ class RunActOutcome(msgspec.Struct, frozen=True):
 
     done: RunActResponse | None = None
     refusal: str = ""
+
+
+class VersionSource(Protocol):
+    """The versions with which steps can run again."""
+
+    def candidate(self, tx: Transaction, present: Job, number: int) -> Job:
+        """Return the definition for a new version of a job, as in an earlier version.
+
+        Raises `NotFound`, `Invalid`, `Refused` or `Malformed`.
+        """
+
+    def store(self, tx: Transaction, candidate: Job, number: int) -> Job:
+        """Store the new version; return it."""
 
 
 class _NotNow(Exception):
@@ -165,14 +185,19 @@ async def act_on_run(
     may_approve: bool,
     labels: Set[str] | None = None,
     knows_people: bool = True,
+    versions: VersionSource | None = None,
 ) -> RunActOutcome:
     """Carry out an operation on a run. Without access control, `knows_people` is false.
+
+    A re-run with another version needs `versions`.
 
     Raises `NotFound` without the run, `Malformed` for unknown steps, and `Denied` for a step with a
     gate that the person may not pass.
     """
     if len(request.note) > MAX_NOTE:
         raise Malformed(f"Note has {len(request.note)} characters; the maximum is {MAX_NOTE}")
+    if request.version is not None and (act != RunActType.RERUN or versions is None):
+        raise Malformed("Version belongs to a re-run: leave it out")
     if len(token := request.idempotency_token) > MAX_TOKEN:
         raise Malformed(f"IdempotencyToken has {len(token)} characters; the maximum is {MAX_TOKEN}")
 
@@ -183,6 +208,8 @@ async def act_on_run(
         try:
             case = _load(tx, namespace, job_id, request, who, now, may_approve=may_approve)
             case = msgspec.structs.replace(case, labels=labels, knows_people=knows_people)
+            if versions is not None and request.version is not None:
+                return RunActOutcome(_rerun_with_version(tx, case, versions, eval_id))
             return RunActOutcome(_carry_out(tx, case, act, eval_id))
         except _NotNow as refusal:
             return RunActOutcome(refusal=str(refusal))
@@ -221,7 +248,7 @@ def _repeated(
 
 
 def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> RunActResponse:
-    request, now = case.request, case.now
+    request = case.request
     run, steps = _ACTS[act](case)
     names = [step.name for step in steps]
     done = RunActResponse(
@@ -236,8 +263,26 @@ def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> R
         _enter_queue(tx, case, run)
     runs.put_steps(tx, run, steps, case.steps, {})
     attempt = case.steps[request.steps[0]].attempt if len(request.steps) == 1 else 0
+    return _recorded(tx, case, act, done, eval_id, attempt)
+
+
+def _recorded(
+    tx: Transaction,
+    case: _Case,
+    act: RunActType,
+    done: RunActResponse,
+    eval_id: str,
+    attempt: int,
+) -> RunActResponse:
+    """Record an operation on the run of the case, and create its evaluation."""
+    request, run = case.request, case.run
     row = RunAct(
-        act=act, steps=request.steps, attempt=attempt, who=case.who, note=request.note, time=now
+        act=act,
+        steps=request.steps,
+        attempt=attempt,
+        who=case.who,
+        note=request.note,
+        time=case.now,
     )
     done = msgspec.structs.replace(done, eval_id=eval_id)
     answer = encode(_Answered(**msgspec.structs.asdict(done), request=request))
@@ -245,9 +290,74 @@ def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> R
     evaluation = new_evaluation(
         case.job, eval_id, Trigger.RUN_STEP, job_modify_index=case.job.job_modify_index
     )
-    evaluations.put(tx, evaluation, now)
+    evaluations.put(tx, evaluation, case.now)
     job_status.refresh_summary(tx, run.namespace, run.job_id)
     return done
+
+
+# --- re-runs with another version ---
+
+
+def _rerun_with_version(
+    tx: Transaction, case: _Case, versions: VersionSource, eval_id: str
+) -> RunActResponse:
+    """Begin a run of a new version, which takes over the results of all steps that do not run again.
+
+    The elements of a step that runs again belong to the new version, so all of them run.
+    """
+    request, before = case.request, case.run
+    number = request.version or 0
+    if not before.status.has_ended:
+        raise _NotNow(
+            f"run {before.number} is {before.status}; another version needs a run that has ended"
+        )
+    candidate = versions.candidate(tx, case.job, number)
+    graph = stored_graph(candidate)
+    new = {name for name in graph.by_name if name not in case.steps}
+    chosen = [name for name in _chosen(case) if name in graph.by_name]
+    if missing := [name for name in request.steps if name not in graph.by_name]:
+        raise Malformed(f"version {number} has no step {missing[0][:_SHOWN]!r}")
+    every = again(graph, {*chosen, *new})
+    rows = [_row_of_version(case, step, runs_again=step.name in every) for step in graph.steps]
+    if worn := next((row.name for row in rows if row.attempt > MAX_ATTEMPTS), ""):
+        raise _NotNow(f"step {worn} has run {MAX_ATTEMPTS} times, which is the maximum")
+    done = RunActResponse(
+        job_id=before.job_id,
+        number=before.number + 1,
+        steps=[step.name for step in graph.steps if step.name in every],
+        eval_id="",
+        index=tx.index,
+        version=case.job.version + 1,
+    )
+    if request.preview:
+        return done
+    job = versions.store(tx, candidate, number)
+    run = FlowRun(
+        namespace=before.namespace,
+        job_id=before.job_id,
+        number=before.number + 1,
+        version=job.version,
+        trigger=before.trigger,
+        began=case.now,
+    )
+    runs.put(tx, run, None)
+    places = {step.name: place for place, step in enumerate(graph.steps)}
+    runs.put_steps(tx, run, rows, {}, places)
+    runs.copy_outputs(tx, before, run, [row.name for row in rows if row.name not in every])
+    case = msgspec.structs.replace(case, job=job, graph=graph, run=run)
+    _enter_queue(tx, case, run)
+    return _recorded(tx, case, RunActType.RERUN, done, eval_id, 0)
+
+
+def _row_of_version(case: _Case, step: Step, *, runs_again: bool) -> RunStep:
+    """Return a step in the run of a new version: with its earlier result, or waiting."""
+    row = case.steps.get(step.name)
+    if row is None:
+        return RunStep(name=step.name, total=step.count, since=case.now)
+    if not runs_again:
+        return row
+    waiting = _waiting(case, row, attempt=row.attempt + 1)
+    return msgspec.structs.replace(waiting, total=step.count, opened=0)
 
 
 def _load(

@@ -2,15 +2,18 @@
 
 import msgspec
 
+from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.register import (
     RegistrationContext,
     RegistrationResult,
     check_place,
+    check_versions,
     store_submission,
     store_version,
 )
+from daemon.jobspec.steward_meta import PREFIX
 from daemon.jobspec.validate import ValidationResult
-from storage.errors import Malformed, Refused
+from storage.errors import Malformed, NotFound, Refused
 from storage.queries import freezes, jobs, submissions, versions
 from storage.records.base import Record, Uint64
 from storage.records.job import Job, JobStatus, VersionTag
@@ -122,6 +125,63 @@ def revert(tx: Transaction, target: Job, now: int) -> Job:
 def _as_new_version(target: Job, now: int) -> Job:
     return msgspec.structs.replace(
         target, stable=False, version_tag=None, status=JobStatus.PENDING, submit_time=now
+    )
+
+
+class RerunVersions:
+    """The versions with which steps of a run can run again; validated like registrations."""
+
+    def __init__(self, surroundings: RegistrationContext, now: int) -> None:
+        self._surroundings, self._now = surroundings, now
+
+    def candidate(self, tx: Transaction, present: Job, number: int) -> Job:
+        """Return the definition of an earlier version for a new one, and check it.
+
+        The version of a child is that of its parent: the child keeps its ID, its payload, and its
+        own meta. Raises `NotFound`, `Invalid`, `Refused` or `Malformed`.
+        """
+        around, owner = self._surroundings, present.parent_id or present.id
+        target = jobs.version(tx, present.namespace, owner, number)
+        if target is None:
+            raise NotFound(_no_version(present.namespace, owner, number))
+        if present.parent_id:
+            target = _as_child(target, present)
+        if not is_workflow(target):
+            raise Malformed(f'version {number} of job "{owner}" is no workflow')
+        if freezes.any_open(tx):
+            from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
+
+            overrides = around.may_override(present.namespace)
+            check_change(tx, present, self._now, overrides=overrides)
+        around.budgets.check_stored(target)
+        check_place(tx, target, around.findings(target), around)
+        around.policies.check(target, override=False)
+        check_versions(tx, target, around.budgets)
+        return _as_new_version(target, self._now)
+
+    def store(self, tx: Transaction, candidate: Job, number: int) -> Job:
+        """Store the new version with the source of the earlier one; return it."""
+        job = jobs.append_version(tx, candidate)
+        if not job.parent_id and (source := submissions.find(tx, job.namespace, job.id, number)):
+            store_submission(tx, source, job)
+        return job
+
+
+def _as_child(parent: Job, child: Job) -> Job:
+    """Return a version of a parent as the definition of its child."""
+    own = {key: text for key, text in (child.meta or {}).items() if not key.startswith(PREFIX)}
+    return msgspec.structs.replace(
+        parent,
+        id=child.id,
+        name=child.name,
+        parent_id=child.parent_id,
+        dispatched=child.dispatched,
+        dispatch_idempotency_token=child.dispatch_idempotency_token,
+        payload=child.payload,
+        priority=child.priority,
+        periodic=child.periodic,
+        parameterized_job=child.parameterized_job,
+        meta={**(parent.meta or {}), **own} or None,
     )
 
 

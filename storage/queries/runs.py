@@ -455,6 +455,18 @@ _COUNT_OUTPUTS = """
     UPDATE run_steps SET output_bytes = output_bytes + :more
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
 """
+_COPY_OUTPUTS = """
+    INSERT INTO run_outputs (namespace, job_id, number, step, element, alloc_id, outputs, size)
+    SELECT namespace, job_id, :number, step, element, alloc_id, outputs, size FROM run_outputs
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :source AND step = :step
+"""
+_COPY_OUTPUT_BYTES = """
+    UPDATE run_steps
+       SET output_bytes = (SELECT s.output_bytes FROM run_steps s
+                            WHERE s.namespace = :namespace AND s.job_id = :job_id
+                              AND s.number = :source AND s.step = :step)
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+"""
 _OUTPUT_BYTES = """
     SELECT coalesce(sum(output_bytes), 0) AS run,
            coalesce(sum(output_bytes) FILTER (WHERE step = :step), 0) AS step
@@ -524,6 +536,14 @@ def put_outputs(
         tx.execute(_PUT_OUTPUTS, values)
         _count_outputs(tx, key, len(document) - (before["size"] if before else 0))
         touch(tx, run.namespace, run.job_id)
+
+
+def copy_outputs(tx: Transaction, source: FlowRun, target: FlowRun, steps: Iterable[str]) -> None:
+    """Copy the outputs of steps to a newer run of the same job, whose steps are stored."""
+    for step in steps:
+        values = {**_key(target), "step": step, "source": source.number}
+        tx.execute(_COPY_OUTPUTS, values)
+        tx.execute(_COPY_OUTPUT_BYTES, values)
 
 
 def remove_outputs(tx: Transaction, run: FlowRun, step: str, element: int) -> None:

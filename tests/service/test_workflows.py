@@ -356,3 +356,26 @@ async def test_each_element_of_a_list_gets_its_item(steward: Steward) -> None:
     await steward.until("/v1/job/etl/run", has_ended)
     found = await steward.get("/v1/job/etl/run/outputs", step="load")
     assert [item["Outputs"]["got"] for item in found] == ['eu 1 {"n":1}', "us ${each.value.n} y"]
+
+
+async def test_a_child_runs_again_with_the_mended_version_of_its_parent(steward: Steward) -> None:
+    first = shell("a", 'echo "rows=1" > "$STEWARD_OUTPUT"')
+    broken = {
+        **workflow(first, shell("b", "exit 1", "a"), job_id="nightly"),
+        "ParameterizedJob": {"MetaOptional": ["day"]},
+    }
+    await steward.register(broken)
+    answer = await steward.request("POST", "/v1/job/nightly/dispatch", {"Meta": {"day": "mon"}})
+    child = answer.json()["DispatchedJobID"]
+    path = f"/v1/job/{child.replace('/', '%2F')}"
+    await steward.until(path, lambda one: one["Status"] == "dead")
+    mended = shell("b", 'test "$NOMAD_META_day" = mon && test "$0" = 1', "a")
+    mended["Tasks"][0]["Config"]["args"] += ["${output.a.rows}"]
+    await steward.register({**broken, "TaskGroups": [first, mended]})
+    shown = await steward.cli("runs", "rerun", "-preview", "-version", "1", child)
+    assert shown.stdout.decode().endswith("would run again: b\n")
+    await steward.cli("runs", "rerun", "-version", "1", child)
+    run = await steward.until(f"{path}/run", lambda one: one["Number"] == 2 and has_ended(one))
+    assert (run["Status"], [one["Attempt"] for one in run["Steps"]]) == ("succeeded", [1, 2])
+    stored = await steward.get(path)
+    assert (stored["ParentID"], stored["Meta"]["day"]) == ("nightly", "mon")

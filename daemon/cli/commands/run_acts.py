@@ -32,6 +32,7 @@ class _Act(Record, frozen=True, kw_only=True):
     steps: list[str] = msgspec.field(default_factory=list)
     failed: bool = False
     every: bool = False
+    version: int | None = None
     now: bool = False
     preview: bool = False
     note: str = ""
@@ -139,6 +140,12 @@ def accept(
 @click.argument("steps", metavar="[STEP]...", nargs=-1)
 @click.option("--failed", is_flag=True, help="All steps that failed or were canceled.")
 @click.option("--all", "every", is_flag=True, help="All steps.")
+@click.option(
+    "--version",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Run them with this version of the job, or of the parent of a child, in a new run.",
+)
 @click.option("--preview", is_flag=True, help="Change nothing; list the steps that would run.")
 @_RUN
 @_NOTE
@@ -153,6 +160,7 @@ def rerun(
     *,
     failed: bool,
     every: bool,
+    version: int | None,
     preview: bool,
     number: int,
     note: str,
@@ -160,7 +168,8 @@ def rerun(
 ) -> None:
     """Run ended steps of JOB again, and all steps that come after them.
 
-    Without STEP, --failed is meant. A step that failed keeps its good elements.
+    Without STEP, --failed is meant. A step that failed keeps its good elements. With --version, a new
+    run begins, which takes over the results of the other steps.
 
     Example: steward runs rerun -preview nightly load
     """
@@ -171,6 +180,7 @@ def rerun(
         steps=[*steps],
         failed=failed or not (every or steps),
         every=every,
+        version=version,
         preview=preview,
         note=note,
         idempotency_token=idempotency_token,
