@@ -19,13 +19,14 @@ def of(state: str, *names: str) -> Any:
 
 async def test_one_run_at_a_time_also_over_a_kill(steward: Steward) -> None:
     await steward.register(queued("first", "sleep 600"))
+    await steward.until("/v1/concurrency", bool)  # the run begins after the response
     await steward.until("/v1/concurrency/db", of("Holders", "first"))
     await steward.register(queued("second", "exit 0"))
     await steward.until("/v1/concurrency/db", of("Waiters", "second"))
     await steward.kill_and_restart()
     shown = (await steward.cli("queues", "status", "db")).stdout.decode()
     assert shown.startswith("default/db  1 of 1 slots in use  1 waiting")
-    page = await steward.request("GET", "/ui/queues", name="db")
+    page = await steward.request("GET", "/ui/queues", name="db", namespace="default")
     assert "1 of 1 slots in use" in page.text
     assert (await steward.get("/v1/job/second/allocations")) == []
     await steward.request("DELETE", "/v1/job/first")
@@ -55,6 +56,7 @@ def with_step_queue(job_id: str, script: str) -> dict[str, Any]:
 
 async def test_one_step_at_a_time_also_over_a_kill(steward: Steward) -> None:
     await steward.register(with_step_queue("first", "sleep 600"))
+    await steward.until("/v1/concurrency", bool)
     await steward.until("/v1/concurrency/gpu", of("Holders", "first"))
     await steward.register(with_step_queue("second", "exit 0"))
     await steward.until("/v1/concurrency/gpu", of("Waiters", "second"))
@@ -64,7 +66,7 @@ async def test_one_step_at_a_time_also_over_a_kill(steward: Steward) -> None:
     assert shown[3].split()[:4] == ["second", "1", "a", "waiting"]
     told = (await steward.cli("runs", "status", "second")).stdout.decode()
     assert 'slot: it waits for the queue "gpu"' in told
-    page = await steward.request("GET", "/ui/queues", name="gpu")
+    page = await steward.request("GET", "/ui/queues", name="gpu", namespace="default")
     assert '<span class="quiet">1</span> a</td>' in page.text
     graph = (await steward.cli("job", "graph", "second")).stdout.decode()
     assert 'at once, with a slot of "gpu"' in graph
