@@ -14,6 +14,7 @@ import errno
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from itertools import chain
@@ -29,6 +30,8 @@ _SECONDS = 5  # time limit of a program
 _PREFIX, _DIGITS = "sw", 9  # of an interface on the host, and of its allocation in the name
 _OURS = re.compile(rf"{_PREFIX}([0-9a-f]{{{_DIGITS}}})([0-9a-f]{{4}})")
 _LOOPBACK = "127.0.0.1"
+# The alias of the bridge on a host that forwarded nothing before. It survives a reload of the rules.
+_ALONE = "steward-forwards-alone"
 _FORWARD, _NO_IPV6 = "ipv4/ip_forward", "ipv6/conf/default/disable_ipv6"
 _FIRST_PORT = "ipv4/ip_unprivileged_port_start"
 _PROTOCOLS = {"6": socket.SOCK_STREAM, "17": socket.SOCK_DGRAM}
@@ -60,23 +63,55 @@ class Bridge:
         """Return whether the host has the bridge."""
         return any(name == self._policy.name for _, name in socket.if_nameindex())
 
+    @property
+    def allowed_port(self) -> int:
+        """Return a port of the host that may be forwarded."""
+        return next((one for one in range(1, 1 << 16) if not self._is_kept(one)), 1)
+
+    def check_subnet(self) -> None:
+        """Raise `OSError` if the subnet overlaps a network of the host, unless the bridge exists."""
+        if self.exists:
+            return
+        own = self._base, (1 << 32) - (1 << 32 - self._policy.bits)
+        with open("/proc/thread-self/net/route") as file:
+            rows = [line.split() for line in file][1:]
+        for device, *fields in rows:
+            network, gateway, mask = (_number(fields[one]) for one in (0, 1, 6))
+            if mask and not gateway and not (network ^ own[0]) & mask & own[1]:
+                bits = f"{socket.inet_ntoa(network.to_bytes(4, 'big'))}/{mask.bit_count()}"
+                text = (
+                    f"bridge_network_subnet {self._policy.subnet}/{self._policy.bits} overlaps the "
+                    f"network {bits} of {device}: choose another subnet"
+                )
+                raise OSError(errno.EADDRINUSE, text)
+
     def set_up(self) -> None:
         """Create the bridge and its rules, and delete leftovers. Raises `OSError`.
 
-        If the host has not forwarded packets so far, it forwards only those of the bridge.
+        If the host has not forwarded packets before the bridge, it forwards only those of the bridge.
         """
         name, bits = self._policy.name, self._policy.bits
+        self.check_subnet()
         made = "" if self.exists else f"link add name {name} type bridge\n"
         words = [self._tools.ip, "-o", "link", "show", "dev", name, "type", "bridge"]
-        if not made and not _checked(*run(words, seconds=_SECONDS), "ip"):
+        found = "" if made else _checked(*run(words, seconds=_SECONDS), "ip")
+        if not made and not found:
             text = f"the interface {name} is not a bridge: choose another bridge_network_name"
             raise OSError(errno.EEXIST, text)
+        is_alone = _value(_FORWARD) == "0" or _ALONE in found
         self._ip(
-            f"{made}addr replace {self._address(1)}/{bits} dev {name}\nlink set dev {name} up\n"
+            f"{made}addr replace {self._address(1)}/{bits} dev {name}\n"
+            + (f"link set dev {name} alias {_ALONE}\n" if is_alone else "")
+            + f"link set dev {name} up\n"
         )
+        for digits, number in (
+            _interfaces().items() if made else ()
+        ):  # the bridge was deleted by hand
+            with suppress(OSError):  # it has just disappeared with its namespace
+                self._ip(f"link set dev {_PREFIX}{digits}{number:04x} master {name} up\n")
         with suppress(FileNotFoundError):  # the kernel has no IPv6
             _set(f"ipv6/conf/{name}/disable_ipv6")
-        self._nft(self._policy.rules + (self._policy.closing if _value(_FORWARD) == "0" else ""))
+        self._nft(self._policy.rules + (self._policy.closing if is_alone else ""))
         _set(_FORWARD)
         with suppress(OSError):  # without it, ports are not reachable through 127.0.0.1
             _set(f"ipv4/conf/{name}/route_localnet")
@@ -98,9 +133,15 @@ class Bridge:
         `Refusal` for a port that must not be forwarded, and `OSError`, with EADDRINUSE for a port in
         use.
         """
-        known, made = self._forwarded(), _interfaces()
+        try:
+            known = self._forwarded()
+        except OSError:  # the rules were deleted by hand
+            self.set_up()
+            known = self._forwarded()
+        made = _interfaces()
         number = made.pop(_digits(allocation), None)
-        before = f"link delete dev {_name(allocation, number)}\n" if number and is_new else ""
+        if number and is_new:
+            self._disconnect(allocation, number)
         is_connected = number is not None and not is_new
         used = {*map(self._address, made.values())}
         taken = {key for key, (address, _) in known.items() if address in used}
@@ -111,33 +152,50 @@ class Bridge:
         for one in ports if not wanted.items() <= known.items() else ():
             self._check(one, taken)
         if not is_connected:
-            with inside():
-                _set(
-                    _FIRST_PORT, "0"
-                )  # every user may listen on every port of its separate network
-                with suppress(FileNotFoundError):
-                    _set(_NO_IPV6)
-            name = _name(allocation, number)
-            self._ip(
-                f"{before}link add {name} type veth peer name {INSIDE} netns /proc/self/fd/{_NAMESPACE}\n"
-                f"link set dev {name} master {self._policy.name} up\n",
-                [(namespace, _NAMESPACE)],
-            )
-            with inside():
-                self._ip(
-                    f"addr add {address}/{self._policy.bits} dev {INSIDE}\n"
-                    f"link set dev {INSIDE} up\nroute add default via {self._address(1)}\n"
-                )
+            try:
+                self._attach(allocation, number, namespace, inside)
+            except OSError:  # an interface without its address would pass for a connected one
+                self._disconnect(allocation, number)
+                raise
         old = [key for key in known if key not in taken and known[key] != wanted.get(key)]
         pairs = [f"{key} : {' . '.join(at)}" for key, at in wanted.items() if known.get(key) != at]
         self._nft(self._elements("delete", old) + self._elements("add", pairs))
         return address
 
+    def _attach(
+        self,
+        allocation: Id,
+        number: int,
+        namespace: int,
+        inside: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Create the interfaces of an allocation. Raises `OSError`."""
+        with inside():
+            # Every user may listen on every port of its separate network.
+            _set(_FIRST_PORT, "0")
+            with suppress(FileNotFoundError):
+                _set(_NO_IPV6)
+        name = _name(allocation, number)
+        self._ip(
+            f"link add {name} type veth peer name {INSIDE} netns /proc/self/fd/{_NAMESPACE}\n"
+            f"link set dev {name} master {self._policy.name} up\n",
+            [(namespace, _NAMESPACE)],
+        )
+        with inside():
+            self._ip(
+                f"addr add {self._address(number)}/{self._policy.bits} dev {INSIDE}\n"
+                f"link set dev {INSIDE} up\nroute add default via {self._address(1)}\n"
+            )
+
+    def _disconnect(self, allocation: Id, number: int) -> None:
+        """Delete the interface of an allocation, if it exists."""
+        with suppress(OSError):  # it may have just disappeared with its namespace
+            self._ip(f"link delete dev {_name(allocation, number)}\n")
+
     def release(self, allocation: Id) -> None:
         """Delete the interface of an allocation and its elements. Raises `OSError`."""
         if number := _interfaces().get(_digits(allocation)):
-            with suppress(OSError):  # it has just disappeared with its namespace
-                self._ip(f"link delete dev {_name(allocation, number)}\n")
+            self._disconnect(allocation, number)
         self.tidy()
 
     def tidy(self) -> None:
@@ -160,7 +218,7 @@ class Bridge:
     def _check(self, port: ForwardedPort, used: Set[str]) -> None:
         """Raise `Refusal` or `OSError` for a port of the host that must not be forwarded."""
         number = port.value
-        if any(first <= number <= last for first, last in self._policy.kept_ports):
+        if self._is_kept(number):
             raise Refusal(f"port {number} is reserved: choose another port of the host")
         if used & {*_keys(port)}:
             text = f"port {number} of {port.address} is forwarded to another allocation"
@@ -174,6 +232,9 @@ class Bridge:
                 except OSError as error:
                     text = f"port {number} of the host: {error.strerror}"
                     raise OSError(error.errno, text) from None
+
+    def _is_kept(self, port: int) -> bool:
+        return any(first <= port <= last for first, last in self._policy.kept_ports)
 
     def _free(self, used: Set[int]) -> int:
         """Return the number of a free address, the next after the last assigned one. Raises `OSError`."""
@@ -224,6 +285,11 @@ def _keys(port: ForwardedPort) -> Iterator[str]:
     """Yield the keys of a port on its address, and through 127.0.0.1, for both protocols."""
     for address in dict.fromkeys((port.address, _LOOPBACK)):
         yield from (f"{address} . {protocol} . {port.value}" for protocol in _PROTOCOLS)
+
+
+def _number(text: str) -> int:
+    """Return an address in the form of `/proc/net/route`."""
+    return int.from_bytes(int(text, 16).to_bytes(4, sys.byteorder), "big")
 
 
 def _value(setting: str) -> str:

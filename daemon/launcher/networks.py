@@ -73,7 +73,7 @@ class Networks:
         finally:
             os.close(own)
         try:
-            if not self._bridge.is_ready:
+            if not (self._bridge.is_ready and self._bridge.exists):
                 self._bridge.set_up()
             with self.inside(allocation, ()):
                 held = self._held[allocation]
@@ -101,11 +101,13 @@ class Networks:
 
         The trial takes place in a namespace that disappears with this process, a child.
         """
-        if self._trouble or (self._bridge and self._bridge.is_ready):
+        if self._bridge is None or self._trouble or self._bridge.is_ready:
             return self._trouble
         try:
+            self._bridge.check_subnet()  # the trial takes place in a network without the host's
+            port = ForwardedPort(address="127.0.0.1", value=self._bridge.allowed_port, to=1)
             with self.inside("host", ()):
-                self.connect(_TRIAL, [ForwardedPort(address="127.0.0.1", value=1, to=1)], ())
+                self.connect(_TRIAL, [port], ())
         except OSError as error:
             return f"this machine lets us make no bridge: {error.strerror}"
         return ""

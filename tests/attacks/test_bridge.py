@@ -16,12 +16,14 @@ from daemon.config.settings import Settings
 from daemon.launcher.channel import sealed
 from daemon.launcher.messages import (
     VERSION,
+    BridgeSupport,
     ConnectNetwork,
     Done,
     ForwardedPort,
     Hello,
     NetworkConnected,
     OperationFailed,
+    ProbeBridge,
     ProbeSandbox,
     ProcessStarted,
     RefusedReply,
@@ -366,3 +368,73 @@ def test_forwarded_ports_without_a_network_are_deleted_with_the_next_change(
     assert "8081" not in elements()
     assert "8080" in elements()
     assert before != elements()
+
+
+def test_host_stays_closed_to_others_after_its_rules_were_reloaded(
+    launcher: Talk, tmp_path: Path
+) -> None:
+    Place(tmp_path)
+    connected(launcher, port(8080))
+    subprocess.run(["nft", "flush", "ruleset"], check=True)
+    # Without the chain, a host that forwarded nothing before would forward between all interfaces.
+    assert connected(launcher, port(8080)) == NetworkConnected(address="172.26.64.2")
+    chain = ["nft", "list", "chain", "ip", "steward-steward", "closed"]
+    subprocess.run(chain, check=True, capture_output=True)
+    assert "8080" in elements()
+
+
+def test_deleted_bridge_is_made_again_with_its_interfaces(launcher: Talk, tmp_path: Path) -> None:
+    Place(tmp_path)
+    connected(launcher)
+    subprocess.run(["ip", "link", "delete", "steward"], check=True)
+    assert connected(launcher) == NetworkConnected(address="172.26.64.2")
+    words = ["ip", "-o", "link", "show", "master", "steward"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert interfaces("sw")[0] in done.stdout
+
+
+def test_subnet_of_a_network_of_the_host_is_not_taken(launcher: Talk, tmp_path: Path) -> None:
+    Place(tmp_path)
+    subprocess.run(["ip", "addr", "add", "172.26.70.5/16", "dev", "up0"], check=True)
+    text = "overlaps the network 172.26.0.0/16 of up0"
+    support = launcher.ask(ProbeBridge()).body
+    assert isinstance(support, BridgeSupport)
+    assert text in support.trouble
+    answer = connected(launcher)
+    assert isinstance(answer, OperationFailed)
+    assert text in answer.text
+    assert interfaces("steward") == []
+
+
+def test_trial_succeeds_where_low_ports_are_reserved(outside: World, tmp_path: Path) -> None:
+    network = msgspec.structs.replace(NETWORK, reserved_ports="1-1023")
+    bridge = bridge_of(Settings(port=4646, host_networks=[network]))
+    server, process = start_server()
+    with server:
+        talk = Talk(server)
+        with talk.channel:
+            talk.greet(tmp_path, msgspec.structs.replace(POLICY, bridge=bridge))
+            assert talk.ask(ProbeBridge()).body == BridgeSupport(trouble="")
+    process.wait()
+
+
+def test_failed_connection_leaves_no_interface_without_an_address(
+    launcher: Talk, tmp_path: Path
+) -> None:
+    Place(tmp_path)
+    # The network exists, but it is not connected.
+    order = ordered("/bin/sleep", "1000", network="none")
+    request = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=False)
+    answer = launcher.ask(request, passed(order)).body
+    assert isinstance(answer, ProcessStarted)
+    add = "ip addr add 172.26.64.2/20 dev lo"  # so that the program ip fails after the interface
+    subprocess.run(inside(answer.pid, *add.split()), check=True)
+    route = "ip route add default dev lo"
+    subprocess.run(inside(answer.pid, *route.split()), check=True)
+    try:
+        assert isinstance(connected(launcher), OperationFailed)
+        assert interfaces("sw") == []
+    finally:
+        for one in [*children(answer.pid), answer.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
