@@ -6,7 +6,7 @@ import msgspec
 
 from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
-from storage.records.group import ReschedulePolicy
+from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job
 from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 
@@ -46,10 +46,11 @@ def decide_deployment(
         groups = {name: _promoted(state) for name, state in groups.items()}
     if deployment.status == DeploymentStatus.PAUSED:
         return DeploymentDecision(groups=groups)
+    known = job.groups_by_name() if job else {}
     failures = {
         name: failure
         for name, state in groups.items()
-        if (failure := _failure(state, policy_of(job, name), now))
+        if (failure := _failure(state, _policy_of(known.get(name)), now))
     }
     deadlines = [
         state.progress_due
@@ -125,5 +126,8 @@ def may_place_again(policy: ReschedulePolicy | None) -> bool:
 
 def policy_of(job: Job | None, name: str) -> ReschedulePolicy | None:
     """Return the reschedule policy of a group in a version of a job."""
-    group = job.group(name) if job else None
+    return _policy_of(job.group(name) if job else None)
+
+
+def _policy_of(group: TaskGroup | None) -> ReschedulePolicy | None:
     return group.reschedule_policy if group else None

@@ -75,8 +75,9 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
     several groups, or for a group whose older allocations release resources when they are replaced.
     """
     job, needs = state.job, []
+    groups = job.groups_by_name() if job else {}
     for name, metric in plan.failed.items():
-        group = job.group(name) if job else None
+        group = groups.get(name)
         needs.append(resource_ask(group) if group is not None and metric.nodes_exhausted else None)
     known = [need for need in needs if need is not None]
     if job is None or not known:

@@ -51,6 +51,7 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
     """The values common to all groups of a job."""
 
     job: Job
+    groups: Mapping[str, TaskGroup]  # of the job, by name
     # Group -> number of stopped allocations that are counted but not loaded.
     ended: Mapping[str, int]
     settled: Mapping[str, SettledAllocations]
@@ -95,20 +96,22 @@ class AllocSets(msgspec.Struct, kw_only=True):
     outdated: list[Allocation] = []  # subset of the unchanged ones
 
 
-def sort(situation: ReconcileContext, allocations: Iterable[Allocation]) -> AllocSets:
+def sort(
+    situation: ReconcileContext, group_name: str, allocations: Iterable[Allocation]
+) -> AllocSets:
     """Return the sets of a group, before count and version are considered."""
-    sorting = _Sorting(situation)
+    sorting = _Sorting(situation, group_name)
     for alloc in by_number(allocations):
         sorting.add(alloc)
     return sorting.sets
 
 
 class _Sorting:
-    def __init__(self, situation: ReconcileContext) -> None:
+    def __init__(self, situation: ReconcileContext, group_name: str) -> None:
         self.sets = AllocSets()
         self._situation = situation
-        self._canaries = situation.rollout.canaries()
-        self._unneeded = situation.rollout.unneeded_canaries()
+        self._canaries = situation.rollout.canaries(group_name)
+        self._unneeded = situation.rollout.unneeded_canaries(group_name)
 
     def add(self, alloc: Allocation) -> None:
         situation, sets = self._situation, self.sets

@@ -58,7 +58,7 @@ def reconcile(
     situation: ReconcileContext, name: str, allocations: Iterable[Allocation]
 ) -> GroupChange:
     """Return the changes to one group, and include it in the rollout."""
-    group = situation.job.group(name)
+    group = situation.groups.get(name)
     known = list(allocations)
     if group is None or not group.count:
         wanted = [alloc for alloc in known if alloc.desired_status == DesiredStatus.RUN]
@@ -91,7 +91,7 @@ class _Reconciliation:
         # Batch jobs have no rollout; without a current deployment canaries cannot be promoted.
         self._max_parallel = 0 if situation.batch else rollout.max_parallel(group)
         self._canaries_wanted = group.update.canary if group.update and self._max_parallel else 0
-        self._sets = sets = alloc_sets.sort(situation, allocations)
+        self._sets = sets = alloc_sets.sort(situation, group.name, allocations)
         self._settled = situation.settled.get(group.name, SettledAllocations())
         sets.ignored += situation.ended.get(group.name, 0) + self._settled.count
         self._names = AllocNameIndex(
@@ -115,7 +115,7 @@ class _Reconciliation:
         """Return the changes."""
         sets = self._sets
         sets.stop += [(alloc, LOST) for alloc in sets.lost]
-        canary_ids = self._rollout.canaries()
+        canary_ids = self._rollout.canaries(self._group.name)
         alloc_sets.stop_surplus(
             sets,
             self._group.count,
@@ -166,7 +166,7 @@ class _Reconciliation:
 
     def _apart(self) -> set[str]:
         """Return the IDs of allocations that do not count: canaries that wait for promotion."""
-        return self._rollout.canaries() if self._on_trial else set()
+        return self._rollout.canaries(self._group.name) if self._on_trial else set()
 
     @property
     def _ready(self) -> bool:

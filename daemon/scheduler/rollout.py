@@ -118,21 +118,21 @@ class Rollout:
         """Return the progress of a group, or None if the deployment does not include it."""
         return self.current.task_groups.get(name) if self.current else None
 
-    def unneeded_canaries(self) -> set[str]:
-        """Return the IDs of canaries that were not promoted and no longer can be."""
+    def unneeded_canaries(self, group_name: str) -> set[str]:
+        """Return the IDs of a group's canaries that were not promoted and no longer can be."""
         given_up = [item for item in (self.old, self.current if self.failed else None) if item]
+        groups = [deployment.task_groups.get(group_name) for deployment in given_up]
         return {
             canary
-            for deployment in given_up
-            for group in deployment.task_groups.values()
-            if not group.promoted
+            for group in groups
+            if group is not None and not group.promoted
             for canary in group.placed_canaries or ()
         }
 
-    def canaries(self) -> set[str]:
-        """Return the IDs of all canaries."""
-        groups = self.current.task_groups.values() if self.current else ()
-        return {canary for group in groups for canary in group.placed_canaries or ()}
+    def canaries(self, group_name: str) -> set[str]:
+        """Return the IDs of a group's canaries."""
+        group = self.group(group_name)
+        return set(group.placed_canaries or ()) if group else set()
 
     def update_capacity(self, group: TaskGroup, allocs: Iterable[Allocation]) -> int:
         """Return how many more allocations of a group may be replaced now.

@@ -52,6 +52,7 @@ def plan_service(
     rollout = Rollout(job, state.deployment, evaluation, now=now, ids=ids)
     situation = ReconcileContext(
         job=job,
+        groups=job.groups_by_name(),
         ended=state.ended,
         settled=state.settled,
         versions=state.versions,

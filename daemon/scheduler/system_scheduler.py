@@ -245,7 +245,7 @@ class _Planning:
         self._record_group(item, filled, wanted)
 
     def _canaries(self, item: _Sorted) -> list[Allocation]:
-        ids = self._rollout.canaries()
+        ids = self._rollout.canaries(item.group.name)
         return [allocation for allocation in item.keep if allocation.id in ids]
 
     def _desired_canaries(self, item: _Sorted) -> int | None:

@@ -163,7 +163,7 @@ class _WorkflowDecision:
         wanted, self._most = self._desired_groups(situation, mine, others)
         self._ask_for_first()
         job = with_totals(self._job, self._steps)
-        situation = msgspec.structs.replace(situation, job=job)
+        situation = msgspec.structs.replace(situation, job=job, groups=job.groups_by_name())
         names = [group.name for group in self._job.task_groups or ()]
         every = dict.fromkeys([*names, *mine, *others, *state.ended])
         return {
@@ -395,7 +395,7 @@ def _elements(
 
     Stopped elements still count as unfinished until their tasks have ended.
     """
-    sets = alloc_sets.sort(situation, allocations)
+    sets = alloc_sets.sort(situation, name, allocations)
     ended = [alloc for alloc in sets.keep if alloc.client_terminal]
     good = sum(alloc.client_status == ClientStatus.COMPLETE for alloc in ended)
     failed = [

@@ -135,6 +135,10 @@ class Job(Record, frozen=True, kw_only=True):
     modify_index: Uint64 = 0
     job_modify_index: Uint64 = 0
 
+    def groups_by_name(self) -> dict[str, TaskGroup]:
+        """Return the task groups by name, for many lookups: a job may have thousands."""
+        return {group.name: group for group in self.task_groups or ()}
+
     def group(self, name: str) -> TaskGroup | None:
         """Return a task group by name, or None."""
         return next((group for group in self.task_groups or () if group.name == name), None)

@@ -1,0 +1,149 @@
+"""How long a start of a task holds the event loop: python -m bench.task_starts [--starts 150].
+
+A start is all that the daemon asks of its launcher: directories, start, wait for the end, and the
+exit status. Each row is a number of concurrent starts, on a quiet host and beside four processes
+that use all CPUs. *Held* is the longest time of one start in which the loop did not wait for input.
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+
+from daemon.launcher.client import Launcher
+from daemon.launcher.hardening import set_priority
+from daemon.launcher.messages import (
+    AllocDirLayout,
+    FinishAttempt,
+    StartTask,
+    TaskCommand,
+    TaskDirLayout,
+)
+from tests.launchers import open_launcher
+
+BUSY = 4
+TRUE = TaskCommand(
+    driver="raw_exec",
+    user="",
+    command=b"/bin/true",
+    args=[],
+    work_dir="",
+    env={},
+    personal=[],
+    volumes=[],
+    network="host",
+    dns=None,
+    filter="default",
+    entries=[],
+    data=0,
+)
+ROOM = TaskDirLayout(task="main", user="", driver="raw_exec", is_seen=True)
+LAYOUT = AllocDirLayout(rooms=[ROOM], about=b"{}")
+
+
+class HeldTimes(trio.abc.Instrument):
+    """The longest time between two waits of the loop since the last `take`, in milliseconds."""
+
+    def __init__(self) -> None:
+        self._longest, self._begun = 0, time.perf_counter_ns()
+
+    def after_io_wait(self, _timeout: float) -> None:
+        self._begun = time.perf_counter_ns()
+
+    def before_io_wait(self, _timeout: float) -> None:
+        self._longest = max(self._longest, time.perf_counter_ns() - self._begun)
+
+    def take(self) -> float:
+        """Return the longest time, and begin anew."""
+        found, self._longest = self._longest, 0
+        return found / 1e6
+
+
+async def start(launcher: Launcher) -> None:
+    """Start `/bin/true` in a new allocation, and wait for its exit status."""
+    allocation = str(uuid.uuid4())
+    assert await launcher.lay_out(allocation, LAYOUT) == {}
+    begun = await launcher.start(
+        StartTask(allocation=allocation, task="main", attempt=0, group="-", is_logged=True), TRUE
+    )
+    assert begun is not None
+    try:
+        await trio.lowlevel.wait_readable(begun[1])
+    finally:
+        os.close(begun[1])
+    await launcher.finish(FinishAttempt(allocation=allocation, task="main", attempt=0))
+    await launcher.remove(allocation)
+
+
+async def measured(directory: Path, concurrent: int, starts: int) -> tuple[float, list[float]]:
+    """Return the starts per second, and the held times in milliseconds."""
+    times, numbers = list[float](), iter(range(starts))
+
+    async def work() -> None:
+        for _ in numbers:
+            await start(launcher)
+            times.append(held.take())
+
+    async with open_launcher(directory) as launcher:
+        await start(launcher)
+        held = HeldTimes()
+        trio.lowlevel.add_instrument(held)
+        began = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            for _ in range(concurrent):
+                nursery.start_soon(work)
+        took = time.perf_counter() - began
+        trio.lowlevel.remove_instrument(held)
+    return starts / took, times
+
+
+@contextmanager
+def busy(number: int) -> Iterator[None]:
+    """Run processes that use all CPUs, each in a session of its own as tasks are."""
+    words = [sys.executable, "-c", "while True: pass"]
+    every = [subprocess.Popen(words, start_new_session=True) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for one in every:
+            one.kill()
+            one.wait()
+
+
+def show(load: int, concurrent: int, starts: int) -> None:
+    """Print a row, in a session with the priority of a daemon."""
+    os.setsid()
+    set_priority()
+    with tempfile.TemporaryDirectory(prefix="steward-starts-") as directory, busy(load):
+        place = Path(directory) / "data/tasks/alloc"
+        rate, times = trio.run(measured, place, concurrent, starts)
+    middle, late = statistics.median(times), statistics.quantiles(times, n=20)[-1]
+    print(f"| {load} | {concurrent} | {rate:.0f} | {middle:.2f} | {late:.2f} | {max(times):.2f} |")
+
+
+def main() -> None:
+    """Print a row for each load and each number of concurrent starts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--starts", type=int, default=150)
+    options = parser.parse_args()
+    print("| Busy processes | Concurrent | Starts per s | Held, p50 ms | p95 ms | Longest, ms |")
+    for load in (0, BUSY):
+        for concurrent in (1, 4):
+            arguments = (load, concurrent, options.starts)
+            row = multiprocessing.get_context("spawn").Process(target=show, args=arguments)
+            row.start()
+            row.join()
+
+
+if __name__ == "__main__":
+    main()
