@@ -19,7 +19,7 @@ _PERSON: ContextVar[str] = ContextVar("person", default="")
 
 
 class Permission:
-    """Whether the present request has shown that its caller may make it."""
+    """The authorization state of the current request."""
 
     __slots__ = ("is_shown",)
 
@@ -31,18 +31,18 @@ _PERMISSION: ContextVar[Permission | None] = ContextVar("permission", default=No
 
 
 def permission_scope(permission: Permission) -> AbstractContextManager[None]:
-    """Let the request of this block show its permission."""
+    """Return a scope in which `show_permission` records to `permission`."""
     return RequestScope(_PERMISSION, permission)
 
 
 def show_permission() -> None:
-    """Record that the caller of the present request has a permission that the request needs."""
+    """Record that the caller of the current request has a permission that the request needs."""
     if (found := _PERMISSION.get()) is not None:
         found.is_shown = True
 
 
 def is_permitted() -> bool:
-    """Return whether the present work has a permission, or belongs to no request."""
+    """Return whether the current work has a permission, or belongs to no request."""
     return (found := _PERMISSION.get()) is None or found.is_shown
 
 

@@ -275,7 +275,7 @@ def _compare(directory: Path, mark: WalWatermark, store: Store, *, is_log_lost: 
             f"{directory / FILE_NAME} is not as it was: {lost} (it is at index {index}, and was "
             f"at {mark.index}); its write-ahead log was removed or cut, or an older file took its place. "
             "Put back what belongs there, or restore a snapshot with `steward operator snapshot "
-            f"restore`; to go on with what there is, remove {directory / MARK_NAME}"
+            f"restore`; to continue with the present files, remove {directory / MARK_NAME}"
         )
     try:
         mark.begin(index)

@@ -25,7 +25,7 @@ class RequestedCapability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessDecision(Record, frozen=True, kw_only=True):
-    """Whether a request is allowed, and why."""
+    """The decision about a request, with its reason."""
 
     allowed: bool
     needs: str
@@ -46,7 +46,9 @@ def explain(caller: Caller, right: RequestedCapability) -> AccessDecision:
         )
     match right.needs.asks:
         case Requirement.MANAGEMENT:
-            return AccessDecision(allowed=False, needs=needed, reason="it is no management token")
+            return AccessDecision(
+                allowed=False, needs=needed, reason="the token is not a management token"
+            )
         case Requirement.SCOPE:
             return _of_scope(caller.grant, right, needed)
         case Requirement.PATH:

@@ -261,7 +261,7 @@ def _wrapping_ttl(body: PolicyObject, end: str, where: str) -> int:
         return 0
     found = seconds(item.value) if isinstance(item.value, str | int) else None
     if found is None or found < 0:
-        raise Malformed(f"{where}error parsing {end}wrapping_ttl: {item.value!r} is no duration")
+        raise Malformed(f"{where}error parsing {end}wrapping_ttl: {item.value!r} is not a duration")
     return found
 
 

@@ -102,7 +102,7 @@ def _filter(day: str, result: str) -> run_history.RunFilter:
     try:
         found = date.fromisoformat(day).isoformat() if day else ""
     except ValueError:
-        raise Malformed(f"day={day[:40]!r} is no date such as 2026-11-21") from None
+        raise Malformed(f"day={day[:40]!r} is not a date such as 2026-11-21") from None
     return run_history.RunFilter(found, result)
 
 

@@ -348,9 +348,9 @@ async def deregister_job(request: Request) -> HandlerReply:
 
 
 def _no_shutdown_delay(request: Request) -> bool:
-    """Return the flag.
+    """Return the flag `no_shutdown_delay`.
 
-    Scripts match the typo in the error text (recorded from Nomad: stop-options).
+    The error text keeps Nomad's typo, because scripts match it (recorded from Nomad: stop-options).
     """
     try:
         return request.query.flag("no_shutdown_delay")

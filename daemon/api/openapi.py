@@ -140,7 +140,7 @@ def _query_parameters(query: Mapping[str, ParameterType]) -> list[Document]:
 
 
 def _operations(endpoint: Endpoint) -> dict[str, Document]:
-    """Return the operations by method; a list is a GET with a parameter."""
+    """Return the operations by HTTP method; Vault's LIST is a GET with a parameter."""
     handlers = {
         "GET": endpoint.read or endpoint.list,
         "POST": endpoint.write,

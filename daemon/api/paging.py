@@ -122,7 +122,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 def query_factory(
     request: Request, filter_: Filter | None, columns: Mapping[str, str]
 ) -> Callable[[Key | None, bool], PageRequest]:
-    """Return a factory for queries of a list: from a key on, in a direction."""
+    """Return a function that creates the query of a page from its start key and direction."""
     conditions = filter_.conditions(columns) if filter_ is not None else None
     whole_wish = PageRequest(
         namespace=request.namespace,
@@ -146,7 +146,7 @@ class _Grouped(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a list continues, and how many elements remain; None means all."""
+    """Position and remaining length of a list; None means all elements."""
 
     start: Key | None
     left: int | None = None

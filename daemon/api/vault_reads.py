@@ -102,10 +102,9 @@ async def _listed(call: RouteCall, listing: _List, key_range: KeyRange) -> Vault
 async def _members(
     store: Store, listing: _List, part: _Part, most: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the members of the data of a list; `part` is the first one.
+    """Yield the JSON members of a list's data; `part` is the first part.
 
-    Between two pieces only the keys are in memory, if the list needs them again. No snapshot is
-    held then.
+    Between two pieces, only keys that the list needs again stay in memory, and no read snapshot is open.
     """
     streamed = listing.info or listing.names[0]
     opening, closing = (b"{", b"}") if listing.info else (b"[", b"]")

@@ -60,7 +60,7 @@ async def health(call: RouteCall) -> HandlerReply:
     """Report that the daemon works; `activecode` is the status to use."""
     text = call.query.text("activecode", "200")
     if not (text.isdecimal() and len(text) == len("200") and int(text) >= 200):
-        raise Malformed(f"activecode {text!r} is no status: a number from 200 to 599")
+        raise Malformed(f"activecode {text!r} is not a status code: use a number from 200 to 599")
     name, identifier = _cluster(call)
     now = call.parts.clock.now() // 1_000_000_000
     return plain(_Health(server_time_utc=now, cluster_name=name, cluster_id=identifier), int(text))

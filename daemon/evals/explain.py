@@ -544,7 +544,7 @@ def _outdated_reasons(deployment: Deployment, group: TaskGroup, outdated: int) -
 
 
 def _is_blocking(deployment: Deployment) -> bool:
-    """Return whether a deployment can hold back changes; a failed one does until it is replaced."""
+    """Return whether a deployment can delay changes; a failed one does until its replacement."""
     return deployment.active or deployment.status == DeploymentStatus.FAILED
 
 

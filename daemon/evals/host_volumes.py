@@ -101,7 +101,7 @@ def _faults(volume: DynamicVolume, *, registered: bool) -> Iterator[str]:
         yield "RequestedCapacityMinBytes and CapacityBytes must not be negative"
     for requested_capability in volume.requested_capabilities or ():
         if requested_capability.attachment_mode != FILE_SYSTEM:
-            yield f"AttachmentMode {requested_capability.attachment_mode!r}: only {FILE_SYSTEM} is there"
+            yield f"AttachmentMode {requested_capability.attachment_mode!r}: only {FILE_SYSTEM} is supported"
         if requested_capability.access_mode not in ACCESS_MODES:
             known = ", ".join(sorted(ACCESS_MODES))
             yield f"AccessMode {requested_capability.access_mode!r}: must be one of {known}"
@@ -129,7 +129,7 @@ def _faults_of_path(volume: DynamicVolume) -> Iterator[str]:
 
 def _faults_of_plugin(volume: DynamicVolume) -> Iterator[str]:
     if volume.plugin_id not in _PLUGINS:
-        yield f'PluginID {volume.plugin_id!r}: only the plug-in "{MKDIR}" is there'
+        yield f'PluginID {volume.plugin_id!r}: only the plug-in "{MKDIR}" is supported'
 
 
 def _before(db: ReadSnapshot, volume: DynamicVolume) -> DynamicVolume | None:

@@ -71,7 +71,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a run may take after its first step has opened, and then its clean-up.
+    """Time limits of a run, from the opening of its first step, and of its clean-up.
 
     Both are in nanoseconds. A `timeout` of None means no limit.
     """

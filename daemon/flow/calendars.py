@@ -131,7 +131,7 @@ def _date(text: str) -> date | None:
 
 
 def _hours(text: str) -> tuple[int, int] | None:
-    """Return a period of a day as minutes after midnight; None if it is no period."""
+    """Return a period of a day as minutes after midnight; None if the text is not a period."""
     found = _HOURS.fullmatch(text)
     if found is None:
         return None

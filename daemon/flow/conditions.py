@@ -3,7 +3,7 @@
     needs.test.outcome == good and run.meta.target != "none"
 
 A condition is parsed at registration, so a misspelled name is reported there. The scheduler
-evaluates it, so its size and its steps are bounded, and an `any` or `all` has none inside.
+evaluates it, so its size and its steps are bounded. `any` and `all` cannot be nested.
 """
 
 import difflib
@@ -36,8 +36,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 class NeedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The values of `needs.STEP` in a condition.
 
-    `exit_code` is that of the task that failed last, 0 if none did. `total` and `failed` count
-    elements. `outputs` are texts; of a step with elements, each is a list in JSON.
+    `exit_code` is the exit code of the task that failed last, or 0 if no task failed. `total` and
+    `failed` count elements. `outputs` are texts; each is a JSON list if the step has elements.
     """
 
     outcome: str = ""
@@ -57,17 +57,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Undecidable(Exception):
-    """A condition has no answer for these facts."""
+    """A condition cannot be evaluated with these facts."""
 
 
 class Hints:
-    """Close names for the first unknown ones of a job: a search among many names takes long."""
+    """Suggestions for the first few unknown names of a job; each search compares all names."""
 
     def __init__(self) -> None:
         self._left = _HINTS
 
     def of(self, name: str, known: Collection[str]) -> str:
-        """Return a question with the closest of the known names; empty if none is close."""
+        """Return `did you mean` with the closest known name; empty if no name is close."""
         if not self._left or len(name) > _LONGEST_NAME:
             return ""
         self._left -= 1
@@ -82,9 +82,9 @@ def problems(
     hints: Hints | None = None,
     declared: Mapping[str, Collection[str]] = {},
 ) -> Iterator[str]:
-    """Yield the errors of a condition of a step that has these needs.
+    """Yield the errors in the condition of a step with these needs.
 
-    `declared` has the outputs of those steps that name theirs.
+    `declared` maps steps to their declared outputs; steps that declare none are absent.
     """
     from daemon.jobspec.filters.policy_rule import PolicyFilter, has_nested_collections, selectors
 
@@ -117,7 +117,7 @@ def is_true(
 ) -> bool:
     """Return whether a condition is true. Raises `Undecidable`.
 
-    `faults` are the reasons why the outputs of needs cannot be read.
+    `faults` maps needs with unreadable outputs to the reason.
     """
     from daemon.jobspec.filters.policy_rule import PolicyFilter, selectors
 

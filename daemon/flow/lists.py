@@ -53,7 +53,7 @@ def reference_in(text: str) -> Reference | None:
 
 
 class Faulty(Exception):
-    """An output is no list; the message says why."""
+    """An output is not a list; the message gives the reason."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def count(group: TaskGroup) -> int:
 def item(group: TaskGroup, index: int, text: str = "") -> Item:
     """Return the item of an element; `text` is the output that `source` names.
 
-    Raises `Faulty` if that is no list, or has no such item.
+    Raises `Faulty` if the output is not a list, or has no such item.
     """
     matrix = MATRIX.of(group.meta)
     if matrix:
@@ -133,7 +133,7 @@ def _size(value: object) -> int:
 
 
 def length(text: str) -> int:
-    """Return the number of items in an output. Raises `Faulty` if that is no list."""
+    """Return the number of items in an output. Raises `Faulty` if the output is not a list."""
     found = _decoded(text)
     for one in _items(found):
         _checked(one)

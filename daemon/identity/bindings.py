@@ -256,7 +256,7 @@ def _wanted(request: LoginRequest, field: str, kind: str) -> _Wanted:
 
 
 def _disagreement(claims: Claims, wanted: _Wanted) -> str:
-    """Return how the token's claims differ from the request; one that agrees is enough."""
+    """Return the differences between claims and request; empty if at least one claim matches."""
     given = {"xms_az_rid": claims.xms_az_rid, "xms_mirid": claims.xms_mirid}
     present = {claim: text for claim, text in given.items() if text}
     if not present:

@@ -47,7 +47,7 @@ class CloudRequestFailed(Refused):
 
 
 class CloudUnreachable(CloudRequestFailed):
-    """There was no answer."""
+    """The cloud did not answer."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):

@@ -155,7 +155,7 @@ class LoginMethods:
     def _would_issue(self, proven: LoginPrincipal, examination: LoginTrace) -> None:
         """Check the conditions of a proven login. Raises `Invalid` or `Denied`."""
         names = " ".join(proven.role.token_policies)
-        with examination.rule("the token may have its policies", "token_policies", names):
+        with examination.rule("the role's policies can be granted", "token_policies", names):
             token_issue.token_policies(proven.role)
         mount, principal = proven.mount.accessor, proven.principal
         with examination.rule("the entity is not disabled", "oid", principal):

@@ -200,8 +200,8 @@ class PayloadFiles:
                 partial(payload_files.remove, namespace=namespace, digest=digest)
             )
             raise Malformed(
-                f"the content has the digest {found}, not {digest}: the upload was deleted, start "
-                "it again"
+                f"the content has the digest {found}, not {digest}: the upload was deleted, so "
+                "upload the file again"
             )
         mark = partial(payload_files.put, namespace=namespace, digest=digest, size=size)
         await self._store.write(partial(mark, is_complete=True, now=now))

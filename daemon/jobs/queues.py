@@ -1,6 +1,6 @@
 """Give the slots of queues to the runs and steps that wait for them.
 
-A run enters its queue in the write that stores it, and leaves it in the write that ends it. A step
+A run enters its queue in the transaction that stores it, and leaves in the one that ends it. A step
 enters all its queues when it may begin, and its elements free their slots when they end. Between,
 this loop grants slots: by priority, then by arrival. The first is never overtaken, so a run or step
 that needs several slots gets them. A grant and the evaluation of its run are one write.
@@ -87,7 +87,7 @@ def has_work(db: ReadSnapshot, key: Key) -> bool:
 
 
 def _fits(entry: QueueEntry, in_use: int, limit: int) -> bool:
-    """Return whether a run gets its slots; one that asks for more than all gets all."""
+    """Return whether a run gets its slots; a run that asks for too many gets all slots."""
     return in_use + min(entry.slots, limit) <= limit
 
 

@@ -341,7 +341,7 @@ def _unknown_receivers(job: Job, surroundings: RegistrationContext) -> Iterator[
     ]
     for key, name, setting, known in asked:
         if name and name not in known:
-            shown = ", ".join(sorted(known)) or "none is there"
+            shown = ", ".join(sorted(known)) or "none exists"
             yield (
                 f'Meta of job: "{key}" is "{name}", must be one of {setting} in the daemon\'s '
                 f"configuration: {shown}"

@@ -537,7 +537,7 @@ def _check_unended(case: _Case, step: RunStep) -> None:
 
 
 def _running(case: _Case) -> FlowRun:
-    """Return the run; one that has ended continues."""
+    """Return the run; an ended run continues."""
     if not case.run.status.has_ended:
         return case.run
     return msgspec.structs.replace(

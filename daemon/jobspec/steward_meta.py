@@ -392,7 +392,7 @@ def patterns(text: str) -> tuple[str, ...]:
     for name in found:
         parts = name.split("/")
         if len(name) > _LONGEST_PATTERN or "\0" in name:
-            raise Invalid(f"has the pattern {quote(name[:_SHOWN])}, which is no path")
+            raise Invalid(f"has the pattern {quote(name[:_SHOWN])}, which is not a path")
         if any(part in ("", ".", "..") for part in parts):
             raise Invalid(
                 f"has the pattern {quote(name[:_SHOWN])}; write a path below the task directory, such "

@@ -711,7 +711,7 @@ class DirectoryUsage(Message, frozen=True, kw_only=True, tag=27):
 
 
 class SignalResult(Message, frozen=True, kw_only=True, tag=30):
-    """Whether a process received the signal."""
+    """The answer to a signal: a process received it or not."""
 
     is_sent: bool
 

@@ -1,7 +1,7 @@
 """Run the programs of clusters as a task's user or the daemon's, as root only for a daemon of root.
 
 The policy has the paths. Each program takes only arguments of one form, so no value becomes an
-option. A program gets no descriptor of the launcher, no variable but its own, and no new
+option. A program gets no descriptor of the launcher, only its own variables, and no new
 privileges. The daemon reads its output; the launcher kills it at its time limit.
 
 The commands of notifications run in the same way as the daemon's user. The policy has their
@@ -120,7 +120,7 @@ def _environment(
         raise Refusal(f"{order.program} takes no variables")
     for name in order.env:
         if not _WRAPPERS.fullmatch(name):
-            raise Refusal(f"{name!r} is no variable of a job's wrapper")
+            raise Refusal(f"{name!r} is not a variable of a job's wrapper")
     env = {"PATH": PATH, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
     env |= {"SLURM_CONF": order.config} if order.config else {}
     env |= {"TERM": order.terminal or _TERMINAL} if is_terminal else {}

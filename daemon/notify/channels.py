@@ -83,7 +83,7 @@ async def _begin_of(body: AsyncIterator[bytes]) -> str:
 async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
     """Run a command with the message on standard input; return its exit status. Raises `DeliveryFailed`.
 
-    It gets nothing of the daemon's environment and no other open files. Its process group is killed
+    The command inherits neither the daemon's environment nor other open files. Its process group is killed
     at the end of the attempt. Its output only goes to the log.
     """
     try:

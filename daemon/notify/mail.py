@@ -137,7 +137,7 @@ class _Talk:
         except ssl.SSLError as error:
             return DeliveryFailed(f"the connection cannot be encrypted: {error}")
         except smtplib.SMTPNotSupportedError as error:
-            return DeliveryFailed(f"the server cannot do what is asked for: {error}")
+            return DeliveryFailed(f"the mail server does not support the request: {error}")
         except smtplib.SMTPResponseException as error:
             return _refused(error.smtp_code, error.smtp_error)
         except (OSError, smtplib.SMTPException, ValueError) as error:

@@ -48,13 +48,13 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def _trace(origin: str) -> TraceContext | None:
-    """Return the trace of an origin."""
+    """Return the trace context in the origin of a request, if it has one."""
     _, _, text = origin.partition(" ")
     return trace_context.parse(text) if text else None
 
 
 def _joined(origin: str, context: TraceContext) -> str:
-    """Return an origin with another span."""
+    """Return the origin of a request with its trace context replaced."""
     return f"{origin.partition(' ')[0]} {trace_context.header(context)}"
 
 

@@ -12,7 +12,7 @@ _log = logging.getLogger("steward.runner")
 
 
 async def remove_unfinished(store: Store, launcher: Launcher, found: Sequence[str]) -> None:
-    """Delete these volumes with their directories; one that stays is tried again at the next start."""
+    """Delete these volumes with their directories; the next start retries failures."""
     for volume_id in found:
         try:
             await launcher.remove_volume(volume_id)

@@ -33,7 +33,7 @@ _KEPT_EVENTS = 5  # history of a tracker without a limit on attempts
 
 
 class RescheduleTiming(Enum):
-    """When to reschedule a failed allocation."""
+    """The time at which to reschedule a failed allocation."""
 
     NOW = "now"
     LATER = "later"

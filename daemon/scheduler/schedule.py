@@ -49,7 +49,7 @@ def _schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Ite
 
         return plan_workflow(state, job, evaluation, now=now, ids=ids)
     plan = plan_service(state, job, evaluation, now=now, ids=ids)
-    return _end_run(state, plan, f"version {job.version} is no workflow", now)
+    return _end_run(state, plan, f"version {job.version} is not a workflow", now)
 
 
 def _is_held(state: ClusterState, job: Job) -> bool:

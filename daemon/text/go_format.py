@@ -1,4 +1,4 @@
-"""How Go writes values, because the texts that clients and scripts match hold values as Go writes them.
+"""Values in Go's format, because clients and scripts match texts that contain such values.
 
 Durations, quoted text, lists, numbers that cannot be read, and several errors in one text.
 """
@@ -78,7 +78,7 @@ _ESCAPES = {
 
 
 def quote(text: str, *, ascii_only: bool = False) -> str:
-    r"""Return text in double quotes, with escapes for what cannot be shown.
+    r"""Return text in double quotes, with escapes for unprintable characters.
 
     >>> print(quote('a"b'))
     "a\"b"

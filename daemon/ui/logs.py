@@ -100,7 +100,7 @@ async def _pieces(answers: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _restyled(answer: bytes, styles: dict[str, ansi.Style]) -> bytes:
-    """Return an answer with its lines in styled pieces."""
+    """Return a response with each line split into styled pieces."""
     return _encoded(msgspec.json.decode(answer), styles) + b"\n"
 
 

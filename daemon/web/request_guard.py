@@ -58,9 +58,15 @@ class RequestGuard:
             return None
         origin = headers.get("origin", "")
         if origin and origin.partition("://")[2].lower() != (host or "").lower():
-            return text(f"a page of {origin} may not change anything here", 403)
+            return text(
+                f"cross-origin request rejected: a page of {origin} cannot change data of Steward",
+                403,
+            )
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return text("a page of another site may not change anything here", 403)
+            return text(
+                "cross-site request rejected: a page of another site cannot change data of Steward",
+                403,
+            )
         return None
 
     def _is_ours(self, name: str | None) -> bool:

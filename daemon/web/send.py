@@ -24,7 +24,7 @@ Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
 def send_now(stream: object, data: bytes) -> bytes:
-    """Send what the kernel accepts immediately, without waiting; return the rest.
+    """Send as many bytes as the kernel accepts without waiting; return the rest.
 
     For an encrypted or broken connection, nothing is sent.
     """

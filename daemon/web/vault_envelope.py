@@ -85,7 +85,7 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def enveloped(answer: VaultBody, *, path: str, request_id: str) -> HandlerReply:
-    """Return a response in its envelope; an empty one has no body.
+    """Return a response in its envelope; an empty response has no body.
 
     Below `sys/`, older endpoints repeat every key of the data at the top level, as in Vault.
     """

@@ -171,8 +171,8 @@ def _settings() -> Iterator[str]:
         if isinstance(parameter, click.Option)
     }
     yield "# Settings\n"
-    yield "Each setting with its kind and the names by which file, environment and command line know it."
-    yield "[Settings of the agent](../configuration.md) says what they mean.\n"
+    yield "Each setting with its kind and its names in the file, the environment and on the command line."
+    yield "[Settings of the agent](../configuration.md) explains them.\n"
     yield "| In the file | Kind | Default | In the environment | Option |\n|---|---|---|---|---|"
     for name, field in FIELDS.items():
         flag = f"`{flags[name]}`" if name in flags else ""
@@ -189,7 +189,7 @@ def _settings() -> Iterator[str]:
 
 
 def _kind(kind: msgspec.inspect.Type) -> str:
-    """Return in words what a setting may be."""
+    """Return the type and range of a setting in words."""
     match kind:
         case msgspec.inspect.IntType(ge=least, le=most):
             above = "" if least is None else f" from {least}"

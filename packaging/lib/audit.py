@@ -47,7 +47,7 @@ def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
 
 
 def audit(program: str, what: str, pinned: list[str]) -> int:
-    """Print what is known against these packages; return the matching exit status."""
+    """Print the advisories for these packages; return the matching exit status."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(pinned))
         file.flush()
@@ -61,7 +61,7 @@ def audit(program: str, what: str, pinned: list[str]) -> int:
         answers = json.loads(done.stdout)["dependencies"]
     except ValueError:
         said = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
-        print(f"{what}: advisories cannot be had: {said[:200]}")
+        print(f"{what}: advisories cannot be fetched: {said[:200]}")
         return UNAVAILABLE
     known = [
         f"{answer['name']} {answer['version']}: {each['id']}, mended in {each['fix_versions']}"
@@ -69,7 +69,7 @@ def audit(program: str, what: str, pinned: list[str]) -> int:
         for each in answer.get("vulns", ())
     ]
     asked = sum("vulns" in answer for answer in answers)
-    print(f"{what}: {asked} of {len(pinned)} packages could be asked for", *known, sep="\n    ")
+    print(f"{what}: {asked} of {len(pinned)} packages could be looked up", *known, sep="\n    ")
     if known:
         return 1
     return 0 if asked == len(pinned) else UNAVAILABLE

@@ -27,7 +27,9 @@ def collect(news: Path) -> dict[str, list[str]]:
     ):
         kind = fragment.name.split(".")[1]
         if kind not in KINDS:
-            raise ValueError(f"{fragment.name}: {kind!r} is no kind; use one of {', '.join(KINDS)}")
+            raise ValueError(
+                f"{fragment.name}: {kind!r} is not a kind: use one of {', '.join(KINDS)}"
+            )
         found[KINDS[kind]].append(entry(fragment))
     return {heading: items for heading, items in found.items() if items}
 

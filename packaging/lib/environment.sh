@@ -204,7 +204,7 @@ want_programs() { # program=package...: install those that are missing where tha
     done
     [ -n "$packages" ] || return 0
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-        say "left out is what needs:$packages"
+        say "skipping the steps that need:$packages"
         return 0
     fi
     # shellcheck disable=SC2086 # several words
@@ -234,7 +234,7 @@ need_environment() { # directory, [groups of pyproject.toml]: make it, and insta
         need_python
         say "making $venv with $("$python" --version) ($python)"
         quietly "$python" -m venv --clear "$venv" ||
-            fail 1 "cannot make $venv; look at what it says, and whether $root may be written to"
+            fail 1 "cannot make $venv; read its output, and check that $root is writable"
     fi
     say "installing Steward${2:+ and what its tests need} in $venv"
     install_steward "${2:-}" || fail 1 "cannot install in $venv; is the package index reachable?"

@@ -2,7 +2,7 @@
 
     reaper.py SECONDS DIRECTORY COMMAND [ARGUMENT]...
 
-After the limit the command gets SIGINT, so that pytest reports what it has done so far. A minute
+After the limit the command gets SIGINT, so that pytest reports the results so far. A minute
 later it is killed.
 
 Each process whose parent ends becomes a child of this one. A process that exists a few seconds

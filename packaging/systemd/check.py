@@ -113,7 +113,7 @@ class Machine:
         return ["nsenter", "-t", str(self.pid), *which]
 
     def run(self, *words: str, check: bool = True, inside: bool = True) -> str:
-        """Run a command on it and return what it prints."""
+        """Run a command on the machine and return its output."""
         done = subprocess.run(
             [*self.entering(inside=inside), *words],
             stdout=subprocess.PIPE,
@@ -160,13 +160,13 @@ def proved(what: str) -> None:
 
 
 def expect(what: str, *, holds: bool) -> None:
-    """Say what holds, or end."""
+    """Print a fact that holds, or exit with an error."""
     if not holds:
         raise SystemExit(f"does not hold: {what}")
     proved(what)
 
 
-# ---- what is checked -------------------------------------------------------------------------------
+# ---- checks -------------------------------------------------------------------------------
 
 
 def installs(machine: Machine, package: Path) -> None:

@@ -1,6 +1,6 @@
 """A client that asks again and again, each time by a new connection: `hammer.py PORT STOP`.
 
-It ends when the file STOP is there, and prints how many answers it got, which of them were no
+It ends when the file STOP exists, and prints how many answers it got, which of them were no
 answers of the daemon, and the longest wait in seconds.
 """
 

@@ -39,12 +39,12 @@ def fetched(package: dict[str, Any]) -> bytes:
         sys.exit(f"{address} cannot be fetched: {error}")
     found = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
     if found != package["integrity"]:
-        sys.exit(f"{address} is {found}, not what packages.toml says")
+        sys.exit(f"{address} is {found}, but packages.toml names another digest")
     return archive
 
 
 def main(names: list[str]) -> None:
-    """Write the files of the packages, each if it is what it should be."""
+    """Write the files of the packages after checking each digest."""
     for package in packages():
         if names and package["name"] not in names:
             continue

@@ -155,7 +155,7 @@ class CalendarDocuments(msgspec.Struct, frozen=True):
 
 
 def documents(db: ReadSnapshot, namespace: str, name: str) -> CalendarDocuments:
-    """Return the documents that a calendar needs; those that do not exist are missing."""
+    """Return the existing documents that a calendar needs."""
     values = {"namespace": namespace, "name": name, "most": _MOST_FOLLOWED}
     rows = db.all(_CLOSURE, values)
     return CalendarDocuments(

@@ -1,4 +1,4 @@
-"""Notifications: stored in the write that causes them, with their delivery state."""
+"""Notifications: stored in the transaction that causes them, with their delivery state."""
 
 import sqlite3
 

@@ -97,7 +97,7 @@ _RESULTS = """
 
 
 class ChildResult(NamedTuple):
-    """How a child ended; `is_unplaced` if a part of it was never placed.
+    """The result of a child; `is_unplaced` if a part of it was never placed.
 
     `launched` is the time of its registration in nanoseconds.
     """

@@ -147,7 +147,7 @@ _WANTS = {
 
 
 class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has just ended. A job that is no workflow has a run for each version.
+    """A run that has just ended. A job that is not a workflow has a run for each version.
 
     `index` is that of the write in which its last task ended.
     """
@@ -256,7 +256,7 @@ _LAST_ATTEMPT = """
 
 
 def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
-    """Add a row for each follower of a dead batch job that is no workflow, if its tasks have ended.
+    """Add a row for each follower of a dead batch job that is not a workflow, if its tasks have ended.
 
     `row` is that of the table `jobs`. Nothing has ended if its version had no allocation. The same
     end is noted once, regardless of the number of calls.

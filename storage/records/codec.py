@@ -118,7 +118,7 @@ def parse(body: bytes) -> object:
         value: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if len(body) > _MOST_READ_SLOWLY:
-            raise Malformed(f"the body is no JSON: {error}") from error
+            raise Malformed(f"the body is not JSON: {error}") from error
         # Invalid, or rarely a value followed by other text: the slow parser distinguishes.
         value = _first_value(body)
     if _too_deep(value, MAX_DEPTH):

@@ -16,7 +16,7 @@ MAX_NOTE = 1000  # characters
 
 
 class SlotState(StrEnum):
-    """Whether a run or a step has its slots."""
+    """State of a request of a run or step for slots."""
 
     WAITING = "waiting"
     HOLDING = "holding"

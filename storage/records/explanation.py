@@ -51,7 +51,7 @@ class Explanation(Record, frozen=True, kw_only=True):
 
 
 class Retry(Record, frozen=True, kw_only=True):
-    """How often an allocation was tried, and when it is tried again, or why not.
+    """Attempts of an allocation, and the time of the next, or the reason for none.
 
     `attempts` counts placements, including predecessors; `restarts` counts restarts in place.
     `next_time` (nanoseconds since the epoch) is 0 if there is no next attempt, or if it is unknown.

@@ -261,7 +261,7 @@ class TriggerWhen(StrEnum):
 
 
 class TriggerJoin(StrEnum):
-    """Whether each ended run starts the follower, or one run of each source together."""
+    """Start of a follower: after each ended run, or after one run of every source."""
 
     EACH = "each"
     ALL = "all"

@@ -9,7 +9,7 @@ from storage.records.task import Consul, Network, RestartPolicy, Service, Task
 
 
 class DelayFunction(StrEnum):
-    """How the delay between two reschedules grows."""
+    """Growth of the delay between two reschedules."""
 
     CONSTANT = "constant"
     EXPONENTIAL = "exponential"
@@ -17,7 +17,7 @@ class DelayFunction(StrEnum):
 
 
 class Update(Record, frozen=True, kw_only=True):
-    """How a new version replaces an old one."""
+    """The update strategy: the replacement of an old version by a new one."""
 
     stagger: Duration = 0
     max_parallel: int = 0
@@ -31,7 +31,7 @@ class Update(Record, frozen=True, kw_only=True):
 
 
 class ReschedulePolicy(Record, frozen=True, kw_only=True):
-    """Whether and when a failed allocation is placed again."""
+    """The reschedule policy: new placements of a failed allocation."""
 
     attempts: int = 0
     interval: Duration = 0
@@ -42,7 +42,7 @@ class ReschedulePolicy(Record, frozen=True, kw_only=True):
 
 
 class Migrate(Record, frozen=True, kw_only=True):
-    """How allocations leave a draining node."""
+    """The migrate strategy: the pace at which allocations leave a draining node."""
 
     max_parallel: int = 1
     health_check: str = "checks"
@@ -59,7 +59,7 @@ class EphemeralDisk(Record, frozen=True, kw_only=True):
 
 
 class MountOptions(Record, frozen=True, kw_only=True):
-    """How a volume is mounted."""
+    """Options of a volume mount."""
 
     fs_type: str = ""
     mount_flags: list[str] | None = None

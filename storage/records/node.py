@@ -26,7 +26,7 @@ class NodeStatus(StrEnum):
 
 
 class Eligibility(StrEnum):
-    """Whether a node accepts new placements."""
+    """The scheduling eligibility of a node."""
 
     ELIGIBLE = "eligible"
     INELIGIBLE = "ineligible"

@@ -55,7 +55,7 @@ class SchedulerConfigResponse(Record, frozen=True, kw_only=True):
 
 
 class SchedulerConfigUpdated(Record, frozen=True, kw_only=True):
-    """Whether the scheduler configuration was changed."""
+    """The answer to a change of the scheduler configuration."""
 
     updated: bool
     index: int

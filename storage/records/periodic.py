@@ -42,7 +42,7 @@ class ScheduledLaunch(Record, frozen=True, kw_only=True):
 
 
 class PeriodicSchedule(Record, frozen=True, kw_only=True):
-    """Whether the schedule is paused, and the next launches (RFC 3339)."""
+    """State of the schedule: paused or not, and the next launches (RFC 3339)."""
 
     job_id: str
     namespace: str

@@ -7,7 +7,7 @@ from storage.records.state import StateLine
 
 
 class AllocationHealth(Record, frozen=True, kw_only=True):
-    """Whether an allocation is a canary, and its health."""
+    """Deployment status of an allocation: canary or not, and its health."""
 
     canary: bool = False
     healthy: bool | None = None

@@ -10,7 +10,7 @@ from storage.records.scaling import Scaling
 
 
 class Hook(StrEnum):
-    """When a task with a lifecycle block runs, relative to the main tasks."""
+    """The hook of a lifecycle block: the time of a task relative to the main tasks."""
 
     PRESTART = "prestart"
     POSTSTART = "poststart"
@@ -18,7 +18,7 @@ class Hook(StrEnum):
 
 
 class RestartPolicy(Record, frozen=True, kw_only=True):
-    """How often an ended task is restarted in place."""
+    """The restart policy: restarts of an ended task in place."""
 
     attempts: int = 0
     interval: Duration = 0
@@ -149,7 +149,7 @@ class ChangeScript(Record, frozen=True, kw_only=True):
 
 
 class WaitConfig(Record, frozen=True, kw_only=True):
-    """How long a template waits for further changes."""
+    """Bounds of the time for which a template waits for further changes."""
 
     min: Duration | None = None
     max: Duration | None = None
@@ -235,7 +235,7 @@ class Secret(Record, frozen=True, kw_only=True):
 
 
 class Schedule(Record, frozen=True, kw_only=True):
-    """When a task may run."""
+    """The times at which a task may run."""
 
     cron: dict[str, str] | None = None
 
@@ -251,7 +251,7 @@ class CSIPluginConfig(Record, frozen=True, kw_only=True):
 
 
 class CheckRestart(Record, frozen=True, kw_only=True):
-    """When failing checks restart a task."""
+    """The rule by which failing checks restart a task."""
 
     limit: int = 0
     grace: Duration | None = None

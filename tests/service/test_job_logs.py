@@ -203,7 +203,7 @@ async def test_lines_of_a_job_are_pages_merged_by_time_and_name_their_task(
     assert all(line["Matches"] for line in hits["Lines"])
     bad = await steward.request("GET", "/v1/job/talk/logs/lines", before="17")
     assert bad.status_code == 400
-    assert "is no cursor" in bad.text
+    assert "is not a cursor" in bad.text
 
 
 async def test_lines_of_a_job_follow_new_allocations_and_a_restart_of_the_daemon(

@@ -29,7 +29,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class AgentHealth(Record, frozen=True, kw_only=True, rename="lower"):
-    """Whether the client or the server part of the daemon works."""
+    """Health of the client or the server part of the daemon."""
 
     ok: bool
     message: str

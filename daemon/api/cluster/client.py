@@ -30,7 +30,7 @@ class SignalRequest(Record, frozen=True, kw_only=True):
 
 
 class PauseRequest(Record, frozen=True, kw_only=True):
-    """Whether to pause a task."""
+    """A request to pause or resume a task."""
 
     task: str = ""
     schedule_state: str = ""

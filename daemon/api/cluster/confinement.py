@@ -74,13 +74,15 @@ def _of_node(config: Settings, *, others: bool) -> Iterator[Finding]:
     if not config.runs_raw_exec:
         yield Finding("raw_exec", True, "off")
     elif not others:
-        yield Finding("raw_exec", False, "on: tasks run as the daemon's user, without walls")
+        yield Finding("raw_exec", False, "on: tasks run as the daemon's user, without isolation")
     else:
         whom = "root as well" if config.permits_root else "permitted users"
-        yield Finding("raw_exec", False, f"on: tasks run without walls, as {whom}")
+        yield Finding("raw_exec", False, f"on: tasks run without isolation, as {whom}")
     opens = config.opens_filters
     reason = (
-        "tasks may open theirs with a separate capability" if opens else "no task can open its own"
+        "tasks can relax their own filter with a separate capability"
+        if opens
+        else "no task can relax its own filter"
     )
     yield Finding("exec_unfiltered", not opens, reason)
 

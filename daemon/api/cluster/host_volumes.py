@@ -25,7 +25,7 @@ _EMPTY_ARE_ABSENT = ("Constraints", "Parameters")
 
 
 class HostVolumeRequest(Record, frozen=True, kw_only=True):
-    """The body that creates or registers a volume, or changes the one with its `ID`."""
+    """The body of a request to create, register or (with `ID`) change a volume."""
 
     volume: DynamicVolume | None = None
     policy_override: bool = False

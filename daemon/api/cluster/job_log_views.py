@@ -248,7 +248,7 @@ async def _requested_streams(request: Request) -> _Selection:
 
 
 async def _select(request: Request) -> _Selection:
-    """Select the streams of the newest allocations with stored logs, in whole allocations."""
+    """Select the newest allocations with stored logs; include all or none of each one's streams."""
     store, kind = request.parts.store, request.query.text("type")
     kinds, wanted = (kind,) if kind else KINDS, request.query.text("task")
     newest = await store.read_any(partial(_newest, request=request))
@@ -328,7 +328,7 @@ def _positions(request: Request, name: str) -> dict[str, int]:
     for part in text.split(",") if text else ():
         match = _POSITION.fullmatch(part)
         if match is None:
-            raise Malformed(f"{name} = {text[:40]!r} is no cursor: use one from a response")
+            raise Malformed(f"{name} = {text[:40]!r} is not a cursor: use one from a response")
         if match[1] in found:
             raise Malformed(f"{name} has {match[1]} twice: use a cursor from a response")
         found[match[1]] = int(match[2])
@@ -336,7 +336,7 @@ def _positions(request: Request, name: str) -> dict[str, int]:
 
 
 def _begins(streams: Iterable[OpenedStream], known: dict[str, int]) -> list[int]:
-    """Return the position of each stream; one that the cursor does not name begins at its start."""
+    """Return the position of each stream: its start if the cursor does not name it."""
     return [
         known[stream.kind] if stream.kind in known else stream.stream.span()[0]
         for stream in streams

@@ -100,7 +100,7 @@ class Search:
         return begin if begin > first else None
 
     def _matching(self, data: bytes, begin: int, end: int) -> list[LogLine]:
-        """Return the last matching lines; one more than wanted shows that there are others."""
+        """Return the last matching lines; an extra line shows that more lines match."""
         found: list[LogLine] = []
         lowered, stop = data.lower(), len(data)
         while len(found) <= self._most and (hit := lowered.rfind(self._wanted, 0, stop)) >= 0:

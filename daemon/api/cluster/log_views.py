@@ -150,7 +150,7 @@ def _cursor(request: Request, name: str, streams: list[OpenedStream]) -> list[in
     if len(parts) != len(streams) or not all(
         part.isascii() and part.isdecimal() and len(part) < 19 for part in parts
     ):
-        raise Malformed(f"{name} = {text[:40]!r} is no cursor: use one from a response")
+        raise Malformed(f"{name} = {text[:40]!r} is not a cursor: use one from a response")
     return [int(part) for part in parts]
 
 

@@ -74,7 +74,7 @@ async def show(request: Request) -> HandlerReply:
 
 
 async def _written(write: Callable[[], bytes], number: int) -> bytes:
-    """Return a text with a number of values, made in a thread if they are many."""
+    """Return the text that `write` creates, in a thread if the number of values is large."""
     return write() if number <= _FEW else await trio.to_thread.run_sync(write)
 
 
@@ -109,7 +109,7 @@ def _samples(kind: dict[str, Series]) -> list[SampleShown]:
 
 
 class _Collected(Collector):
-    """Gauges as a collector: those of one name together, all with the same labels."""
+    """A collector of gauges: gauges of the same name form one family with the same labels."""
 
     def __init__(self, found: Iterable[GaugeValue]) -> None:
         self._by_name: dict[str, list[GaugeValue]] = {}

@@ -62,7 +62,7 @@ def _line(name: str, found: Iterable[Sequence[str]]) -> ServiceListItem:
 
 
 def named(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the instances of a service, or the ones chosen for a key."""
+    """List the instances of a service, or the instances chosen for a key."""
     query = request.query
     found = services.named(db, request.namespace, request["name"])
     if expression := query.text("filter"):

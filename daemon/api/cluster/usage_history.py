@@ -88,7 +88,7 @@ def _step(text: str, span: int) -> int:
     each = 1 if found < _FINE else _FINE if found < _COARSE else _COARSE
     if found < 1 or found % each:
         raise Malformed(
-            f"step={text[:40]!r} is no step: give 1s to 9s, a multiple of 10s below 5m, or a "
+            f"step={text[:40]!r} is not a step: use 1s to 9s, a multiple of 10s below 5m, or a "
             "multiple of 5m"
         )
     return found

@@ -406,7 +406,7 @@ def frames(pieces: Iterator[bytes] | list[bytes]) -> Iterator[LogFrame]:
     scan = json.JSONDecoder().raw_decode
     buffer = ""
     for piece in pieces:
-        # latin-1 maps every byte to a character, so a cut character is no error
+        # latin-1 maps every byte to a character, so a truncated character causes no error
         buffer += piece.decode("latin-1")
         while buffer:
             try:

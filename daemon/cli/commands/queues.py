@@ -85,7 +85,7 @@ def _row(entry: QueueEntry) -> tuple[str, ...]:
     metavar="N",
     help="Number of slots.",
 )
-@click.option("--note", default="", metavar="TEXT", help="A note that lists show.")
+@click.option("--note", default="", metavar="TEXT", help="Note to show in lists of queues.")
 @with_output
 @with_client
 def change(client: ApiClient, screen: Screen, name: str, *, slots: int, note: str) -> None:

@@ -150,7 +150,7 @@ def _run(held: _Held, command: tuple[str, ...]) -> int:
 
 @contextmanager
 def _handing_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Forward termination signals to the command, which decides about them."""
+    """Forward termination signals to the command, which handles them."""
     before = signal.signal(signal.SIGTERM, lambda number, _: os.kill(child.pid, number))
     try:
         yield

@@ -20,7 +20,7 @@ EXIT_REFUSED = 2
 
 
 class PolicyDecisionView(Record, frozen=True, kw_only=True):
-    """Whether a request is allowed, and why."""
+    """The decision about a request, with its reason."""
 
     allowed: bool
     needs: str

@@ -64,7 +64,7 @@ class FollowResult(NamedTuple):
 
 
 class AllocationOutcome(Enum):
-    """Whether an allocation is still to be waited for."""
+    """Progress of an allocation that the command waits for."""
 
     OPEN = "open"
     GOOD = "good"

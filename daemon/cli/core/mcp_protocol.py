@@ -1,7 +1,7 @@
 """The messages of the Model Context Protocol over standard input and output. No I/O.
 
 A message is one line of JSON-RPC 2.0. Clients of the revisions up to 2025-11-25 begin with
-`initialize`. Since 2026-07-28 there is no beginning, and each request names its revision.
+`initialize`. Since revision 2026-07-28 there is no handshake, and each request names its revision.
 """
 
 from collections.abc import Callable, Mapping

@@ -23,7 +23,9 @@ _UNTOLD = ("payload", "meta", "source")  # arguments that can contain secrets
 _VIA = "mcp"  # the query parameter `via`, which the audit log shows
 
 JobID = Annotated[str, Meta(min_length=1, description="ID of the job")]
-Namespace = Annotated[str, Meta(description="Namespace; empty for that of the command line")]
+Namespace = Annotated[
+    str, Meta(description="Namespace; if empty, the one set for the command line")
+]
 JobFile = Annotated[str, Meta(min_length=1, description="The whole text of a job file in HCL")]
 
 

@@ -110,7 +110,8 @@ class _Reader:
         match = _STRING.match(self.text, self.at)
         if match is None:
             raise self.fault(
-                "Invalid JSON string", "A text ends on its line, and its escapes are those of JSON."
+                "Invalid JSON string",
+                "A JSON string must end on the same line and contain only JSON escapes.",
             )
         self.at = match.end()
         return _ESCAPE.sub(_meaning, match[1]) if "\\" in match[1] else match[1]

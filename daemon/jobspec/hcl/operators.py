@@ -87,7 +87,7 @@ def _failed(start: int, end: int, why: str, scope: Scope) -> HclError:
 
 def _number(value: Value) -> Number:
     if not is_number(value):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return value
 
 

@@ -14,9 +14,9 @@ from storage.records.job import Job
 from storage.records.task import Service, Task
 
 _NEVER_APART = "the only node is never disconnected"
-_NO_MESH = "there is no service mesh here"
-_NO_CLUSTERS = "there is no cluster of another service here"
-_NO_PLUGINS = "there are no storage plugins here"
+_NO_MESH = "Steward has no service mesh"
+_NO_CLUSTERS = "Steward connects to no Consul or Vault cluster"
+_NO_PLUGINS = "Steward has no storage plugins"
 
 INERT: Mapping[type, Mapping[str, str]] = {
     Job: {"multiregion": "one machine is one region"},

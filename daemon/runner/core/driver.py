@@ -20,7 +20,7 @@ from storage.records.task import LogConfig, NetworkDNS, Resources
 
 
 class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task ended. `message` explains more than the status.
+    """The exit result of a task. `message` adds details to the status.
 
     `at` is the end time (nanoseconds since the epoch) unless the daemon observed it; 0 means now.
     """

@@ -21,7 +21,7 @@ _JITTER = 0.25
 
 
 class AttemptOutcome(Enum):
-    """How an attempt ended, as far as the restart policy distinguishes."""
+    """The end of an attempt, in the categories of the restart policy."""
 
     SUCCEEDED = auto()
     FAILED = auto()  # ended with an error, or could not start for a temporary reason

@@ -65,7 +65,7 @@ class CgroupFiles:
             os.mkdir(path)
 
     def remove(self, path: str) -> None:
-        """Remove a cgroup; one that is in use stays."""
+        """Remove a cgroup, unless it is in use."""
         with suppress(OSError):
             os.rmdir(path)
 

@@ -20,7 +20,7 @@ from daemon.launcher.claims_and_logs import HolePunchUnsupported, punch_hole
 from daemon.runner.core.opened_files import OpenedFile
 from daemon.runner.core.task_log import LogSegment, Place, Stream, TaskLog
 
-# Seconds between two passes. Logs can exceed their limit by what all tasks write in this time.
+# Seconds between two passes. Logs can exceed their limit by the output of all tasks in this time.
 # Shorter periods would only slow down the writers.
 _PERIOD = 1.0
 _BLOCK = 4096  # holes consist of whole blocks
@@ -159,7 +159,7 @@ class LogRotator:
                     await watched.writers.resume()
                 mark.unlink()
         except OSError as error:
-            _report.warning("cannot move what %s keeps: %s", log.name(0), error)
+            _report.warning("cannot move the older part of %s: %s", log.name(0), error)
             watched.dropped = stream.span()[0]  # retried when the log has grown
 
 

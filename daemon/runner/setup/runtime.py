@@ -109,7 +109,7 @@ class TokenProvider(Protocol):
 
 def unguarded() -> tuple[bool, str]:
     """Return that no egress policy is enforced."""
-    return False, "task_egress is open: tasks reach what the machine reaches"
+    return False, "task_egress is open: tasks can reach every host that the machine can reach"
 
 
 class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):

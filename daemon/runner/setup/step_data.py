@@ -96,10 +96,10 @@ def read_output(db: ReadSnapshot, instance: TaskInstance, text: str) -> str:
     reference = lists.reference_in(f"${{output.{text}}}")
     run = _run_of(db, instance)
     if reference is None or run is None or not is_workflow(instance.job):
-        raise Refused(f"{text} is no output of a step")
+        raise Refused(f"{text} is not an output of a step")
     steps = stored_graph(instance.job)
     if reference.step not in predecessors(steps, [instance.group.name]):
-        raise Refused(f"{reference.step} is no step that comes before {instance.group.name}")
+        raise Refused(f"{reference.step} is not a step before {instance.group.name}")
     try:
         return _Reader(db, instance, run).value(reference)
     except outputs.TooManyValues as error:

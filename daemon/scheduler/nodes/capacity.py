@@ -2,7 +2,7 @@
 
 A `NodeCapacity` is one node during planning. It knows the resources of all allocations, releases those that
 the plan stops, and assigns resources to those that it places. Resources are never overcommitted:
-`lack` returns what is missing, and `offer` may only be called after it returned None.
+`lack` returns the missing resource, and `offer` may only be called after it returned None.
 """
 
 from collections import Counter

@@ -66,7 +66,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How the job of a function runs.
+    """Settings of the job of a function.
 
     `python` is the interpreter, which needs this library. `path` are the directories of modules; by
     default the one of the function's module and the one of this library. `retries` is the number of

@@ -50,7 +50,7 @@ class Resources(Definition, frozen=True, kw_only=True):
 
 
 class RestartPolicy(Definition, frozen=True, kw_only=True):
-    """How often an ended task is restarted in place."""
+    """The restart policy: restarts of an ended task in place."""
 
     attempts: int | None = None
     interval: int | None = None
@@ -59,7 +59,7 @@ class RestartPolicy(Definition, frozen=True, kw_only=True):
 
 
 class ReschedulePolicy(Definition, frozen=True, kw_only=True):
-    """Whether and when a failed allocation is placed again."""
+    """The reschedule policy: new placements of a failed allocation."""
 
     attempts: int | None = None
     interval: int | None = None
@@ -70,7 +70,7 @@ class ReschedulePolicy(Definition, frozen=True, kw_only=True):
 
 
 class Update(Definition, frozen=True, kw_only=True):
-    """How a new version replaces an old one."""
+    """The update strategy: the replacement of an old version by a new one."""
 
     max_parallel: int | None = None
     health_check: str | None = None

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class CloudLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """How to log in: the role, and the source of the identity token.
+    """Settings of a login: the role, and the source of the identity token.
 
     By default the metadata service of the cloud issues the token, and identifies the machine.
     `jwt` is an identity token, or a function that returns one at each login. `resource_id` is the

@@ -33,7 +33,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How long requests are repeated, in seconds. The delay doubles up to the longest one."""
+    """Retry limits of requests, in seconds. The delay doubles up to the longest delay."""
 
     within: float = 60.0
     first_delay: float = 0.1

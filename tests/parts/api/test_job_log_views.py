@@ -333,10 +333,10 @@ WRONG: list[tuple[Handler, dict[str, str], str]] = [
     (SEARCH, {"task": "nosuch", "contains": "x"}, "its tasks are main, other"),
     (LINES, {"type": "both"}, "type = 'both' is not a stream: use stdout or stderr, or omit"),
     *(
-        (LINES, {"before": bad}, "is no cursor")
+        (LINES, {"before": bad}, "is not a cursor")
         for bad in ("17", "none.0o:0", "00000001.0x:5", "0000000g.0o:5", f"{CURSOR},", f"{CURSOR}-")
     ),
-    (LINES, {"after": "00000001.0o:-1", "follow": "true"}, "is no cursor"),
+    (LINES, {"after": "00000001.0o:-1", "follow": "true"}, "is not a cursor"),
     (LINES, {"after": f"{CURSOR},00000001.0o:6"}, "after has 00000001.0o twice"),
     (SEARCH, {"before": f"{CURSOR},{CURSOR}", "contains": "x"}, "before has 00000001.0o twice"),
     (LINES, {"before": CURSOR, "after": CURSOR}, "before contradicts after"),

@@ -276,7 +276,7 @@ async def test_a_purge_takes_the_runs_along(cluster: Cluster) -> None:
 async def test_a_run_of_a_job_that_is_no_workflow_any_more_ends(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     await begun(cluster, workflow(group("a"), group("b")))
-    assert run_of(cluster).reason == "version 1 is no workflow"
+    assert run_of(cluster).reason == "version 1 is not a workflow"
 
 
 async def test_an_array_has_no_more_elements_at_once_than_it_may(cluster: Cluster) -> None:

@@ -57,7 +57,7 @@ async def test_a_command_is_one_of_the_configuration(store: Store) -> None:
         'Meta of job: "steward_notify_command" is "mail", must be one of notify_commands in the '
         "daemon's configuration: "
     )
-    assert faults(store, job, around()) == [f"{said}none is there"]
+    assert faults(store, job, around()) == [f"{said}none exists"]
     assert faults(store, job, around(commands={"page", "chat"})) == [f"{said}chat, page"]
     assert faults(store, job, around(commands={"mail"})) == []
 

@@ -52,8 +52,8 @@ def test_what_comes_with_it_and_the_oldest_that_is_allowed_are_asked_for(asked) 
     done = asked({"h11==0.16.0": clean("0.16.0"), "h11==0.14": clean("0.14")})
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        "what comes with it: 1 of 1 packages could be asked for",
-        "the oldest allowed: 1 of 1 packages could be asked for",
+        "what comes with it: 1 of 1 packages could be looked up",
+        "the oldest allowed: 1 of 1 packages could be looked up",
     ]
 
 
@@ -67,13 +67,13 @@ def test_an_advisory_is_named_and_counts_for_more_than_what_could_not_be_asked(a
 def test_a_service_that_knows_no_package_says_nothing(asked) -> None:
     done = asked({"h11==0.16.0": clean("0.16.0"), "h11==0.14": {"skip_reason": "not found"}})
     assert done.returncode == 69
-    assert "the oldest allowed: 0 of 1 packages could be asked for" in done.stdout
+    assert "the oldest allowed: 0 of 1 packages could be looked up" in done.stdout
 
 
 def test_a_service_out_of_reach_says_nothing(asked) -> None:
     done = asked({})  # and the program ends with a traceback
     assert done.returncode == 69
-    assert "advisories cannot be had: KeyError" in done.stdout
+    assert "advisories cannot be fetched: KeyError" in done.stdout
 
 
 def test_a_dependency_without_an_oldest_version_is_refused(asked) -> None:

@@ -179,7 +179,7 @@ def test_interrupt_waits_until_dpkg_has_finished(tmp_path: Path) -> None:
 
 def test_programs_that_cannot_be_installed_are_named(tmp_path: Path) -> None:
     done = with_apt(tmp_path, 1000, "sh=dash no-such=one")
-    assert (done.returncode, done.stdout) == (0, "==> left out is what needs: one\n")
+    assert (done.returncode, done.stdout) == (0, "==> skipping the steps that need: one\n")
     assert not (tmp_path / "asked").exists()
 
 

@@ -93,7 +93,7 @@ async def test_archive_that_cannot_be_unpacked_is_reported(
     ("before", "why"),
     [
         ("", "the cluster ended it"),
-        ("echo time >../.steward/why; ", "it ran for as long as it may"),
+        ("echo time >../.steward/why; ", "it reached its time limit"),
     ],
 )
 async def test_the_first_reason_for_its_end_is_reported(

@@ -272,5 +272,5 @@ def test_a_long_body_that_is_no_json_is_refused_without_being_read_slowly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(go_json, "end_of_first_value", None)
-    with pytest.raises(Malformed, match="the body is no JSON: "):
+    with pytest.raises(Malformed, match="the body is not JSON: "):
         parse(b'"' + b"a" * 2_000_000 + b'" x')

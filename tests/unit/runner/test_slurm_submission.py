@@ -97,7 +97,7 @@ def test_constraints_on_features_are_the_clusters() -> None:
 
 @pytest.mark.parametrize("feature", ["a|b", "", "-x", "a b", "a&b"])
 def test_a_feature_that_cannot_be_asked_for_is_refused(feature: str) -> None:
-    with pytest.raises(StartFailed, match="a cluster cannot be asked for it"):
+    with pytest.raises(StartFailed, match="clusters cannot select by this feature"):
         submitted(features=("gpu", feature))
 
 

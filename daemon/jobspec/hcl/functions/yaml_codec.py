@@ -161,7 +161,7 @@ def _plain(written: str) -> Value:
 
 
 def _format_time(written: str) -> str:
-    """Return a date or time as an RFC 3339 timestamp; an invalid one stays text."""
+    """Return a date or time as an RFC 3339 timestamp; invalid input stays text."""
     try:
         if _DATE.fullmatch(written):
             read_time(f"{written}T00:00:00Z")

@@ -61,7 +61,7 @@ class PodmanVersion(msgspec.Struct, rename="pascal", frozen=True):
 
 
 class PodmanSecurity(msgspec.Struct, frozen=True):
-    """Whether the service is rootless."""
+    """Security settings of the service: rootless or not."""
 
     rootless: bool = False
 

@@ -250,7 +250,7 @@ def _ports(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, objec
     for label in settings.ports:
         port = held.get(label)
         if port is None:
-            raise InvalidConfig(f"ports: {label!r} is no port of the group's network")
+            raise InvalidConfig(f"ports: {label!r} is not a port of the group's network")
         for protocol in ("tcp", "udp"):
             yield {
                 "container_port": port.to if port.to > 0 else port.value,

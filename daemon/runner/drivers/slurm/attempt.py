@@ -162,13 +162,15 @@ class SlurmAttempt:
         """Resubmit an attempt that no host has run, or finish it. Raises `StartFailed`."""
         end = self._word
         if end is None:
-            note(f"the cluster does not know job {self.row.job_id} any more: it is submitted again")
+            note(f"the cluster no longer knows job {self.row.job_id}: submitting it again")
             self._vanished += 1
         elif not self._may_succeed_again(end):
             await self._finish(end)
             return
         elif self._renewals < _RENEWALS:
-            note(f"job {self.row.job_id} has run nothing: it is submitted again; {end.message}")
+            note(
+                f"job {self.row.job_id} did not start the task: submitting it again; {end.message}"
+            )
             self._renewals += 1
         else:
             await self._change(status=RunStatus.ENDED)
@@ -443,7 +445,7 @@ class SlurmAttempt:
         self._apply(self._stored())
 
     def _stored(self) -> ClusterRun:
-        """Return the record in the store; a deleted one counts as withdrawn."""
+        """Return the record in the store; a deleted record counts as withdrawn."""
         key = self.key
         row = self.cluster.store.read(lambda db: cluster_runs.find(db, *key))
         return row or msgspec.structs.replace(self.row, status=RunStatus.VOID)

@@ -79,7 +79,7 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
     for feature in attempt.features:
         if not _FEATURE.fullmatch(feature):
             raise StartFailed(
-                f"constraint on ${{attr.engine.feature.{feature}}}: a cluster cannot be asked for it; names "
+                f"constraint on ${{attr.engine.feature.{feature}}}: clusters cannot select by this feature; names "
                 "of features have letters, digits and '_', '.', ':', '-'"
             )
     if attempt.features:

@@ -36,11 +36,11 @@ _WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
 _JOB = re.compile(r"[0-9]{0,10}")
 _SIGNALLED = 128
 _WHY = {
-    "time": "it ran for as long as it may",
-    "bundle": "what it was to bring along could not be unpacked on its host",
+    "time": "it reached its time limit",
+    "bundle": "its files could not be unpacked on its host",
     "missing": "its command was not found on its host",
     "cluster": job_states.SOMEHOW,
-    "void": "nobody wanted it any more",
+    "void": "it was no longer needed",
 }
 
 

@@ -62,7 +62,7 @@ class GitProcess(Protocol):
 
 
 class GitPlace(Protocol):
-    """Where git runs and where it writes, with paths as git sees them."""
+    """The place where git runs and writes, with paths as git sees them."""
 
     @property
     def home(self) -> str:

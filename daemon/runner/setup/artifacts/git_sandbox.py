@@ -1,13 +1,13 @@
-"""Run git for one artifact in a sandbox, so that a hostile server gets nothing of the daemon.
+"""Run git for one artifact in a sandbox, so that a hostile server cannot reach the daemon.
 
 Git runs as a task of the driver `exec`, in an allocation that exists only for this artifact: with
 a separate user, the sandbox, the system call filter and the limits of such tasks. The launcher
-learns nothing new: a daemon may start any program in such a task. The main process of the task only
+needs no new command: a daemon may start any program in such a task. The main process of the task only
 waits. Each program of the clone is an exec session inside the sandbox.
 
-The sandbox ends with the artifact. It also ends when the daemon dies: one session reads from the
-daemon, and its end kills all processes of the sandbox. A process that has killed this session is
-killed by the next daemon, which removes all unknown allocations.
+The sandbox ends with the artifact. It also ends when the daemon dies: one exec session
+reads from the daemon, and at end of input kills all processes of the sandbox. If a process kills
+this session, the next daemon removes the sandbox, like all unknown allocations.
 
 The files come to the daemon as a tar archive, which it unpacks like any untrusted archive.
 """
@@ -44,10 +44,10 @@ _PACK = ("/bin/sh", "-c", 'exec 2>/dev/null; rm -rf "$0/.git" && exec tar -C "$0
 
 
 class GitSandbox:
-    """Opens the sandboxes. `present` are the allocations of those that are open.
+    """Opens the sandboxes. `present` has the allocation IDs of open sandboxes.
 
-    `driver` is the driver `exec`, `directory` that of all allocations. `ids` yields new ones, and
-    `seconds` is the time limit of an artifact.
+    `driver` is the driver `exec`, and `directory` is the parent of all allocation directories.
+    `ids` yields new allocation IDs, and `seconds` is the time limit of an artifact.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class GitSandbox:
             self._present.discard(alloc_id)
 
     async def _open_leash(self, attempt: Attempt) -> ExecStream:
-        """Open the session that ends the sandbox, once the sandbox is there. Raises `StartFailed`."""
+        """Wait until the sandbox runs, and open the session that ends it. Raises `StartFailed`."""
         # A signal without effect, which is sent only to a main process inside its sandbox.
         look = SendSignal(
             allocation=attempt.alloc_id,

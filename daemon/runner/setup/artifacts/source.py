@@ -34,7 +34,7 @@ _SINGLE = frozenset({"gz", "bz2", "xz"})
 
 
 class SourceType(Enum):
-    """How an artifact is fetched."""
+    """The fetch method of an artifact."""
 
     HTTP = "http"
     GIT = "git"
