@@ -85,7 +85,7 @@ class Timers:
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
-        """Record the duration of the block, also if it raises."""
+        """Record the duration of the block, even if it raises."""
         began = self.clock()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Snapshots: consistent copies of the whole database, also while a daemon is running.
+"""Snapshots: consistent copies of the whole database, even while a daemon is running.
 
 A snapshot is a SQLite file without a write-ahead log. It gets its final name after SQLite has
 checked all its pages.

@@ -1,6 +1,6 @@
 """The audit log: requests that changed something or were rejected.
 
-A change and its entry are in one write, so neither exists without the other. Rejections are
+A change and its entry are in one transaction, so neither exists without the other. Rejections are
 collected and written together, so that many rejected requests cost few writes. If they arrive
 faster than they can be written, only their number is stored. Entries contain no secrets. An unknown
 secret appears as a keyed hash, so that repeated attempts can be recognized.

@@ -39,7 +39,7 @@ def explain(caller: Caller, right: RequestedCapability) -> AccessDecision:
     """Explain why a caller has a permission, or lacks it."""
     needed = _needed(right)
     if right.needs.asks in (Requirement.NOTHING, Requirement.TOKEN):
-        return AccessDecision(allowed=True, needs=needed, reason="nobody needs a right for this")
+        return AccessDecision(allowed=True, needs=needed, reason="the request needs no capability")
     if caller.grant.everything:
         return AccessDecision(
             allowed=True, needs=needed, policies=("root",), reason="the token may do everything"

@@ -87,8 +87,8 @@ def fitting(store: Path, source: KeySource) -> int:
 async def replace_root_key(store: Store, source: KeySource, new: RootKey, now: int) -> int:
     """Encrypt everything again with a new data key and root key; return the number of values.
 
-    It is one write, so a crash leaves everything under the old key or under the new one. No other
-    write may run at the same time.
+    One transaction does all the work, so a crash leaves all values under the old key or all under
+    the new key. No other write may run at the same time.
     """
     wrapped = store.read(secrets.data_keys)
     if not wrapped:

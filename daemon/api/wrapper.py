@@ -21,7 +21,7 @@ _PACKED = "application/gzip"
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _WORD = re.compile(r"[a-z]{0,16}")
 _CODES = range(256)
-_TOO_OFTEN = text("too many secrets that are nobody's: ask again later", 429)
+_TOO_OFTEN = text("too many requests with unknown secrets: try again later", 429)
 
 Answer = Callable[[WrapperProtocol, Request], Awaitable[HandlerReply]]
 

@@ -86,7 +86,7 @@ def volumes_dir(data_dir: Path) -> Path:
 
 
 def find_store(data_dir: Path) -> Path:
-    """Return the directory of the store, also if an older version left it elsewhere.
+    """Return the directory of the store, even if an older version left it elsewhere.
 
     Raises `StorageUnusable` if a daemon was killed while it moved the store.
     """

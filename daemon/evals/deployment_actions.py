@@ -1,6 +1,6 @@
 """Deployment actions, by the watcher or a user.
 
-Each is one write that also creates an evaluation for the scheduler. The texts are Nomad's (recorded
+Each is one transaction that also creates an evaluation for the scheduler. The texts are Nomad's (recorded
 from Nomad: deploy-canary, deploy-fail-pause, deploy-auto-revert).
 """
 

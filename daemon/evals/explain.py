@@ -234,7 +234,7 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
         message = f"it is paused; resume it with: steward job periodic resume {job.id}"
         yield Reason(cause=Cause.CLOCK, message=message)
     elif at == periodic.NEVER:
-        yield Reason(cause=Cause.CLOCK, message="its clock has no slot any more")
+        yield Reason(cause=Cause.CLOCK, message="its schedule has no further slot")
     elif at is not None:
         message = f"its next child is launched at {_format_time(at)}"
         yield Reason(cause=Cause.CLOCK, message=message, until=at)
@@ -456,11 +456,11 @@ def _restart_forecast(db: ReadSnapshot, alloc: Allocation) -> tuple[str, int]:
     if alloc.desired.next_allocation:
         return f"was placed again as allocation {alloc.desired.next_allocation}", 0
     if alloc.desired_status != DesiredStatus.RUN:
-        return "is not tried again: it is not wanted any more", 0
+        return "is not tried again: it is no longer needed", 0
     if alloc.client_status in (ClientStatus.FAILED, ClientStatus.LOST):
         job = jobs.current(db, alloc.namespace, alloc.job_id)
         if job is None or job.stop:
-            return "is not tried again: its job is not wanted any more", 0
+            return "is not tried again: its job was stopped or replaced", 0
         _, message, at = _next_try(_case(db, job, [alloc]), alloc)
         return message, at
     for name, state in (alloc.client.task_states or {}).items():

@@ -234,7 +234,7 @@ async def put(
 ) -> tuple[DynamicVolume, NodeChangeResult]:
     """Store a usable volume, and add it to its node.
 
-    Raises `Conflict` after a concurrent change, also if an allocation uses the volume.
+    Raises `Conflict` after a concurrent change, including if an allocation uses the volume.
     """
 
     def write(tx: Transaction) -> tuple[DynamicVolume, NodeChangeResult]:

@@ -1,6 +1,6 @@
 """Node actions: evaluate, change eligibility, and drain.
 
-Each is one write that also creates the evaluations for the scheduler. Drained allocations wait in a
+Each is one transaction that also creates the evaluations for the scheduler. Drained allocations wait in a
 blocked evaluation for another node; on a single host that is the same node, later.
 
 A drain stops services immediately, because they do not complete. Batch and sysbatch jobs may run

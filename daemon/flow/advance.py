@@ -232,7 +232,7 @@ def _limits(graph: Graph, steps: Iterable[RunStep]) -> Iterator[tuple[str, int]]
 def cancel(
     run: FlowRun, steps: Iterable[RunStep], at_work: Collection[str], *, reason: str, now: int
 ) -> Advance:
-    """Return the next state of a run of which nothing is wanted any more.
+    """Return the next state of a run that needs no further steps.
 
     Steps `at_work` have tasks that are still ending. The run ends with the last of them.
     """

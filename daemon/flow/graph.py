@@ -112,7 +112,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     def goes_on(self, run: FlowRun) -> bool:
         """Return whether the step may still begin, or go on, in a run that has not ended.
 
-        After a timeout, also the steps for failures run.
+        After a timeout, the steps for failures run too.
         """
         if run.status == FlowStatus.RUNNING:
             return True

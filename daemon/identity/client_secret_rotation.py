@@ -144,7 +144,7 @@ class ClientSecretRotator:
         self._credentials.forget(mount.accessor)
 
     async def _clean_up(self, mount: Mount, state: Rotation) -> None:
-        """Remove the secrets that are not in use any more. Raises `Refused`."""
+        """Remove the secrets that are no longer in use. Raises `Refused`."""
         client = self._client_of(mount)
         application = await self._graph.application(client)
         # Which one is in use is known only of those that were made here.

@@ -1,1 +1,1 @@
-"""Operations on jobs: each is one write that also creates the resulting evaluation."""
+"""Operations on jobs: each is one transaction that also creates the resulting evaluation."""

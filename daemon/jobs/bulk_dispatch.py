@@ -142,7 +142,7 @@ async def dispatch_lines(
     ids: Iterator[str],
     suffix: str,
 ) -> list[BulkDispatchAnswer]:
-    """Store the children of a batch in one write, and return the answer to each line.
+    """Store the children of a batch in one transaction, and return the answer to each line.
 
     `suffix` and the number of the line make the ID of a child unique. Raises `Refused` if the job
     was deleted, and `StorageError`.

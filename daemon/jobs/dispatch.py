@@ -126,7 +126,7 @@ async def dispatch_job(
 
 
 class ChildDispatcher:
-    """The dispatch of children of one job within one write. Call `close` after the last child."""
+    """The dispatch of children of one job within one transaction. Call `close` after the last child."""
 
     def __init__(
         self,

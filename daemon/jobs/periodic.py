@@ -202,7 +202,7 @@ class Slots:
     """The undecided slots of a schedule.
 
     With many expressions or missed slots, computing them may take long. A thread computes them
-    (`precompute`), and the deciding write uses the results. `first` holds the next slot if a thread has
+    (`precompute`), and the transaction that decides uses the results. `first` holds the next slot if a thread has
     already computed it.
     """
 
@@ -473,7 +473,7 @@ def _skip_closed(tx: Transaction, job: Job, closed: Sequence["Launch"], now: int
 
 
 def _catch_up(tx: Transaction, job: Job, slots: Slots, slot: int, now: int, eval_id: str) -> None:
-    """Decide missed slots, beginning with `slot`; possibly not all of them in one write."""
+    """Decide missed slots, beginning with `slot`; possibly in several transactions."""
     until = now - launch_jitter(job)
     missed = slots.missed(slot, until)
     most = CATCH_UP_MOST.of(job.meta)

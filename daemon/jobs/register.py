@@ -1,4 +1,4 @@
-"""Registration: store a submitted job as a new version unless it is unchanged, in one write.
+"""Registration: store a submitted job as a new version unless it is unchanged, in one transaction.
 
 The order of checks is Nomad's, because clients show the first error (recorded from Nomad:
 register-request-errors, register-validation, enforce-index, update-job). It is the body, the job

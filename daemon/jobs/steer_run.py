@@ -1,6 +1,6 @@
 """Manual operations on runs: cancel, skip, accept, run again, approve and reject.
 
-Each operation is one write: it changes the run and its steps, records the caller, and creates an
+Each operation is one transaction: it changes the run and its steps, records the caller, and creates an
 evaluation, which does the rest. An operation that no longer applies raises `Refused`.
 """
 
@@ -129,7 +129,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def named(self) -> list[RunStep]:
-        """Return the named steps. Raises `Malformed`, also if there are none."""
+        """Return the named steps. Raises `Malformed`, including if there are none."""
         if not self.request.steps:
             raise Malformed("Steps must name a step")
         found: dict[str, RunStep] = {}
@@ -514,7 +514,7 @@ def _reject(case: _Case) -> _Change:
 
 def _at_gate(case: _Case) -> RunStep:
     if len(case.request.steps) != 1:
-        raise Malformed("Steps must name one step")
+        raise Malformed("Steps must name exactly one step")
     (step,) = case.named()
     _check_unended(case, step)
     if not case.graph.by_name[step.name].gate:

@@ -107,7 +107,7 @@ def passed_on(db: ReadSnapshot, trigger: JobTrigger) -> Passed | None:
 
 
 class _Gone(Exception):
-    """The run of a source cannot be read any more; the message says why."""
+    """The run of a source is no longer readable; the message gives the reason."""
 
 
 class _Facts:

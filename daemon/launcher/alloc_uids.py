@@ -54,7 +54,7 @@ class AllocUids:
         """Return the ID of an allocation, a new one if it has no directory yet.
 
         None means that it runs like tasks before there were IDs. Raises `Refusal` when another
-        allocation has taken over the ID, or `OSError`, also when all IDs are in use.
+        allocation has taken over the ID, or `OSError`, including when all IDs are in use.
         """
         text = self._text(allocation)
         if text is None:

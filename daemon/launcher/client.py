@@ -374,7 +374,7 @@ class Launcher:
         return body.address
 
     async def release_network(self, allocation: str) -> None:
-        """Release the network of an ended allocation. Raises `OSError`, also while a task runs."""
+        """Release the network of an ended allocation. Raises `OSError`, including while a task runs."""
         await self._request(ReleaseNetwork(allocation=allocation))
 
     async def lay_out(
@@ -453,7 +453,7 @@ class Launcher:
         return received[0]
 
     async def retain_logs(self, allocation: str) -> None:
-        """Retain the logs of an allocation. Raises `OSError`, also while a task is running."""
+        """Retain the logs of an allocation. Raises `OSError`, including while a task is running."""
         await self._request(RetainLogs(allocation=allocation))
 
     async def remove(self, allocation: str, *, is_kept: bool = False) -> None:

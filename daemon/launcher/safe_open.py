@@ -47,7 +47,7 @@ def open_beneath(above: int, path: str, flags: int, *, follows: bool | None = No
 
 
 def step(above: int, name: str, flags: int) -> int:
-    """Return a descriptor of an entry of an open directory. Raises `OSError`, also for a link."""
+    """Return a descriptor of an entry of an open directory. Raises `OSError`, including for a link."""
     try:
         return open_beneath(above, name, flags | os.O_NOFOLLOW, follows=False)
     except OSError as error:
@@ -57,7 +57,7 @@ def step(above: int, name: str, flags: int) -> int:
 
 
 def facts_of(directory: int, name: str) -> os.stat_result:
-    """Return the metadata of an entry of an open directory, also of a link. Raises `OSError`."""
+    """Return the metadata of an entry of an open directory, including a link. Raises `OSError`."""
     descriptor = open_beneath(directory, name, os.O_PATH | os.O_NOFOLLOW, follows=True)
     try:
         return os.fstat(descriptor)

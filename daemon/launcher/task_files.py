@@ -128,7 +128,7 @@ def leads_elsewhere(name: str) -> bool:
 def user_of(home: int, task: str) -> Owner:
     """Return the user of a task: the owner of its `local`.
 
-    Only root or that user can replace `local`. Raises `OSError`, also for the shared directory,
+    Only root or that user can replace `local`. Raises `OSError`, including for the shared directory,
     which belongs to the launcher.
     """
     if task == SHARED:

@@ -259,7 +259,7 @@ def _compile(pattern: str, *, captures: bool = False) -> _Pattern:
 
 
 def _compile_cost(pattern: str) -> int:
-    """Return an upper limit in microseconds for compiling a pattern, also an invalid one."""
+    """Return an upper limit in microseconds for compiling a pattern, including an invalid one."""
     cost = _COMPILE + _COMPILE_CHARACTER * len(pattern)
     if "{" in pattern:
         cost += _COMPILE_REPETITION

@@ -124,7 +124,7 @@ def _data_directory(config: Settings) -> Iterator[Path]:
             config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageUnusable(
-                f"data_dir = {str(config.data_dir)!r} cannot be made: {error.strerror}; "
+                f"data_dir = {str(config.data_dir)!r} cannot be created: {error.strerror}; "
                 "name another directory with --data-dir"
             ) from error
         _check_places(config)

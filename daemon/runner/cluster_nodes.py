@@ -47,7 +47,7 @@ EVERY = 15.0  # seconds between two queries of a partition
 AGAIN = 2.0  # seconds after a failed query
 FAILURES = 3  # consecutive failures before the cluster counts as unreachable
 NOT_ASKED = "the cluster has not been asked yet"
-LEFT = "the configuration has no such pool any more: what ran there is lost to this daemon"
+LEFT = "the configuration no longer has this pool: the daemon no longer controls its tasks"
 _STILL = (
     "pool %s: jobs of the cluster that may still run there: %d; they end when they reach this daemon "
     "or the pool is configured again, otherwise cancel them there (their names begin with alloc-)"

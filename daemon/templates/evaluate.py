@@ -56,7 +56,7 @@ def evaluate(
     *,
     strict: bool = False,
 ) -> str:
-    """Return the output of a template. Raises `TemplateError`, also if it exceeds its budget.
+    """Return the output of a template. Raises `TemplateError`, including if it exceeds its budget.
 
     With `strict`, a missing map entry is an error.
     """

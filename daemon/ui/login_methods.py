@@ -131,7 +131,7 @@ ROLE = (
             FormField("token_type", "Type", "choice", choices=("default", "service", "batch")),
             FormField("token_ttl", "TTL", "seconds", "such as 1h; empty: that of the method"),
             FormField("token_max_ttl", "Maximum TTL", "seconds"),
-            FormField("token_explicit_max_ttl", "Maximum TTL, also of renewals", "seconds"),
+            FormField("token_explicit_max_ttl", "Maximum TTL, including renewals", "seconds"),
             FormField("token_period", "Period of renewals", "seconds", "without a maximum TTL"),
             FormField("token_num_uses", "Number of uses", "number", "0: no limit"),
             FormField("token_bound_cidrs", "Client addresses", "list", "such as 10.0.0.0/8"),

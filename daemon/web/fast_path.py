@@ -231,7 +231,7 @@ class FastPath:
     async def _unless_disconnected(
         self, stream: trio.SocketStream, answering: Coroutine[object, object, WireResponse]
     ) -> WireResponse | None:
-        """Return the response, or None if the client disconnects before."""
+        """Return the response, or None if the client disconnects first."""
         scope = trio.CancelScope()
         with scope, self.departures.cancelling(stream.socket.fileno(), scope):
             return await answering

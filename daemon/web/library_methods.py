@@ -13,7 +13,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class MethodGone(ImportError):
-    """A library has no such method any more."""
+    """A library no longer has a method."""
 
 
 def private_override(method: _Method) -> _Method:

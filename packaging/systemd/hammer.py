@@ -28,7 +28,7 @@ def ask(port: int) -> str:
 
 
 def main(port: int, stop: Path) -> None:
-    """Ask until it is enough."""
+    """Send requests until the file `stop` exists; print the counts."""
     answers, lost, longest = 0, [], 0.0
     while not stop.exists():
         began = time.monotonic()

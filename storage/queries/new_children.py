@@ -42,7 +42,7 @@ class NewChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildRows:
-    """The rows of new children within one write. Call `close` after the last child."""
+    """The rows of new children within one transaction. Call `close` after the last child."""
 
     def __init__(self, tx: Transaction, pattern: Job) -> None:
         """`pattern` is a child of the job, except for the values of `NewChild`."""

@@ -23,7 +23,7 @@ class TriggerState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Return whether the row does not change any more."""
+        """Return whether the row is final."""
         return self not in (TriggerState.ARRIVED, TriggerState.WAITING)
 
 

@@ -86,7 +86,7 @@ async def create(request: Request) -> HandlerReply:
         if is_new:
             await _abandon(request, volume)
         raise Malformed(
-            f"the directory of volume {volume.name!r} cannot be made: {error}"
+            f"the directory of volume {volume.name!r} cannot be created: {error}"
         ) from None
     except StewardError:
         if is_new:

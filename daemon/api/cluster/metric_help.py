@@ -9,7 +9,7 @@ _STATES = {
     "complete": "have ended well",
     "failed": "have failed",
     "lost": "were lost with their node",
-    "unknown": "are on a node that is not heard of",
+    "unknown": "are on a node that is disconnected",
 }
 _KINDS = ("service", "batch", "system", "sysbatch")
 

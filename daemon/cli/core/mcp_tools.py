@@ -193,7 +193,7 @@ class ToolClient:
 
 
 def specs(*, writes: bool) -> tuple[ToolSpec, ...]:
-    """Return the descriptions of the tools; with `writes`, also of those that change something."""
+    """Return the descriptions of the tools; with `writes`, including those that change something."""
     return tuple(
         ToolSpec(
             name=name,

@@ -154,7 +154,7 @@ class TaskAttempts(ABC):
             "steward.allocation": one.id,
             "steward.attempt": self.state.restarts,
         }
-        # The allocation's own span is the parent, also in a daemon that has just started.
+        # The allocation's own span is the parent, including in a daemon that has just started.
         origin = request_context.origin()
         return recorder.unit(origin, parts, f"task {self.name}", since, about)
 

@@ -81,7 +81,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
     async def read(self, path: str, most: int) -> bytes:
         """Return the first bytes of a file.
 
-        Raises `PathEscape` or `OSError`, also for non-regular files.
+        Raises `PathEscape` or `OSError`, including for non-regular files.
         """
         with _escaping():
             return (await self.launcher.read(self._read(path, most)))[1]

@@ -42,7 +42,7 @@ class CgroupV2:
     """The processes of one attempt."""
 
     def __init__(self, path: str, *, threaded: bool = False, is_given: bool = False) -> None:
-        """Take the path; `is_given` means that the parent was set up before any task."""
+        """`path` is the cgroup's path; `is_given` means that the parent was set up before any task."""
         self.label = path
         self._threaded, self._is_given = threaded, is_given
 

@@ -88,7 +88,7 @@ class File(Protocol):
         ...
 
     async def fetch(self, offset: int, most: int) -> bytes:
-        """Return bytes as `read` does; it may take a thread."""
+        """Return bytes as `read` does, possibly in a thread."""
         ...
 
 

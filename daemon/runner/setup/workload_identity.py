@@ -217,7 +217,7 @@ def extra_claims(
 
 
 def _of_service(service: Service) -> Identity:
-    """Return the identity of a service, or one that is not delivered."""
+    """Return the identity of a service; without a block, an empty identity."""
     given = service.identity or Identity()
     name = given.name or f"service_{service.name}"
     return msgspec.structs.replace(given, name=name, service_name=service.name)

@@ -153,7 +153,7 @@ class SlurmAttempt:
     def _queue_description(self) -> str:
         """Return a description of the queue state; empty while it is unknown."""
         if not self.cluster.is_reachable:
-            return f"the cluster does not answer, and nothing is concluded: {self.cluster.trouble}"
+            return f"the cluster does not answer, so the state of the task is unknown: {self.cluster.trouble}"
         if not self._seen or (self._seen[0].state in _EXPECTED and self.row.claimed_at):
             return ""
         return self._seen[0].description

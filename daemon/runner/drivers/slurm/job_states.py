@@ -152,7 +152,7 @@ _LOST = {
     "BOOT_FAIL": "its host did not start",
     "PREEMPTED": "it had to make room for other jobs of the cluster",
     "CANCELLED": "it was cancelled in the cluster",
-    "TIMEOUT": "it ran for as long as the cluster lets it",
+    "TIMEOUT": "it reached the time limit of the cluster",
     "DEADLINE": "it was not done by its deadline in the cluster",
     "OUT_OF_MEMORY": "it took more memory than it has",
     "REVOKED": "another cluster took it",
@@ -206,5 +206,5 @@ def describe_end(state: str, code: int, signal: int) -> ExitResult:
 GONE = ExitResult(
     code=_SIGNALLED + _KILLED,
     signal=_KILLED,
-    message="the cluster does not know the job any more: how it ended is unknown",
+    message="the cluster no longer knows the job: its result is unknown",
 )

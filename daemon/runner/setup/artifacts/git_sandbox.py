@@ -76,7 +76,7 @@ class GitSandbox:
             room = TaskDirLayout(task=_TASK, driver="exec", user="", is_seen=False)
             layout = AllocDirLayout(rooms=[room], about=b"{}")
             for problem in (await self._launcher.lay_out(alloc_id, layout)).values():
-                raise HttpError(f"git: its directory cannot be made: {problem}")
+                raise HttpError(f"git: the directory of its sandbox cannot be created: {problem}")
             attempt = Attempt(
                 alloc_id=alloc_id,
                 task=_TASK,

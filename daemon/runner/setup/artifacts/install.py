@@ -70,5 +70,5 @@ def _members(tree: str) -> Iterator[tuple[ArchiveMember, str]]:
 
 
 def discard(tree: str) -> None:
-    """Remove a tree of the daemon."""
+    """Delete a directory tree that the daemon created."""
     shutil.rmtree(tree, ignore_errors=True)
