@@ -66,7 +66,7 @@ def decide_deployment(
 
 
 def _counted(state: DeploymentGroup, allocs: list[Allocation]) -> DeploymentGroup:
-    """Count a group's healthy allocations; each newly healthy allocation extends the deadline.
+    """Return a group with its healthy allocations counted; each new one extends the deadline.
 
     Stopping allocations do not count.
     """
@@ -99,9 +99,9 @@ def _promoted(state: DeploymentGroup) -> DeploymentGroup:
 
 
 def _has_met_deadline(state: DeploymentGroup) -> bool:
-    """Return whether the group has met its progress deadline.
+    """Return whether the progress deadline no longer applies.
 
-    A group with canaries meets the deadline before its promotion.
+    Then only a promotion is missing, or nothing.
     """
     if state.desired_canaries and not state.promoted:
         return state.healthy_allocs >= state.desired_canaries
@@ -109,7 +109,7 @@ def _has_met_deadline(state: DeploymentGroup) -> bool:
 
 
 def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) -> str:
-    """Return the reason that fails the deployment, or empty (recorded from Nomad: deploy-*).
+    """Return why a group fails its deployment, or empty (recorded from Nomad: deploy-*).
 
     An unhealthy allocation that may be rescheduled is tolerated until the deadline.
     """
@@ -120,7 +120,7 @@ def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) 
 
 
 def may_place_again(policy: ReschedulePolicy | None) -> bool:
-    """Return whether a policy permits rescheduling at all; system jobs have no policy."""
+    """Return whether a policy permits rescheduling at all; system jobs have none."""
     return policy is not None and (policy.unlimited or policy.attempts > 0)
 
 

@@ -9,7 +9,7 @@ from storage.records.group import Migrate, ReschedulePolicy, TaskGroup, Update
 
 
 class JobType(StrEnum):
-    """The type of a job, which selects its scheduler."""
+    """How a job is placed, and when it is complete."""
 
     SERVICE = "service"
     BATCH = "batch"
@@ -45,7 +45,7 @@ class Parameterized(Record, frozen=True, kw_only=True):
 
 
 class MultiregionStrategy(Record, frozen=True, kw_only=True):
-    """The rollout strategy of a job across regions."""
+    """How a job is rolled out across regions."""
 
     max_parallel: int = 0
     on_failure: str = ""
