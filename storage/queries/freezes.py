@@ -68,7 +68,7 @@ def any_open(db: ReadSnapshot) -> bool:
 
 def any_work(db: ReadSnapshot) -> bool:
     """Return whether a freeze has not ended, or a job waits for an end."""
-    return any_open(db) or bool(held_number(db))
+    return any_open(db) or db.one(_ANY_HELD) is not None
 
 
 def not_ended(db: ReadSnapshot, namespace: str) -> list[Freeze]:
@@ -155,6 +155,7 @@ _HOLD = """
 """
 _RELEASE = "DELETE FROM frozen_jobs WHERE namespace = :namespace AND job_id = :job_id"
 _HELD = "SELECT freeze_id FROM frozen_jobs WHERE namespace = :namespace AND job_id = :job_id"
+_ANY_HELD = "SELECT 1 FROM frozen_jobs INDEXED BY frozen_jobs_in_order LIMIT 1"
 _HELD_NUMBER = "SELECT count(*) AS number FROM frozen_jobs"
 _THAWED = """
     SELECT f.namespace, f.job_id

@@ -97,8 +97,10 @@ _HAS_LIVE_JOBS = """
 """
 _HAS_VARIABLES = "SELECT 1 FROM variables WHERE namespace = :name LIMIT 1"
 _HAS_QUEUED_RUNS = """
-    SELECT 1 WHERE EXISTS (SELECT 1 FROM queue_entries WHERE namespace = :name)
-                OR EXISTS (SELECT 1 FROM step_slots WHERE namespace = :name)
+    SELECT 1 FROM queue_entries WHERE namespace = :name
+     UNION ALL
+    SELECT 1 FROM step_slots WHERE namespace = :name
+     LIMIT 1
 """
 _HAS_CALENDARS = "SELECT 1 FROM calendars WHERE namespace = :name LIMIT 1"
 _HAS_LIVE_ALLOCATIONS = """

@@ -15,6 +15,7 @@ from storage.queries import (
     directory_cache,
     entities,
     evaluations,
+    freezes,
     garbage_collection,
     identity,
     index_times,
@@ -74,6 +75,14 @@ class Explained(ReadSnapshot):
 
 QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: mounts.find(db, "cloudid/"),
+    lambda db: freezes.find(db, "f"),
+    lambda db: freezes.any_work(db),
+    lambda db: freezes.all_not_ended(db, 10),
+    lambda db: freezes.number(db, "default"),
+    lambda db: freezes.covering(db, ("default", "web"), "", "", at=1),
+    lambda db: freezes.over(db, 1, 10),
+    lambda db: freezes.next_end(db),
+    lambda db: freezes.holder(db, ("default", "web")),
     lambda db: mounts.by_accessor(db, "a"),
     lambda db: identity.config(db, "a"),
     lambda db: identity.role(db, "a", "dev"),
