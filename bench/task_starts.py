@@ -1,7 +1,7 @@
-"""How long a start of a task holds the event loop: python -m bench.task_starts [--starts 150].
+"""How long a start of a task holds the event loop: `python -m bench.task_starts [--starts 150]`.
 
 A start is all that the daemon asks of its launcher: directories, start, wait for the end, and the
-exit status. Each row is a number of concurrent starts, on a quiet host and beside four processes
+exit status. Each row is a number of concurrent starts, without load and with four processes
 that use all CPUs. *Held* is the longest time of one start in which the loop did not wait for input.
 """
 
@@ -64,7 +64,7 @@ class HeldTimes(trio.abc.Instrument):
         self._longest = max(self._longest, time.perf_counter_ns() - self._begun)
 
     def take(self) -> float:
-        """Return the longest time, and begin anew."""
+        """Return the longest time, and reset it."""
         found, self._longest = self._longest, 0
         return found / 1e6
 
@@ -109,7 +109,7 @@ async def measured(directory: Path, concurrent: int, starts: int) -> tuple[float
 
 @contextmanager
 def busy(number: int) -> Iterator[None]:
-    """Run processes that use all CPUs, each in a session of its own as tasks are."""
+    """Run processes that use all CPUs, each in a separate session like a task."""
     words = [sys.executable, "-c", "while True: pass"]
     every = [subprocess.Popen(words, start_new_session=True) for _ in range(number)]
     try:
