@@ -287,6 +287,6 @@ async def test_existing_volumes_are_added_to_the_index(volumes: Volumes) -> None
         return before
 
     assert len(await volumes.store.write(work)) == 3
-    path = volumes.store.read(lambda db: host_volumes.paths(db, besides=""))
+    path = volumes.store.read(lambda db: host_volumes.paths(db, ""))
     assert sorted(path) == ["/volumes/0", "/volumes/1", "/volumes/2"]
     assert volumes.store.read(host_volumes.unfinished) == []
