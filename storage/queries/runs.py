@@ -149,7 +149,14 @@ _OLD = """
 
 
 def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
-    """Store a run; `before` is the stored one, None for a new run."""
+    """Store a run; `before` is the stored one, None for a new run.
+
+    If an earlier job with the same ID was purged, the attempts of a new run follow those of its runs.
+    Otherwise the followers of the job would ignore the end.
+    """
+    if before is None:
+        attempt = _first_attempt(tx, run)
+        run = msgspec.structs.replace(run, attempt=attempt)
     values = {**msgspec.structs.asdict(run), "index": tx.index}
     tx.execute(_PUT, values)
     touch(tx, run.namespace, run.job_id)
@@ -162,10 +169,24 @@ def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
         _leave(tx, run)
 
 
+def _first_attempt(tx: Transaction, run: FlowRun) -> int:
+    parent_id = _parent(tx, run)
+    if not has_followers(tx, run.namespace, run.job_id, parent_id):
+        return run.attempt
+    from storage.queries import triggers  # imported late: few jobs follow others
+
+    known = triggers.last_attempt(tx, run.namespace, run.job_id, parent_id, run.number)
+    return max(run.attempt, 1 + known)
+
+
+def _parent(tx: Transaction, run: FlowRun) -> str:
+    job = tx.one(_PARENT, {"namespace": run.namespace, "job_id": run.job_id})
+    return str(job["parent_id"]) if job else ""
+
+
 def _note_end(tx: Transaction, run: FlowRun) -> None:
     """Record the end of a run for the jobs that follow its job, if there are any."""
-    job = tx.one(_PARENT, {"namespace": run.namespace, "job_id": run.job_id})
-    parent_id = str(job["parent_id"]) if job else ""
+    parent_id = _parent(tx, run)
     if not has_followers(tx, run.namespace, run.job_id, parent_id):
         return
     from storage.queries import triggers  # imported late: few jobs follow others

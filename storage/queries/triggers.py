@@ -250,7 +250,7 @@ _LAST_ATTEMPT = """
       FROM job_sources s
       JOIN triggers t INDEXED BY triggers_once
         ON t.namespace = s.namespace AND t.job_id = s.job_id
-       AND t.source_namespace = :namespace AND t.run_job_id = :job_id AND t.number = :version
+       AND t.source_namespace = :namespace AND t.run_job_id = :job_id AND t.number = :number
      WHERE s.source_namespace = :namespace AND s.source_id IN (:job_id, :parent_id)
 """
 
@@ -309,8 +309,18 @@ def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
         is_newer = last["version"] == end["version"] and last["newest"] < end["newest"]
         if not is_newer or (row["type"] != JobType.BATCH and last["status"] == end["status"]):
             return 0
-    known: Any = tx.one(_LAST_ATTEMPT, {**end, "parent_id": row["parent_id"]})
-    return 1 + max(before, int(known["attempt"]))
+    known = last_attempt(tx, row["namespace"], row["id"], row["parent_id"], end["version"])
+    return 1 + max(before, known)
+
+
+def last_attempt(db: ReadSnapshot, namespace: str, job_id: str, parent_id: str, number: int) -> int:
+    """Return the last attempt of a run in the ledgers of the present followers; 0 if there is none.
+
+    A run that has not ended yet is in a ledger only if an earlier job with the same ID was purged.
+    """
+    key = {"namespace": namespace, "job_id": job_id, "parent_id": parent_id, "number": number}
+    found: Any = db.one(_LAST_ATTEMPT, key)
+    return int(found["attempt"])
 
 
 # --- decisions ---

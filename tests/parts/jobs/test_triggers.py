@@ -277,6 +277,28 @@ async def test_a_job_that_was_purged_and_registered_again_starts_its_followers_a
     ]
 
 
+async def test_a_workflow_that_was_purged_and_registered_again_starts_its_followers_again(
+    made: Jobs,
+) -> None:
+    second = group("b", task(), meta={"steward_needs": "a"}, reschedule_policy=NEVER)
+    flow = job("extract", group("a", task(), reschedule_policy=NEVER), second, type="batch")
+    await made.register(follower("load", "extract"))
+    for _ in range(2):
+        await made.register(flow)
+        for name in "ab":
+            (one,) = [
+                alloc for alloc in made.cluster.allocations("extract") if alloc.task_group == name
+            ]
+            await report(made.cluster, one)
+            await made.cluster.work()
+        await made.settle()
+        await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("extract")))
+    assert [(entry.number, entry.attempt, entry.state) for entry in made.ledger("load")] == [
+        (1, 1, "fired"),
+        (1, 2, "fired"),
+    ]
+
+
 async def test_a_run_that_had_ended_before_starts_nothing(made: Jobs) -> None:
     await made.run("extract")
     await made.register(follower("load", "extract"))
