@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -115,14 +116,19 @@ def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
         return {}
     from storage.queries import concurrency, step_slots  # imported late: few steps have queues
 
+    @cache
+    def queue(name: str) -> tuple[StepSlots | None, int, int]:
+        """Return the first step that waits in a queue, its slots in use, and its limit."""
+        key = (run.namespace, name)
+        return step_slots.first(db, key), concurrency.in_use(db, key), concurrency.limit(db, key)
+
     def keeps(slots: StepSlots) -> bool:
         """Return whether nothing waits before a step, and no queue has more users than slots."""
         for name in slots.names:
-            key = (slots.namespace, name)
-            head = step_slots.first(db, key)
+            head, in_use, limit = queue(name)
             if head is not None and head.order < slots.order:
                 return False
-            if concurrency.in_use(db, key) > max(concurrency.limit(db, key), slots.slots):
+            if in_use > max(limit, slots.slots):
                 return False
         return True
 

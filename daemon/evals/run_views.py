@@ -110,17 +110,20 @@ def _slots(db: ReadSnapshot, run: FlowRun, graph: Graph) -> dict[str, list[StepQ
         return {}
     from storage.queries import step_slots  # imported late: few steps have queues
 
+    found = step_slots.of_run(db, run)
+    names = {name for slots in found.values() if slots.wanted > slots.held for name in slots.names}
+    before = {name: step_slots.waits_behind(db, run, name) for name in names}
     return {
         step: [
             StepQueue(
                 name=name,
                 held=slots.held,
                 waiting=slots.wanted - slots.held,
-                before=step_slots.waits_behind(db, slots, name) if slots.wanted > slots.held else 0,
+                before=before.get(name, {}).get(step, 0),
             )
             for name in slots.names
         ]
-        for step, slots in step_slots.of_run(db, run).items()
+        for step, slots in found.items()
     }
 
 

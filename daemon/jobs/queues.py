@@ -132,12 +132,15 @@ def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
 
 def _serve_steps(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
     """Grant slots to the first steps, each for as many elements as fit."""
+    granted = dict[Key, None]()
     for _ in range(_AT_ONCE):
         head = step_slots.first(tx, key)
         if head is None or not (number := _elements_that_fit(tx, head)):
-            return
+            break
         step_slots.grant(tx, head, number, now)
-        _evaluate(tx, head.namespace, head.job_id, now, next(ids))
+        granted[head.namespace, head.job_id] = None
+    for namespace, job_id in granted:
+        _evaluate(tx, namespace, job_id, now, next(ids))
 
 
 def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:

@@ -210,6 +210,11 @@ class _WorkflowDecision:
         """Return the steps with queues."""
         return {step.name: step for step in self._graph.steps if step.queues}
 
+    @cached_property
+    def _open(self) -> frozenset[str]:
+        """Return the steps that are open after the decision about the run."""
+        return frozenset(row.name for row in self._steps if row.state == StepState.OPEN)
+
     def _ask_for_first(self) -> None:
         """Let the steps that may begin wait for slots."""
         for row in self._steps:
@@ -222,8 +227,7 @@ class _WorkflowDecision:
     ) -> None:
         """Let the elements of a step keep their slots until they end; the others want none."""
         grant = self._state.grants.get(step.name)
-        is_open = any(row.name == step.name and row.state == StepState.OPEN for row in self._steps)
-        if grant is not None and is_open:
+        if grant is not None and step.name in self._open:
             active = len(_active(allocs, nodes))
             self._demand(step, wanted=active, released=max(grant.held - active, 0), busy=active)
 

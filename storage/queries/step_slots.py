@@ -6,7 +6,6 @@ write that ends it, lets it wait again, or deletes its job.
 """
 
 import sqlite3
-from typing import Any
 
 from storage.queries import events, runs
 from storage.read_pool import ReadSnapshot
@@ -44,10 +43,13 @@ _HOLDING = f"""
      LIMIT :most
 """
 _BEFORE = """
-    SELECT count(*) AS number FROM step_slots INDEXED BY step_slots_waiting
-     WHERE namespace = :namespace AND name = :name AND wanted > held
-       AND (-priority, arrived, job_id, number, place)
-           < (-:priority, :arrived, :job_id, :number, :place)
+    SELECT step, before
+      FROM (SELECT job_id, number, step,
+                   row_number() OVER (ORDER BY priority DESC, arrived, job_id, number, place) - 1
+                       AS before
+              FROM step_slots INDEXED BY step_slots_waiting
+             WHERE namespace = :namespace AND name = :name AND wanted > held)
+     WHERE job_id = :job_id AND number = :number
 """
 _ASK = """
     INSERT INTO step_slots (namespace, job_id, number, step, name, place, slots, wanted, held, busy,
@@ -91,14 +93,10 @@ def first(db: ReadSnapshot, key: Key) -> StepSlots | None:
     return _slots(row, tuple(name["name"] for name in names))
 
 
-def waits_behind(db: ReadSnapshot, slots: StepSlots, name: str) -> int:
-    """Return how many steps wait for a queue before a step that waits."""
-    values = {
-        field: getattr(slots, field) for field in ("namespace", "priority", "arrived", "job_id")
-    }
-    place = {"number": slots.number, "place": slots.place}
-    row: Any = db.one(_BEFORE, {**values, **place, "name": name})
-    return int(row["number"])
+def waits_behind(db: ReadSnapshot, run: FlowRun, name: str) -> dict[str, int]:
+    """Return how many steps wait for a queue before each step of a run that waits."""
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    return {row["step"]: row["before"] for row in db.all(_BEFORE, {**key, "name": name})}
 
 
 def waiters(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:

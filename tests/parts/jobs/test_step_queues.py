@@ -406,3 +406,16 @@ async def test_random_steps_never_exceed_their_queues_and_all_end(made: Queues, 
 
 def _in_use(queues: Queues, name: str) -> int:
     return queues.store.read(lambda db: concurrency.in_use(db, ("default", name)))
+
+
+async def test_one_write_grants_many_steps_of_a_run_with_one_evaluation(store: Store) -> None:
+    queues = Queues(store)
+    await queues.cluster.join()
+    await queues.limit(20)
+    await queues.cluster.register(flow("j", *(step(f"s{number}") for number in range(30))))
+    await queues.cluster.work()
+    await store.write(partial(serve, key=("default", "db"), now=1, ids=queues.cluster.ids))
+    assert len(queues.holders()) == 20
+    assert len(store.read(lambda db: evaluations.unfinished(db, "default", "j"))) == 1
+    before = {one.name: one.queues[0].before for one in queues.run("j").steps}
+    assert [before[f"s{number}"] for number in (0, 19, 20, 29)] == [0, 0, 0, 9]
