@@ -38,6 +38,7 @@ TROUBLE = (State.FAILED, State.FAILING, State.BLOCKED, State.DEGRADED)
 
 
 ENDED = frozenset({State.FAILED, State.COMPLETE, State.STOPPED})
+_NO_ANSWER = "its node does not respond"
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,7 +243,9 @@ def _of_service(facts: JobFacts) -> JobState:
         return JobState(State.FAILED, problem)
     if running < wanted:
         return _of_lacking(facts, running, wanted)
-    if not running and facts.status != JobStatus.PENDING:
+    if not running and (now.unknown or before.unknown):
+        return JobState(State.DEGRADED, _NO_ANSWER)
+    if not running and not now.pending and facts.status != JobStatus.PENDING:
         return JobState(State.COMPLETE, "" if now.complete else "no allocation is desired")
     return JobState(State.RUNNING if running else State.PENDING)
 
@@ -257,8 +260,8 @@ def _of_lacking(facts: JobFacts, running: int, wanted: int) -> JobState:
     if running:
         return JobState(State.DEGRADED, f"{running} of {wanted} running")
     if facts.current.unknown or facts.older.unknown:
-        return JobState(State.DEGRADED, "its node does not respond")
-    if facts.status == JobStatus.DEAD and facts.current.complete:
+        return JobState(State.DEGRADED, _NO_ANSWER)
+    if facts.status == JobStatus.DEAD and facts.current.complete and not facts.current.pending:
         return JobState(State.COMPLETE)
     return JobState(State.PENDING, facts.error)
 

@@ -53,6 +53,7 @@ APART = {
     "storage/store.py:open_store:writer.run": "the writer: without it nothing goes on",
     "storage/store.py:open_store:store.report_damage": "tells once of a damage, and ends",
     "daemon/launcher/client.py:open_launcher:launcher.run": "without a launcher nothing goes on",
+    "daemon/launcher/client.py:open_launcher:launcher.probe_bridge": "it asks the launcher once, and ends",
     "daemon/identity/issuer.py:open_issuer:_start_rotation": "waits for the first key; then it is fenced",
     "daemon/identity/devcloud.py:open_devcloud:trio.serve_listeners": "development only",
     "daemon/runner/node.py:open_runner:runner.run": "its loops are fenced",

@@ -9,7 +9,9 @@ import pytest
 from daemon.process import parts
 from daemon.process.parts import PARTS, DaemonParts, Part
 
-PRESENT = {"begun", "clock", "ids", "config", "is_ready", "stack", "enter", "complete"}
+PRESENT = {
+    *("begun", "clock", "ids", "config", "is_ready", "is_separated", "stack", "enter", "complete")
+}
 
 
 def attributes_of(part: Part) -> tuple[set[str], set[str]]:

@@ -141,12 +141,13 @@ _OPTIONS = (
 
 
 def _with_login_options(command: Command) -> Command:
-    """Give a command the options of a login, and pass them as `wanted`."""
+    """Give a command the options of a login, and pass them as `login_arguments`."""
 
     @wraps(command)
     def call(*args: object, **options: object) -> int | None:
         fields = {field: options.pop(field) for field in LoginArguments.__struct_fields__}
-        return command(*args, wanted=msgspec.convert(fields, LoginArguments), **options)
+        arguments = msgspec.convert(fields, LoginArguments)
+        return command(*args, login_arguments=arguments, **options)
 
     for option in reversed(_OPTIONS):
         call = option(call)

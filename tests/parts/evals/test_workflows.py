@@ -734,7 +734,7 @@ async def test_steps_of_an_act_are_known_and_different(cluster: Cluster, what: R
         await act(cluster, what, "z")
     many = ["a"] * 3000
     with pytest.raises(
-        Malformed, match=r"Steps (must be empty|must name one step|names 'a' twice)"
+        Malformed, match=r"Steps (must be empty|must name exactly one step|names 'a' twice)"
     ):
         await act(cluster, what, *many)
     assert run_of(cluster).acts == []

@@ -113,7 +113,7 @@ def test_a_rule_compares_by_order_and_goes_through_lists(rule: str, holds: bool)
         ("all Name as n { n == a }", "Name is neither a list nor a map"),
         ("all TaskGroups.Tsks as t { t.Name == a }", "did you mean Tasks?"),
         ("all TaskGroups as g { g.Cnt < 5 }", 'g.Cnt: there is no field "Cnt"'),
-        ("all TaskGroups as g { g.Name.x == a }", "there is nothing inside of a string"),
+        ("all TaskGroups as g { g.Name.x == a }", "a string has no fields"),
         ("all TaskGroups.Tasks as t { t.KillTimeout < soon }", "is not a duration"),
         ("Name matches `(`", "failed to compile regular expression"),
     ],
