@@ -221,7 +221,7 @@ async def test_a_session_that_is_over_leads_to_signing_in(browser: Tab, steward:
     assert answer.is_success
     # The page notices it by itself, because its stream of events ends.
     await browser.until("location.pathname === '/ui/sign-in'")
-    await browser.until_text("main", "Your session is over")
+    await browser.until_text("main", "Your session ended")
 
 
 async def test_a_login_method_and_its_roles_are_edited(browser: Tab, steward: Steward) -> None:

@@ -66,6 +66,7 @@ async def places(steward: Steward) -> dict[str, str]:
         "plugin_id": "x",
         "key_id": "x",
         "digest": "a" * 64,
+        "freeze_id": "x",
         "anything": "x",
     }
 

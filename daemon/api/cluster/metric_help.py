@@ -27,6 +27,8 @@ MEANINGS: Mapping[str, str] = {
     "steward.store.damaged": "1 when a page of the store is corrupt and no write is accepted.",
     "steward.launcher.silent_seconds": "Seconds since which the launcher has not answered; 0 if it does.",
     "steward.faults": "Units of the daemon's work that failed at their last attempt.",
+    "steward.freezes": "Freezes that have not ended.",
+    "steward.freezes.held": "Jobs that a freeze holds.",
     "nomad.nomad.blocked_evals.total_blocked": "Blocked evaluations, which wait for capacity.",
     "nomad.nomad.blocked_evals.total_escaped": "Blocked evaluations that any change of a node may unblock.",
     "nomad.nomad.blocked_evals.total_quota_limit": "Always 0: there are no quotas.",

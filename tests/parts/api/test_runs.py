@@ -29,8 +29,8 @@ def ask(store: Store, query: str, job_id: str = "web") -> object:
 @pytest.mark.parametrize(
     ("query", "complaint"),
     [
-        ("day=today", "day='today' is no date"),
-        ("day=2026-13-01", "day='2026-13-01' is no date"),
+        ("day=today", "day='today' is not a date"),
+        ("day=2026-13-01", "day='2026-13-01' is not a date"),
         ("result=good", "result='good' is not known: give one of complete, failed"),
     ],
 )
