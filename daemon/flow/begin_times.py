@@ -47,7 +47,7 @@ def _time(limit: BeginTime | None, met: int, began: int, in_zone: tzinfo) -> int
 
 
 def next_time_of_day(minute: int, after: int, in_zone: tzinfo) -> int:
-    """Return the first time at or after `after` at which clocks show a minute of the day.
+    """Return the first time at or after `after` with the local time of a minute of the day.
 
     A time that a clock change skips is that much later. Of a time that comes twice, the first counts.
     """

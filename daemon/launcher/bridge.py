@@ -173,7 +173,7 @@ class Bridge:
         with inside():
             # Every user may listen on every port of its separate network.
             _set(_FIRST_PORT, "0")
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # the kernel has no IPv6
                 _set(_NO_IPV6)
         name = _name(allocation, number)
         self._ip(

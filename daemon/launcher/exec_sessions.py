@@ -56,7 +56,7 @@ class ExecSessions:
     def end_group(self, pid: int) -> None:
         """Kill the rest of the process group of an ended command that has a time limit."""
         if self._numbers.get(pid) in self._deadlines:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # the rest has ended too
                 os.killpg(pid, signal.SIGKILL)
 
     def take_status(self, number: int) -> int:

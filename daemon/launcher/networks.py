@@ -81,7 +81,7 @@ class Networks:
             return self._bridge.connect(allocation, ports, held, entered, is_new=is_new)
         except OSError:
             self._bridge.is_ready = False  # something may have changed the bridge or its rules
-            with suppress(OSError):
+            with suppress(OSError):  # the error above says more; a later start cleans up
                 if is_new:
                     self.release(allocation)
             raise

@@ -88,7 +88,7 @@ def start(
 
 
 def _command(policy: LauncherPolicy, order: ProgramCommand, *, has_input: bool) -> list[str]:
-    """Return the words of a command of notifications. Raises `Refusal`."""
+    """Return the arguments of a notification command. Raises `Refusal`."""
     plain = ProgramCommand(program=NOTIFY, user="", args=order.args)
     if not has_input or order != plain or len(order.args) != 1:
         raise Refusal("a command of notifications takes its name and an input, and nothing else")

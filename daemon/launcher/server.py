@@ -113,7 +113,7 @@ class Server:
         self._starter.networks.close()
         os.close(self._lock)
         log_guard.limit_logs(self._directory, f"{self._directory}/{LOCK}")
-        with suppress(OSError):
+        with suppress(OSError):  # the next launcher updates it
             self._starter.networks.update_bridge()
 
     def _serve_one(self) -> bool:

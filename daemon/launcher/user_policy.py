@@ -199,7 +199,7 @@ def _entry(name: str) -> pwd.struct_passwd:
 
 def _groups(owner: Owner) -> tuple[int, ...]:
     """Return the groups of an account; empty for an ID without an account."""
-    with suppress(KeyError):
+    with suppress(KeyError):  # the ID has no account
         return tuple(os.getgrouplist(pwd.getpwuid(owner[0]).pw_name, owner[1]))
     return ()
 

@@ -314,7 +314,7 @@ def test_address_is_not_given_twice_after_the_launcher_was_killed(
             os.kill(launcher_pid, signal.SIGKILL)
             assert first.has_ended()
             first.channel.close()
-            # Somebody reloads the rules of the host meanwhile.
+            # In the meantime, an administrator reloads the rules of the host.
             subprocess.run(["nft", "flush", "ruleset"], check=True)
             second = Talk(server)
             with second.channel:

@@ -173,7 +173,7 @@ def network_variables(
     """Return the variables about the address of an allocation on the bridge, for each port."""
     found: dict[str, str] = {}
     for port in allocation.placement.resources.ports_of(task.name) if network else ():
-        assert network is not None  # noqa: S101
+        assert network is not None  # noqa: S101  # for the type checker
         label, inside = _UNFIT.sub("_", port.label), port.to if port.to > 0 else port.value
         found |= {
             f"NOMAD_ALLOC_INTERFACE_{label}": network.interface_name,

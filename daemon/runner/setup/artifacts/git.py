@@ -120,7 +120,7 @@ class LocalGit:
         try:
             yield _LocalProcess(process)
         finally:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # the whole group has ended
                 os.killpg(process.pid, signal.SIGKILL)
             with trio.CancelScope(shield=True):
                 await process.wait()

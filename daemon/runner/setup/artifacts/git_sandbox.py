@@ -38,7 +38,7 @@ _BEGINS_WITHIN = 10.0  # seconds
 _MORE = 60  # seconds that the sandbox may outlive the time limit of an artifact
 _MEMORY_MB = 1024  # of all processes with the files that they have open; each has its own limit
 _MEMBER = 4096  # bytes that a tar archive needs for one file besides its content
-# The end of the input, which the daemon holds open, ends all processes of the sandbox.
+# The end of the input, which the daemon holds open, stops all processes of the sandbox.
 _LEASH = ("/bin/sh", "-c", "read -r _; kill -KILL -1")
 _PACK = ("/bin/sh", "-c", 'exec 2>/dev/null; rm -rf "$0/.git" && exec tar -C "$0" -cf - .')
 
@@ -169,7 +169,7 @@ class SandboxedGit:
         most = limits.bytes + (limits.files + 1) * _MEMBER
         async with self.run([*_PACK, self.tree], self.env) as process:
             # A write to the page cache, which is shorter than a thread switch.
-            with open(self._archive, "xb") as file:  # noqa: ASYNC230
+            with open(self._archive, "xb") as file:  # noqa: ASYNC230  # see above
 
                 def is_too_much(piece: bytes) -> bool:
                     file.write(piece)
