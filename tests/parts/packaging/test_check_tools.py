@@ -61,3 +61,27 @@ def test_the_third_commit_at_which_a_test_is_seen_fails(count):
     assert count("two", "b", "a[x y]") == (0, f"{HEAD}2 two a[x y]\n1 two b\n")
     assert count("three", "b") == (0, f"{HEAD}2 two a[x y]\n2 three b\n")
     assert count("four", "a[x y]")[0] == 1
+
+
+FAILURE = '<testcase classname="{}" name="test_kill"><{} message="{}">text</{}></testcase>'
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "message", "counts"),
+    [
+        ("tests.crash.test_matrix", "failure", "TooSlowError() [single exception in", False),
+        ("tests.crash.test_matrix", "error", "tests.watchdog.TookTooLong", False),
+        ("tests.crash.test_matrix", "failure", "AssertionError: lost: TooSlowError", True),
+        ("tests.crash.test_matrix", "error", "worker gw0 crashed", True),
+        ("tests.service.test_files", "failure", "AssertionError: assert 1 == 2", False),
+    ],
+)
+def test_crash_that_breaks_a_promise_counts_at_once(
+    tmp_path: Path, where: str, kind: str, message: str, counts: bool
+):
+    results = tmp_path / "results.xml"
+    results.write_text(f"<suite>{FAILURE.format(where, kind, message, kind)}</suite>")
+    words = [sys.executable, LIB / "crashes.py", results]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == counts
+    assert done.stdout.strip() == (f"{where}.test_kill" if counts else "")
