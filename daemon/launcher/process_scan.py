@@ -32,7 +32,7 @@ from daemon.launcher.task_files import user_of
 # Fields of `stat` after the name
 _PARENT, _PROCESS_GROUP, _SESSION, _FLAGS, _STARTED, _ENV_END = 1, 2, 3, 6, 19, 48
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
-_PAUSE = 0.002  # seconds until an undecided process is checked again
+_PAUSE = 0.0005  # seconds until an undecided process is checked again; twice as long each time
 _ROUNDS = 8  # of scans, until the remaining processes create no new ones
 _WHERE, _MOUNTED_AT = 3, 4  # fields of `mountinfo`
 _READS = 3  # of an environment that appears between two files
@@ -82,14 +82,14 @@ def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
     if are_orphans and any(found + unclear):
         found, unclear = find()
     held: set[Process] = set()
-    for _ in range(_ROUNDS):
+    for turn in range(_ROUNDS):
         fresh = _with(found, marks, "hold", "end") - held
         if not fresh and not any(unclear):
             break
         send(fresh, signal.SIGSTOP)
         held |= fresh
         if any(unclear):  # on a busy host, a process may wait in the middle of exec
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE * 2**turn)
         found, unclear = find()
     send(_with(found, marks, "end") & held, signal.SIGKILL)
     send(_with(found, marks, "let_go"), signal.SIGCONT)
