@@ -2,8 +2,8 @@
 
     crashes.py RESULTS
 
-RESULTS is the XML file that pytest writes. The exit status is 1 if there is such a test: a promise
-that a crash broke counts at once. Only a time limit may be the fault of a busy machine.
+RESULTS is the XML file that pytest writes. The exit status is 1 if there is such a test. Only a time
+limit may be the fault of a busy machine; a broken promise gets no second run.
 """
 
 import re
@@ -17,7 +17,7 @@ TIME_LIMIT = re.compile(r"([\w.]+\.)?(TooSlowError|TookTooLong)\b")
 
 def broken(results: Path) -> list[str]:
     """Return the names of the tests, each with its module."""
-    cases = ElementTree.parse(results).iter("testcase")  # noqa: S314 - by our own pytest
+    cases = ElementTree.parse(results).iter("testcase")  # noqa: S314  # by our own pytest
     ours = [case for case in cases if case.get("classname", "").startswith(TESTS)]
     return [
         f"{case.get('classname')}.{case.get('name')}"
