@@ -15,9 +15,10 @@ from daemon.web.request import Request
 from storage import garbage
 from storage.errors import Conflict, Malformed, NotFound
 from storage.queries import calendars
+from storage.queries.pages import HIGHEST
 from storage.read_pool import ReadSnapshot
 from storage.records.base import SECOND, Record
-from storage.records.calendar import Calendar, CalendarListing
+from storage.records.calendar import Calendar, CalendarListing, CalendarVersion
 from storage.records.codec import encode
 
 _DAYS = 14  # shown by default
@@ -56,9 +57,10 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a calendar: its latest version, or the one in `version`."""
     found = calendars.find(db, request.namespace, request["name"])
     number = request.query.natural("version")
-    if found is not None and number not in (None, found.version):
-        known = calendars.versions(db, request.namespace, request["name"])
-        found = next((version.calendar for version in known if version.version == number), None)
+    if found is not None and number is not None and number != found.version:
+        start = (min(number, HIGHEST),)
+        known = next(calendars.versions(db, request.namespace, request["name"], start), None)
+        found = known.calendar if known is not None and known.version == number else None
     if found is None:
         words = "calendar not found" if number is None else f"version {number} not found"
         raise NotFound(words, index=db.table_index(calendars.TABLE))
@@ -67,10 +69,18 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the stored versions of a calendar, newest first, and who stored them."""
-    found = calendars.versions(db, request.namespace, request["name"])
-    if not found:
-        raise NotFound("calendar not found", index=db.table_index(calendars.TABLE))
-    return reply.read_reply(found, db.table_index(calendars.TABLE))
+    namespace, name, index = request.namespace, request["name"], db.table_index(calendars.TABLE)
+    if calendars.find(db, namespace, name) is None:
+        raise NotFound("calendar not found", index=index)
+    listing = Listing[CalendarVersion](
+        rows=lambda db, start, reverse: calendars.versions(
+            db, namespace, name, start, reverse=reverse
+        ),
+        key=lambda version: (version.version,),
+        line=lambda _, version: encode(version),
+        newest_first=True,
+    )
+    return show(listing, request.query, db, index)
 
 
 def days(request: Request, db: ReadSnapshot) -> HandlerReply:

@@ -195,7 +195,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     ),
     calendars.remove: EndpointSchema(query={"cas": NUMBER}),
     calendars.days: EndpointSchema(gives=CalendarDays, query={"from": TEXT, "to": TEXT}),
-    calendars.list_versions: EndpointSchema(gives=list[CalendarVersion]),
+    calendars.list_versions: EndpointSchema(gives=list[CalendarVersion], query=_PAGES),
     calendars.import_file: EndpointSchema(
         gives=CalendarImport, query={"first_year": NUMBER, "last_year": NUMBER}
     ),
@@ -314,7 +314,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         gives=dispatch.JobDispatchResponse,
         query={"idempotency_token": TEXT, "IdempotencyToken": TEXT},
     ),
-    kept_files.index: EndpointSchema(gives=list[KeptFile]),
+    kept_files.index: EndpointSchema(gives=list[KeptFile], query=_PAGES),
     kept_files.read: EndpointSchema(query={"task": TEXT, "path": TEXT}),
     payload_files.show: EndpointSchema(gives=UploadState),
     payload_files.receive: EndpointSchema(
@@ -328,9 +328,9 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         is_lines=True,
     ),
     dispatch.force_periodic: EndpointSchema(gives=dispatch.PeriodicForceResponse),
-    dispatch.list_slots: EndpointSchema(gives=list[Slot]),
+    dispatch.list_slots: EndpointSchema(gives=list[Slot], query=_PAGES),
     notify.test: EndpointSchema(takes=ReceiverTest, gives=list[ReceiverResult], needs_body=False),
-    dispatch.list_notifications: EndpointSchema(gives=list[Notification]),
+    dispatch.list_notifications: EndpointSchema(gives=list[Notification], query=_PAGES),
     dispatch.periodic_schedule: EndpointSchema(gives=PeriodicSchedule),
     dispatch.pause_periodic: EndpointSchema(gives=dispatch.PeriodicPauseResponse),
     dispatch.resume_periodic: EndpointSchema(gives=dispatch.PeriodicPauseResponse),

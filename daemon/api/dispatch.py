@@ -5,6 +5,7 @@ from functools import partial
 import msgspec
 
 from daemon.api.cluster.operator import check_accepts
+from daemon.api.paging import Listing, show
 from daemon.jobs.dispatch import (
     DispatchRequestData,
     JobDispatchRequest,
@@ -24,7 +25,9 @@ from storage.queries import jobs, notifications, periodic
 from storage.read_pool import ReadSnapshot
 from storage.records import notification
 from storage.records.base import Record
-from storage.records.periodic import PeriodicSchedule, ScheduledLaunch
+from storage.records.codec import encode
+from storage.records.notification import Notification
+from storage.records.periodic import PeriodicSchedule, ScheduledLaunch, Slot
 from storage.records.times import rfc3339
 
 _LONG_PAYLOAD = 64 * 1024  # characters of base64 that the event loop decodes in 1 ms
@@ -172,13 +175,17 @@ async def _pause(request: Request, *, paused: bool) -> HandlerReply:
 def list_notifications(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the notifications about a job and its children, sent and queued, newest first."""
     namespace, job_id = _known(request, db)
-    found = notifications.of_job(db, namespace, job_id)
-    shown = [
-        msgspec.structs.replace(item, webhook=notification.shown_webhook(item.webhook))
-        for item in found
-    ]
-    newest = max((notification.modify_index for notification in found), default=0)
-    return reply.read_reply(shown, newest or db.table_index("notifications"))
+    listing = Listing[Notification](
+        rows=lambda db, start, reverse: notifications.of_job(
+            db, namespace, job_id, start, reverse=reverse
+        ),
+        key=lambda item: (item.id,),
+        line=lambda _, item: encode(
+            msgspec.structs.replace(item, webhook=notification.shown_webhook(item.webhook))
+        ),
+        newest_first=True,
+    )
+    return show(listing, request.query, db, db.table_index("notifications"))
 
 
 def _known(request: Request, db: ReadSnapshot) -> tuple[str, str]:
@@ -192,6 +199,14 @@ def _known(request: Request, db: ReadSnapshot) -> tuple[str, str]:
 def list_slots(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the outcomes of the slots of a periodic job, newest first."""
     namespace, job_id = _known(request, db)
-    slots = periodic.slots(db, namespace, job_id)
-    newest = max((slot.create_index for slot in slots), default=0)
-    return reply.read_reply(slots, newest or db.table_index("periodic_slots"))
+    listing = Listing[Slot](
+        rows=lambda db, start, reverse: periodic.slots(
+            db, namespace, job_id, start, reverse=reverse
+        ),
+        key=lambda slot: (slot.slot,),
+        line=lambda _, slot: encode(slot),
+        newest_first=True,
+    )
+    newest = next(periodic.slots(db, namespace, job_id), None)
+    index = newest.create_index if newest else db.table_index("periodic_slots")
+    return show(listing, request.query, db, index)

@@ -1,6 +1,6 @@
 """Triggers between jobs: which jobs follow which, and the ledger of a follower."""
 
-from daemon.api.paging import paginate
+from daemon.api.paging import Listing, show
 from daemon.jobspec.steward_meta import AFTER_JOIN, AFTER_WHEN
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
@@ -10,20 +10,21 @@ from storage.queries import jobs, triggers
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.job import Job
-from storage.records.trigger import JobLinks
+from storage.records.trigger import JobLinks, JobTrigger
 
 
 def list_triggers(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the ended runs that a job has received, with their effects, newest first."""
     job = _job(request, db)
-    found = list(triggers.of_job(db, job.namespace, job.id))[::-1]
-    list_page = paginate(
-        found, lambda trigger: (trigger.id,), encode, request.query, newest_first=True
+    listing = Listing[JobTrigger](
+        rows=lambda db, start, reverse: triggers.of_job(
+            db, job.namespace, job.id, start, reverse=reverse
+        ),
+        key=lambda trigger: (trigger.id,),
+        line=lambda _, trigger: encode(trigger),
+        newest_first=True,
     )
-    index = max((trigger.modify_index for trigger in found), default=db.table_index(triggers.TABLE))
-    return HandlerReply(
-        body=list_page.body, index=index, is_read=True, next_token=list_page.next_token
-    )
+    return show(listing, request.query, db, db.table_index(triggers.TABLE))
 
 
 def show_links(request: Request, db: ReadSnapshot) -> HandlerReply:

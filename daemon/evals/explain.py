@@ -238,7 +238,7 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
     elif at is not None:
         message = f"its next child is launched at {_format_time(at)}"
         yield Reason(cause=Cause.CLOCK, message=message, until=at)
-    newest = next(iter(periodic.slots(db, job.namespace, job.id)), None)
+    newest = next(periodic.slots(db, job.namespace, job.id), None)
     if newest is not None and newest.outcome == SlotOutcome.SKIPPED:
         message = f"the slot of {_format_time(newest.slot)} was skipped, because {newest.reason}"
         yield Reason(cause=Cause.CLOCK, message=message)

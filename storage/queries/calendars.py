@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from storage.queries import events, periodic
-from storage.queries.pages import PageRequest, by_namespace, key_range
+from storage.queries.pages import Key, PageRequest, by_namespace, key_range, numbers
 from storage.read_pool import ReadSnapshot
 from storage.records.calendar import Calendar, CalendarListing, CalendarVersion
 from storage.records.codec import encode
@@ -37,9 +37,8 @@ _COUNT = "SELECT count(*) AS number FROM calendars WHERE namespace = :namespace"
 _COUNT_ALL = "SELECT count(*) AS number FROM calendars"
 _VERSIONS = """
     SELECT version, document, person, time FROM calendar_versions
-     WHERE namespace = :namespace AND name = :name
-  ORDER BY version DESC
-"""
+     WHERE namespace = :namespace AND name = :name AND version BETWEEN :low AND :high
+  ORDER BY version"""
 _CLOSURE = """
     WITH RECURSIVE parts (name) AS (
         VALUES (:name)
@@ -134,17 +133,23 @@ def number(db: ReadSnapshot, namespace: str = "") -> int:
     return int(row["number"]) if row else 0
 
 
-def versions(db: ReadSnapshot, namespace: str, name: str) -> list[CalendarVersion]:
-    """Return the stored versions of a calendar, newest first."""
-    return [
-        CalendarVersion(
+def versions(
+    db: ReadSnapshot,
+    namespace: str,
+    name: str,
+    start: Key | None = None,
+    *,
+    reverse: bool = False,
+) -> Iterator[CalendarVersion]:
+    """Yield the stored versions of a calendar from one on, newest first with `reverse`."""
+    values = {"namespace": namespace, "name": name, **numbers(start, reverse=reverse)}
+    for row in db.each(f"{_VERSIONS}{' DESC' if reverse else ''}", values):
+        yield CalendarVersion(
             version=row["version"],
             person=row["person"],
             time=row["time"],
             calendar=msgspec.json.decode(row["document"], type=Calendar),
         )
-        for row in db.all(_VERSIONS, {"namespace": namespace, "name": name})
-    ]
 
 
 class CalendarDocuments(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """Files that tasks left and `steward_keep` retains. Their contents are those of `payload_files`."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from storage.queries.pages import LAST
 from storage.read_pool import ReadSnapshot
 from storage.records.kept_file import KeptFile
 from storage.writer import Transaction
@@ -17,7 +18,13 @@ _SELECT = """
       FROM kept_files AS k
       JOIN payload_files AS f ON f.namespace = k.namespace AND f.digest = k.digest
 """
-_OF_ALLOCATION = f"{_SELECT} WHERE k.alloc_id = :alloc_id ORDER BY k.task, k.path"
+_PAGE = f"""{_SELECT} WHERE k.alloc_id = :alloc_id AND (k.task, k.path) >= (:task, :path)
+  ORDER BY k.task, k.path
+"""
+_PAGE_BACK = f"""{_SELECT} WHERE k.alloc_id = :alloc_id AND (k.task, k.path) <= (:task, :path)
+  ORDER BY k.task DESC, k.path DESC
+"""
+_TASKS = "SELECT task FROM kept_files WHERE alloc_id = :alloc_id AND path = :path ORDER BY task"
 _FIND = f"{_SELECT} WHERE k.alloc_id = :alloc_id AND k.task = :task AND k.path = :path"
 # The newest allocation of a task group with an index, in a version of the job.
 _NEWEST = """
@@ -37,9 +44,19 @@ def replace(tx: Transaction, alloc_id: str, task: str, files: Mapping[str, str])
         tx.execute(_PUT, {"alloc_id": alloc_id, "task": task, "path": path, "digest": digest})
 
 
-def of_allocation(db: ReadSnapshot, alloc_id: str) -> list[KeptFile]:
-    """Return the files of an allocation, by task and path."""
-    return [_file(row) for row in db.all(_OF_ALLOCATION, {"alloc_id": alloc_id})]
+def page(
+    db: ReadSnapshot, alloc_id: str, start: tuple[str, str] | None = None, *, reverse: bool = False
+) -> Iterator[KeptFile]:
+    """Yield the files of an allocation by task and path, from a task and path on."""
+    task, path = start or ((LAST, LAST) if reverse else ("", ""))
+    values = {"alloc_id": alloc_id, "task": task, "path": path}
+    for row in db.each(_PAGE_BACK if reverse else _PAGE, values):
+        yield _file(row)
+
+
+def tasks_with(db: ReadSnapshot, alloc_id: str, path: str) -> list[str]:
+    """Return the tasks of an allocation that left a file at a path."""
+    return [row["task"] for row in db.all(_TASKS, {"alloc_id": alloc_id, "path": path})]
 
 
 def find(db: ReadSnapshot, alloc_id: str, task: str, path: str) -> KeptFile | None:

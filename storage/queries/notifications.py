@@ -1,9 +1,11 @@
 """Notifications: stored in the transaction that causes them, with their delivery state."""
 
 import sqlite3
+from collections.abc import Iterator
 
 import msgspec
 
+from storage.queries import pages
 from storage.read_pool import ReadSnapshot
 from storage.records.notification import (
     Notification,
@@ -286,9 +288,8 @@ _MARK = """
 """
 _OF_JOB = """
     SELECT * FROM notifications
-     WHERE namespace = :namespace AND job_id = :job_id
-  ORDER BY number DESC
-"""
+     WHERE namespace = :namespace AND job_id = :job_id AND number BETWEEN :low AND :high
+  ORDER BY number"""
 
 
 def _from(row: sqlite3.Row) -> Notification:
@@ -374,6 +375,15 @@ def record_attempt(tx: Transaction, notification: Notification) -> None:
     tx.touch("notifications", TOPIC, topic(notification.namespace, notification.job_id))
 
 
-def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Notification]:
-    """Return the notifications of a job and its children, newest first."""
-    return [_from(row) for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})]
+def of_job(
+    db: ReadSnapshot,
+    namespace: str,
+    job_id: str,
+    start: pages.Key | None = None,
+    *,
+    reverse: bool = True,
+) -> Iterator[Notification]:
+    """Yield the notifications of a job and its children from one on, newest first with `reverse`."""
+    key = {"namespace": namespace, "job_id": job_id, **pages.numbers(start, reverse=reverse)}
+    for row in db.each(f"{_OF_JOB}{' DESC' if reverse else ''}", key):
+        yield _from(row)

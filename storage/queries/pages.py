@@ -8,7 +8,8 @@ import msgspec
 from storage.read_pool import ReadSnapshot
 
 Key = tuple[str | int, ...]
-_LAST = "\U0010ffff"  # sorts after every name
+HIGHEST = 2**63 - 1  # the largest number of SQLite
+LAST = "\U0010ffff"  # sorts after every name
 _SELECTIVE = 4  # characters; longer prefixes match few enough rows to sort them
 
 
@@ -36,6 +37,14 @@ class KeyRange(msgspec.Struct, frozen=True):
 
 
 ALL = KeyRange()
+
+
+def numbers(start: Key | None, *, reverse: bool) -> dict[str, int]:
+    """Return the parameters `low` and `high`: the keys of a page of a list in the order of a number."""
+    if start is None:
+        return {"low": -1, "high": HIGHEST}
+    first = int(start[0])
+    return {"low": -1, "high": first} if reverse else {"low": first, "high": HIGHEST}
 
 
 def by_creation(db: ReadSnapshot, select: str, page_request: PageRequest) -> Iterator[sqlite3.Row]:
@@ -103,11 +112,11 @@ def key_range(page_request: PageRequest) -> tuple[tuple[str, str], tuple[str, st
 
     A prefix needs a namespace: `by_namespace` divides a query for all namespaces.
     """
-    low, high = ("", ""), (_LAST, _LAST)
+    low, high = ("", ""), (LAST, LAST)
     if page_request.namespace != "*":
         low, high = (
             (page_request.namespace, page_request.prefix),
-            (page_request.namespace, page_request.prefix + _LAST),
+            (page_request.namespace, page_request.prefix + LAST),
         )
     if page_request.start is None:
         return low, high

@@ -1,9 +1,11 @@
 """Periodic jobs: the next slot, and the outcomes of earlier slots."""
 
 import sqlite3
+from collections.abc import Iterator
 
 import msgspec
 
+from storage.queries.pages import Key, numbers
 from storage.read_pool import ReadSnapshot
 from storage.records.job import Job
 from storage.records.periodic import Slot, SlotOutcome, calendars_of
@@ -261,9 +263,8 @@ _EXTEND = """
 """
 _LEDGER = """
     SELECT * FROM periodic_slots
-     WHERE namespace = :namespace AND job_id = :job_id
-  ORDER BY slot DESC
-"""
+     WHERE namespace = :namespace AND job_id = :job_id AND slot BETWEEN :low AND :high
+  ORDER BY slot"""
 
 
 def add_slot(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
@@ -285,10 +286,18 @@ def extend(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
         add_slot(tx, namespace, job_id, slot)
 
 
-def slots(db: ReadSnapshot, namespace: str, job_id: str) -> list[Slot]:
-    """Return the outcomes of a job's slots, newest first."""
-    return [
-        Slot(
+def slots(
+    db: ReadSnapshot,
+    namespace: str,
+    job_id: str,
+    start: Key | None = None,
+    *,
+    reverse: bool = True,
+) -> Iterator[Slot]:
+    """Yield the outcomes of a job's slots from a slot on, newest first with `reverse`."""
+    key = {"namespace": namespace, "job_id": job_id, **numbers(start, reverse=reverse)}
+    for row in db.each(f"{_LEDGER}{' DESC' if reverse else ''}", key):
+        yield Slot(
             slot=row["slot"],
             slots=row["slots"],
             decided_at=row["decided_at"],
@@ -297,5 +306,3 @@ def slots(db: ReadSnapshot, namespace: str, job_id: str) -> list[Slot]:
             child_id=row["child_id"],
             create_index=row["write_index"],
         )
-        for row in db.all(_LEDGER, {"namespace": namespace, "job_id": job_id})
-    ]

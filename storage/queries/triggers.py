@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from storage.queries import events
+from storage.queries.pages import Key, numbers
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.flow import ARRIVED, FlowStatus, Source, TriggerWhen, sources_of, when_of
@@ -447,15 +448,19 @@ def totals(db: ReadSnapshot) -> dict[str, int]:
 
 _OF_JOB = """
     SELECT * FROM triggers
-     WHERE namespace = :namespace AND job_id = :job_id AND id <= :before
-  ORDER BY id DESC
-"""
+     WHERE namespace = :namespace AND job_id = :job_id AND id BETWEEN :low AND :high
+  ORDER BY id"""
 
 
 def of_job(
-    db: ReadSnapshot, namespace: str, job_id: str, before: int = 2**62
+    db: ReadSnapshot,
+    namespace: str,
+    job_id: str,
+    start: Key | None = None,
+    *,
+    reverse: bool = True,
 ) -> Iterator[JobTrigger]:
-    """Yield the ledger of a follower, newest first, from the row `before` on."""
-    key = {"namespace": namespace, "job_id": job_id, "before": before}
-    for row in db.each(_OF_JOB, key):
+    """Yield the ledger of a follower from a row on, newest first with `reverse`."""
+    key = {"namespace": namespace, "job_id": job_id, **numbers(start, reverse=reverse)}
+    for row in db.each(f"{_OF_JOB}{' DESC' if reverse else ''}", key):
         yield _trigger(row)

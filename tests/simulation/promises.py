@@ -253,7 +253,7 @@ def _ledger(db: ReadSnapshot, job: Job, now: int) -> Iterator[str]:
     # After a clock stop or jump the schedule restarts there; one row records the skipped slots.
     anew = [version.submit_time for version in versions if version.stop]
     anew += [one.submit_time for one, older in pairwise(versions) if one.periodic != older.periodic]
-    rows = periodic.slots(db, job.namespace, job.id)[::-1]
+    rows = list(periodic.slots(db, job.namespace, job.id, reverse=False))
     for row, following in pairwise(rows):
         slot = row.slot
         for _ in range(row.slots - 1):

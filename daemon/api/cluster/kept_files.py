@@ -1,12 +1,13 @@
 """The files that tasks of an allocation left, and that Steward keeps: list and download."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from urllib.parse import quote
 
 import trio
 
 from daemon.api.cluster.lookup import load_allocation
+from daemon.api.paging import Key, Listing, show
 from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
 from daemon.runner.core.opened_files import OpenedFile
 from daemon.web.reply import HandlerReply
@@ -14,6 +15,7 @@ from daemon.web.request import Request
 from storage.errors import Malformed, NotFound
 from storage.queries import kept_files
 from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
 from storage.records.kept_file import KeptFile
 
 _PIECE = 256 * 1024
@@ -25,7 +27,19 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the kept files of an allocation, by task and path."""
     allocation = load_allocation(db, request["alloc_id"])
     request.require(allocation.namespace)
-    return HandlerReply(body=kept_files.of_allocation(db, allocation.id))
+
+    def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[KeptFile]:
+        task, _, path = str(start[1]).partition("/") if start else ("", "", "")
+        return kept_files.page(db, allocation.id, (task, path) if start else None, reverse=reverse)
+
+    # No task has a slash in its name, but a dot would end the first part of a key.
+    listing = Listing[KeptFile](
+        rows=rows,
+        key=lambda file: ("", f"{file.task}/{file.path}"),
+        line=lambda _, file: encode(file),
+        is_number=False,
+    )
+    return show(listing, request.query, db, max(db.table_index("allocations"), 1))
 
 
 async def read(request: Request) -> HandlerReply:
@@ -54,13 +68,9 @@ def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tup
     allocation = load_allocation(db, request["alloc_id"])
     request.require(allocation.namespace)
     if not task:
-        tasks = {
-            kept_file.task
-            for kept_file in kept_files.of_allocation(db, allocation.id)
-            if kept_file.path == path
-        }
+        tasks = kept_files.tasks_with(db, allocation.id, path)
         if len(tasks) > 1:
-            raise Malformed(f"task is missing: {', '.join(sorted(tasks))} left a file {path!r}")
+            raise Malformed(f"task is missing: {', '.join(tasks)} left a file {path!r}")
         task = next(iter(tasks), "")
     found = kept_files.find(db, allocation.id, task, path)
     if found is None:

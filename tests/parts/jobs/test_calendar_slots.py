@@ -71,7 +71,7 @@ async def register(
 
 def ledger(store: Store) -> list[tuple[str, int, str, str]]:
     """Return slot, number of slots, outcome and reason of each line, oldest first."""
-    slots: list[Slot] = store.read(lambda db: periodic.slots(db, "default", "web"))
+    slots: list[Slot] = store.read(lambda db: list(periodic.slots(db, "default", "web")))
     return [
         (rfc3339(slot.slot)[:16], slot.slots, slot.outcome, slot.reason) for slot in reversed(slots)
     ]
@@ -295,9 +295,9 @@ async def test_a_calendar_has_versions_and_their_authors(store: Store) -> None:
     assert await define(store) == 1
     assert await define(store) == 1  # unchanged
     assert await define(store, Calendar(name="business", namespace="default")) == 2
-    found = store.read(lambda db: calendars.versions(db, "default", "business"))
-    assert [version.version for version in found] == [2, 1]
-    assert found[1].calendar.holidays == {"2026-12-25": "Christmas Day"}
+    found = store.read(lambda db: list(calendars.versions(db, "default", "business")))
+    assert [version.version for version in found] == [1, 2]
+    assert found[0].calendar.holidays == {"2026-12-25": "Christmas Day"}
 
 
 async def test_a_concurrent_change_is_refused(store: Store) -> None:
@@ -469,7 +469,7 @@ async def test_a_calendar_that_fails_stops_its_job_only_until_the_calendar_chang
                         await change.wait()
             (fault_of_web,) = fences.faults()
             assert fault_of_web.key.startswith("default/web ")
-            assert store.read(lambda db: periodic.slots(db, "default", "other"))
+            assert store.read(lambda db: list(periodic.slots(db, "default", "other")))
             assert ledger(store) == []
             with store.watch("periodic-slots/default/web") as change:
                 await define(store, BUSINESS)
@@ -487,5 +487,5 @@ def _add_hourly(tx: Transaction, job_id: str) -> None:
 async def test_old_versions_are_trimmed(store: Store) -> None:
     for number in range(calendars.KEPT + 2):
         await define(store, Calendar(name="business", namespace="default", description=str(number)))
-    found = store.read(lambda db: calendars.versions(db, "default", "business"))
-    assert [found[0].version, len(found), found[-1].version] == [52, 50, 3]
+    found = store.read(lambda db: list(calendars.versions(db, "default", "business")))
+    assert [found[0].version, len(found), found[-1].version] == [3, 50, 52]

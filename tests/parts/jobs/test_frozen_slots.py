@@ -52,7 +52,7 @@ async def freeze(store: Store, now: int, **fields: str) -> None:
 
 
 def outcomes(store: Store) -> list[tuple[str, int]]:
-    slots = store.read(lambda db: periodic.slots(db, "default", "web"))
+    slots = store.read(lambda db: list(periodic.slots(db, "default", "web")))
     return [(slot.outcome, slot.slots) for slot in slots][::-1]
 
 

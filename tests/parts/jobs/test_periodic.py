@@ -79,7 +79,7 @@ async def look(store: Store, now: int, *, started: int = 0, eval_id: str = "e-la
 
 
 def ledger(store: Store) -> list[Slot]:
-    return store.read(lambda db: periodic.slots(db, "default", "web"))
+    return store.read(lambda db: list(periodic.slots(db, "default", "web")))
 
 
 def outcomes(store: Store) -> list[tuple[int, str]]:

@@ -367,7 +367,7 @@ async def test_a_join_that_is_too_late_expires_and_notifies(made: Jobs) -> None:
     await made.settle()
     (line,) = made.ledger("report")
     assert (line.state, line.reason) == ("expired", "default/b did not end in time")
-    sent = made.store.read(lambda db: notifications.of_job(db, "default", "report"))
+    sent = made.store.read(lambda db: list(notifications.of_job(db, "default", "report")))
     assert [notification.reason for notification in sent] == [
         'run 0 of "default/a" did not start it: default/b did not end in time'
     ]

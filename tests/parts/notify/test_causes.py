@@ -30,7 +30,7 @@ async def cluster(store: Store) -> Cluster:
 
 def told(store: Store, job_id: str = "web") -> list[Notification]:
     """Return the notifications of a job, oldest first."""
-    return store.read(lambda db: notifications.of_job(db, "default", job_id))[::-1]
+    return store.read(lambda db: list(notifications.of_job(db, "default", job_id)))[::-1]
 
 
 def said(store: Store, job_id: str = "web") -> list[str]:

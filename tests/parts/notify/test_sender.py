@@ -96,7 +96,7 @@ async def cause(
 
 
 def of(store: Store, job_id: str = "web") -> list[Notification]:
-    return store.read(lambda db: notifications.of_job(db, "default", job_id))
+    return store.read(lambda db: list(notifications.of_job(db, "default", job_id)))
 
 
 async def until(store: Store, *, attempts: int, job_id: str = "web") -> Notification:

@@ -71,10 +71,7 @@ async def kept(store: Store, payloads: PayloadFiles, tmp_path: Path, stream: Any
 
 
 def names(store: Store) -> list[str]:
-    return [
-        kept_file.path
-        for kept_file in store.read(partial(kept_files.of_allocation, alloc_id=ALLOC))
-    ]
+    return [kept_file.path for kept_file in store.read(lambda db: list(kept_files.page(db, ALLOC)))]
 
 
 async def test_equal_contents_are_stored_once(
