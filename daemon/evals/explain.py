@@ -9,9 +9,11 @@ from collections.abc import Iterator
 import msgspec
 
 from daemon.evals import placement_explain, run_views
+from daemon.evals.job_states import freeze_of_slots
 from daemon.evals.scheduler_config import workers
-from daemon.jobspec.steward_meta import AFTER_JOIN, AFTER_WHEN, queue_of
+from daemon.jobspec.steward_meta import AFTER_JOIN, AFTER_WHEN
 from daemon.scheduler import reschedule
+from daemon.text.job_state import held_by
 from daemon.text.placement_message import count_noun
 from daemon.text.task_failure import plain_reason
 from storage.queries import (
@@ -42,7 +44,7 @@ from storage.records.flow import (
     TriggerJoin,
     TriggerWhen,
 )
-from storage.records.freeze import Freeze, Strength
+from storage.records.freeze import Freeze
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.node import NodeStatus
@@ -98,12 +100,7 @@ def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[R
 
 def _of_freeze(freeze: Freeze) -> Reason:
     """Return the freeze that holds a job, or has just ended."""
-    by = f" by {freeze.person}" if freeze.person else ""
-    until = f" until {_format_time(freeze.until)}" if freeze.until else ""
-    message = f"freeze {freeze.id}{by} holds it{until}: {freeze.reason}"
-    if freeze.ended:
-        message = f"its freeze {freeze.id} has ended, and it is about to begin"
-    return Reason(cause=Cause.FREEZE, message=message, until=freeze.until)
+    return Reason(cause=Cause.FREEZE, message=held_by(freeze), until=freeze.until)
 
 
 def _of_run(
@@ -205,14 +202,6 @@ def _of_triggers(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
 # --- periodic jobs ---
 
 
-def _frozen_clock(db: ReadSnapshot, job: Job) -> Freeze | None:
-    """Return the freeze for whose end the schedule of a job waits."""
-    for freeze in freezes.not_ended(db, job.namespace):
-        if freeze.strength != Strength.CHANGES and freeze.covers(job.id, "", queue_of(job)):
-            return freeze
-    return None
-
-
 def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
     broken = faults.of_clock(db, job.namespace, job.id)
     if broken is not None and broken.is_closed:
@@ -227,7 +216,7 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
         yield Reason(cause=Cause.CLOCK, message=message)
         return
     at = due.launch
-    holder = _frozen_clock(db, job) if at == periodic.NEVER else None
+    holder = freeze_of_slots(db, job)
     if holder is not None:
         yield _of_freeze(holder)
     elif due.paused:

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from daemon.evals.failures import newest_error
 from daemon.flow.workflow_keys import is_workflow
+from daemon.jobspec.steward_meta import queue_of
 from daemon.text import placement_message
 from daemon.text.job_state import (
     SETTLED_AFTER,
@@ -17,6 +18,7 @@ from daemon.text.job_state import (
     Runs,
     State,
     Tally,
+    held_by,
     job_state,
 )
 from daemon.text.task_failure import sentence
@@ -24,6 +26,7 @@ from storage.queries import (
     allocations,
     deployments,
     evaluations,
+    freezes,
     job_status,
     jobs,
     periodic,
@@ -34,6 +37,7 @@ from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus, TaskPhase
 from storage.records.deployment import Deployment
 from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.freeze import Freeze, Strength
 from storage.records.job import Job, JobType
 from storage.records.state import Run, RunsLine, StateLine
 from storage.records.times import nanoseconds
@@ -80,7 +84,26 @@ def of_row(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
         blocked=_blocked(db, row, waiting, has_any=bool(current.alive or older.alive)),
         error=sentence(newest_error(db, namespace, job_id)) if failed else "",
         run=runs_of.newest(db, namespace, job_id) if row["type"] == JobType.BATCH else None,
+        freeze=_freeze(db, row) if row["type"] == JobType.BATCH else "",
     )
+
+
+def _freeze(db: ReadSnapshot, row: job_status.Row) -> str:
+    """Return which freeze holds the runs of a job; empty if none does."""
+    holder = freezes.holder(db, (row["namespace"], row["id"]))
+    found = freezes.find(db, holder) if holder else None
+    return held_by(found) if found is not None else ""
+
+
+def freeze_of_slots(db: ReadSnapshot, job: Job) -> Freeze | None:
+    """Return the freeze for whose end the due slots of a periodic job wait; None without one."""
+    due = periodic.of_job(db, job.namespace, job.id)
+    if due is None or due.launch != periodic.NEVER:
+        return None
+    for freeze in freezes.not_ended(db, job.namespace):
+        if freeze.strength != Strength.CHANGES and freeze.covers(job.id, "", queue_of(job)):
+            return freeze
+    return None
 
 
 def _desired_allocations(db: ReadSnapshot, row: job_status.Row) -> int:
@@ -165,7 +188,9 @@ def _blocked(
 def _of_parent(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
     due = periodic.of_job(db, row["namespace"], row["id"])
     job = jobs.current(db, row["namespace"], row["id"])
+    freeze = freeze_of_slots(db, job) if job is not None else None
     return JobFacts(
+        freeze=held_by(freeze) if freeze is not None else "",
         type=row["type"],
         status=row["status"],
         version=row["version"],

@@ -194,7 +194,7 @@ def _window(step: Step, run: FlowRun, row: RunStep, now: int) -> Window:
     if step.not_before is None and step.not_after is None:
         return Window()
     met = row.since if row.state == StepState.HELD else now
-    return window(step, met=met, began=run.began)
+    return window(step, met=met, began=run.began, is_again=row.attempt > 1)
 
 
 def changes_at(step: Step, run: FlowRun, row: RunStep) -> int | None:
@@ -473,7 +473,9 @@ class _Decision:
         return self._end(held, StepState.CANCELED, Outcome.BAD, reason)
 
     def _by_time(self, step: Step, row: RunStep) -> RunStep | None:
-        """Return a step that is too early or too late; None if it may begin now."""
+        """Return a step that is too early or too late; None if it may begin now, or cleans up."""
+        if self._is_canceled:
+            return None
         times = _window(step, self._facts.run, row, self._now)
         if times.last is not None and self._now >= times.last:
             reason = f"{TIME_REASON}too late, because it had to begin before {rfc3339(times.last)}"

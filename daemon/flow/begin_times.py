@@ -17,18 +17,28 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     last: int | None = None
 
 
-def window(step: Step, *, met: int, began: int) -> Window:
+def window(step: Step, *, met: int, began: int, is_again: bool = False) -> Window:
     """Return when a step may begin whose needs were met at `met`, in a run that began at `began`.
 
     A time of day is the first one after the run began. If both limits are times of day and the run
-    began between them, the step may begin immediately.
+    began between them, the step may begin immediately. A step that runs again (`is_again`) is not
+    too late when its needs are met: the next times of day count, and a past moment has no effect.
     """
     in_zone = zone(step.time_zone)
     first = _time(step.not_before, met, began, in_zone)
     last = _time(step.not_after, met, began, in_zone)
+    if is_again and last is not None and last <= met:
+        later = msgspec.structs.replace(
+            step, not_after=step.not_after if _ends_daily(step) else None
+        )
+        return window(later, met=met, began=met + 1)
     if first is not None and last is not None and last < first and _is_daily(step):
         first = None
     return Window(first=first, last=last)
+
+
+def _ends_daily(step: Step) -> bool:
+    return step.not_after is not None and step.not_after.minute is not None
 
 
 def _is_daily(step: Step) -> bool:

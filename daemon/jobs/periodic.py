@@ -43,6 +43,7 @@ from storage.queries import evaluations, faults, freezes, job_status, jobs, noti
 from storage.read_pool import ReadSnapshot
 from storage.records.base import MINUTE, SECOND
 from storage.records.evaluation import Trigger
+from storage.records.freeze import Freeze
 from storage.records.job import Job, JobStatus, Periodic
 from storage.records.notification import NotifyEvent, notify_settings
 from storage.records.periodic import CLOSED_REASON, Slot, SlotOutcome
@@ -402,7 +403,11 @@ def _decide_by_calendar(
 
 def _frozen(tx: Transaction, job: Job, at: int) -> bool:
     """Return whether a freeze holds the launches of a job at a time, which may be past."""
-    return freezes.covering(tx, (job.namespace, job.id), "", queue_of(job), at=at) is not None
+    return _freeze(tx, job, at) is not None
+
+
+def _freeze(tx: Transaction, job: Job, at: int) -> Freeze | None:
+    return freezes.covering(tx, (job.namespace, job.id), "", queue_of(job), at=at)
 
 
 def _wait_for_thaw(tx: Transaction, job: Job, slots: Slots) -> None:
@@ -565,7 +570,7 @@ def _launch_or_skip(
     elif jobs.current_wire(tx, job.namespace, child_id) is not None:
         outcome, reason = SlotOutcome.SKIPPED, _TAKEN
     else:
-        _launch(tx, job, child_id, now, eval_id)
+        _launch(tx, job, child_id, now, eval_id, _freeze(tx, job, time + launch_jitter(job)))
     done = Slot(
         slot=slot,
         slots=max(missed, number),
@@ -597,9 +602,19 @@ def derive_periodic_child(parent: Job, child_id: str, now: int) -> Job:
     )
 
 
-def _launch(tx: Transaction, parent: Job, child_id: str, now: int, eval_id: str) -> None:
+def _launch(
+    tx: Transaction,
+    parent: Job,
+    child_id: str,
+    now: int,
+    eval_id: str,
+    freeze: Freeze | None = None,
+) -> None:
+    """Store a child. If a `freeze` held its slot, the child begins after the jobs held before it."""
     child = jobs.append_version(tx, derive_periodic_child(parent, child_id, now))
-    if not child.launches_children:
+    if freeze is not None:
+        freezes.hold(tx, (child.namespace, child.id), freeze.id, now)
+    elif not child.launches_children:
         evaluation = new_evaluation(child, eval_id, Trigger.PERIODIC_JOB, job_modify_index=tx.index)
         evaluations.put(tx, evaluation, now)
     job_status.refresh_summary(tx, child.namespace, child.id)

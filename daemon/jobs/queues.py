@@ -15,6 +15,7 @@ from functools import partial
 from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.evaluate import new_evaluation
+from daemon.jobs.freezes import covering
 from daemon.jobspec.steward_meta import (
     RUN_BEYOND,
     RUN_QUEUE,
@@ -23,7 +24,7 @@ from daemon.jobspec.steward_meta import (
     STEP_SLOTS,
     queue_of,
 )
-from storage.queries import concurrency, evaluations, job_status, jobs, runs, step_slots
+from storage.queries import concurrency, evaluations, freezes, job_status, jobs, runs, step_slots
 from storage.queries.concurrency import Key
 from storage.read_pool import ReadSnapshot
 from storage.records.concurrency import MOST_QUEUES, QueueEntry, RunQueue, SlotState
@@ -37,6 +38,7 @@ from storage.records.flow import (
     StepSlots,
     queues_used,
 )
+from storage.records.freeze import Strength
 from storage.records.job import Job
 from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
@@ -116,9 +118,16 @@ def _to_cancel(db: ReadSnapshot, entry: QueueEntry) -> Iterator[tuple[FlowRun, s
 
 
 def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
-    """Grant slots of a queue to the first; then apply what other runs do without a slot."""
+    """Grant slots of a queue to the first; then apply what other runs do without a slot.
+
+    A run that a freeze holds keeps its place, and the others pass it.
+    """
     limit, in_use = concurrency.limit(tx, key), concurrency.in_use(tx, key)
+    is_any_frozen = freezes.any_open(tx)
     for entry in concurrency.waiters(tx, key, _AT_ONCE):
+        if is_any_frozen and _hold(tx, entry, now):
+            _evaluate(tx, entry.namespace, entry.job_id, now, next(ids))
+            continue
         if not _fits(entry, in_use, limit):
             _cancel(tx, key, now, ids)
             break
@@ -128,6 +137,19 @@ def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
     _serve_steps(tx, key, now, ids)
     if not has_work(tx, key):
         concurrency.served(tx, key)
+
+
+def _hold(tx: Transaction, entry: QueueEntry, now: int) -> bool:
+    """Return whether a freeze that was made while a run waits for slots holds it; note that."""
+    job = jobs.current(tx, entry.namespace, entry.job_id)
+    freeze = covering(tx, job, now) if job is not None else None
+    if freeze is None or (
+        freeze.strength == Strength.BEGIN
+        and runs.has_opened(tx, entry.namespace, entry.job_id, entry.number)
+    ):
+        return False
+    freezes.hold(tx, (entry.namespace, entry.job_id), freeze.id, now)
+    return True
 
 
 def _serve_steps(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:

@@ -20,6 +20,7 @@ from storage.records.base import Record, Uint64
 from storage.records.codec import encode
 from storage.records.evaluation import Trigger
 from storage.records.flow import (
+    TIME_REASON,
     FlowRun,
     FlowStatus,
     Outcome,
@@ -491,12 +492,17 @@ def _chosen(case: _Case) -> list[str]:
     found = [
         step.name
         for step in case.steps.values()
-        if step.outcome is not None
-        and (request.every or (step.outcome == Outcome.BAD and step.state in _NOT_GOOD))
+        if step.outcome is not None and (request.every or _is_failure(step))
     ]
     if not found:
         raise _NotNow(f"run {case.run.number} has no step that ended like this")
     return found
+
+
+def _is_failure(step: RunStep) -> bool:
+    """Return whether a step is bad by itself, and not because of a step that it needs."""
+    is_late = step.state == StepState.SKIPPED and step.reason.startswith(TIME_REASON)
+    return step.outcome == Outcome.BAD and (step.state in _NOT_GOOD or is_late)
 
 
 def _approve(case: _Case) -> _Change:

@@ -11,7 +11,9 @@ import msgspec
 from daemon.text.placement_message import count_noun
 from storage.records.base import SECOND
 from storage.records.flow import FlowRun, FlowStatus
+from storage.records.freeze import Freeze
 from storage.records.job import JobStatus, JobType
+from storage.records.times import rfc3339
 
 SETTLED_AFTER = 60 * SECOND  # run time after which a restarted task counts as healthy
 _ONCE = frozenset({JobType.BATCH, JobType.SYSBATCH})
@@ -117,6 +119,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     blocked: str = ""
     error: str = ""
     run: FlowRun | None = None  # the newest run of a workflow
+    freeze: str = ""  # which holds it
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -124,6 +127,15 @@ class JobState(msgspec.Struct, frozen=True):
 
     word: State
     reason: str = ""
+
+
+def held_by(freeze: Freeze) -> str:
+    """Return the text about a job that a freeze holds, or whose freeze has just ended."""
+    if freeze.ended:
+        return f"its freeze {freeze.id} has ended, and it is about to begin"
+    by = f" of {freeze.person}" if freeze.person else ""
+    until = f" until {rfc3339(freeze.until // SECOND * SECOND)}" if freeze.until else ""
+    return f"held by freeze {freeze.id}{by}{until}: {freeze.reason}"
 
 
 def job_state(facts: JobFacts) -> JobState:
@@ -155,7 +167,7 @@ def _of_parent(facts: JobFacts, runs: Runs) -> JobState:
         return JobState(State.FAILING, f"the last run failed{_because(runs.last_reason)}{often}")
     if facts.status == JobStatus.DEAD:
         return JobState(State.COMPLETE)
-    return JobState(State.SCHEDULED, _last(runs))
+    return JobState(State.SCHEDULED, facts.freeze or _last(runs))
 
 
 def _last(runs: Runs) -> str:
@@ -197,10 +209,12 @@ def _of_run(facts: JobFacts) -> JobState:
         return JobState(State.FAILING, facts.error or "it failed and is retried")
     if now.running or now.unknown:
         beside = f"{now.failed} failed" if now.failed else ""
-        return JobState(State.RUNNING, "; ".join(filter(None, (beside, facts.blocked))))
+        return JobState(
+            State.RUNNING, "; ".join(filter(None, (beside, facts.blocked, facts.freeze)))
+        )
     if facts.blocked:
         return JobState(State.BLOCKED, facts.blocked)
-    return JobState(State.PENDING, facts.error)
+    return JobState(State.PENDING, facts.freeze or facts.error)
 
 
 def _of_batch(facts: JobFacts) -> JobState:
@@ -222,7 +236,7 @@ def _of_batch(facts: JobFacts) -> JobState:
     if facts.blocked:
         return JobState(State.BLOCKED, facts.blocked)
     if now.pending or facts.status == JobStatus.PENDING:
-        return JobState(State.PENDING, facts.error)
+        return JobState(State.PENDING, facts.freeze or facts.error)
     return JobState(State.COMPLETE, "" if now.complete else "it had nothing to do")
 
 

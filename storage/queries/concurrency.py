@@ -30,9 +30,15 @@ _GRANT = """
 """
 _CHANGED = "SELECT namespace, name FROM queues_changed ORDER BY namespace, name LIMIT :most"
 _SERVED = "DELETE FROM queues_changed WHERE namespace = :namespace AND name = :name"
-_WAITERS = """
+# A run that a freeze holds keeps its place in its queue, but gets no slot.
+_NOT_FROZEN = """
+    NOT EXISTS (SELECT 1 FROM frozen_jobs f
+                 WHERE f.namespace = queue_entries.namespace AND f.job_id = queue_entries.job_id)
+"""
+_WAITERS = f"""
     SELECT * FROM queue_entries INDEXED BY queue_entries_waiting
      WHERE namespace = :namespace AND name = :name AND state = 'waiting'
+       AND {_NOT_FROZEN}
   ORDER BY priority DESC, arrived, job_id
      LIMIT :most
 """
@@ -44,6 +50,8 @@ _BEFORE = """
      WHERE e.namespace = :namespace AND e.job_id = :job_id AND e.number = :number
        AND o.state = 'waiting'
        AND (o.priority > e.priority OR o.priority = e.priority AND o.arrived < e.arrived)
+       AND NOT EXISTS (SELECT 1 FROM frozen_jobs f
+                        WHERE f.namespace = o.namespace AND f.job_id = o.job_id)
 """
 _HOLDERS = """
     SELECT * FROM queue_entries INDEXED BY queue_entries_holding
@@ -57,9 +65,10 @@ _IN_USE = """
          + (SELECT coalesce(sum(slots * held), 0) FROM step_slots INDEXED BY step_slots_holding
              WHERE namespace = :namespace AND name = :name AND held > 0) AS number
 """
-_NEWEST = """
+_NEWEST = f"""
     SELECT * FROM queue_entries INDEXED BY queue_entries_eager
      WHERE namespace = :namespace AND name = :name AND state = 'waiting' AND beyond <> 'queue'
+       AND {_NOT_FROZEN}
   ORDER BY arrived DESC
      LIMIT :most
 """
@@ -228,13 +237,13 @@ def served(tx: Transaction, key: Key) -> None:
 
 
 def waiters(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the first runs that wait, by priority, then by arrival."""
+    """Return the first runs that wait and that no freeze holds, by priority, then by arrival."""
     rows = db.all(_WAITERS, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row) for row in rows]
 
 
 def waits_behind(db: ReadSnapshot, run: FlowRun) -> int:
-    """Return how many runs wait before a run that waits."""
+    """Return how many runs that no freeze holds wait before a run that waits."""
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     row: Any = db.one(_BEFORE, key)
     return int(row["number"])
@@ -253,7 +262,7 @@ def in_use(db: ReadSnapshot, key: Key) -> int:
 
 
 def not_patient(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the newest runs that wait and do not only queue."""
+    """Return the newest runs that wait, that no freeze holds, and that do not only queue."""
     rows = db.all(_NEWEST, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row) for row in rows]
 

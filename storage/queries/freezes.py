@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from storage.queries import events, periodic
+from storage.queries import events, periodic, runs
 from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -153,6 +153,14 @@ _HOLD = """
     VALUES (:namespace, :job_id, :freeze_id, :now, :index)
     ON CONFLICT (namespace, job_id) DO UPDATE SET freeze_id = excluded.freeze_id
 """
+_GIVE_BACK = """
+    UPDATE queue_entries SET state = 'waiting', since = :now
+     WHERE namespace = :namespace AND job_id = :job_id AND state = 'holding'
+       AND NOT EXISTS (SELECT 1 FROM run_steps s
+                        WHERE s.namespace = queue_entries.namespace
+                          AND s.job_id = queue_entries.job_id
+                          AND s.number = queue_entries.number AND s.opened > 0)
+"""
 _RELEASE = "DELETE FROM frozen_jobs WHERE namespace = :namespace AND job_id = :job_id"
 _HELD = "SELECT freeze_id FROM frozen_jobs WHERE namespace = :namespace AND job_id = :job_id"
 _ANY_HELD = "SELECT 1 FROM frozen_jobs INDEXED BY frozen_jobs_in_order LIMIT 1"
@@ -176,15 +184,28 @@ _THAWED = """
 
 
 def hold(tx: Transaction, key: Key, freeze_id: str, now: int) -> None:
-    """Let a job wait for the end of a freeze; it keeps its place if it waits already."""
-    values = {"namespace": key[0], "job_id": key[1], "freeze_id": freeze_id}
-    tx.execute(_HOLD, {**values, "now": now, "index": tx.index})
+    """Let a job wait for the end of a freeze; it keeps its place if it waits already.
+
+    If its run has not opened a step, the run holds no slots of its queue until then.
+    """
+    values = {"namespace": key[0], "job_id": key[1], "now": now}
+    tx.execute(_HOLD, {**values, "freeze_id": freeze_id, "index": tx.index})
     tx.touch("frozen_jobs", TOPIC)
+    if tx.execute(_GIVE_BACK, values):
+        _queues_changed(tx, key)
 
 
 def release(tx: Transaction, key: Key) -> bool:
     """Let a job wait no longer; return whether it did."""
-    return bool(tx.execute(_RELEASE, {"namespace": key[0], "job_id": key[1]}))
+    is_held = bool(tx.execute(_RELEASE, {"namespace": key[0], "job_id": key[1]}))
+    if is_held:
+        _queues_changed(tx, key)
+    return is_held
+
+
+def _queues_changed(tx: Transaction, key: Key) -> None:
+    for name in runs.queues_of_job(tx, *key):
+        runs.queue_changed(tx, key[0], name)
 
 
 def holder(db: ReadSnapshot, key: Key) -> str:

@@ -289,6 +289,28 @@ RULES = {
            AND NOT EXISTS (SELECT 1 FROM queue_entries h INDEXED BY queue_entries_holding
                             WHERE h.namespace = e.namespace AND h.name = e.name
                               AND h.state = 'holding')
+           AND NOT EXISTS (SELECT 1 FROM frozen_jobs f
+                            WHERE f.namespace = e.namespace AND f.job_id = e.job_id)
+    """,
+    "a job waits for the end of a freeze that exists": """
+        SELECT f.namespace || '/' || f.job_id FROM frozen_jobs f
+         WHERE NOT EXISTS (SELECT 1 FROM freezes z WHERE z.id = f.freeze_id)
+    """,
+    "a stopped job waits for no freeze": """
+        SELECT f.namespace || '/' || f.job_id FROM frozen_jobs f
+          JOIN jobs j ON j.namespace = f.namespace AND j.id = f.job_id
+         WHERE j.stop = 1
+           AND NOT EXISTS (SELECT 1 FROM evaluations e
+                            WHERE e.namespace = f.namespace AND e.job_id = f.job_id
+                              AND e.status = 'pending')
+    """,
+    "a run that a freeze holds before its first step has no slot": """
+        SELECT e.namespace || '/' || e.job_id || ' run ' || e.number FROM queue_entries e
+          JOIN frozen_jobs f ON f.namespace = e.namespace AND f.job_id = e.job_id
+         WHERE e.state = 'holding'
+           AND NOT EXISTS (SELECT 1 FROM run_steps s
+                            WHERE s.namespace = e.namespace AND s.job_id = e.job_id
+                              AND s.number = e.number AND s.opened > 0)
     """,
     "a step that holds or awaits slots may begin or has begun": """
         SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step

@@ -627,6 +627,11 @@ _SLOT = """
     SELECT name, state FROM queue_entries
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
 """
+_HAS_OPENED = """
+    SELECT 1 FROM run_steps
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND opened > 0
+     LIMIT 1
+"""
 _LEAVE_QUEUE = """
     DELETE FROM queue_entries
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
@@ -652,6 +657,12 @@ def slot(db: ReadSnapshot, run: FlowRun) -> tuple[str, bool] | None:
     """Return the queue of a run, and whether the run has its slots; None without a queue."""
     row = db.one(_SLOT, _key(run))
     return (row["name"], row["state"] == "holding") if row else None
+
+
+def has_opened(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> bool:
+    """Return whether a step of a run was opened."""
+    key = {"namespace": namespace, "job_id": job_id, "number": number}
+    return db.one(_HAS_OPENED, key) is not None
 
 
 def any_queue_changed(db: ReadSnapshot) -> bool:

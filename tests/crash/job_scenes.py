@@ -417,6 +417,29 @@ async def shared_slots(world: World) -> None:
     assert [(one["Name"], one["InUse"], one["Waiting"]) for one in queues] == [("pool", 0, 0)]
 
 
+async def frozen(world: World) -> None:
+    """Hold runs by two freezes: one that a person ends, and one that ends in time."""
+    held = await freeze(world, Strength="steps", Jobs="held-*")
+    await freeze(world, Jobs="later", Until="+2s")
+    await world.register(short(world, "held-plain"))
+    await world.register(short(world, "later"))
+    groups = [step(world, "a"), step(world, "b", "a")]
+    meta = {"steward_run_concurrency": "shared"}
+    for name in ("held-flow", "flow"):
+        await world.register({"ID": name, "Type": "batch", "TaskGroups": groups, "Meta": meta})
+    await world.until_dead("flow")  # the held run has no slot
+    await world.until_dead("later")
+    await world.change("DELETE", f"/v1/freeze/{held}")
+    await world.until_dead("held-")
+    await world.steward.until("/v1/freezes", lambda found: all(one["Ended"] for one in found))
+
+
+async def freeze(world: World, **fields: str) -> str:
+    """Make a freeze, and return its ID."""
+    answer = await world.change("POST", "/v1/freeze", {"Reason": "release", **fields})
+    return str(answer["ID"])
+
+
 async def upkeep(world: World) -> None:
     """Save a snapshot over HTTP."""
     answer = await world.steward.request("GET", "/v1/operator/snapshot")
@@ -438,5 +461,6 @@ SCENES: tuple[Scene, ...] = (
     workflows,
     successions,
     shared_slots,
+    frozen,
     upkeep,
 )

@@ -24,3 +24,9 @@ async def test_slots_of_steps_survive_kills_at_their_commits(tmp_path: Path) -> 
     rows = await kill_at(tmp_path, ["shared_slots"], commit=10)
     assert [row.broken for row in rows if row.broken] == []
     assert {row.kind for row in rows if row.is_exact} == {"commit"}
+
+
+async def test_freezes_survive_kills_at_their_commits(tmp_path: Path) -> None:
+    rows = await kill_at(tmp_path, ["frozen"], commit=10)
+    assert [row.broken for row in rows if row.broken] == []
+    assert {row.kind for row in rows if row.is_exact} == {"commit"}

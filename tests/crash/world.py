@@ -332,8 +332,10 @@ class World:
         return {kind: which for kind, which in found.items() if which}
 
     async def clear(self) -> None:
-        """Purge every job and make every node eligible, as before the first scene."""
+        """End all freezes, purge every job and make every node eligible, as before the first scene."""
         self.forget("/v1/job/")
+        for freeze in await self.steward.get("/v1/freezes", active="true"):
+            await self.steward.request("DELETE", f"/v1/freeze/{freeze['ID']}")
         for node in await self.steward.get("/v1/nodes"):
             if node["Drain"] or node["SchedulingEligibility"] != "eligible":
                 self.forget(f"/v1/node/{node['ID']}")

@@ -20,9 +20,18 @@ async def test_a_freeze_holds_runs_over_a_kill_until_its_end(steward: Steward) -
     assert (await steward.get("/v1/job/etl"))["Status"] == "pending"
     page = await steward.request("GET", "/ui/jobs")
     assert "Freeze of namespace default: release." in page.text
+    shown = (await steward.cli("job", "status", "etl")).stdout.decode()
+    assert f"held by freeze {freeze_id}" in shown
     await steward.cli("thaw", freeze_id)
     await steward.until("/v1/job/etl", lambda job: job["Status"] == "dead")
     assert (await steward.get("/v1/job/etl/run"))["Status"] == "succeeded"
+    found = await steward.get("/v1/operator/audit", path="/v1/freeze")
+    assert [(entry["Method"], entry["Path"], entry["Status"]) for entry in found] == [
+        ("DELETE", f"/v1/freeze/{freeze_id}", 200),
+        ("POST", "/v1/freeze", 200),
+    ]
+    (owner,) = {entry["Accessor"] for entry in found}
+    assert owner == (await steward.get("/v1/acl/token/self"))["AccessorID"]
 
 
 async def test_a_freeze_ends_in_time(steward: Steward) -> None:

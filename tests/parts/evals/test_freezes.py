@@ -5,14 +5,19 @@ from functools import partial
 import pytest
 
 from daemon.evals import explain
+from daemon.evals.job_states import state_of
 from daemon.jobs import freezes as rules
 from daemon.jobs.freezes import FreezeRequest
+from daemon.jobs.queues import serve
 from daemon.jobs.stop import stop_job
 from storage.errors import Conflict, Denied, Malformed, NotFound
-from storage.queries import events, freezes
-from storage.records.base import HOUR
+from storage.queries import concurrency, events, freezes
+from storage.records.base import HOUR, SECOND
+from storage.records.times import rfc3339
+from storage.store import Store
 from tests.parts.evals.cluster import Cluster
 from tests.parts.evals.test_workflows import at_work, begun, end, run_of, states, step, workflow
+from tests.parts.jobs.test_queues import KEY, Queues, queued
 from tests.samples import group, job, task
 
 
@@ -52,7 +57,7 @@ async def test_a_batch_job_waits_for_the_end_of_a_freeze(cluster: Cluster, stren
     await cluster.register(PLAIN)
     await cluster.work()
     assert (at_work(cluster), cluster.job("etl").status) == ([], "pending")
-    assert messages(cluster)[0].startswith("freeze f holds it until 2026-")
+    assert messages(cluster)[0].startswith("held by freeze f until 2026-")
     await thaw(cluster)
     assert (at_work(cluster), cluster.job("etl").status) == (["a"], "running")
     assert cluster.store.read(freezes.held_number) == 0
@@ -214,3 +219,79 @@ async def test_freezes_are_in_the_event_stream(cluster: Cluster) -> None:
         ("Freeze", "FreezeCreated"),
         ("Freeze", "FreezeEnded"),
     ]
+
+
+# --- queues ---
+
+
+async def frozen_queue(store: Store, **fields: str) -> Queues:
+    """Return a queue in which the run of `a` holds the slot, and a freeze."""
+    queues = Queues(store)
+    await queues.cluster.join()
+    await queues.register(queued("a"))
+    await freeze(queues.cluster, **fields)
+    return queues
+
+
+async def test_a_held_run_waits_in_its_queue_without_a_slot(store: Store) -> None:
+    queues = await frozen_queue(store, jobs="b")
+    await queues.register(queued("b", priority=90), queued("c"))
+    await queues.end("a")
+    assert queues.at_work("b", "c") == ["c"]
+    await thaw(queues.cluster)
+    await queues.settle()
+    assert queues.at_work("b", "c") == ["c"]
+    await queues.end("c")
+    assert queues.at_work("b", "c") == ["b"]
+
+
+async def test_a_run_that_waits_for_a_slot_when_a_freeze_is_made_gets_none(store: Store) -> None:
+    queues = Queues(store)
+    await queues.cluster.join()
+    await queues.register(queued("a"), queued("b"), queued("c"))
+    await freeze(queues.cluster, jobs="b")
+    await queues.end("a")
+    assert queues.at_work("b", "c") == ["c"]
+    assert messages(queues.cluster, "b")[0] == "held by freeze f: release"
+    await queues.end("c")
+    assert queues.at_work("b", "c") == []
+    await thaw(queues.cluster)
+    await queues.settle()
+    assert queues.at_work("b", "c") == ["b"]
+
+
+async def test_a_run_with_a_slot_that_a_freeze_holds_gives_it_back(store: Store) -> None:
+    queues = Queues(store)
+    await queues.cluster.join()
+    await queues.register(queued("a"), queued("c"))
+    await queues.store.write(partial(concurrency.set_limit, key=KEY, slots=2, note=""))
+    now = queues.cluster.clock.now()
+    await store.write(partial(serve, key=KEY, now=now, ids=queues.cluster.ids))
+    await freeze(queues.cluster, jobs="c")  # between the grant and the decision
+    await queues.cluster.work()
+    assert queues.holders() == ["a"]
+    await queues.register(queued("d"))
+    assert queues.at_work("c", "d") == ["d"]
+    assert queues.broken() == []
+
+
+async def test_a_run_that_takes_no_place_is_not_canceled_while_it_is_held(store: Store) -> None:
+    queues = await frozen_queue(store, jobs="b")
+    await queues.register(queued("b", beyond="skip"))
+    assert queues.status("b") == ("running", "")
+    await queues.end("a")
+    await thaw(queues.cluster)
+    await queues.settle()
+    assert queues.at_work("b") == ["b"]
+
+
+async def test_the_state_of_a_job_names_the_freeze(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    await freeze(cluster, strength="steps", until="+1h")
+    until = rfc3339((cluster.clock.now() + HOUR) // SECOND * SECOND)
+    await end(cluster, "a")
+    await cluster.work()
+    state = cluster.store.read(lambda db: state_of(db, "default", "etl", cluster.clock.now()))
+    assert state is not None
+    assert (state.word, state.reason) == ("pending", f"held by freeze f until {until}: release")
+    assert state.reason in messages(cluster)

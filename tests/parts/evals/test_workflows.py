@@ -512,6 +512,22 @@ async def test_a_step_that_waits_behind_its_gate_too_long_fails_the_run(cluster:
     assert cluster.job("etl").status == "dead"
 
 
+@pytest.mark.parametrize("last", ["+1h", "2026-11-22T00:00:00Z", "00:00"])
+async def test_a_step_that_came_too_late_begins_when_it_runs_again(
+    cluster: Cluster, last: str
+) -> None:
+    await begun(cluster, workflow(step("a", gate="Go?", not_after=last)))
+    cluster.clock.time += 30 * HOUR
+    assert (await act(cluster, RunActType.APPROVE, "a")).done
+    await cluster.work()
+    assert states(cluster) == {"a": "skipped"}
+    assert (await act(cluster, RunActType.RERUN, failed=True)).done
+    await cluster.work()
+    assert (await act(cluster, RunActType.APPROVE, "a")).done
+    await cluster.work()
+    assert states(cluster) == {"a": "open"}
+
+
 async def test_a_run_times_out_and_its_clean_up_too(cluster: Cluster) -> None:
     meta = {"steward_run_timeout": "1h", "steward_run_cleanup": "5m"}
     tidy = step("c", "a", when="failure")

@@ -8,7 +8,7 @@ import pytest
 from daemon.jobs import freezes as rules
 from daemon.jobs.freezes import FreezeRequest
 from daemon.jobs.periodic import decide_slot, precompute_slots
-from storage.queries import job_status, jobs, periodic
+from storage.queries import evaluations, freezes, job_status, jobs, periodic
 from storage.records.base import MINUTE, SECOND
 from storage.records.job import Periodic
 from storage.store import Store
@@ -101,3 +101,36 @@ async def test_slots_outside_of_the_scope_are_launched(
     await freeze(store, START, **fields)
     await decide(store, START + MINUTE)
     assert outcomes(store) == [("launched", 1)]
+
+
+async def test_missed_slots_begin_in_the_order_and_at_the_rate_of_held_jobs(store: Store) -> None:
+    await register(store, steward_catch_up="all")
+    await decide(store, START)
+    await freeze(store, START)
+    thawed = START + 3 * MINUTE + 20 * SECOND
+    await rules.thaw(store, "f", now=thawed)
+    await decide(store, thawed)
+    children = [
+        slot.child_id for slot in store.read(lambda db: periodic.slots(db, "default", "web"))
+    ]
+    assert len(children) == 3
+    for child_id in children:
+        assert evaluations_of(store, child_id) == []
+        child = store.read(partial(jobs.current, namespace="default", job_id=child_id))
+        assert child is not None
+        assert child.status == "pending"
+    find = partial(freezes.thawed, now=thawed, most=2, without=frozenset())
+    ready = store.read(find)
+    assert ready == [("default", child_id) for child_id in children[:0:-1]]
+    for key in ready:
+        await store.write(partial(rules.release, key=key, now=thawed, eval_id=f"e-{key[1]}"))
+    assert [evaluations_of(store, child_id) for child_id in children[::-1]] == [
+        ["periodic-job"],
+        ["periodic-job"],
+        [],
+    ]
+
+
+def evaluations_of(store: Store, job_id: str) -> list[str]:
+    found = store.read(lambda db: evaluations.unfinished(db, "default", job_id))
+    return [evaluation.triggered_by for evaluation in found]

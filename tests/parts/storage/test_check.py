@@ -215,6 +215,20 @@ DAMAGE = {
         INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'waiting', 50, 'queue',
                                          1, 1 FROM runs WHERE job_id = 'flow'
     """,
+    "a job waits for the end of a freeze that exists": (
+        "INSERT INTO frozen_jobs VALUES ('default', 'flow', 'none', 1, 1)"
+    ),
+    "a stopped job waits for no freeze": """
+        INSERT INTO frozen_jobs VALUES ('default', 'flow', 'none', 1, 1);
+        UPDATE evaluations SET status = 'complete';
+        UPDATE jobs SET stop = 1 WHERE id = 'flow'
+    """,
+    "a run that a freeze holds before its first step has no slot": """
+        INSERT INTO frozen_jobs VALUES ('default', 'flow', 'none', 1, 1);
+        UPDATE run_steps SET opened = 0;
+        INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'holding', 50, 'queue',
+                                         1, 1 FROM runs WHERE job_id = 'flow'
+    """,
     "a step that holds or awaits slots may begin or has begun": STEP_SLOTS.format("second", 1, 1),
     "a step has a slot for each element at work": STEP_SLOTS.format("first", 1, 0),
     "the first step that waits in a namespace waits for others, or its queues are to be served": (

@@ -4,6 +4,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
 from daemon.flow.advance import RunLimits, advance, changes_at, timed
@@ -57,6 +58,27 @@ def test_times_of_day_count_from_the_begin_of_the_run(
 def test_a_delay_counts_from_the_needs() -> None:
     found = window(timed_step("+15m", "+2h"), met=NOON, began=NOON - HOUR)
     assert found == Window(first=NOON + 15 * MINUTE, last=NOON + 2 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "met", "begins", "ends"),
+    [
+        ("", "06:00", "2026-11-28T05:00:00Z", None, "2026-11-28T06:00:00Z"),
+        ("", "06:00", "2026-11-28T06:00:00Z", None, "2026-11-29T06:00:00Z"),
+        ("22:00", "06:00", "2026-11-28T08:00:00Z", "2026-11-28T22:00:00Z", "2026-11-29T06:00:00Z"),
+        ("22:00", "06:00", "2026-11-28T23:00:00Z", None, "2026-11-29T06:00:00Z"),
+        ("", "2026-11-28T00:00:00Z", "2026-11-28T08:00:00Z", None, None),
+        ("", "2026-11-29T00:00:00Z", "2026-11-28T08:00:00Z", None, "2026-11-29T00:00:00Z"),
+    ],
+)
+def test_a_step_that_runs_again_is_not_too_late_when_its_needs_are_met(
+    first: str, last: str, met: str, begins: str | None, ends: str | None
+) -> None:
+    began = at("2026-11-27T21:00:00Z")
+    found = window(timed_step(first, last), met=at(met), began=began, is_again=True)
+    if found.first is not None and found.first <= at(met):
+        found = Window(last=found.last)  # it does not hold the step
+    assert found == Window(first=at(begins) if begins else None, last=at(ends) if ends else None)
 
 
 def _by_model(minute: int, after: int, zone: ZoneInfo) -> int:
@@ -181,6 +203,17 @@ def test_the_delay_counts_from_the_first_moment_at_which_the_step_was_held() -> 
     early = advance(graph, RUN, steps, {}, now=NOON + MINUTE, approvals={"a": 1})
     assert early.steps[0].reason == "time: it begins at 2026-11-27T13:00:00Z"
     assert early.due == (NOON + HOUR,)
+
+
+@pytest.mark.parametrize("limits", [("+2h", ""), ("", "+0s"), ("13:00", "")])
+def test_a_clean_up_step_ignores_its_times(limits: tuple[str, str]) -> None:
+    tidy = msgspec.structs.replace(timed_step(*limits), needs=("b",), when=When.ALWAYS)
+    graph = Graph(steps=(tidy, Step(name="b")))
+    begun = advance(graph, RUN, {}, {}, now=NOON)
+    run = begun.run.stopping("canceled by ann", cleans_up=True)
+    ended = advance(graph, run, {one.name: one for one in begun.steps}, {}, now=NOON)
+    assert [one.state for one in ended.steps] == ["open", "canceled"]
+    assert ended.wanted == {"a"}
 
 
 def test_a_freeze_holds_steps_after_their_times() -> None:
