@@ -500,7 +500,7 @@ def _chosen(case: _Case) -> list[str]:
 
 
 def _is_failure(step: RunStep) -> bool:
-    """Return whether a step is bad by itself, and not because of a step that it needs."""
+    """Return whether a step is bad, and not because of a step that it needs."""
     is_late = step.state == StepState.SKIPPED and step.reason.startswith(TIME_REASON)
     return step.outcome == Outcome.BAD and (step.state in _NOT_GOOD or is_late)
 
