@@ -1,0 +1,1 @@
+"""The same requests to two servers of the jobs API, and the differences between their responses."""
