@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 from storage.records.base import SECOND
 
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_MILLISECOND = 1_000_000  # nanoseconds
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 SHORT = 8  # characters of a shortened identifier
 BAR = ("running", "pending", "complete", "failed", "lost", "unknown")  # the order in a status bar
@@ -48,8 +49,10 @@ def format_size(count: float) -> str:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """Format a duration in its two largest units."""
+    """Format a duration in its two largest units; below a second, in milliseconds."""
     left = abs(nanoseconds) // SECOND
+    if not left and nanoseconds:
+        return f"{abs(nanoseconds) // _MILLISECOND} ms"
     told: list[str] = []
     for seconds, unit in _SPANS:
         if left >= seconds and len(told) < 2:

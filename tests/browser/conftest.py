@@ -43,3 +43,11 @@ async def filled(tmp_path: Path) -> AsyncIterator[Steward]:
     async with open_steward(tmp_path, "--dev") as running:
         await fill(running)
         yield running
+
+
+async def sign_in(browser: Tab, steward: Steward) -> None:
+    """Come in by the link that the command line prints."""
+    done = await steward.cli("ui", STEWARD_TOKEN=SECRET)
+    await browser.open(done.stdout.decode().strip())
+    await browser.press("#sign-in button")
+    assert await browser.value("location.pathname") == "/ui/"

@@ -168,3 +168,47 @@ async def fill(steward: Steward) -> None:
         "/v1/job/etl/run",
         lambda shown: {"held", "failed"} <= {step["State"] for step in shown["Steps"]},
     )
+
+
+async def fill_plans(steward: Steward) -> None:
+    """Make a calendar, a queue with a waiting run, a freeze and a variable."""
+    calendar = {
+        "Weekdays": ["mon", "tue", "wed", "thu", "fri"],
+        "Hours": ["08:00-18:00"],
+        "Holidays": {"2026-12-25": "Christmas Day"},
+    }
+    await steward.post("/v1/calendar/business", calendar)
+    for name in ("report-a", "report-b"):
+        meta = {"steward_run_concurrency": "reports"}
+        await steward.register(small(name, "/bin/sleep", "600", Meta=meta))
+    await steward.until(
+        "/v1/concurrency/reports", lambda shown: shown["InUse"] == 1 and shown["Waiting"] == 1
+    )
+    freeze = {"Reason": "Closing of the year", "Jobs": "ledger-*", "Strength": "begin"}
+    await steward.post("/v1/freeze", {**freeze, "Namespace": "default", "Until": "+2h"})
+    await steward.post("/v1/var/app", {"Path": "app", "Items": {"user": "shop", "password": "x"}})
+
+
+async def fill_access(steward: Steward) -> str:
+    """Make a policy, a role and a login method with a role; return the ID of the first role."""
+    rules = 'namespace "default" { policy = "read" }'
+    policy = {"Name": "lookers", "Rules": rules}
+    answer = await steward.request("POST", "/v1/acl/policy/lookers", policy)
+    assert answer.is_success, answer.text
+    role = {"Name": "readers", "Policies": [{"Name": "lookers"}]}
+    made = await steward.post("/v1/acl/role", role)
+    await steward.post(
+        "/v1/acl/token", {"Name": "robot", "Type": "client", "Policies": ["lookers"]}
+    )
+    for path, body in (
+        ("sys/auth/azure", {"type": "azure"}),
+        (
+            "auth/azure/config",
+            {"tenant_id": "7f6ad4f4", "resource": "https://management.azure.com/"},
+        ),
+        ("auth/azure/role/web", {"bound_locations": ["westeurope"], "policies": ["lookers"]}),
+    ):
+        answer = await steward.request("POST", f"/v1/{path}", body)
+        assert answer.is_success, answer.text
+    role_id: str = made["ID"]
+    return role_id

@@ -1,107 +1,105 @@
 """Accessibility of the pages: screen reader, keyboard, phone and dark mode."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.browser.addresses import GROUPS, WITH_TOKENS, addresses
 from tests.browser.chromium import Tab, keep
-from tests.service.daemon import Steward
+from tests.browser.conftest import SECRET, sign_in
+from tests.browser.sample_jobs import fill
+from tests.service.daemon import Steward, open_steward
 
 AXE = Path(__file__).parent / "fetched" / "axe.min.js"
-PHONE = 375  # pixels
-PHONE_OR_LESS = 500
+PHONE_OR_LESS = 500  # pixels
+PHONE = 375
+SIZES = {PHONE: 667, 390: 844, 1280: 900}  # width and height
+# Every theme at both widths; a page is loaded once for all of them.
+VIEWS = [(scheme, width) for width in (390, 1280) for scheme in ("light", "dark")]
+# A page gets the event of its new size before the next frame.
+RESIZED = "new Promise((done) => requestAnimationFrame(() => done(null)))"
 SERIOUS = """
 axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations
   .filter((one) => ["serious", "critical"].includes(one.impact))
   .map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`))
 """
-PAGES = (
-    "",
-    "jobs",
-    "job/web",
-    "job/web/definition",
-    "job/web/logs",
-    "job/web/versions",
-    "job/web/compare?old=0&new=1",
-    "job/backup/launches",
-    "job/convert/launches",
-    "runs",
-    "job/etl/run",
-    "allocation/{alloc}",
-    "allocation/{alloc}/logs",
-    "allocation/{alloc}/logs?q=GET",
-    "allocation/{alloc}/files",
-    "allocation/{alloc}/terminal",
-    "node/{node}",
-    "services",
-    "evaluations",
-    "variables",
-    "access",
-    "settings",
-    "run",
-    "run?job=web",
-    "sign-in",
-    "log",
-    "find?q=web",
-    "keys",
-)
+# Content that the window cuts off: only a scrolling container may be wider than its place.
+CLIPPED = """
+[...document.querySelectorAll("main *, header *, footer *")].filter((item) => {
+  const style = getComputedStyle(item);
+  const cuts = style.overflowX === "hidden" || style.overflowX === "clip";
+  return cuts && item.closest("[aria-hidden], [role=img], input, .hidden") === null && item.clientWidth > 1
+    && item.scrollWidth > item.clientWidth + 1;
+}).map((item) => item.outerHTML.slice(0, 200))
+"""
 
 
-async def pages(steward: Steward) -> list[str]:
-    """Return the addresses of pages that show something."""
-    placed = await steward.allocations("web", "running", "complete")
-    alloc = next(alloc for alloc in placed if alloc["ClientStatus"] == "running")
-    (node,) = await steward.get("/v1/nodes")
-    return [
-        f"{steward.address}/ui/{page.format(alloc=alloc['ID'], node=node['ID'])}" for page in PAGES
-    ]
+@asynccontextmanager
+async def opened(directory: Path, browser: Tab, group: str) -> AsyncIterator[list[str]]:
+    """Run a daemon with something on each page of a group; yield the addresses of the pages."""
+    flags = ("--dev", "--acl") if group in WITH_TOKENS else ("--dev",)
+    async with open_steward(directory, *flags) as steward:
+        if group in WITH_TOKENS:
+            await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+            steward.token = SECRET
+            await sign_in(browser, steward)
+        else:
+            await fill(steward)
+        yield await addresses(steward, group)
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_finds_nothing_serious(
-    browser: Tab, filled: Steward, scheme: str, width: int
-) -> None:
-    if not AXE.exists():
-        pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    await browser.tell("Emulation.setEmulatedMedia", features=[feature])
+async def view(browser: Tab, scheme: str, width: int) -> None:
+    """Show the page in this theme and with this width, without transitions between colors."""
+    wanted = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
+    features = [{"name": name, "value": value} for name, value in wanted.items()]
+    await browser.tell("Emulation.setEmulatedMedia", features=features)
     await browser.tell(
         "Emulation.setDeviceMetricsOverride",
         width=width,
-        height=900,
+        height=SIZES[width],
         deviceScaleFactor=1,
         mobile=width < PHONE_OR_LESS,
     )
-    await filled.post("/v1/job/backup/periodic/pause")
-    for address in await pages(filled):
-        await browser.open(address)
-        if address.endswith("/terminal"):
-            await browser.click("#terminal-form button.main")
-            await browser.until_text("#terminal-state", "connected")
-        if scheme == "dark" and width > PHONE_OR_LESS and address.endswith("/job/web"):
-            await keep(browser, "dark")
-        await browser.value(f"{AXE.read_text()}; null")
-        assert await browser.value(SERIOUS) == [], address
+    await browser.value(RESIZED)
 
 
-async def test_no_page_is_wider_than_a_phone(browser: Tab, filled: Steward) -> None:
-    await browser.tell(
-        "Emulation.setDeviceMetricsOverride",
-        width=PHONE,
-        height=700,
-        deviceScaleFactor=1,
-        mobile=True,
-    )
-    for address in await pages(filled):
-        await browser.open(address)
-        assert await browser.value("document.documentElement.scrollWidth") <= PHONE, address
-        if address.endswith("/job/web"):
-            await keep(browser, "phone")
+@pytest.mark.parametrize("group", GROUPS)
+async def test_axe_finds_nothing_serious(browser: Tab, tmp_path: Path, group: str) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
+    async with opened(tmp_path, browser, group) as places:
+        for address in places:
+            await show(browser, address)
+            await browser.value(f"{AXE.read_text()}; null")
+            for scheme, width in VIEWS:
+                await view(browser, scheme, width)
+                if address.endswith("/job/web") and scheme == "dark":
+                    await keep(browser, "phone" if width < PHONE_OR_LESS else "dark")
+                assert await browser.value(SERIOUS) == [], (address, scheme, width)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+async def test_no_page_is_wider_than_a_phone(browser: Tab, tmp_path: Path, group: str) -> None:
+    async with opened(tmp_path, browser, group) as places:
+        await view(browser, "light", PHONE)
+        for address in places:
+            await show(browser, address)
+            assert await browser.value("document.documentElement.scrollWidth") <= PHONE, address
+            assert await browser.value(CLIPPED) == [], address
+
+
+async def show(browser: Tab, address: str) -> None:
+    """Open a page, and the connection of its terminal."""
+    await browser.open(address)
+    if address.endswith("/terminal"):
+        await browser.click("#terminal-form button.main")
+        await browser.until_text("#terminal-state", "connected")
 
 
 async def test_the_keyboard_leads_everywhere_and_back(browser: Tab, filled: Steward) -> None:
-    *_, alloc = (page for page in await pages(filled) if page.endswith("/terminal"))
+    *_, alloc = (page for page in await addresses(filled, "allocation") if "/terminal" in page)
     await browser.open(f"{filled.address}/ui/job/web")
     await browser.key("Tab")
     assert await browser.value("document.activeElement.className") == "skip"

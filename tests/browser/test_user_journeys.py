@@ -3,7 +3,7 @@
 import json
 
 from tests.browser.chromium import Tab, keep
-from tests.browser.conftest import SECRET
+from tests.browser.conftest import sign_in
 from tests.service.daemon import Steward
 
 SOURCE = """job "clock" {
@@ -49,14 +49,6 @@ COMMANDS = {
     'a "b': None,
     "a\\": None,
 }
-
-
-async def sign_in(browser: Tab, steward: Steward) -> None:
-    """Come in by the link that the command line prints."""
-    done = await steward.cli("ui", STEWARD_TOKEN=SECRET)
-    await browser.open(done.stdout.decode().strip())
-    await browser.press("#sign-in button")
-    assert await browser.value("location.pathname") == "/ui/"
 
 
 async def run(browser: Tab, steward: Steward, source: str) -> None:

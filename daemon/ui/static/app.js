@@ -56,7 +56,7 @@ async function refresh() {
 
 // What is wider than its place is scrolled by keys, too: the keyboard stops there, and only there.
 function reachByKeys() {
-  for (const place of document.querySelectorAll(".wide, .cli code")) {
+  for (const place of document.querySelectorAll(".wide")) {
     if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
     else place.removeAttribute("tabindex");
   }
@@ -168,6 +168,7 @@ function localize(within) {
   for (const time of within.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
     time.title = `${at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })}\n${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+    if ("date" in time.dataset) time.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
   }
 }
 
@@ -516,6 +517,7 @@ const HAPPENED = {
 
 function cell(row, content) {
   const place = row.insertCell();
+  place.dataset.label = row.closest("table").tHead.rows[0].cells[place.cellIndex].textContent; // on a narrow screen
   place.append(...[content].flat());
   return place;
 }
@@ -569,7 +571,7 @@ function filterEvents(form, rows) {
 
 // The time of an event; without one, the last known time before it.
 function eventTime(row, time, before) {
-  const place = row.insertCell();
+  const place = cell(row, []);
   if (!time && !before) return place.append("unknown");
   const at = new Date(time || before);
   const shown = document.createElement("time");
@@ -616,6 +618,7 @@ function listEvents(table) {
   });
 }
 
+document.querySelector(".top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone
 localize(document);
 reachByKeys();
 addEventListener("resize", reachByKeys);
