@@ -572,6 +572,8 @@ CREATE TABLE cluster_runs (
     stdout_base   INTEGER NOT NULL,               -- offset in the task's log at which its output begins
     stderr_base   INTEGER NOT NULL,
     result        TEXT    NOT NULL,               -- reported by the wrapper; empty: none yet
+    array         TEXT    NOT NULL DEFAULT '',    -- name of its Slurm array; empty: a single job
+    element       INTEGER NOT NULL DEFAULT -1,    -- number in the array; -1: none
     PRIMARY KEY (allocation_id, task, number)
 ) STRICT, WITHOUT ROWID;
 

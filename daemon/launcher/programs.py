@@ -26,7 +26,7 @@ SECONDS = 30  # time limit of a program; a session in a job has none
 NOTIFY: Final = "notify"  # the program that stands for the commands of notifications
 _COMMANDS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TERMINAL = "xterm"
-_NUMBER, _VALUE = "-?[0-9]{1,19}", r"[^\n]{0,131000}"
+_NUMBER, _VALUE, _JOB = "-?[0-9]{1,19}", r"[^\n]{0,131000}", "[0-9]{1,19}(?:_[0-9]{1,9})?"
 _NAME = "[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}"
 
 
@@ -41,11 +41,11 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
         "sbatch": _options(
             "--parsable|--no-requeue|--export=ALL|--chdir=/|--(?:input|output|error)=/dev/null",
             f"--(?:job-name|comment|partition|constraint|account|qos)={_VALUE}",
-            f"--(?:nodes|ntasks|cpus-per-task|mem|tmp|time|nice)={_NUMBER}",
+            f"--(?:nodes|ntasks|cpus-per-task|mem|tmp|time|nice)={_NUMBER}|--array=0-[0-9]{{1,9}}",
         ),
-        "squeue": _options(f"-h|--states=all|--(?:user|jobs)={_NUMBER}|--(?:format|name)={_VALUE}"),
-        "scancel": rf"--name={_VALUE}\n[0-9]{{1,19}}\n",
-        "scontrol": rf"show\nconfig\n|-o\nshow\n(?:job\n[0-9]{{1,19}}|partition\n{_NAME})\n",
+        "squeue": _options(f"-[hr]|--(?:states=all|(?:user|jobs)={_JOB}|(?:format|name)={_VALUE})"),
+        "scancel": rf"--name={_VALUE}\n[0-9]{{1,19}}\n|(?:[0-9]{{1,19}}_[0-9]{{1,9}}\n)+",
+        "scontrol": rf"show\nconfig\n|-o\nshow\n(?:job\n{_JOB}|partition\n{_NAME})\n",
         "sinfo": rf"--version\n|{_options(f'-h|-N|--(?:partition|format)={_VALUE}')}",
         "srun": rf"--jobid={_NUMBER}\n--overlap\n-Q\n--chdir=/\n(?:--pty\n)?",
     }.items()

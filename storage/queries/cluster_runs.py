@@ -16,15 +16,18 @@ _VOID = (
 )
 _PUT = """
     INSERT INTO cluster_runs (allocation_id, task, number, pool, status, claim_hash, token_hash, nonce,
-                              job_id, host, submitted_at, claimed_at, stdout_base, stderr_base, result)
+                              job_id, host, submitted_at, claimed_at, stdout_base, stderr_base, result,
+                              array, element)
     VALUES (:allocation_id, :task, :number, :pool, :status, :claim_hash, :token_hash, :nonce,
-            :job_id, :host, :submitted_at, :claimed_at, :stdout_base, :stderr_base, :result)
+            :job_id, :host, :submitted_at, :claimed_at, :stdout_base, :stderr_base, :result,
+            :array, :element)
     ON CONFLICT (allocation_id, task, number) DO UPDATE SET
         status = excluded.status, claim_hash = excluded.claim_hash,
         token_hash = excluded.token_hash, nonce = excluded.nonce, job_id = excluded.job_id,
         host = excluded.host, submitted_at = excluded.submitted_at,
         claimed_at = excluded.claimed_at, stdout_base = excluded.stdout_base,
-        stderr_base = excluded.stderr_base, result = excluded.result
+        stderr_base = excluded.stderr_base, result = excluded.result,
+        array = excluded.array, element = excluded.element
 """
 _FORGET = """
     DELETE FROM cluster_runs

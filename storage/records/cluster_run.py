@@ -26,7 +26,9 @@ class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
     claim_hash: str = ""
     token_hash: str = ""  # of the wrapper that has claimed it
     nonce: str = ""  # identifies the wrapper
-    job_id: str = ""  # in the cluster
+    array: str = ""  # job name of the Slurm array; empty for a single job
+    element: int = -1  # its number in the array
+    job_id: str = ""  # in the cluster; ARRAY_ELEMENT for an element
     host: str = ""
     submitted_at: int = 0
     claimed_at: int = 0
@@ -36,13 +38,18 @@ class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return the name of its job."""
-        return job_name(self.allocation_id)
+        """Return the name of its job, which all elements of an array share."""
+        return self.array or job_name(self.allocation_id)
 
     @property
     def comment(self) -> str:
-        """Return the comment of its job, which identifies the attempt."""
+        """Return the name of the attempt, which is the comment of a single job."""
         return f"{self.allocation_id}/{self.task}/{self.number}"
+
+    @property
+    def job_comment(self) -> str:
+        """Return the comment of its job. An array has a unique name, which is its comment."""
+        return self.array or self.comment
 
 
 def job_name(allocation_id: str) -> str:

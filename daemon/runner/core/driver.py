@@ -96,6 +96,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     longest: int = 0  # maximum run time in nanoseconds; 0 means no limit
     disk_mb: int = 0  # requested by the group
     features: tuple[str, ...] = ()  # required from the hosts of a cluster by constraints
+    family: tuple[str, str] = ("", "")  # namespace and ID of its job, or of that job's parent
 
 
 class TaskHandle(Protocol):

@@ -300,6 +300,7 @@ class TaskSetup:
             longest=instance.group.max_run_duration or 0,
             disk_mb=instance.group.ephemeral_disk.size_mb,
             features=tuple(_features(instance, task)),
+            family=(instance.job.namespace, instance.job.parent_id or instance.job.id),
         )
 
     # --- steps of workflows ---

@@ -81,14 +81,21 @@ def _environment(directory: Path, job: Job) -> dict[str, str]:
         **job["environment"],
         "ENVIRONMENT": "BATCH",
         "SLURM_CONF": str(directory / "slurm.conf"),
-        "SLURM_JOB_ID": job["id"],
-        "SLURM_JOBID": job["id"],
+        "SLURM_JOB_ID": job["number"],
+        "SLURM_JOBID": job["number"],
+        **_element(job),
         "SLURM_JOB_NAME": job["name"],
         "SLURM_JOB_PARTITION": job["partition"],
         "SLURM_JOB_NODELIST": job["node"],
         "SLURMD_NODENAME": job["node"],
         "SLURM_CPUS_ON_NODE": str(job["cpus"]),
     }
+
+
+def _element(job: Job) -> dict[str, str]:
+    """Return the variables of an array's element."""
+    array, _, element = job["id"].partition("_")
+    return {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": element} if element else {}
 
 
 def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:

@@ -38,9 +38,11 @@ SBATCH = {
     "signal=": "",
     "open-mode=": "",
     "input=": "i",
+    "array=": "a",
 }
 SQUEUE = {
     "noheader": "h",
+    "array": "r",
     "states=": "t",
     "name=": "n",
     "jobs=": "j",

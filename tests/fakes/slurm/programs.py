@@ -49,10 +49,11 @@ def sbatch(directory: Path, options: Options, words: Sequence[str]) -> str:
         )
     with opened(directory) as state:
         _refuse(state, wanted, options)
-        number = _submit(state, wanted, script)
+        number = _submit(state, wanted, script, options.get("array", ""))
         switch = state.known.pop("after_submit", "")
         if switch == "forgotten":  # the controller died before it stored the job
-            del state.jobs[number]
+            for job in state.of_array(number):
+                del state.jobs[job["id"]]
             state.known["next_id"] = int(number)
     if switch in ("unsure", "forgotten"):
         raise Refused(
@@ -130,13 +131,28 @@ def _refuse(state: State, job: Job, options: Options) -> None:
         raise Refused("sbatch: error: --uid only permitted by root user")
 
 
-def _submit(state: State, job: Job, script: str) -> str:
+def _submit(state: State, job: Job, script: str, elements: str = "") -> str:
+    """Add a job, or the elements `0-N` of an array; return the ID."""
     number = state.new_id()
+    if not elements:
+        _add(state, job, script, id=number, number=number, array="")
+        return number
+    last = int(elements.removeprefix("0-"))
+    if last > state.known["most_elements"]:
+        failed = "sbatch: error: Batch job submission failed:"
+        raise Refused(f"{failed} Invalid job array specification")
+    for element in range(last + 1):
+        own = number if element == last else state.new_id()
+        _add(state, job, script, id=f"{number}_{element}", number=own, array=number)
+    return number
+
+
+def _add(state: State, job: Job, script: str, **names: str) -> None:
     features = [part for part in job["features"].split("&") if part]
-    state.jobs[number] = {
+    state.jobs[names["id"]] = {
         **job,
+        **names,
         "features": features,
-        "id": number,
         "script": script,
         "state": "PENDING",
         "node": "",
@@ -151,7 +167,6 @@ def _submit(state: State, job: Job, script: str) -> str:
         "script_pid": 0,
         "steps": [],
     }
-    return number
 
 
 # --- scancel ---
@@ -165,24 +180,49 @@ def scancel(directory: Path, options: Options, words: Sequence[str]) -> str:
     with opened(directory) as state:
         named = [job["id"] for job in state.jobs.values() if job["name"] == options.get("name")]
         for word in words or named:
-            if not word.isdecimal():
-                raise Refused(f"scancel: error: Invalid job id {word}")
-            job = state.job(word)
-            if job is None and number:
-                raise Refused(f"scancel: error: Kill job error on job id {word}: {NO_SUCH_JOB}")
-            if job is None or job["state"] in ENDED:
-                continue
-            if options.get("name", job["name"]) != job["name"]:  # both must match
-                continue
-            if number:
-                _send(job, number, everywhere="full" in options)
-            elif job["state"] == "PENDING":
-                state.end(job, "CANCELLED", code=signal.SIGTERM)
-            else:
-                job["state"] = "COMPLETING"
-                if job["pid"]:
-                    os.kill(job["pid"], signal.SIGTERM)
+            _end_or_signal(state, word, number, options)
     return ""
+
+
+def _end_or_signal(state: State, word: str, number: int, options: Options) -> None:
+    if not re.fullmatch(r"[0-9]+(_[0-9]+)?", word):
+        raise Refused(f"scancel: error: Invalid job id {word}")
+    job = state.job(word)
+    if job is None and (elements := state.of_array(word)) and not number:
+        for one in elements:
+            _cancel(state, one, is_alone=False)
+        return
+    if job is None and (number or "_" in word):
+        raise Refused(f"scancel: error: Kill job error on job id {word}: {NO_SUCH_JOB}")
+    if job is None or job["state"] in ENDED or options.get("name", job["name"]) != job["name"]:
+        return
+    if number:
+        _send(job, number, everywhere="full" in options)
+    elif job["array"] and job["state"] == "PENDING" and "name" in options:
+        # As the real program does: with a name, it cancels all elements that are pending.
+        _cancel_pending(state, job["array"])
+    else:
+        _cancel(state, job)
+
+
+def _cancel(state: State, job: Job, *, is_alone: bool = True) -> None:
+    if job["state"] == "PENDING" and job["array"] and is_alone:  # it leaves no record
+        del state.jobs[job["id"]]
+    elif job["state"] == "PENDING":
+        state.end(job, "CANCELLED", code=signal.SIGTERM)
+    elif job["state"] not in ENDED:
+        job["state"] = "COMPLETING"
+        if job["pid"]:
+            os.kill(job["pid"], signal.SIGTERM)
+
+
+def _cancel_pending(state: State, number: str) -> None:
+    """Replace the pending elements of an array by one record that names no element."""
+    pending = state.of_array(number, "PENDING")
+    for job in pending:
+        del state.jobs[job["id"]]
+    state.jobs[number] = {**pending[0], "id": number, "array": ""}
+    state.end(state.jobs[number], "CANCELLED", code=signal.SIGTERM)
 
 
 def _signal(name: str) -> int:
@@ -207,7 +247,7 @@ def srun(directory: Path, options: Options, words: Sequence[str]) -> str:
     number = options.get("jobid", "")
     refused = f"srun: error: Unable to confirm allocation for job {number}:"
     with opened(directory) as state:
-        job = state.job(number)
+        job = state.numbered(number)
         if job is None or job["state"] in ENDED:
             raise Refused(f"{refused} {NO_SUCH_JOB}")
         if job["state"] == "PENDING":
@@ -273,7 +313,7 @@ def _show_job(directory: Path, number: str) -> str:
         raise Refused(f"slurm_load_jobs error: {NO_SUCH_JOB}")
     code = f"{os.waitstatus_to_exitcode(job['code'] & 0xFF00)}:{job['code'] & 0x7F}"
     return (
-        f"JobId={number} JobName={job['name']} JobState={job['state']} Reason={job['reason']}"
+        f"JobId={job['number']} JobName={job['name']} JobState={job['state']} Reason={job['reason']}"
         f" Requeue={int(job['requeue'])} BatchFlag=1 ExitCode={code} Partition={job['partition']}"
         f" NodeList={job['node']} BatchHost={job['node']} Comment={job['comment']} "
     )

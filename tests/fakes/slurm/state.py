@@ -41,6 +41,18 @@ class State:
         """Return a job; None if the controller does not know the ID."""
         return self.jobs.get(str(number))
 
+    def numbered(self, number: str) -> Job | None:
+        """Return the job or element with a separate number."""
+        return next((job for job in self.jobs.values() if job["number"] == number), None)
+
+    def of_array(self, number: str, *states: str) -> list[Job]:
+        """Return the elements of an array, or the single job, in these states or any."""
+        return [
+            job
+            for job in self.jobs.values()
+            if number in (job["array"], job["id"]) and (not states or job["state"] in states)
+        ]
+
     def new_id(self) -> str:
         """Return the next job ID."""
         number = str(self.known["next_id"])

@@ -41,6 +41,7 @@ class FakeSlurm:
             "next_id": 1,
             "serial": 0,
             "kill_wait": 0.2,
+            "most_elements": 1000,
             "nodes": nodes,
             "partitions": {"main": {"nodes": list(nodes)}, "short": {"nodes": ["node2"]}},
             "jobs": {},
@@ -166,7 +167,8 @@ class FakeSlurm:
 
     def kill(self, number: str) -> None:
         """Kill all processes of a job immediately, like the loss of its host."""
-        for pid in _with(os.fsencode(self.directory), f"SLURM_JOB_ID={number}\0".encode()):
+        own = self.known()["jobs"].get(number, {}).get("number", number)
+        for pid in _with(os.fsencode(self.directory), f"SLURM_JOB_ID={own}\0".encode()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -174,6 +176,11 @@ class FakeSlurm:
         """Remove a partition from the cluster."""
         with opened(self.directory) as state:
             del state.partitions[name]
+
+    def most_elements(self, number: int) -> None:
+        """Refuse arrays whose last element has a higher number."""
+        with opened(self.directory) as state:
+            state.known["most_elements"] = number
 
     def next_number(self, number: int) -> None:
         """Give the next submission this ID, even if an earlier job had it."""

@@ -302,7 +302,7 @@ async def test_a_session_enters_no_job_but_its_own(stage: Stage, line: str) -> N
         await driver.open_session(stage.attempt(), ["true"], tty=False)
 
 
-@pytest.mark.parametrize("job", ["--me", "1_2", "12345678901", "-1", "1 2"])
+@pytest.mark.parametrize("job", ["--me", "1_", "1_2_3", "_2", "12345678901", "-1", "1 2"])
 async def test_a_claim_names_its_job_by_a_number(stage: Stage, job: str) -> None:
     run = await stage.start()
     async with trio.open_nursery() as nursery:

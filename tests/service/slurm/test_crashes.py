@@ -9,6 +9,8 @@ from tests.service.daemon import Steward
 from tests.service.slurm.cluster import NODES, Cluster
 from tests.service.slurm.jobs import Task, completed, script, submitted
 
+COUNT = 6  # elements of an array
+
 
 @pytest.fixture(autouse=True)
 def _whole(cluster: Cluster) -> Iterator[None]:
@@ -60,6 +62,53 @@ async def test_our_daemon_is_killed_as_soon_as_it_has_a_job(steward: Steward, ta
     task.go()
     (found,) = await steward.allocations("registered", "complete", "failed", "lost")
     await completed(steward, "registered", found["ID"], task)
+
+
+async def test_our_daemon_is_killed_as_soon_as_it_has_an_array(
+    steward: Steward, cluster: Cluster, task: Task
+) -> None:
+    job = script("array", task.text)
+    job["TaskGroups"][0]["Count"] = COUNT
+    await steward.register(job)
+    cluster.until("the cluster has the array", lambda: has_array(cluster))
+    await steward.kill_and_restart()
+    task.go()
+    await all_ran_once(steward, "array", task)
+
+
+async def test_a_controller_that_is_killed_with_a_waiting_array_loses_nothing(
+    steward: Steward, cluster: Cluster, task: Task
+) -> None:
+    cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=a test")
+    job = script("array", task.text)
+    job["TaskGroups"][0]["Count"] = COUNT
+    await steward.register(job)
+    cluster.until("the cluster has the array", lambda: has_array(cluster))
+    cluster.end("slurmctld", signal.SIGKILL)
+    cluster.start_controller()
+    task.go()
+    cluster.clear_hosts()
+    await all_ran_once(steward, "array", task)
+
+
+def has_array(cluster: Cluster) -> bool:
+    """Tell whether the cluster has an array of Steward."""
+    return any(job[-1].startswith("array-") for job in cluster.jobs())
+
+
+async def all_ran_once(steward: Steward, job_id: str, task: Task) -> None:
+    """Assert that the elements of a job complete, each of which ran once."""
+    found = await steward.until(
+        f"/v1/job/{job_id}/allocations",
+        lambda shown: (
+            [one["ClientStatus"] for one in shown if one["ClientStatus"] != "pending"]
+            == ["complete"] * COUNT
+        ),
+    )
+    assert len(found) == COUNT
+    assert sorted(task.lines()) == ["began"] * COUNT + ["ended"] * COUNT
+    for alloc in found:
+        assert await steward.log_of(alloc["ID"], "main") == "1\n2\n"
 
 
 async def test_our_daemon_is_killed_while_a_job_waits(

@@ -208,6 +208,50 @@ def test_no_step_begins_before_its_job(commands: Commands) -> None:
     assert until(commands, number, "CANCELLED")
 
 
+def listed(commands: Commands, name: str) -> list[str]:
+    words = ("-h", "--array", "-t", "all", "-n", name, "-o", "%i|%T")
+    return sorted(commands.run("squeue", *words).stdout.split())
+
+
+def test_elements_of_an_array_are_cancelled_by_their_number(commands: Commands) -> None:
+    number = submit(commands, "-H", "-J", "elements", "--array=0-3")
+    assert listed(commands, "elements") == [f"{number}_{one}|PENDING" for one in range(4)]
+    assert commands.run("scancel", f"{number}_1", f"{number}_2").returncode == 0
+    assert listed(commands, "elements") == [f"{number}_0|PENDING", f"{number}_3|PENDING"]
+    # The whole array, which is why no element is cancelled with its name.
+    assert commands.run("scancel", "--name=elements", f"{number}_0").returncode == 0
+    assert listed(commands, "elements") == [f"{number}|CANCELLED"]
+
+
+def test_an_array_is_cancelled_by_its_number(commands: Commands) -> None:
+    number = submit(commands, "-H", "-J", "whole", "--array=0-1")
+    assert commands.run("scancel", number).returncode == 0
+    assert listed(commands, "whole") == [f"{number}_{one}|CANCELLED" for one in range(2)]
+    assert commands.run("scancel", f"{number}_1").returncode == 0
+
+
+def test_an_array_that_is_too_large_is_refused(commands: Commands) -> None:
+    done = commands.run("sbatch", *OPTIONS, "--array=0-1001", stdin=TRUE)
+    text = "sbatch: error: Batch job submission failed: Invalid job array specification\n"
+    assert (done.returncode, done.stderr) == (1, text)
+
+
+def test_an_element_has_the_number_of_its_array_and_its_own(
+    commands: Commands, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o777)
+    script = f"{TRUE}echo $SLURM_ARRAY_JOB_ID $SLURM_JOB_ID >{tmp_path}/$SLURM_ARRAY_TASK_ID\n"
+    number = submit(commands, "-J", "numbers", "--array=0-1", script=script)
+    ends = time.monotonic() + HAPPENS_WITHIN
+    while listed(commands, "numbers") != [f"{number}_{one}|COMPLETED" for one in range(2)]:
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    said = [(tmp_path / str(one)).read_text().split() for one in range(2)]
+    assert [array for array, _ in said] == [number] * 2
+    shown = commands.run("scontrol", "-o", "show", "job", f"{number}_0").stdout
+    assert f"JobId={said[0][1]} " in shown
+
+
 def test_more_than_a_node_has_waits_for_ever(commands: Commands) -> None:
     number = submit(commands, "-c", "64")
     assert shown(commands, number) == "PENDING|PartitionConfig|sbatch|(null)"

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from daemon.runner.core.driver import Attempt, StartFailed
 from daemon.runner.drivers.slurm.submission import (
+    claim_variables,
     environment_of,
+    identity,
     job_number,
     minutes,
     sbatch_arguments,
@@ -32,7 +35,8 @@ def submitted(pool: Pool | None = None, *, is_root: bool = False, **fields: Any)
             **fields,
         }
     )
-    return sbatch_arguments(attempt, RUN, pool or Pool(engine=SLURM), is_root=is_root)
+    said = sbatch_arguments(attempt, RUN, pool or Pool(engine=SLURM), is_root=is_root)
+    return [*said, *identity(RUN)]
 
 
 def value(said: list[str], name: str) -> str | None:
@@ -65,10 +69,25 @@ def test_a_job_says_which_attempt_it_is_and_is_never_put_back() -> None:
 
 
 def test_the_secret_is_in_the_environment_alone() -> None:
-    env = environment_of(claim="a1.2.secret", url="http://u", directory="/d", ca="PEM")
-    assert env["STEWARD_CLAIM"] == "a1.2.secret"
-    assert env["STEWARD_CA"] == "PEM"
+    assert environment_of(url="http://u", ca="PEM")["STEWARD_CA"] == "PEM"
+    assert claim_variables(["a1.2.secret"], "/d", "main") == {
+        "STEWARD_CLAIM": "a1.2.secret",
+        "STEWARD_DIR": "/d/steward-a1-main",
+    }
     assert value(submitted(), "export") == "ALL"
+
+
+def test_elements_of_an_array_share_name_and_secret() -> None:
+    row = msgspec.structs.replace(RUN, array="array-1", element=0)
+    array = ["--job-name=array-1", "--comment=array-1", "--array=0-2"]
+    assert identity(row, 3) == array
+    claims = ["a1.2.secret", "a2.0.secret", "a3.0.secret"]
+    assert claim_variables(claims, "/d", "main") == {
+        "STEWARD_CLAIM": "secret",
+        "STEWARD_DIR": "/d",
+        "STEWARD_TASK": "main",
+        "STEWARD_ELEMENTS": "a1.2 a2.0 a3.0",
+    }
 
 
 @pytest.mark.parametrize(

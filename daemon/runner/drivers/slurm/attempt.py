@@ -23,11 +23,11 @@ from daemon.runner.core.state_machine import StateMachine
 from daemon.runner.drivers.permitted_users import TaskUsers
 from daemon.runner.drivers.slurm import job_states, submission
 from daemon.runner.drivers.slurm.attempt_states import BEFORE_CLAIM, OVER, TABLE
-from daemon.runner.drivers.slurm.bundle import home_of
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed
 from daemon.runner.drivers.slurm.job_states import SlurmJobState
 from daemon.runner.drivers.slurm.log_receiver import LogReceiver
+from daemon.runner.drivers.slurm.submissions import Claims, PendingSubmission
 from daemon.runner.drivers.slurm.wrapper_commands import WrapperCommandQueue
 from storage.queries import cluster_runs
 from storage.records.base import SECOND
@@ -51,9 +51,6 @@ KINDS = ("stdout", "stderr")
 _NEVER = ExitResult(code=137, signal=9, message="it was stopped before it began")
 
 _log = logging.getLogger("steward.runner")
-
-# Returns a new claim secret and its hash.
-Claims = Callable[[ClusterRun], tuple[str, str]]
 
 
 class SlurmAttempt:
@@ -148,7 +145,7 @@ class SlurmAttempt:
         self._has_asked = True
         with suppress(SlurmCommandFailed):  # the end then has no reason
             shown = await self.cluster.shown(self.row.job_id)
-            self._word = job_states.end_of(shown, self.row.name)
+            self._word = job_states.end_of(shown, self.row.name) or self._word
 
     def _queue_description(self) -> str:
         """Return a description of the queue state; empty while it is unknown."""
@@ -177,12 +174,13 @@ class SlurmAttempt:
             if self.row.status == RunStatus.RUNNING:
                 return
             raise StartFailed(end.message, recoverable=True)
-        lost = self.row.job_id
+        name, lost = self.row.name, self.row.job_id
         self._word = self._over_since = self._seen = None
         self._has_asked = self._is_stuck = False
-        await self._change(status=RunStatus.SUBMITTING, job_id="", claim_hash="")
+        nothing = {"job_id": "", "claim_hash": "", "array": "", "element": -1}
+        await self._change(status=RunStatus.SUBMITTING, **nothing)
         if self.row.status != RunStatus.RUNNING:
-            self.cluster.cancel(self.row.name, lost)
+            self.cluster.cancel(name, lost)
         with trio.move_on_after(submission.submit_delay(self._vanished)):
             while self.row.status == RunStatus.SUBMITTING:
                 await self._changes.wait()
@@ -196,17 +194,7 @@ class SlurmAttempt:
         """Submit the attempt unless it was submitted. Raises `StartFailed`."""
         if self.row.claim_hash and await self._was_submitted(note):
             return
-        claim, hashed = self._claims(self.row)
-        await self._change(claim_hash=hashed, submitted_at=self.cluster.clock.now())
-        if self.row.status != RunStatus.SUBMITTING or self.row.claim_hash != hashed:
-            return
         attempt, pool = self.attempt, self.cluster.pool
-        env = submission.environment_of(
-            claim=claim,
-            url=self.cluster.url,
-            directory=home_of(pool.directory, attempt),
-            ca=self.cluster.ca,
-        )
         try:
             user = self.cluster.users.find(SLURM, attempt.user) if attempt.user else None
             is_root = user is None and os.geteuid() == 0
@@ -215,8 +203,17 @@ class SlurmAttempt:
             await self._change(status=RunStatus.ENDED)
             raise
         try:
-            said = await self.cluster.submit(words, env, str(user.uid) if user else "")
-            job_id = submission.job_number(said)
+            job_id = await self.cluster.submissions.submit(
+                PendingSubmission(
+                    attempt=attempt,
+                    row=self.row,
+                    words=words,
+                    user=str(user.uid) if user else "",
+                    env=submission.environment_of(url=self.cluster.url, ca=self.cluster.ca),
+                    claims=self._claims,
+                    apply=self._apply,
+                )
+            )
         except SlurmCommandFailed as error:
             if error.unsure or job_states.may_have_succeeded(str(error)):
                 note(f"the cluster did not answer: {error}")
@@ -378,8 +375,10 @@ class SlurmAttempt:
 
     # --- polled state ---
 
-    def update_jobs(self, found: list[SlurmJobState], asked_at: float) -> None:
-        """Handle the listed jobs of the attempt."""
+    def update_jobs(
+        self, found: list[SlurmJobState], asked_at: float, *, is_array_known: bool = False
+    ) -> None:
+        """Handle the listed jobs of the attempt; the cluster may know its array without it."""
         looked = {RunStatus.WAITING, RunStatus.RUNNING}
         if asked_at < self._asked_since or self.row.status not in looked:
             return
@@ -399,9 +398,11 @@ class SlurmAttempt:
             self._is_stuck = True
         active = any(job.is_active for job in ours)
         if active:
-            self._over_since, self._has_asked = None, False
+            self._over_since, self._has_asked, self._word = None, False, None
         elif self._over_since is None:
             self._over_since = trio.current_time()
+        if is_array_known and not ours and self.row.status == RunStatus.WAITING:
+            self._word = job_states.CANCELLED
         if ours != self._seen or not active:
             self._seen = ours
             self._report_progress()

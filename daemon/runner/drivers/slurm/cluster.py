@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -20,6 +20,7 @@ from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers
 from daemon.runner.drivers.slurm import job_states
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
 from daemon.runner.drivers.slurm.job_states import SlurmJobState
+from daemon.runner.drivers.slurm.submissions import Submissions
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
@@ -32,7 +33,11 @@ _TRIES = 3  # failed polls before the cluster counts as unreachable
 _MOST_NAMES = 2000  # names that fit into one argument
 _MOST_SUBMISSIONS = 4  # concurrent submissions; more are not faster (facts, Slurm, section 3)
 
-_ALL = ("-h", "--states=all")  # arguments of squeue
+_MOST_ELEMENTS = 500  # that one call cancels
+
+_ALL = ("-h", "-r", "--states=all")  # arguments of squeue
+
+Written = TypeVar("Written")
 
 _log = logging.getLogger("steward.runner")
 
@@ -42,8 +47,10 @@ class WatchedJob(Protocol):
 
     row: ClusterRun
 
-    def update_jobs(self, jobs: list[SlurmJobState], asked_at: float) -> None:
-        """Handle the jobs with its name as they were at `asked_at`."""
+    def update_jobs(
+        self, jobs: list[SlurmJobState], asked_at: float, *, is_array_known: bool = False
+    ) -> None:
+        """Handle its jobs as they were at `asked_at`, and whether its array was listed."""
         ...
 
     def cluster_unreachable(self) -> None:
@@ -81,6 +88,9 @@ class SlurmCluster:
         self._arrived = trio.Event()
         self._turn = trio.Lock()
         self._submitting = trio.CapacityLimiter(_MOST_SUBMISSIONS)
+        self._finding = trio.Lock()
+        self.submissions = Submissions(self, clock.now)
+        self._arrays: dict[str, tuple[float, dict[int, list[str]]]] = {}  # see `find`
 
     def watch(self, run: WatchedJob) -> None:
         """Start watching an attempt."""
@@ -108,20 +118,31 @@ class SlurmCluster:
         self.cancel(name, job_id)
         if job_id:
             with suppress(SlurmCommandFailed):  # it stays unwanted, and the next poll cancels it
-                await self._cancel(job_id, name)
+                await self._cancel(name, [job_id])
                 self._unwanted.discard((job_id, name))
 
-    async def _cancel(self, job_id: str, name: str) -> None:
-        """Cancel a job if its name matches, because a cluster reuses the IDs of deleted jobs.
+    async def _cancel(self, name: str, job_ids: list[str]) -> None:
+        """Cancel jobs whose name matches, because a cluster reuses the IDs of deleted jobs.
 
-        Its user cancels it, as no other but an operator of the cluster may.
+        Their user cancels them, as no other but an operator of the cluster may. With a name,
+        `scancel` ends the whole array of a pending element, so elements are looked up instead.
         """
-        user = ""
-        if self.users.is_root:
-            owners = [job.user for job in await self.listed(name) if job.job_id == job_id]
-            user = str(owners[0]) if owners and owners[0] != os.geteuid() else ""
-        async with self._turn:
-            await self.tools.run("scancel", f"--name={name}", job_id, user=user)
+        elements = [job_id for job_id in job_ids if "_" in job_id]
+        listed = await self.listed(name) if elements or self.users.is_root else []
+        users = {job.job_id: "" if job.user == os.geteuid() else str(job.user) for job in listed}
+        for job_id in job_ids:
+            if job_id not in elements:
+                async with self._turn:
+                    user = users.get(job_id, "")
+                    await self.tools.run("scancel", f"--name={name}", job_id, user=user)
+        active = {job.job_id for job in listed if job.is_active}
+        for user in sorted({users[job_id] for job_id in elements if job_id in active}):
+            some = [one for one in elements if one in active and users[one] == user]
+            for first in range(0, len(some), _MOST_ELEMENTS):
+                async with self._turn:
+                    await self.tools.run(
+                        "scancel", *some[first : first + _MOST_ELEMENTS], user=user
+                    )
 
     async def shown(self, job_id: str) -> str:
         """Return the output of `scontrol show job`; empty for an unknown job.
@@ -136,13 +157,34 @@ class SlurmCluster:
                     raise
                 return ""
 
-    async def find(self, row: ClusterRun) -> list[str]:
-        """Return the jobs of an attempt that may still run, identified by their comment.
+    async def number_of(self, row: ClusterRun) -> str:
+        """Return the number of a running element, without its array; empty if there is none.
 
         Raises `SlurmCommandFailed`.
         """
-        active = [job.job_id for job in await self.listed(row.name) if job.is_active]
-        return [job_id for job_id in active if await self._is_of(job_id, row)]
+        return job_states.number_of(await self.shown(row.job_id), row.name)
+
+    async def find(self, row: ClusterRun) -> list[str]:
+        """Return the jobs of an attempt that may still run, identified by their comment.
+
+        The name of an array is unique. All its elements ask at the same time after a restart, so
+        one answer serves them. Raises `SlurmCommandFailed`.
+        """
+        if not row.array:
+            active = [job.job_id for job in await self.listed(row.name) if job.is_active]
+            return [job_id for job_id in active if await self._is_of(job_id, row)]
+        async with self._finding:
+            now = trio.current_time()
+            self._arrays = {
+                name: known for name, known in self._arrays.items() if now < known[0] + _LOOK
+            }
+            if row.array not in self._arrays:
+                found: dict[int, list[str]] = {}
+                for job in await self.listed(row.array):
+                    if job.is_active:
+                        found.setdefault(job.element, []).append(job.job_id)
+                self._arrays[row.array] = now, found
+            return self._arrays[row.array][1].get(row.element, [])
 
     async def _is_of(self, job_id: str, row: ClusterRun) -> bool:
         """Return whether a job belongs to an attempt.
@@ -156,9 +198,9 @@ class SlurmCluster:
                 if error.unsure or job_states.may_have_succeeded(str(error)):
                     raise
                 return False
-        return said.removesuffix("\n") == row.comment
+        return said.removesuffix("\n") == row.job_comment
 
-    async def write(self, work: Callable[[Transaction], ClusterRun]) -> ClusterRun:
+    async def write(self, work: Callable[[Transaction], Written]) -> Written:
         """Store a change of an attempt; retry while the disk is full."""
         while True:
             async with tolerate_disk_full(f"what becomes of an attempt in pool {self.name}"):
@@ -191,13 +233,17 @@ class SlurmCluster:
             self._record_failure(str(error))
             return
         self._record_answer()
-        found: dict[str, list[SlurmJobState]] = {}
+        found: dict[tuple[str, int], list[SlurmJobState]] = {}
         for item in listed:
-            found.setdefault(item.name, []).append(item)
+            found.setdefault((item.name, item.element), []).append(item)
+        arrays = {(item.name, item.array_id) for item in listed}
         for run in watched.values():
-            run.update_jobs(found.get(run.row.name, []), asked_at)
+            row = run.row
+            known = bool(row.array) and (row.name, row.job_id.partition("_")[0]) in arrays
+            jobs = found.get((row.name, row.element), [])
+            run.update_jobs(jobs, asked_at, is_array_known=known)
         for row in void:
-            await self._clear(row, found.get(row.name, []))
+            await self._clear(row, found.get((row.name, row.element), []))
 
     async def _clear(self, row: ClusterRun, jobs: list[SlurmJobState]) -> None:
         """Cancel the jobs of a withdrawn attempt, and delete its record when none is left.
@@ -224,9 +270,12 @@ class SlurmCluster:
 
     async def _cancel_unwanted(self) -> None:
         jobs, self._unwanted = self._unwanted, set()
+        by_name: dict[str, list[str]] = {}
         for job_id, name in sorted(jobs):
+            by_name.setdefault(name, []).append(job_id)
+        for name, job_ids in by_name.items():
             try:
-                await self._cancel(job_id, name)
+                await self._cancel(name, job_ids)
             except SlurmCommandFailed as error:
                 self.trouble = str(error)
                 if error.unsure or job_states.may_have_succeeded(str(error)):

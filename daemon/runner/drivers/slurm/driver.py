@@ -143,11 +143,11 @@ class SlurmDriver:
         row = self._cluster.store.read(lambda db: cluster_runs.find(db, *key))
         if row is None or row.status != RunStatus.RUNNING:
             raise StartFailed("failed to start command: the task is not running on a host")
-        await self._check_job(row)
+        job_id = await self._checked_number(row)
         home = home_of(self._cluster.pool.directory, attempt)
         name = self._as_somebody(attempt).user
         user = self._cluster.users.find(self.name, name) if name else None
-        words = [f"--jobid={row.job_id}", "--overlap", "-Q", "--chdir=/", *(["--pty"] * tty)]
+        words = [f"--jobid={job_id}", "--overlap", "-Q", "--chdir=/", *(["--pty"] * tty)]
         launcher = self._cluster.tools.launcher
         try:
             order = msgspec.structs.replace(
@@ -160,16 +160,21 @@ class SlurmDriver:
             raise StartFailed(f"failed to start command: {error}") from error
         return SlurmExec(PassedSession(launcher, number, *ends))
 
-    async def _check_job(self, row: ClusterRun) -> None:
-        """Raise `StartFailed` unless the cluster has the job with this ID and name."""
+    async def _checked_number(self, row: ClusterRun) -> str:
+        """Return the number of a job, also of an element, for `srun`.
+
+        Raises `StartFailed` unless the cluster has the job with this ID and name.
+        """
         try:
             listed = await self._cluster.listed(row.name)
+            number = await self._cluster.number_of(row) if row.array else row.job_id
         except SlurmCommandFailed as error:
             raise StartFailed(f"failed to start command: {error}") from error
-        if not any(job.job_id == row.job_id and job.is_active for job in listed):
+        if not number or not any(job.job_id == row.job_id and job.is_active for job in listed):
             raise StartFailed(
                 f"failed to start command: the cluster has no job {row.job_id} named {row.name}"
             )
+        return number
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
         """Withdraw the attempts of an allocation and cancel their jobs."""

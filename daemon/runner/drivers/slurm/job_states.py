@@ -11,7 +11,7 @@ from daemon.runner.core.driver import ExitResult
 
 # Only fields without free text: job names are Steward's own. The last field is the user ID.
 FORMAT = "%i|%T|%r|%N|%j|%U"
-_LINE = re.compile(r"([0-9]+)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|([^|]+)\|([0-9]+)")
+_LINE = re.compile(r"([0-9]+(?:_[0-9]+)?)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|([^|]+)\|([0-9]+)")
 
 # Exit statuses of a wrapper that could not start its task.
 UNHEARD, NOT_OURS, NO_DIRECTORY, NO_PROGRAMS = 90, 91, 92, 93
@@ -61,7 +61,10 @@ _LIMITS = re.compile(r"(QOS|Assoc|MaxCpuPer|MaxMemPer|MaxJobs|MaxSubmit|.*Limit)
 
 
 class SlurmJobState(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as `squeue` lists it; `user` is its user ID."""
+    """A job as `squeue` lists it; `user` is its user ID.
+
+    The `job_id` of an array's element is `ARRAY_ELEMENT`.
+    """
 
     job_id: str
     state: str
@@ -69,6 +72,16 @@ class SlurmJobState(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     name: str
     user: int
+
+    @property
+    def array_id(self) -> str:
+        """Return the ID of the job, or of its array."""
+        return self.job_id.partition("_")[0]
+
+    @property
+    def element(self) -> int:
+        """Return the number in the array; -1 for a single job."""
+        return int(self.job_id.partition("_")[2] or -1)
 
     @property
     def is_active(self) -> bool:
@@ -142,6 +155,7 @@ def may_recover(message: str) -> bool:
 # --- exit results ---
 
 _STATE = re.compile(r"(?:^|\s)JobState=(\w+)")
+_NUMBER = re.compile(r"(?:^|\s)JobId=([0-9]+)")
 _EXIT = re.compile(r"(?:^|\s)ExitCode=(\d+):(\d+)")
 _REASON = re.compile(r"(?:^|\s)Reason=(\S+)")
 _JOB_NAME = re.compile(r"(?:^|\s)JobName=(\S+)")
@@ -169,6 +183,12 @@ _OURS = {
     "pool's directory is not writable, or the disk is full",
     NO_PROGRAMS: "its host has no curl or no tar: install them there",
 }
+
+
+def number_of(shown: str, name: str) -> str:
+    """Parse the job number in `scontrol` output; empty for another job name."""
+    number, title = _NUMBER.search(shown), _JOB_NAME.search(shown)
+    return number[1] if number and title and title[1] == name else ""
 
 
 def end_of(shown: str, name: str) -> ExitResult | None:
@@ -203,6 +223,8 @@ def describe_end(state: str, code: int, signal: int) -> ExitResult:
     return ExitResult(code=code, signal=number, message=why)
 
 
+# An element that was cancelled while it was pending leaves no record.
+CANCELLED = describe_end("CANCELLED", 0, 0)
 GONE = ExitResult(
     code=_SIGNALLED + _KILLED,
     signal=_KILLED,

@@ -6,6 +6,7 @@ can see them.
 
 import math
 import re
+from collections.abc import Sequence
 
 from daemon.runner.core.driver import Attempt, StartFailed
 from storage.records.base import SECOND
@@ -47,16 +48,20 @@ def submit_delay(vanished: int) -> float:
     return _PAUSE * 2.0 ** min(vanished - 2, _DOUBLED) if vanished > 1 else 0.0
 
 
+def identity(run: ClusterRun, elements: int = 1) -> list[str]:
+    """Return the arguments of `sbatch` that identify a job, or an array of several elements."""
+    array = [f"--array=0-{elements - 1}"] if elements > 1 else []
+    return [f"--job-name={run.name}", f"--comment={run.job_comment}", *array]
+
+
 def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: bool) -> list[str]:
-    """Return the arguments of `sbatch`; `is_root` means that root submits.
+    """Return the other arguments of `sbatch`; `is_root` means that root submits.
 
     Raises `StartFailed` for a request that no argument can express.
     """
     said = [
         "--parsable",
         "--no-requeue",
-        f"--job-name={run.name}",
-        f"--comment={run.comment}",
         f"--partition={pool.partition or run.pool}",
         "--nodes=1",
         "--ntasks=1",
@@ -91,17 +96,33 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
     return said
 
 
-def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str, str]:
-    """Return the wrapper's environment: its claim, the daemon's URL and the task's directory."""
+def environment_of(*, url: str, ca: str) -> dict[str, str]:
+    """Return the environment of every wrapper: it connects to `url`, with certificates `ca`."""
     given = {
         "PATH": PATH,
-        "STEWARD_CLAIM": claim,
         "STEWARD_URL": url,
-        "STEWARD_DIR": directory,
         "STEWARD_GRACE": str(GRACE),
         "STEWARD_PATIENCE": str(PATIENCE),
     }
     return {**given, "STEWARD_CA": ca} if ca else given
+
+
+def claim_variables(claims: Sequence[str], directory: str, task: str) -> dict[str, str]:
+    """Return the variables with the claims of a task's attempts; `directory` is the pool's.
+
+    Several claims are those of an array and have the same end. A wrapper takes its claim by the
+    number of its element. Other users cannot read the variables, unlike the script.
+    """
+    starts = [claim.rpartition(".")[0] for claim in claims]
+    if len(claims) == 1:
+        home = f"{directory}/steward-{starts[0].partition('.')[0]}-{task}"
+        return {"STEWARD_CLAIM": claims[0], "STEWARD_DIR": home}
+    return {
+        "STEWARD_CLAIM": claims[0].rpartition(".")[2],
+        "STEWARD_DIR": directory,
+        "STEWARD_TASK": task,
+        "STEWARD_ELEMENTS": " ".join(starts),
+    }
 
 
 def job_number(answer: str) -> str:

@@ -17,12 +17,20 @@ export USER="${USER:-$user}" LOGNAME="${LOGNAME:-$user}"
 unset LC_ALL SLURM_TIME_FORMAT # as we ask the cluster's programs; and its settings lie where they lie here
 [ -e "${SLURM_CONF:-/}" ] || unset SLURM_CONF
 command -v curl >/dev/null && command -v tar >/dev/null || exit 93
+job=${SLURM_JOB_ID:-}
+if [ -n "${STEWARD_ELEMENTS:-}" ]; then # an array: this is the element with the number of its word
+    set -- $STEWARD_ELEMENTS
+    shift "$SLURM_ARRAY_TASK_ID"
+    STEWARD_CLAIM=$1.$STEWARD_CLAIM STEWARD_DIR=$STEWARD_DIR/steward-${1%%.*}-$STEWARD_TASK
+    job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+    set --
+fi
 url=$STEWARD_URL/v1/wrapper secret=$STEWARD_CLAIM dir=$STEWARD_DIR
 grace=$STEWARD_GRACE            # seconds: for so long it tries to reach who answers there, and
 patience=$STEWARD_PATIENCE      # for so long when the task has ended
 spool=${STEWARD_SPOOL:-65536}   # KiB of output that wait to be sent; then the task has to wait
 ca=${STEWARD_CA:-}
-unset STEWARD_CLAIM STEWARD_CA STEWARD_URL STEWARD_DIR STEWARD_GRACE STEWARD_PATIENCE STEWARD_SPOOL
+unset STEWARD_ELEMENTS STEWARD_TASK STEWARD_CLAIM STEWARD_CA STEWARD_URL STEWARD_DIR STEWARD_GRACE STEWARD_PATIENCE STEWARD_SPOOL
 
 # ask SECONDS PATH FILE [OPTIONS]: call; the answer goes to a file, its status to $status (000: none;
 # disk: it could not be written).
@@ -95,7 +103,7 @@ fi
 
 read -r nonce </proc/sys/kernel/random/uuid
 waited=0
-until unpack "claim?nonce=$nonce&job=${SLURM_JOB_ID:-}&host=${SLURMD_NODENAME:-}"; do
+until unpack "claim?nonce=$nonce&job=$job&host=${SLURMD_NODENAME:-}"; do
     case $status in
     000 | 408 | 429 | 5??) ;;
     disk) exit 92 ;;

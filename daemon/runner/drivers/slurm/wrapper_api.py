@@ -33,7 +33,7 @@ from storage.writer import Transaction
 _CHUNK = 256 * 1024  # bytes of a bundle per chunk
 _PACKED = 2  # concurrent creations of bundles
 _WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
-_JOB = re.compile(r"[0-9]{0,10}")
+_JOB = re.compile(r"(?:[0-9]{1,10}(?:_[0-9]{1,10})?)?")
 _SIGNALLED = 128
 _WHY = {
     "time": "it reached its time limit",
@@ -83,9 +83,9 @@ class WrapperApi:
         if self._runs.get(run.row.comment) is run:
             del self._runs[run.row.comment]
 
-    def _claims(self, row: ClusterRun) -> tuple[str, str]:
-        """Return a new secret for an attempt, and its hash."""
-        secret = f"{row.allocation_id}.{row.number}.{self._fresh()}"
+    def _claims(self, row: ClusterRun, end: str = "") -> tuple[str, str]:
+        """Return a new secret for an attempt, and its hash; `end` is its random part, if not new."""
+        secret = f"{row.allocation_id}.{row.number}.{end or self._fresh()}"
         return secret, _hash(secret)
 
     # --- wrapper side ---
@@ -109,7 +109,10 @@ class WrapperApi:
             if not _WORD.fullmatch(text) or (name == "nonce" and not text):
                 raise WrapperRejected(400, f"{name} has letters, digits, '_', '.' and '-' only")
         if not _JOB.fullmatch(job_id):
-            raise WrapperRejected(400, "job is a number of at most 10 digits")
+            raise WrapperRejected(
+                400,
+                "job is a number of at most 10 digits, or that of an array, '_' and that of an element",
+            )
         if job_id and row.job_id not in {"", job_id}:
             raise WrapperRejected(409, f"this attempt is job {row.job_id}, and not {job_id}")
         self._check(row, nonce)

@@ -1,0 +1,202 @@
+"""Submit attempts: equal ones that arrive together become one array of the cluster.
+
+The first attempt waits until no more arrive, and submits for all. Each element has its own claim,
+so the claim protects it as it protects a single job (decision 31).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+import msgspec
+import trio
+
+from daemon.runner.core.driver import Attempt
+from daemon.runner.drivers.slurm import job_states, submission
+from daemon.runner.drivers.slurm.commands import SlurmCommandFailed
+from storage.queries import cluster_runs
+from storage.records.cluster_run import ClusterRun, RunStatus
+from storage.records.pool import Pool
+from storage.writer import Transaction
+
+MOST = 500  # elements of an array; the default limit of Slurm is 1000
+_PAUSE = 0.02  # seconds without another attempt after which an array is complete
+_LONGEST = 0.25  # seconds that the first attempt waits at most
+
+Written = TypeVar("Written")
+# Returns a new claim secret and its hash; the second argument is the end of the secret, if not new.
+Claims = Callable[[ClusterRun, str], tuple[str, str]]
+
+
+class PendingSubmission(msgspec.Struct, eq=False, kw_only=True):
+    """An attempt to submit. `apply` receives its changed record.
+
+    `words` are the arguments of `sbatch`, `env` the variables that all wrappers have.
+    """
+
+    attempt: Attempt
+    row: ClusterRun
+    words: list[str]
+    user: str
+    env: Mapping[str, str]
+    claims: Claims
+    apply: Callable[[ClusterRun], None]
+    is_done: bool = False
+    job_id: str = ""  # in the cluster; empty if the attempt no longer needs a job
+    error: SlurmCommandFailed | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return the values that all elements of an array have in common."""
+        return (*self.attempt.family, self.row.task, self.user, *self.words)
+
+    def finish(self, job_id: str = "", error: SlurmCommandFailed | None = None) -> None:
+        """Record the result."""
+        self.is_done, self.job_id, self.error = True, job_id, error
+
+
+class Sbatch(Protocol):
+    """The cluster that takes the jobs."""
+
+    pool: Pool
+
+    async def submit(self, words: list[str], env: Mapping[str, str], user: str) -> str:
+        """Submit a wrapper as a user; return the output of `sbatch`."""
+        ...
+
+    async def write(self, work: Callable[[Transaction], Written]) -> Written:
+        """Store a change."""
+        ...
+
+
+class _Line:
+    """The equal attempts that wait, in order; one of them submits at a time."""
+
+    def __init__(self) -> None:
+        self.turn = trio.Lock()
+        self.is_full = trio.Event()
+        self.waiting: dict[PendingSubmission, None] = {}
+
+
+class Submissions:
+    """The attempts of a cluster that wait for their submission."""
+
+    def __init__(self, cluster: Sbatch, now: Callable[[], int]) -> None:
+        self._cluster, self._now = cluster, now
+        self._lines: dict[tuple[str, ...], _Line] = {}
+
+    async def submit(self, one: PendingSubmission) -> str:
+        """Return the job ID of an attempt; empty if it no longer needs a job.
+
+        Raises `SlurmCommandFailed`.
+        """
+        line = self._lines.setdefault(one.key, _Line())
+        line.waiting[one] = None
+        if len(line.waiting) >= MOST:
+            line.is_full.set()
+        try:
+            async with line.turn:
+                if not one.is_done:
+                    await self._submit_first(line)
+        finally:
+            line.waiting.pop(one, None)
+            if not line.waiting and not line.turn.locked():
+                self._lines.pop(one.key, None)
+        if one.error is not None:
+            raise one.error
+        return one.job_id
+
+    async def _submit_first(self, line: _Line) -> None:
+        """Submit the attempts that have waited longest, when no more arrive."""
+        known = 0
+        with trio.move_on_after(_LONGEST):
+            while known < len(line.waiting) < MOST:
+                known = len(line.waiting)
+                with trio.move_on_after(_PAUSE):
+                    await line.is_full.wait()
+        some = list(line.waiting)[:MOST]
+        for one in some:
+            del line.waiting[one]
+        if len(line.waiting) < MOST:
+            line.is_full = trio.Event()
+        try:
+            await self._send(some)
+        finally:  # this attempt may be cancelled, but not the others
+            for one in some:
+                if not one.is_done:
+                    one.finish(error=SlurmCommandFailed("sbatch was interrupted", unsure=True))
+
+    async def _send(self, some: list[PendingSubmission]) -> None:
+        """Submit attempts together, or one by one if the cluster refuses their array."""
+        wanted, claims = await self._prepare(some)
+        if not wanted:
+            return
+        try:
+            number = submission.job_number(await self._call(wanted, claims))
+        except SlurmCommandFailed as error:
+            if len(wanted) == 1 or error.unsure or job_states.may_have_succeeded(str(error)):
+                for one in wanted:
+                    one.finish(error=error)
+            else:
+                await self._send_singly(wanted)
+            return
+        is_array = bool(number) and len(wanted) > 1
+        for element, one in enumerate(wanted):
+            one.finish(f"{number}_{element}" if is_array else number)
+
+    async def _send_singly(self, some: list[PendingSubmission]) -> None:
+        """Submit attempts without an array. If the cluster refuses one, it refuses all others."""
+        refusal: SlurmCommandFailed | None = None
+        for one in some:
+            if refusal is None:
+                await self._send([one])
+                refusal = one.error
+            else:
+                one.finish(error=refusal)
+
+    async def _prepare(
+        self, some: list[PendingSubmission]
+    ) -> tuple[list[PendingSubmission], list[str]]:
+        """Store new claims; return the attempts that still need a job, and their claims."""
+
+        def write(tx: Transaction) -> list[ClusterRun]:
+            rows = [_stored(tx, one.row) for one in some]
+            count = sum(row.status == RunStatus.SUBMITTING for row in rows)
+            end = array = ""
+            claims.clear()  # of an earlier try
+            for place, row in enumerate(rows):
+                if row.status != RunStatus.SUBMITTING:
+                    continue
+                claim, hashed = some[place].claims(row, end)
+                if count > 1:
+                    end, array = claim.rpartition(".")[2], array or f"array-{hashed[:32]}"
+                fields = {"array": array, "element": len(claims) if array else -1}
+                changed = msgspec.structs.replace(
+                    row, claim_hash=hashed, submitted_at=self._now(), **fields
+                )
+                rows[place] = cluster_runs.put(tx, changed)
+                claims.append(claim)
+            return rows
+
+        claims: list[str] = []
+        wanted: list[PendingSubmission] = []
+        for one, row in zip(some, await self._cluster.write(write), strict=True):
+            one.row = row
+            one.apply(row)
+            if row.status == RunStatus.SUBMITTING:
+                wanted.append(one)
+            else:
+                one.finish()
+        return wanted, claims
+
+    async def _call(self, some: list[PendingSubmission], claims: list[str]) -> str:
+        """Return the output of `sbatch`. Raises `SlurmCommandFailed`."""
+        first, folder = some[0], self._cluster.pool.directory
+        own = submission.claim_variables(claims, folder, first.row.task)
+        words = [*first.words, *submission.identity(first.row, len(some))]
+        return await self._cluster.submit(words, {**first.env, **own}, first.user)
+
+
+def _stored(tx: Transaction, row: ClusterRun) -> ClusterRun:
+    """Return the stored record of an attempt; a deleted record counts as withdrawn."""
+    found = cluster_runs.find(tx, row.allocation_id, row.task, row.number)
+    return found or msgspec.structs.replace(row, status=RunStatus.VOID)
