@@ -18,6 +18,7 @@ _STEERED = {
 }
 _DRAIN_WITHIN = HOUR  # as in the command
 _META = "meta."  # prefix of form fields for metadata
+_FILE = "file."  # prefix of form fields for the digests of input files
 
 
 def _namespace(ui_request: UiRequest) -> str:
@@ -88,14 +89,21 @@ async def revert(ui_request: UiRequest) -> str:
 @action
 async def dispatch(ui_request: UiRequest) -> str:
     """Dispatch a parameterized job; show the child."""
-    fields = ui_request.form.items()
-    meta = {
-        name.removeprefix(_META): value
-        for name, value in fields
-        if name.startswith(_META) and value
-    }
+
+    def given(prefix: str) -> dict[str, str]:
+        fields = ui_request.form.items()
+        return {
+            name.removeprefix(prefix): value
+            for name, value in fields
+            if name.startswith(prefix) and value
+        }
+
     payload = ui_request.form.get("payload", "").replace("\r\n", "\n")
-    body = {"Meta": meta, "Payload": b64encode(payload.encode()).decode() if payload else None}
+    body = {
+        "Meta": given(_META),
+        "Payload": b64encode(payload.encode()).decode() if payload else None,
+        "Files": given(_FILE) or None,
+    }
     namespace = _namespace(ui_request)
     done = await ui_request.post(job_url(ui_request, "/dispatch"), body, namespace=namespace)
     return formatting.address("/ui/job/", done["DispatchedJobID"], namespace=namespace)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from daemon.ui import calendar_year, formatting
-from daemon.ui.render import Found, action, page, return_url
+from daemon.ui.render import Found, action, page
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, Refused
 
@@ -94,13 +94,27 @@ async def store(ui_request: UiRequest) -> str:
 
 
 @action
+async def import_file(ui_request: UiRequest) -> str:
+    """Add the whole-day events of an iCalendar file as holidays."""
+    name, namespace, target = _named(ui_request)
+    content = ui_request.form.get("content", "")
+    if not content.strip():
+        raise Malformed(
+            "content is empty: paste an iCalendar file, which begins with BEGIN:VCALENDAR"
+        )
+    answer = await ui_request.ask("POST", f"{target}/import", content.encode(), namespace=namespace)
+    ui_request.decode_reply(answer)
+    return formatting.address("/ui/calendar/", name, namespace=namespace)
+
+
+@action
 async def remove(ui_request: UiRequest) -> str:
     """Delete a calendar."""
     _, namespace, target = _named(ui_request)
     ui_request.decode_reply(
         await ui_request.ask("DELETE", target, namespace=namespace, cas=_index(ui_request))
     )
-    return return_url(ui_request, "/ui/calendars")
+    return "/ui/calendars"
 
 
 def _named(ui_request: UiRequest) -> tuple[str, str, str]:

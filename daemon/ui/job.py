@@ -21,6 +21,7 @@ _STRIP = 50  # child jobs in the strip of a page
 _MOST_RUNS = 500  # of one day, or if more are wanted
 RESULTS = ("complete", "failed", "stopped", "blocked", "active")  # filters of runs
 _KEYS = frozenset(KEYS)
+_PAYLOAD_SCHEME = "payload://"  # of artifacts that are input files of a dispatch
 _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 
@@ -250,6 +251,21 @@ async def evaluations(ui_request: UiRequest) -> Found:
     return {**base, "evaluations": found}
 
 
+def _input_files(job: dict[str, Any]) -> list[str]:
+    """Return the names of the input files that a dispatch gives to the job's artifacts."""
+    sources = {
+        artifact["GetterSource"]
+        for group in job["TaskGroups"] or ()
+        for task in group["Tasks"] or ()
+        for artifact in task["Artifacts"] or ()
+    }
+    return sorted(
+        source.removeprefix(_PAYLOAD_SCHEME)
+        for source in sources
+        if source.startswith(_PAYLOAD_SCHEME)
+    )
+
+
 @page("launches.html")
 async def periodic_page(ui_request: UiRequest) -> Found:
     """Show the child jobs of a job: a calendar, one day, and the runs with a result."""
@@ -268,6 +284,7 @@ async def periodic_page(ui_request: UiRequest) -> Found:
         clock = await ui_request.get(job_url(ui_request, "/periodic"), **asked)
     return {
         **base,
+        "input_files": _input_files(job),
         "runs": runs,
         "longest": max((run["Duration"] for run in runs), default=0),
         "is_cut": len(runs) == most,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         plan_and_run,
         render,
         sign_in,
+        uploads,
         usage,
         variables,
     )
@@ -49,6 +50,7 @@ else:  # Jinja and all pages are imported at the first request
     plan_and_run = LazyModule("daemon.ui.plan_and_run")
     render = LazyModule("daemon.ui.render")
     sign_in = LazyModule("daemon.ui.sign_in")
+    uploads = LazyModule("daemon.ui.uploads")
     usage = LazyModule("daemon.ui.usage")
     variables = LazyModule("daemon.ui.variables")
 
@@ -109,6 +111,8 @@ PAGES: tuple[UiPage, ...] = (
         "POST",
         calls="POST /v1/job/{job_id}/dispatch",
     ),
+    UiPage("/ui/payload/{digest}", uploads.state),
+    UiPage("/ui/payload/{digest}", uploads.receive, "POST", calls="POST /v1/payload/{digest}"),
     UiPage(
         "/ui/job/{job_id}/force",
         actions.force,
@@ -172,6 +176,12 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/evaluation/{eval_id}", cluster.evaluation),
     UiPage("/ui/calendars", calendars.index),
     UiPage("/ui/calendars", calendars.store, "POST", calls="POST /v1/calendar/{name}"),
+    UiPage(
+        "/ui/calendars/import",
+        calendars.import_file,
+        "POST",
+        calls="POST /v1/calendar/{name}/import",
+    ),
     UiPage("/ui/calendars/remove", calendars.remove, "POST", calls="DELETE /v1/calendar/{name}"),
     UiPage("/ui/calendar/{name}", calendars.calendar),
     UiPage("/ui/variables", variables.index),

@@ -178,7 +178,7 @@ class UiRequest:
             path=path,
             query=QueryParameters(words),
             parameters={},
-            body=b"" if body is None else await build_in_thread(encode, body),
+            body=await build_in_thread(_encoded, body),
         )
         return await self._ask(asked, self._trail)
 
@@ -469,6 +469,13 @@ def _missing_capability(ui_request: UiRequest, right: "RequestedCapability") -> 
 
     found = explain(caller, right)
     return "" if found.allowed else found.needs.replace("the namespace *", "any namespace")
+
+
+def _encoded(body: object) -> bytes:
+    """Return the body of a request: bytes as they are, and anything else as JSON."""
+    if isinstance(body, bytes):
+        return body
+    return b"" if body is None else encode(body)
 
 
 def _fields(body: bytes) -> dict[str, str] | Malformed:

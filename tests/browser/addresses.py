@@ -45,6 +45,7 @@ NO_PAGE = {
     "/ui/job/{job_id}/log",
     "/ui/job/{job_id}/lines",
     "/ui/job/{job_id}/usage",
+    "/ui/payload/{digest}",
     "/ui/allocation/{alloc_id}/log",
     "/ui/allocation/{alloc_id}/lines",
     "/ui/allocation/{alloc_id}/usage",

@@ -175,6 +175,14 @@ class Tab:
         await self.value(f"{place}.value = {json.dumps(text)}")
         await self.value(f"{place}.dispatchEvent(new Event('input', {{bubbles: true}}))")
 
+    async def choose(self, selector: str, path: Path) -> None:
+        """Choose a file in a field, as in the dialog of the browser."""
+        place = f"document.querySelector({json.dumps(selector)})"
+        field = await self.tell("Runtime.evaluate", expression=place)
+        await self.tell(
+            "DOM.setFileInputFiles", objectId=field["result"]["objectId"], files=[str(path)]
+        )
+
     async def type(self, line: str) -> None:
         """Type a line where the keys go now, and press Enter."""
         await self.tell("Input.insertText", text=line)

@@ -51,3 +51,11 @@ async def sign_in(browser: Tab, steward: Steward) -> None:
     await browser.open(done.stdout.decode().strip())
     await browser.press("#sign-in button")
     assert await browser.value("location.pathname") == "/ui/"
+
+
+async def act(browser: Tab, form: str) -> None:
+    """Open a button's confirmation, and confirm."""
+    await browser.value(
+        f"document.querySelector(\"form[action^='{form}']\").parentElement.open = true"
+    )
+    await browser.press(f"form[action^='{form}'] button:not(.copy)")

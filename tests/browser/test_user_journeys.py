@@ -3,7 +3,7 @@
 import json
 
 from tests.browser.chromium import Tab, keep
-from tests.browser.conftest import sign_in
+from tests.browser.conftest import act, sign_in
 from tests.service.daemon import Steward
 
 SOURCE = """job "clock" {
@@ -58,14 +58,6 @@ async def run(browser: Tab, steward: Steward, source: str) -> None:
     await browser.press("form[action='/ui/plan'] button")
     await browser.until_text("#plan", "All allocations would be placed")
     await browser.press("form[action='/ui/run'] button")
-
-
-async def act(browser: Tab, form: str) -> None:
-    """Open a button's confirmation, and confirm."""
-    await browser.value(
-        f"document.querySelector(\"form[action^='{form}']\").parentElement.open = true"
-    )
-    await browser.press(f"form[action^='{form}'] button:not(.copy)")
 
 
 async def until_printed(browser: Tab, text: str) -> None:

@@ -341,16 +341,16 @@ function signInByLink() {
   form.querySelector(".by-link").hidden = false;
 }
 
-function openFile() {
-  const chosen = document.getElementById("open-file");
-  if (!chosen) return;
-  chosen.parentElement.hidden = false;
-  chosen.addEventListener("change", async () => {
-    if (!chosen.files[0]) return;
-    const field = document.querySelector("textarea[name=source]");
-    field.value = await chosen.files[0].text();
-    field.dispatchEvent(new Event("input", { bubbles: true }));
-  });
+function openFiles() {
+  for (const chosen of document.querySelectorAll("input[data-into]")) {
+    chosen.parentElement.hidden = false;
+    chosen.addEventListener("change", async () => {
+      if (!chosen.files[0]) return;
+      const field = document.querySelector(chosen.dataset.into);
+      field.value = await chosen.files[0].text();
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    });
+  }
 }
 
 // Drafts belong to the user: their names begin with the accessor of the token, empty without one.
@@ -623,7 +623,7 @@ localize(document);
 reachByKeys();
 addEventListener("resize", reachByKeys);
 signInByLink();
-openFile();
+openFiles();
 dropDrafts();
 setInterval(renewRegularly, 1000);
 setInterval(tick, TICK);

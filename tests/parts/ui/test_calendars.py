@@ -80,3 +80,27 @@ async def test_a_calendar_is_removed(open_site: Site) -> None:
         "/ui/calendars/remove", None, name="business", namespace="default", index=index
     )
     assert (await browser.get("/ui/calendar/business")).status_code == 404
+
+
+ICALENDAR = """BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//test//EN
+BEGIN:VEVENT
+UID:1
+DTSTAMP:20260101T000000Z
+DTSTART;VALUE=DATE:20261224
+SUMMARY:Christmas Eve
+END:VEVENT
+END:VCALENDAR
+"""
+
+
+async def test_an_icalendar_file_is_imported(open_site: Site) -> None:
+    browser = open_site.browser()
+    fields = {"name": "days", "namespace": "default", "content": ICALENDAR}
+    answer = await browser.send("/ui/calendars/import", None, **fields)
+    assert answer.headers["Location"] == "/ui/calendar/days?namespace=default"
+    assert "Christmas Eve" in (await browser.get("/ui/calendar/days?year=2026")).text
+    for content, message in (("", "content is empty"), ("x", "iCalendar")):
+        answer = await browser.send("/ui/calendars/import", None, **{**fields, "content": content})
+        assert (answer.status_code, message in answer.text) == (400, True), answer.text

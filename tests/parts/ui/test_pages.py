@@ -94,6 +94,7 @@ MISSING = {
 # Streams and files of tasks are no pages.
 NO_PAGE = {
     "/ui/events",
+    "/ui/payload/{digest}",
     "/ui/job/{job_id}/log",
     "/ui/allocation/{alloc_id}/log",
     "/ui/allocation/{alloc_id}/lines",

@@ -64,7 +64,7 @@ page.document.body.dataset = { user };
 page.document.addEventListener = (kind, listener) => (listeners[kind] = listeners[kind] || []).push(listener);
 page.document.querySelector = () => null;
 page.document.querySelectorAll = () => [];
-page.document.getElementById = (id) => (["events", "open-file", "sign-in"].includes(id) ? null : nothing());
+page.document.getElementById = (id) => (["events", "sign-in"].includes(id) ? null : nothing());
 page.window = page;
 for (const [name, values] of [["localStorage", local], ["sessionStorage", session]]) {
   Object.defineProperty(page, name, {

@@ -1,5 +1,6 @@
 """The scripts of pages in a browser without a page: drafts, links of events, and the highlighting."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -173,3 +174,19 @@ def test_a_search_aborts_the_one_before_and_begins_with_two_characters() -> None
       [few, fetched.map((each) => each.signal.aborted)]
     """
     assert run(code) == [0, [True, False]]
+
+
+UPLOAD = ("app.js", "upload.js")
+LENGTHS = (0, 1, 55, 56, 63, 64, 65, 119, 1000)
+
+
+def test_upload_script_computes_the_digests_of_files() -> None:
+    found = run(
+        f"{json.dumps(LENGTHS)}.map((n) => {{ const hash = new Sha256();"
+        " const bytes = Uint8Array.from({length: n}, (_, at) => at % 251);"
+        " hash.add(bytes.subarray(0, n - (n % 128))); hash.add(bytes.subarray(n - (n % 128)));"
+        " return hash.hex(); })",
+        scripts=UPLOAD,
+    )
+    contents = [bytes(at % 251 for at in range(length)) for length in LENGTHS]
+    assert found == [hashlib.sha256(content).hexdigest() for content in contents]

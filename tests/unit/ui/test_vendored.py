@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[3]
 EVERY = tomllib.loads((ROOT / "packaging/vendor/packages.toml").read_text())["package"]
 PACKAGES = [item for item in EVERY if "to" not in item]  # others are for tests, and not kept
 OURS = {
-    *("app.js", "log.js", "live.js", "terminal.js", "editor.js"),
+    *("app.js", "log.js", "live.js", "terminal.js", "editor.js", "upload.js"),
     *("style.css", "icon.svg", "job-keys.json"),
 }
 

@@ -1,0 +1,48 @@
+"""Uploads of input files by pages: a form has a piece of a file, and the API gets its bytes."""
+
+import binascii
+from base64 import b64decode
+
+from daemon.ui import formatting
+from daemon.web.reply import HandlerReply, of_error
+from daemon.web.ui_session import UiRequest, build_in_thread
+from storage.errors import Malformed, NotFound, StewardError
+
+
+async def state(ui_request: UiRequest) -> HandlerReply:
+    """Return the number of bytes that were received of a file, as JSON for the page."""
+    try:
+        return await ui_request.ask(
+            "GET", _path(ui_request), namespace=ui_request.query.text("namespace") or "default"
+        )
+    except NotFound:
+        return HandlerReply(body={"Received": 0, "IsComplete": False})
+    except StewardError as error:
+        return of_error(error)
+
+
+async def receive(ui_request: UiRequest) -> HandlerReply:
+    """Store a piece of a file, which the form has in base64."""
+    query = ui_request.query
+    try:
+        return await ui_request.ask(
+            "POST",
+            _path(ui_request),
+            await build_in_thread(_piece, ui_request.form.get("piece", "")),
+            namespace=query.text("namespace") or "default",
+            size=query.text("size"),
+            offset=query.text("offset"),
+        )
+    except StewardError as error:
+        return of_error(error)
+
+
+def _path(ui_request: UiRequest) -> str:
+    return formatting.address("/v1/payload/", ui_request["digest"])
+
+
+def _piece(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise Malformed(f"piece is not base64 ({error}): encode the bytes of the file") from error
