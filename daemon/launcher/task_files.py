@@ -126,18 +126,18 @@ def leads_elsewhere(name: str) -> bool:
 
 
 def user_of(home: int, task: str) -> Owner:
-    """Return the user of a task: the owner of its `local`.
+    """Return the user of a task: the owner of its directory, or of `local` if that is the launcher's.
 
-    Only root or that user can replace `local`. Raises `OSError`, including for the shared directory,
-    which belongs to the launcher.
+    A user who owns the directory could put a directory of the launcher in the place of `local`.
+    Raises `OSError`, including for the shared directory, which belongs to the launcher.
     """
     if task == SHARED:
         raise OSError(errno.EPERM, "the tasks of an allocation share it", task)
     with below(home, task) as inside:
-        try:
-            found = facts_of(inside, LOCAL)
-        except FileNotFoundError:  # removed by its task
-            found = os.fstat(inside)
+        found = os.fstat(inside)
+        if found.st_uid == os.geteuid():
+            with suppress(FileNotFoundError):
+                found = facts_of(inside, LOCAL)
     return found.st_uid, found.st_gid
 
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from daemon.launcher.alloc_dir import DATA, LOCAL, SECRETS, TMP, ours
+from daemon.launcher.alloc_dir import DATA, LOCAL, SECRETS, TMP
 from daemon.launcher.claims_and_logs import SHARED, below
 from daemon.launcher.messages import MOST_TEXT, ArchiveMember, Owner, UnpackStream
 from daemon.launcher.safe_open import step
@@ -42,9 +42,8 @@ def find(directory: str, request: UnpackStream) -> tuple[int, Owner]:
         owner = user_of(home, request.task)
         with below(home, first) as above:
             found = step(above, second, _DIRECTORY)
-    if is_ours_alone(found):
-        return found, ours()
-    return found, _NOBODY if owner[0] == os.geteuid() == 0 else owner
+    is_open = owner[0] == os.geteuid() == 0 and not is_ours_alone(found)
+    return found, _NOBODY if is_open else owner
 
 
 def unpack(top: int, request: UnpackStream, stream: BinaryIO) -> None:

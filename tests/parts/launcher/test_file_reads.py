@@ -34,6 +34,8 @@ from daemon.launcher.server import Server
 from tests.launchers import EVERYTHING
 from tests.parts.launcher.conftest import ALLOCATION, Talk
 from tests.parts.launcher.test_directories import NOBODY, laid_out, needs_root, room, swapping
+from tests.parts.launcher.test_file_collector import collected
+from tests.parts.launcher.test_unpacking import framed, member, unpacked
 
 
 class Looker:
@@ -272,6 +274,29 @@ def test_a_file_of_another_user_by_a_second_name_is_not_opened(
     assert looker.open("main/local/hard") == errno.EPERM
     os.chown(other, NOBODY, NOBODY)
     assert looker.open("main/local/hard") == b"root's"
+
+
+@needs_root
+def test_a_task_that_renames_a_directory_of_the_launcher_becomes_no_root(
+    greeted: Talk, tmp_path: Path
+) -> None:
+    laid_out(greeted, room(user="nobody"))
+    looker = Looker(greeted, tmp_path / ALLOCATION)
+    other = tmp_path / "roots"
+    other.write_text("root's")
+    main = looker.home / "main"
+    (main / "tmp/hard").hardlink_to(other)
+    # As the task's user can: the directory around both is its own.
+    (main / "local").rename(main / "before")
+    (main / "private").rename(main / "local")
+    assert (main / "local").stat().st_uid == 0
+    assert looker.open("main/tmp/hard") == errno.EPERM
+    assert unpacked(greeted, framed(member("f"))) != Done()
+    assert os.listdir(main / "local") == []
+    (main / "tmp/closed").write_text("root's")
+    (main / "tmp/closed").chmod(0o600)
+    found, reasons = collected(greeted, tmp_path, "main/tmp/closed")
+    assert (found, reasons) == ({}, ["main/tmp/closed: Permission denied"])
 
 
 @needs_root
