@@ -290,10 +290,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_ports(self) -> frozenset[int]:
-        """Return the ports of the listeners, including the fake cloud of development mode."""
+        """Return the ports of the listeners, including those of clusters and of the fake cloud."""
         public = {self.issuer_port} if self.issuer_bind else set()
         cloud = {self.dev_cloud_port} if self.dev_cloud else set()
-        return frozenset({self.port} | public | cloud)
+        wrappers = {self.wrapper_port} if self.pools else set()
+        return frozenset({self.port} | public | cloud | wrappers)
 
     @property
     def wrapper_host(self) -> str:

@@ -15,6 +15,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from itertools import chain
@@ -26,7 +27,8 @@ from daemon.launcher.shim_script import Tools
 
 INSIDE = "eth0"  # the interface in the namespace of an allocation
 _NAMESPACE = 5  # descriptor of the namespace in `ip`
-_SECONDS = 5  # time limit of a program
+_SECONDS = 2  # time limit of a program
+_PAUSE = 20  # seconds without programs after one that hung, so that it delays other requests little
 _PREFIX, _DIGITS = "sw", 9  # of an interface on the host, and of its allocation in the name
 _OURS = re.compile(rf"{_PREFIX}([0-9a-f]{{{_DIGITS}}})([0-9a-f]{{4}})")
 _LOOPBACK = "127.0.0.1"
@@ -47,6 +49,7 @@ class Bridge:
         self._base = int.from_bytes(socket.inet_aton(policy.subnet), "big")
         self._last = 1  # number of the last assigned address; 1 is the bridge
         self.is_ready = False
+        self._resumes = 0.0  # time from which programs are run
 
     @property
     def missing(self) -> str:
@@ -93,8 +96,8 @@ class Bridge:
         name, bits = self._policy.name, self._policy.bits
         self.check_subnet()
         made = "" if self.exists else f"link add name {name} type bridge\n"
-        words = [self._tools.ip, "-o", "link", "show", "dev", name, "type", "bridge"]
-        found = "" if made else _checked(*run(words, seconds=_SECONDS), "ip")
+        words = ["-o", "link", "show", "dev", name, "type", "bridge"]
+        found = "" if made else self._run("ip", words)
         if not made and not found:
             text = f"the interface {name} is not a bridge: choose another bridge_network_name"
             raise OSError(errno.EEXIST, text)
@@ -207,8 +210,7 @@ class Bridge:
 
     def _forwarded(self) -> dict[str, tuple[str, str]]:
         """Return the address and port inside, by the key of each element. Raises `OSError`."""
-        words = [self._tools.nft, "-n", "list", "map", "ip", self._policy.table, "ports"]
-        text = _checked(*run(words, seconds=_SECONDS), "nft")
+        text = self._run("nft", ["-n", "list", "map", "ip", self._policy.table, "ports"])
         return {found[1]: (found[2], found[3]) for found in _PORT.finditer(text)}
 
     def _elements(self, action: str, elements: Collection[str]) -> str:
@@ -249,21 +251,32 @@ class Bridge:
         return socket.inet_ntoa((self._base + number).to_bytes(4, "big"))
 
     def _ip(self, text: str, descriptors: Sequence[tuple[int, int]] = ()) -> None:
-        words = [self._tools.ip, "-batch", "-"]
-        _checked(*run(words, text.encode(), descriptors, seconds=_SECONDS), "ip")
+        self._run("ip", ["-batch", "-"], text, descriptors)
 
     def _nft(self, text: str) -> None:
         if text:
-            words = [self._tools.nft, "-f", "-"]
-            _checked(*run(words, text.encode(), seconds=_SECONDS), "nft")
+            self._run("nft", ["-f", "-"], text)
 
-
-def _checked(status: int, said: str, name: str) -> str:
-    """Return the output of a program that succeeded. Raises `OSError`."""
-    if status:
-        first = said.partition("\n")[0][:200] or f"exit status {status}"
-        raise OSError(errno.EIO, f"the program {name} failed: {first}")
-    return said
+    def _run(
+        self,
+        name: str,
+        words: Sequence[str],
+        text: str = "",
+        descriptors: Sequence[tuple[int, int]] = (),
+    ) -> str:
+        """Return the output of a program that succeeded. Raises `OSError`, at once if one hung."""
+        if time.monotonic() < self._resumes:
+            raise TimeoutError(errno.ETIMEDOUT, f"{name} waits: a program of the bridge hung")
+        words = [getattr(self._tools, name), *words]
+        try:
+            status, said = run(words, text.encode(), descriptors, seconds=_SECONDS)
+        except TimeoutError:
+            self._resumes = time.monotonic() + _PAUSE
+            raise
+        if status:
+            first = said.partition("\n")[0][:200] or f"exit status {status}"
+            raise OSError(errno.EIO, f"the program {name} failed: {first}")
+        return said
 
 
 def _interfaces() -> dict[str, int]:

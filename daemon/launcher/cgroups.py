@@ -25,11 +25,12 @@ def is_list(
 ) -> bool:
     """Return whether a file is a process list that a task may enter.
 
-    It is the list of the task's cgroup, of a shared one, or of one in `others`.
+    It is the list of the task's cgroup, of a shared one, or of one in `others`. A newline, as the
+    name of a task may have one, would end the entry for the shell that enters it.
     """
     group, _, name = file.rpartition("/")
     is_own = belongs(group, above, allocation, task) or group in others
-    return name in _LISTS and (is_own or file.removesuffix(_TOGETHER) in above)
+    return name in _LISTS and "\n" not in file and (is_own or file.removesuffix(_TOGETHER) in above)
 
 
 def is_made(above: str, allocation: str, task: str) -> bool:

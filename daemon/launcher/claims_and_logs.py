@@ -181,15 +181,8 @@ def _claim(folder: int, task: str, attempt: int) -> Iterator[int | None]:
 
 def shims(folder: int) -> Iterator[int]:
     """Yield the process IDs of the shims that hold claims of an allocation. Raises `OSError`."""
-    directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        names = os.listdir(directory)
-    finally:
-        os.close(directory)
-    for name in names:
-        task, _, attempt = name.removeprefix(CLAIM).rpartition(".")
-        is_claim = name.startswith(CLAIM) and attempt.isdecimal()
-        if is_claim and (pid := shim_of(folder, task, int(attempt))) is not None:
+    for task, attempt in attempts(folder):
+        if (pid := shim_of(folder, task, attempt)) is not None:
             yield pid
 
 

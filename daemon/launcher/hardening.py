@@ -23,11 +23,15 @@ _MODE_FILTER = 2  # linux/seccomp.h
 _M_ARENA_MAX = -8  # malloc.h of the GNU C library
 
 
+def called(name: str, *given: object) -> None:
+    """Call a function of the C library. Raises `OSError`."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*given) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def disable_core_dumps() -> None:
     """Forbid dumps and debuggers for this process. Programs that it executes are not affected."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    called("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def supports_filters() -> bool:

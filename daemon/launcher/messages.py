@@ -30,7 +30,7 @@ Line = Annotated[str, msgspec.Meta(pattern=r"\A[^\n\x00]{1,4096}\Z")]
 Server = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,64})?\Z")]
 Domain = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,254}\Z")]
 Option = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9:-]{1,64}\Z")]
-ID = r"\A[0-9a-f-]{36}\Z"
+ID = r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z"
 Id = Annotated[str, msgspec.Meta(pattern=ID)]  # of an allocation
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 Address = Annotated[str, msgspec.Meta(pattern=rf"\A({_BYTE}\.){{3}}{_BYTE}\Z")]  # of IPv4

@@ -5,7 +5,6 @@ of an allocation for the duration of a start. The namespace exists while a task 
 holds it.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -17,6 +16,7 @@ from functools import partial
 
 from daemon.launcher.bridge import Bridge
 from daemon.launcher.channel import Refusal
+from daemon.launcher.hardening import called
 from daemon.launcher.messages import ForwardedPort
 
 _NEW_NETWORK = 0x40000000  # from linux/sched.h
@@ -44,19 +44,19 @@ class Networks:
         """
         own = os.open(_OF_US, _READ)
         try:
-            if self._is_known(allocation, shims, own):
-                _call("setns", self._held[allocation], _NEW_NETWORK)
+            if self._is_known(allocation, shims):
+                called("setns", self._held[allocation], _NEW_NETWORK)
             elif is_connected:
                 raise OSError(errno.ENETDOWN, "the allocation is not connected to the bridge")
             else:
-                _call("unshare", _NEW_NETWORK)
+                called("unshare", _NEW_NETWORK)
             try:
                 if allocation not in self._held:
                     _raise_loopback()
                     self._held[allocation] = os.open(_OF_US, _READ)
                 yield
             finally:
-                _call("setns", own, _NEW_NETWORK)
+                called("setns", own, _NEW_NETWORK)
         finally:
             os.close(own)
 
@@ -67,11 +67,7 @@ class Networks:
         """
         if self._bridge is None or self._trouble:
             raise Refusal(self._trouble)
-        own = os.open(_OF_US, _READ)
-        try:
-            is_new = not self._is_known(allocation, shims, own)
-        finally:
-            os.close(own)
+        is_new = not self._is_known(allocation, shims)
         try:
             if not (self._bridge.is_ready and self._bridge.exists):
                 self._bridge.set_up()
@@ -86,9 +82,9 @@ class Networks:
                     self.release(allocation)
             raise
 
-    def _is_known(self, allocation: str, shims: Iterable[int], own: int) -> bool:
+    def _is_known(self, allocation: str, shims: Iterable[int]) -> bool:
         """Return whether a namespace of an allocation exists; hold it from now on."""
-        if allocation not in self._held and (found := _network_of(shims, own)) is not None:
+        if allocation not in self._held and (found := _network_of(shims)) is not None:
             self._held[allocation] = found
         return allocation in self._held
 
@@ -135,12 +131,12 @@ class Networks:
         self._held.clear()
 
 
-def _network_of(shims: Iterable[int], own: int) -> int | None:
+def _network_of(shims: Iterable[int]) -> int | None:
     """Return the namespace of the first of these processes that is not in the launcher's."""
     for pid in shims:
         with suppress(OSError):
             found = os.open(f"/proc/{pid}/ns/net", _READ)
-            if not os.path.sameopenfile(found, own):
+            if not os.path.samestat(os.fstat(found), os.stat(_OF_US)):
                 return found
             os.close(found)
     return None
@@ -149,8 +145,3 @@ def _network_of(shims: Iterable[int], own: int) -> int | None:
 def _raise_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as one:
         fcntl.ioctl(one, _SET_FLAGS, struct.pack("16sH14x", b"lo", _IS_UP))
-
-
-def _call(name: str, *arguments: int) -> None:
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

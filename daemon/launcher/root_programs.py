@@ -7,6 +7,8 @@ import signal
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+_DYING = 100  # milliseconds until a killed program has usually ended
+
 
 def run(
     words: list[str],
@@ -18,7 +20,8 @@ def run(
     """Run a program with `text` as its input; return its exit status and its output.
 
     Each pair of `descriptors` is one of the launcher's and its number in the program. Raises
-    `OSError`, with ETIMEDOUT if the program was killed at its time limit.
+    `OSError`, with ETIMEDOUT if the program was killed at its time limit. One that hangs in the
+    kernel ends later, and is reaped with the other children.
     """
     with ExitStack() as held:
         given, output = (os.memfd_create(name) for name in ("input", "output"))
@@ -32,12 +35,13 @@ def run(
         held.callback(os.close, watched)
         waits = select.poll()
         waits.register(watched, select.POLLIN)
-        if is_late := not waits.poll(1000 * seconds):
+        if not waits.poll(1000 * seconds):
             os.kill(pid, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if is_late:
+            if waits.poll(_DYING):
+                os.waitpid(pid, 0)
             late = f"{os.path.basename(words[0])} did not end within {seconds} s"
             raise TimeoutError(errno.ETIMEDOUT, late)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return status, os.pread(output, os.fstat(output).st_size, 0).decode(
             errors="replace"
         ).strip()

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from daemon.launcher.alloc_dir import SECRETS
 from daemon.launcher.claims_and_logs import below
+from daemon.launcher.hardening import called
 from daemon.launcher.safe_open import SECRETS_MOUNT, resolver
 
 _SOURCE = "steward"  # identifies Steward's mounts
@@ -93,9 +94,3 @@ def mounted(home: str) -> list[str]:
             if after.startswith(SECRETS_MOUNT) and place.startswith(f"{home}/"):
                 found.append(place)
     return found
-
-
-def called(name: str, *given: object) -> None:
-    """Call a function of the C library. Raises `OSError`."""
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*given) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

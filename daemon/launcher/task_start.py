@@ -482,13 +482,9 @@ def _readable(program: bytes) -> Iterator[int | None]:
     if not program:
         yield None
         return
-    reader, writer = os.pipe()
+    found = os.memfd_create("filter")
     try:
-        os.set_blocking(writer, False)  # a filter larger than the pipe buffer is an error
-        try:
-            os.write(writer, program)
-        finally:
-            os.close(writer)
-        yield reader
+        os.pwrite(found, program, 0)
+        yield found
     finally:
-        os.close(reader)
+        os.close(found)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from daemon.launcher.secrets_tmpfs import FIRST, called, is_elsewhere
+from daemon.launcher.hardening import called
+from daemon.launcher.secrets_tmpfs import FIRST, is_elsewhere
 
 _NOSUID, _NODEV, _REMOUNT, _BIND, _RECURSIVE, _RELATIME = (
     2,

@@ -103,7 +103,8 @@ def denied(config: Settings) -> Iterator[DeniedAddresses]:
 
 def _own_addresses(config: Settings) -> list[str]:
     """Return the non-loopback addresses on which the daemon listens."""
-    hosts = {config.bind, config.issuer_bind} - {"", "localhost"}
+    wrapper = config.wrapper_host if config.pools else ""
+    hosts = {config.bind, config.issuer_bind, wrapper} - {"", "localhost"}
     bound = {ip_address(host) for host in hosts if _is_address(host)}
     if any(item.is_unspecified for item in bound) or len(bound) < len(hosts):
         return sorted({address.ip for address in host_networks.addresses()})

@@ -438,3 +438,34 @@ def test_failed_connection_leaves_no_interface_without_an_address(
         for one in [*children(answer.pid), answer.pid]:
             with suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
+
+
+def test_firewall_that_drops_forwarded_packets_is_left_to_its_administrator(
+    launcher: Talk, tmp_path: Path, outside: World
+) -> None:
+    # As Docker sets it up. The documentation has the two rules that open it.
+    Place(tmp_path)
+    for rule in (
+        "add table ip filter",
+        "add chain ip filter FORWARD { type filter hook forward priority filter; policy drop; }",
+        "add chain ip filter DOCKER-USER",
+        "add rule ip filter FORWARD jump DOCKER-USER",
+    ):
+        subprocess.run(["nft", rule], check=True)
+    connected(launcher, port(8080))
+    words = ["nft", "list", "table", "ip", "filter"]
+    before = subprocess.run(words, capture_output=True, check=True).stdout
+    assert b"steward" not in before
+    with (
+        running(launcher) as pid,
+        listening("172.26.64.2", 80, *inside(pid)),
+        listening(OUTSIDE, 7000, *outside.words()),
+    ):
+        assert not connects(OUTSIDE, 7000, *inside(pid))
+        assert not connects(HOST, 8080, *outside.words())
+        assert connects(HOST, 8080)  # the host itself forwards nothing for this
+        for side in ("iifname", "oifname"):
+            rule = f"insert rule ip filter DOCKER-USER {side} steward accept"
+            subprocess.run(["nft", rule], check=True)
+        assert connects(OUTSIDE, 7000, *inside(pid))
+        assert connects(HOST, 8080, *outside.words())

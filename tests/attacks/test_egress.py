@@ -12,8 +12,10 @@ import pytest
 
 from daemon.config.settings import GUARDED, Settings
 from daemon.confinement import egress
+from daemon.runner.core.bridge_rules import bridge_of
 from daemon.runner.drivers import cgroup_v2
 from daemon.runner.task_egress import TaskEgressPolicy, denied, guarded
+from storage.records.pool import Pool
 from tests.service.daemon import Steward, open_steward
 
 REFUSED = "Operation not permitted"
@@ -163,3 +165,18 @@ def test_the_daemons_own_addresses_are_on_the_list(bind: str, others: int) -> No
     found = [item for item in denied(Settings(bind=bind, port=4646)) if item.port]
     assert {item.port for item in found} == {4646}
     assert len(found) == len(egress.LOOPBACK) + 1 + others  # the address of the bridge
+
+
+def test_the_listener_of_clusters_is_on_the_list() -> None:
+    pools = {"hpc": Pool(engine="slurm")}
+    config = Settings(
+        port=4646,
+        pools=pools,
+        wrapper_bind="192.0.2.9",
+        wrapper_port=4699,
+        task_egress="guarded",
+    )
+    found = {(str(item.network), item.port) for item in denied(config)}
+    assert {("192.0.2.9/32", 4699), ("127.0.0.0/8", 4699)} <= found
+    assert "4646, 4699" in bridge_of(config).rules
+    assert 4699 not in {item.port for item in denied(Settings(port=4646))}

@@ -14,7 +14,7 @@ import trio
 from daemon.net.http_client import HttpError
 from daemon.runner.setup.artifacts.archive import ArchiveLimits, BadArchive
 from daemon.runner.setup.artifacts.fetch import ArtifactFetcher, FetchFailed
-from daemon.runner.setup.artifacts.git import read_output
+from daemon.runner.setup.artifacts.git import GitClient, LocalGit, read_output
 from daemon.runner.setup.artifacts.git_sandbox import SandboxedGit
 from tests.parts.runner.conftest import data_dir, needs_root
 from tests.parts.runner.git_sandboxes import UIDS, Sandboxes, sandboxes
@@ -195,6 +195,28 @@ async def test_files_of_a_hostile_git_are_not_trusted(
         await place.deliver(str(workshop / "tree"), LIMITS)
     if (workshop / "tree").exists():
         assert not any(one.is_symlink() for one in (workshop / "tree").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "listed", ["\\0\\0", "\\t\\0", "x\\ty\\0", f"100644 blob aa {'9' * 5000}\\ty\\0"], ids=len
+)
+async def test_list_in_another_form_is_refused(workshop: Path, listed: str, data_dir: Path) -> None:
+    """A git that was taken over prints something else than the list of files."""
+    script = f"""#!/bin/sh
+case "$*" in
+*--version*) echo git version 2.40 ;;
+*ls-tree*) printf '{listed}' ;;
+esac
+"""
+    programs = data_dir / "programs"
+    programs.mkdir()
+    (programs / "git").write_text(script)
+    (programs / "git").chmod(0o755)
+    place = LocalGit(str(workshop), str(workshop / "tree"))
+    place.path = f"{programs}:{place.path}"
+    client = GitClient(place, ("h", 80, "192.0.2.1"), "", verify=True)
+    with pytest.raises(BadArchive, match="in another form"):
+        await client.clone("http://h/r.git", "", "", LIMITS, lambda _: None)
 
 
 async def test_modes_and_links_come_as_they_are(place: SandboxedGit, workshop: Path) -> None:

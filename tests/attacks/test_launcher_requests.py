@@ -157,6 +157,18 @@ def test_a_shell_enters_nothing_but_groups(closed: Talk, place: Place, entry: st
     assert place.is_untouched
 
 
+def test_name_of_a_task_makes_no_second_entry(talk: Talk, tmp_path: Path, place: Place) -> None:
+    # A shell of root reads one entry from each line, and would write to a file of the task.
+    above = str(tmp_path / "groups")
+    talk.greet(tmp_path, msgspec.structs.replace(EVERYTHING, groups=[above]))
+    (place.root / "a\nmain").mkdir()
+    request = msgspec.structs.replace(START, task="a\nmain")
+    entry = f"{above}/{ALLOCATION}.a\nmain/cgroup.procs"
+    answer = talk.ask(request, passed(ordered("/bin/echo", entries=["", entry]))).body
+    assert isinstance(answer, RefusedReply)
+    assert "is not the list of processes" in answer.text
+
+
 class Held:
     """An attempt in two groups: one of cgroup version 1, and the one that ends it."""
 

@@ -258,7 +258,11 @@ def asked(body: list[Any]) -> Callable[[Talk], bool]:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "..", "../" + "a" * 33, "/" * 36, "a" * 35 + "\0", "A" * 36, "a" * 300]
+    "name",
+    [
+        *("", "..", "../" + "a" * 33, "/" * 36, "a" * 35 + "\0", "A" * 36, "a" * 300),
+        *("-" * 36, "a" * 36, f"-{ALLOCATION[1:]}", f"{ALLOCATION}\n", ALLOCATION.upper()),
+    ],
 )
 def test_a_name_that_is_no_allocation_ends_the_launcher(
     talk: Talk, tmp_path: Path, name: str

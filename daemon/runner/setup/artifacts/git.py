@@ -37,6 +37,7 @@ _BLOCK = 512  # bytes: the unit of `ulimit -f`
 _KILOBYTE = 1024
 _CHUNK = 32 * 1024  # bytes per read
 _BOUNDED = 'ulimit -f "$0" && ulimit -d "$1" && shift && exec "$@"'
+_ENTRY = re.compile(rb"[0-7]+ [a-z]+ [0-9a-f]+ +(-|[0-9]{1,18})\t")  # of `git ls-tree -l`
 _PACE = 1.0  # seconds between two measurements of the download
 _PINS = (2, 37)  # the first git with http.curloptResolve; older versions ignore it silently
 # No file is recoded or filtered, so that the checked-out tree has the counted size. An encoding can
@@ -359,12 +360,16 @@ class _Tree(msgspec.Struct):
     rest: bytes = b""
 
     def is_enough(self, piece: bytes) -> bool:
-        """Count a piece of the list; return whether a limit is exceeded."""
+        """Count a piece of the list; return whether a limit is exceeded.
+
+        Raises `BadArchive` for an entry that no proper git prints.
+        """
         *lines, self.rest = (self.rest + piece).split(b"\0")
         for line in lines:
-            told = line.partition(b"\t")[0].split()[-1]
+            if (told := _ENTRY.match(line)) is None:
+                raise BadArchive("git listed a file in another form")
             self.files += 1
-            self.size += int(told) if told.isdigit() else 0  # a submodule has no size
+            self.size += int(told[1]) if told[1].isdigit() else 0  # a submodule has no size
         return (
             self.files > self.limits.files
             or self.size > self.limits.bytes
