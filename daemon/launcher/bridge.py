@@ -264,7 +264,7 @@ class Bridge:
         text: str = "",
         descriptors: Sequence[tuple[int, int]] = (),
     ) -> str:
-        """Return the output of a program that succeeded. Raises `OSError`, at once if one hung."""
+        """Return the output of a program that succeeded. Raises `OSError`, immediately if one hung."""
         if time.monotonic() < self._resumes:
             raise TimeoutError(errno.ETIMEDOUT, f"{name} waits: a program of the bridge hung")
         words = [getattr(self._tools, name), *words]

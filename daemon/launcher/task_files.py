@@ -128,8 +128,8 @@ def leads_elsewhere(name: str) -> bool:
 def user_of(home: int, task: str) -> Owner:
     """Return the user of a task: the owner of its directory, or of `local` if that is the launcher's.
 
-    A user who owns the directory could put a directory of the launcher in the place of `local`.
-    Raises `OSError`, including for the shared directory, which belongs to the launcher.
+    A user who owns the directory could rename a directory of the launcher to `local`. Raises
+    `OSError`, including for the shared directory, which belongs to the launcher.
     """
     if task == SHARED:
         raise OSError(errno.EPERM, "the tasks of an allocation share it", task)
