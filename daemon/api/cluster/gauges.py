@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -20,7 +21,7 @@ from daemon.app.context import AppContext
 from daemon.app.launcher_patience import bounded_wait
 from daemon.evals import job_states
 from daemon.text.job_state import State, job_state
-from storage.errors import NotFound, Refused, Unavailable
+from storage.errors import NotFound, Refused, StorageDamaged, StorageUnreadable, Unavailable
 from storage.queries import (
     allocated_resources,
     allocations,
@@ -61,23 +62,11 @@ class GaugeValue(msgspec.Struct, frozen=True):
 
 
 async def gauges(parts: AppContext) -> list[GaugeValue]:
-    """Return all metrics."""
-    now = parts.clock.now()
-    found = await parts.store.read_long(lambda db: _stored(db, now, parts.config.node_name))
-    found += await _job_states(parts, now)
-    host = parts.config.node_name
-    wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.list_all(db)))
-    found += _tasks(members, wanted, host)
-    at_work = []
-    for item in wanted:
-        if item.client_status != ClientStatus.RUNNING:
-            continue
-        if usage := await _usage(parts, item):
-            found += _of_allocation(item, usage, parts.config.node_name)
-            at_work.append(item)
-    found += await parts.store.read_long(
-        lambda db: _histories(db, at_work, parts.config.node_name, now)
-    )
+    """Return all metrics, except those that need a corrupt page or an unreadable row."""
+    found, now = list[GaugeValue](), parts.clock.now()
+    for read in (_of_store, _job_states, _of_tasks):
+        with suppress(StorageDamaged, StorageUnreadable):  # the store has logged and counted it
+            found += await read(parts, now)
     found += _of_host(parts.tasks.host_usage(), parts.tasks.node_id)
     found.append(GaugeValue("steward.store.damaged", float(bool(parts.store.damage))))
     since = parts.logs.launcher.silent_since
@@ -93,6 +82,24 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
         for mount, age in parts.door.token_ages().items()
     ]
     return found
+
+
+async def _of_store(parts: AppContext, now: int) -> list[GaugeValue]:
+    return await parts.store.read_long(lambda db: _stored(db, now, parts.config.node_name))
+
+
+async def _of_tasks(parts: AppContext, now: int) -> list[GaugeValue]:
+    """Return the usage of the tasks that run, and the number of tasks in each state."""
+    host = parts.config.node_name
+    wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.list_all(db)))
+    found, at_work = [*_tasks(members, wanted, host)], []
+    for item in wanted:
+        if item.client_status != ClientStatus.RUNNING:
+            continue
+        if usage := await _usage(parts, item):
+            found += _of_allocation(item, usage, host)
+            at_work.append(item)
+    return found + await parts.store.read_long(lambda db: _histories(db, at_work, host, now))
 
 
 def _wanted(db: ReadSnapshot) -> list[Allocation]:

@@ -1,6 +1,7 @@
 """What metrics count in the store."""
 
 import threading
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -18,15 +19,17 @@ from daemon.runner.core.driver import ExitResult
 from daemon.text.job_state import State
 from daemon.web.dispatcher import Dispatcher
 from daemon.web.request_head import RequestHead
-from storage.queries import allocations, metrics
+from storage.queries import allocations, freezes, metrics
 from storage.records.acl import Token
 from storage.records.allocation import ClientStatus
 from storage.records.base import SECOND
+from storage.records.freeze import Freeze
 from storage.records.job import Parameterized
 from storage.records.task import Resources
-from storage.store import Store
+from storage.store import Store, open_store
 from tests.parts.api.requests import parts_of
 from tests.parts.evals.cluster import Cluster
+from tests.parts.storage.test_damage import pages_of, spoil
 from tests.parts.ui.conftest import Runner
 from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import node
@@ -81,6 +84,26 @@ async def test_jobs_are_counted_by_the_word_of_their_state(store: Store) -> None
     assert found.keys() == set(State)
     counted = {word: number for word, number in found.items() if number}
     assert counted == {"pending": 2, "blocked": 1, "scheduled": 1}
+
+
+@pytest.mark.parametrize("table", ["allocations", "freezes", "jobs", "nodes"])
+async def test_metrics_tell_that_a_page_is_corrupt_and_show_all_others(
+    tmp_path: Path, table: str
+) -> None:
+    async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+        cluster = Cluster(store)
+        await cluster.join(node())
+        await cluster.register(job("web"))
+        await cluster.work()
+        freeze = Freeze(id="f", namespace="default", begin=NOW)
+        await store.write(lambda tx: freezes.add(tx, freeze))
+    spoil(tmp_path, pages_of(tmp_path, table)[0])
+    async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+        parts = answering(store, tasks=cast("Any", Runner()))
+        found = {gauge.name: gauge.value for gauge in await gauges(parts)}
+    assert found["steward.store.damaged"] == 1
+    assert found["nomad.runtime.num_goroutines"] > 0
+    assert found["nomad.client.host.memory.total"] > 0
 
 
 async def test_jobs_are_judged_for_metrics_with_a_share_of_the_processor(store: Store) -> None:

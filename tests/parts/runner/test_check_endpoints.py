@@ -1,6 +1,7 @@
 """Checks of TLS endpoints, and of endpoints that hang, send invalid data or redirect."""
 
 import ssl
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.net import egress_policy
+from daemon.net import egress_policy, tls_contexts
 from daemon.net.http_client import allow_all
 from daemon.runner.services.checks import CheckRunner, run_check
 from storage.records.base import SECOND
@@ -97,6 +98,26 @@ async def test_a_certificate_is_looked_at_as_the_check_says(
     async with listening(servers[kind]) as port:
         status, _, said = await run_check(probe(kind, port, **asked), nothing_runs, allow_all)
     assert (status, words in said) == (found, True), said
+
+
+async def test_ten_checks_of_an_encrypted_endpoint_build_one_context_in_a_thread(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, build = list[int](), tls_contexts._build
+
+    def noted(verify: bool, protocol: str) -> ssl.SSLContext:
+        built.append(threading.get_ident())
+        return build(verify, protocol)
+
+    monkeypatch.setattr(tls_contexts, "_built", {})
+    monkeypatch.setattr(tls_contexts, "_build", noted)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    async with listening(encrypted(authority, answering(WELL))) as port:
+        asked = probe("http", port, protocol="https", tls_server_name="localhost")
+        found = [await run_check(asked, nothing_runs, allow_all) for _ in range(10)]
+    assert found == [(SUCCESS, 200, "nomad: http ok")] * 10
+    assert len(built) == 1
+    assert built[0] != threading.get_ident()
 
 
 async def test_headers_go_to_an_encrypted_endpoint_as_well(authority: Authority) -> None:
