@@ -42,7 +42,7 @@ async def watch_deployments(store: Store, clock: Clock, ids: Iterator[str], fenc
     """
     watched: set[str] = set()
 
-    async def watch_one(deployment: Deployment) -> None:
+    async def watch_one(deployment: deployments.ActiveDeployment) -> None:
         while True:
             with fences.around(_FENCED, deployment.id):
                 await _watch(store, clock, ids, deployment)
@@ -86,7 +86,9 @@ async def _fail_deployment(store: Store, deployment_id: str, reason: str, now: i
         await store.write(write)
 
 
-async def _watch(store: Store, clock: Clock, ids: Iterator[str], watched: Deployment) -> None:
+async def _watch(
+    store: Store, clock: Clock, ids: Iterator[str], watched: deployments.ActiveDeployment
+) -> None:
     """Watch one deployment until it has ended."""
     topics = (
         allocations.job_topic(watched.namespace, watched.job_id),

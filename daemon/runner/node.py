@@ -117,6 +117,7 @@ class NodeRunner:
         self._hosts = {cluster.node_id: cluster for cluster in (host, *clusters)}
         self._running: dict[str, AllocRunner] = {}
         self._seen = -1  # index of the last scheduler change that was applied
+        self._failed: set[str] = set()  # the allocations whose last change could not be applied
         self._nodes_seen = -1  # index of the last node change whose metadata was applied
         self._nursery: trio.Nursery | None = None
         self._looked = IDLE  # the previous sample of host usage
@@ -365,14 +366,19 @@ class NodeRunner:
             load_desired,
             node_ids=self._hosts,
             after=self._seen,
+            failed=self._failed,
             known=self._running,
             now=self._host.clock.now(),
         )
+        self._seen, found, unreadable = self._store.read(look)
+        fences = self._host.fences
+        for one in unreadable:
+            with fences.unless_paused(_FENCED, one.id) as has_turn:
+                if has_turn:
+                    raise one.error
         # Stop allocations first, because new ones may have to wait for their end.
-        seen, failed, fences = self._seen, False, self._host.fences
-        for alloc in sorted(self._store.read(look), key=lambda alloc: alloc.is_to_run):
+        for alloc in sorted(found, key=lambda alloc: alloc.is_to_run):
             allocation = alloc.allocation
-            seen = max(seen, allocation.alloc_modify_index)
             with fences.unless_paused(_FENCED, allocation.id) as has_turn:
                 if not has_turn:
                     pass
@@ -380,9 +386,9 @@ class NodeRunner:
                     known.update(allocation, alloc.job)
                 elif not allocation.client_terminal:
                     self._begin(alloc)
-            failed = failed or fences.of(_FENCED, allocation.id) is not None
-        if not failed:  # otherwise all of these changes are applied again
-            self._seen = seen
+        # These changes are applied again.
+        every = (*(one.id for one in unreadable), *(alloc.allocation.id for alloc in found))
+        self._failed = {item for item in every if fences.of(_FENCED, item) is not None}
 
     def _begin(self, alloc: DesiredAllocation) -> None:
         host, running = self._hosts[alloc.allocation.node_id], self._running.values()

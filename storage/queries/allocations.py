@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -177,6 +178,11 @@ _TO_RUN = """
      WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
   ORDER BY create_index, id
 """
+_UNFINISHED_IDS = """
+    SELECT id, alloc_modify_index FROM allocations
+     WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
+  ORDER BY create_index, id
+"""
 _NEWEST_RUNNING = """
     SELECT * FROM allocations
      WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
@@ -184,7 +190,7 @@ _NEWEST_RUNNING = """
      LIMIT :most
 """
 _CHANGED = """
-    SELECT id FROM allocations
+    SELECT id, alloc_modify_index FROM allocations
      WHERE node_id = :node_id AND alloc_modify_index > :after
   ORDER BY alloc_modify_index
 """
@@ -325,9 +331,21 @@ def newest_running(db: ReadSnapshot, node_id: str, most: int) -> list[Allocation
     return [_from(row) for row in db.all(_NEWEST_RUNNING, {"node_id": node_id, "most": most})]
 
 
-def changed(db: ReadSnapshot, node_id: str, after: int) -> list[str]:
-    """Return the IDs of allocations whose desired state changed after an index."""
-    return [row["id"] for row in db.all(_CHANGED, {"node_id": node_id, "after": after})]
+class DesiredChange(NamedTuple):
+    """An allocation, and the index of the last change of its desired state."""
+
+    id: str
+    modify_index: int
+
+
+def changed(db: ReadSnapshot, node_id: str, after: int) -> list[DesiredChange]:
+    """Return the allocations of a node whose desired state changed after an index.
+
+    If the index is below 0, these are the ones whose tasks have not ended.
+    """
+    select = _UNFINISHED_IDS if after < 0 else _CHANGED
+    rows = db.all(select, {"node_id": node_id, "after": after})
+    return [DesiredChange(row["id"], row["alloc_modify_index"]) for row in rows]
 
 
 def existing_ids(db: ReadSnapshot, ids: Iterable[str]) -> set[str]:

@@ -102,7 +102,7 @@ _LATEST = """
   ORDER BY create_index DESC
      LIMIT 1
 """
-_ACTIVE = "SELECT document FROM deployments WHERE status IN ('running', 'paused')"
+_ACTIVE = "SELECT id, namespace, job_id FROM deployments WHERE status IN ('running', 'paused')"
 _JOB_PAGE = "SELECT document FROM deployments"
 _HIGHEST_OF_JOB = """
     SELECT max(modify_index) AS highest FROM deployments
@@ -157,6 +157,14 @@ def highest_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:
     return int(row["highest"] or 0) if row else 0
 
 
-def active(db: ReadSnapshot) -> list[Deployment]:
+class ActiveDeployment(NamedTuple):
+    """The ID of an active deployment, and its job. Its document may be unreadable."""
+
+    id: str
+    namespace: str
+    job_id: str
+
+
+def active(db: ReadSnapshot) -> list[ActiveDeployment]:
     """Return all active deployments."""
-    return [msgspec.json.decode(row["document"], type=Deployment) for row in db.all(_ACTIVE)]
+    return [ActiveDeployment(**row) for row in db.all(_ACTIVE)]

@@ -24,7 +24,7 @@ _REMOVE = "DELETE FROM signing_keys WHERE id = :id"
 # Keys of non-terminal allocations. The capacity of the nodes limits their number.
 _OF_LIVE_ALLOCATIONS = """
     SELECT DISTINCT placement ->> '$.SigningKeyID' AS id FROM allocations
-     WHERE client_status IN ('pending', 'running', 'unknown')
+     WHERE client_status IN ('pending', 'running', 'unknown') AND json_valid(placement)
 """
 
 

@@ -223,7 +223,7 @@ def first_reason(store: Store, job_id: str) -> Reason:
 def ledger(store: Store, job_id: str) -> int:
     from storage.queries import periodic
 
-    return len(store.read(lambda db: periodic.slots(db, "default", job_id)))
+    return len(store.read(lambda db: list(periodic.slots(db, "default", job_id))))
 
 
 async def test_unknown_fault_cannot_be_released(store: Store) -> None:

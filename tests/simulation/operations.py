@@ -22,7 +22,6 @@ from storage.errors import Malformed, StewardError
 from storage.queries import allocations, deployments, jobs
 from storage.records.allocation import Allocation
 from storage.records.base import MINUTE
-from storage.records.deployment import Deployment
 from storage.records.job import Job
 from storage.records.node import DrainSpec
 from tests.simulation.jobs import KINDS, SPECS, draw
@@ -302,7 +301,7 @@ class Operations:
         return [row["id"] for row in rows]
 
     def _deployment(self) -> str:
-        found: list[Deployment] = self._world.store.read(deployments.active)
+        found = self._world.store.read(deployments.active)
         return self._dice.choice(sorted(deployment.id for deployment in found) or ["nothing"])
 
     def _allocation(self) -> str:

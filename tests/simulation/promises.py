@@ -184,7 +184,9 @@ def _unfinished(db: ReadSnapshot) -> Iterator[str]:
         one = evaluations.find(db, row["id"])
         assert one is not None
         yield f"evaluation {one.id} of {one.job_id} ({one.triggered_by}) is pending, {one.wait_until}"
-    for one in deployments.active(db):
+    for active in deployments.active(db):
+        one = deployments.find(db, active.id)
+        assert one is not None
         if not _may_go_on(db, one):
             yield f"deployment {one.id} of {one.job_id} goes on: {one.status_description}"
     for namespace, parent_id in children.parents_with_queued(db):

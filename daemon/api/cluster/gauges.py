@@ -4,12 +4,12 @@ The store counts allocations and jobs with each write. Other values are counted 
 """
 
 import gc
+import logging
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -52,6 +52,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 Labels = Mapping[str, str]
 
+_log = logging.getLogger("steward.metrics")
+
 
 class GaugeValue(msgspec.Struct, frozen=True):
     """A current value; the name contains dots."""
@@ -65,8 +67,10 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
     """Return all metrics, except those that need a corrupt page or an unreadable row."""
     found, now = list[GaugeValue](), parts.clock.now()
     for read in (_of_store, _job_states, _of_tasks):
-        with suppress(StorageDamaged, StorageUnreadable):  # the store has logged and counted it
+        try:
             found += await read(parts, now)
+        except (StorageDamaged, StorageUnreadable, msgspec.DecodeError) as error:
+            _log.warning("metrics: some values are missing: %s", error)
     found += _of_host(parts.tasks.host_usage(), parts.tasks.node_id)
     found.append(GaugeValue("steward.store.damaged", float(bool(parts.store.damage))))
     since = parts.logs.launcher.silent_since

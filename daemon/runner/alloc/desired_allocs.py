@@ -6,6 +6,7 @@ import msgspec
 
 from daemon.runner.core import task_events
 from daemon.runner.core.task_instance import RestoredState
+from storage.errors import StorageUnreadable
 from storage.queries import allocations, jobs
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, DesiredStatus, TaskPhase, TaskState
@@ -27,33 +28,43 @@ class DesiredAllocation(msgspec.Struct, frozen=True):
         return self.allocation.desired_status == DesiredStatus.RUN
 
 
-def load_desired(
-    db: ReadSnapshot, node_ids: Collection[str], after: int, known: Collection[str], now: int
-) -> list[DesiredAllocation]:
-    """Return the scheduler's changes on nodes after an index.
+class UnreadableAllocation(msgspec.Struct, frozen=True):
+    """An allocation that cannot be loaded: its row, or that of its job, is damaged."""
 
-    If the index is below 0, return all allocations that should run. Allocations in `known` have a
-    runner, so their earlier state is not loaded.
+    id: str
+    error: Exception
+
+
+def load_desired(
+    db: ReadSnapshot,
+    node_ids: Collection[str],
+    after: int,
+    failed: Collection[str],
+    known: Collection[str],
+    now: int,
+) -> tuple[int, list[DesiredAllocation], list[UnreadableAllocation]]:
+    """Return the scheduler's changes on nodes after an index, and the index of the last one.
+
+    If the index is below 0, these are all allocations that should run. The allocations in `failed`
+    are returned also if they have not changed. Those in `known` have a runner, so their earlier
+    state is not loaded.
     """
-    found: list[Allocation] = []
-    for node_id in node_ids:
-        if after < 0:
-            found += allocations.to_run(db, node_id)
-        else:
-            ids = allocations.changed(db, node_id, after)
-            found += [one for alloc_id in ids if (one := allocations.find(db, alloc_id))]
+    changes = [change for node_id in node_ids for change in allocations.changed(db, node_id, after)]
     definitions: dict[tuple[str, str, int], Job | None] = {}
-    every = []
-    for one in found:
-        key = (one.namespace, one.job_id, one.job_version)
-        if key not in definitions:
-            definitions[key] = jobs.version(db, *key)
-        job = definitions[key]
-        if job is not None:
-            every.append(
-                DesiredAllocation(one, job, {} if one.id in known else _pasts(db, one, now))
-            )
-    return every
+    found, unreadable = list[DesiredAllocation](), list[UnreadableAllocation]()
+    for alloc_id in dict.fromkeys((*failed, *(change.id for change in changes))):
+        try:
+            if (one := allocations.find(db, alloc_id)) is None:
+                continue
+            key = (one.namespace, one.job_id, one.job_version)
+            if key not in definitions:
+                definitions[key] = jobs.version(db, *key)
+            if (job := definitions[key]) is not None:
+                pasts = {} if one.id in known else _pasts(db, one, now)
+                found.append(DesiredAllocation(one, job, pasts))
+        except (msgspec.DecodeError, StorageUnreadable) as error:
+            unreadable.append(UnreadableAllocation(alloc_id, error))
+    return max((change.modify_index for change in changes), default=after), found, unreadable
 
 
 def _pasts(db: ReadSnapshot, allocation: Allocation, now: int) -> dict[str, RestoredState]:

@@ -409,7 +409,7 @@ async def test_a_failed_deployment_is_notified(cluster: Cluster) -> None:
         (one,) = cluster.wanted()
         await cluster.report(one, ClientStatus.RUNNING, healthy=False)
         await until(cluster, is_(DeploymentStatus.FAILED))
-    (told,) = cluster.store.read(lambda db: notifications.of_job(db, "default", "web"))
+    (told,) = cluster.store.read(lambda db: list(notifications.of_job(db, "default", "web")))
     assert (told.event, told.run_id) == ("failure", "web")
     assert told.reason == "version 0 was not deployed: Failed due to unhealthy allocations"
 

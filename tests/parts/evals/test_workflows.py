@@ -641,7 +641,7 @@ async def test_a_step_that_reaches_its_gate_notifies_once(cluster: Cluster) -> N
     again = new_evaluation(cluster.job("etl"), next(cluster.ids), Trigger.RUN_STEP)
     await cluster.store.write(lambda tx: evaluations.put(tx, again, cluster.clock.now()))
     await cluster.work()
-    found = cluster.store.read(lambda db: notifications.of_job(db, "default", "etl"))
+    found = cluster.store.read(lambda db: list(notifications.of_job(db, "default", "etl")))
     assert [(notification.event, notification.reason) for notification in found] == [
         ("approval", "step b, gate: Publish?")
     ]

@@ -182,7 +182,7 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: periodic.due(db, 1, 10),
     lambda db: periodic.next_time(db),
     lambda db: periodic.of_job(db, "default", "web"),
-    lambda db: periodic.slots(db, "default", "web"),
+    lambda db: list(periodic.slots(db, "default", "web")),
     lambda db: scaling.events(db, "default", "web"),
     lambda db: scaling.policies(db),
     lambda db: job_listings.on_every_node(db),
