@@ -96,15 +96,15 @@ def _openings(
     if not names:
         return {}
     # Imported late: few steps have calendars.
-    from daemon.flow.calendars import Openings, UnknownCalendar, compiled
+    from daemon.flow.calendars import Openings, Steps, UnknownCalendar, compiled
     from storage.queries import calendars
 
     loop_share.spend(loop_share.SHARE + 1)  # a calendar may refer to many others
-    found = dict[str, Openings]()
+    found, searches = dict[str, Openings](), Steps()  # one limit for a decision
     for name in names:
         documents = calendars.documents(db, job.namespace, name).documents
         try:
-            found[name] = Openings(compiled(name, documents))
+            found[name] = Openings(compiled(name, documents), searches=searches)
         except UnknownCalendar as error:
             found[name] = Openings(None, fault=str(error))
     return found

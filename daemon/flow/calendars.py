@@ -504,7 +504,8 @@ class Openings:
 
     `days` are numbers of open days, counted from the end if negative; empty for all. Without a
     calendar, every day is open, and days are those of `zone`. All searches together may take
-    `most_steps`, and so may all other questions.
+    `most_steps`, and so may all other questions. With `searches`, its limit applies instead to the
+    searches of all openings that share it.
     """
 
     def __init__(
@@ -515,11 +516,12 @@ class Openings:
         *,
         fault: str = "",
         most_steps: int = MAX_STEPS,
+        searches: Steps | None = None,
     ) -> None:
         self.days, self._fault = tuple(days), fault
         self._calendar = calendar or msgspec.structs.replace(_ALWAYS, zone=zone)
         self._chosen: dict[tuple[int, int], frozenset[date]] = {}
-        self._asked, self._searches = Steps(most_steps), Steps(most_steps)
+        self._asked, self._searches = Steps(most_steps), searches or Steps(most_steps)
         self._begun = self.searched_until = 0  # the period that the last search found to be closed
         self.is_limited = False
 

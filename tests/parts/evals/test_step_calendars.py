@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from daemon.evals.cluster_state import load_cluster_state
 from daemon.jobs import calendars as rules
 from daemon.jobs.steer_run import RunActRequest, act_on_run
+from storage.queries import evaluations
 from storage.records.base import SECOND
 from storage.records.calendar import Calendar
 from storage.records.flow import RunActType
@@ -58,6 +60,23 @@ async def test_a_step_is_held_until_its_calendar_opens(night: Cluster) -> None:
     await end(night, "b")
     await night.work()
     assert run_of(night).status == "succeeded"
+
+
+async def test_the_calendars_of_all_steps_have_one_limit_of_steps(night: Cluster) -> None:
+    names = [f"never-{number}" for number in range(12)]
+    hours = [f"{hour:02}:00-{hour:02}:30" for hour in range(24)]
+    for name in names:  # each is closed always, which a search finds out after five years of hours
+        never = Calendar(name=name, namespace="default", hours=hours, except_=["always"])
+        await rules.apply(night.store, Calendar(name="always", namespace="default"), now=0)
+        await rules.apply(night.store, never, now=night.clock.now())
+    steps = [step(f"s{n}", meta={"steward_calendar": name}) for n, name in enumerate(names)]
+    await night.register(workflow(*steps))
+    (evaluation,) = night.store.read(lambda db: evaluations.unfinished(db, "default", "etl"))
+    state = night.store.read(lambda db: load_cluster_state(db, evaluation))
+    now = night.clock.now()
+    assert [state.openings[name].next_open(now) for name in names] == [None] * len(names)
+    limited = [one.is_limited for one in state.openings.values()]
+    assert (limited[0], limited[-1]) == (False, True)
 
 
 async def test_a_calendar_that_closes_while_elements_run_stops_none(night: Cluster) -> None:
