@@ -96,6 +96,8 @@ CREATE TABLE jobs (
 
 CREATE INDEX jobs_by_parent ON jobs (namespace, parent_id, dispatch_token)
                         WHERE parent_id <> '';
+CREATE INDEX jobs_by_creation ON jobs (namespace, parent_id, create_index, id)
+                        WHERE parent_id <> '';
 CREATE INDEX jobs_at_work ON jobs (namespace, parent_id, create_index)
                     WHERE parent_id <> '' AND held = 0 AND status <> 'dead';
 CREATE INDEX jobs_held ON jobs (namespace, parent_id, create_index) WHERE held = 1;
@@ -107,6 +109,11 @@ CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_i
 CREATE INDEX jobs_by_name ON jobs (namespace, id, modify_index) WHERE parent_id IS '';
 CREATE INDEX jobs_changed ON jobs (modify_index, namespace, id);
 CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
+-- The condition is that of storage/queries/job_listings.py.
+CREATE INDEX jobs_failed ON jobs (modify_index, namespace, id)
+                   WHERE stop = 0 AND (type NOT IN ('batch', 'sysbatch')
+                                       OR summary GLOB '*"Failed":[1-9]*'
+                                       OR summary GLOB '*"Lost":[1-9]*');
 CREATE INDEX jobs_dead ON jobs (modify_index) WHERE status = 'dead';
 CREATE INDEX jobs_everywhere ON jobs (namespace, id)
                        WHERE type IN ('system', 'sysbatch') AND stop = 0 AND launches_children = 0;

@@ -10,6 +10,7 @@ PAGE = 50  # jobs on one page of the list
 _LOOKED_AT = 500  # latest jobs that the overview counts
 _SHOWN = 8  # rows in each part of the overview
 _TYPES = ("service", "batch", "system", "sysbatch")
+_RUN_TYPES = ("batch", "sysbatch")  # of children; no other type is looked at for failed runs
 _STATES = tuple(map(str, State))
 _ORDERS: dict[str, dict[str, object]] = {
     "last change": {},
@@ -30,14 +31,17 @@ async def overview(ui_request: UiRequest) -> Found:
     found: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         found.setdefault(line["StewardState"]["State"], []).append(line)
-    failed = await ui_request.get(
-        "/v1/jobs/statuses",
-        namespace=namespace,
-        include_children=True,
-        states=True,
-        state=State.FAILED,
-        per_page=5 * _SHOWN,
-    )
+    failed: list[dict[str, Any]] = []
+    for kind in _RUN_TYPES:
+        failed += await ui_request.get(
+            "/v1/jobs/statuses",
+            namespace=namespace,
+            include_children=True,
+            states=True,
+            state=State.FAILED,
+            type=kind,
+            per_page=5 * _SHOWN,
+        )
     coming = await optional(ui_request, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
     return {
         "states": [(word, len(found[word])) for word in _STATES if word in found],

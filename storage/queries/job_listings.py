@@ -145,7 +145,7 @@ def by_change(
     """
     values = {**page_request.values, "kind": kind, "status": status, "failed": failed}
     conditions = [text for name, text in _CONDITIONS.items() if values[name]]
-    index = "jobs_changed" if children else "jobs_by_change"
+    index = "jobs_failed" if failed else "jobs_changed" if children else "jobs_by_change"
     if not children:
         conditions.append("parent_id IS ''")
     if page_request.namespace != "*":

@@ -52,7 +52,7 @@ _TIMES = """
      WHERE namespace = :namespace AND job_id = :job_id
 """
 _CHILDREN = """
-    SELECT * FROM jobs
+    SELECT * FROM jobs INDEXED BY jobs_by_creation
      WHERE namespace = :namespace AND parent_id = :job_id AND parent_id <> ''
   ORDER BY create_index DESC, id DESC
      LIMIT :most

@@ -26,6 +26,9 @@ from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import cluster
 
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
+HEAVIEST = 60_000  # bytes of a page with its styles and scripts, compressed
+FILES = re.compile(r'(?:src|href|data-live-script)="(/ui/static/[^"]+)"')
+APART = re.compile("/(editor|xterm|terminal)")  # not part of the limit
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 
 LINKED = re.compile(r'<td[^>]*><a href="/ui/job/[^"]*">([^<]*)</a>')  # a job in a list
@@ -109,6 +112,19 @@ async def test_every_page_is_shown(open_site: Site, path: str) -> None:
     found = await filled(open_site)
     answer = await open_site.browser().get(path.format_map(found))
     assert answer.status_code == MISSING.get(path, 200), answer.text
+
+
+async def test_every_page_with_its_files_weighs_little(open_site: Site) -> None:
+    found = await filled(open_site)
+    browser = open_site.browser()
+    weights = dict[str, int]()
+    for path in SHOWN:
+        page = await browser.get(path.format_map(found))
+        names = [name for name in FILES.findall(page.text) if not APART.search(name)]
+        bodies = [page.content, *[(await browser.get(name)).content for name in names]]
+        weights[path] = sum(len(gzip.compress(body)) for body in bodies)
+    assert {path: size for path, size in weights.items() if size > HEAVIEST} == {}
+    assert weights["/ui/jobs"] > HEAVIEST / 6  # the files count
 
 
 @pytest.mark.parametrize("path", SHOWN)
