@@ -219,7 +219,7 @@ def _outputs(
 def _is_array(job: Job, name: str) -> bool:
     from daemon.flow import lists
 
-    group = job.group(name)
+    group = lists.resolved_group(job, name)
     return group is not None and lists.is_array(group)
 
 

@@ -138,7 +138,19 @@ def _of_run(
                     cause=Cause.STEP, message=message, task_group=step.name, missing=waiting
                 )
                 group = msgspec.structs.replace(group, count=max(group.count - waiting, 0))
+            if step.waits_for:
+                there = {alloc.name for alloc in case.allocations if alloc.task_group == step.name}
+                yield from _of_counterparts(step, len(there))
+                group = msgspec.structs.replace(group, count=len(there))
             yield from _of_group(db, case, group, every)
+
+
+def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
+    """Yield why elements of an open step have not begun: they wait for those of other steps."""
+    if waiting := max(step.total - there, 0):
+        words = f"{count_noun(waiting, 'element')} {'waits' if waiting == 1 else 'wait'}"
+        message = f"{words} for {', '.join(step.waits_for)}"
+        yield Reason(cause=Cause.STEP, message=message, task_group=step.name, missing=waiting)
 
 
 def _places(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:

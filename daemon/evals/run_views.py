@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from daemon.flow import lists
 from daemon.flow.advance import changes_at, waits_for_queues
-from daemon.flow.graph import Graph, stored_graph
+from daemon.flow.graph import Graph, Step, stored_graph
 from daemon.text.job_state import State
 from storage.queries import jobs, runs, tallies
 from storage.read_pool import ReadSnapshot
@@ -54,7 +54,7 @@ def of_run(db: ReadSnapshot, run: FlowRun) -> FlowRunView:
 
 def sized(db: ReadSnapshot, job: Job) -> Job:
     """Return a job in which the groups with lists have the numbers of elements of its newest run."""
-    if not any(map(lists.has_list, job.task_groups or ())):
+    if not lists.has_lists(job):
         return job
     run = runs.newest(db, job.namespace, job.id)
     return lists.with_totals(job, runs.steps(db, run) if run is not None else ())
@@ -71,15 +71,22 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
         RunStepView(
             **{name: getattr(step, name) for name in _FIELDS},
             state=_state(step, at_work),
-            reason=_reason(step, at_work, slots.get(step.name, ())),
+            reason=_reason(step, at_work, slots.get(step.name, ()))
+            if ended.issuperset(each_of)
+            else step.reason,
             queues=slots.get(step.name, []),
             level=level.get(step.name, 0),
             needs=list(needs),
             until=_until(graph, run, step),
-            waits_for=[need for need in needs if step.outcome is None and need not in ended],
+            waits_for=[
+                f"{need}{lists.EACH}" if need in each_of else need
+                for need in needs
+                if step.outcome is None and need not in ended
+            ],
         )
         for step in stored
-        for needs in [graph.by_name[step.name].needs if step.name in graph.by_name else ()]
+        for node in [graph.by_name.get(step.name) or Step(name=step.name)]
+        for needs, each_of in [(node.needs, node.each_of)]
     ]
 
 

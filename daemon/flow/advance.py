@@ -13,7 +13,7 @@ import msgspec
 from daemon.flow import lists
 from daemon.flow.begin_times import Window, window
 from daemon.flow.graph import Graph, Step
-from daemon.jobspec.steward_meta import RUN_CLEANUP, RUN_TIMEOUT, When
+from daemon.jobspec.steward_meta import RUN_CLEANUP, RUN_TIMEOUT, Allowance, When
 from daemon.text.go_format import duration, quote
 from storage.records.base import HOUR
 from storage.records.flow import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from daemon.flow.conditions import NeedFacts
 
 _CALENDAR_AGAIN = 24 * HOUR  # until the next decision about a calendar without a known opening
+_WITH_ELEMENTS = (StepState.OPEN, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELED)
 _PREVIOUS = "tasks of the previous run have not ended"
 
 
@@ -43,13 +44,16 @@ class Elements(msgspec.Struct, frozen=True, kw_only=True):
     """The allocations of a step in a run: how many have ended, and how many may still change.
 
     An element counts as failed only when no restart and no reschedule follows. `exit_code` is that
-    of the element that failed last.
+    of the element that failed last. The indexes of elements are set bits in `good_bits` and
+    `failed_bits`, if other steps need them one by one.
     """
 
     good: int = 0
     failed: int = 0
     at_work: int = 0
     exit_code: int = 0
+    good_bits: int = 0
+    failed_bits: int = 0
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +62,8 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     `steps` has all steps in the order of the file, and `changed` those that differ from before.
     Elements of the `wanted` steps are to be placed, but no new ones beyond the number in `most`.
     Without other changes, the next decisions are due at the times in `due`, in nanoseconds. Steps that
-    `ask` may begin, but have no slot of their queues.
+    `ask` may begin, but have no slot of their queues. Of steps in `only`, the elements whose indexes
+    are set bits may begin, because they need others one by one.
     """
 
     run: FlowRun
@@ -68,6 +73,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     most: Mapping[str, int] = {}
     due: tuple[int, ...] = ()
     ask: frozenset[str] = frozenset()
+    only: Mapping[str, int] = {}
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +143,9 @@ def advance(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
     )
     decision.granted, decision.openings = granted, openings
+    decision.allowances = {
+        need: graph.by_name[need].allowance for one in graph.steps for need in one.each_of
+    }
     decision.wait_for(freeze, slot)
     if max_count and any(one.source for one in graph.steps):
         rows = (steps.get(one.name) for one in graph.steps)
@@ -165,6 +174,7 @@ def advance(
         most=dict(_limits(graph, found)),
         due=tuple(sorted(_due(graph, run, found, now) | decision.reopen)),
         ask=frozenset(decision.ask),
+        only=decision.only,
     )
 
 
@@ -286,6 +296,14 @@ def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
     return msgspec.structs.replace(run, status=FlowStatus.FAILED, reason=words, ended=now)
 
 
+class _Ended(msgspec.Struct, frozen=True):
+    """The elements of a step that have ended, and how, as set bits."""
+
+    good: int
+    bad: int
+    ended: int
+
+
 class _Facts(msgspec.Struct, frozen=True):
     """The facts of conditions and lists: the run, the meta of its job, and outputs of steps."""
 
@@ -318,6 +336,8 @@ class _Decision:
         self.granted: Mapping[str, int] = {}  # elements that hold slots of the queues of their step
         self.ask = set[str]()
         self.openings: Mapping[str, Openings] = {}
+        self.allowances: Mapping[str, Allowance] = {}  # of steps that others need by element
+        self.only = dict[str, int]()
         self.reopen = set[int]()  # when calendars of steps that are held open
 
     def cancel(self, alive: Collection[str]) -> None:
@@ -357,15 +377,15 @@ class _Decision:
     # --- begin ---
 
     def _begun(self, step: Step, row: RunStep) -> RunStep:
-        needs = [self.steps[name] for name in step.needs]
-        if any(one.outcome is None for one in needs):
-            return row
-        if (skipped := _skip(step.when, needs)) is not None:
-            return self._end(row, StepState.SKIPPED, *skipped)
-        if step.condition and (stopped := self._by_condition(step, row, needs)) is not None:
-            return stopped
         try:
-            row = msgspec.structs.replace(row, total=self._total(step, row))
+            found, skipped = self._after_needs(step, row)
+            if found is None:
+                return row
+            if skipped is not None:
+                return self._end(found, StepState.SKIPPED, *skipped)
+            if step.condition and (stopped := self._by_condition(step, found)) is not None:
+                return stopped
+            row = msgspec.structs.replace(found, total=self._total(step, found))
         except lists.Faulty as error:
             return self._end(row, StepState.FAILED, Outcome.BAD, f"its list: {error}")
         if not row.total:
@@ -377,6 +397,24 @@ class _Decision:
         if reason := self._closed(step) or self._hold(step):
             return self._moved(row, StepState.HELD, reason)
         return msgspec.structs.replace(self._moved(row, StepState.OPEN), opened=self._now)
+
+    def _after_needs(
+        self, step: Step, row: RunStep
+    ) -> tuple[RunStep | None, tuple[Outcome, str] | None]:
+        """Return a step whose needs let it begin or skip it, with the reason of a skip.
+
+        The step is None while it waits for needs. Raises `Faulty`.
+        """
+        needs = [self.steps[name] for name in step.needs]
+        if not step.each_of:
+            has_ended = all(one.outcome is not None for one in needs)
+            return (row, _skip(step.when, needs)) if has_ended else (None, None)
+        row = msgspec.structs.replace(row, total=self._paired_total(step, row))
+        bits, is_final = self._may_begin(step, row.total)
+        if bits:
+            return row, None
+        none = (Outcome.NEUTRAL, "it has no elements that may begin")
+        return (row, _skip(step.when, needs) or none) if is_final else (None, None)
 
     def _closed(self, step: Step) -> str:
         """Return why the calendar of a step is closed; empty if it is open, or for a clean-up."""
@@ -406,8 +444,9 @@ class _Decision:
             return waits_for_queues(step.queues)
         return ""
 
-    def _by_condition(self, step: Step, row: RunStep, needs: Sequence[RunStep]) -> RunStep | None:
+    def _by_condition(self, step: Step, row: RunStep) -> RunStep | None:
         """Return a step whose condition is not true; None if it is."""
+        needs = [self.steps[name] for name in step.needs if name not in step.each_of]
         from daemon.flow import conditions, outputs  # imported late: few steps have a condition
 
         facts = conditions.RunFacts(
@@ -444,12 +483,15 @@ class _Decision:
 
     def _total(self, step: Step, row: RunStep) -> int:
         """Return the number of elements of a step that may begin. Raises `Faulty`."""
-        if (one := step.source) is None:
+        if step.inherits:
+            total = self.steps[step.inherits].total
+        elif (one := step.source) is not None:
+            text = self._facts.outputs.get(one.step, {}).get(str(one))
+            if not text:
+                raise lists.Faulty(f"{one.step} has not written the output {one.name}")
+            total = lists.length(text)
+        else:
             return row.total
-        text = self._facts.outputs.get(one.step, {}).get(str(one))
-        if not text:
-            raise lists.Faulty(f"{one.step} has not written the output {one.name}")
-        total = lists.length(text)
         known = self._known + total - row.total
         if self._most and known > self._most:
             raise lists.Faulty(
@@ -458,6 +500,66 @@ class _Decision:
             )
         self._known = known
         return total
+
+    # --- elements that need others one by one ---
+
+    def _paired_total(self, step: Step, row: RunStep) -> int:
+        """Return the number of elements of a step with its counterparts. Raises `Faulty`.
+
+        The step begins only if a step with counterparts has begun, so until then any number will do.
+        """
+        known = [self.steps[name] for name in step.needs if name in step.each_of]
+        if not any(one.state in _WITH_ELEMENTS or one.good or one.failed for one in known):
+            return row.total
+        total = self._total(step, row)
+        for one in known:
+            if total != one.total and one.state in _WITH_ELEMENTS and one.total:
+                raise lists.Faulty(f"it has {total} elements, and {one.name} has {one.total}")
+        return total
+
+    def _may_begin(self, step: Step, total: int) -> tuple[int, bool]:
+        """Return the elements that may begin, as bits, and whether no others will follow."""
+        every = (1 << total) - 1
+        whole = [self.steps[name] for name in step.needs if name not in step.each_of]
+        if any(one.outcome is None for one in whole):
+            return 0, False
+        pairs = [self._ended_elements(name, every) for name in step.each_of]
+        ended = every
+        for one in pairs:
+            ended &= one.ended
+        is_final = all(self.steps[name].outcome is not None for name in step.each_of)
+        is_bad = any(one.outcome == Outcome.BAD for one in whole)
+        match step.when:
+            case When.SUCCESS:
+                found = 0 if is_bad else ended
+                for one in pairs:
+                    found &= one.good
+            case When.FAILURE:
+                found = ended if is_bad else 0
+                for one in pairs:
+                    found |= ended & one.bad
+            case When.ALWAYS:
+                found = ended
+        return found, is_final
+
+    def _ended_elements(self, name: str, every: int) -> "_Ended":
+        """Return the elements of a step that have ended, as bits; with the step, all have."""
+        row, known = self.steps[name], self._elements.get(name, Elements())
+        good, bad = known.good_bits & every, known.failed_bits & every
+        match row.outcome:
+            case None if row.state == StepState.OPEN:
+                return _Ended(good, bad, good | bad)
+            case None:
+                return _Ended(0, 0, 0)
+            case Outcome.GOOD:
+                # An accepted step is good as a whole, and the elements of another run are unknown.
+                is_accepted = row.failed > self.allowances[name].of(row.total)
+                is_unknown = not good and row.good > 0
+                return _Ended(every if is_accepted or is_unknown else good, bad, every)
+            case Outcome.BAD:
+                return _Ended(good, every & ~good, every)
+            case Outcome.NEUTRAL:
+                return _Ended(0, 0, every)
 
     def _at_gate(self, step: Step, row: RunStep) -> RunStep | None:
         """Return a step that has not passed its gate; None if it has, or has none."""
@@ -493,12 +595,23 @@ class _Decision:
             row, good=found.good, failed=found.failed, exit_code=found.exit_code
         )
         is_bad = found.failed > step.allowance.of(row.total)
-        is_complete = found.good + found.failed >= row.total or (is_bad and step.stops)
-        if found.at_work or not is_complete:
+        left, is_final = row.total, True
+        if step.each_of:
+            self.only[step.name], is_final = self._may_begin(step, row.total)
+            left = self.only[step.name].bit_count()
+        is_complete = is_final and found.good + found.failed >= left
+        if found.at_work or not (is_complete or (is_bad and step.stops)):
             return row
         words = f"{found.failed} of {row.total} elements failed" if row.total > 1 else "it failed"
         if not is_bad:
             reason = f"{words}, which is allowed" if found.failed else ""
+            if left < row.total:
+                needs = [self.steps[name] for name in step.needs]
+                skipped = _skip(step.when, needs) if step.when == When.SUCCESS else None
+                if skipped is not None and skipped[0] == Outcome.BAD:
+                    return self._end(row, StepState.SKIPPED, *skipped)
+                few = f"{row.total - left} of {row.total} elements were skipped"
+                reason = "; ".join(filter(None, (reason, few)))
             return self._end(row, StepState.SUCCEEDED, Outcome.GOOD, reason)
         code = f", exit code {found.exit_code}" if found.exit_code else ""
         return self._end(row, StepState.FAILED, Outcome.BAD, words + code)

@@ -81,9 +81,11 @@ def problems(
     needs: Collection[str],
     hints: Hints | None = None,
     declared: Mapping[str, Collection[str]] = {},
+    each_of: Collection[str] = (),
 ) -> Iterator[str]:
     """Yield the errors in the condition of a step with these needs.
 
+    The condition cannot name needs in `each_of`, whose elements are needed one by one.
     `declared` maps steps to their declared outputs; steps that declare none are absent.
     """
     from daemon.jobspec.filters.policy_rule import PolicyFilter, has_nested_collections, selectors
@@ -97,7 +99,9 @@ def problems(
         yield "has any or all inside another any or all; write the key of the inner any or all instead"
     hints, known = hints or Hints(), dict.fromkeys(needs)
     for path in selectors(rule.node):
-        if path[0] == "needs" and len(path) > 1 and path[1] not in known:
+        if path[0] == "needs" and len(path) > 1 and path[1] in each_of:
+            yield f"names {quote(path[1])}, which the group needs element by element"
+        elif path[0] == "needs" and len(path) > 1 and path[1] not in known:
             hint = hints.of(path[1], known)
             yield f"names {quote(path[1])}, which the group does not need{hint}"
         elif path[0] == "needs" and path[2:3] == ("outputs",) and len(path) > _OUTPUT:

@@ -103,6 +103,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     calendar: str = ""  # while which it begins
     slots: int = 1
+    each_of: frozenset[str] = (
+        frozenset()
+    )  # needs of which an element waits for that with its index alone
+    inherits: str = ""  # the one of these that has its number of elements
 
     @property
     def cleans_up(self) -> bool:
@@ -181,14 +185,17 @@ def stored_graph(job: Job) -> Graph:
 
 def _steps(job: Job) -> Iterator[Step]:
     groups = job.task_groups or []
-    needs = _resolved(groups)
+    needs, own = _resolved(groups), lists.owners(groups)
     for group in groups:
+        each_of = lists.element_needs(group)
         yield Step(
             name=group.name,
             needs=needs[group.name],
             when=WHEN.of(group.meta),
             condition=IF.of(group.meta),
-            count=lists.count(group),
+            count=lists.count(own[group.name]),
+            each_of=frozenset(each_of),
+            inherits=each_of[0] if own[group.name] is not group else "",
             parallel=PARALLEL.of(group.meta),
             allowance=FAILURES_ALLOWED.of(group.meta),
             source=lists.source(group),
@@ -225,7 +232,10 @@ def _resolved(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
 
 
 def _written(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
-    return {group.name: NEEDS.of(group.meta) for group in groups}
+    return {
+        group.name: tuple(need.removesuffix(lists.EACH) for need in NEEDS.of(group.meta))
+        for group in groups
+    }
 
 
 def _named(written: Edges) -> Edges:
@@ -282,6 +292,7 @@ def view(job: Job) -> FlowGraph:
     graph = graph_of(job)
     level = {name: number for number, names in enumerate(graph.levels) for name in names}
     metas = {group.name: group.meta for group in job.task_groups or ()}
+    own = lists.owners(job.task_groups or ())
     return FlowGraph(
         job_id=job.id,
         namespace=job.namespace,
@@ -296,7 +307,8 @@ def view(job: Job) -> FlowGraph:
                 condition=one.condition,
                 count=one.count,
                 parallel=one.parallel or 0,
-                elements_of=str(one.source or ""),
+                elements_of=str(lists.source(own[one.name]) or ""),
+                each_of=[need for need in one.needs if need in one.each_of],
                 queues=list(one.queues),
                 calendar=one.calendar,
                 not_before=_shown_time(metas[one.name], NOT_BEFORE),
@@ -304,7 +316,11 @@ def view(job: Job) -> FlowGraph:
             )
             for one in graph.steps
         ],
-        edges=[GraphEdge(source=need, to=one.name) for one in graph.steps for need in one.needs],
+        edges=[
+            GraphEdge(source=need, to=one.name, is_by_element=need in one.each_of)
+            for one in graph.steps
+            for need in one.needs
+        ],
         levels=[list(names) for names in graph.levels],
         longest=list(graph.longest),
     )
@@ -353,8 +369,10 @@ def _problems(job: Job) -> Iterator[str]:
             yield problem
         if not is_good:
             return
-    yield from _of_graph(list(_steps(job)))
-    yield from _of_outputs(groups, _edges(_steps(job)))
+    steps = list(_steps(job))
+    yield from _of_graph(steps)
+    yield from _of_elements(steps)
+    yield from _of_outputs(lists.resolved(groups), Graph(steps=tuple(steps)))
 
 
 def _of_size(groups: Collection[TaskGroup]) -> Iterator[str]:
@@ -405,10 +423,15 @@ def _of_names_in(group: TaskGroup, known: Collection[str], hints: "Hints") -> It
             f"Task group {quote(group.name)} has needs, "
             "so its name may only have letters, digits, - and _"
         )
-    needs = NEEDS.of(group.meta)
+    written = NEEDS.of(group.meta)
+    needs = tuple(need.removesuffix(lists.EACH) for need in written)
     if ALL in needs:
-        if len(needs) > 1:
+        if written != (ALL,):
             yield f"{quote(ALL)} in {NEEDS.name} must stand alone"
+        return
+    if len(set(needs)) < len(needs):
+        twice = next(need for need in needs if need in written and need + lists.EACH in written)
+        yield f"Task group {group.name} needs {quote(twice)} both as a whole and by element"
         return
     for need in needs:
         if need not in known:
@@ -497,7 +520,51 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
         yield from _of_conditions(step, hints, declared)
 
 
-def _of_outputs(groups: Collection[TaskGroup], needs: Edges) -> Iterator[str]:
+def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
+    """Yield the errors of needs by element whose numbers differ."""
+    known = {one.name: one for one in steps}
+    dynamic = dict[str, bool]()
+    for step in known.values():
+        path = [step]
+        while path[-1].name not in dynamic and path[-1].inherits:
+            path.append(known[path[-1].inherits])
+        last = path[-1]
+        is_dynamic = dynamic.get(last.name, last.source is not None)
+        dynamic |= {one.name: is_dynamic for one in path}
+    for step in known.values():
+        for need in (one for one in step.needs if one in step.each_of):
+            other = known[need]
+            is_known = not (dynamic[step.name] or dynamic[need])
+            if is_known and step.count != other.count:
+                yield (
+                    f"Task group {step.name} needs {quote(need + lists.EACH)} but has "
+                    f"{step.count} elements and {need} has {other.count}"
+                )
+
+
+def counterparts(graph: Graph, names: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return for some steps those of which an element waits only for that with its own index."""
+    order = [step.name for step in graph.order]
+    bit = {name: 1 << number for number, name in enumerate(order)}
+    before, pairs, complete = (dict.fromkeys(order, 0) for _ in range(3))
+    found = dict[str, frozenset[str]]()
+    for step in graph.order:
+        direct = 0
+        for need in step.needs:
+            before[step.name] |= bit[need] | before[need]
+            if need in step.each_of:
+                direct |= bit[need]
+                pairs[step.name] |= bit[need] | pairs[need]
+                complete[step.name] |= complete[need]
+            else:
+                complete[step.name] |= bit[need] | before[need]
+        if step.name in names:
+            own = direct | pairs[step.name] & ~complete[step.name]
+            found[step.name] = frozenset(order[number] for number in _bits(own))
+    return found
+
+
+def _of_outputs(groups: Collection[TaskGroup], graph: Graph) -> Iterator[str]:
     """Yield the errors of references to outputs of other steps."""
     from daemon.flow import outputs  # imported late: only registrations need it
 
@@ -510,13 +577,15 @@ def _of_outputs(groups: Collection[TaskGroup], needs: Edges) -> Iterator[str]:
     ]
     if not referring:
         return
+    needs = _edges(graph.steps)
     before = dict.fromkeys(needs, 0)
     names, bit = tuple(needs), {name: 1 << number for number, name in enumerate(needs)}
     for name in _depths(needs):  # each after all steps that it needs
         for need in needs[name]:
             before[name] |= bit[need] | before[need]
     known = {name: frozenset(names[number] for number in _bits(before[name])) for name in referring}
-    yield from outputs.problems(groups, known)
+    paired = {name for name in referring if graph.by_name[name].each_of}
+    yield from outputs.problems(groups, known, counterparts(graph, paired) if paired else {})
 
 
 def _of_conditions(
@@ -527,7 +596,8 @@ def _of_conditions(
     if step.condition:
         from daemon.flow import conditions
 
-        for problem in conditions.problems(step.condition, step.needs, hints, declared):
+        known = [need for need in step.needs if need not in step.each_of]
+        for problem in conditions.problems(step.condition, known, hints, declared, step.each_of):
             yield f"Task group {step.name}: {IF.name} {problem}"
 
 
@@ -622,7 +692,7 @@ def _never(order: Iterable[Step]) -> Iterator[str]:
     for step in order:
         nothing_runs = bool(step.needs) and all(one in empty for one in step.needs)
         can_begin = step.when == When.ALWAYS or not nothing_runs
-        has_elements = bool(step.count) or step.source is not None
+        has_elements = bool(step.count) or step.source is not None or bool(step.inherits)
         if not can_begin and has_elements:
             words = " and ".join(map(quote, step.needs))
             yield (

@@ -11,7 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from daemon.jobspec.steward_meta import FOR_EACH, MATRIX, MAX_ELEMENTS, list_length, read_nested
+from daemon.jobspec.steward_meta import (
+    FOR_EACH,
+    MATRIX,
+    MAX_ELEMENTS,
+    NEEDS,
+    list_length,
+    read_nested,
+)
 from storage.errors import Invalid
 from storage.records.codec import encode
 from storage.records.flow import RunStep
@@ -36,6 +43,58 @@ class Reference(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         index = "" if self.element is None else f"[{self.element}]"
         return f"{self.step}{index}.{self.name}"
+
+
+EACH = "[i]"  # behind a need: an element waits for that with its index alone
+
+
+def element_needs(group: TaskGroup) -> tuple[str, ...]:
+    """Return the groups that a group needs element by element."""
+    if EACH not in (group.meta or {}).get(NEEDS.name, ""):
+        return ()
+    return tuple(one.removesuffix(EACH) for one in NEEDS.of(group.meta) if one.endswith(EACH))
+
+
+def owners(groups: Iterable[TaskGroup]) -> dict[str, TaskGroup]:
+    """Return for each group that with its elements: itself, or one that it needs by element."""
+    by_name = {one.name: one for one in groups}
+    found = dict[str, TaskGroup]()
+    for group in by_name.values():
+        path = [group]
+        while path[-1].name not in found and (nearer := _nearer(path[-1], by_name)) is not None:
+            if len(path) > len(by_name):  # a cycle, which registration refuses
+                break
+            path.append(nearer)
+        own = found.get(path[-1].name, path[-1])
+        found |= {one.name: own for one in path}
+    return found
+
+
+def _nearer(group: TaskGroup, by_name: Mapping[str, TaskGroup]) -> TaskGroup | None:
+    """Return the group from which a group without a number or list has its elements."""
+    needs = element_needs(group)
+    return by_name.get(needs[0]) if needs and group.count == 1 and not has_list(group) else None
+
+
+def resolved(groups: Sequence[TaskGroup]) -> list[TaskGroup]:
+    """Return groups in which the number or the list of others is their own."""
+    if not any(map(element_needs, groups)):
+        return [*groups]
+    own = owners(groups)
+    return [_with_elements(one, own[one.name]) for one in groups]
+
+
+def _with_elements(group: TaskGroup, owner: TaskGroup) -> TaskGroup:
+    if owner is group:
+        return group
+    meta = owner.meta or {}
+    keys = {key.name: meta[key.name] for key in (FOR_EACH, MATRIX) if key.name in meta}
+    return msgspec.structs.replace(group, count=owner.count, meta={**(group.meta or {}), **keys})
+
+
+def resolved_group(job: Job, name: str) -> TaskGroup | None:
+    """Return a group of a job, with the number or the list of another group as its own."""
+    return next((one for one in resolved(job.task_groups or []) if one.name == name), None)
 
 
 def is_array(group: TaskGroup) -> bool:
@@ -182,14 +241,19 @@ def environment(item: Item) -> dict[str, str]:
     return {"STEWARD_EACH_KEY": item.key, "STEWARD_EACH_VALUE": item.text}
 
 
+def has_lists(job: Job) -> bool:
+    """Return whether the number of elements of a group is not its own count."""
+    return any(has_list(one) or element_needs(one) for one in job.task_groups or ())
+
+
 def with_totals(job: Job, steps: Iterable[RunStep]) -> Job:
     """Return a job in which the groups with lists have the numbers of their elements."""
     groups = job.task_groups or []
-    if not any(map(has_list, groups)):
+    if not has_lists(job):
         return job
     totals: Mapping[str, int] = {one.name: one.total for one in steps}
     sized = [
-        msgspec.structs.replace(one, count=totals.get(one.name, 0)) if has_list(one) else one
-        for one in groups
+        msgspec.structs.replace(one, count=totals.get(one.name, 0) if has_list(own) else own.count)
+        for one, own in zip(groups, resolved(groups), strict=True)
     ]
     return msgspec.structs.replace(job, task_groups=sized)

@@ -140,8 +140,15 @@ def texts(known: Iterable[StepOutputs], *, total: int, is_list: bool) -> dict[st
     }
 
 
-def problems(groups: Iterable[TaskGroup], before: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Yield the errors of references; `before` has those steps that come before each of some steps."""
+def problems(
+    groups: Iterable[TaskGroup],
+    before: Mapping[str, Collection[str]],
+    own: Mapping[str, Collection[str]] = {},
+) -> Iterator[str]:
+    """Yield the errors of references; `before` has those steps that come before each of some steps.
+
+    Of the steps in `own`, a step reads only the element with its own index.
+    """
     by_name = {one.name: one for one in groups}
     for name, earlier in before.items():
         group = by_name[name]
@@ -154,7 +161,12 @@ def problems(groups: Iterable[TaskGroup], before: Mapping[str, Collection[str]])
             declared = OUTPUTS.of(source.meta)
             if declared and one.name not in declared:
                 yield f"{words}, but {one.step} declares only: {', '.join(declared)}"
-            if one.element is not None and not has_list(source) and one.element >= source.count:
+            if one.element is not None and one.step in own.get(name, ()):
+                yield (
+                    f"{words}, but its elements wait only for the same element of {one.step}: "
+                    f"write {one.step}.{one.name}"
+                )
+            elif one.element is not None and not has_list(source) and one.element >= source.count:
                 yield f"{words}, but {one.step} has {source.count} elements"
         yield from _kept_problems(by_name, name, earlier)
 

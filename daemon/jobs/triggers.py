@@ -149,7 +149,7 @@ class _Facts:
     def _output(self, match: re.Match[str]) -> str:
         from daemon.flow import lists, outputs  # imported late: few followers read outputs
 
-        one, group = self._trigger, self._job().group(match["step"])
+        one, group = self._trigger, lists.resolved_group(self._job(), match["step"])
         run = runs.find(self._db, one.source_namespace, one.run_job_id, one.number)
         if run is not None and run.attempt != one.attempt:
             raise _Gone(f"{_name_of(one)} runs again, so its outputs cannot be read")

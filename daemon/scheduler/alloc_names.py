@@ -26,6 +26,17 @@ class AllocNameIndex:
         self._taken = Counter(allocation.index for allocation in taken)
         self._ranges = ranges
         self._lowest = 0
+        self._only: int | None = None
+
+    def restrict(self, bits: int) -> int:
+        """Give out only these indexes, which are set bits; return how many of them are free."""
+        self._only = bits
+        for first, last in self._ranges:
+            bits &= ~(((1 << (last - first + 1)) - 1) << first)
+        for number, times in self._taken.items():
+            if times and number >= 0:
+                bits &= ~(1 << number)
+        return bits.bit_count()
 
     def _end_of_range(self, number: int) -> int | None:
         """Return the last index of the range that has this index, or None."""
@@ -37,12 +48,16 @@ class AllocNameIndex:
         while True:
             if (last := self._end_of_range(self._lowest)) is not None:
                 self._lowest = last + 1
-            elif self._taken[self._lowest]:
+            elif self._taken[self._lowest] or self._is_barred(self._lowest):
                 self._lowest += 1
             else:
                 break
         self._taken[self._lowest] = 1
         return self._name(self._lowest)
+
+    def _is_barred(self, number: int) -> bool:
+        bits = self._only
+        return bits is not None and bits >> number > 0 and not bits >> number & 1
 
     def _name(self, number: int) -> str:
         # No format string: a job or group may have any characters in its name.

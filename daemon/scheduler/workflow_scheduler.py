@@ -105,6 +105,7 @@ class _WorkflowDecision:
         self._due: tuple[int, ...] = ()
         self._steps = state.steps  # after this decision
         self._most: Mapping[str, int] = {}  # active elements of steps with a limit
+        self._only: Mapping[str, int] = {}  # elements of steps that need others one by one
         self._ask: frozenset[str] = frozenset()  # steps without a slot
         self._demands: list[SlotDemand] = []
 
@@ -187,6 +188,8 @@ class _WorkflowDecision:
             ended = situation.ended.get(name, 0) + _settled(situation, name)
             return _nothing([*allocs, *others], nodes, ended)
         change, older = reconcile(situation, name, allocs), _nothing(others, nodes, 0)
+        if name in self._only and change.names is not None:
+            change = _limited(change, change.names.restrict(self._only[name]))
         if name in self._most:
             active = self._elements[name].at_work if name in self._elements else 0
             change = _limited(change, max(self._most[name] - active, 0))
@@ -322,8 +325,11 @@ class _WorkflowDecision:
             self._steps = tuple({row.name: row for row in (*steps, *change.steps)}.values())
             return frozenset(), {}
         codes = self._state.exit_codes
+        paired = {need for step in self._graph.steps for need in step.each_of}
         elements = self._elements = {
-            name: _elements(situation, name, mine.get(name, ()), codes.get(name, 0))
+            name: _elements(
+                situation, name, mine.get(name, ()), codes.get(name, 0), is_paired=name in paired
+            )
             for name in {**mine, **situation.settled}
         }
         known = {step.name: step for step in steps}
@@ -351,6 +357,7 @@ class _WorkflowDecision:
                 RunChange(before=before, run=after.run, steps=after.changed, known=known)
             )
         self._due, self._steps, self._ask = after.due, after.steps, after.ask
+        self._only = after.only
         return after.wanted, after.most
 
     def _begun(self, before: FlowRun | None) -> FlowRun:
@@ -393,15 +400,22 @@ def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: in
 
 
 def _elements(
-    situation: ReconcileContext, name: str, allocations: Sequence[Allocation], exit_code: int
+    situation: ReconcileContext,
+    name: str,
+    allocations: Sequence[Allocation],
+    exit_code: int,
+    *,
+    is_paired: bool,
 ) -> Elements:
     """Count the elements of a step by the outcome of their newest allocations.
 
-    Stopped elements still count as unfinished until their tasks have ended.
+    Stopped elements still count as unfinished until their tasks have ended. The indexes are needed
+    if the step `is_paired`: others need its elements one by one.
     """
     sets = alloc_sets.sort(situation, name, allocations)
     ended = [alloc for alloc in sets.keep if alloc.client_terminal]
-    good = sum(alloc.client_status == ClientStatus.COMPLETE for alloc in ended)
+    complete = [alloc for alloc in ended if alloc.client_status == ClientStatus.COMPLETE]
+    good = len(complete)
     failed = [
         alloc
         for alloc in ended
@@ -420,7 +434,26 @@ def _elements(
         failed=len(failed),
         at_work=every + stopped - good - len(failed),
         exit_code=exit_code if failed else 0,
+        good_bits=_bits(complete) | _settled_bits(situation, name) if is_paired else 0,
+        failed_bits=_bits(failed) if is_paired else 0,
     )
+
+
+def _bits(allocations: Iterable[Allocation]) -> int:
+    """Return the indexes of allocations as set bits."""
+    marks = bytearray()
+    for alloc in allocations:
+        byte, bit = divmod(max(alloc.index, 0), 8)
+        marks.extend(bytes(max(byte + 1 - len(marks), 0)))
+        marks[byte] |= 1 << bit
+    return int.from_bytes(marks, "little")
+
+
+def _settled_bits(situation: ReconcileContext, name: str) -> int:
+    known, found = situation.settled.get(name), 0
+    for first, last in known.ranges if known else ():
+        found |= ((1 << (last - first + 1)) - 1) << first
+    return found
 
 
 def _settled(situation: ReconcileContext, name: str) -> int:

@@ -18,7 +18,7 @@ class GraphStep(Record, frozen=True, kw_only=True):
     expression, empty for none. `count` is the number of elements, of which `parallel` may be active
     at the same time, 0 for all.
     `elements_of` names the output that is the list of elements, such as `plan.shards`; then `count` is
-    0. An active element holds slots of the `queues`. The step begins while
+    0. The elements of the needs in `each_of` are needed one by one. An active element holds slots of the `queues`. The step begins while
     the `calendar` is open, empty for none. `not_before` and `not_after` are the texts of the
     keys, with the time zone of a time of day.
     """
@@ -35,13 +35,15 @@ class GraphStep(Record, frozen=True, kw_only=True):
     calendar: str = ""
     not_before: str = ""
     not_after: str = ""
+    each_of: list[str] = []
 
 
 class GraphEdge(Record, frozen=True, kw_only=True):
-    """A need: the step `to` waits for the step `source`."""
+    """A need: the step `to` waits for the step `source`, or each element for its counterpart."""
 
     source: str
     to: str
+    is_by_element: bool = False
 
 
 class FlowGraph(Record, frozen=True, kw_only=True):

@@ -379,3 +379,29 @@ async def test_a_child_runs_again_with_the_mended_version_of_its_parent(steward:
     assert (run["Status"], [one["Attempt"] for one in run["Steps"]]) == ("succeeded", [1, 2])
     stored = await steward.get(path)
     assert (stored["ParentID"], stored["Meta"]["day"]) == ("nightly", "mon")
+
+
+async def test_elements_follow_their_counterparts_over_a_kill(steward: Steward) -> None:
+    plan = """echo 'shards=["eu", "us"]' > $STEWARD_OUTPUT"""
+    load = 'test ${each.value} = eu || sleep 3; echo "path=/${each.value}" > $STEWARD_OUTPUT'
+    check = 'echo "seen=${each.key}:${each.value}:${output.load.path}" > $STEWARD_OUTPUT'
+    await begin(
+        steward,
+        workflow(
+            shell("plan", plan),
+            shell("load", load, "plan", keys={"for_each": "${output.plan.shards}"}),
+            shell("check", check, "load[i]"),
+        ),
+    )
+    early = await steward.until("/v1/job/etl/run", lambda run: run["Steps"][2]["Good"] == 1)
+    assert early["Steps"][1]["Outcome"] is None
+    await steward.kill_and_restart()
+    run = await steward.until("/v1/job/etl/run", has_ended)
+    assert [(step["State"], step["Good"]) for step in run["Steps"]] == [
+        ("succeeded", 1),
+        ("succeeded", 2),
+        ("succeeded", 2),
+    ]
+    shown = (await steward.cli("runs", "outputs", "etl")).stdout.decode()
+    assert "0:eu:/eu" in shown
+    assert "1:us:/us" in shown

@@ -111,7 +111,8 @@ _AFTER = {
 
 def _waits(step: GraphStep) -> str:
     """Return when a step begins, in words."""
-    begins = _AFTER[step.when].format(_listed(step.needs)) if step.needs else "at once"
+    needs = [f"{need}[i]" if need in step.each_of else need for need in step.needs]
+    begins = _AFTER[step.when].format(_listed(needs)) if needs else "at once"
     parts = [
         begins,
         step.condition and f"if {step.condition}",
@@ -141,7 +142,8 @@ def _dot(flow_graph: FlowGraph) -> Iterator[str]:
     by_name = {step.name: step for step in flow_graph.steps}
     for edge in flow_graph.edges:
         style = _STYLES[by_name[edge.to].when]
-        yield f"  {_quoted(edge.source)} -> {_quoted(edge.to)}{style};"
+        label = ' [label="[i]"]' if edge.is_by_element else ""
+        yield f"  {_quoted(edge.source)} -> {_quoted(edge.to)}{style}{label};"
     yield "}"
 
 
@@ -160,4 +162,6 @@ def _mermaid(flow_graph: FlowGraph) -> Iterator[str]:
     by_name = {step.name: step for step in flow_graph.steps}
     for edge in flow_graph.edges:
         arrow = _ARROWS[by_name[edge.to].when]
+        if edge.is_by_element and arrow == "-->":
+            arrow = '-- "[i]" -->'
         yield f"  {number[edge.source]} {arrow} {number[edge.to]}"

@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from daemon.flow import lists, outputs
-from daemon.flow.graph import ALL, predecessors, stored_graph
+from daemon.flow.graph import ALL, counterparts, predecessors, stored_graph
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta import MAX_OUTPUTS, NEEDS, OUTPUTS, is_output_name
 from daemon.launcher.messages import MOST_PAYLOAD
@@ -67,7 +67,8 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
     run = _run_of(db, instance)
     if run is None:
         return StepData()
-    reader, group = _Reader(db, instance, run), instance.group
+    reader = _Reader(db, instance, run)
+    group = lists.resolved_group(instance.job, instance.group.name) or instance.group
     try:
         values = {f"output.{one}": reader.value(one) for one in outputs.references(group)}
         needs = {name: reader.need(name) for name in _needs(instance)}
@@ -114,7 +115,7 @@ def _run_of(db: ReadSnapshot, instance: TaskInstance) -> FlowRun | None:
 def _needs(instance: TaskInstance) -> tuple[str, ...]:
     needs = NEEDS.of(instance.group.meta)
     if needs != (ALL,):
-        return needs
+        return tuple(need.removesuffix(lists.EACH) for need in needs)
     return stored_graph(instance.job).by_name[instance.group.name].needs
 
 
@@ -125,13 +126,22 @@ class _Reader:
     """
 
     def __init__(self, db: ReadSnapshot, instance: TaskInstance, run: FlowRun) -> None:
-        self._db, self._job, self._run = db, instance.job, run
+        self._db, self._run = db, run
+        groups = lists.resolved(instance.job.task_groups or [])
+        self._groups = {group.name: group for group in groups}
+        self._index = max(instance.allocation.index, 0)
+        self._own = frozenset[str]()  # steps of which the own element counts
+        if lists.element_needs(instance.group):
+            name = instance.group.name
+            self._own = counterparts(stored_graph(instance.job), {name})[name]
         self._steps: dict[str, RunStep] = {}
         self._outputs: dict[str, list[StepOutputs]] = {}
         self._number = 0  # values of all lists
 
     def value(self, one: lists.Reference) -> str:
         """Return the text of a reference. Raises `outputs.TooManyValues`."""
+        if one.element is None and one.step in self._own:
+            one = lists.Reference(one.step, one.name, self._index)
         step = self._step(one.step)
         if one.element is None and self._is_array(one.step):
             self._count(step.total)
@@ -141,8 +151,10 @@ class _Reader:
 
     def need(self, name: str) -> _Need:
         """Return a step for `needs.json`. Raises `outputs.TooManyValues`."""
-        step, is_list = self._step(name), self._is_array(name)
-        found = outputs.by_name(self._of(name), total=step.total, is_list=is_list)
+        step, is_list, written = self._step(name), self._is_array(name), self._of(name)
+        if name in self._own:
+            is_list, written = False, [one for one in written if one.element == self._index]
+        found = outputs.by_name(written, total=step.total, is_list=is_list)
         if is_list:
             self._count(len(found) * step.total)
         return _Need(
@@ -160,7 +172,7 @@ class _Reader:
         outputs.check_number(self._number)
 
     def _is_array(self, name: str) -> bool:
-        group = self._job.group(name)
+        group = self._groups.get(name)
         return group is not None and lists.is_array(group)
 
     def _step(self, name: str) -> RunStep:

@@ -511,7 +511,7 @@ class TaskSetup:
         from storage.queries import kept_files  # imported late, because few jobs have kept files
 
         instance = self._instance()
-        one, group = instance.allocation, instance.job.group(step)
+        one, group = instance.allocation, lists.resolved_group(instance.job, step)
         if group is None:
             return ""
         if element is None:

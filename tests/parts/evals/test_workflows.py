@@ -1117,3 +1117,82 @@ async def test_a_redone_step_runs_again_before_a_failed_one_which_then_keeps_not
     await cluster.work()
     assert at_work(cluster) == ["use", "use"]
     assert [step.attempt for step in run_of(cluster).steps] == [2, 2]
+
+
+# --- needs by element ---
+
+
+def indexes(cluster: Cluster, name: str) -> list[int]:
+    return sorted(
+        alloc.index
+        for alloc in cluster.allocations("etl")
+        if alloc.task_group == name and alloc.desired_status == DesiredStatus.RUN
+    )
+
+
+async def end_element(cluster: Cluster, name: str, index: int, *, code: int = 0) -> None:
+    (alloc,) = (
+        one
+        for one in cluster.allocations("etl")
+        if (one.task_group, one.index) == (name, index) and not one.client_terminal
+    )
+    await report(cluster, alloc, code=code)
+    await cluster.work()
+
+
+async def test_each_element_begins_after_its_counterpart(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", count=3), step("b", "a[i]"), step("c", "b")))
+    assert states(cluster) == {"a": "open", "b": "waiting", "c": "waiting"}
+    await end_element(cluster, "a", 2)
+    assert indexes(cluster, "b") == [2]
+    found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
+    assert found
+    assert "2 elements wait for a[i]" in [one.message for one in found.reasons]
+    await end_element(cluster, "b", 2)
+    await end_element(cluster, "a", 0)
+    assert indexes(cluster, "b") == [0, 2]
+    await end_element(cluster, "a", 1, code=3)
+    assert indexes(cluster, "b") == [0, 2]
+    assert states(cluster) == {"a": "failed", "b": "open", "c": "waiting"}
+    await end_element(cluster, "b", 0)
+    run = run_of(cluster)
+    assert [(one.state, one.good) for one in run.steps] == [
+        ("failed", 2),
+        ("skipped", 2),
+        ("skipped", 0),
+    ]
+    assert run.reason == "step a failed"
+    assert cluster.store.read(lambda db: list(invariants.find_violations(db))) == []
+
+
+async def test_after_a_rerun_the_counterparts_follow(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", count=2), step("b", "a[i]")))
+    await end_element(cluster, "a", 0)
+    await end_element(cluster, "b", 0)
+    await end_element(cluster, "a", 1, code=3)
+    assert (await act(cluster, RunActType.RERUN, failed=True)).done
+    await cluster.work()
+    assert at_work(cluster) == ["a", "b"]  # the first element of b also runs again
+    await end_element(cluster, "a", 1)
+    await end_element(cluster, "b", 0)
+    await end_element(cluster, "b", 1)
+    assert run_of(cluster).status == "succeeded"
+
+
+async def test_a_counterpart_failure_begins_its_handler(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", count=2), step("b", "a[i]", when="failure")))
+    await end_element(cluster, "a", 1, code=3)
+    assert indexes(cluster, "b") == [1]
+    await end_element(cluster, "b", 1)
+    await end_element(cluster, "a", 0)
+    assert states(cluster) == {"a": "failed", "b": "succeeded"}
+    assert run_of(cluster).steps[1].reason == "1 of 2 elements were skipped"
+
+
+async def test_elements_with_counterparts_share_limits(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", count=3), step("b", "a[i]", parallel="1")))
+    for index in (2, 1):
+        await end_element(cluster, "a", index)
+    assert indexes(cluster, "b") == [2]
+    await end_element(cluster, "b", 2)
+    assert indexes(cluster, "b") == [1, 2]

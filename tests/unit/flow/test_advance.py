@@ -1,6 +1,7 @@
 """How runs advance: against a model, and whatever the order of the ends."""
 
 import itertools
+import os
 import random
 from collections.abc import Iterator, Mapping
 
@@ -12,6 +13,7 @@ from daemon.jobspec.steward_meta import Allowance, When
 from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
 from tests.unit.flow.models import outcomes, random_graph
 
+GRAPHS = int(os.environ.get("TEST_GRAPHS", "400"))
 RUN = FlowRun(namespace="default", job_id="etl", number=1, version=0, began=1)
 
 
@@ -65,7 +67,7 @@ def ends(simulation: Simulation) -> dict[str, Outcome | None]:
     return {name: step.outcome for name, step in simulation.steps.items()}
 
 
-@pytest.mark.parametrize("seed", range(400))
+@pytest.mark.parametrize("seed", range(GRAPHS))
 def test_a_run_ends_as_the_model_says_in_any_order(seed: int) -> None:
     chance = random.Random(seed)
     graph = random_graph(chance)
