@@ -1,9 +1,11 @@
 """Every loop of the daemon is fenced: an error in one unit costs that unit, and the fault is named."""
 
 import ast
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +21,14 @@ from daemon.acl.keyring import Keyring
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.tokens import TokenStore
 from daemon.config.settings import Settings
+from daemon.evals import gc
 from daemon.evals import node_actions as nodes_module
 from daemon.evals.gc import RetentionLimits, collect_garbage
 from daemon.evals.node_actions import drain_node, watch_drains
 from daemon.fences import Fences
 from daemon.identity.issuer import open_issuer
 from daemon.jobs.child_limits import open_children
+from daemon.jobspec.budgets import Budgets
 from daemon.net.http_client import allow_all
 from daemon.process import backups
 from daemon.runner.alloc import disk_usage
@@ -33,16 +37,28 @@ from daemon.runner.services.checks import CheckRunner
 from daemon.variables import change
 from daemon.variables.change import VariableKey
 from daemon.variables.locks import open_locks
-from storage.queries import nodes, tokens, variables
+from storage.queries import (
+    concurrency,
+    freezes,
+    jobs,
+    nodes,
+    tokens,
+    triggers,
+    variables,
+)
+from storage.queries.faults import CLOCK
 from storage.queries.variables import VariableLock
 from storage.records.acl import Token
 from storage.records.base import SECOND
+from storage.records.freeze import Freeze
+from storage.records.job import Parameterized
 from storage.records.node import DrainSpec
 from storage.records.service import CheckStatus
+from storage.records.trigger import JobTrigger, TriggerState
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster, Ticking
 from tests.parts.runner.endpoints import nothing_runs, probe
-from tests.samples import NOW
+from tests.samples import NOW, job
 from tests.time_limits import HAPPENS_WITHIN
 
 ROOT = Path(__file__).parent.parent.parent
@@ -122,6 +138,45 @@ def test_every_part_of_the_daemon_is_known_to_this_test() -> None:
     }
     assert all(name.startswith("open_") for name in entered)
     assert len(entered) > 12
+
+
+# Each kind of unit, and a test in which one unit of the kind fails and others do not.
+KINDS = {
+    "rotation": "test_rotation_that_raises_is_given_up_and_the_other_is_begun",
+    "cloud token": "test_token_whose_renewal_raises_is_given_up_and_the_other_is_renewed",
+    "warm cloud token": "test_warm_token_of_a_broken_mount_is_given_up_and_the_other_is_fetched",
+    "keys of a directory": "test_directory_that_raises_is_given_up_and_the_other_is_fetched",
+    "periodic job": "test_a_calendar_that_fails_stops_its_job_only_until_the_calendar_changes",
+    "thaw": "test_a_freeze_that_cannot_end_holds_up_no_other",
+    "trigger": "test_an_ended_run_that_cannot_be_read_holds_up_no_other",
+    "queue": "test_a_queue_that_cannot_be_served_holds_up_no_other",
+    "held children": "test_held_children_of_a_parent_that_fails_hold_up_no_others",
+    "notification": "test_a_message_that_cannot_be_made_is_an_attempt_and_ends_nothing",
+    "check": "test_a_check_that_raises_fails_and_costs_its_allocation_nothing",
+    "disk usage": "test_an_allocation_whose_disk_cannot_be_measured_costs_no_other_its_turn",
+    "log": "test_a_log_that_cannot_be_looked_at_costs_no_other_its_turn",
+    "allocation": "test_an_unreadable_row_costs_its_unit_alone",
+    "removal of an allocation": "test_a_directory_that_cannot_be_removed_ends_nothing",
+    "report": "test_a_report_that_cannot_be_stored_is_given_up_and_others_are_stored",
+    "token": "test_a_token_that_cannot_be_removed_stays_alone",
+    "lock": "test_a_lock_that_cannot_be_ended_stays_alone",
+    "drain": "test_a_drain_that_fails_holds_up_no_other",
+    "evaluation": "test_row_that_cannot_be_read_costs_its_evaluation_alone",
+    "collection round": "test_a_step_of_a_collection_that_fails_costs_no_other_its_turn",
+    "collection of children": "test_children_of_a_parent_that_fail_to_go_hold_up_no_others",
+    "deployment": "test_an_unreadable_row_costs_its_unit_alone",
+}
+# Kinds for the moment in which the store refuses to mark a unit as failed.
+UNMARKED = {"failed evaluation", "failed deployment"}
+_KIND = re.compile(r'^_(?:FENCED\w*|UNMARKED) = (?:"([^"]+)"|faults\.CLOCK)', re.MULTILINE)
+
+
+def test_each_kind_of_unit_has_a_test() -> None:
+    texts = [file.read_text() for file in ROOT.glob("daemon/**/*.py")]
+    kinds = [found[1] or CLOCK for text in texts for found in _KIND.finditer(text)]
+    assert sorted(kinds) == sorted({*KINDS, *UNMARKED})
+    tests = "".join(file.read_text() for file in ROOT.glob("tests/**/test_*.py"))
+    assert [name for name in KINDS.values() if f"async def {name}(" not in tests] == []
 
 
 # ---- one unit of each ----------------------------------------------------------------------------
@@ -239,6 +294,87 @@ async def test_held_children_of_a_parent_that_fails_hold_up_no_others(
                 await cluster.store.write(lambda tx: tx.publish("faults"))
 
 
+async def test_a_freeze_that_cannot_end_holds_up_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from daemon.jobs import freezes as rules
+
+    clock = Ticking()
+    fences, ids = Fences(clock), (f"eval-{number}" for number in count())
+    for name in ("bad", "good"):
+        freeze = Freeze(id=name, namespace="default", begin=NOW, until=NOW + SECOND)
+        await store.write(lambda tx, freeze=freeze: freezes.add(tx, freeze))
+    is_bad = broken_for(lambda tx, freeze_id, now: freeze_id == "bad", rules.end_in_time)
+    monkeypatch.setattr(rules, "end_in_time", is_bad)
+
+    def not_ended() -> list[str]:
+        return [freeze.id for freeze in store.read(lambda db: freezes.all_not_ended(db, 9))]
+
+    clock.time += 2 * SECOND
+    async with running(partial(rules.follow_freezes, store, clock, ids, fences)):
+        await until(lambda: not_ended() == ["bad"] and named(fences, "thaw") == ["bad"])
+
+
+async def test_a_queue_that_cannot_be_served_holds_up_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from daemon.jobs import queues as rules
+
+    clock = Ticking()
+    fences, ids = Fences(clock), (f"eval-{number}" for number in count())
+    change = "INSERT INTO queues_changed (namespace, name) VALUES ('default', :name)"
+    for name in ("bad", "good"):
+        await store.write(lambda tx, name=name: tx.execute(change, {"name": name}))
+    is_bad = broken_for(lambda tx, key, now, ids: key == ("default", "bad"), rules.serve)
+    monkeypatch.setattr(rules, "serve", is_bad)
+
+    def unserved() -> list[str]:
+        return [name for _, name in store.read(lambda db: concurrency.changed(db, 9))]
+
+    assert unserved() == ["bad", "good"]
+    async with running(partial(rules.grant_slots, store, clock, ids, fences)):
+        await until(lambda: unserved() == ["bad"] and named(fences, "queue") == ["default/bad"])
+
+
+async def test_an_ended_run_that_cannot_be_read_holds_up_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from daemon.jobs import triggers as rules
+
+    clock = Ticking()
+    fences, ids = Fences(clock), (f"id-{number}" for number in count())
+
+    def arrive(tx: Any) -> None:
+        jobs.append_version(tx, job("report", type="batch", parameterized_job=Parameterized()))
+        for name in ("bad", "good"):
+            trigger = JobTrigger(
+                id=0,
+                namespace="default",
+                job_id="report",
+                source_namespace="default",
+                source_id=name,
+                run_job_id=name,
+                number=1,
+                version=0,
+                attempt=1,
+                status="succeeded",
+                state=TriggerState.ARRIVED,
+                ended=NOW,
+            )
+            tx.execute(triggers._ADD, {**msgspec.structs.asdict(trigger), "index": tx.index})
+
+    await store.write(arrive)
+    is_bad = broken_for(lambda db, trigger: trigger.source_id == "bad", rules.passed_on)
+    monkeypatch.setattr(rules, "passed_on", is_bad)
+
+    def arrived() -> list[str]:
+        return [row.source_id for row in store.read(lambda db: triggers.undecided(db, 9))]
+
+    budgets = Budgets.of(Settings())
+    async with running(partial(rules.follow_triggers, store, clock, ids, fences, budgets)):
+        await until(lambda: arrived() == ["bad"] and len(named(fences, "trigger")) == 1)
+
+
 async def test_a_drain_that_fails_holds_up_no_other(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +421,23 @@ async def test_a_step_of_a_collection_that_fails_costs_no_other_its_turn(
     ):
         await until(lambda: collected)
     assert named(cluster.fences, "collection round") == ["what is kept no longer"]
+
+
+async def test_children_of_a_parent_that_fail_to_go_hold_up_no_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fences, collected = Fences(Ticking()), []
+
+    async def collect(_: Store, key: tuple[str, str], now: int) -> None:
+        if key[1] == "bad":
+            raise Broken
+        collected.append(key[1])
+
+    both = [("default", "bad"), ("default", "good")]
+    monkeypatch.setattr(gc.children, "parents", lambda db: both)
+    monkeypatch.setattr(gc, "_collect_of", collect)
+    await gc.collect_children(store, NOW, fences)
+    assert (collected, named(fences, "collection of children")) == (["good"], ["default/bad"])
 
 
 async def test_a_log_that_cannot_be_looked_at_costs_no_other_its_turn(
