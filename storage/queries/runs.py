@@ -151,25 +151,27 @@ _OLD = """
 def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
     """Store a run; `before` is the stored one, None for a new run.
 
-    If an earlier job with the same ID was purged, the attempts of a new run follow those of its runs.
-    Otherwise the followers of the job would ignore the end.
+    If an earlier job with the same ID was purged, the attempts of a run follow those of its runs.
+    Otherwise the followers of the job would ignore the end. A follower may name the job again only
+    while the run is active, so this is also decided at the end.
     """
-    if before is None:
-        attempt = _first_attempt(tx, run)
+    ends = run.status.has_ended and (before is None or not before.status.has_ended)
+    if before is None or ends:
+        attempt = _unused_attempt(tx, run)
         run = msgspec.structs.replace(run, attempt=attempt)
     values = {**msgspec.structs.asdict(run), "index": tx.index}
     tx.execute(_PUT, values)
     touch(tx, run.namespace, run.job_id)
     if before is None:
         _publish_run(tx, "RunBegan", run)
-    elif run.status.has_ended and not before.status.has_ended:
+    elif ends:
         _publish_run(tx, "RunEnded", run)
-    if run.status.has_ended and (before is None or not before.status.has_ended):
+    if ends:
         _note_end(tx, run)
         _leave(tx, run)
 
 
-def _first_attempt(tx: Transaction, run: FlowRun) -> int:
+def _unused_attempt(tx: Transaction, run: FlowRun) -> int:
     parent_id = _parent(tx, run)
     if not has_followers(tx, run.namespace, run.job_id, parent_id):
         return run.attempt

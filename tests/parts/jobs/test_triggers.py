@@ -299,6 +299,36 @@ async def test_a_workflow_that_was_purged_and_registered_again_starts_its_follow
     ]
 
 
+async def test_a_follower_that_names_a_purged_and_registered_job_again_starts_after_it(
+    made: Jobs,
+) -> None:
+    second = group("b", task(), meta={"steward_needs": "a"}, reschedule_policy=NEVER)
+    flow = job("extract", group("a", task(), reschedule_policy=NEVER), second, type="batch")
+
+    async def end(name: str) -> None:
+        (one,) = [
+            alloc for alloc in made.cluster.allocations("extract") if alloc.task_group == name
+        ]
+        await report(made.cluster, one)
+        await made.cluster.work()
+
+    await made.register(follower("load", "extract"), flow)
+    for name in "ab":
+        await end(name)
+    await made.settle()
+    await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("extract")))
+    await made.register(follower("load", "other"))
+    await made.register(flow)
+    await end("a")
+    await made.register(follower("load", "extract"))
+    await end("b")
+    await made.settle()
+    assert [(entry.number, entry.attempt, entry.state) for entry in made.ledger("load")] == [
+        (1, 1, "fired"),
+        (1, 2, "fired"),
+    ]
+
+
 async def test_a_run_that_had_ended_before_starts_nothing(made: Jobs) -> None:
     await made.run("extract")
     await made.register(follower("load", "extract"))
