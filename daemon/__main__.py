@@ -1,6 +1,7 @@
 """Entry point: `steward agent` runs the daemon, every other command is a client command."""
 
 import gc
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ def main() -> None:
         # imported by then.
         from daemon.launcher.fork import begin
 
+        # The parent may block signals, which the daemon and its launcher would inherit.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         channel = begin()
         from daemon.process.agent import start_daemon
 

@@ -35,6 +35,14 @@ def _deadline() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _blocks_no_signal() -> Iterator[None]:
+    """Fail a test that leaves signals blocked: later tests and their daemons would inherit that."""
+    yield
+    left = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    assert not left
+
+
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     async with open_store(tmp_path, cluster_id="cluster", now=NOW) as opened:

@@ -53,6 +53,24 @@ async def test_a_signal_ends_it_in_order(steward: Steward, number: int) -> None:
     assert time.monotonic() - began < ENDS_IN_ORDER_WITHIN
 
 
+BLOCKING = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+async def test_daemon_whose_parent_blocks_signals_starts_and_ends(tmp_path: Path) -> None:
+    steward = Steward(tmp_path, ("--dev",))
+    steward.before = (sys.executable, "-c", BLOCKING)
+    try:
+        await steward.start()
+        await steward.run_job(service())
+        assert await steward.stop() == 0
+    finally:
+        await steward.close()
+
+
 async def test_a_waiting_client_does_not_keep_it_from_its_end(steward: Steward) -> None:
     index = (await steward.request("GET", "/v1/jobs")).headers["X-Service-Index"]
     async with trio.open_nursery() as nursery:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,14 @@ class Task:
             self.tell()
         assert ended(self.watched)
         close([self.watched])
+
+
+@pytest.fixture(autouse=True)
+def _keeps_its_signals() -> Iterator[None]:
+    """Unblock what a guard blocks in its process: later tests would inherit it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @pytest.fixture
