@@ -1,0 +1,204 @@
+"""Workflows: `python -m bench.flows [--chain 100] [--array 1000] [--layers 20] [--wide 50]`.
+
+A daemon runs a chain, an array, a layered graph, runs that share a queue, and jobs that follow each
+other, all of `/bin/true`. Times between tasks are those that the daemon stores. The last rows are
+one decision about 2,000 steps, and the limits of the host in the same run.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.limits import fdatasync_per_s, fork_exec_per_s
+from bench.reads import daemon, resident
+from daemon.flow.advance import Elements, advance
+from daemon.flow.graph import Graph, Step
+from storage.records.flow import FlowRun
+
+ROUNDS = 20  # runs that share a queue, or ends that start a follower
+
+
+def step(name: str, needs: Iterable[str] = (), count: int = 1) -> dict[str, Any]:
+    meta = {"steward_needs": ", ".join(needs)} if needs else {"steward_redo": "true"}
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/true"},
+        "Resources": {"CPU": 1, "MemoryMB": 10},
+        "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 10},
+    }
+    return {
+        "Name": name,
+        "Count": count,
+        "Meta": meta,
+        "Tasks": [task],
+        "EphemeralDisk": {"SizeMB": 20},
+    }
+
+
+class Daemon:
+    """The API of a daemon, as far as this script needs it."""
+
+    def __init__(self, port: int) -> None:
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600)
+
+    def register(self, job_id: str, groups: list[dict[str, Any]], **fields: object) -> None:
+        job = {"ID": job_id, "Type": "batch", "TaskGroups": groups, **fields}
+        self._http.post("/v1/jobs", json={"Job": job}).raise_for_status()
+
+    def get(self, path: str, **query: str) -> Any:  # noqa: ANN401  # JSON
+        return self._http.get(path, params=query).raise_for_status().json()
+
+    def until_dead(self, job_id: str) -> None:
+        index = "1"
+        while True:
+            answer = self._http.get(f"/v1/job/{job_id}", params={"index": index, "wait": "60s"})
+            if answer.raise_for_status().json()["Status"] == "dead":
+                return
+            index = answer.headers["X-Nomad-Index"]
+
+    def times(self, job_id: str) -> dict[str, tuple[float, float]]:
+        """Return when the task of each group began and ended, in ms."""
+        return {
+            one["TaskGroup"]: (_ms(state["StartedAt"]), _ms(state["FinishedAt"]))
+            for one in self.get(f"/v1/job/{job_id}/allocations")
+            for state in one["TaskStates"].values()
+        }
+
+
+def _ms(text: str) -> float:
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return (
+        datetime.fromisoformat(whole + "+00:00").timestamp() * 1000
+        + float(f"0.{fraction or 0}") * 1000
+    )
+
+
+def shown(what: str, values: list[float]) -> None:
+    ordered = sorted(values)
+    p95 = ordered[int(len(ordered) * 0.95) - 1]
+    print(f"{what}: p50 {statistics.median(ordered):.1f} ms, p95 {p95:.1f} ms", flush=True)
+
+
+def chain(steward: Daemon, number: int) -> None:
+    groups = [step(f"s{at}", [f"s{at - 1}"] if at else ()) for at in range(number)]
+    began = time.perf_counter()
+    steward.register("chain", groups)
+    steward.until_dead("chain")
+    took, times = time.perf_counter() - began, steward.times("chain")
+    shown(
+        "end of a step to the start of the next",
+        [times[f"s{at}"][0] - times[f"s{at - 1}"][1] for at in range(1, number)],
+    )
+    print(f"chain of {number}: {took:.2f} s", flush=True)
+
+
+def array(steward: Daemon, number: int) -> None:
+    began = time.perf_counter()
+    steward.register("array", [step("a", count=number)])
+    steward.until_dead("array")
+    print(f"array of {number}: {time.perf_counter() - began:.2f} s", flush=True)
+
+
+def layers(steward: Daemon, depth: int, wide: int) -> None:
+    groups = [
+        step(
+            f"l{level}-{at}",
+            [f"l{level - 1}-{(at + more) % wide}" for more in range(3)] if level else (),
+        )
+        for level in range(depth)
+        for at in range(wide)
+    ]
+    began = time.perf_counter()
+    steward.register("layers", groups)
+    registered = time.perf_counter() - began
+    steward.until_dead("layers")
+    took = time.perf_counter() - began
+    print(
+        f"{depth} layers of {wide}: registered {registered * 1000:.0f} ms, done {took:.2f} s",
+        flush=True,
+    )
+
+
+def queue(steward: Daemon) -> None:
+    names = [f"queued-{number}" for number in range(ROUNDS)]
+    for name in names:
+        steward.register(name, [step("a")], Meta={"steward_run_concurrency": "db"})
+    for name in names:
+        steward.until_dead(name)
+    spans = sorted(steward.times(name)["a"] for name in names)
+    shown(
+        "hand-over of a slot",
+        [later[0] - one[1] for one, later in pairwise(spans)],
+    )
+
+
+def triggers(steward: Daemon) -> None:
+    steward.register("after", [step("a")], ParameterizedJob={}, Meta={"steward_after": "source"})
+    found = []
+    for number in range(ROUNDS):
+        steward.register("source", [step("a")], Meta={"n": str(number)})
+        steward.until_dead("source")
+        while len(children := steward.get("/v1/jobs", prefix="after/")) <= number:
+            time.sleep(0.01)
+        newest = max(children, key=lambda one: int(one["CreateIndex"]))["ID"].replace("/", "%2F")
+        steward.until_dead(newest)
+        latest = max(
+            _ms(one["TaskStates"]["main"]["FinishedAt"])
+            for one in steward.get("/v1/job/source/allocations")
+        )
+        found.append(steward.times(newest)["a"][0] - latest)
+    shown("end of a run to the start of its follower", found)
+
+
+def decision(number: int = 2000) -> None:
+    names = [f"s{at}" for at in range(number)]
+    steps = [
+        Step(name=name, needs=tuple(names[max(at - 50, 0) : max(at - 47, 0)]))
+        for at, name in enumerate(names)
+    ]
+    graph = Graph(steps=tuple(steps))
+    run = FlowRun(namespace="default", job_id="x", number=1, version=0, began=1)
+    known = {one.name: one for one in advance(graph, run, {}, {}, now=2).steps}
+    spent = []
+    for _ in range(20):
+        began = time.perf_counter()
+        advance(graph, run, known, {"s0": Elements(good=1)}, now=3)
+        spent.append((time.perf_counter() - began) * 1000)
+    shown(f"decision about {number} steps", spent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, default in (("chain", 100), ("array", 1000), ("layers", 20), ("wide", 50)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="steward-flows-", dir=Path.cwd()) as name:
+        directory = Path(name)
+        print(
+            f"host: load {os.getloadavg()[0]:.1f}, {fork_exec_per_s():.0f} fork+exec/s, "
+            f"{fdatasync_per_s(directory):.0f} fdatasync/s",
+            flush=True,
+        )
+        decision()
+        with daemon(directory / "data") as (port, pid):
+            steward = Daemon(port)
+            chain(steward, options.chain)
+            queue(steward)
+            triggers(steward)
+            array(steward, options.array)
+            layers(steward, options.layers, options.wide)
+            print(f"memory: {resident(pid)} MiB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
