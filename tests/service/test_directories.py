@@ -47,6 +47,11 @@ async def run(steward: Steward, folder: Path, name: str = "uses", more: str = ""
     assert done.returncode == 0, done.stderr.decode()
 
 
+def payloads(directory: Path) -> list[Path]:
+    """Return the stored input files of a daemon."""
+    return sorted(one for one in directory.rglob("payloads/**/*") if one.is_file())
+
+
 async def output(steward: Steward, job_id: str) -> list[str]:
     found = await steward.allocations(job_id.replace("/", "%2F"), "complete")
     return [await steward.log_of(alloc["ID"], "main") for alloc in found]
@@ -65,6 +70,27 @@ async def test_tasks_get_the_directory_read_only(steward: Steward, scripts: Path
         "ran\nchanged\n444\n",
         "ran\ncontent\n444\n",
     ]
+
+
+async def test_a_plan_shows_a_changed_directory_and_uploads_nothing(
+    steward: Steward, scripts: Path, tmp_path: Path
+) -> None:
+    source = SOURCE.format(name="uses", more="")
+    words = ("job", "plan", "--with", str(scripts), "-")
+    new = await steward.cli(*words, stdin=source)
+    assert new.returncode == 1, new.stderr.decode()
+    assert payloads(tmp_path) == []
+    await run(steward, scripts)
+    await output(steward, "uses")
+    stored = payloads(tmp_path)
+    assert stored
+    same = await steward.cli(*words, stdin=source)
+    assert same.returncode == 0, same.stdout.decode() + same.stderr.decode()
+    (scripts / "data").write_text("changed\n")
+    changed = await steward.cli(*words, stdin=source)
+    assert changed.returncode == 1
+    assert "payload://scripts-" in changed.stdout.decode()
+    assert payloads(tmp_path) == stored
 
 
 async def test_children_get_the_directory_of_their_parent(steward: Steward, scripts: Path) -> None:

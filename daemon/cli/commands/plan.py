@@ -9,6 +9,7 @@ from daemon.cli.commands.alloc import show_enforcement, unenforced
 from daemon.cli.commands.child_jobs import show_upcoming
 from daemon.cli.core.diff import diff_lines
 from daemon.cli.core.http_client import ApiClient, segment
+from daemon.cli.core.job_directories import with_directories
 from daemon.cli.core.job_file import (
     VariableArguments,
     check_prospects,
@@ -77,6 +78,9 @@ class PlanCommand(click.Command):
 @click.argument("file")
 @click.option("--diff/--no-diff", default=True, help="Show the changes [default: yes].")
 @click.option("--policy-override", is_flag=True, help="Plan as if soft policies were overridden.")
+@click.option(
+    "--with", "directories", multiple=True, metavar="DIR", help="Directory for all tasks."
+)
 @with_variables
 @with_output
 @with_client
@@ -88,15 +92,19 @@ def plan(
     given: VariableArguments,
     diff: bool,
     policy_override: bool,
+    directories: tuple[str, ...],
 ) -> int:
     """Show the effect of running the job in FILE (- reads standard input), without running it.
 
     The exit status is 0 if no allocation would start or stop, 1 if some would, and 255 if the plan
     failed.
 
+    --with adds directories as "job run --with" does. Nothing is uploaded.
+
     Example: steward job plan web.hcl
     """
     request = registration(read_source(file), file, given)
+    request = with_directories(client, screen, request, directories, uploads=False)
     job = request["Job"]
     path = f"/v1/job/{segment(_id(job, file))}/plan"
     dubious: list[str] = []

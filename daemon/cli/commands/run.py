@@ -9,6 +9,7 @@ import msgspec
 from daemon.cli.core.follow import EXIT_NOT_PLACED, FollowResult, follow_run
 from daemon.cli.core.formatting import seconds
 from daemon.cli.core.http_client import ApiClient, ClientResponse
+from daemon.cli.core.job_directories import with_directories
 from daemon.cli.core.job_file import (
     VariableArguments,
     check_prospects,
@@ -19,7 +20,7 @@ from daemon.cli.core.job_file import (
     with_variables,
 )
 from daemon.cli.core.options import with_client, with_output
-from daemon.cli.core.output import ProgressRow, Screen, SilentDisplay
+from daemon.cli.core.output import Screen, SilentDisplay
 from daemon.cli.core.responses import RegisterResult
 from storage.errors import Invalid
 
@@ -92,7 +93,7 @@ def run(
         request["PreserveCounts"] = True
     if preserve_resources:
         request["PreserveResources"] = True
-    request = _with_directories(client, screen, request, directories, uploads=not output)
+    request = with_directories(client, screen, request, directories, uploads=not output)
     if output:
         screen.document(msgspec.json.encode(request))
         return 0
@@ -110,42 +111,6 @@ def run(
     except KeyboardInterrupt:
         screen.warn("\nno longer waiting; the job continues, see: steward job status")
         return EXIT_INTERRUPTED
-
-
-def _with_directories(
-    client: ApiClient,
-    screen: Screen,
-    request: _Json,
-    directories: tuple[str, ...],
-    *,
-    uploads: bool,
-) -> _Json:
-    """Return the request with directories for the tasks, uploaded if `uploads` is set."""
-    if not directories:
-        return request
-    # Imported late, because few jobs have directories.
-    from daemon.cli.core.directories import packed, with_artifacts
-    from daemon.cli.core.uploads import digest_of, upload
-
-    job = request["Job"]
-    named = msgspec.convert(job, dict[str, object]).get("Namespace")
-    namespace = namespace_of(client, job) or str(named or "")
-    files = dict[str, str]()
-    with packed(directories) as found:
-        for packed_directory in found:
-            if not uploads:
-                files[packed_directory.file] = digest_of(packed_directory.path)
-                continue
-            with screen.progress() as progress:
-
-                def tell(sent: int, size: int, name: str = packed_directory.name) -> None:
-                    percent = f"{100 * sent // max(size, 1)} %"
-                    progress.show([ProgressRow("directory", name, "", "uploading", percent)])
-
-                files[packed_directory.file] = upload(
-                    client, packed_directory.path, namespace, tell
-                )
-        return {**request, "Job": with_artifacts(job, found), "Files": files}
 
 
 def _check_waiting(screen: Screen, job: object, *, detach: bool, logs: bool) -> None:

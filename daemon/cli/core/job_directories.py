@@ -1,0 +1,43 @@
+"""Add the directories of `--with` to the request of a job, as uploaded files and artifacts."""
+
+import msgspec
+
+from daemon.cli.core.directories import packed, with_artifacts
+from daemon.cli.core.http_client import ApiClient
+from daemon.cli.core.job_file import namespace_of
+from daemon.cli.core.output import ProgressRow, Screen
+from daemon.cli.core.uploads import digest_of, upload
+
+
+def with_directories(
+    client: ApiClient,
+    screen: Screen,
+    request: dict[str, object],
+    directories: tuple[str, ...],
+    *,
+    uploads: bool,
+) -> dict[str, object]:
+    """Return the request with directories for the tasks, uploaded if `uploads` is set."""
+    if not directories:
+        return request
+    # Imported late, because few jobs have directories.
+
+    job = request["Job"]
+    named = msgspec.convert(job, dict[str, object]).get("Namespace")
+    namespace = namespace_of(client, job) or str(named or "")
+    files = dict[str, str]()
+    with packed(directories) as found:
+        for packed_directory in found:
+            if not uploads:
+                files[packed_directory.file] = digest_of(packed_directory.path)
+                continue
+            with screen.progress() as progress:
+
+                def tell(sent: int, size: int, name: str = packed_directory.name) -> None:
+                    percent = f"{100 * sent // max(size, 1)} %"
+                    progress.show([ProgressRow("directory", name, "", "uploading", percent)])
+
+                files[packed_directory.file] = upload(
+                    client, packed_directory.path, namespace, tell
+                )
+        return {**request, "Job": with_artifacts(job, found), "Files": files}
