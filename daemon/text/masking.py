@@ -120,6 +120,11 @@ class Matcher:
         self._sampled = _compile(_samples(self._forms, self._step)) if self._step > 1 else ()
 
     @property
+    def weight(self) -> int:
+        """Return the number of forms that it searches for, of which each costs memory and time."""
+        return len(self._forms)
+
+    @property
     def is_empty(self) -> bool:
         """Return whether there is nothing to mask."""
         return not self._forms

@@ -30,7 +30,8 @@ JOB_ROOT = "job-variables/"  # by namespace, job, and its create index and versi
 JOB_TABLE = "job_secrets"  # the name of the index of their last change
 _MOST_ROWS = 200  # deliveries of an allocation, until one row replaces them
 _MOST_MATCHERS = 64  # allocations whose matcher is cached
-_MOST_OF_JOBS = 256  # jobs whose matcher is cached
+_MOST_OF_JOBS = 100_000  # forms of secrets in the cached matchers of all jobs: some 60 MB
+_SMALL = 10  # forms that a matcher counts for, in addition to those that it has
 _STEP = 100  # allocations per write of a cleanup
 
 
@@ -138,12 +139,18 @@ class _MadeOfJob:
         self.rows: list[SealedSecret] = []
         self.matcher: Matcher | None = None
 
+    @property
+    def weight(self) -> int:
+        """Return the forms that it counts for."""
+        return _SMALL + (self.matcher.weight if self.matcher else 0)
+
 
 class JobMasks:
     """The matchers for the sensitive values of jobs: one for each job, made when it is needed.
 
     One request makes the matcher of a job in a thread, and others wait for it. A change of another
-    job's values leaves it as it is.
+    job's values leaves it as it is. If the cache is full, the largest matcher is dropped first. So
+    jobs with many values never displace those with few, which are the fastest to make.
     """
 
     def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
@@ -166,8 +173,6 @@ class JobMasks:
             return None
         made = self._made.setdefault(key, _MadeOfJob())
         self._made.move_to_end(key)
-        if len(self._made) > _MOST_OF_JOBS:
-            self._made.popitem(last=False)
         async with made.lock:
             changed = self._changed
             if made.changed != changed:
@@ -176,8 +181,16 @@ class JobMasks:
                     work = partial(_matcher_of_job, self._seal, rows)
                     made.matcher = await garbage.in_thread(work) if rows else None
                     made.rows = rows
+                    self._drop_largest()
                 made.changed = changed
             return made.matcher
+
+    def _drop_largest(self) -> None:
+        """Drop the largest matchers while they have too many forms, the oldest of equal ones first."""
+        excess = sum(made.weight for made in self._made.values()) - _MOST_OF_JOBS
+        while excess > 0:
+            key = max(self._made, key=lambda one: self._made[one].weight)
+            excess -= self._made.pop(key).weight
 
     async def _refresh(self) -> None:
         commits = self._store.commits

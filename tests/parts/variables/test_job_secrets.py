@@ -110,6 +110,33 @@ async def test_concurrent_requests_make_a_matcher_once(
     assert len(threads) == 1
 
 
+async def test_job_with_many_values_does_not_displace_the_others(
+    store: Store, seal: EnvelopeCipher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_secrets, "_MOST_OF_JOBS", 9000)
+    small = [f"small-{number}" for number in range(300)]
+    for job_id in small:
+        await keep(store, seal, job_id, 0, f"value 7 of {job_id}")
+    for job_id in ("large", "larger"):
+        values = (f"value {number} of {job_id}" for number in range(600))
+        await keep(store, seal, job_id, 0, *values)
+    made: list[int] = []
+    make = task_secrets.matcher_of
+
+    def counted(values: list[str]) -> Matcher:
+        made.append(len(values))
+        return make(values)
+
+    monkeypatch.setattr(task_secrets, "matcher_of", counted)
+    masks = JobMasks(store, seal)
+    for job_id in [*small, "large", "larger"] * 2:
+        matcher = await masks.matcher(("default", job_id))
+        assert matcher is not None
+        assert "value" not in matcher.mask_text(f"value 7 of {job_id}")
+    assert made.count(1) == len(small)
+    assert sum(one.weight for one in masks._made.values()) <= 9000
+
+
 @pytest.mark.parametrize("value", ['with "quotes" in it', "a\\backslash and\ttab", "grüße aus <X>"])
 def test_value_is_found_in_json(value: str) -> None:
     document = encode({"Key": [f"before {value} after"]})
