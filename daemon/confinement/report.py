@@ -89,8 +89,8 @@ def of_launcher(pid: int) -> list[Finding]:
         Finding("session", is_own, "its own session" if is_own else "the daemon's session")
     )
     if found.user:
-        # The kernel assigns the files of a non-dumpable process to root.
-        findings.append(_memory(is_dumpable=os.stat(f"/proc/{pid}").st_uid == found.user))
+        # The kernel assigns the files of a non-dumpable process to root, but not their directory.
+        findings.append(_memory(is_dumpable=os.stat(f"/proc/{pid}/mem").st_uid == found.user))
     return findings
 
 

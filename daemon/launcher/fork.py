@@ -62,6 +62,8 @@ def _alone(channel: socket.socket) -> socket.socket:
     os.umask(0o077)
     disable_core_dumps()
     set_priority()
+    # Woken by a message, it does not take the CPU from the daemon's loop, which has just sent it.
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     _name(_NAME)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -53,6 +53,7 @@ _NO_SECCOMP = "the kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)
 _NO_NETWORK = "raw_exec cannot keep a task from the network where the agent is not root; use exec"
 # Python and the daemon's parent may ignore signals; tasks get the default actions.
 SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+USUAL = os.SCHED_OTHER, os.sched_param(0)  # the scheduling of tasks, unlike the launcher's
 Line = tuple[list[str], dict[str, str]]  # arguments and variables
 
 
@@ -353,6 +354,7 @@ class Starter:
                 setsid=True,
                 setsigmask=(),
                 setsigdef=SIGNALS,
+                scheduler=USUAL,
             )
 
     def _network(

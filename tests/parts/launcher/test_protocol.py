@@ -101,6 +101,14 @@ def test_started_process_gets_its_descriptors_and_a_session(greeted: Talk, place
     assert modes == [0o600, 0o644, 0o644]
 
 
+def test_launcher_takes_no_cpu_from_its_waker_and_tasks_are_scheduled_as_usual(
+    greeted: Talk, place: Place
+) -> None:
+    text = "cut -d' ' -f41 /proc/$$/stat /proc/$(cut -d' ' -f4 </proc/$PPID/stat)/stat"
+    started(greeted, "/bin/sh", "-c", text)
+    assert place.out.read_text().split() == [str(os.SCHED_OTHER), str(os.SCHED_BATCH)]
+
+
 def test_attempt_that_has_begun_is_not_started_again(greeted: Talk, place: Place) -> None:
     started(greeted, "/bin/echo", "once")
     assert greeted.ask(START, payload("/bin/echo", "twice")).body == AlreadyStarted()

@@ -1,8 +1,14 @@
 """What the texts of the kernel say about a process."""
 
+import os
+from collections.abc import Callable
+
 import pytest
 
 from daemon.confinement import report
+from daemon.launcher.hardening import called, disable_core_dumps
+
+_SET_DUMPABLE = 4  # linux/prctl.h
 
 MOUNTS = """\
 22 1 0:20 / / rw,relatime - ext4 /dev/vda rw
@@ -38,3 +44,33 @@ def test_a_mount_over_another_decides() -> None:
 
 def test_loose_mounts_are_writable_and_run_set_user_id_files() -> None:
     assert report.loose_mounts(MOUNTS) == ["/", "/with space"]
+
+
+def allow_debuggers() -> None:
+    called("prctl", _SET_DUMPABLE, 1, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "holds"), [(disable_core_dumps, True), (allow_debuggers, False)]
+)
+def test_memory_of_a_launcher_of_another_user_is_reported(
+    prepare: Callable[[], None], *, holds: bool
+) -> None:
+    ready, tell = os.pipe()
+    wait, let_go = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.close(let_go)
+        if os.geteuid() == 0:
+            os.setresuid(65534, 65534, 65534)
+        prepare()
+        os.write(tell, b"x")
+        os.read(wait, 1)
+        os._exit(0)
+    try:
+        os.read(ready, 1)
+        found = {finding.rule: finding.holds for finding in report.of_launcher(pid)}
+    finally:
+        for one in (ready, tell, wait, let_go):
+            os.close(one)
+        os.waitpid(pid, 0)
+    assert found["memory"] == holds
