@@ -348,7 +348,7 @@ class Server:
 
     def signal(self, request: messages.SendSignal) -> Given:
         """Signal the main process of an attempt, or its shim."""
-        with self._folder(request) as folder:
+        with self._folder(request.allocation) as folder:
             is_sent = self._shims.signal(
                 folder,
                 _key(request),
@@ -361,7 +361,7 @@ class Server:
     def finish(self, request: messages.FinishAttempt) -> Given:
         """Return the claim of an ended attempt."""
         status = self._shims.take_status(_key(request))
-        with self._folder(request) as folder:
+        with self._folder(request.allocation) as folder:
             text, at = b"", 0
             if folder is not None:
                 text, at = read_claim(folder, request.task, request.attempt)
@@ -506,7 +506,7 @@ class Server:
     def adopt(self, request: messages.FindAttempt) -> Given:
         """Return the claim of an attempt, and a pidfd of its shim if it is alive."""
         text, at, is_claimed, passed = b"", 0, False, []
-        with self._folder(request) as folder:
+        with self._folder(request.allocation) as folder:
             with self._shims.opened(folder, _key(request)) as shim:
                 passed += [os.dup(shim[1])] if shim else []
             if folder is not None:
@@ -516,7 +516,7 @@ class Server:
 
     def claims(self, request: messages.ListClaims) -> Given:
         """Return the attempts of an allocation that have claims."""
-        with self._folder(request) as folder:
+        with self._folder(request.allocation) as folder:
             return messages.ClaimList(found=[] if folder is None else attempts(folder)), []
 
     def end(self, request: messages.KillAttempt) -> Given:
@@ -529,7 +529,7 @@ class Server:
         """Return the possible cgroups of an attempt."""
         found = cgroups.of_task(self._groups, request.allocation, request.task)
         if request.attempt is not None:
-            with self._folder(request) as folder:
+            with self._folder(request.allocation) as folder:
                 if folder is not None:
                     text, _ = read_claim(folder, request.task, request.attempt)
                     # Only launchers write claims, this one or an earlier one.
@@ -554,19 +554,11 @@ class Server:
         return messages.ScanResult(found=process_scan.sweep(self._directory, request.marks)), []
 
     @contextmanager
-    def _folder(
-        self,
-        request: messages.SendSignal
-        | messages.FinishAttempt
-        | messages.FindAttempt
-        | messages.ListClaims
-        | messages.KillAttempt
-        | messages.GetProcessInfo,
-    ) -> Iterator[int | None]:
+    def _folder(self, allocation: str) -> Iterator[int | None]:
         """Yield the directory of an allocation; None if it was removed. Raises `OSError`."""
         with ExitStack() as held:
             try:
-                found = held.enter_context(below(self._directory, request.allocation))
+                found = held.enter_context(below(self._directory, allocation))
             except (FileNotFoundError, NotADirectoryError):
                 found = None
             yield found
