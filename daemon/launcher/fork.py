@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 
 from daemon.launcher.channel import pair
 from daemon.launcher.hardening import disable_core_dumps, set_priority
@@ -63,7 +64,8 @@ def _alone(channel: socket.socket) -> socket.socket:
     disable_core_dumps()
     set_priority()
     # Woken by a message, it does not take the CPU from the daemon's loop, which has just sent it.
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):  # a container may forbid it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     _name(_NAME)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -19,7 +19,7 @@ from daemon.launcher.alloc_dir import ours
 from daemon.launcher.channel import Refusal, read_sealed
 from daemon.launcher.messages import MOST_PAYLOAD, LauncherPolicy, ProgramCommand
 from daemon.launcher.shim_script import PATH, Tools
-from daemon.launcher.task_start import SIGNALS, USUAL, ends
+from daemon.launcher.task_start import SIGNALS, ends, usual_scheduling
 from daemon.launcher.user_policy import UserPolicy, being
 
 SECONDS = 30  # time limit of a program; a session in a job has none
@@ -137,7 +137,7 @@ def _spawn(words: list[str], env: Mapping[str, str], actions: Sequence[tuple[obj
             setsid=True,
             setsigmask=(),
             setsigdef=SIGNALS,
-            scheduler=USUAL,
+            **usual_scheduling(),
         )
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
         file.write("0")  # not the launcher's protection

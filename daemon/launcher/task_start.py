@@ -10,6 +10,7 @@ import resource
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import msgspec
 
@@ -53,7 +54,6 @@ _NO_SECCOMP = "the kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)
 _NO_NETWORK = "raw_exec cannot keep a task from the network where the agent is not root; use exec"
 # Python and the daemon's parent may ignore signals; tasks get the default actions.
 SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-USUAL = os.SCHED_OTHER, os.sched_param(0)  # the scheduling of tasks, unlike the launcher's
 Line = tuple[list[str], dict[str, str]]  # arguments and variables
 
 
@@ -67,6 +67,12 @@ class PreparedCommand(msgspec.Struct, frozen=True):
     place: int
     user: User | None
     namespaces: Mapping[str, tuple[int, int]]
+
+
+def usual_scheduling() -> dict[str, Any]:
+    """Return the arguments of `posix_spawn` that undo the launcher's own scheduling, if it has any."""
+    is_batch = os.sched_getscheduler(0) == os.SCHED_BATCH
+    return {"scheduler": (os.SCHED_OTHER, os.sched_param(0))} if is_batch else {}
 
 
 class Starter:
@@ -354,7 +360,7 @@ class Starter:
                 setsid=True,
                 setsigmask=(),
                 setsigdef=SIGNALS,
-                scheduler=USUAL,
+                **usual_scheduling(),
             )
 
     def _network(

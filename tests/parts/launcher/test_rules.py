@@ -6,7 +6,7 @@ import sys
 
 from tests.test_layers import ROOT, imports_of
 
-MOST_LINES = 4283  # of code: each line runs as root, so a new one needs a reason
+MOST_LINES = 4288  # of code: each line runs as root, so a new one needs a reason
 # Our own modules that it may import besides its own.
 OWN = {"daemon"}
 CLIENT = "client.py"  # the daemon's side
