@@ -197,7 +197,10 @@ async def test_the_directory_of_a_finished_allocation_stays_until_it_is_forgotte
     await world.until_no_directory(alloc_id)
 
 
-@pytest.mark.parametrize("name", [f"{'a' * 36}.removed", "b" * 36])
+LEFT = "aaaaaaaa-0000-4000-8000-000000000000"  # an allocation that the store does not have
+
+
+@pytest.mark.parametrize("name", [f"{LEFT}.removed", LEFT])
 async def test_next_daemon_finishes_an_interrupted_removal(
     store: Store, data_dir: Path, name: str
 ) -> None:
@@ -210,7 +213,7 @@ async def test_next_daemon_finishes_an_interrupted_removal(
 
 
 async def test_a_directory_that_is_no_allocations_stays(store: Store, data_dir: Path) -> None:
-    gone = "a" * 36
+    gone = LEFT
     async with open_world(store, data_dir) as world:
         left = world.directory("lost+found")
     for item in (left, left.with_name(gone)):
