@@ -50,9 +50,9 @@ def _wait_for_leader(address: str) -> None:
         try:
             if httpx.get(f"{address}/v1/status/leader").json():
                 return
-        except (httpx.TransportError, ValueError):
+        except (httpx.TransportError, ValueError):  # it does not listen yet, or has no leader
             pass
-        time.sleep(0.2)
+        time.sleep(0.2)  # it offers nothing to wait for
     raise TimeoutError(f"{address} has no leader after {START} s")
 
 

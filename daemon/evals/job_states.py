@@ -96,7 +96,7 @@ def _freeze(db: ReadSnapshot, row: job_status.Row) -> str:
 
 
 def freeze_of_slots(db: ReadSnapshot, job: Job) -> Freeze | None:
-    """Return the freeze for whose end the due slots of a periodic job wait; None without one."""
+    """Return the freeze that delays the due slots of a periodic job; None without one."""
     due = periodic.of_job(db, job.namespace, job.id)
     if due is None or due.launch != periodic.NEVER:
         return None

@@ -147,7 +147,7 @@ def problems(
 ) -> Iterator[str]:
     """Yield the errors of references; `before` has those steps that come before each of some steps.
 
-    Of the steps in `own`, a step reads only the element with its own index.
+    A step reads only the element with the same index of each step in `own`.
     """
     by_name = {one.name: one for one in groups}
     for name, earlier in before.items():

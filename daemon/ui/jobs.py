@@ -10,7 +10,7 @@ PAGE = 50  # jobs on one page of the list
 _LOOKED_AT = 500  # latest jobs that the overview counts
 _SHOWN = 8  # rows in each part of the overview
 _TYPES = ("service", "batch", "system", "sysbatch")
-_RUN_TYPES = ("batch", "sysbatch")  # of children; no other type is looked at for failed runs
+_RUN_TYPES = ("batch", "sysbatch")  # types of jobs that have runs
 _STATES = tuple(map(str, State))
 _ORDERS: dict[str, dict[str, object]] = {
     "last change": {},

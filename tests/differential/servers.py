@@ -14,7 +14,7 @@ from tests.differential.responses import Difference, Response, differences
 from tests.differential.sessions import Request
 
 PATIENCE = 5  # seconds
-PAUSE = 0.1  # seconds between two looks: another server has nothing else to wait for
+PAUSE = 0.1  # seconds between polls: another server has nothing else to wait for
 
 
 def ask(server: httpx.Client, request: Request) -> Response:
@@ -22,7 +22,7 @@ def ask(server: httpx.Client, request: Request) -> Response:
     answer = server.request(
         request.method, request.path, params=dict(request.query), json=request.body
     )
-    with suppress(ValueError):
+    with suppress(ValueError):  # the body is a text
         return Response(answer.status_code, answer.json())
     return Response(answer.status_code, answer.text)
 

@@ -1,7 +1,6 @@
 """Random sessions: the requests of one client over some jobs, drawn from a seed.
 
-A session never depends on which server answers. It names its jobs itself, and refers to objects
-that a server names with a placeholder, which `servers.py` replaces.
+A session never depends on which server answers: it refers to nothing that a server names.
 """
 
 import random
@@ -30,7 +29,7 @@ FILTERS = (
 
 
 class Request(NamedTuple):
-    """A request as every server gets it; `path` may have placeholders of `servers.py`."""
+    """A request as every server gets it."""
 
     method: str
     path: str

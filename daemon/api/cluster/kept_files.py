@@ -32,7 +32,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         task, _, path = str(start[1]).partition("/") if start else ("", "", "")
         return kept_files.page(db, allocation.id, (task, path) if start else None, reverse=reverse)
 
-    # No task has a slash in its name, but a dot would end the first part of a key.
+    # A dot separates the parts of a key, and names of tasks have dots but no slash.
     listing = Listing[KeptFile](
         rows=rows,
         key=lambda file: ("", f"{file.task}/{file.path}"),

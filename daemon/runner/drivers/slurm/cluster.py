@@ -158,7 +158,7 @@ class SlurmCluster:
                 return ""
 
     async def number_of(self, row: ClusterRun) -> str:
-        """Return the number of a running element, without its array; empty if there is none.
+        """Return the number of a running element, without its array; empty if no element runs.
 
         Raises `SlurmCommandFailed`.
         """
