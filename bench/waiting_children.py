@@ -25,7 +25,7 @@ from bench.copied_rows import copy
 from bench.reads import daemon, resident, rest
 from daemon.evals.worker import next_evaluations
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobspec.steward_meta import CHILDREN_AT_ONCE
+from daemon.jobspec.steward_meta.job_keys import CHILDREN_AT_ONCE
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState
 from storage.queries import children, evaluations, job_status, jobs, nodes

@@ -9,7 +9,7 @@ import pytest
 from daemon.api.routes import ROUTES
 from daemon.api.vault_routes import ENDPOINTS
 from daemon.config.settings import FIELDS
-from daemon.jobspec.steward_meta import EXTENSIONS
+from daemon.jobspec.steward_meta.check import EXTENSIONS
 from storage.schema import schema_text
 
 ROOT = Path(__file__).parent.parent

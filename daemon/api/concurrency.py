@@ -6,7 +6,7 @@ import msgspec
 
 from daemon.api.paging import Listing, query_factory, show
 from daemon.jobspec.filter import compile_filter
-from daemon.jobspec.steward_meta import queue_name
+from daemon.jobspec.steward_meta.key import queue_name
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request

@@ -13,8 +13,8 @@ from daemon.flow import graph
 from daemon.jobs.register import JobValidateRequest, complete
 from daemon.jobs.steer_run import RunActRequest, act_on_run
 from daemon.jobs.version_history import RerunVersions
-from daemon.jobspec import steward_meta
 from daemon.jobspec.filter import compile_filter
+from daemon.jobspec.steward_meta.check import problems as key_problems
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
@@ -38,7 +38,7 @@ async def draw(request: Request) -> HandlerReply:
 
     def drawn() -> HandlerReply:
         job, _ = complete(document, namespace, around)
-        if faults := list(steward_meta.problems(job)):
+        if faults := list(key_problems(job)):
             raise Malformed("; ".join(faults))
         return HandlerReply(body=encode(graph.view(job)))
 

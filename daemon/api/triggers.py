@@ -1,7 +1,7 @@
 """Triggers between jobs: which jobs follow which, and the ledger of a follower."""
 
 from daemon.api.paging import Listing, show
-from daemon.jobspec.steward_meta import AFTER_JOIN, AFTER_WHEN
+from daemon.jobspec.steward_meta.job_keys import AFTER_JOIN, AFTER_WHEN
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request

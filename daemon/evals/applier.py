@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from daemon.evals.unblocker import smallest_resource_ask
-from daemon.jobspec.steward_meta import RUN_QUEUE, RUNS_KEPT
+from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, RUNS_KEPT
 from daemon.scheduler.state import ClusterState, Eviction, FlowChange, Plan
 from storage.queries import (
     allocations,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from daemon.jobspec.steward_meta import CALENDAR, IF, RUN_QUEUE, STEP_QUEUES, queue_of
+from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, queue_of
+from daemon.jobspec.steward_meta.step_keys import CALENDAR, IF, STEP_QUEUES
 from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations, StepGrant
 from storage import loop_share
 from storage.queries import (

@@ -15,7 +15,7 @@ from daemon.jobs.periodic import each_launch, openings_of
 from daemon.jobspec.canonicalize import keep_scaling_ids, same_definition
 from daemon.jobspec.diff import diff_jobs
 from daemon.jobspec.diffs.annotations import annotate
-from daemon.jobspec.steward_meta import STEP_QUEUES, STEP_SLOTS
+from daemon.jobspec.steward_meta.step_keys import STEP_QUEUES, STEP_SLOTS
 from daemon.net.port_listeners import PortListener, describe_conflicts
 from daemon.scheduler.nodes.capacity import resource_ask
 from daemon.scheduler.state import Plan, StepGrant

@@ -11,7 +11,7 @@ import msgspec
 from daemon.evals import placement_explain, run_views
 from daemon.evals.job_states import freeze_of_slots
 from daemon.evals.scheduler_config import workers
-from daemon.jobspec.steward_meta import AFTER_JOIN, AFTER_WHEN
+from daemon.jobspec.steward_meta.job_keys import AFTER_JOIN, AFTER_WHEN
 from daemon.scheduler import reschedule
 from daemon.text.job_state import held_by
 from daemon.text.placement_message import count_noun

@@ -18,7 +18,7 @@ import trio
 from daemon.clock import Clock
 from daemon.config.settings import Settings
 from daemon.fences import Fences
-from daemon.jobspec.steward_meta import CHILDREN_KEPT, CHILDREN_KEPT_FOR
+from daemon.jobspec.steward_meta.job_keys import CHILDREN_KEPT, CHILDREN_KEPT_FOR
 from storage import garbage
 from storage.queries import (
     children,

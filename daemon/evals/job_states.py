@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from daemon.evals.failures import newest_error
 from daemon.flow.workflow_keys import is_workflow
-from daemon.jobspec.steward_meta import queue_of
+from daemon.jobspec.steward_meta.job_keys import queue_of
 from daemon.text import placement_message
 from daemon.text.job_state import (
     SETTLED_AFTER,

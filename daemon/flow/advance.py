@@ -13,7 +13,8 @@ import msgspec
 from daemon.flow import lists
 from daemon.flow.begin_times import Window, window
 from daemon.flow.graph import Graph, Step
-from daemon.jobspec.steward_meta import RUN_CLEANUP, RUN_TIMEOUT, Allowance, When
+from daemon.jobspec.steward_meta.job_keys import RUN_CLEANUP, RUN_TIMEOUT
+from daemon.jobspec.steward_meta.step_values import Allowance, When
 from daemon.text.go_format import duration, quote
 from storage.records.base import HOUR
 from storage.records.flow import (

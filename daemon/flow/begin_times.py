@@ -6,7 +6,7 @@ import msgspec
 
 from daemon.flow.graph import Step
 from daemon.jobspec.cron import zone
-from daemon.jobspec.steward_meta import BeginTime
+from daemon.jobspec.steward_meta.step_values import BeginTime
 from storage.records.base import SECOND
 
 

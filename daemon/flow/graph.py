@@ -16,7 +16,9 @@ import msgspec
 from daemon.flow import lists
 from daemon.flow.lists import Reference
 from daemon.flow.workflow_keys import KEYS, has_job_keys, has_keys, is_workflow
-from daemon.jobspec.steward_meta import (
+from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, queue_of
+from daemon.jobspec.steward_meta.key import Meta, MetaExtension
+from daemon.jobspec.steward_meta.step_keys import (
     CALENDAR,
     FAILURES_ALLOWED,
     FOR_EACH,
@@ -35,20 +37,12 @@ from daemon.jobspec.steward_meta import (
     OUTPUTS,
     PARALLEL,
     REDO,
-    RUN_QUEUE,
     STEP_QUEUES,
     STEP_SLOTS,
     TIME_ZONE,
     WHEN,
-    Allowance,
-    BeginTime,
-    GateElse,
-    Meta,
-    MetaExtension,
-    OnFailure,
-    When,
-    queue_of,
 )
+from daemon.jobspec.steward_meta.step_values import Allowance, BeginTime, GateElse, OnFailure, When
 from daemon.text.go_format import quote
 from storage.errors import Malformed
 from storage.records.flow import FlowGraph, FlowRun, FlowStatus, GraphEdge, GraphStep

@@ -11,14 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from daemon.jobspec.steward_meta import (
-    FOR_EACH,
-    MATRIX,
-    MAX_ELEMENTS,
-    NEEDS,
-    list_length,
-    read_nested,
-)
+from daemon.jobspec.steward_meta.step_keys import FOR_EACH, MATRIX, NEEDS, list_length
+from daemon.jobspec.steward_meta.step_values import MAX_ELEMENTS, read_nested
 from storage.errors import Invalid
 from storage.records.codec import encode
 from storage.records.flow import RunStep

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from urllib.parse import unquote
 
 from daemon.flow.lists import REFERENCE, Reference, has_list
-from daemon.jobspec.steward_meta import KEEP, OUTPUTS
+from daemon.jobspec.steward_meta.step_keys import KEEP, OUTPUTS
 from daemon.text.go_format import quote
 from storage.records.codec import encode
 from storage.records.flow import StepOutputs

@@ -1,6 +1,7 @@
 """The keys that make a batch job a workflow."""
 
-from daemon.jobspec.steward_meta import (
+from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, RUN_TIMEOUT
+from daemon.jobspec.steward_meta.step_keys import (
     CALENDAR,
     FAILURES_ALLOWED,
     FOR_EACH,
@@ -20,8 +21,6 @@ from daemon.jobspec.steward_meta import (
     PARALLEL,
     REDO,
     RETRY_EXIT_CODES,
-    RUN_QUEUE,
-    RUN_TIMEOUT,
     STEP_QUEUES,
     STEP_SLOTS,
     TIME_ZONE,

@@ -10,7 +10,12 @@ import msgspec
 
 from daemon.flow.calendars import Openings, TooManySteps, UnknownCalendar, compiled
 from daemon.jobspec import cron
-from daemon.jobspec.steward_meta import RUN_CALENDAR, RUN_CALENDAR_ELSE, RUN_DAY, ClosedPolicy
+from daemon.jobspec.steward_meta.job_keys import (
+    RUN_CALENDAR,
+    RUN_CALENDAR_ELSE,
+    RUN_DAY,
+    ClosedPolicy,
+)
 from storage.errors import Invalid
 from storage.queries import calendars, periodic
 from storage.read_pool import ReadSnapshot

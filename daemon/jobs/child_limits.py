@@ -15,7 +15,7 @@ import trio
 from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobspec.steward_meta import CHILDREN_AT_ONCE, CHILDREN_BEYOND, OverflowPolicy
+from daemon.jobspec.steward_meta.job_keys import CHILDREN_AT_ONCE, CHILDREN_BEYOND, OverflowPolicy
 from storage.errors import StorageError, TooOften
 from storage.queries import children, evaluations, job_status, jobs
 from storage.read_pool import ReadSnapshot

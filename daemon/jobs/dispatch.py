@@ -13,7 +13,7 @@ from daemon.config.data_directory import payloads_beside
 from daemon.jobs.child_limits import child_evaluation, may_start_child
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.rules.job import total_count
-from daemon.jobspec.steward_meta import CHILDREN_BEYOND, RUN_QUEUE, OverflowPolicy
+from daemon.jobspec.steward_meta.job_keys import CHILDREN_BEYOND, RUN_QUEUE, OverflowPolicy
 from storage import request_context
 from storage.errors import Invalid, Malformed, Refused, TooOften
 from storage.queries import evaluations, job_status, jobs

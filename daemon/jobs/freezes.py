@@ -13,7 +13,9 @@ from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobspec.steward_meta import begin_time, moment, queue_name, queue_of
+from daemon.jobspec.steward_meta.job_keys import queue_of
+from daemon.jobspec.steward_meta.key import moment, queue_name
+from daemon.jobspec.steward_meta.step_values import begin_time
 from storage.errors import Conflict, Denied, Invalid, Malformed, NotFound
 from storage.queries import evaluations, freezes, job_status, jobs, namespaces, runs
 from storage.queries.freezes import Key

@@ -29,7 +29,7 @@ from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec.budgets import DEFAULTS, Budgets
-from daemon.jobspec.steward_meta import (
+from daemon.jobspec.steward_meta.job_keys import (
     CATCH_UP,
     CATCH_UP_MOST,
     JITTER,

@@ -16,14 +16,8 @@ from daemon.clock import Clock, wait_until
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.freezes import covering
-from daemon.jobspec.steward_meta import (
-    RUN_BEYOND,
-    RUN_QUEUE,
-    RUN_SLOTS,
-    STEP_QUEUES,
-    STEP_SLOTS,
-    queue_of,
-)
+from daemon.jobspec.steward_meta.job_keys import RUN_BEYOND, RUN_QUEUE, RUN_SLOTS, queue_of
+from daemon.jobspec.steward_meta.step_keys import STEP_QUEUES, STEP_SLOTS
 from storage.queries import concurrency, evaluations, freezes, job_status, jobs, runs, step_slots
 from storage.queries.concurrency import Key
 from storage.read_pool import ReadSnapshot

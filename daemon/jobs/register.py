@@ -20,7 +20,8 @@ from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_def
 from daemon.jobspec.policies import JobPolicySet
 from daemon.jobspec.rules.job import tag, total_count
 from daemon.jobspec.sandbox_exemptions import weakened_settings
-from daemon.jobspec.steward_meta import AFTER, NOTIFY_COMMAND, NOTIFY_TO, RUN_QUEUE, STEP_QUEUES
+from daemon.jobspec.steward_meta.job_keys import AFTER, NOTIFY_COMMAND, NOTIFY_TO, RUN_QUEUE
+from daemon.jobspec.steward_meta.step_keys import STEP_QUEUES
 from daemon.jobspec.validate import ValidationResult, scaling_refusal, transition_error, validate
 from daemon.matching.cluster_support import unavailable_features, unsupported_on_cluster
 from storage import garbage

@@ -12,7 +12,7 @@ import msgspec
 from daemon.flow.graph import Graph, Step, again, stored_graph, successors
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobspec.steward_meta import RUN_QUEUE
+from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, evaluations, job_status, jobs, runs
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus

@@ -16,7 +16,7 @@ from daemon.config.data_directory import payloads_beside
 from daemon.fences import TOPIC, Fences
 from daemon.jobs.dispatch import ChildDispatcher, DispatchRequestData, check
 from daemon.jobspec.budgets import Budgets
-from daemon.jobspec.steward_meta import (
+from daemon.jobspec.steward_meta.job_keys import (
     AFTER_JOIN,
     AFTER_KEY,
     AFTER_META,

@@ -11,7 +11,7 @@ from daemon.jobs.register import (
     store_submission,
     store_version,
 )
-from daemon.jobspec.steward_meta import PREFIX
+from daemon.jobspec.steward_meta.key import PREFIX
 from daemon.jobspec.validate import ValidationResult
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import freezes, jobs, submissions, versions

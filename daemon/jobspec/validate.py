@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from daemon.jobspec import steward_meta
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.rules.job import job as job_rules
 from daemon.jobspec.rules.services import mesh
 from daemon.jobspec.rules.warnings import warnings as job_warnings
+from daemon.jobspec.steward_meta.check import problems as key_problems
 from daemon.matching import regexp
 from daemon.text.go_format import multi_error
 from storage.records.codec import Document
@@ -66,7 +66,7 @@ def validate(
         *_rules(job, budgets.job_max_count),
         *_refused(job),
         *_not_offered(job),
-        *steward_meta.problems(job),
+        *key_problems(job),
     ]
     remarks = job_warnings(job, oversubscription=oversubscription)
     return ValidationResult(errors=tuple(errors), remarks=tuple(remarks))

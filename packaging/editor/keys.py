@@ -8,7 +8,7 @@ from pathlib import Path
 
 from daemon.jobspec.decode.schema import BlockSchema, ChildBlock, TextMap
 from daemon.jobspec.decode.tables.job import JOB
-from daemon.jobspec.steward_meta import EXTENSIONS
+from daemon.jobspec.steward_meta.check import EXTENSIONS
 
 FILE = Path(__file__).parents[2] / "daemon/ui/static/job-keys.json"
 _PLACES = {"job": "job", "group": "task group", "task": "task"}

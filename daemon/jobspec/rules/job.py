@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from daemon.jobspec import cron
 from daemon.jobspec.rules.constraints import affinities, constraint, each, spreads
 from daemon.jobspec.rules.group import group
-from daemon.jobspec.steward_meta import list_length
+from daemon.jobspec.steward_meta.step_keys import list_length
 from daemon.text.go_format import format_list, join_errors, quote, wrap_error
 from storage.errors import Invalid
 from storage.records.codec import Document

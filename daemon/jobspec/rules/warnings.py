@@ -6,7 +6,7 @@ from itertools import pairwise
 from daemon.jobspec import cron
 from daemon.jobspec.rules.blocks import DEFAULT_IDENTITY
 from daemon.jobspec.rules.unsupported import unsupported_fields
-from daemon.jobspec.steward_meta import FREQUENT_LAUNCHES
+from daemon.jobspec.steward_meta.job_keys import FREQUENT_LAUNCHES
 from daemon.text.go_format import join_errors, quote, wrap_error
 from storage.errors import Invalid
 from storage.records.base import MINUTE, SECOND

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 import trio
 
-from daemon.jobspec.steward_meta import RETRY_EXIT_CODES
+from daemon.jobspec.steward_meta.step_keys import RETRY_EXIT_CODES
 from daemon.runner.alloc.attempt_queue import wait_until_scheduled
 from daemon.runner.alloc.task_states import SETTLING, TABLE, RunnerState, first_state
 from daemon.runner.core import file_descriptors, task_events

@@ -11,7 +11,8 @@ import trio
 from daemon.flow import lists, outputs
 from daemon.flow.graph import ALL, counterparts, predecessors, stored_graph
 from daemon.flow.workflow_keys import is_workflow
-from daemon.jobspec.steward_meta import MAX_OUTPUTS, NEEDS, OUTPUTS, is_output_name
+from daemon.jobspec.steward_meta.step_keys import NEEDS, OUTPUTS
+from daemon.jobspec.steward_meta.step_values import MAX_OUTPUTS, is_output_name
 from daemon.launcher.messages import MOST_PAYLOAD
 from daemon.runner.core.lifecycle import hook
 from daemon.runner.core.safe_open import PathEscape

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from daemon.flow.workflow_keys import is_workflow
-from daemon.jobspec.steward_meta import KEEP
+from daemon.jobspec.steward_meta.step_keys import KEEP
 from daemon.launcher.channel import Refusal
 from daemon.runner.core import task_events
 from daemon.runner.core.driver import Attempt, HostMount

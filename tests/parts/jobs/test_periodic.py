@@ -29,7 +29,7 @@ from daemon.jobs.periodic import (
     zone_of,
 )
 from daemon.jobspec import cron
-from daemon.jobspec.steward_meta import JITTER
+from daemon.jobspec.steward_meta.job_keys import JITTER
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import evaluations, job_listings, job_status, jobs, periodic
 from storage.queries.pages import PageRequest

@@ -3,7 +3,7 @@
 import random
 
 from daemon.flow.graph import Graph, Step
-from daemon.jobspec.steward_meta import When
+from daemon.jobspec.steward_meta.step_values import When
 from storage.records.flow import Outcome
 
 GOOD, BAD, NEUTRAL = Outcome.GOOD, Outcome.BAD, Outcome.NEUTRAL

@@ -9,7 +9,7 @@ import pytest
 
 from daemon.flow.advance import Advance, Elements, advance, cancel
 from daemon.flow.graph import Graph, Step
-from daemon.jobspec.steward_meta import Allowance, When
+from daemon.jobspec.steward_meta.step_values import Allowance, When
 from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
 from tests.unit.flow.models import outcomes, random_graph
 

@@ -10,8 +10,8 @@ import pytest
 from daemon.flow.advance import RunLimits, advance, changes_at, timed
 from daemon.flow.begin_times import Window, next_time_of_day, window
 from daemon.flow.graph import Graph, Step, graph_of, problems
-from daemon.jobspec.steward_meta import BeginTime, When, begin_time
-from daemon.jobspec.steward_meta import problems as key_problems
+from daemon.jobspec.steward_meta.check import problems as key_problems
+from daemon.jobspec.steward_meta.step_values import BeginTime, When, begin_time
 from storage.errors import Malformed
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.flow import FlowRun, FlowStatus, Outcome, StepState

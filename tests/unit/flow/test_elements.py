@@ -9,7 +9,7 @@ import pytest
 
 from daemon.flow.advance import Advance, Elements, advance
 from daemon.flow.graph import Graph, Step, counterparts, problems, stored_graph, view
-from daemon.jobspec.steward_meta import Allowance, When
+from daemon.jobspec.steward_meta.step_values import Allowance, When
 from storage.records.flow import FlowRun, Outcome, RunStep
 from storage.records.group import TaskGroup
 from tests.samples import group, job

@@ -10,7 +10,7 @@ import pytest
 from daemon.flow import graph as flow
 from daemon.flow.graph import again, graph_of, problems, shortest_cycle, view, warnings
 from daemon.flow.workflow_keys import is_workflow
-from daemon.jobspec import steward_meta
+from daemon.jobspec.steward_meta.check import problems as key_problems
 from storage.errors import Malformed
 from storage.records.group import TaskGroup
 from storage.records.job import Job
@@ -258,7 +258,7 @@ def test_a_large_faulty_job_is_refused_at_once(groups: list[TaskGroup], expected
     one = workflow(*groups)
     began = time.thread_time()
     found = list(problems(one))
-    list(steward_meta.problems(one))
+    list(key_problems(one))
     assert time.thread_time() - began < 0.5 * slowness()
     assert len(found) == expected
     assert sum("did you mean" in text for text in found) <= 3
@@ -267,7 +267,7 @@ def test_a_large_faulty_job_is_refused_at_once(groups: list[TaskGroup], expected
 def test_a_name_in_a_long_list_stands_there_once() -> None:
     text = f"{_unknown(10_000)}, 5, 6"
     began = time.thread_time()
-    (found,) = steward_meta.problems(workflow(step("a", text)))
+    (found,) = key_problems(workflow(step("a", text)))
     assert time.thread_time() - began < 0.5 * slowness()
     assert found.endswith('names "5" twice')
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.jobspec.steward_meta import FREQUENT_LAUNCHES
+from daemon.jobspec.steward_meta.job_keys import FREQUENT_LAUNCHES
 from storage.records.codec import Document
 from tests.unit.jobspec.build import errors, group, job, task
 

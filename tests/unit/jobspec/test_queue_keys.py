@@ -6,8 +6,8 @@ import pytest
 
 from daemon.flow import graph
 from daemon.flow.workflow_keys import is_workflow
-from daemon.jobspec import steward_meta
-from daemon.jobspec.steward_meta import queue_of
+from daemon.jobspec.steward_meta.check import problems as key_problems
+from daemon.jobspec.steward_meta.job_keys import queue_of
 from storage.records.flow import queues_used
 from storage.records.job import Parameterized
 from tests.samples import group, task
@@ -69,7 +69,7 @@ STEP = "steward_concurrency"
 def of_step(run_queue: str = "", **meta: str) -> str:
     keys = {NAME: run_queue} if run_queue else {}
     one = made("x", group("a", task(), meta=meta), type="batch", meta=keys)
-    return "; ".join([*steward_meta.problems(one), *graph.problems(one)])
+    return "; ".join([*key_problems(one), *graph.problems(one)])
 
 
 @pytest.mark.parametrize("text", ["db", "db, gpu", "a.b_c-1"])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from daemon.jobspec.steward_meta import GATE_BY, OUTPUTS, RETRY_EXIT_CODES, MetaExtension
+from daemon.jobspec.steward_meta.key import MetaExtension
+from daemon.jobspec.steward_meta.step_keys import GATE_BY, OUTPUTS, RETRY_EXIT_CODES
 from storage.errors import Invalid
 
 

@@ -1,0 +1,145 @@
+"""The table of all keys, and the errors of the keys in a job."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from daemon.jobspec.steward_meta.job_keys import (
+    AFTER,
+    AFTER_JOIN,
+    AFTER_KEY,
+    AFTER_META,
+    AFTER_WHEN,
+    AFTER_WITHIN,
+    JOB_KEYS,
+    NOTIFY,
+    NOTIFY_COMMAND,
+    NOTIFY_TO,
+    NOTIFY_WEBHOOK,
+    RUN_BEYOND,
+    RUN_CALENDAR,
+    RUN_CALENDAR_ELSE,
+    RUN_DAY,
+    RUN_QUEUE,
+    RUN_SLOTS,
+    queue_of,
+)
+from daemon.jobspec.steward_meta.key import (
+    LONGEST_QUEUE,
+    PREFIX,
+    QUEUE_LETTERS,
+    SHOWN,
+    Meta,
+)
+from daemon.jobspec.steward_meta.step_keys import STEP_KEYS
+from daemon.text.go_format import quote
+from storage.errors import Invalid
+from storage.records.flow import TriggerJoin
+from storage.records.job import Job, JobType
+
+EXTENSIONS = (*JOB_KEYS, *STEP_KEYS)
+
+
+def problems(job: Job) -> Iterator[str]:
+    """Yield the errors of a job's Steward keys."""
+    yield from _in("job", "", job.meta)
+    yield from _without_channels(job.meta or {})
+    yield from _from_dispatches(job)
+    yield from _after(job)
+    yield from _without_schedule(job)
+    yield from _queue(job)
+    for group in job.task_groups or ():
+        yield from _in("task group", group.name, group.meta)
+        for task in group.tasks or ():
+            yield from _in("task", task.name, task.meta)
+
+
+def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
+    ways = (NOTIFY_TO.name, NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
+    if NOTIFY.name in meta and not any(way in meta for way in ways):
+        yield f"Meta of job: {quote(NOTIFY.name)} has no receiver; add {' or '.join(map(quote, ways))}"
+
+
+def _queue(job: Job) -> Iterator[str]:
+    """Yield the errors of the keys of queues, beyond the form of each value."""
+    meta = job.meta or {}
+    for item in (RUN_SLOTS, RUN_BEYOND):
+        if item.name in meta and RUN_QUEUE.name not in meta:
+            yield f"{item.name} needs {RUN_QUEUE.name}"
+    if RUN_QUEUE.name in meta and job.type != JobType.BATCH:
+        yield f"{RUN_QUEUE.name} needs a job of type batch"
+    # A dispatch may give the meta that is missing here.
+    if job.launches_children or not (text := RUN_QUEUE.of(meta)):
+        return
+    if not QUEUE_LETTERS.fullmatch(queue_of(job)):
+        yield (
+            f"{RUN_QUEUE.name} is {quote(text)}, which makes {quote(queue_of(job)[:SHOWN])}; "
+            + (f"a queue has a name of 1 to {LONGEST_QUEUE} letters, digits, -, _ and .")
+        )
+
+
+def _after(job: Job) -> Iterator[str]:
+    """Yield the errors of the keys of triggers, beyond the form of each value."""
+    meta, block = job.meta or {}, job.parameterized_job
+    keys = (AFTER, AFTER_WHEN, AFTER_JOIN, AFTER_KEY, AFTER_WITHIN, AFTER_META)
+    present = [key.name for key in keys if key.name in meta]
+    if not present or job.dispatched:
+        return
+    if AFTER.name not in meta:
+        yield f"{present[0]} needs {AFTER.name}"
+    if block is None or job.type != JobType.BATCH:
+        yield f"{AFTER.name} needs a parameterized job of type batch"
+        return
+    if AFTER_JOIN.of(meta) != TriggerJoin.ALL:
+        for item in (AFTER_KEY, AFTER_WITHIN):
+            if item.name in meta:
+                yield f'{item.name} needs {AFTER_JOIN.name} = "{TriggerJoin.ALL}"'
+    passed, required = AFTER_META.of(meta), block.meta_required or ()
+    if unknown := sorted(passed.keys() - {*required, *(block.meta_optional or ())}):
+        yield (
+            f"{AFTER_META.name} names {quote(unknown[0][:SHOWN])}, "
+            "which is in neither meta_required nor meta_optional"
+        )
+    if missing := sorted({*required} - passed.keys()):
+        yield f"{AFTER_META.name} lacks {quote(missing[0])}, which meta_required names"
+    if block.payload == "required":
+        yield f"{AFTER.name} passes no payload, but the job requires one"
+
+
+def _from_dispatches(job: Job) -> Iterator[str]:
+    """Yield the keys of Steward that a dispatch would set, where they have no effect."""
+    block = job.parameterized_job
+    for name in (*(block.meta_required or ()), *(block.meta_optional or ())) if block else ():
+        if name.startswith(PREFIX):
+            yield f"Parameterized job: a dispatch cannot set {quote(name)}; write it in the job"
+
+
+def _without_schedule(job: Job) -> Iterator[str]:
+    """Yield the keys about the slots of a schedule in a job without a schedule."""
+    if job.periodic is not None:
+        return
+    for key in (RUN_CALENDAR.name, RUN_CALENDAR_ELSE.name, RUN_DAY.name):
+        if key in (job.meta or {}) and not job.parent_id:
+            yield f"Meta of job: {quote(key)} needs a job with a periodic block"
+
+
+def _in(place: str, name: str, meta: Meta) -> Iterator[str]:
+    where = f"{place} {quote(name)}" if name else place
+    known = {extension.name: extension for extension in EXTENSIONS}
+    for key, text in (meta or {}).items():
+        if not key.startswith(PREFIX):
+            continue
+        extension = known.get(key)
+        if extension is None:
+            yield f"Meta of {where}: unknown key {quote(key)}{_nearest(key, known)}"
+        elif place not in extension.place.split(" or "):
+            yield f"Meta of {where}: {quote(key)} belongs in the meta of a {extension.place}"
+        else:
+            try:
+                extension.read(text)
+            except Invalid as error:
+                yield f"Meta of {where}: {quote(key)} is {quote(text)}, {error}"
+
+
+def _nearest(key: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0)
+    return f"; did you mean {quote(close[0])}?" if close else ""

@@ -1,0 +1,156 @@
+"""A meta key of Steward, and the parsers of values that keys of several levels share."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+import msgspec
+
+from daemon.jobspec.durations import read_duration
+from daemon.text.go_format import duration, quote
+from storage.errors import Invalid
+from storage.records.base import SECOND
+
+PREFIX = "steward_"
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+Meta = Mapping[str, str] | None
+
+
+class MetaExtension(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A meta key: its levels (job, task group, task; joined by `or`) and its parser.
+
+    `read` raises `Invalid` with the required format.
+    """
+
+    name: str
+    place: str
+    read: Callable[[str], T]
+    default: T
+
+    def of(self, meta: Meta) -> T:
+        """Return the value in meta; the default if it is missing or invalid."""
+        try:
+            return self.read((meta or {})[self.name])
+        except (KeyError, Invalid):  # registration rejects invalid values
+            return self.default
+
+
+def flag(text: str) -> bool:
+    """Parse `true` or `false`."""
+    if text not in ("true", "false"):
+        raise Invalid("must be true or false")
+    return text == "true"
+
+
+def one_of(kind: type[E]) -> Callable[[str], E]:
+    """Return a parser for the name of a member."""
+
+    def read(text: str) -> E:
+        try:
+            return kind(text)
+        except ValueError:
+            raise Invalid(f"must be {' or '.join(kind)}") from None
+
+    return read
+
+
+def number(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser for an integer in a range."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
+            raise Invalid(f"must be a whole number from {least} to {most}")
+        if not least <= int(text) <= most:
+            raise Invalid(f"must be from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def span(most: int) -> Callable[[str], int]:
+    """Return a parser for a duration up to a maximum, in nanoseconds."""
+
+    def read(text: str) -> int:
+        try:
+            value = read_duration(text)
+        except ValueError as error:
+            raise Invalid(f"{error}: must be a duration like 30s or 1h") from None
+        if not 0 <= value <= most:
+            raise Invalid(f"must be from 0s to {duration(most)}")
+        return value
+
+    return read
+
+
+def least_span(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser for a duration with a minimum and a maximum, in nanoseconds."""
+
+    def read(text: str) -> int:
+        value = span(most)(text)
+        if value < least:
+            raise Invalid(f"must be from {duration(least)} to {duration(most)}")
+        return value
+
+    return read
+
+
+MAX_NEEDS_LENGTH = 64 * 1024  # bytes
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parse a list of different names, separated by commas."""
+    if len(text) > MAX_NEEDS_LENGTH:
+        raise Invalid(f"must be at most {MAX_NEEDS_LENGTH} bytes long")
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise Invalid("must be names separated by commas")
+    seen = set[str]()
+    for item in found:
+        if item in seen:
+            raise Invalid(f"names {quote(item)} twice")
+        seen.add(item)
+    return found
+
+
+SHOWN = 80  # characters of a wrong text
+
+
+def moment(text: str) -> int:
+    """Parse a moment such as `2026-12-24T18:00:00Z` to nanoseconds since the epoch."""
+    try:
+        found = datetime.fromisoformat(text) if len(text) <= _LONGEST_MOMENT else None
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or found.year not in range(1970, 2200):
+        raise Invalid(
+            "must be a time of day such as 22:00, a moment such as 2026-12-24T18:00:00Z, "
+            "or a delay such as +15m"
+        )
+    return int(found.timestamp()) * SECOND
+
+
+_LONGEST_MOMENT = 40  # characters
+
+
+def calendar_name(text: str) -> str:
+    """Check the name of a calendar."""
+    if not _CALENDAR_NAME.fullmatch(text):
+        raise Invalid("must be the name of a calendar: 1 to 128 letters, digits, - and _")
+    return text
+
+
+_CALENDAR_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+
+LONGEST_QUEUE = 128  # characters
+QUEUE_LETTERS = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+def queue_name(text: str) -> str:
+    """Return the name of a queue without references. Raises `Invalid`."""
+    if not QUEUE_LETTERS.fullmatch(text):
+        raise Invalid(f"must have 1 to {LONGEST_QUEUE} letters, digits, -, _ and .")
+    return text
