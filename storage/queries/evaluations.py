@@ -11,7 +11,7 @@ from storage.queries import events
 from storage.queries.pages import PageRequest, by_creation, numbers_by_namespace, of_job
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
-from storage.records.evaluation import Evaluation
+from storage.records.evaluation import Evaluation, Trigger
 from storage.records.times import nanoseconds
 from storage.writer import Transaction
 
@@ -259,6 +259,14 @@ def unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> list[Evaluation
     """Return the pending and blocked evaluations of a job, oldest first."""
     rows = db.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
     return [msgspec.json.decode(row["document"], type=Evaluation) for row in rows]
+
+
+def is_made(tx: Transaction, namespace: str, job_id: str, trigger: Trigger) -> bool:
+    """Return whether this write has already created a pending evaluation of a job."""
+    return any(
+        one.create_index == tx.index and one.triggered_by == trigger and not one.wait_until
+        for one in unfinished(tx, namespace, job_id)
+    )
 
 
 _LATEST = """

@@ -40,7 +40,7 @@ from storage.records.allocation import (
 from storage.records.codec import encode
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
 from storage.records.group import ReschedulePolicy
-from storage.records.job import Job, JobType
+from storage.records.job import JobType
 from storage.records.service import ServiceAddress
 from storage.records.times import rfc3339
 from storage.store import Store
@@ -269,7 +269,7 @@ class ReportQueue:
         """
 
         def write(tx: Transaction) -> list[Allocation | None]:
-            return [store_snapshot(tx, snapshot) for snapshot in snapshots]
+            return store_snapshots(tx, snapshots)
 
         while True:
             try:
@@ -308,8 +308,23 @@ def _log_events(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -
                 )
 
 
+def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[Allocation | None]:
+    """Store reports and return their allocations, with None for purged ones.
+
+    Each job is summarized once, because that takes milliseconds for a job of a thousand groups.
+    """
+    stored = [store_snapshot(tx, snapshot) for snapshot in snapshots]
+    newest = {(one.namespace, one.job_id): one.request_id for one in stored if one is not None}
+    for (namespace, job_id), request_id in newest.items():
+        tx.request_id = request_id
+        job_status.refresh_summary(tx, namespace, job_id)
+    return stored
+
+
 def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
     """Store a report and return its allocation, or None if it was purged.
+
+    The caller refreshes the summary of its job.
 
     A failure that may be rescheduled creates an evaluation in the same write, unless the job is
     stopped. The scheduler can then replace the allocation, and a crash in between loses neither
@@ -343,7 +358,6 @@ def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
         _store_outputs(tx, after, snapshot.outputs)
     if has_ended:
         _evaluate(tx, after, snapshot)
-    job_status.refresh_summary(tx, after.namespace, after.job_id)
     return after
 
 
@@ -374,40 +388,44 @@ def _health(before: Allocation, snapshot: AllocStatus) -> DeploymentHealth | Non
     )
 
 
-def _reschedule_policy(tx: Transaction, job: Job, alloc: Allocation) -> ReschedulePolicy | None:
+def _reschedule_policy(tx: Transaction, alloc: Allocation) -> ReschedulePolicy | None:
     """Return the reschedule policy in the allocation's version of the job."""
-    if alloc.job_version != job.version:
-        job = jobs.version(tx, alloc.namespace, alloc.job_id, alloc.job_version) or job
-    group = job.group(alloc.task_group)
+    key = (alloc.namespace, alloc.job_id)
+    job = jobs.version(tx, *key, alloc.job_version) or jobs.current(tx, *key)
+    group = job.group(alloc.task_group) if job else None
     return group.reschedule_policy if group else None
 
 
 def _evaluate(tx: Transaction, allocation: Allocation, snapshot: AllocStatus) -> None:
     """Create an evaluation if the end of an allocation has consequences.
 
-    A failure may be rescheduled. In a workflow, every end may open a step or end the run.
+    A failure may be rescheduled. In a workflow, every end may open a step or end the run. All ends
+    of a workflow in one write share an evaluation.
     """
     is_failure = allocation.client_status == ClientStatus.FAILED
     is_in_run = runs.is_unfinished(tx, allocation.namespace, allocation.job_id)
     if not (is_failure or is_in_run):
         return
-    job = jobs.current(tx, allocation.namespace, allocation.job_id)
+    job = jobs.listing(tx, allocation.namespace, allocation.job_id)
     if job is None:
         return
     is_rescheduled = (
         is_failure
         and not job.stop
         and allocation.desired_status == DesiredStatus.RUN
-        and due_at(allocation, _reschedule_policy(tx, job, allocation)) is not None
+        and due_at(allocation, _reschedule_policy(tx, allocation)) is not None
     )
     if not (is_rescheduled or is_in_run):
+        return
+    trigger = Trigger.ALLOC_FAILURE if is_rescheduled else Trigger.RUN_STEP
+    if is_in_run and evaluations.is_made(tx, job.namespace, job.id, trigger):
         return
     evaluation = Evaluation(
         id=snapshot.evaluation_id,
         namespace=job.namespace,
         priority=job.priority,
         type=job.type,
-        triggered_by=Trigger.ALLOC_FAILURE if is_rescheduled else Trigger.RUN_STEP,
+        triggered_by=trigger,
         job_id=job.id,
         status=EvalStatus.PENDING,
         create_index=0,

@@ -12,7 +12,7 @@ from daemon.evals.job_states import line
 from daemon.flow import outputs
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.steer_run import RunActOutcome, RunActRequest, act_on_run
-from daemon.runner.core.status_report import AllocStatus, store_snapshot
+from daemon.runner.core.status_report import AllocStatus, store_snapshots
 from daemon.scheduler.reschedule import NOT_RETRIED
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, Plan
@@ -23,7 +23,7 @@ from storage.queries import allocations, evaluations, invariants, jobs, notifica
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import HOUR, SECOND
-from storage.records.evaluation import Evaluation, Trigger
+from storage.records.evaluation import EvalStatus, Evaluation, Trigger
 from storage.records.flow import FlowRunView, RunActType
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job
@@ -67,26 +67,30 @@ async def end(cluster: Cluster, name: str, *, code: int = 0, **outputs: str) -> 
 
 
 async def report(
-    cluster: Cluster, alloc: Allocation, *, code: int = 0, ended_for: str = "", **outputs: str
+    cluster: Cluster, *allocs: Allocation, code: int = 0, ended_for: str = "", **outputs: str
 ) -> None:
+    """Report the ends of allocations in one write."""
     now = cluster.clock.now()
     state = TaskState(state="dead", failed=bool(code), finished_at=rfc3339(now))
     event = TaskEvent(type="Terminated", time=now, exit_code=code)
-    status = AllocStatus(
-        alloc_id=alloc.id,
-        states={"main": state},
-        events={"main": [event]},
-        handles={},
-        deployment_id="",
-        healthy=None,
-        healthy_at=0,
-        ended_for=ended_for,
-        services=None,
-        evaluation_id=next(cluster.ids),
-        now=now,
-        outputs={"main": outputs},
-    )
-    await cluster.store.write(partial(store_snapshot, snapshot=status))
+    statuses = [
+        AllocStatus(
+            alloc_id=alloc.id,
+            states={"main": state},
+            events={"main": [event]},
+            handles={},
+            deployment_id="",
+            healthy=None,
+            healthy_at=0,
+            ended_for=ended_for,
+            services=None,
+            evaluation_id=next(cluster.ids),
+            now=now,
+            outputs={"main": outputs},
+        )
+        for alloc in allocs
+    ]
+    await cluster.store.write(partial(store_snapshots, snapshots=statuses))
 
 
 def at_work(cluster: Cluster) -> list[str]:
@@ -147,6 +151,15 @@ async def test_two_ends_in_one_decision_open_what_both_were_waited_for(cluster: 
     await begun(cluster, workflow(step("a"), step("b"), step("c", "a, b")))
     await end(cluster, "a")
     await end(cluster, "b")
+    await cluster.work()
+    assert at_work(cluster) == ["c"]
+
+
+async def test_ends_in_one_write_share_an_evaluation(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", count=2), step("b"), step("c", "a, b")))
+    await report(cluster, *cluster.allocations("etl"))
+    pending = cluster.evaluations(EvalStatus.PENDING, "etl")
+    assert [one.triggered_by for one in pending] == [Trigger.RUN_STEP]
     await cluster.work()
     assert at_work(cluster) == ["c"]
 
