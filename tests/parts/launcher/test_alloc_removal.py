@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -253,13 +253,32 @@ def children(pid: int) -> list[int]:
     return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
+def measuring_child(talk: Talk, launcher: int) -> int:
+    """Return a child that has begun to measure; one that was not seen in time is followed by another."""
+    while True:
+        talk.send(1, 0, MeasureDirectory(allocation=ALLOCATION, is_kept=False))
+        while not has_reply(talk):
+            for child in children(launcher):
+                if is_measuring(child):
+                    return child
+        receive(talk.channel)
+
+
+def has_reply(talk: Talk) -> bool:
+    return bool(select.select([talk.channel], [], [], 0)[0])
+
+
+def is_measuring(pid: int) -> bool:
+    """Return whether a child has opened a directory of the task."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return any("/main/local/" in os.readlink(at) for at in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
 def test_children_end_with_their_launcher(talk: Talk, root: Path) -> None:
     fill(root / "main/local", 4000)
     pid = launcher_of(talk)
-    talk.send(1, 0, MeasureDirectory(allocation=ALLOCATION, is_kept=False))
-    while not (found := children(pid)):
-        os.sched_yield()
-    child = os.pidfd_open(found[0])
+    child = os.pidfd_open(measuring_child(talk, pid))
     os.kill(pid, signal.SIGKILL)
     waiting = select.poll()
     waiting.register(child, select.POLLIN)
@@ -270,12 +289,10 @@ def test_children_end_with_their_launcher(talk: Talk, root: Path) -> None:
 def test_a_child_that_is_killed_is_an_error(talk: Talk, root: Path) -> None:
     fill(root / "main/local", 4000)
     pid = launcher_of(talk)
-    talk.send(1, 0, MeasureDirectory(allocation=ALLOCATION, is_kept=False))
-    while not (found := children(pid)):
-        os.sched_yield()
-    os.kill(found[0], signal.SIGALRM)  # as at the end of its time
-    body = msgspec.msgpack.decode(receive(talk.channel)[0], type=NumberedReply).body
-    assert isinstance(body, OperationFailed)
+    body: object = None
+    while not isinstance(body, OperationFailed):  # a child may end before its signal
+        os.kill(measuring_child(talk, pid), signal.SIGALRM)  # as at the end of its time
+        body = msgspec.msgpack.decode(receive(talk.channel)[0], type=NumberedReply).body
     assert body.number == errno.ETIMEDOUT
 
 

@@ -178,7 +178,9 @@ class Cluster:
         ends = time.monotonic() + HAPPENS_WITHIN
         while not happened():
             said = {name: child.returncode for name, child in self.children.items() if child.poll()}
-            assert time.monotonic() < ends, f"not yet: {what}; ended: {said}; {self.tails()}"
+            assert time.monotonic() < ends, (
+                f"not yet: {what}; {self.nodes()} {self.jobs()}; ended: {said}; {self.tails()}"
+            )
             time.sleep(PAUSE)
 
     def tails(self) -> str:
