@@ -94,7 +94,8 @@ class Reader:
                 await self.end()
                 self._compare(typed, shown, await self._begin(typed))
             case Command(typed, shown):
-                with trio.fail_after(HAPPENS_WITHIN):
+                done = None
+                with trio.move_on_after(HAPPENS_WITHIN):
                     done = await trio.run_process(
                         ["/bin/sh", "-c", typed],
                         capture_stdout=True,
@@ -103,6 +104,7 @@ class Reader:
                         cwd=self._directory,
                         env=self._environment,
                     )
+                assert done is not None, f"$ {typed}\nhas not ended\n{self._log.read_text()}"
                 self._compare(typed, shown, done.stdout.decode())
 
     def _compare(self, typed: str, shown: list[str], answer: str) -> None:
