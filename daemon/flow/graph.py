@@ -174,7 +174,29 @@ def graph_of(job: Job) -> Graph:
 
 def stored_graph(job: Job) -> Graph:
     """Return the graph of a workflow that registration has checked."""
-    return Graph(steps=tuple(_steps(job)))
+    return _GRAPHS.of(job)
+
+
+class _LastGraph:
+    """The graph that was built last: building one of a thousand steps takes milliseconds.
+
+    The store returns the same groups for each read of a long definition.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[list[TaskGroup] | None, Graph] = (None, Graph(steps=()))
+
+    def of(self, job: Job) -> Graph:
+        """Return the graph of a job."""
+        groups, graph = self._last
+        if groups is not None and groups is job.task_groups:
+            return graph
+        graph = Graph(steps=tuple(_steps(job)))
+        self._last = (job.task_groups, graph)
+        return graph
+
+
+_GRAPHS = _LastGraph()
 
 
 def _steps(job: Job) -> Iterator[Step]:

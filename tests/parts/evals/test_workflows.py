@@ -10,6 +10,7 @@ from daemon.evals import applier, explain, run_views
 from daemon.evals.cluster_state import load_cluster_state
 from daemon.evals.job_states import line
 from daemon.flow import outputs
+from daemon.flow.graph import stored_graph
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.steer_run import RunActOutcome, RunActRequest, act_on_run
 from daemon.runner.core.status_report import AllocStatus, store_snapshots
@@ -213,6 +214,23 @@ async def test_a_new_version_begins_when_the_tasks_of_the_old_run_have_ended(
     await cluster.work()
     assert run_of(cluster, 1).status == "canceled"
     assert (run_of(cluster).number, at_work(cluster)) == (2, ["a"])
+
+
+async def test_a_long_definition_is_decoded_once_for_each_version(cluster: Cluster) -> None:
+    def read(version: int) -> Job:
+        found = cluster.store.read(lambda db: jobs.version(db, "default", "etl", version))
+        assert found is not None
+        return found
+
+    long = {"text": "x" * 200_000}
+    await cluster.register(workflow(step("a"), step("b", "a"), meta=long))
+    first, again = read(0), read(0)
+    assert first.task_groups is again.task_groups
+    assert stored_graph(first) is stored_graph(again)
+    await cluster.register(workflow(step("a"), step("c", "a"), meta=long))
+    assert [one.name for one in stored_graph(read(1)).steps] == ["a", "c"]
+    assert [one.name for one in stored_graph(read(0)).steps] == ["a", "b"]
+    assert (read(0), read(1).version) == (first, 1)
 
 
 async def test_the_same_version_does_not_run_again(cluster: Cluster) -> None:
