@@ -145,8 +145,12 @@ class CheckRunner:
     def _record_result(
         self, probe: CheckTarget, check_status: CheckStatus | None, code: int, output: str
     ) -> None:
-        """Record a result; None means that the threshold is not reached yet."""
-        before = self._found[probe.id]
+        """Record a result; None means that the threshold is not reached yet.
+
+        A check that was removed in the meantime may still have a result, which is ignored.
+        """
+        if (before := self._found.get(probe.id)) is None:
+            return
         status = check_status or before.status
         self._found[probe.id] = msgspec.structs.replace(
             before,

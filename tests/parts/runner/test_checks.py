@@ -193,6 +193,21 @@ async def test_no_answer_in_time_is_a_failure(autojump_clock: trio.testing.MockC
     ]
 
 
+async def test_result_of_a_check_that_was_just_removed_is_ignored(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    results = []
+
+    async def finish(task: str, command: Sequence[str]) -> ScriptResult:
+        checks.follow([], nursery)  # its service ends at the moment of the result
+        return ScriptResult(1, "")
+
+    checks = CheckRunner("a", lambda: 0, lambda: results.append(1), print, finish, allow_all)
+    async with trio.open_nursery() as nursery:
+        checks.follow([probe("script", timeout=5 * SECOND)], nursery)
+    assert results == checks.results == []
+
+
 @pytest.mark.parametrize(
     ("initial", "seen"), [("", PENDING), ("passing", SUCCESS), ("critical", FAILURE)]
 )
