@@ -5,12 +5,28 @@ import posixpath
 
 from storage.errors import Refused
 
+_LONGEST = 4095  # bytes of a path, without the zero byte at its end
+
 
 class PathEscape(Refused):
     """A path points outside its base directory; the message is Nomad's."""
 
     def __init__(self) -> None:
         super().__init__("Path escapes the alloc directory")
+
+
+class PathTooLong(PathEscape):
+    """A path is longer than the kernel accepts, and than the launcher reads."""
+
+    def __init__(self) -> None:
+        Refused.__init__(self, f"a path has at most {_LONGEST} bytes")
+
+
+def fitting_path(path: str) -> str:
+    """Return a path that the kernel accepts. Raises `PathTooLong`."""
+    if len(os.fsencode(path)) > _LONGEST:
+        raise PathTooLong
+    return path
 
 
 def relative_path(path: str) -> str:

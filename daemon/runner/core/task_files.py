@@ -23,7 +23,7 @@ from daemon.launcher.messages import (
     WriteNote,
 )
 from daemon.runner.core import task_dir
-from daemon.runner.core.safe_open import PathEscape, relative_path
+from daemon.runner.core.safe_open import PathEscape, fitting_path, relative_path
 from daemon.runner.core.task_env import TaskDirectories
 
 Signature = tuple[int, int, int]  # changes whenever the file changes
@@ -47,11 +47,11 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     def own(self, path: str) -> str:
         """Return a path below the task directory. Raises `PathEscape`."""
-        return f"{self.task}/{relative_path(path)}"
+        return fitting_path(f"{self.task}/{relative_path(path)}")
 
     def resolve(self, path: str) -> str:
         """Resolve a path as the task means it. Raises `PathEscape`."""
-        return task_dir.resolve_task_path(self.task, self.places, path)
+        return fitting_path(task_dir.resolve_task_path(self.task, self.places, path))
 
     async def write(
         self,
