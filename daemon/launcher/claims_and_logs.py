@@ -28,7 +28,7 @@ _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02  # from linux/falloc.h
 _NO_HOLES = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _GET_FLAGS, _SET_FLAGS, _IN_PLACE = 0x80086601, 0x40086602, 0x00800000  # from linux/fs.h
 MOST_CLAIM = 32768  # maximum bytes of a claim, which has a few lines
-_CLAIMED = re.compile(re.escape(CLAIM) + r"([^/]+)\.(\d{1,9})")
+_CLAIMED = re.compile(re.escape(CLAIM) + r"([^/]+)\.([0-9]{1,10})")
 _SHIM = re.compile(rb"^shim (\d{1,9})\n", re.MULTILINE)
 _KEEPS = re.compile(rb"^logs (\d{1,18})\n", re.MULTILINE)
 # Errors for files with which a task may have replaced a log: a link, a pipe, a directory.

@@ -485,6 +485,44 @@ def test_no_allocation_gets_the_user_of_another(talk: Talk, tmp_path: Path) -> N
     }
 
 
+@needs_root
+@pytest.mark.parametrize("owner", [(0, 0), (0, -1), (7, 7), (1234, 1234), (-1, 4321)])
+@pytest.mark.parametrize("kind", [WriteFile, MakeVolume])
+def test_no_file_gets_an_owner_that_no_task_may_be(
+    talk: Talk, place: Place, kind: type, owner: tuple[int, int], tmp_path: Path
+) -> None:
+    policy = msgspec.structs.replace(
+        launchers.EVERYTHING,
+        owner=7,
+        permits_root=False,
+        denied_uids=[(1000, 1999)],
+        denied_gids=[(4321, 4321)],
+    )
+    talk.greet(tmp_path, policy)
+    make, bring = SAMPLES[kind]
+    before = tree(tmp_path)
+    answer = talk.ask(msgspec.structs.replace(make(tmp_path), owner=owner), *bring()).body
+    assert isinstance(answer, RefusedReply)
+    assert tree(tmp_path) == before
+    assert not (tmp_path.parent / "volumes" / ALLOCATION).exists()
+
+
+@needs_root
+@pytest.mark.usefixtures("place")
+def test_no_number_of_an_attempt_hides_a_running_task(greeted: Talk, tmp_path: Path) -> None:
+    start = msgspec.structs.replace(SAMPLES[StartTask][0](tmp_path), attempt=2**32 - 1)
+    answer = greeted.ask(start, payload("/bin/sleep", "600")).body
+    assert isinstance(answer, ProcessStarted)
+    try:
+        found = greeted.ask(ListClaims(allocation=ALLOCATION)).body
+        removed = greeted.ask(RemoveDirectory(allocation=ALLOCATION, is_kept=False)).body
+    finally:
+        os.kill(answer.pid, signal.SIGKILL)
+    assert found.found == [("main", 2**32 - 1)]
+    assert removed.number == errno.EBUSY
+    assert (tmp_path / ALLOCATION / "main").is_dir()
+
+
 ASSAULT = """\
 import ctypes, os, signal, sys
 libc = ctypes.CDLL(None, use_errno=True)
