@@ -29,8 +29,8 @@ _ROOT = "output/"
 JOB_ROOT = "job-variables/"  # by namespace, job, and its create index and version
 JOB_TABLE = "job_secrets"  # the name of the index of their last change
 _MOST_ROWS = 200  # deliveries of an allocation, until one row replaces them
-_MOST_MATCHERS = 64  # allocations whose matcher is cached
-_MOST_OF_JOBS = 100_000  # forms of secrets in the cached matchers of all jobs: some 60 MB
+_MOST_FORMS = 100_000  # forms of secrets in the cached matchers of all allocations: some 60 MB
+_MOST_OF_JOBS = 100_000  # the same for the matchers of all jobs
 _SMALL = 10  # forms that a matcher counts for, in addition to those that it has
 _STEP = 100  # allocations per write of a cleanup
 
@@ -104,12 +104,20 @@ class _Known(NamedTuple):
     rows: list[SealedSecret]
     matcher: Matcher | None
 
+    @property
+    def weight(self) -> int:
+        """Return the forms that it counts for."""
+        return _SMALL + (self.matcher.weight if self.matcher else 0)
+
 
 _NOTHING = _Known(-1, [], None)
 
 
 class OutputMatchers:
-    """Matchers for the output of allocations, cached while their stored secrets stay the same."""
+    """Matchers for the output of allocations, cached while their stored secrets stay the same.
+
+    If they have too many forms together, those that were used least recently are dropped.
+    """
 
     def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
         self._store, self._seal = store, seal
@@ -117,7 +125,8 @@ class OutputMatchers:
 
     async def matcher(self, alloc_id: str) -> Matcher | None:
         """Return the matcher of an allocation, or None if its tasks received no secrets."""
-        commits, known = self._store.commits, self._made.pop(alloc_id, _NOTHING)
+        commits, before = self._store.commits, self._made.pop(alloc_id, _NOTHING)
+        known = before
         if known.commits != commits:
             rows = await self._store.read_any(lambda db: secrets.below(db, _prefix(alloc_id)))
             matcher = known.matcher
@@ -125,9 +134,15 @@ class OutputMatchers:
                 matcher = await garbage.in_thread(partial(_matcher, self._seal, rows))
             known = _Known(commits, rows, matcher if rows else None)
         self._made[alloc_id] = known
-        if len(self._made) > _MOST_MATCHERS:
-            self._made.popitem(last=False)
+        if before is _NOTHING or known.matcher is not before.matcher:
+            self._drop_unused()
         return known.matcher
+
+    def _drop_unused(self) -> None:
+        excess = sum(known.weight for known in self._made.values()) - _MOST_FORMS
+        while excess > 0:
+            _, dropped = self._made.popitem(last=False)
+            excess -= dropped.weight
 
 
 class _MadeOfJob:

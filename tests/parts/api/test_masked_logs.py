@@ -13,6 +13,7 @@ from daemon.api.cluster.masked_log import MaskedLog
 from daemon.runner.core.task_log import TaskLog
 from daemon.runner.setup.given_secrets import GivenSecrets
 from daemon.text.masking import Matcher
+from daemon.variables import task_secrets
 from daemon.variables.task_secrets import OutputMatchers, TaskSecretStore
 from storage.errors import Refused
 from storage.queries import secrets
@@ -176,6 +177,23 @@ async def test_stored_secrets_end_with_their_logs(store: Store) -> None:
     assert await keeper.recall(ALLOC) == []
     assert await keeper.recall(other) == ["value three"]
     assert await OutputMatchers(store, SEAL).matcher(ALLOC) is None
+
+
+async def test_matchers_are_cached_up_to_a_number_of_forms(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, matchers = TaskSecretStore(store, SEAL), OutputMatchers(store, SEAL)
+    ids = [ALLOC.replace("1", str(number)) for number in (2, 3, 4)]
+    for alloc_id in ids:
+        await keeper.store(alloc_id, [f"value {number} of {alloc_id}" for number in range(10)])
+    first, second = [await matchers.matcher(alloc_id) for alloc_id in ids[:2]]
+    most = sum(known.weight for known in matchers._made.values())
+    monkeypatch.setattr(task_secrets, "_MOST_FORMS", most)
+    await matchers.matcher(ids[2])
+    assert await matchers.matcher(ids[1]) is second
+    assert await matchers.matcher(ids[0]) is not first
+    assert await matchers.matcher(ids[1]) is second
+    assert sum(known.weight for known in matchers._made.values()) <= most
 
 
 async def test_values_in_use_stay_after_any_number_of_rotations(store: Store) -> None:
