@@ -79,7 +79,7 @@ class Caller(msgspec.Struct, frozen=True):
         """Return whether the daemon reads a long body for a caller that has passed `has`.
 
         The handlers of some routes check the caller only after they have read the body. For these
-        the caller must have some right that the route may ask for.
+        the caller must have some capability that the route may require.
         """
         match needs.asks:
             case Requirement.NOTHING:

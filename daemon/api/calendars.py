@@ -68,7 +68,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the stored versions of a calendar, newest first, and who stored them."""
+    """List the stored versions of a calendar with their authors, newest first."""
     namespace, name, index = request.namespace, request["name"], db.table_index(calendars.TABLE)
     if calendars.find(db, namespace, name) is None:
         raise NotFound("calendar not found", index=index)

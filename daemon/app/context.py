@@ -161,7 +161,7 @@ class WrapperProtocol(Protocol):
         ...
 
     async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
-        """Return the orders after number `seen`, one a line; return nothing after `span` seconds."""
+        """Return the commands after number `seen`, one per line; none after `span` seconds."""
         ...
 
     async def result(self, secret: str, code: int, why: str) -> None:

@@ -22,7 +22,8 @@ def window(step: Step, *, met: int, began: int, is_again: bool = False) -> Windo
 
     A time of day is the first one after the run began. If both limits are times of day and the run
     began between them, the step may begin immediately. A step that runs again (`is_again`) is not
-    too late when its needs are met: the next times of day count, and a past moment has no effect.
+    too late when its needs are met. The next times of day count, and a limit in the past has no
+    effect.
     """
     in_zone = zone(step.time_zone)
     first = _time(step.not_before, met, began, in_zone)

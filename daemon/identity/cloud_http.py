@@ -267,7 +267,7 @@ def _body(form: Mapping[str, str] | None, document: object) -> tuple[bytes, Mapp
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return for how many seconds the cloud asks to wait; it may name a moment instead."""
+    """Return the wait in seconds that the cloud requests; the cloud may name a date instead."""
     text = headers.get("retry-after", "")
     if text.isdecimal() and len(text) < 10:
         return float(text)

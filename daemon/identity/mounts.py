@@ -44,7 +44,7 @@ def path_of(text: str) -> str:
 
 
 def token_mount(cluster_id: str) -> Mount:
-    """Return the mount that every installation has; what names it follows from who it is."""
+    """Return the mount that every installation has, named by the installation's ID."""
     digest = hashlib.sha256(f"{cluster_id}/{TOKEN_PATH}".encode()).hexdigest()
     return Mount(
         path=TOKEN_PATH,

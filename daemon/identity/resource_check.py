@@ -31,7 +31,7 @@ async def inspect(
     request: LoginRequest,
     examination: LoginTrace,
 ) -> None:
-    """Return if the resource of a login is what its role asks for. Raises `Refused`."""
+    """Return if the resource of a login satisfies its role. Raises `Refused`."""
     examination.require(check_request(role, claims, request))
     with examination.rule("the resource can be looked up", "the cloud", _named(request)):
         resource = await _look_up(cloud, client, request)

@@ -46,8 +46,8 @@ _SHOWN = 100  # characters of a wrong text
 class FreezeRequest(Record, frozen=True, kw_only=True):
     """The body of a new freeze; `namespace` is `*` for all.
 
-    `begin` is a moment (RFC 3339), by default now. `until` is a moment or a span after the begin, such
-    as `+2h`; without it, the freeze has no end.
+    `begin` is a time (RFC 3339), by default now. `until` is a time, or a duration after the begin
+    such as `+2h`; without it, the freeze has no end.
     """
 
     namespace: str = ""

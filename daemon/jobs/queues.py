@@ -83,7 +83,7 @@ def has_work(db: ReadSnapshot, key: Key) -> bool:
 
 
 def _fits(entry: QueueEntry, in_use: int, limit: int) -> bool:
-    """Return whether a run gets its slots; a run that asks for too many gets all slots."""
+    """Return whether a run gets its slots; a run that requires too many gets all slots."""
     return in_use + min(entry.slots, limit) <= limit
 
 
@@ -162,7 +162,7 @@ def _serve_steps(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> Non
 def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:
     """Return how many elements of a step that waits get slots of all its queues now.
 
-    0 if another step waits before it in one of them. An element that asks for more slots than a
+    0 if another step waits before it in one of them. An element that requires more slots than a
     queue has takes all.
     """
     number = step.wanted - step.held

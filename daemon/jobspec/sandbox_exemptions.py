@@ -10,7 +10,7 @@ _CLOSED: dict[str, tuple[object, ...]] = {
 
 
 def weakened_settings(task: Task) -> list[str]:
-    """Return a task's settings that weaken the sandbox, or can do so.
+    """Return a task's settings that weaken the sandbox, or may weaken it.
 
     A reference counts, because it is resolved only when the task starts.
     """

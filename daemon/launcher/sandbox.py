@@ -126,7 +126,7 @@ def _without_links(path: str) -> int:
 def _compared(tools: Tools, mounts: Sequence[SandboxMount]) -> list[str]:
     """Return the arguments that end a task whose volume is not the checked directory.
 
-    Bubblewrap resolves the path again, a moment after the check. No program of the task has run at
+    Bubblewrap resolves the path again, shortly after the check. No program of the task has run at
     that time.
     """
     pairs: list[str] = []

@@ -108,7 +108,7 @@ class OtlpReceiver:
 
 
 def _seconds(text: str) -> float:
-    """Return the wait that a `Retry-After` header asks for; a date counts as no wait."""
+    """Return the wait that a `Retry-After` header requests; a date counts as no wait."""
     return min(float(text), _LONGEST_PAUSE) if text.isascii() and text.isdigit() else 0.0
 
 

@@ -99,7 +99,7 @@ class Matcher:
     """A search for secrets in bytes, with masking.
 
     A pattern finds eight bytes of each form of up to 2000 forms. The other bytes of the form are
-    compared where these eight stand.
+    compared at the position of these eight.
 
     The secrets are ordered from the oldest to the newest. There are 20,000 forms at most. Whole
     secrets come before the lines of secrets, and newer ones before older ones.
@@ -303,7 +303,7 @@ def _samples(forms: Iterable[bytes], step: int) -> set[bytes]:
 
 
 def _best_key(form: bytes) -> int:
-    """Return where the eight bytes with the most different values stand among the first ones.
+    """Return the position of the eight bytes with the most different values among the first ones.
 
     Many secrets begin alike, such as addresses and signed tokens. Their first bytes would be found
     in texts without secrets.

@@ -178,7 +178,7 @@ class Admission:
 
 
 async def _reject(stream: trio.SocketStream, why: str) -> None:
-    """Send the rejection, and read for a moment.
+    """Send the rejection, and read for a short time.
 
     Closing a connection with unread data resets it, and the rejection would be lost.
     """
@@ -393,7 +393,7 @@ def _accepted(listening: socket.socket) -> tuple[list[socket.socket], OSError | 
 
 
 def _close(rejected: deque[socket.socket]) -> None:
-    """Close rejected connections, the oldest first, as many as a moment allows."""
+    """Close rejected connections, the oldest first, for a limited time."""
     until = time.thread_time_ns() + _SLICE
     while rejected and time.thread_time_ns() < until:
         rejected.popleft().close()

@@ -330,7 +330,7 @@ class _Connection(TCPServer):
     async def _send(self, data: bytes) -> None:
         """Send bytes, at first without the overhead of waiting.
 
-        When a thousand streams receive the same write, this is most of each one's cost.
+        When a thousand streams receive the same write, this is most of the cost of each stream.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self.send_lock.locked():

@@ -123,7 +123,7 @@ class WebSocketChannel:
         self._stream.state = ASGIWebsocketState.CLOSED
 
     async def close(self, code: int, reason: str) -> None:
-        """Close the connection with a close frame, and give the client a moment to answer it."""
+        """Send a close frame, give the client a short time to answer, and disconnect."""
         short = reason.encode()[:_LONGEST_REASON].decode(errors="ignore")
         await self._send({"type": "websocket.close", "code": code, "reason": short})
         with trio.move_on_after(_GOODBYE):

@@ -41,7 +41,7 @@ def children(pid: int) -> list[int]:
 
 
 def reap() -> bool:
-    """Take the exit status of each child that has ended; return whether there are others."""
+    """Take the exit status of each child that has ended; return whether children remain."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -29,7 +29,7 @@ def packages() -> list[dict[str, Any]]:
 
 
 def fetched(package: dict[str, Any]) -> bytes:
-    """Return the archive of a package. Ends the program if it is another than it should be."""
+    """Return the archive of a package. Exits if the program differs from the expected one."""
     name, version = package["name"], package["version"]
     address = f"{REGISTRY}/{name}/-/{name.rpartition('/')[2]}-{version}.tgz"
     try:

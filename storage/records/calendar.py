@@ -6,7 +6,7 @@ from storage.records.base import Record
 class Blackout(Record, frozen=True, kw_only=True):
     """A period in which a calendar is closed, with its reason.
 
-    `begin` and `end` are moments (RFC 3339) or dates. A date as `end` includes that day.
+    `begin` and `end` are times (RFC 3339) or dates. A date as `end` includes that day.
     """
 
     begin: str = ""
@@ -61,7 +61,7 @@ class CalendarVersion(Record, frozen=True, kw_only=True):
 
 
 class OpenDay(Record, frozen=True, kw_only=True):
-    """A day of a calendar: the moments between which it is open (RFC 3339), or why it is closed."""
+    """A day of a calendar: its opening times (RFC 3339), or the reason why it is closed."""
 
     date: str
     is_open: bool

@@ -239,7 +239,7 @@ def _check_pairs(request: Request, *, follow: bool) -> None:
 
 
 async def _requested_streams(request: Request) -> _Selection:
-    """Return the streams that a request asks for. Raises `Malformed` for an unknown task."""
+    """Return the requested streams. Raises `Malformed` for an unknown task."""
     selection, task = await _select(request), request.query.text("task")
     if task and task not in selection.known:
         known = ", ".join(selection.known) or "none"
@@ -248,7 +248,7 @@ async def _requested_streams(request: Request) -> _Selection:
 
 
 async def _select(request: Request) -> _Selection:
-    """Select the newest allocations with stored logs; include all or none of each one's streams."""
+    """Select the newest allocations with stored logs; include all or no streams of each."""
     store, kind = request.parts.store, request.query.text("type")
     kinds, wanted = (kind,) if kind else KINDS, request.query.text("task")
     newest = await store.read_any(partial(_newest, request=request))

@@ -159,7 +159,7 @@ def _text(positions: Iterable[int]) -> str:
 
 
 def _page(request: Request, streams: list[OpenedStream], most: int) -> LogLines:
-    """Return the page that a request asks for. Called in a thread."""
+    """Return the requested page. Called in a thread."""
     if request.query.text("at"):
         positions = _cursor(request, "at", streams)
         earlier = page_before(streams, positions, most // 2)

@@ -23,7 +23,7 @@ _TTL = 24 * 3600  # seconds: of a pool without one
 
 
 class NodeIdentityRenewRequest(Record, frozen=True, kw_only=True):
-    """The body that asks for a new identity: of the daemon's own node, or the named one."""
+    """The request for a new identity of a node: the daemon's own node, or the named one."""
 
     node_id: str = ""
 

@@ -208,7 +208,7 @@ def inspect(client: ApiClient, screen: Screen, name: str) -> None:
 @with_output
 @with_client
 def history(client: ApiClient, screen: Screen, name: str) -> None:
-    """List the versions of the calendar NAME, and who stored them.
+    """List the versions of the calendar NAME and their authors.
 
     Example: steward calendar history business
     """

@@ -42,8 +42,8 @@ def graph(
 ) -> None:
     """Show the steps of a workflow: of the stored JOB, or of the job in FILE.
 
-    An existing file is preferred to a job of the same name; - reads standard input. A step stands
-    below all steps that it needs.
+    An existing file is preferred to a job of the same name; - reads standard input. A step is below
+    all steps that it needs.
 
     Example: steward job graph -mermaid nightly.hcl
     """

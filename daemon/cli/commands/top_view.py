@@ -89,7 +89,7 @@ def _sums(item: Sequence[float | None], other: Sequence[float | None]) -> tuple[
 
 
 class TopFacts(NamedTuple):
-    """The data of one moment: the latest lists, usage and errors, and a line about the node."""
+    """The data of one update: the latest lists, usage and errors, and a line about the node."""
 
     jobs: Sequence[JobRow] = ()
     allocations: Sequence[AllocationRow] = ()

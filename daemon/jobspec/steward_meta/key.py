@@ -120,7 +120,7 @@ SHOWN = 80  # characters of a wrong text
 
 
 def moment(text: str) -> int:
-    """Parse a moment such as `2026-12-24T18:00:00Z` to nanoseconds since the epoch."""
+    """Parse a date and time such as `2026-12-24T18:00:00Z` to nanoseconds since the epoch."""
     try:
         found = datetime.fromisoformat(text) if len(text) <= _LONGEST_MOMENT else None
     except ValueError:

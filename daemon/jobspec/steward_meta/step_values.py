@@ -181,8 +181,8 @@ ExitCodes = tuple[tuple[int, int], ...]
 class BeginTime(msgspec.Struct, frozen=True, kw_only=True):
     """A limit of the time at which a step begins; exactly one of the fields is set.
 
-    `minute` is a time of day, in minutes after midnight. `moment` is in nanoseconds since the epoch,
-    and `delay` in nanoseconds after the needs were met.
+    `minute` is a time of day, in minutes after midnight. `moment` is a time in nanoseconds since
+    the epoch, and `delay` in nanoseconds after the needs were met.
     """
 
     minute: int | None = None
@@ -195,7 +195,7 @@ _LONGEST_DELAY = 8760 * HOUR
 
 
 def begin_time(text: str) -> BeginTime:
-    """Parse a time of day, a moment, or a delay, such as `22:00` or `+15m`."""
+    """Parse a time of day, a date and time, or a delay, such as `22:00` or `+15m`."""
     if found := _TIME_OF_DAY.fullmatch(text):
         return BeginTime(minute=int(found[1]) * 60 + int(found[2]))
     if text.startswith("+"):

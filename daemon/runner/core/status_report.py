@@ -215,7 +215,7 @@ class ReportQueue:
     def unstored_outputs(self, report: AllocReport) -> tuple[int, int]:
         """Return the unstored bytes of other allocations of a step, and of its run.
 
-        They count for a moment longer than until the commit.
+        They count until shortly after the commit.
         """
         of_step = of_run = 0
         for other, size in self._outputs.values():

@@ -1,7 +1,7 @@
 """The network of a group with mode `bridge`: an address on the host's bridge, and its ports.
 
 The launcher makes the network before the first task starts, and removes it after the last has ended.
-Each start asks for it again: the launcher may have lost it together with the last task.
+Each start requests it again, because the launcher may have lost it together with the last task.
 """
 
 import logging
@@ -47,7 +47,7 @@ def has_network(group: TaskGroup) -> bool:
 async def connect(
     host: RuntimeContext, instance: TaskInstance, dns: NetworkDNS | None
 ) -> NetworkStatus | None:
-    """Connect an allocation to the bridge if its group asks for it, and return its address.
+    """Connect an allocation to the bridge if its group requires it, and return its address.
 
     `dns` is the `dns` block of the group. Raises `Refused`, and `OSError` as the launcher.
     """

@@ -424,7 +424,7 @@ class TaskSetup:
         return await self._write_templates()
 
     async def _connect_network(self) -> AttemptOutcome | None:
-        """Connect the group to the bridge if it asks for that; return an outcome if that failed."""
+        """Connect the group to the bridge if it requires that; return an outcome if that failed."""
         instance = self._instance()
         network = next(iter(instance.group.networks or ()), Network())
         try:
