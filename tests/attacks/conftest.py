@@ -1,4 +1,4 @@
-"""What the attacks share: a node of root with the drivers of this machine, and a file of root's."""
+"""Fixtures of the attacks: a node of root with the drivers of this host, and a file of root's."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

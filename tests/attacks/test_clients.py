@@ -1,4 +1,5 @@
-"""A client without a token, or with a token of few rights, against a daemon that asks for tokens."""
+"""A client without a token, or with a token of few capabilities, against a daemon with access
+control."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,7 +25,7 @@ VERBS = ("ls", "stat", "cat", "readat", "stream")
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon that asks for tokens and runs a job with a secret file."""
+    """Run a daemon that requires tokens and runs a job with a secret file."""
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
         steward.token = SECRET

@@ -1,6 +1,6 @@
 """A daemon that was taken over asks its launcher for programs of a cluster.
 
-The programs here say as whom, with what and in which environment they run.
+The programs here report their user, their arguments and their environment.
 """
 
 import os
@@ -79,7 +79,7 @@ def cluster(talk: Talk, tmp_path: Path) -> Talk:
 
 
 def told(talk: Talk, *descriptors: int) -> str:
-    """Return what a program prints."""
+    """Return the output of a program."""
     talk.send(1, len(descriptors), ASK, descriptors=descriptors)
     data, received = receive(talk.channel)
     body = msgspec.msgpack.decode(data, type=NumberedReply).body

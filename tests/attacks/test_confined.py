@@ -60,7 +60,7 @@ def why_no_sandbox() -> str:
 
 @pytest.fixture(scope="module")
 def ask(place: Path, has_sandboxes: str) -> Iterator[Ask]:
-    """Give what asks the daemon for an expression."""
+    """Yield a function that sends an expression to the daemon."""
     words = [*entering(), sys.executable, "-m", "tests.attacks.confined"]
     with subprocess.Popen(
         [*words, str(place), str(UID), has_sandboxes],

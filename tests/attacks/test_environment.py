@@ -1,4 +1,4 @@
-"""A job's author looks for what the daemon has in its environment."""
+"""A job's author searches the environment of the daemon for secrets."""
 
 from pathlib import Path
 

@@ -65,7 +65,7 @@ def closed(talk: Talk, tmp_path: Path, place: Place) -> Iterator[Talk]:
 
 
 def ended(talk: Talk, place: Place, **order: Any) -> str:
-    """Return what a task prints that is started by an order, when it has ended."""
+    """Start a task by a request to the launcher; return its output when it has ended."""
     words = order.pop("words", ("/bin/echo", "ran"))
     answer = talk.ask(START, passed(ordered(*words, **order))).body
     assert isinstance(answer, ProcessStarted), answer

@@ -193,7 +193,7 @@ def key(talk: Talk, tmp_path: Path) -> Path:
 
 
 def own_of(talk: Talk, path: Path) -> str | None:
-    """Return what the launcher reads of a file of the settings; None: it does not."""
+    """Return the launcher's reading of a settings file; None if the launcher refuses it."""
     talk.send(1, 0, ReadOwn(path=str(path)))
     _, received = receive(talk.channel)
     try:

@@ -30,7 +30,8 @@ BELOW = (
 
 
 async def as_stranger(directory: Path, text: str) -> str:
-    """Return what a shell of another user prints, which begins in the directory of all allocations."""
+    """Return the output of another user's shell, which begins in the directory of all
+    allocations."""
     words = ["/bin/sh", "-c", text]
     run = partial(
         subprocess.run,

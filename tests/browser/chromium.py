@@ -122,7 +122,7 @@ class Tab:
         return result
 
     async def value(self, expression: str) -> Any:
-        """Return what an expression is in the page. Raises `Failed`."""
+        """Return the value of an expression in the page. Raises `Failed`."""
         found = await self.tell(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -204,7 +204,7 @@ class Tab:
 
 
 async def keep(tab: Tab, picture: str) -> None:
-    """Keep a picture of what is to be seen, when pictures are wanted."""
+    """Store a screenshot if screenshots are enabled."""
     if PICTURES:
         await tab.picture(Path(PICTURES, f"ui-{picture}.png"))
 

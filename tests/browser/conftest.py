@@ -30,7 +30,7 @@ async def browser(tmp_path: Path) -> AsyncIterator[Tab]:
 
 @pytest.fixture
 async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon that asks for tokens."""
+    """Run a daemon that requires tokens."""
     async with open_steward(tmp_path, "--dev", "--acl") as running:
         await running.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
         running.token = SECRET

@@ -1,4 +1,4 @@
-"""What people do, in a real browser against a real daemon, waiting for what they would wait for."""
+"""User journeys in a real browser against a real daemon, with the waits of a user."""
 
 import json
 
@@ -61,7 +61,7 @@ async def run(browser: Tab, steward: Steward, source: str) -> None:
 
 
 async def until_printed(browser: Tab, text: str) -> None:
-    """Return when a text stands in the terminal."""
+    """Return when the terminal contains a text."""
     await browser.until_text(".xterm-rows", text)
 
 

@@ -1,4 +1,4 @@
-"""The library stands alone: it imports only its dependencies, and its types are published."""
+"""The library is independent: it imports only its dependencies, and its types are published."""
 
 import ast
 import re

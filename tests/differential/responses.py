@@ -1,4 +1,4 @@
-"""What two responses must have in common, and where they differ.
+"""The common parts of two responses, and their permitted differences.
 
 Each server chooses its own ids, indexes, times and durations, so only their presence is compared.
 """

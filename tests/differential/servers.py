@@ -1,6 +1,6 @@
 """Send a session to two servers, and compare their responses.
 
-What a server does after a write, it does at its own time. So a read that differs is repeated, until
+A server chooses the time of its work after a write. So a read that differs is repeated, until
 the responses are equal or the patience ends.
 """
 

@@ -216,7 +216,7 @@ class Collector:
         return found
 
     async def until(self, find: Callable[[list[Span]], T | None]) -> T:
-        """Return what `find` finds among the spans, as soon as it is not None."""
+        """Return the result of `find` on the spans, as soon as it is not None."""
         with trio.fail_after(HAPPENS_WITHIN):
             while (found := find(self.spans())) is None:
                 await self.receiver.until(len(self.receiver.received) + 1)

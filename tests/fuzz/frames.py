@@ -1,4 +1,4 @@
-"""What a client might send over a WebSocket: frames that are right, wrong, cut, huge or out of turn (RFC 6455, section 5)."""
+"""WebSocket frames of a client: valid, wrong, cut, huge or out of order (RFC 6455, section 5)."""
 
 import json
 import random
@@ -43,7 +43,8 @@ def frame(
 
 
 def codes(answer: bytes) -> list[int]:
-    """Return the codes of the close frames in what a daemon has sent. Raises `ValueError` for nonsense."""
+    """Return the codes of the close frames in the daemon's output. Raises `ValueError` for
+    nonsense."""
     found, at = [], 0
     while at < len(answer):
         kind, short = answer[at] & 15, answer[at + 1]

@@ -41,7 +41,7 @@ MAX_DEPTH = 6
 
 
 def one_in(number: int) -> st.SearchStrategy[bool]:
-    """Return what is true once in so many times."""
+    """Draw a Boolean that is true once in this many draws."""
     return st.integers(1, number).map(lambda drawn: drawn == number)
 
 

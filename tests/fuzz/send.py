@@ -1,4 +1,4 @@
-"""Sending strange requests to a daemon, and what it may not answer."""
+"""Send unusual requests to a daemon, and check its responses."""
 
 import http.client
 import json
@@ -111,7 +111,7 @@ class Attack:
         raise AssertionError("the task to talk to does not run")
 
     def fault_of_talk(self, sent: frames.Sent, alloc_id: str) -> str | None:
-        """Talk over a WebSocket and hang up; return what is wrong with what was answered."""
+        """Exchange frames over a WebSocket and disconnect; return the errors in the answers."""
         try:
             status, answer = self._talk(sent, alloc_id)
             frames.codes(answer if status == http.client.SWITCHING_PROTOCOLS else b"")

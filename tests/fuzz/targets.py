@@ -1,4 +1,4 @@
-"""What reads texts of others, each with texts to read and with what may become of them.
+"""Parsers of untrusted texts, each with sample texts and the permitted results.
 
 A target answers any text: it takes it, or it refuses it with the one kind of error that it declares.
 Any other exception is a finding, and so is what `AssertionError` says here.
@@ -45,7 +45,7 @@ GOLDEN = Path(__file__).parent.parent / "wire/golden"
 
 
 class Target(NamedTuple):
-    """Something that reads texts: where they come from, and what is done with one."""
+    """A parser of texts: the source of its texts, and the call for one text."""
 
     texts: Callable[[int, int], Iterator[str]]  # from a seed, so many
     look: Callable[[str], bool]  # tells whether the text was taken
@@ -116,7 +116,7 @@ _OF_JSON = (
 
 
 def of_jobs(seed: int, count: int) -> Iterator[str]:
-    """Yield registrations: of a captured one some values are others, or the text is another."""
+    """Yield captured registrations with some changed values, or with a changed text."""
     chance = random.Random(seed)
     changed = texts(seed, count, submitted(), _OF_JSON)
     for text in changed:

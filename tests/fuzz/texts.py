@@ -54,7 +54,7 @@ def changed(text: str, rng: random.Random, signs: Sequence[str] = ODD) -> str:
 
 
 def _reworded(text: str, rng: random.Random, words: Sequence[str]) -> str:
-    """Return a text of which a word or two are others."""
+    """Return a text with one or two changed words."""
     for _ in range(rng.randint(1, 2)):
         if found := list(_WORD.finditer(text)):
             one = rng.choice(found)

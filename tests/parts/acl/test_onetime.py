@@ -1,4 +1,4 @@
-"""One-time tokens: a secret that works once, and ends with the token that it stands for."""
+"""One-time tokens: a secret that works once, and ends with the token behind it."""
 
 from pathlib import Path
 

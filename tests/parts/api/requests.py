@@ -47,7 +47,7 @@ class Tasks:
 
 
 def parts_of(store: Store, config: Settings = DEFAULTS, *, asks: bool = True) -> AppContext:
-    """Return the parts of a daemon; `asks` says whether it asks for tokens."""
+    """Return the parts of a daemon; `asks` is whether it requires tokens."""
     clock: Any = Clock()
     door: Any = None  # no request here logs in
     notify: Any = None  # nor tests a receiver
@@ -72,7 +72,7 @@ def parts_of(store: Store, config: Settings = DEFAULTS, *, asks: bool = True) ->
 
 
 def caller(rules: str | None = None) -> Caller:
-    """Return who has a policy of these rules; without one, who may do everything."""
+    """Return a caller with a policy of these rules; without rules, a caller with full access."""
     token = Token(accessor="someone", created_at=NOW)
     if rules is None:
         return Caller(token, CapabilitySet((), everything=True))

@@ -1,4 +1,4 @@
-"""What a reader of the event stream gets: what he asked for, may see, and did not lose."""
+"""The event stream delivers the requested, permitted events without loss."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Host volumes: truthful answers, no leaked directories, and what many large ones cost."""
+"""Host volumes: truthful answers, no leaked directories, and the cost of many large volumes."""
 
 import json
 import re

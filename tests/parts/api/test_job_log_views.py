@@ -1,4 +1,5 @@
-"""Lines, search and following of the logs of a whole job: their limits, and what they cost the loop."""
+"""Lines, search and following of the logs of a whole job: limits, and the cost for the event
+loop."""
 
 import gc
 import json

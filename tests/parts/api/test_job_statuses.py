@@ -1,4 +1,4 @@
-"""The summaries of jobs: what a query may ask for."""
+"""The summaries of jobs, and their query parameters."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What metrics count in the store."""
+"""Metrics that count rows of the store."""
 
 import threading
 from pathlib import Path

@@ -1,6 +1,6 @@
 """A page of a listing costs its page, whatever the store holds: no route of the table escapes.
 
-What is counted is what SQLite does for it: steps of its machine, of which a row takes some tens.
+The measure is the number of steps of SQLite's virtual machine; a row takes some tens.
 """
 
 import sqlite3

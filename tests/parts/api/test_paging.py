@@ -74,7 +74,7 @@ async def filled(store: Store) -> Store:
 
 
 async def ask(store: Store, path: str, rules: str | None = None, **query: object) -> HandlerReply:
-    """Return what a route answers, all parts of it together."""
+    """Return all pages of a route together."""
     route = ROUTES[path]
     words = urlencode({name: str(value) for name, value in query.items()})
     asked = request(store, route.needs, caller(rules), query=words)

@@ -1,4 +1,4 @@
-"""What is found, by whom, in which context."""
+"""Search results by caller and context."""
 
 from typing import Any
 

@@ -78,7 +78,7 @@ def closed_port() -> Iterator[int]:
 
 
 class Asking:
-    """Somebody who may do everything, and what answers."""
+    """A caller with full access, and the server that answers."""
 
     def __init__(self, dispatcher: Dispatcher, secret: str) -> None:
         self._answering, self._secret = dispatcher, secret

@@ -49,7 +49,7 @@ __all__ = ["asking", "searched_seldom"]  # fixtures
 
 
 def _last(row: str) -> tuple[bool, str]:
-    """Order rows: those that take away stand behind those that need it."""
+    """Order rows: deletions come after the rows that need them."""
     return (row.startswith("DELETE") or row.endswith(DESTROYS), row)
 
 

@@ -1,4 +1,4 @@
-"""What each capability on a variable lets one do, and see."""
+"""Permissions and visible fields of each capability on a variable."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What Tab offers: commands, options, and what the daemon knows by name."""
+"""Completions of Tab: commands, options, and names that the daemon knows."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Commands on job files: what they read, what they send, and what they say."""
+"""Commands on job files: their input, requests and output."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`job run -wait` and `-logs` against a fake daemon: how they end, and what they print."""
+"""`job run -wait` and `-logs` against a fake daemon: exit statuses and output."""
 
 import json
 import os

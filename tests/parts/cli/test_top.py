@@ -1,4 +1,4 @@
-"""What `steward top` asks the daemon, how seldom, and the program in a terminal."""
+"""`steward top`: its requests, how seldom it sends them, and the program in a terminal."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""What tasks and the machine use, as the command line shows it."""
+"""Resource usage of tasks and of the host on the command line."""
 
 from typing import Any
 
