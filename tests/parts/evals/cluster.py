@@ -44,7 +44,7 @@ def ids() -> Iterator[str]:
 
 
 class Cluster:
-    """What the tests of `daemon/evals` do with a store."""
+    """A store with the operations that the tests of `daemon/evals` use."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.clock, self.ids = store, Ticking(), ids()

@@ -1,4 +1,4 @@
-"""What these tests share: a cluster of one node."""
+"""Shared fixtures: a cluster of one node."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Freezes over a real store: what they hold, and what the end of one releases."""
+"""Freezes over a real store: held jobs, and the jobs that the end of a freeze releases."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What a message tells besides its event: the root cause, and how often the job failed before."""
+"""The context in a notification: the root cause, and the number of earlier failures."""
 
 import msgspec
 

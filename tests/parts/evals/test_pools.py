@@ -1,4 +1,5 @@
-"""Work in a pool of a cluster: what waits begins when it is back, and what left is lost."""
+"""Allocations in a cluster pool: waiting ones start when the pool is back, and lost nodes lose
+theirs."""
 
 import msgspec
 

@@ -43,7 +43,7 @@ async def narrow(store: Store) -> Cluster:
 
 
 async def run(cluster: Cluster, wanted: Job) -> None:
-    """Register a job, let what it displaces end, and let it run."""
+    """Register a job, stop the allocations that it preempts, and run it."""
     await cluster.register(wanted)
     await cluster.work()
     for name in ("low", "lower", wanted.id):

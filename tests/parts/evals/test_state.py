@@ -1,4 +1,4 @@
-"""What a decision is made from: what matters for it is read, the rest of a batch job is counted."""
+"""The state for a decision: relevant rows are read, the rest of a batch job is counted."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The worker: what it takes next, and what it does when it goes wrong."""
+"""The worker: the order of evaluations, and errors."""
 
 import sqlite3
 import threading

@@ -187,7 +187,7 @@ async def test_logins_with_the_same_subject_are_the_same_person(
 
 
 class Clock:
-    """A clock that stands still."""
+    """A clock that shows a fixed time."""
 
     def now(self) -> int:
         return NOW

@@ -1,4 +1,4 @@
-"""What a development daemon sets up for its small cloud."""
+"""The login methods that a development daemon creates for its small cloud."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fences of what login methods keep fresh: an error of the daemon at one mount costs that mount alone."""
+"""Fences of the refresh of login methods: an error at one mount affects only that mount."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial

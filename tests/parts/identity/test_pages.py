@@ -32,7 +32,7 @@ async def log_in(browser: Browser, jwt: str, **fields: str) -> httpx.Response:
 
 
 def of_logins(site: Site) -> list[str]:
-    """Return who has a token by a login."""
+    """Return a caller with a token from a login."""
     found = site.cluster.store.read(tokens.list_all)
     return [token.name for token in found if token.path == "auth/cloudid/login"]
 

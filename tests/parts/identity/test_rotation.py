@@ -1,4 +1,4 @@
-"""Rotation of the client secret: at every moment there is one that works."""
+"""Rotation of the client secret: a valid secret exists at every time."""
 
 from collections.abc import Iterator
 from uuid import uuid4

@@ -29,7 +29,7 @@ from tests.time_limits import HAPPENS_WITHIN
 
 
 class Parent:
-    """A parameterized job, and what is done with its children."""
+    """A parameterized job, and operations on its children."""
 
     def __init__(self, store: Store) -> None:
         self.cluster = Cluster(store)

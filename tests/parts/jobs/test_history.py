@@ -1,4 +1,4 @@
-"""Going back to a version, and what is said of versions."""
+"""Reverting to a version, and the responses about versions."""
 
 from itertools import repeat
 from typing import Any

@@ -1,4 +1,4 @@
-"""Namespaces: what may be created, and what keeps one from being removed."""
+"""Namespaces: permitted names and fields, and reasons that prevent a deletion."""
 
 import pytest
 

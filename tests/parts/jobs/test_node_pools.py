@@ -1,4 +1,4 @@
-"""Pools of nodes: what may be made, what may ask for one, and what keeps one from being removed."""
+"""Node pools: permitted names, jobs that use one, and reasons that prevent a deletion."""
 
 import msgspec
 import pytest

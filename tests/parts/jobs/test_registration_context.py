@@ -1,4 +1,4 @@
-"""What a job may name that belongs to the machine, or to others."""
+"""References of a job to objects of the host or of other users."""
 
 from typing import Any
 

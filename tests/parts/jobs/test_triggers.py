@@ -1,4 +1,4 @@
-"""Jobs that start after others: which ends start them, how ends join, and what is refused."""
+"""Jobs that start after others: starting ends, joins of several ends, and refusals."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,5 @@
-"""What the tests of the launcher share: the bare channel to one, as a daemon that was taken over has it."""
+"""Fixtures of the launcher tests: the bare channel to a launcher, as a compromised daemon has
+it."""
 
 import os
 import socket
@@ -49,7 +50,7 @@ class Talk:
         return answer
 
     def has_ended(self) -> bool:
-        """Return whether the launcher has closed its end; waits for what it says next."""
+        """Return whether the launcher has closed its end; wait for its next message."""
         try:
             return self.channel.recv(LONGEST) == b""
         except ConnectionResetError:  # it has not even read what was sent
@@ -87,17 +88,17 @@ class Place:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing was started: there is neither a claim nor a log."""
+        """Return whether no task was started: there is neither a claim nor a log."""
         return not any(self.logs.iterdir()) and len([*self.root.iterdir()]) == 2
 
 
 def policed(policy: LauncherPolicy = launchers.EVERYTHING) -> int:
-    """Return a descriptor of what is allowed."""
+    """Return a descriptor of the policy."""
     return sealed(msgspec.msgpack.encode(policy))
 
 
 def ordered(*words: str, **changed: Any) -> TaskCommand:
-    """Return what is to be run, as `raw_exec` unless it says otherwise."""
+    """Return the description of a program, for `raw_exec` by default."""
     plain = TaskCommand(
         driver="raw_exec",
         user="",
@@ -117,7 +118,7 @@ def ordered(*words: str, **changed: Any) -> TaskCommand:
 
 
 def payload(*words: str, **env: str) -> int:
-    """Return a descriptor of what is to be started."""
+    """Return a descriptor of a command."""
     return passed(
         ordered(*words, env={os.fsencode(one): os.fsencode(value) for one, value in env.items()})
     )

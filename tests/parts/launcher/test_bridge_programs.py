@@ -1,4 +1,5 @@
-"""Programs of the bridge that do not end: they delay other requests of the launcher only for a moment."""
+"""Programs of the bridge that do not end: they delay other requests of the launcher only
+shortly."""
 
 import os
 import signal

@@ -50,7 +50,7 @@ class Looker:
         return msgspec.msgpack.decode(data, type=NumberedReply).body, received
 
     def open(self, path: str, *, sees_secrets: bool = False) -> Any:
-        """Return what a file holds, else its facts, or the number of the error."""
+        """Return the content of a file, else its facts, or the number of the error."""
         body, received = self._ask(
             OpenFile(allocation=ALLOCATION, path=path, sees_secrets=sees_secrets)
         )

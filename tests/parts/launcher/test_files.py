@@ -1,4 +1,5 @@
-"""What the launcher writes and reads where tasks can put links: with the rights of the task's user."""
+"""Reads and writes of the launcher in directories where tasks can create links: with the rights of
+the task's user."""
 
 import errno
 import os
@@ -55,7 +56,7 @@ class Task:
             os.close(passed)
 
     def read(self, path: str, most: int = 100) -> Any:
-        """Return what a file holds, or why it cannot be read."""
+        """Return the content of a file, or the reason why it cannot be read."""
         request = ReadFile(allocation=ALLOCATION, task="main", path=path, most=most)
         self.talk.send(1, 0, request)
         data, received = receive(self.talk.channel)

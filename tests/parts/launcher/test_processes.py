@@ -68,7 +68,7 @@ class Lingering(subprocess.Popen[bytes]):
 
 @pytest.fixture
 def lingering(tmp_path: Path) -> Iterator[Any]:
-    """What starts such processes; they are gone at the end."""
+    """Starts such processes, and ends them at the end of the block."""
     every: list[Lingering] = []
 
     def start(text: str = LINGER, **env: str) -> Lingering:

@@ -1,4 +1,4 @@
-"""What a launcher makes of messages, also of those that no correct daemon sends."""
+"""Reactions of a launcher to messages, including those that no correct daemon sends."""
 
 import errno
 import fcntl
@@ -77,7 +77,7 @@ def test_launcher_waits_for_the_one_before(tmp_path: Path) -> None:
 
 
 def started(talk: Talk, *words: str, number: int = 0, **env: str) -> int:
-    """Return the pid of what was started, when it has ended."""
+    """Return the process ID of the started program, when it has ended."""
     talk.send(
         7, 1, msgspec.structs.replace(START, attempt=number), descriptors=(payload(*words, **env),)
     )

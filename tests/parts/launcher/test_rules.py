@@ -1,4 +1,4 @@
-"""What may be part of the process that keeps the rights of the machine: little, and known."""
+"""The contents of the process that keeps the rights of root: small, and listed."""
 
 import ast
 import subprocess

@@ -67,7 +67,7 @@ class Book:
 
 
 class Stage:
-    """The allocation, and what is known of it."""
+    """The allocation and its recorded states."""
 
     def __init__(self, runner: AllocRunner, book: Book, allocation: Allocation, job: Job) -> None:
         self.runner, self.book = runner, book
@@ -80,7 +80,7 @@ class Stage:
         self.runner.update(self._allocation, self._job)
 
     def told(self, task: str = "main") -> list[tuple[int, str, str]]:
-        """Return second, type and text of what happened to a task."""
+        """Return second, type and text of the events of a task."""
         return [
             (round(moment - self._began), event.type, event.display_message)
             for moment, name, event in self.book.events

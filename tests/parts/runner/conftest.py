@@ -1,4 +1,4 @@
-"""What the runner's tests share: a node, and both ways to hold processes together."""
+"""Fixtures of the runner tests: a node, and both mechanisms that hold processes together."""
 
 import os
 import shutil
@@ -59,7 +59,7 @@ def discard(owner: Path) -> None:
 
 @pytest.fixture
 async def launcher(data_dir: Path) -> AsyncIterator[Launcher]:
-    """What starts tasks."""
+    """The drivers."""
     async with launchers.open_launcher(alloc_dir(data_dir)) as opened:
         yield opened
 

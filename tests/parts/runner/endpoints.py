@@ -1,4 +1,4 @@
-"""What tests of checks share: something that listens, and a check that asks there."""
+"""Helpers for tests of checks: a listener, and a check of it."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -41,11 +41,11 @@ class PoolWorld(World):
     client: httpx.AsyncClient  # as from a host
 
     def rows(self, alloc_id: str) -> list[ClusterRun]:
-        """Return what the store has of the attempts of an allocation."""
+        """Return the stored attempts of an allocation."""
         return self.store.read(lambda db: cluster_runs.of_allocation(db, alloc_id))
 
     def said(self, alloc_id: str) -> list[str]:
-        """Return what the cluster was heard to say of the task."""
+        """Return the cluster's reports about the task."""
         return [text for kind, text in self.told(alloc_id) if kind == "Cluster"]
 
     async def until_running(self, alloc_id: str) -> None:

@@ -489,7 +489,7 @@ async def test_link_that_is_swapped_in_during_a_copy_is_not_followed(
     (folder / "b").write_text("x")
 
     def swap(files: LocalFiles, source: int, name: str, target: str) -> None:
-        """Replace all other files by links to the secret, as a task could at this moment."""
+        """Replace all other files by links to the secret, as a task could at this time."""
         for other in folder.iterdir():
             if other.name != name and not other.is_symlink():
                 other.unlink()

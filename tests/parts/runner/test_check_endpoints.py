@@ -45,7 +45,7 @@ def authority(tmp_path: Path) -> Authority:
 def encrypted(
     authority: Authority, serve: Callable[[trio.abc.Stream], Any], protocol: str = "http/1.1"
 ) -> Serve:
-    """Return what serves over TLS, with a certificate for `localhost` and no other name."""
+    """Return a TLS server with a certificate for `localhost` and no other name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.certify("server"))
     context.set_alpn_protocols([protocol])

@@ -130,7 +130,7 @@ def test_a_check_asks_where_the_service_is_registered() -> None:
 
 
 class Asked:
-    """Script checks that are answered by a list of exit statuses, and the moments of their asking."""
+    """Script checks with a prepared list of exit statuses, and the times of the checks."""
 
     def __init__(self, *codes: int) -> None:
         self._codes = list(codes)

@@ -1,4 +1,4 @@
-"""Tasks as jobs of a cluster: what happens to them, and what their allocation shows of it."""
+"""Tasks as jobs of a cluster: their events, and the states of their allocations."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a task finds around it: directories, environment, user (golden: task-environment)."""
+"""The surroundings of a task: directories, environment, user (golden: task-environment)."""
 
 import base64
 import os

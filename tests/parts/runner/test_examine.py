@@ -1,4 +1,4 @@
-"""What the daemon finds on the way to a cluster, and what it says when something is wrong."""
+"""Checks of the connection to a cluster, and their error messages."""
 
 from collections.abc import Iterator
 from pathlib import Path

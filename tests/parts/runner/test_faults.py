@@ -1,4 +1,4 @@
-"""What a task, or the machine, can do to a daemon, and that nobody else notices (docs/drivers.md, Faults)."""
+"""Faults of tasks and of the host, which affect no other task (docs/drivers.md, Faults)."""
 
 import os
 import subprocess

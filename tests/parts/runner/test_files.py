@@ -1,4 +1,4 @@
-"""What can be seen of an allocation's files, and that nothing else can be (golden: client-files-logs)."""
+"""Visible files of an allocation; all others stay hidden (golden: client-files-logs)."""
 
 import os
 import stat

@@ -10,7 +10,7 @@ KILLED = ["Killing", "Terminated", "Killed"]
 
 
 def noting(name: str, then: str = "") -> str:
-    """Return a script that writes its name and what it sees of the others."""
+    """Return a script that writes its name and the other tasks that it sees."""
     return f"echo {name} >>$NOMAD_ALLOC_DIR/order; {then}"
 
 
