@@ -1,4 +1,4 @@
-"""The daemon as a service: what is written, what systemd is asked for, and what is left alone."""
+"""The daemon as a service: written files, calls of systemd, and files that stay unchanged."""
 
 import grp
 import json
@@ -27,7 +27,7 @@ from storage.errors import Invalid, Refused
 
 
 class Asked:
-    """What systemctl was asked to do."""
+    """The calls of systemctl."""
 
     def __init__(self) -> None:
         self.words: list[str] = []

@@ -85,7 +85,7 @@ STARTS = {"start_soon", "start"}
 
 
 def started() -> Iterator[str]:
-    """Yield what the parts of the daemon start that lives as long as they do, unless it is fenced."""
+    """Yield the calls that start a task for the lifetime of the daemon, unless it is fenced."""
     for file in [*ROOT.glob("daemon/**/*.py"), *ROOT.glob("storage/*.py")]:
         name = str(file.relative_to(ROOT))
         if name.startswith(("daemon/cli/", "daemon/web/websocket")):

@@ -1,4 +1,4 @@
-"""What an upgrade keeps comes from a file of the data directory, and once from the store."""
+"""Values that an upgrade keeps come from a file of the data directory, and once from the store."""
 
 import os
 from pathlib import Path

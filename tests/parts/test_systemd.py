@@ -161,7 +161,7 @@ async def test_a_writer_that_hangs_is_found_out(
 
 
 def given(held: socket.socket, **more: str) -> list[socket.socket]:
-    """Return what is inherited when this socket is at the first place."""
+    """Return the inherited sockets when this socket has the first place."""
     environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", **more}
     return inherited_sockets(environment, first=os.dup(held.fileno()))
 

@@ -41,7 +41,7 @@ def named(name: str = "vault", **fields: Any) -> Identity:
 
 
 class Held:
-    """The identities of a task in a directory, and what has become of them."""
+    """The identities of a task in a directory, and their current states."""
 
     def __init__(
         self,

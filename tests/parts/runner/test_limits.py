@@ -1,4 +1,4 @@
-"""What holds tasks to their limits: each way that this machine has, with each driver that can."""
+"""Limits of tasks: each mechanism of this host, with each driver that supports it."""
 
 import os
 from collections.abc import AsyncIterator
@@ -150,7 +150,7 @@ EXPECTED = {"cpu.shares": "750", "cpu.weight": "75"}
 
 
 def shares_of(alloc_id: str) -> list[tuple[str, str]]:
-    """Return the files of a task's groups that tell its part of the processors, and what they say."""
+    """Return the files of a task's cgroups with its share of the CPU, and their contents."""
     files = [group / name for group in groups_of(alloc_id, ".main") for name in EXPECTED]
     return [(file.name, file.read_text().strip()) for file in files if file.exists()]
 
@@ -194,7 +194,7 @@ async def test_tasks_keep_off_the_cores_that_another_has_for_itself(held: Held) 
 
 
 def placement(group: TaskGroup, cores: list[int]) -> Placement:
-    """Return what an allocation holds whose only task has cores for itself."""
+    """Return the resources of an allocation whose only task has exclusive cores."""
     resources = holding(group)
     (name,) = resources.tasks
     cpu = AllocatedCPU(cpu_shares=100, reserved_cores=cores)

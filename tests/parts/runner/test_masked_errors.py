@@ -1,4 +1,4 @@
-"""Secrets of a task in what is kept of its errors: masked before they are stored."""
+"""Secrets in the stored errors of a task: masked before the write."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,7 +41,7 @@ def ends(world: World, alloc_id: str) -> list[StoredTaskEvent]:
 
 
 async def kept(world: World, text: str) -> str:
-    """Return what is kept of the errors of a task that reads a variable."""
+    """Return the stored errors of a task that reads a variable."""
     await world.put_variable("nomad/jobs/job", phrase=PHRASE)
     alloc_id = await world.place(batch(script(text, templates=[READS])))
     await world.until_done(alloc_id)

@@ -1,4 +1,4 @@
-"""The node: what it says of itself, and what can be asked of it."""
+"""The node: its attributes, and requests to it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -223,7 +223,7 @@ async def test_a_new_version_of_the_job_changes_how_a_running_task_ends(world: W
 
 
 def holding(port: int) -> Placement:
-    """Return what the scheduler gives an allocation that asks for a static port."""
+    """Return the allocated resources of an allocation with a static port."""
     shared = AllocatedShared(ports=[AllocatedPort(label="http", value=port, host_ip="127.0.0.1")])
     resources = AllocatedResources(tasks={}, task_lifecycles={}, shared=shared)
     return Placement(resources=resources, metrics=PlacementMetric(), node_name="node-1")

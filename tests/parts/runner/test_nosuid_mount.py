@@ -1,4 +1,4 @@
-"""The mount over the directories of all tasks: made once, with what was mounted before, and taken away."""
+"""The mount over all task directories: created once, with earlier mounts below it, and removed."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Pools of a cluster as nodes of the store: what is mirrored, when it is stored, and what stays."""
+"""Cluster pools as nodes of the store: mirrored fields, times of the writes, and lasting rows."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -217,7 +217,7 @@ async def test_a_start_does_not_wait_for_a_cluster_that_does_not_answer(
 
 
 class Script:
-    """What the cluster says, look by look; the last thing for ever."""
+    """The cluster's answers, poll by poll; the last one repeats."""
 
     def __init__(self, *answers: Partition | SlurmCommandFailed | str) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""What is reported reaches the store: together, completely, also when the disk is full for a while."""
+"""Reports reach the store together and completely, even when the disk is full for a while."""
 
 from pathlib import Path
 from typing import Any

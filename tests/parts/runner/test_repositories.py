@@ -261,7 +261,8 @@ async def test_git_gets_no_more_memory_than_unpacking_may_take(
 async def test_a_tree_is_written_as_it_was_counted(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
-    """A repository may wish for its files in a larger encoding, with longer ends of lines or marks."""
+    """A repository may request a larger encoding for its files, with longer line ends or byte order
+    marks."""
     wishes = "a working-tree-encoding=UTF-32\nb text eol=crlf\nc ident\n"
     repository.commit(wishes, ".gitattributes")
     content = {"a": b"words", "b": b"one\ntwo\n", "c": b"$Id$"}

@@ -1,4 +1,4 @@
-"""What outlives an allocation: the data of a group that keeps its disk, and the logs."""
+"""Data that outlives an allocation: that of a group that keeps its disk, and the logs."""
 
 import os
 import shutil

@@ -50,7 +50,7 @@ def of_tasks(world: World) -> list[Token]:
 
 
 async def said_by(world: World, block: SecretsConfig, **fields: Any) -> list[str]:
-    """Return what a task says that has this block."""
+    """Return the output of a task with this block."""
     alloc_id = await world.place(batch(script(SHOWN, secrets_config=block), **fields))
     await world.until_done(alloc_id)
     return world.output(alloc_id).splitlines()

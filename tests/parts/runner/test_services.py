@@ -1,4 +1,4 @@
-"""Services of running allocations: registered, checked, and what follows from that (golden: services)."""
+"""Services of running allocations: registrations, checks, and their effects (golden: services)."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ LINGER = "exec sleep 600"
 
 
 def holding(**ports: int) -> Placement:
-    """Return what the scheduler gives to an allocation with ports of these labels."""
+    """Return the allocated resources of an allocation with ports of these labels."""
     held = [
         AllocatedPort(label=name, value=port, host_ip="127.0.0.1") for name, port in ports.items()
     ]

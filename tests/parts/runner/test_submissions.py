@@ -1,4 +1,4 @@
-"""What the programs of a cluster are asked, and what is concluded from what they say.
+"""Calls of the programs of a cluster, and the conclusions from their output.
 
 The programs are a function here, so nothing is left to chance: tests/parts/runner/test_cluster.py
 has them as processes.
@@ -45,7 +45,7 @@ Answer = Callable[[str, list[str]], Awaitable[str]]
 
 
 class Programs(SlurmCommands, frozen=True, kw_only=True):
-    """The programs: what they were asked, and who answers."""
+    """The programs: their calls, and the function that answers."""
 
     answer: Answer
     calls: list[list[str]]

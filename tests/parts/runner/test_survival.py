@@ -121,7 +121,7 @@ async def test_a_task_that_ended_without_the_daemon_has_its_true_exit_code(
 
 
 class Away(msgspec.Struct):
-    """A task that ended while there was no daemon, and what the next daemon made of it."""
+    """A task that ended while no daemon ran, as the next daemon reports it."""
 
     started_at: int
     ended_at: int

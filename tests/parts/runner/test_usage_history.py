@@ -30,7 +30,7 @@ JOB = SeriesKey("job", "web", "default")
 
 
 class Allocation:
-    """A running allocation with one task, which uses as much as the test says."""
+    """A running allocation with one task, whose usage the test sets."""
 
     namespace, job_id, node_id = "default", "web", "n"
 

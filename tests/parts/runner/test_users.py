@@ -23,7 +23,7 @@ def program(path: Path) -> Path:
 
 
 def find_command(command: str, directory: str, path: str | None, user: User | None = None) -> str:
-    """Return what a command means to a task of raw_exec in that directory."""
+    """Return the program that a task of raw_exec finds for a command in that directory."""
     own = [
         CommandFile(item, item)
         for item in (f"{directory}/local/{command}", f"{directory}/{command}")

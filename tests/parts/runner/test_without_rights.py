@@ -1,4 +1,4 @@
-"""What the daemon does with files of tasks, done by a user that has no right to any of them."""
+"""Operations of the daemon on files of tasks, by a user without rights to any of them."""
 
 import os
 from pathlib import Path
@@ -130,7 +130,7 @@ async def read_on_when_logs_are_put_aside(launcher: Launcher, data_dir: Path) ->
 
 
 async def have_directories_of_its_own(launcher: Launcher, data_dir: Path) -> None:
-    """What containers of the daemon's own podman, and jobs of a cluster, have in their directories."""
+    """The directories of containers of the daemon's own podman, and of cluster jobs."""
     home = alloc_dir(data_dir) / ALLOCATION
     rooms = [
         TaskDirLayout(task="box", driver="anybody", user="", is_seen=False),

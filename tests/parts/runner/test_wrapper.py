@@ -1,4 +1,4 @@
-"""What the wrapper does on its host before anybody lets it in: nobody answers here."""
+"""The wrapper on its host before the daemon admits it: no server answers here."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def wrapped(directory: Path, number: int = 0, **given: str) -> int:
 
 
 def who(pid: int | str = "self") -> str:
-    """Return who a process is, as wrappers write it down."""
+    """Return the identity of a process, as wrappers record it."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     started = stat.rpartition(") ")[2].split()[19]

@@ -101,7 +101,7 @@ async def place_job(store: Store, job: Job, node_id: str, alloc_id: str, **field
 
 
 class World:
-    """The store and the runner, and what tests do with them."""
+    """The store and the runner, with operations for tests."""
 
     def __init__(
         self, store: Store, runner: NodeRunner, config: Settings, tokens: TokenStore
@@ -113,7 +113,7 @@ class World:
         self._ids = unique_ids()
 
     def node(self) -> Node:
-        """Return what this machine says of itself."""
+        """Return the attributes of this host."""
         (found,) = self.store.read(nodes.list_all)
         return found
 
@@ -121,7 +121,8 @@ class World:
         return self.config.alloc_dir / alloc_id
 
     async def place(self, job: Job, *, alloc_id: str = "", node_id: str = "", **fields: Any) -> str:
-        """Store a job, unless it is there, and an allocation of it; return that one's id."""
+        """Store a job, unless it exists, and an allocation of it; return the ID of the
+        allocation."""
         alloc_id = alloc_id or next(self._ids)
         await place_job(self.store, job, node_id or self.node_id, alloc_id, **fields)
         return alloc_id
@@ -187,11 +188,11 @@ class World:
         return self.store.read(lambda db: allocations.newest_events(db, alloc_id, task, 100))
 
     def stored_events(self, alloc_id: str) -> list[StoredTaskEvent]:
-        """Return the events of the task `main`, with what the wire does not show."""
+        """Return the events of the task `main`, including fields that the API does not show."""
         return self.store.read(lambda db: allocations.newest_stored_events(db, alloc_id, "main"))
 
     def told(self, alloc_id: str, task: str = "main") -> list[tuple[str, str]]:
-        """Return type and text of what happened to a task."""
+        """Return type and text of the events of a task."""
         return [(event.type, event.display_message) for event in self.events(alloc_id, task)]
 
     def types(self, alloc_id: str, task: str = "main") -> list[str]:
@@ -257,7 +258,7 @@ async def open_world(
 
 
 def launcher_of(drivers: Mapping[str, Any], config: Settings) -> Launcher:
-    """Return what these drivers ask, as there is one launcher for a directory; else one in this process.
+    """Return the launcher that these drivers use: the one of a directory, else one in this process.
 
     That one cannot write for tasks of other users: the rights of all threads would change.
     """
@@ -282,12 +283,12 @@ def made_for(root: Path, *tasks: str, previous: str | None = None, about: bytes 
 
 
 def state_of(allocation: Allocation, task: str = "main") -> TaskState:
-    """Return what is reported of a task."""
+    """Return the reports about a task."""
     return (allocation.client.task_states or {}).get(task, TaskState())
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs, or stands still, but is not a zombie."""
+    """Return whether a process runs or is stopped, but is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

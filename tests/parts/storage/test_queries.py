@@ -1,4 +1,4 @@
-"""Queries: none reads a whole table, and the state of a job follows from what belongs to it."""
+"""Queries: no query reads a whole table, and the state of a job follows from its rows."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reads: each sees one moment of the file, whole; a short one gets a share of the event loop."""
+"""Reads: each sees one consistent snapshot; short ones share the event loop."""
 
 import threading
 

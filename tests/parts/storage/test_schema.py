@@ -16,7 +16,7 @@ FORMS = Path(__file__).parent / "forms"  # `schema.sql` as the first version had
 
 
 def form(path: Path) -> list[tuple[str, str]]:
-    """Return what a file holds, without the comments: a step leaves them where they were."""
+    """Return the schema of a file, without comments, which migrations do not change."""
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
         return sorted((name, _bare(sql)) for name, sql in rows)

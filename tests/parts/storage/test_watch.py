@@ -1,4 +1,4 @@
-"""Watching: woken by what one watches, and by nothing else."""
+"""Watches: a change of a watched topic wakes the waiter, other changes do not."""
 
 from collections.abc import Iterable
 

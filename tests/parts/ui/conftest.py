@@ -49,7 +49,7 @@ PROOF = re.compile(r'name="proof" value="([^"]*)"')
 
 
 class Runner:
-    """What pages ask of the runner."""
+    """The part of the runner that pages use."""
 
     node_id = "node"
 
@@ -60,7 +60,7 @@ class Runner:
         self.found: list[CheckResult] = []
 
     def checks(self, alloc_id: str) -> list[CheckResult]:
-        """Return what the test says that checks have found."""
+        """Return the results of checks that the test sets."""
         return self.found
 
     async def usage(self, alloc_id: str) -> AllocationUsage:
@@ -245,7 +245,7 @@ def _place(listener: socket.socket, context: ssl.SSLContext | None) -> Connectio
 
 @pytest.fixture
 async def site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
-    """Run one that asks for tokens."""
+    """Run a daemon that requires tokens."""
     async for item in opened(store, tmp_path, asks=True):
         yield item
 

@@ -1,4 +1,4 @@
-"""Who may do what, changed in forms; and why, told."""
+"""Permissions: changes in forms, and explanations."""
 
 import re
 

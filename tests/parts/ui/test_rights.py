@@ -1,4 +1,4 @@
-"""What a visitor may do is what his token may do; what a foreign page may do is nothing."""
+"""A UI user has the permissions of their token; a cross-origin page has none."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """One word and one reason for a job on every surface, whatever has happened to it.
 
-Each life is a random order of what happens to jobs: they are submitted, placed, run, fail, are
-stopped, paused and dispatched. After each step every surface is asked about every job.
+Each run is a random sequence of events: jobs are submitted, placed, run, fail, are stopped, paused
+and dispatched. After each step every surface is asked about every job.
 """
 
 import random
@@ -48,14 +48,14 @@ def only(site: Site) -> Browser:
 
 
 class Said(NamedTuple):
-    """What a surface says of a job."""
+    """The state of a job on one surface."""
 
     word: str
     reason: str
 
 
 class Life:
-    """What may happen to the jobs of a daemon."""
+    """Possible events of the jobs of a daemon."""
 
     def __init__(self, site: Site, seed: int) -> None:
         self.site, self.cluster = site, site.cluster
@@ -193,7 +193,7 @@ async def in_state(site: Site, job_id: str) -> Said:
 
 
 async def on_list(site: Site, state: str = "") -> dict[str, Said]:
-    """Return what the list of jobs says; a search shows children, too."""
+    """Return the states in the list of jobs; a search includes children."""
     page = (await only(site).get(f"/ui/jobs?search=job&state={state}")).text
     return {
         unescape(name): Said(word, unescape(why[1]) if (why := WHY.search(rest)) else "")
@@ -218,7 +218,7 @@ def typed(site: Site, *words: str) -> str:
 
 
 async def in_terminal(site: Site, job_id: str) -> Said:
-    """Return what `job status JOB` says."""
+    """Return the state that `job status JOB` prints."""
     shown = await trio.to_thread.run_sync(typed, site, "job", "status", "--short", job_id)
     facts = dict(re.findall(r"^(\w[\w ]*?) *= (.*)$", shown, re.MULTILINE))
     return Said(facts.get("Status", shown), facts.get("Reason", ""))
@@ -249,7 +249,7 @@ def in_notification(site: Site, job_id: str) -> str:
 
 
 def short(said: Said) -> Said:
-    """Return what a list shows of a reason."""
+    """Return the part of a reason that a list shows."""
     return Said(said.word, said.reason[:120])
 
 

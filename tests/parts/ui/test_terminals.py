@@ -30,13 +30,13 @@ OUTSIDE = (
 
 
 def terminal(page: str) -> dict[str, str | None]:
-    """Return what a page tells its script."""
+    """Return the values that a page passes to its script."""
     forms = [found for tag, found in Elements(page).found if tag == "form"]
     return next(form for form in forms if form.get("id") == "terminal-form")
 
 
 def of_browser(browser: Browser, *others: tuple[str, str]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a browser: its cookie, and what it says of the page."""
+    """Return the headers of a browser: its cookie and its fetch metadata."""
     cookie = browser.http.cookies.get(COOKIE) or ""
     said = others or (("Origin", browser.address),)
     return [(a.encode(), b.encode()) for a, b in (("Cookie", f"{COOKIE}={cookie}"), *said)]
@@ -52,7 +52,7 @@ Talk = Callable[..., AbstractAsyncContextManager[Conversation]]
 
 
 async def opened(site: Site, browser: Browser, query: str = "") -> tuple[str, Talk]:
-    """Open the page of a terminal; return its proof, and what opens a conversation as it does."""
+    """Open the page of a terminal; return its proof, and a function that opens its WebSocket."""
     found = site.cluster.allocations()[0]
     answer = await browser.get(f"/ui/allocation/{found.id}/terminal{query}")
     told = terminal(answer.text)

@@ -1,4 +1,4 @@
-"""Changing variables: check and set, and who holds a lock when."""
+"""Changes of variables: check-and-set, and holders of locks."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -47,7 +47,7 @@ async def talk(request: Request, socket: WebSocketChannel) -> None:
 
 
 class Server:
-    """A listening daemon of a few routes, and what happened in it."""
+    """A listening daemon with a few routes, and its recorded events."""
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -113,7 +113,7 @@ async def port(store: Store, tmp_path: Path) -> AsyncIterator[int]:
 
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[Handover]:
-    """Return what the server behind is given."""
+    """Return the connections that the fast path passes to Hypercorn."""
     handovers: list[Handover] = []
     take_over = _Connection.take_over
 
@@ -271,7 +271,7 @@ async def test_a_connection_that_was_handed_over_stays_so(
 
 
 async def test_a_body_may_follow_its_head(port: int) -> None:
-    """Whether it is soon enough for the lean door or not, the answer is the same."""
+    """The response is the same with and without the fast path."""
     request = asking("POST /echo", body="abc")
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(request[:-3])

@@ -53,7 +53,7 @@ operator { policy = "write" }
 
 
 class Opened:
-    """A daemon of a few routes that asks for tokens."""
+    """A daemon with a few routes that requires tokens."""
 
     def __init__(self, port: int, master: str, writer: str) -> None:
         self.port, self.master, self.writer = port, master, writer

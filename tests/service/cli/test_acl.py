@@ -14,7 +14,7 @@ RULES = 'namespace "default" { policy = "read" }\npath "sys/auth" { capabilities
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon that asks for tokens and has none yet."""
+    """Run a daemon that requires tokens and has none yet."""
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         yield steward
 

@@ -25,7 +25,7 @@ def task(name: str, **fields: object) -> dict[str, object]:
 
 
 def failing() -> list[dict[str, object]]:
-    """Return tasks that fail and say why, with what nobody else may see near it."""
+    """Return tasks that fail with a reason, next to data that no other user may see."""
     source = f"http://user:{HIDDEN}@127.0.0.1:9/x?sig={HIDDEN}"
     wrong = f"{{{{ with nomadVar `nomad/jobs/web` }}}}{{{{ parseInt `{HIDDEN}` }}}}{{{{ end }}}}"
     return [

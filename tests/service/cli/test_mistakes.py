@@ -14,24 +14,24 @@ AT_ONCE = 2
 
 
 class Told(NamedTuple):
-    """How a command ends and what its first screen holds."""
+    """The exit status of a command and its first screen."""
 
     status: int
     parts: tuple[str, ...]
 
 
 def refused(*parts: str) -> dict[str, Told]:
-    """What no node could run: both commands refuse it."""
+    """Jobs that no node can ever run: both commands refuse them."""
     return {"validate": Told(1, parts), "run": Told(1, parts)}
 
 
 def unplaced(*parts: str, then: str = "1 allocation not placed") -> dict[str, Told]:
-    """What no node can take now: a warning, and the run is not placed."""
+    """Jobs that no node can run now: a warning, and the run is not placed."""
     return {"validate": Told(0, parts), "run": Told(2, (*parts, then))}
 
 
 def failing(warning: tuple[str, ...], *parts: str) -> dict[str, Told]:
-    """What fails when it runs: a warning where it can be known, and the run fails."""
+    """Jobs that fail when they run: a warning where possible, and the run fails."""
     return {"validate": Told(0, warning), "run": Told(1, (*warning, *parts))}
 
 
@@ -68,7 +68,7 @@ def test_every_file_is_expected_to_say_something() -> None:
 
 
 async def faults(steward: Steward, name: str, verb: str, told: Told) -> list[str]:
-    """Return what is wrong with the first screen of a command about a file."""
+    """Return the errors in the first screen of a command about a file."""
     done = await steward.cli(verb, str(FILES / f"{name}.hcl"))
     lines = (done.stderr + done.stdout).decode().splitlines()
     screen = "\n".join(lines[:SCREEN])
