@@ -137,7 +137,7 @@ class Steward:
 
     @property
     def log(self) -> Path:
-        """The file of what it says about itself."""
+        """The log file of the daemon."""
         return self.directory / "daemon.log"
 
     # ---- talking to it -------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Steward:
         return found
 
     async def log_of(self, alloc_id: str, task: str, kind: str = "stdout") -> str:
-        """Return what a task has printed so far."""
+        """Return the output of a task so far."""
         path = f"/v1/client/fs/logs/{alloc_id}"
         return _good(await self.request("GET", path, task=task, type=kind, plain=True)).text
 

@@ -57,7 +57,7 @@ class Stream:
 async def open_stream(
     steward: Steward, path: str, token: str = "", /, **query: object
 ) -> AsyncIterator[Stream]:
-    """Ask for something that does not end, and leave it at the end of the block."""
+    """Open a response without an end, and close it at the end of the block."""
     address = urlsplit(steward.address)
     assert address.hostname
     assert address.port

@@ -26,7 +26,7 @@ def job(job_id: str, namespace: str = "default") -> dict[str, object]:
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon that asks for tokens, and hold the first one."""
+    """Run a daemon that requires tokens, with the first token."""
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
         steward.token = SECRET

@@ -1,4 +1,4 @@
-"""The audit from outside: what people do and what they are refused can be looked up."""
+"""The audit log from outside: actions and refusals of users can be looked up."""
 
 import json
 from pathlib import Path

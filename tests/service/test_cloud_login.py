@@ -1,4 +1,4 @@
-"""A machine logs in with what its cloud gave it, does what its token allows, and nothing else."""
+"""A machine logs in with its cloud identity, and has exactly the permissions of its token."""
 
 import json
 import stat
@@ -29,7 +29,7 @@ def parameterized(namespace: str = "default") -> dict[str, object]:
 
 @pytest.fixture
 async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon with a small cloud; it asks for tokens, and we hold the first one."""
+    """Run a daemon with a small cloud that requires tokens, with the first token."""
     config = tmp_path / "steward.toml"
     config.write_text("dev_cloud_port = 0\n")
     flags = ("--dev", "--acl", "--dev-cloud", "--config", str(config))

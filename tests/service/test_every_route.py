@@ -26,7 +26,7 @@ BODY = {"Job": JOB, "JobID": HIDDEN, "JobVersion": 0, "DeploymentID": "", "All":
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon that asks for tokens and runs a job."""
+    """Run a daemon that requires tokens and runs a job."""
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
         steward.token = SECRET

@@ -24,7 +24,7 @@ print(json.dumps([ask(*one.split("!")) for one in sys.argv[2:]]), flush=True)
 
 
 def asking(steward: Steward, *asked: str, job_id: str = "nosy", **fields: object) -> Any:
-    """Return a job whose task asks for these paths with its own token, and prints the answers."""
+    """Return a job whose task requests these paths with its own token, and prints the responses."""
     task = {
         "Name": "main",
         "Driver": "raw_exec",

@@ -1,4 +1,5 @@
-"""What few requests need is imported when one of them comes: the daemon starts fast and stays small."""
+"""Modules for rare requests are imported at their first use, so the daemon starts fast and stays
+small."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Profiles of the daemon over HTTP: who may ask, for what, and of which machine."""
+"""Profiles of the daemon over HTTP: permissions, kinds of profile and nodes."""
 
 import gzip
 from pathlib import Path

@@ -61,7 +61,7 @@ class World:
         return found[0]["ID"] if found and found[0]["ClientStatus"] == "running" else ""
 
     def until(self, look: Callable[[], Any]) -> Any:
-        """Return what `look` returns when there is something."""
+        """Return the result of `look` as soon as there is one."""
         for _ in range(200):
             if found := look():
                 return found

@@ -124,7 +124,7 @@ def job(version: str, gate: Path) -> Any:
 
 
 class Said:
-    """What the load has said, as it says it."""
+    """The output of the load generator, line by line."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

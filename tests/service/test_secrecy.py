@@ -28,7 +28,7 @@ ENVIRONMENT = {
 
 
 def everything_written(steward: Steward) -> bytes:
-    """Return what the daemon has written: its files, its log, its arguments."""
+    """Return all data that the daemon has written: its files, its log, its arguments."""
     files = [path for path in steward.data_dir.rglob("*") if path.is_file()]
     kept = [path for path in files if path.name != "bootstrap-token"]
     arguments = Path(f"/proc/{steward.pid}/cmdline")

@@ -15,7 +15,7 @@ from tests.time_limits import HAPPENS_WITHIN
 
 
 class Ears:
-    """What a service manager has heard."""
+    """The messages to a service manager."""
 
     def __init__(self) -> None:
         # Without a limit: the daemon waits for nobody, so nothing may be left in the socket.
@@ -26,7 +26,7 @@ class Ears:
             await self._send.send((await way.recv(4096)).decode())
 
     async def until(self, beginning: str) -> str:
-        """Return what is heard next that begins so."""
+        """Return the next message with this beginning."""
         with trio.fail_after(HAPPENS_WITHIN):
             while not (told := await self._heard.receive()).startswith(beginning):
                 pass

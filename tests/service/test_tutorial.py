@@ -27,14 +27,14 @@ ANYTHING = "…"
 
 
 class Command(NamedTuple):
-    """What is typed, and what the tutorial shows below it."""
+    """A typed command, and the output below it in the tutorial."""
 
     typed: str
     shown: list[str]
 
 
 class File(NamedTuple):
-    """What is written to a file."""
+    """A file that the tutorial writes."""
 
     name: str
     text: str
@@ -53,7 +53,8 @@ def steps(text: str) -> Iterator[Command | File]:
 
 
 def pattern(shown: list[str]) -> re.Pattern[str]:
-    """Return what an answer must match: spaces count as one, as columns are as wide as their texts."""
+    """Return a pattern for an answer: spaces count as one, because column widths depend on the
+    texts."""
     lines = []
     for line in shown:
         if line.strip() == ANYTHING:

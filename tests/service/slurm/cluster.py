@@ -184,7 +184,7 @@ class Cluster:
             time.sleep(PAUSE)
 
     def tails(self) -> str:
-        """Return the last lines of what its daemons have said."""
+        """Return the last lines of the logs of its daemons."""
         logs = sorted([*self.directory.glob("*.log"), *self.directory.glob("*.said")])
         return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
 

@@ -49,7 +49,7 @@ class Task:
         self._sign.touch()
 
     def lines(self) -> list[str]:
-        """Return what it has written."""
+        """Return its output."""
         return self._lines.read_text().splitlines() if self._lines.exists() else []
 
     async def until(self, *lines: str) -> None:

@@ -1,4 +1,5 @@
-"""What dies on the way: the controller, a node's daemon, our own. Nothing is lost, and nothing runs twice."""
+"""Crashes of the controller, of a node's daemon, and of Steward. Nothing is lost, and nothing runs
+twice."""
 
 import signal
 from collections.abc import Iterator

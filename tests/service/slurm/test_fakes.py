@@ -19,7 +19,7 @@ FORMAT = "%T|%r|%j|%k"
 
 
 class Commands(Protocol):
-    """What runs the programs of a cluster, the real one or the fake."""
+    """The programs of a cluster, real or fake."""
 
     def run(
         self, *words: str, stdin: str = "", **more: str

@@ -1,4 +1,4 @@
-"""What a cluster may do wrong, on one that does it when told to: a row of the table of faults each."""
+"""Faults of a cluster, produced on request: a test for each row of the table of faults."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def number_of(world: FakeSlurm, alloc_id: str) -> str:
 
 
 def told(allocation: Any) -> str:
-    """Return what the events of its task say."""
+    """Return the texts of the events of its task."""
     states = allocation["TaskStates"] or {}
     return "\n".join(event["DisplayMessage"] for event in states["main"]["Events"])
 

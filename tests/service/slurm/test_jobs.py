@@ -1,4 +1,4 @@
-"""Jobs on a real cluster: what they get, what they print, how they end, and what one may do meanwhile."""
+"""Jobs on a real cluster: resources, output, end, and requests while they run."""
 
 import base64
 import json
@@ -139,7 +139,7 @@ async def command(steward: Steward, alloc_id: str, *words: str, **query: str) ->
 
 
 def told(frames: list[Any], kind: str = "stdout") -> str:
-    """Return what a command has printed."""
+    """Return the output of a command."""
     pieces = [frame[kind]["data"] for frame in frames if frame.get(kind, {}).get("data")]
     return b"".join(base64.b64decode(piece) for piece in pieces).decode()
 

@@ -43,7 +43,7 @@ def test_records_of_failed_logins_are_bounded() -> None:
 
 
 def failed(times: int, address: str = ELSEWHERE, *, every: int = 0) -> FailedLogins:
-    """Return what is known after some failures, of which the last is at `NOW`."""
+    """Return the recorded failures, of which the last is at `NOW`."""
     failures = FailedLogins(LockoutPolicy(threshold=3, span=SPAN))
     for number in range(times):
         failures.are_too_many(address, NOW - (times - 1 - number) * every)

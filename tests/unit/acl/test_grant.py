@@ -1,4 +1,4 @@
-"""What policies allow together: they add up, a denial wins, the closest name decides."""
+"""Permissions of several policies: they add up, a denial wins, the closest name decides."""
 
 import pytest
 

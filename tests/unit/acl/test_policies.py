@@ -1,4 +1,4 @@
-"""What a policy says: its words are checked, and spelled out."""
+"""Parsing of policies: their words are checked and expanded."""
 
 import re
 

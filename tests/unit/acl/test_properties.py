@@ -36,7 +36,7 @@ def text(kind: str, rules: dict[str, set[str]]) -> str:
 
 
 def reference(policies: list[dict[str, set[str]]], path: str) -> set[str]:
-    """Return what is allowed at a path, by the rule book."""
+    """Return the permissions at a path, by the documented rules."""
 
     def key(rule: str) -> tuple[object, ...]:
         wild = [m.start() for m in re.finditer(r"(?:(?<=/)|^)\+(?=/|$)|\*$", rule)]
@@ -82,7 +82,7 @@ def test_paths_are_decided_as_the_rule_book_says(
 
 
 def namespace_reference(policies: list[dict[str, set[str]]], name: str) -> set[str]:
-    """Return what is allowed in a namespace, by the rule book."""
+    """Return the permissions in a namespace, by the documented rules."""
 
     def fits(rule: str) -> bool:
         return re.fullmatch(".*".join(map(re.escape, rule.split("*"))), name) is not None

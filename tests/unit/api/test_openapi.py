@@ -1,4 +1,4 @@
-"""The description of the API: whole, consistent, and of what there really is."""
+"""The description of the API: complete, consistent, and without extra routes."""
 
 import json
 from collections.abc import Iterator

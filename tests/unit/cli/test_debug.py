@@ -1,4 +1,4 @@
-"""What a bundle for others does not hold."""
+"""Data that a debug bundle must not contain."""
 
 import pytest
 

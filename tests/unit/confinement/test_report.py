@@ -1,4 +1,4 @@
-"""What the texts of the kernel say about a process."""
+"""Reports about a process from the kernel's texts."""
 
 import os
 from collections.abc import Callable

@@ -10,7 +10,7 @@ GOOD, BAD, NEUTRAL = Outcome.GOOD, Outcome.BAD, Outcome.NEUTRAL
 
 
 def random_graph(rng: random.Random, most: int = 9) -> Graph:
-    """Return a graph without cycles, whose steps stand in any order in the file."""
+    """Return a graph without cycles, whose steps are in any order in the file."""
     names = [f"s{number}" for number in range(rng.randint(1, most))]
     steps = []
     for number, name in enumerate(names):

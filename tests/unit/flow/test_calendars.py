@@ -298,7 +298,7 @@ MOMENTS = st.sampled_from(
 
 
 def model(calendar: Calendar, at: int) -> bool:
-    """Return whether a moment is open, from its local time alone."""
+    """Return whether a calendar is open at a time, from its local time alone."""
     local = datetime.fromtimestamp(at // SECOND, ZoneInfo(calendar.time_zone))
     day, minutes = local.date(), local.hour * 60 + local.minute
     is_open = day.isoformat() in (calendar.extra_days or {}) or (

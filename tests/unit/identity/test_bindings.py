@@ -1,4 +1,4 @@
-"""What a role asks of claims and requests."""
+"""Requirements of a role for claims and requests."""
 
 import pytest
 

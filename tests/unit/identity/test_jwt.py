@@ -1,4 +1,4 @@
-"""Which tokens are believed, and what is said about the others."""
+"""Accepted tokens, and the errors for all others."""
 
 import json
 import random

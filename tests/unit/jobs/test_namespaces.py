@@ -1,4 +1,4 @@
-"""What a namespace lets its jobs use, and the hash by which clients see that it has changed."""
+"""Permissions of a namespace for its jobs, and the hash by which clients detect its changes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Small job documents that tests begin with, and what is said of them."""
+"""Small job documents for tests, and the errors about them."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def only_service(given: Document) -> Service:
 
 
 def errors(given: Document) -> list[str]:
-    """Return what is wrong with a job, as the validate endpoint lists it."""
+    """Return the errors of a job, as the validate endpoint lists them."""
     return list(validate(complete(given)).errors)
 
 

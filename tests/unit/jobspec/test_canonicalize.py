@@ -1,4 +1,4 @@
-"""Defaults that depend on more than one field, and what makes two jobs the same."""
+"""Defaults that depend on more than one field, and equality of jobs."""
 
 from copy import deepcopy
 from typing import Any

@@ -40,7 +40,7 @@ def value(expression: str, *, before: str = "") -> object:
 
 
 def refused(text: str, **given: Mapping[str, str]) -> str:
-    """Return what is said of a file that is wrong."""
+    """Return the error about an invalid file."""
     with pytest.raises(HclError) as caught:
         parse(text, **given)  # type: ignore[arg-type]
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""Functions beyond the corpus (tests/wire/test_job_files.py): what they return, and what they refuse."""
+"""Functions beyond the corpus (tests/wire/test_job_files.py): their results and their errors."""
 
 import pytest
 

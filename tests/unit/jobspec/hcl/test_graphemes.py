@@ -1,4 +1,4 @@
-"""What a reader takes for one character."""
+"""Boundaries of the characters that a reader sees."""
 
 import pytest
 

@@ -24,7 +24,7 @@ COUNT = 300  # texts of a seed; bench/fuzz.py takes more
 
 
 def outcome(file: JobFile) -> HclError | None:
-    """Return what is wrong with a file. Anything but `HclError` is a defect."""
+    """Return the error of a file. Anything but `HclError` is a defect."""
     try:
         encode(complete(parse_job(file, OUTSIDE)))
     except HclError as error:
