@@ -1,4 +1,4 @@
-"""Which user the daemon becomes, by its settings and by who has started it."""
+"""The user of the daemon, by its settings and by the user that started it."""
 
 import os
 import pwd

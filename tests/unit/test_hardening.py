@@ -27,7 +27,7 @@ with_autogroups = pytest.mark.skipif(not AUTOGROUP.exists(), reason="the kernel 
 
 
 def states(*names: str, leads: bool, user: str = "") -> tuple[list[str], list[str]]:
-    """Return what files of a process say before and after it asks to be preferred."""
+    """Return the contents of a process's files before and after it raises its priority."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, user, *names],
         start_new_session=leads,

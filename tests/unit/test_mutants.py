@@ -1,4 +1,4 @@
-"""The changes of the mutation tests: what is changed, and what is no code."""
+"""The changes of the mutation tests: changed code, and text that is not code."""
 
 import ast
 from pathlib import Path

@@ -15,7 +15,7 @@ from tests.samples import NOW
 
 
 class Stopped:
-    """A clock that stands still."""
+    """A clock that shows a fixed time."""
 
     def now(self) -> int:
         return NOW

@@ -1,4 +1,5 @@
-"""Whether a value is as a schema says: as much of JSON Schema as our description uses."""
+"""Validation of a value against a schema, for the part of JSON Schema that the API description
+uses."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -10,7 +10,7 @@ REQUIRED = "required"  # instead of a default
 
 
 class Call(NamedTuple):
-    """One endpoint: who may use it, what it takes, and what its answer holds."""
+    """One endpoint: its required capability, its parameters, and the fields of its answer."""
 
     method: str
     path: str

@@ -40,7 +40,7 @@ def steps() -> Iterator[dict[str, Any]]:
 
 
 def operation(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the description says of a request; nothing where there is no such call."""
+    """Return the description of a request; None if there is no such call."""
     routes, _ = ROUTER.find(re.sub(r"%2F", "/", request["path"]))
     for route in routes:
         found: Mapping[str, Any] = DESCRIPTION["paths"][route.path].get(request["method"].lower())
@@ -64,7 +64,7 @@ def schema_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def plain(body: Any) -> Any:
-    """Return a golden body with a number where only a number can stand: placeholders are text."""
+    """Return a recorded body with a number where the schema demands one: placeholders are text."""
     if isinstance(body, dict):
         return {
             name: 1 if _is_placeholder(item) and _is_number(name) else plain(item)

@@ -41,7 +41,7 @@ def requests() -> dict[str, type[msgspec.Struct]]:
 
 
 def records(record: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
-    """Yield a record and all that stand in it."""
+    """Yield a record and all records inside it."""
     seen = []
     waiting = [record]
     while waiting:

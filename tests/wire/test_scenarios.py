@@ -29,7 +29,7 @@ Results = Mapping[tuple[str, str], Future[Failures]]  # of a scenario, through a
 
 
 def run(name: str, door: str) -> Failures:
-    """Return what differs; what is unexpected is asked of a second daemon, whose answers count.
+    """Return the differences; a second daemon decides about unexpected ones.
 
     Some steps measure how long an answer took, and a busy machine can be late once.
     """

@@ -179,7 +179,7 @@ def plain(default: object) -> object:
 
 
 def properties(contract: EndpointSchema) -> set[str]:
-    """Return the fields of what a call gives, or of each element of it."""
+    """Return the fields of a call's response, or of each element of it."""
     schema = msgspec.json.schema_components(
         [contract.gives], schema_hook=lambda _: {"title": "any"}, ref_template="{name}"
     )[0][0]

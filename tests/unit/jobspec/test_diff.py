@@ -1,4 +1,4 @@
-"""What a diff says of each kind of change."""
+"""Differences for each kind of change."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def diff(old: Document, new: Document) -> JobDiff:
 
 
 def short(found: JobDiff | TaskGroupDiff | TaskDiff | ObjectDiff) -> dict[str, Any]:
-    """Return what changed, as `name: old>new`, and what stayed the same as its name alone."""
+    """Return changed fields as `name: old>new`, and unchanged ones as the name alone."""
     fields = [
         field.name if field.type == "None" else f"{field.name}: {field.old}>{field.new}"
         for field in found.fields or ()
@@ -35,18 +35,18 @@ def short(found: JobDiff | TaskGroupDiff | TaskDiff | ObjectDiff) -> dict[str, A
 
 
 def of_job(**fields: Any) -> dict[str, Any]:
-    """Return what adding fields to a job shows."""
+    """Return the difference after fields were added to a job."""
     return short(diff(job(), job(**fields)))
 
 
 def of_group(old: Document, new: Document) -> dict[str, Any]:
-    """Return what a change of a group shows."""
+    """Return the difference after a change of a group."""
     (found,) = diff(job(group(**old)), job(group(**new))).task_groups or []
     return short(found)
 
 
 def of_task(old: Document, new: Document) -> dict[str, Any]:
-    """Return what a change of a task shows."""
+    """Return the difference after a change of a task."""
     before, after = (job(group(task(**fields))) for fields in (old, new))
     (found,) = diff(before, after).task_groups or []
     (inner,) = found.tasks or []

@@ -27,7 +27,7 @@ def shown_job(step: recorded.Step) -> Any:
 
 
 def pairs() -> Iterator[tuple[str, Any, Any]]:
-    """Yield what was registered, and what was read before anything else changed the job."""
+    """Yield each registered job, and the job as read before another change."""
     for name, steps in recorded.scenarios():
         registered: dict[tuple[str, str], Any] = {}
         for step in steps if name not in CHANGED_BY_THE_SERVER else ():

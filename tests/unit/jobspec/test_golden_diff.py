@@ -32,7 +32,7 @@ def plans() -> list[tuple[recorded.Step, recorded.Step | None]]:
 
 
 def versions() -> list[recorded.Step]:
-    """Return the answers that hold versions and what they differ in."""
+    """Return the recorded versions with their differences."""
     return [
         step
         for _, steps in recorded.scenarios()
@@ -57,7 +57,7 @@ def stopped_if(body: dict[str, Any], job: Job | None) -> Job | None:
 
 
 def bases_of(jobs: list[Job], versions: list[dict[str, Any]], query: dict[str, str]) -> list[Job]:
-    """Return what each version is compared with."""
+    """Return the version that each version is compared with."""
     by_number = {str(one["Version"]): job for one, job in zip(versions, jobs, strict=True)}
     by_tag = {
         version["VersionTag"]["Name"]: version["Version"]

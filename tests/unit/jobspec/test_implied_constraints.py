@@ -1,4 +1,4 @@
-"""What groups and tasks need of a node without saying so."""
+"""Constraints that follow from other fields of groups and tasks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a policy lets in, what it warns of, and what it denies."""
+"""Policies: accepted jobs, warnings and denials."""
 
 import re
 import tomllib

@@ -31,12 +31,12 @@ def of_task(*services: dict[str, Any]) -> list[str]:
 
 
 def faults(*texts: str) -> list[str]:
-    """Return what is said of a group whose services do not fit."""
+    """Return the errors of a group whose services conflict."""
     return in_group(f"Task group service validation failed: {nested(*texts)}") if texts else []
 
 
 def service_faults(*texts: str, name: str = "api") -> list[str]:
-    """Return what is said of a group whose first service is wrong in itself."""
+    """Return the errors of a group whose first service is invalid."""
     return faults(f"Service[0] {name} validation failed: {nested(*texts)}") if texts else []
 
 

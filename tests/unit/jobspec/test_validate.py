@@ -1,4 +1,4 @@
-"""What is said of a whole job: one text for all errors, refusals that are not about one noun."""
+"""Validation of a whole job: one text for all errors, and errors that concern several blocks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Messages in words and in the forms of other receivers; whole bodies stand in `golden/`."""
+"""Messages as text and in the formats of receivers; whole bodies are in `golden/`."""
 
 import re
 from collections.abc import Callable

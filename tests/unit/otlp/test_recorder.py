@@ -1,4 +1,4 @@
-"""The recorder: which work makes spans, their parents, and what they never contain."""
+"""The recorder: operations with spans, their parents, and attributes that spans never contain."""
 
 from collections.abc import Iterator
 from itertools import count

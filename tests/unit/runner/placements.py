@@ -53,7 +53,7 @@ def placed(job: Job, node_id: str, alloc_id: str, index: int = 0, **fields: Any)
 
 
 def held(group: TaskGroup) -> AllocatedResources:
-    """Return what the tasks of a group hold."""
+    """Return the resources of the tasks of a group."""
     return AllocatedResources(
         tasks={task.name: _held(task.resources) for task in group.tasks or ()},
         task_lifecycles={task.name: task.lifecycle for task in group.tasks or ()},

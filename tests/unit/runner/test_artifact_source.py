@@ -1,4 +1,4 @@
-"""What the source of an artifact means."""
+"""Parsing of the source of an artifact."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where the kernel keeps groups of version 1 that bound tasks, and what is written into them."""
+"""Cgroups of version 1 that limit tasks: their paths and contents."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a task may have at most, and what a node says of who enforces it."""
+"""Limits of a task, and the node attributes about their enforcement."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a cluster prints of a partition, as hosts with their states in words."""
+"""Hosts and their states from a cluster's description of a partition."""
 
 import pytest
 

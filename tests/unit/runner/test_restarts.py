@@ -22,7 +22,7 @@ def steps(
     once: bool = True,
     chance: float = 0.0,
 ) -> list[RestartDecision]:
-    """Return what follows when a task ends at each of these moments."""
+    """Return the decisions when a task ends at each of these times."""
     history, found = RestartHistory(since=START), []
     for moment in moments:
         step, history = decide_restart(

@@ -42,7 +42,7 @@ def told(
 
 
 def place(words: list[str], *wanted: str) -> int:
-    """Return where words stand one after the other. Raises `StopIteration`."""
+    """Return the index at which these words follow each other. Raises `StopIteration`."""
     size = len(wanted)
     return next(at for at in range(len(words)) if words[at : at + size] == list(wanted))
 
@@ -82,7 +82,7 @@ def test_a_directory_to_work_in_is_entered_without_any_right(
 def starter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], *, is_dev: bool = False
 ) -> Starter:
-    """Return what starts tasks, with what its trials say, one after the other."""
+    """Return a starter whose trials have these results, in this order."""
     policy = msgspec.structs.replace(EVERYTHING, filter=b"filter", is_dev=is_dev)
     found = Starter(policy, str(tmp_path), UserPolicy(policy))
     monkeypatch.setattr(found, "tools", TOOLS)

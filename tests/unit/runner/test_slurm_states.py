@@ -1,4 +1,4 @@
-"""What a cluster says of jobs, in our words."""
+"""Job states of a cluster, and their translation."""
 
 import pytest
 

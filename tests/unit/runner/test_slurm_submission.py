@@ -1,4 +1,4 @@
-"""What an attempt becomes when it is submitted to a cluster."""
+"""The submission of an attempt to a cluster."""
 
 from typing import Any
 

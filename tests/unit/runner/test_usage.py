@@ -1,4 +1,4 @@
-"""What is used between two looks."""
+"""Usage between two samples."""
 
 import os
 

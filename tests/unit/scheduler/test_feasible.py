@@ -1,4 +1,4 @@
-"""What keeps a group from a node, and in which words the counts of an evaluation say so."""
+"""Reasons that exclude a node for a group, and their texts in evaluations."""
 
 from typing import Any
 
@@ -163,7 +163,7 @@ def test_a_network_that_is_there_is_no_obstacle(network: Network, here: Node) ->
 
 
 def made(access: str) -> dict[str, Any]:
-    """Return what a node says of a volume that the API made."""
+    """Return the decision of a node about a volume that the API created."""
     capability = {"AccessMode": access, "AttachmentMode": "file-system"}
     return {"Namespace": "default", "Capabilities": [capability]}
 

@@ -1,4 +1,4 @@
-"""What fits on a node, what is missing when nothing does, and what an allocation gets."""
+"""Capacity of a node: fitting asks, missing resources, and allocated resources."""
 
 from typing import Any
 

@@ -207,7 +207,7 @@ ALL = "service batch system sysbatch"
 
 
 class Step(msgspec.Struct):
-    """One decision of a history: what it saw, what it made of it, and what followed."""
+    """One decision of a history: its input, its plan, and the result."""
 
     before: ClusterState
     evaluation: Evaluation
@@ -216,7 +216,7 @@ class Step(msgspec.Struct):
     now: int
 
     def stopped(self) -> list[Allocation]:
-        """Return what the plan stops that held something, as it was before."""
+        """Return the stopped allocations of the plan that held resources, as they were before."""
         before = {alloc.id: alloc for alloc in self.before.allocations}
         return [
             before[alloc.id]
@@ -270,7 +270,7 @@ def test_a_plan_never_gives_more_than_a_node_has(history: Any) -> None:
 
 
 def _excess(step: Step, before: NodeState) -> bool:
-    """Tell whether placements on a node exceed what was free, and what the plan freed, there."""
+    """Return whether placements on a node exceed its free and freed resources."""
     node = before.node
     placed = [alloc for alloc in step.plan.place if alloc.node_id == node.id]
     stopped = [item for item in step.stopped() if item.node_id == node.id]
@@ -364,9 +364,10 @@ def _replaces(step: Step, group: TaskGroup) -> bool:
 
 
 def _on_their_way(step: Step, group: TaskGroup, placed_by: dict[str, str]) -> list[Allocation]:
-    """Return what the deployment has placed, is wanted after the plan, and not known to be well.
+    """Return the placed allocations of the deployment that are desired after the plan and not known
+    to be healthy.
 
-    What was only updated in place runs on all the time.
+    An allocation updated in place runs the whole time.
     """
     return [
         alloc

@@ -1,4 +1,4 @@
-"""Which of several nodes is chosen, and what the scores say."""
+"""The chosen node among several, and its scores."""
 
 from typing import Any
 

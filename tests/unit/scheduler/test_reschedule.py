@@ -1,4 +1,4 @@
-"""When a failed allocation is placed again, and what its replacement remembers."""
+"""Times at which a failed allocation is placed again, and the history of its replacement."""
 
 from typing import Any
 

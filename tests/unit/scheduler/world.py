@@ -114,7 +114,7 @@ def ids() -> Iterator[str]:
 
 
 def held(node: Node, allocations: Iterable[Allocation]) -> NodeState:
-    """Return a node with what allocations that have not ended hold on it."""
+    """Return a node with the resources of its running allocations."""
     here = [
         alloc for alloc in allocations if alloc.node_id == node.id and not alloc.client_terminal
     ]
@@ -261,7 +261,7 @@ class World:
         return self.set(allocation, desired=desired)
 
     def set_health(self, *, healthy: bool) -> None:
-        """Note the health of what runs for the deployment, and count it there."""
+        """Note the health of the deployment's running allocations, and count it there."""
         deployment = self.deployments[-1] if self.deployments else None
         if deployment is None or deployment.status not in ACTIVE:
             return
@@ -313,7 +313,7 @@ class World:
     # ---- what there is ---------------------------------------------------------------------------------
 
     def running(self, group: str | None = None) -> list[Allocation]:
-        """Return what is wanted and has not ended, by name."""
+        """Return the desired allocations that have not ended, by name."""
         live = [alloc for alloc in self.allocations.values() if not alloc.terminal]
         chosen = [alloc for alloc in live if group is None or alloc.task_group == group]
         return sorted(chosen, key=lambda alloc: (alloc.name, alloc.create_index))
@@ -343,7 +343,7 @@ class World:
 
 
 def counts(plan: Plan, group: str = "web") -> dict[str, int]:
-    """Return what an annotation counts of a group, without what it counts none of."""
+    """Return the counts of an annotation about a group, without zeros."""
     annotation = plan.annotations.desired_tg_updates.get(group, DesiredUpdates())
     return {name: number for name, number in msgspec.structs.asdict(annotation).items() if number}
 

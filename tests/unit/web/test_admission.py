@@ -1,4 +1,4 @@
-"""How many connections each client may have, and who counts as one client."""
+"""The connection limit of each client, and the definition of a client."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What the lean door takes for a request: only what every reader takes for the same."""
+"""Requests that the fast path accepts: only those that every parser reads alike."""
 
 from typing import Any
 
@@ -149,7 +149,7 @@ def test_complex_request_goes_to_the_framework(data: bytes) -> None:
 
 
 def by_h11(data: bytes) -> tuple[bytes, bytes, dict[str, str], bytes, bytes]:
-    """Return method, target, headers, body and what is left, as the server behind reads them."""
+    """Return method, target, headers, body and the remaining bytes, as Hypercorn reads them."""
     connection = h11.Connection(h11.SERVER)
     connection.receive_data(data)
     request = connection.next_event()
