@@ -1,6 +1,6 @@
 """Run one allocation: its directory, its tasks in order, its health, and its end.
 
-Each step follows from the states of its tasks (`lifecycle.py`, `alloc_health.py`) and from its
+Each step follows from the states of its tasks (`lifecycle.py`, `health_watch.py`) and from its
 desired state. The runner reacts to every change of either immediately.
 """
 
@@ -11,17 +11,16 @@ from functools import partial
 import msgspec
 import trio
 
-from daemon.runner.alloc import alloc_health as health
 from daemon.runner.alloc.alloc_dir import prepare_alloc_dir
-from daemon.runner.alloc.alloc_health import HealthCriteria
 from daemon.runner.alloc.alloc_states import TABLE, AllocState
+from daemon.runner.alloc.health_watch import HealthWatch
+from daemon.runner.alloc.run_limit import RunLimit
 from daemon.runner.alloc.task_runner import TaskRunner
 from daemon.runner.core import task_dir, task_events
 from daemon.runner.core.background import start_detached
 from daemon.runner.core.driver import ExecStream
 from daemon.runner.core.lifecycle import (
     GroupShutdown,
-    first_start_time,
     group_shutdown_cause,
     hook,
     kill_order,
@@ -52,7 +51,6 @@ from storage.records.task import Hook, Task
 from storage.records.times import rfc3339
 from storage.records.usage import AllocationUsage, AllocationUsageLine
 
-_OVERTIME = "allocation exceeded max_run_duration"  # recorded from Nomad: max-run-duration
 _TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits for its services to leave the catalog
 
 _log = logging.getLogger("steward.runner")
@@ -82,9 +80,7 @@ class AllocRunner:
         self._tasks: dict[str, TaskRunner] = {}
         self._stop_wanted = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self._watching = trio.CancelScope()
         self._is_offering = False
-        self._is_timed = False
         self._is_overfull = False  # whether exceeding the disk limit was already reported
         self.is_purged = False
         self.disk_used = 0  # bytes of the allocation directory, when they were last measured
@@ -98,6 +94,22 @@ class AllocRunner:
             self._changes,
             self._restart_unhealthy,
             self._run_inside,
+        )
+        self._health = HealthWatch(
+            host.clock,
+            lambda: self._instance,
+            self._report,
+            self._changes,
+            self._stop_wanted.is_set,
+            self._discovery.healthy_since,
+        )
+        self._limit = RunLimit(
+            host,
+            lambda: self._instance,
+            self._report,
+            self._changes,
+            self._live_tasks,
+            self.abort,
         )
         self._want(allocation)
 
@@ -152,9 +164,9 @@ class AllocRunner:
             task.update(self._instance)
         if allocation.deployment_id != before.deployment_id:
             self._report.reset_health(allocation)
-            self._watch_health()
+            self._health.start(self._nursery)
         self._watch_services()
-        self._watch_time()
+        self._limit.start(self._nursery)
         self._want(allocation)
         if self._nursery is not None:
             self._report.publish_services()
@@ -341,9 +353,9 @@ class AllocRunner:
             self._machine.enter(AllocState.RUNNING)
             for runner in self._tasks.values():
                 nursery.start_soon(runner.run)
-            self._watch_health()
+            self._health.start(self._nursery)
             self._watch_services()
-            self._watch_time()
+            self._limit.start(self._nursery)
             await self._govern(nursery)
             nursery.cancel_scope.cancel()
         self._nursery = None
@@ -376,9 +388,7 @@ class AllocRunner:
                 self._machine.enter(AllocState.LEAVING)
                 nursery.start_soon(self._stop_remaining, reason)
             await self._changes.wait()
-        failed = health.has_failed(self._instance.allocation, self._report.states)
-        if failed or self._health_rule() is not None:
-            self._report_unhealthy()
+        self._health.close()
 
     @property
     def _is_stopping(self) -> bool:
@@ -424,106 +434,13 @@ class AllocRunner:
             if hook(task) != Hook.POSTSTOP and not self._tasks[task.name].dead.is_set()
         ]
 
-    def _watch_time(self) -> None:
-        """Start the timer of `max_run_duration` as soon as the job sets that limit."""
-        limited = self._instance.group.max_run_duration is not None
-        if self._nursery is not None and limited and not self._is_timed:
-            self._is_timed = True
-            start_detached(self._nursery, self._limit_time)
-
-    async def _limit_time(self) -> None:
-        """Stop all tasks, poststop tasks included, at the end of `max_run_duration`."""
-        while (left := self._time_left()) > 0:
-            with trio.move_on_after(left):
-                await self._changes.wait()
-        longest = self._instance.group.max_run_duration or 0
-        self._report.ended_for = _OVERTIME
-        for task in self._live_tasks():
-            task.record(task_events.max_run_exceeded(self._now(), longest))
-        await self.abort()
-
-    def _time_left(self) -> float:
-        """Return the remaining seconds of `max_run_duration`. Time without a daemon counts."""
-        longest = self._instance.group.max_run_duration
-        since: int | None = self._instance.allocation.create_time
-        if self._host.capacity is None:  # time in the queue of a cluster does not count
-            since = first_start_time(self._report.states.values())
-        if longest is None or since is None:
-            return float("inf")
-        return (since + longest - self._now()) / SECOND
-
-    # --- services and health ---
+    # --- services ---
 
     def _watch_services(self) -> None:
         """Watch the services as soon as the group has one."""
         if self._nursery is not None and self._discovery.exists and not self._is_offering:
             self._is_offering = True
             start_detached(self._nursery, self._discovery.run)
-
-    def _health_rule(self) -> HealthCriteria | None:
-        instance = self._instance
-        return health.health_criteria(instance.job.type, instance.group, instance.allocation)
-
-    def _watch_health(self) -> None:
-        """Watch the health for the current deployment and cancel the previous watch."""
-        self._watching.cancel()
-        rule = self._health_rule()
-        if rule is not None and self._report.healthy is None and self._nursery is not None:
-            self._watching = trio.CancelScope()
-            start_detached(self._nursery, self._decide_health, rule, self._watching)
-
-    async def _decide_health(self, rule: HealthCriteria, scope: trio.CancelScope) -> None:
-        with scope:
-            with trio.move_on_after(rule.deadline / SECOND):
-                await self._become_healthy(rule)
-            if self._report_unhealthy():
-                self._complain(rule)
-                self._report.publish()
-
-    def _report_unhealthy(self) -> bool:
-        """Report the allocation as unhealthy, unless it was stopped on request."""
-        unknown = self._report.healthy is None and not self._stop_wanted.is_set()
-        if unknown:
-            self._report.health(self._now(), healthy=False)
-        return unknown
-
-    async def _become_healthy(self, rule: HealthCriteria) -> None:
-        """Report health when all tasks ran for `min_healthy_time`.
-
-        Return without a report when the allocation can no longer become healthy.
-        """
-        tasks, states = self._instance.tasks, self._report.states
-        while not health.can_no_longer_succeed(tasks, states):
-            since = self._healthy_since(rule)
-            if since is None:
-                await self._changes.wait()
-                continue
-            with trio.move_on_after(rule.min_healthy_time / SECOND) as calm:
-                while self._healthy_since(rule) == since:
-                    await self._changes.wait()
-            if calm.cancelled_caught:
-                self._report.health(self._now(), healthy=True)
-                if (recorder := request_context.TRACING.recorder) is not None:
-                    up = first_start_time(self._report.states.values())
-                    recorder.follow("first health", up or self._now())
-                return
-
-    def _healthy_since(self, rule: HealthCriteria) -> tuple[str, int] | None:
-        """Return the time since which all tasks run and all relevant checks pass.
-
-        None if a task is down or a check fails. Times are nanoseconds.
-        """
-        up = health.up_since(self._instance.tasks, self._report.states)
-        checked = self._discovery.healthy_since() if rule.by_checks else 0
-        return None if up is None or checked is None else (up, checked)
-
-    def _complain(self, rule: HealthCriteria) -> None:
-        tasks, states = self._instance.tasks, self._report.states
-        if not rule.for_deployment or health.can_no_longer_succeed(tasks, states):
-            return
-        now = self._now()
-        for name, text in health.unhealthy_reasons(tasks, states, rule, now).items():
-            self._report.event(name, task_events.unhealthy(now, text))
 
     # --- directory ---
 

@@ -1,0 +1,61 @@
+"""Stop the tasks of an allocation at the end of `max_run_duration`."""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from daemon.runner.alloc.task_runner import TaskRunner
+from daemon.runner.core import task_events
+from daemon.runner.core.background import start_detached
+from daemon.runner.core.lifecycle import first_start_time
+from daemon.runner.core.notifier import Notifier
+from daemon.runner.core.status_report import AllocReport
+from daemon.runner.core.task_instance import TaskInstance
+from daemon.runner.setup.runtime import RuntimeContext
+from storage.records.base import SECOND
+
+_OVERTIME = "allocation exceeded max_run_duration"  # recorded from Nomad: max-run-duration
+
+
+class RunLimit:
+    """The timer of one allocation. `abort` stops all its tasks, poststop tasks included."""
+
+    def __init__(
+        self,
+        host: RuntimeContext,
+        instance: Callable[[], TaskInstance],
+        report: AllocReport,
+        changes: Notifier,
+        live_tasks: Callable[[], list[TaskRunner]],
+        abort: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._host, self._instance, self._report, self._changes = host, instance, report, changes
+        self._live_tasks, self._abort = live_tasks, abort
+        self._is_started = False
+
+    def start(self, nursery: trio.Nursery | None) -> None:
+        """Start the timer as soon as the job sets the limit; it runs once."""
+        is_limited = self._instance().group.max_run_duration is not None
+        if nursery is not None and is_limited and not self._is_started:
+            self._is_started = True
+            start_detached(nursery, self._run)
+
+    async def _run(self) -> None:
+        while (left := self._time_left()) > 0:
+            with trio.move_on_after(left):
+                await self._changes.wait()
+        longest = self._instance().group.max_run_duration or 0
+        self._report.ended_for = _OVERTIME
+        for task in self._live_tasks():
+            task.record(task_events.max_run_exceeded(self._host.clock.now(), longest))
+        await self._abort()
+
+    def _time_left(self) -> float:
+        """Return the remaining seconds of `max_run_duration`. Time without a daemon counts."""
+        longest = self._instance().group.max_run_duration
+        since: int | None = self._instance().allocation.create_time
+        if self._host.capacity is None:  # time in the queue of a cluster does not count
+            since = first_start_time(self._report.states.values())
+        if longest is None or since is None:
+            return float("inf")
+        return (since + longest - self._host.clock.now()) / SECOND
