@@ -135,7 +135,7 @@ class NodeRunner:
 
         Raises `NotFound` when the allocation is unknown, `Refused` when it or the task has ended.
         """
-        await self._find(alloc_id).restart(task, all_tasks=all_tasks)
+        await self._find(alloc_id).tasks.restart(task, all_tasks=all_tasks)
 
     async def create_volume(self, volume_id: str, mode: int, owner: tuple[int, int]) -> None:
         """Create the directory of a volume; -1 in `owner` keeps the creator's ID.
@@ -153,7 +153,7 @@ class NodeRunner:
 
         An unknown signal name means SIGINT, as in Nomad. Raises `NotFound` or `Refused`.
         """
-        await self._find(alloc_id).signal(task, name)
+        await self._find(alloc_id).tasks.signal(task, name)
 
     async def usage(self, alloc_id: str) -> AllocationUsage:
         """Return the resource usage of an allocation. Raises `NotFound` when it is unknown."""
@@ -274,7 +274,7 @@ class NodeRunner:
             raise Refused(f"{_MOST_SESSIONS} exec sessions are open already: try again later")
         self._sessions += 1
         try:
-            session = await self._find(alloc_id).open_session(task, command, tty=tty)
+            session = await self._find(alloc_id).tasks.open_session(task, command, tty=tty)
             from daemon.runner.exec_session import run_exec_session  # imported late: few sessions
 
             await run_exec_session(session, line)
@@ -421,7 +421,7 @@ class NodeRunner:
         self._host.reports.silence()
         async with trio.open_nursery() as nursery:
             for runner in self._running.values():
-                nursery.start_soon(runner.abort, _DEV_GRACE)
+                nursery.start_soon(runner.tasks.abort, _DEV_GRACE)
 
     async def release_networks(self) -> None:
         """Remove the networks of all allocations, whose tasks have ended."""

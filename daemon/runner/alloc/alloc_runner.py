@@ -5,37 +5,33 @@ desired state. The runner reacts to every change of either immediately.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import trio
 
 from daemon.runner.alloc.alloc_dir import prepare_alloc_dir
 from daemon.runner.alloc.alloc_states import TABLE, AllocState
+from daemon.runner.alloc.alloc_tasks import AllocTasks
 from daemon.runner.alloc.health_watch import HealthWatch
 from daemon.runner.alloc.run_limit import RunLimit
 from daemon.runner.alloc.task_runner import TaskRunner
 from daemon.runner.core import task_dir, task_events
 from daemon.runner.core.background import start_detached
-from daemon.runner.core.driver import ExecStream
 from daemon.runner.core.lifecycle import (
     GroupShutdown,
     group_shutdown_cause,
-    hook,
-    kill_order,
 )
 from daemon.runner.core.notifier import Notifier, wait_any
 from daemon.runner.core.resource_usage import of_allocation
 from daemon.runner.core.state_machine import StateMachine
 from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_instance import RestoredState, TaskInstance
-from daemon.runner.core.task_script import ScriptResult, run_script
 from daemon.runner.services.discovery import ServiceRegistrar
 from daemon.runner.setup.group_network import has_network
 from daemon.runner.setup.runtime import RuntimeContext
 from storage import request_context
-from storage.errors import Refused, describe_error
+from storage.errors import describe_error
 from storage.records.allocation import (
     AllocatedResources,
     Allocation,
@@ -47,7 +43,7 @@ from storage.records.base import SECOND
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.service import CheckResult
-from storage.records.task import Hook, Task
+from storage.records.task import Task
 from storage.records.times import rfc3339
 from storage.records.usage import AllocationUsage, AllocationUsageLine
 
@@ -77,8 +73,8 @@ class AllocRunner:
         self._predecessors = list(predecessors)
         self._changes = Notifier()
         self._pasts = dict(pasts)
-        self._tasks: dict[str, TaskRunner] = {}
         self._stop_wanted = trio.Event()
+        self.tasks = AllocTasks(lambda: self._instance, self._stop_wanted.is_set)
         self._nursery: trio.Nursery | None = None
         self._is_offering = False
         self._is_overfull = False  # whether exceeding the disk limit was already reported
@@ -92,8 +88,8 @@ class AllocRunner:
             self._report,
             self._stop_wanted.is_set,
             self._changes,
-            self._restart_unhealthy,
-            self._run_inside,
+            self.tasks.restart_unhealthy,
+            self.tasks.run_inside,
         )
         self._health = HealthWatch(
             host.clock,
@@ -104,12 +100,7 @@ class AllocRunner:
             self._discovery.healthy_since,
         )
         self._limit = RunLimit(
-            host,
-            lambda: self._instance,
-            self._report,
-            self._changes,
-            self._live_tasks,
-            self.abort,
+            host, lambda: self._instance, self._report, self._changes, self.tasks
         )
         self._want(allocation)
 
@@ -160,7 +151,7 @@ class AllocRunner:
         before = self._instance.allocation
         group = job.group(allocation.task_group) or self._instance.group
         self._instance = TaskInstance(allocation=allocation, job=job, group=group)
-        for task in self._tasks.values():
+        for task in self.tasks:
             task.update(self._instance)
         if allocation.deployment_id != before.deployment_id:
             self._report.reset_health(allocation)
@@ -182,74 +173,14 @@ class AllocRunner:
         if allocation.desired_status != DesiredStatus.RUN:
             self._stop_wanted.set()
 
-    async def restart(self, name: str | None, *, all_tasks: bool = False) -> None:
-        """Restart one task, all running tasks, or all tasks. Raises `Refused`."""
-        await self._settled()
-        if name is None:
-            tasks = [task for task in self._tasks.values() if task.is_running]
-        elif name in self._tasks:
-            tasks = [self._tasks[name]]
-        else:
-            raise Refused(f"Could not find task runner for task: {name}")
-        if self._nursery is None or not all(task.is_running for task in tasks):
-            raise Refused("Task not running")
-        for task in tasks:
-            start_detached(self._nursery, task.restart)
-        for task in self._ended_early() if all_tasks else ():
-            task.prepare_rerun()
-            start_detached(self._nursery, task.run)
-
-    async def _settled(self) -> None:
-        for task in self._tasks.values():
-            await task.settled()
-
-    def _restart_unhealthy(self, name: str, reason: str) -> None:
-        """Restart a task by its policy; without a name, all running tasks of the group."""
-        for task in self._tasks.values():
-            if name in ("", task.name) and task.is_running and self._nursery is not None:
-                start_detached(self._nursery, task.restart, reason)
-
     @property
     def checks(self) -> list[CheckResult]:
         """Return the last results of the service checks."""
         return self._discovery.results
 
-    def _ended_early(self) -> list[TaskRunner]:
-        """Return the ended tasks of an allocation that continues; none if it is to stop."""
-        if self._stop_wanted.is_set():  # its end was handled already and would not be handled again
-            return []
-        found = [
-            self._tasks[task.name] for task in self._instance.tasks if hook(task) != Hook.POSTSTOP
-        ]
-        return [task for task in found if task.dead.is_set()]
-
-    async def signal(self, name: str | None, number: str) -> None:
-        """Send a signal to the main process of one task, or of all running tasks.
-
-        Raises `Refused`.
-        """
-        await self._settled()
-        if name is None:
-            for task in self._tasks.values():
-                if task.is_running:
-                    await task.signal(number)
-        elif name in self._tasks:
-            await self._tasks[name].signal(number)
-        else:
-            raise Refused("Task not found")
-
-    async def open_session(self, name: str, command: Sequence[str], *, tty: bool) -> ExecStream:
-        """Run a command inside a task. Raises `Refused`, `NotFound` or `StartFailed`."""
-        if name not in self._tasks:
-            raise Refused("task not found")
-        return await self._tasks[name].open_session(command, tty=tty)
-
-    async def _run_inside(self, name: str, command: Sequence[str]) -> ScriptResult:
-        return await run_script(await self.open_session(name, command, tty=False))
-
     async def usage(self, reader: str = "") -> AllocationUsage:
         """Return the resource usage of the tasks since the previous call of the same `reader`."""
-        found = {name: await task.usage(reader) for name, task in self._tasks.items()}
+        found = {task.name: await task.usage(reader) for task in self.tasks}
         return of_allocation({name: one for name, one in found.items() if one}, self._now())
 
     @property
@@ -273,30 +204,23 @@ class AllocRunner:
 
         If the agent enforces the limit, stop the allocation. `used` is in bytes.
         """
-        living = [task for task in self._live_tasks() if task.is_running]
+        living = [task for task in self.tasks.live if task.is_running]
         for task in () if self._is_overfull else living:
             task.record(task_events.disk_exceeded(self._now(), used, self.disk))
         self._is_overfull = True
         self._report.publish()
-        if self._host.disk_is_limit and self._nursery is not None:
+        if self._host.disk_is_limit:
             # In the background, because the checks of other allocations continue.
-            for task in living:
-                start_detached(self._nursery, task.fail)
+            self.tasks.fail(living)
 
     @property
     def is_over(self) -> bool:
         """Return whether all tasks are dead."""
-        return bool(self._tasks) and all(task.dead.is_set() for task in self._tasks.values())
+        return self.tasks.are_over
 
     async def reported(self) -> None:
         """Wait until the store has the final report."""
         await self._report.stored()
-
-    async def abort(self, at_most: float | None = None) -> None:
-        """Stop all tasks at the same time, each within `at_most` seconds unless that is None."""
-        async with trio.open_nursery() as nursery:
-            for task in self._tasks.values():
-                nursery.start_soon(partial(task.kill, at_most=at_most))
 
     # --- main loop ---
 
@@ -340,25 +264,25 @@ class AllocRunner:
         self._machine.enter(AllocState.PREPARING)
         inherited = task_dir.exists(self.directory)
         await self._prepare()
-        self._tasks = {task.name: self._runner(task) for task in tasks}
+        self.tasks.add(self._runner(task) for task in tasks)
         for name, text in self._discovery.faults():
             self._report.event(name, task_events.hook_failed(self._now(), text))
         for name, text in () if inherited else self._discovery.port_conflicts():
             self._report.event(name, task_events.port_in_use(self._now(), text))
         if self._stop_wanted.is_set() and not self._has_started():
-            for runner in self._tasks.values():
+            for runner in self.tasks:
                 runner.forbid_attempts()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._machine.enter(AllocState.RUNNING)
-            for runner in self._tasks.values():
-                nursery.start_soon(runner.run)
+            self.tasks.start(nursery)
             self._health.start(self._nursery)
             self._watch_services()
             self._limit.start(self._nursery)
             await self._govern(nursery)
             nursery.cancel_scope.cancel()
         self._nursery = None
+        self.tasks.close()
         self._machine.enter(AllocState.CLEANING)
         if inherited:
             # Processes that an earlier daemon started but did not report have no task here.
@@ -377,7 +301,7 @@ class AllocRunner:
     async def _govern(self, nursery: trio.Nursery) -> None:
         """Stop tasks as the lifecycle rules require, until all are dead."""
         leaving = None
-        while not all(task.dead.is_set() for task in self._tasks.values()):
+        while not self.tasks.are_dead:
             if self._stop_wanted.is_set() and not self._is_stopping:
                 self._machine.enter(AllocState.STOPPING)
                 self._report.publish()  # deregister the services before the tasks stop
@@ -396,14 +320,14 @@ class AllocRunner:
 
     async def _stop_remaining(self, reason: GroupShutdown) -> None:
         """Stop the remaining tasks because another task ended."""
-        for task in self._live_tasks():
+        for task in self.tasks.live:
             task.record(task_events.stopped_with_group(self._now(), reason))
-        await self._kill_in_order()
+        await self.tasks.kill_in_order()
 
     async def _stop(self) -> None:
         """Stop the tasks because the allocation is no longer desired."""
         if not self._has_started():  # nothing to clean up
-            await self.abort()
+            await self.tasks.abort()
             return
         if self._discovery.exists:
             with trio.move_on_after(_TAKEN_OFF_WITHIN):  # a full disk must not keep a task alive
@@ -412,7 +336,7 @@ class AllocRunner:
         if group.shutdown_delay and not allocation.desired.transition.no_shutdown_delay:
             with trio.move_on_after(group.shutdown_delay / SECOND):
                 await self._until_hurried()
-        await self._kill_in_order()
+        await self.tasks.kill_in_order()
 
     def _has_started(self) -> bool:
         return any(state.started_at for state in self._report.states.values())
@@ -420,19 +344,6 @@ class AllocRunner:
     async def _until_hurried(self) -> None:
         while not self._instance.allocation.desired.transition.no_shutdown_delay:
             await self._changes.wait()
-
-    async def _kill_in_order(self) -> None:
-        for step in kill_order(self._instance.tasks):
-            async with trio.open_nursery() as nursery:
-                for task in step:
-                    nursery.start_soon(self._tasks[task.name].kill)
-
-    def _live_tasks(self) -> list[TaskRunner]:
-        return [
-            self._tasks[task.name]
-            for task in self._instance.tasks
-            if hook(task) != Hook.POSTSTOP and not self._tasks[task.name].dead.is_set()
-        ]
 
     # --- services ---
 

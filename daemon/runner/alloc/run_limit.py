@@ -1,10 +1,10 @@
 """Stop the tasks of an allocation at the end of `max_run_duration`."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import trio
 
-from daemon.runner.alloc.task_runner import TaskRunner
+from daemon.runner.alloc.alloc_tasks import AllocTasks
 from daemon.runner.core import task_events
 from daemon.runner.core.background import start_detached
 from daemon.runner.core.lifecycle import first_start_time
@@ -18,7 +18,7 @@ _OVERTIME = "allocation exceeded max_run_duration"  # recorded from Nomad: max-r
 
 
 class RunLimit:
-    """The timer of one allocation. `abort` stops all its tasks, poststop tasks included."""
+    """The timer of one allocation. At its end, all tasks stop, poststop tasks included."""
 
     def __init__(
         self,
@@ -26,12 +26,10 @@ class RunLimit:
         instance: Callable[[], TaskInstance],
         report: AllocReport,
         changes: Notifier,
-        live_tasks: Callable[[], list[TaskRunner]],
-        abort: Callable[[], Awaitable[None]],
+        tasks: AllocTasks,
     ) -> None:
         self._host, self._instance, self._report, self._changes = host, instance, report, changes
-        self._live_tasks, self._abort = live_tasks, abort
-        self._is_started = False
+        self._tasks, self._is_started = tasks, False
 
     def start(self, nursery: trio.Nursery | None) -> None:
         """Start the timer as soon as the job sets the limit; it runs once."""
@@ -46,9 +44,9 @@ class RunLimit:
                 await self._changes.wait()
         longest = self._instance().group.max_run_duration or 0
         self._report.ended_for = _OVERTIME
-        for task in self._live_tasks():
+        for task in self._tasks.live:
             task.record(task_events.max_run_exceeded(self._host.clock.now(), longest))
-        await self._abort()
+        await self._tasks.abort()
 
     def _time_left(self) -> float:
         """Return the remaining seconds of `max_run_duration`. Time without a daemon counts."""

@@ -281,7 +281,7 @@ async def test_a_restart_makes_it_wait_again(tmp_path: Path, autojump_clock: obj
     job = service(mock(config=FOREVER), update=UPDATE)
     async with on_stage(job, tmp_path, deployment_id="d") as stage:
         await trio.sleep(6)
-        await stage.runner.restart("main")
+        await stage.runner.tasks.restart("main")
         await trio.sleep(30)
         stage.want(desired_status="stop")
     assert stage.health == [(16, True)]
@@ -307,7 +307,7 @@ async def test_a_task_that_a_request_restarts_waits_for_the_launcher_without_lim
         stage.runner._host.drivers["mock_driver"] = watched = Watched()  # type: ignore[index]
         await trio.sleep(5)
         with impatient():
-            await stage.runner.restart(None, all_tasks=True)
+            await stage.runner.tasks.restart(None, all_tasks=True)
         await trio.sleep(10)
         stage.want(desired_status="stop")
     assert [stage.types(name).count("Started") for name in ("first", "main")] == [2, 2]
@@ -324,7 +324,7 @@ async def test_of_what_is_to_stop_nothing_that_has_ended_restarts(
         await trio.sleep(5)
         stage.want(desired_status="stop")
         await trio.sleep(10)
-        await stage.runner.restart(None, all_tasks=True)
+        await stage.runner.tasks.restart(None, all_tasks=True)
     assert [stage.types(name).count("Started") for name in ("first", "main", "after")] == [1, 1, 2]
 
 

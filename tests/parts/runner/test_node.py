@@ -302,7 +302,9 @@ async def test_request_about_a_newly_reported_task_is_answered(
                 case "restart":
                     answers.append(await runner.restart(alloc_id))
                 case _:
-                    opened = await runner._find(alloc_id).open_session("main", ["true"], tty=False)
+                    opened = await runner._find(alloc_id).tasks.open_session(
+                        "main", ["true"], tty=False
+                    )
                     answers.append(await opened.wait())
                     await opened.close()
 

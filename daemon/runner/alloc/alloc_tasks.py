@@ -1,0 +1,144 @@
+"""The tasks of one allocation: requests of users about them, and their end in order."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+import trio
+
+from daemon.runner.alloc.task_runner import TaskRunner
+from daemon.runner.core.background import start_detached
+from daemon.runner.core.driver import ExecStream
+from daemon.runner.core.lifecycle import hook, kill_order
+from daemon.runner.core.task_instance import TaskInstance
+from daemon.runner.core.task_script import ScriptResult, run_script
+from storage.errors import Refused
+from storage.records.task import Hook
+
+
+class AllocTasks:
+    """The runners of the tasks; there are none until the allocation is prepared.
+
+    `instance` returns the current allocation, `is_ending` whether it is stopping.
+    """
+
+    def __init__(self, instance: Callable[[], TaskInstance], is_ending: Callable[[], bool]) -> None:
+        self._instance, self._is_ending = instance, is_ending
+        self._runners: dict[str, TaskRunner] = {}
+        self._nursery: trio.Nursery | None = None
+
+    def __iter__(self) -> Iterator[TaskRunner]:
+        return iter(self._runners.values())
+
+    def add(self, runners: Iterable[TaskRunner]) -> None:
+        """Add the runners, without starting them."""
+        self._runners = {runner.name: runner for runner in runners}
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start all tasks; each waits until its predecessors in the lifecycle let it begin."""
+        self._nursery = nursery
+        for runner in self:
+            nursery.start_soon(runner.run)
+
+    def close(self) -> None:
+        """Accept no further requests, because all tasks are dead."""
+        self._nursery = None
+
+    @property
+    def are_dead(self) -> bool:
+        """Return whether all tasks are dead; also without any task."""
+        return all(runner.dead.is_set() for runner in self)
+
+    @property
+    def are_over(self) -> bool:
+        """Return whether there are tasks, and all are dead."""
+        return bool(self._runners) and self.are_dead
+
+    @property
+    def live(self) -> list[TaskRunner]:
+        """Return the tasks that are not dead, without poststop tasks."""
+        return [runner for runner in self._without_poststop() if not runner.dead.is_set()]
+
+    def _without_poststop(self) -> list[TaskRunner]:
+        tasks = self._instance().tasks
+        return [self._runners[task.name] for task in tasks if hook(task) != Hook.POSTSTOP]
+
+    # --- requests ---
+
+    async def restart(self, name: str | None, *, all_tasks: bool = False) -> None:
+        """Restart one task, all running tasks, or all tasks. Raises `Refused`."""
+        await self._settled()
+        if name is None:
+            tasks = [task for task in self if task.is_running]
+        elif name in self._runners:
+            tasks = [self._runners[name]]
+        else:
+            raise Refused(f"Could not find task runner for task: {name}")
+        if self._nursery is None or not all(task.is_running for task in tasks):
+            raise Refused("Task not running")
+        for task in tasks:
+            start_detached(self._nursery, task.restart)
+        for task in self._ended_early() if all_tasks else ():
+            task.prepare_rerun()
+            start_detached(self._nursery, task.run)
+
+    async def _settled(self) -> None:
+        for task in self:
+            await task.settled()
+
+    def _ended_early(self) -> list[TaskRunner]:
+        """Return the ended tasks of an allocation that continues; none if it is to stop."""
+        if self._is_ending():  # its end was handled already and would not be handled again
+            return []
+        return [task for task in self._without_poststop() if task.dead.is_set()]
+
+    def restart_unhealthy(self, name: str, reason: str) -> None:
+        """Restart a task by its policy; without a name, all running tasks of the group."""
+        for task in self:
+            if name in ("", task.name) and task.is_running and self._nursery is not None:
+                start_detached(self._nursery, task.restart, reason)
+
+    async def signal(self, name: str | None, number: str) -> None:
+        """Send a signal to the main process of one task, or of all running tasks.
+
+        Raises `Refused`.
+        """
+        await self._settled()
+        if name is None:
+            for task in self:
+                if task.is_running:
+                    await task.signal(number)
+        elif name in self._runners:
+            await self._runners[name].signal(number)
+        else:
+            raise Refused("Task not found")
+
+    async def open_session(self, name: str, command: Sequence[str], *, tty: bool) -> ExecStream:
+        """Run a command inside a task. Raises `Refused`, `NotFound` or `StartFailed`."""
+        if name not in self._runners:
+            raise Refused("task not found")
+        return await self._runners[name].open_session(command, tty=tty)
+
+    async def run_inside(self, name: str, command: Sequence[str]) -> ScriptResult:
+        """Run a command inside a task to its end. Raises like `open_session`."""
+        return await run_script(await self.open_session(name, command, tty=False))
+
+    # --- the end ---
+
+    def fail(self, tasks: Iterable[TaskRunner]) -> None:
+        """Stop tasks as failed, in the background."""
+        for task in tasks:
+            if self._nursery is not None:
+                start_detached(self._nursery, task.fail)
+
+    async def abort(self, at_most: float | None = None) -> None:
+        """Stop all tasks at the same time, each within `at_most` seconds unless that is None."""
+        async with trio.open_nursery() as nursery:
+            for task in self:
+                nursery.start_soon(partial(task.kill, at_most=at_most))
+
+    async def kill_in_order(self) -> None:
+        """Stop all tasks, in the order of the lifecycle."""
+        for step in kill_order(self._instance().tasks):
+            async with trio.open_nursery() as nursery:
+                for task in step:
+                    nursery.start_soon(self._runners[task.name].kill)
