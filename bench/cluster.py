@@ -85,6 +85,7 @@ async def throughput(steward: Steward, cluster: Cluster, count: int) -> object:
     await steward.register(parent)
     begun = time.monotonic()
     await _at_once(count, lambda: steward.post("/v1/job/short/dispatch", {}))
+    # No event reports the summary of a job with children.
     while (await steward.get("/v1/job/short/summary"))["Children"]["Dead"] < count:  # noqa: ASYNC110
         await trio.sleep(0.1)
     ours = count / (time.monotonic() - begun)

@@ -66,6 +66,7 @@ class Run:
         ended = False
         while not ended:
             await self.up.wait()
+            # It reconnects.
             with suppress(OSError, trio.BrokenResourceError, h11.RemoteProtocolError):
                 ended = await self._read_on(seen, slow=slow)
 

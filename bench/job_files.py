@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+# The path above must be set before these imports (E402).
 from daemon.jobspec.complete import complete  # noqa: E402
 from daemon.jobspec.hcl.format import formatted  # noqa: E402
 from daemon.jobspec.hcl.parser import read_body  # noqa: E402

@@ -70,7 +70,10 @@ def measure(url: str, path: str, body: bytes, clients: int, seconds: float) -> d
     took = exchange(port, request, clients, seconds)
     lasted, used = time.monotonic() - began, cpu_of(pid) - before
     took.sort()
-    at = lambda share: took[min(int(len(took) * share), len(took) - 1)] * 1000  # noqa: E731
+
+    def at(share: float) -> float:
+        return took[min(int(len(took) * share), len(took) - 1)] * 1000
+
     return {
         "per s": len(took) / lasted,
         "p50": at(0.5),
@@ -130,7 +133,7 @@ def bare(connection: Connection, jwks: dict[str, Any], directory: str) -> None:
         config = Config()
         config.bind = ["127.0.0.1:0"]
         sockets = config.create_sockets()
-        config.create_sockets = lambda: sockets  # type: ignore[method-assign]
+        config.create_sockets = lambda: sockets
         connection.send(sockets.insecure_sockets[0].getsockname()[1])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commit)

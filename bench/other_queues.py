@@ -75,7 +75,7 @@ class Rival:
 
     def stop(self) -> None:
         """End everything."""
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it has ended
             self.kill()
 
     def run(self, *words: str) -> str:
@@ -294,7 +294,7 @@ class Steward(Rival):
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401  # JSON
         data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else None
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_DEADLINE)
-        with suppress(ConnectionError):
+        with suppress(ConnectionError):  # the caller tries again
             connection.request(method, path, data)
             answer = connection.getresponse()
             said = answer.read()
@@ -335,7 +335,7 @@ def _processes(name: str, variable: str) -> set[int]:
     """Return the processes of a name that have a variable in their environment."""
     found = set()
     for path in Path("/proc").iterdir():
-        with suppress(OSError):
+        with suppress(OSError):  # it has ended
             if not path.name.isdecimal() or (path / "comm").read_text().strip() != name:
                 continue
             if variable.encode() in (path / "environ").read_bytes():

@@ -148,7 +148,7 @@ def serve_bytes(port: int, paths: dict[str, bytes]) -> None:
     config = Config()
     config.bind = [f"127.0.0.1:{port}"]
     config.errorlog = None
-    trio.run(partial(serve, app, config))  # type: ignore[arg-type]  # an ASGI application
+    trio.run(partial(serve, app, config))
 
 
 # --- measurements ---

@@ -32,7 +32,7 @@ from storage.queries import children, evaluations, job_status, jobs, nodes
 from storage.read_pool import ReadSnapshot
 from storage.records.evaluation import Trigger
 from storage.records.job import Parameterized
-from storage.store import FILE_NAME, open_store
+from storage.store import FILE_NAME, Store, open_store
 from storage.writer import Transaction
 from tests.samples import NOW, group, job
 from tests.unit.scheduler.world import held, node
@@ -149,8 +149,8 @@ def who_is_next(db: ReadSnapshot) -> None:
         assert children.queued_children(db, *parent, 1)
 
 
-def look(store: object) -> None:
-    store.read(partial(next_evaluations, now=NOW))  # type: ignore[attr-defined]
+def look(store: Store) -> None:
+    store.read(partial(next_evaluations, now=NOW))
 
 
 def timed(work: Callable[[], object]) -> float:

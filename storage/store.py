@@ -133,7 +133,7 @@ class Store:
 
         `work` must have no side effects, because it may be started twice.
         """
-        with suppress(LongRead):
+        with suppress(LongRead):  # it continues in a thread
             return self.read_short(work)
         return await self.read_long(work)
 

@@ -59,7 +59,7 @@ class WalWatermark:
         """Record that the file was closed cleanly."""
         if self._descriptor is None:
             return
-        with suppress(OSError):
+        with suppress(OSError):  # the next start then checks the file
             self._write("closed", index)
         os.close(self._descriptor)
         self._descriptor = None
@@ -101,7 +101,7 @@ class Hand:
         text = msgspec.json.encode(sorted(names))
         if len(text) > _MOST:
             return
-        with suppress(OSError):
+        with suppress(OSError):  # only the detection suffers
             if self._descriptor is None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._descriptor = os.open(self._path, flags, 0o600)

@@ -304,7 +304,7 @@ class Writer:
 
         Other programs would not see its content.
         """
-        with suppress(OSError):
+        with suppress(OSError):  # it was deleted; the file is checked below
             if self._log.stat().st_ino == self._log_number:
                 return
         with _as_storage_errors():

@@ -126,7 +126,7 @@ class Direct(Launcher):
 
     def __init__(self, directory: Path) -> None:
         self._encoder = msgspec.msgpack.Encoder()
-        self._server = Server(None)  # type: ignore[arg-type]  # no test sends to it
+        self._server = Server(None)  # no test sends to it
         self._server.allow(grouped(directory), str(directory))
 
     async def _request(

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ def choose(area: str, sample: int, seed: int, only: str | None) -> list[Mutant]:
     return random.Random(seed).sample(everything, min(sample, len(everything)))
 
 
-def line_map(area: str, directory: Path) -> list[dict[str, object]]:
+def line_map(area: str, directory: Path) -> list[dict[str, Any]]:
     """Return the tests of an area that pass, with their lines; run them if nothing is recorded."""
     output = directory / f"{area}.lines"
     if not output.exists():
@@ -96,7 +97,7 @@ def line_map(area: str, directory: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
-def judge(chosen: list[Mutant], tests: list[dict[str, object]], directory: Path) -> int:
+def judge(chosen: list[Mutant], tests: list[dict[str, Any]], directory: Path) -> int:
     """Run each mutant; print the survivors and the share of the others."""
     counts = dict.fromkeys(("killed", "late", "survived", "not run"), 0)
     began = time.perf_counter()
@@ -119,16 +120,16 @@ def judge(chosen: list[Mutant], tests: list[dict[str, object]], directory: Path)
     return 0
 
 
-def tests_of(mutant: Mutant, tests: list[dict[str, object]]) -> tuple[list[str], float]:
+def tests_of(mutant: Mutant, tests: list[dict[str, Any]]) -> tuple[list[str], float]:
     """Return tests that execute the mutant's line, from all files, and their seconds together."""
     by_file: dict[str, list[tuple[float, str]]] = {}
     for test in tests:
-        lines = test["lines"].get(mutant.path, ())  # type: ignore[attr-defined]
+        lines = test["lines"].get(mutant.path, ())
         if lines and (
             mutant.is_executed_at_import or mutant.line in lines or mutant.statement in lines
         ):
             name = str(test["test"])
-            by_file.setdefault(name.partition("::")[0], []).append((test["seconds"], name))  # type: ignore[arg-type]
+            by_file.setdefault(name.partition("::")[0], []).append((test["seconds"], name))
     rounds = itertools.zip_longest(*(sorted(group) for group in by_file.values()))
     in_turn = [entry for fastest in rounds for entry in fastest if entry]
     names: list[str] = []
@@ -160,7 +161,7 @@ def _with_mutant(mutant: Mutant, run: Callable[[], int]) -> int:
             return compile(ast.Module(tree.body, tree.type_ignores), mutant.path, "exec")
         return original(loader, name)
 
-    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    importlib.machinery.SourceFileLoader.get_code = get_code
     return run()
 
 

@@ -68,7 +68,7 @@ def filter_calls(program: bytes) -> None:
 
 def landlock_version() -> int:
     """Return the Landlock version of the kernel; 0 if it is not available."""
-    with suppress(OSError, bpf.Unknown):
+    with suppress(OSError, bpf.Unknown):  # the kernel or the machine has none
         return _landlock("create_ruleset", None, 0, _LANDLOCK_VERSION)
     return 0
 
@@ -87,6 +87,7 @@ def rules_of_files(writable: Iterable[str], readable: Iterable[str]) -> int | No
     try:
         for paths, rights in ((writable, every & ~_EXECUTE), (readable, _READ)):
             for path in paths:
+                # A path that the process cannot reach needs no rule.
                 with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                     _allow(ruleset, path, rights)
     except BaseException:  # nothing else closes a bare descriptor

@@ -140,7 +140,7 @@ def main_process(pids: Iterable[int], *, is_walled: bool) -> int | None:
     """Return the oldest process of a task; with a sandbox, the oldest inside."""
     outside = _levels("self")
     for pid in sorted(pids):
-        with suppress(OSError):
+        with suppress(OSError):  # it has ended
             levels = _levels(pid)
             # The first process inside is bwrap itself.
             if not is_walled or (len(levels) > len(outside) and levels[-1] != "1"):
@@ -247,7 +247,7 @@ def _mounts(mountinfo: str) -> Iterable[tuple[str, list[str]]]:
 
 def _children() -> Iterable[int]:
     for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError):
+        with suppress(OSError):  # the thread has ended
             yield from map(int, _read(f"/proc/self/task/{thread}/children").split())
 
 

@@ -71,7 +71,7 @@ def lay_out(
         above = opened.enter_context(below(directory))
         source = None
         if previous is not None:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # its directory was removed
                 source = opened.enter_context(below(above, previous))
                 if is_at_work(source):
                     raise OSError(errno.EBUSY, f"a task of {previous} is at work", previous)
@@ -140,7 +140,7 @@ def made(
     None keeps the mode of an existing directory. A migrated directory, or one shared with
     containers, may have any previous owner.
     """
-    with suppress(FileExistsError):
+    with suppress(FileExistsError):  # its mode and owner are set below
         os.mkdir(name, _PRIVATE, dir_fd=above)
     try:
         descriptor = step(above, name, os.O_RDONLY | _STEP)
@@ -192,9 +192,10 @@ def _migrate_directory(previous: int | None, folder: str, name: str, target: int
     """
     if previous is None:
         return
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # nothing was moved there yet
         facts_of(target, name)
         return
+    # There may be nothing to move, or a task has replaced the directory.
     with suppress(FileNotFoundError, NotADirectoryError), below(previous, folder) as source:
         if stat.S_ISDIR(facts_of(source, name).st_mode):
             os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
@@ -202,7 +203,7 @@ def _migrate_directory(previous: int | None, folder: str, name: str, target: int
 
 def _describe(home: int, about: bytes) -> None:
     """Write the description of the logs, unless it exists. Raises `OSError`."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # it is written below
         os.stat(ABOUT, dir_fd=home, follow_symlinks=False)
         return
     unfinished = f"{ABOUT}.new"

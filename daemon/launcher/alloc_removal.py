@@ -39,6 +39,7 @@ def present(directory: str) -> list[str]:
 def check(directory: str, allocation: str) -> None:
     """Raise `OSError` if a task of an allocation is running."""
     for name in (allocation, f"{allocation}{GONE}"):
+        # It has one of the two names.
         with suppress(FileNotFoundError), below(directory, name) as home:
             if is_at_work(home):
                 raise OSError(errno.EBUSY, f"a task of {allocation} is at work", allocation)
@@ -66,15 +67,15 @@ def retain_logs(directory: str, logs: str, allocation: str) -> None:
 
 
 def _move(name: str, source: int, target: int) -> None:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # it is not moved yet
         os.stat(name, dir_fd=target, follow_symlinks=False)
         return
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # the allocation has none
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
 def _has_printed(shared: int) -> bool:
-    with suppress(OSError):
+    with suppress(OSError):  # logs that cannot be read are not retained
         directory = step(shared, LOGS, _READ)
         try:
             with os.scandir(directory) as entries:
@@ -86,7 +87,7 @@ def _has_printed(shared: int) -> bool:
 
 def hide(directory: str, allocation: str) -> None:
     """Rename a directory for its removal, unless the new name exists. Raises `OSError`."""
-    with below(directory) as above, suppress(FileNotFoundError):
+    with below(directory) as above, suppress(FileNotFoundError):  # it is already removed
         gone = f"{allocation}{GONE}"
         try:
             os.stat(gone, dir_fd=above, follow_symlinks=False)
@@ -99,7 +100,7 @@ def remove(directory: str, name: str, seconds: float = MOST_SECONDS) -> None:
 
     A process that still creates files could prolong this indefinitely, so it stops after `seconds`.
     """
-    with below(directory) as above, suppress(FileNotFoundError):
+    with below(directory) as above, suppress(FileNotFoundError):  # it is already removed
         with below(above, name) as found:
             top = os.open(".", _READ, dir_fd=found)
         try:

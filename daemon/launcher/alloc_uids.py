@@ -85,6 +85,7 @@ class AllocUids:
     def release(self, allocation: str) -> None:
         """Release the ID of an allocation, unless it still has a directory."""
         if allocation in self._texts and not self._is_present(allocation):
+            # An earlier release may have been interrupted.
             with below(self._folder) as folder, suppress(FileNotFoundError):
                 os.unlink(allocation, dir_fd=folder)
             del self._texts[allocation]
@@ -136,7 +137,7 @@ class AllocUids:
 def is_account(number: int) -> bool:
     """Return whether the host has a user or group with this ID."""
     for find in (pwd.getpwuid, grp.getgrgid):
-        with suppress(KeyError):
+        with suppress(KeyError):  # there is no such account
             find(number)
             return True
     return False

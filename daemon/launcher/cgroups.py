@@ -66,7 +66,7 @@ def kill(group: str) -> None:
 def threads(group: str) -> Iterator[tuple[str, str]]:
     """Yield the threads in a cgroup and its children, each with its cgroup."""
     for place, _, _ in os.walk(group):
-        with suppress(OSError):
+        with suppress(OSError):  # the cgroup was removed
             yield from ((place, one) for one in _read(f"{place}/cgroup.threads").split())
 
 

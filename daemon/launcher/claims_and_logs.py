@@ -198,7 +198,7 @@ def put(folder: int, name: str, content: bytes, mode: int) -> None:
 
 def drop_claim(folder: int, task: str, attempt: int) -> None:
     """Delete the claim of an attempt, if it exists. Raises `OSError`."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # a repeated request
         os.unlink(f"{CLAIM}{task}.{attempt}", dir_fd=folder)
 
 

@@ -71,7 +71,7 @@ class DiskUsageScan:
         try:
             with os.scandir(directory) as entries:
                 for entry in islice(entries, _MOST_PENDING):
-                    with suppress(OSError):
+                    with suppress(OSError):  # removed or locked concurrently
                         found = facts_of(directory, entry.name)
                         if found.st_dev != self._device:
                             continue

@@ -73,7 +73,7 @@ class LogGuard:
                     return
                 self.look()
             signal.sigtimedwait({signal.SIGCHLD}, _PERIOD)
-            with suppress(ChildProcessError):
+            with suppress(ChildProcessError):  # there are no children
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
 
@@ -93,7 +93,7 @@ def limit_logs(directory: str, lock: str) -> None:
     """Limit the logs of all running tasks until the next launcher holds the lock."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with suppress(OSError):
+    with suppress(OSError):  # the next launcher limits them
         LogGuard(directory).run(lock)
 
 
@@ -112,6 +112,7 @@ def _running(directory: str) -> Iterator[tuple[int, list[_GuardedLog]]]:
 
 def _logs(folder: int, task: str, keeps: int) -> Iterator[_GuardedLog]:
     for kind in ("stdout", "stderr"):
+        # A log that its task has removed or replaced is not limited.
         with suppress(OSError), below(folder, SHARED, LOGS) as logs:
             yield _GuardedLog(open_own(logs, f"{task}.{kind}.0", os.O_WRONLY), keeps)
 

@@ -134,7 +134,7 @@ class Networks:
 def _network_of(shims: Iterable[int]) -> int | None:
     """Return the namespace of the first of these processes that is not in the launcher's."""
     for pid in shims:
-        with suppress(OSError):
+        with suppress(OSError):  # it has ended
             found = os.open(f"/proc/{pid}/ns/net", _READ)
             if not os.path.samestat(os.fstat(found), os.stat(_OF_US)):
                 return found

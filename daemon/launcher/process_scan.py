@@ -299,7 +299,7 @@ def _variables(environment: bytes) -> Mapping[bytes, bytes]:
 def send(processes: Iterable[Process], number: signal.Signals) -> None:
     """Send a signal to processes; ignore those that have ended or belong to another user."""
     for one in processes:
-        with suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, or has another user
             descriptor = os.pidfd_open(one.pid)
             try:
                 # The start time is unchanged after the pidfd was opened, so the process ID was not

@@ -139,6 +139,7 @@ def _spawn(words: list[str], env: Mapping[str, str], actions: Sequence[tuple[obj
             setsigdef=SIGNALS,
             **usual_scheduling(),
         )
+    # The process may have ended.
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
         file.write("0")  # not the launcher's protection
     return pid

@@ -68,7 +68,7 @@ def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry
                     continue
                 if not request.sees_secrets and _is_closed([*place, name]):
                     continue
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # removed during the listing
                     try:
                         facts = facts_of(inside, name)
                     except OSError as error:

@@ -281,7 +281,7 @@ def opened(
     kinds = ["user"] if user is None and os.geteuid() != 0 else []
     kinds += ["mount", "pid", "ipc", "uts", *(["net"] if alone else [])]
     sandbox, found = sandbox_of(shim), {}
-    with suppress(OSError):
+    with suppress(OSError):  # refused below, because some are missing
         for kind, number in zip(kinds, _NUMBERS, strict=False):
             name = f"/proc/{sandbox}/ns/{_FILES.get(kind, kind)}"
             found[kind] = os.open(name, os.O_RDONLY | os.O_CLOEXEC), number

@@ -74,6 +74,7 @@ def reveal(directory: str, allocation: str) -> None:
     """
     home = f"{os.path.realpath(directory)}/{allocation}"
     for place in reversed(mounted(home)):
+        # The allocation directory was removed.
         with suppress(FileNotFoundError), below(directory, allocation) as above:
             found = resolver(follows=False)(
                 above, place.removeprefix(f"{home}/"), os.O_PATH | os.O_CLOEXEC

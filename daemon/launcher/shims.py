@@ -45,7 +45,7 @@ class Shims:
 
     def reap(self) -> None:
         """Reap all ended children; their pidfds were passed on before."""
-        with suppress(ChildProcessError):
+        with suppress(ChildProcessError):  # there are no children
             while found := os.waitid(os.P_ALL, 0, _ENDED | os.WNOHANG | os.WNOWAIT):
                 if found.si_code == os.CLD_STOPPED:
                     self._halted(found.si_pid)
@@ -185,7 +185,7 @@ def is_ours(pid: int) -> bool:
 
     No task of another user can have such a process.
     """
-    with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+    with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:  # it has ended
         users = next(line for line in file if line.startswith(b"Uid:")).split()[1:]
         return {*map(int, users)} == {os.geteuid()}
     return False

@@ -136,7 +136,7 @@ def user_of(home: int, task: str) -> Owner:
     with below(home, task) as inside:
         found = os.fstat(inside)
         if found.st_uid == os.geteuid():
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # the task has none yet
                 found = facts_of(inside, LOCAL)
     return found.st_uid, found.st_gid
 
@@ -151,7 +151,7 @@ def is_ours_alone(directory: int) -> bool:
 
 
 def _is_there(above: int, names: list[str]) -> bool:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # the result is the answer
         os.close(open_beneath(above, "/".join(names), os.O_PATH | os.O_NOFOLLOW))
         return True
     return False
@@ -162,7 +162,7 @@ def _folder(above: int, names: list[str]) -> int:
     for number, name in enumerate(names):
         deeper = open_beneath(above, "/".join(names[:number]), _INSIDE)
         try:
-            with suppress(FileExistsError):
+            with suppress(FileExistsError):  # opened below in any case
                 os.mkdir(name, _FOLDER, dir_fd=deeper)
         finally:
             os.close(deeper)
@@ -177,7 +177,7 @@ def write_note(directory: str, request: WriteNote) -> None:
     name = _note_name(request)
     with below(directory, request.allocation) as home:
         if request.text is None:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # a repeated request
                 os.unlink(name, dir_fd=home)
             return
         put(home, name, request.text.encode(), _OWN)
@@ -185,7 +185,7 @@ def write_note(directory: str, request: WriteNote) -> None:
 
 def recall(directory: str, request: ReadNote) -> str | None:
     """Return a note about a task, or None. Raises `OSError`."""
-    with suppress(FileNotFoundError), below(directory, request.allocation) as home:
+    with suppress(FileNotFoundError), below(directory, request.allocation) as home:  # no note
         descriptor = os.open(_note_name(request), os.O_RDONLY | _NOTE, dir_fd=home)
         try:
             return os.pread(descriptor, _LONGEST_NOTE, 0).decode(errors="replace")

@@ -67,7 +67,7 @@ def _entered(top: int, names: list[str]) -> Iterator[int]:
         for name in names:
             if leads_elsewhere(name):
                 raise ValueError(f"{name!r} points outside the directory")
-            with suppress(FileExistsError):
+            with suppress(FileExistsError):  # of an earlier member
                 os.mkdir(name, _FOLDER, dir_fd=found)
             deeper = step(found, name, _DIRECTORY)
             os.close(found)
@@ -124,7 +124,7 @@ class _Unpacking:
         except IsADirectoryError:
             raise ValueError(f"{name!r} cannot replace a directory") from None
         finally:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # it was renamed
                 os.unlink(unfinished, dir_fd=folder)
 
     def _write(self, descriptor: int, member: ArchiveMember) -> None:

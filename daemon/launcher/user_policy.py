@@ -74,7 +74,7 @@ class UserPolicy:
             return -1, -1
         if driver == "ours":
             return self.daemon
-        with suppress(Refusal):
+        with suppress(Refusal):  # the launcher then owns them
             user = self.of_task(driver, name, allocation)
             return user.owner if user else None
         return None

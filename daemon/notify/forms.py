@@ -44,6 +44,7 @@ def _entities(text: str) -> str:
 
 def _inline(text: str) -> str:
     """Return a text in which no character starts bold, code or a mention."""
+    # The operator sign looks like an asterisk, and has no meaning in the receiver's markup.
     return _MENTION.sub(_BROKEN, _entities(text.replace("*", "∗").replace("`", "'")))  # noqa: RUF001
 
 

@@ -93,7 +93,7 @@ def _move_store(data_dir: Path, top: int, stays: Collection[str]) -> None:
 
 def _block_older_versions(top: int) -> None:
     """Keep older versions from taking the lock: they would create a second store."""
-    with suppress(FileExistsError):
+    with suppress(FileExistsError):  # the migration was interrupted
         os.mkdir(LOCK_NAME, _PRIVATE, dir_fd=top)
 
 
@@ -124,7 +124,7 @@ def _move_allocations(top: int, tasks: int) -> None:
     for name in (ALLOC, _WAITING):
         if _is(tasks, name, stat.S_ISLNK):
             os.unlink(name, dir_fd=tasks)
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # the migration was interrupted
         os.rmdir(ALLOC, dir_fd=tasks)  # fails if the directory is not empty
     os.symlink(_LINK, ALLOC, dir_fd=tasks)
     try:
@@ -203,7 +203,7 @@ def _is(directory: int, name: str, kind: Callable[[int], bool]) -> bool:
 @contextmanager
 def _made(top: int, name: str, mode: int) -> Iterator[int]:
     """Yield a descriptor of a directory with this mode; create it if needed. Raises `OSError`."""
-    with suppress(FileExistsError):
+    with suppress(FileExistsError):  # its mode is set below
         os.mkdir(name, mode, dir_fd=top)
     made = os.open(name, _DIRECTORY, dir_fd=top)
     try:

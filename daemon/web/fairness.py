@@ -118,6 +118,6 @@ async def counting(
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
-    with suppress(StopAsyncIteration):
+    with suppress(StopAsyncIteration):  # None marks the end
         return await anext(pieces)
     return None

@@ -93,7 +93,7 @@ class Machine:
         if self._front is None:
             return
         if self.pid:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # it has ended
                 os.kill(self.pid, signal.SIGKILL)
         else:
             self._front.kill()
@@ -103,7 +103,7 @@ class Machine:
 
     def _is_tidied(self) -> bool:
         for place, _, _ in os.walk(self._group, topdown=False):
-            with suppress(OSError):
+            with suppress(OSError):  # it still has processes; tried again
                 os.rmdir(place)
         return not self._group.exists()
 
@@ -437,7 +437,7 @@ def main(root: Path, package: Path, groups: Path) -> None:
     (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     (root / "etc/systemd/system/systemd-firstboot.service").symlink_to("/dev/null")
     for name in (groups / "cgroup.controllers").read_text().split():
-        with suppress(OSError):
+        with suppress(OSError):  # not every controller can be delegated
             (groups / "cgroup.subtree_control").write_text(f"+{name}")
     machine = Machine(root, groups)
     try:

@@ -436,7 +436,7 @@ def test_failed_connection_leaves_no_interface_without_an_address(
         assert interfaces("sw") == []
     finally:
         for one in [*children(answer.pid), answer.pid]:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # it has ended
                 os.kill(one, signal.SIGKILL)
 
 

@@ -78,7 +78,7 @@ async def test_task_reaches_neither_metadata_nor_the_daemon(driver: str, tmp_pat
         theirs = f"127.0.0.1/{other.getsockname()[1]}"
         async with steward_with(tmp_path, GUARDED) as steward:
             port = steward.address.rpartition(":")[2]
-            hosts = ("127.0.0.1", "127.1.2.3", "0.0.0.0", "::1", "::ffff:127.0.0.1")  # noqa: S104
+            hosts = ("127.0.0.1", "127.1.2.3", "0.0.0.0", "::1", "::ffff:127.0.0.1")  # noqa: S104  # an address that is tested
             closed = [*(f"{host}/{port}" for host in hosts), "169.254.169.254/80"]
             found = await tried(steward, "first", driver, [*closed, theirs])
             await steward.restart()

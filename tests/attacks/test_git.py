@@ -316,7 +316,7 @@ async def test_cancelled_fetch_leaves_neither_processes_nor_files(
 
         async def stop() -> None:
             with trio.fail_after(HAPPENS_WITHIN):
-                while not any("GET /r.git/HEAD" in one for one in site.asked):  # noqa: ASYNC110
+                while not any("GET /r.git/HEAD" in one for one in site.asked):  # noqa: ASYNC110  # no event reports it
                     await trio.sleep(0.01)
             assert processes_of(UIDS)
             scope.cancel()

@@ -67,7 +67,7 @@ def test_function_that_a_task_cannot_import_is_refused() -> None:
 
 async def test_wrong_arguments_are_refused_before_a_job_starts() -> None:
     with pytest.raises(TypeError, match="missing a required argument: 'by'"):
-        await move.submit(Client("http://nowhere"), Point(1))  # type: ignore[call-arg]
+        await move.submit(Client("http://nowhere"), Point(1))
 
 
 def test_other_options_are_another_job() -> None:

@@ -76,7 +76,7 @@ def test_every_recorded_response_is_read(kind: str) -> None:
     bodies = recorded(kind)
     assert bodies
     for body in bodies:
-        decode(with_numbers(body), KINDS[kind])  # type: ignore[arg-type]  # a type form
+        decode(with_numbers(body), KINDS[kind])
 
 
 async def test_recorded_event_is_read_with_its_job() -> None:

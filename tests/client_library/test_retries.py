@@ -131,7 +131,7 @@ async def test_error_of_the_block_is_not_wrapped_by_the_renewal(
 ) -> None:
     with pytest.raises(ZeroDivisionError):
         async with client(Authority(), login=CloudLogin(role="dev", jwt="signed")):
-            1 / 0  # noqa: B018
+            1 / 0  # noqa: B018  # raises
 
 
 async def test_login_is_tried_again_by_the_next_request(autojump_clock: trio.abc.Clock) -> None:

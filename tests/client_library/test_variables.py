@@ -47,7 +47,7 @@ async def test_error_of_the_block_passes_and_the_lock_is_released(
     async def program(client: Client):
         with pytest.raises(ZeroDivisionError):
             async with client.lock("locks/b"):
-                1 / 0  # noqa: B018
+                1 / 0  # noqa: B018  # raises
         async with client.lock("locks/b", wait=False):
             return True
 

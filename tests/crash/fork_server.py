@@ -38,7 +38,7 @@ def without_means() -> None:
 def die() -> None:
     """Kill this process. In a launcher operation also kill the launcher, which stops the daemon."""
     session = os.getsid(0)
-    with suppress(OSError):
+    with suppress(OSError):  # it has ended
         if Path(f"/proc/{session}/comm").read_text() == "steward-launch\n":
             os.kill(session, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -176,7 +176,9 @@ async def open_mail_server(
 
         async def answer(stream: trio.SocketStream) -> None:
             async with stream:
-                with suppress(trio.BrokenResourceError, ssl.SSLError):
+                with suppress(
+                    trio.BrokenResourceError, ssl.SSLError
+                ):  # the client has disconnected
                     await server.serve(stream)
 
         nursery.start_soon(trio.serve_listeners, answer, [listener])

@@ -129,7 +129,7 @@ def jobs(draw: st.DrawFn, depth: int) -> dict[str, Any]:
         **draw(_strange("SubmittedJob", depth)),
         "TaskGroups": [group],
     }
-    return draw(st.sampled_from(JUNK)) if draw(one_in(50)) else job  # type: ignore[return-value]
+    return draw(st.sampled_from(JUNK)) if draw(one_in(50)) else job
 
 
 _CLOCK = {"Spec": "* * * * * * *", "ProhibitOverlap": True}

@@ -133,10 +133,10 @@ async def test_a_directory_that_cannot_be_made_for_a_while_ends_nothing(
     config = Settings(data_dir=kept, snapshot_hours=24, snapshot_dir=far)
     async with open_backups(config, Clock()):
         with trio.fail_after(HAPPENS_WITHIN):
-            while "cannot save a snapshot" not in caplog.text:  # noqa: ASYNC110
+            while "cannot save a snapshot" not in caplog.text:  # noqa: ASYNC110  # no event reports it
                 await trio.sleep(0.01)
             far.unlink()
-            while not (far / snapshot_name(NOW)).exists():  # noqa: ASYNC110
+            while not (far / snapshot_name(NOW)).exists():  # noqa: ASYNC110  # no event reports it
                 await trio.sleep(0.01)
 
 

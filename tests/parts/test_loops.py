@@ -560,7 +560,7 @@ async def test_snapshots_are_saved_again_after_an_error(
 
     monkeypatch.setattr(backups, "wait", wait)
     config = Settings(data_dir=tmp_path, snapshot_hours=1)
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # the directory does not exist
         async with backups.open_backups(config, clock, fences):
             await until(lambda: len(attempts) > 2)
     assert named(fences, "loop") == ["snapshots"]

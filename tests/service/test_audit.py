@@ -31,7 +31,7 @@ async def test_audit_names_callers_and_refusals(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
         await steward.register(JOB)
         token = steward.token
-        steward.token = "a-guess"  # noqa: S105
+        steward.token = "a-guess"  # noqa: S105  # not a real secret
         assert (await steward.request("DELETE", "/v1/job/web")).status_code == 403
         steward.token = token
         (refused,) = await until_refusal(steward)

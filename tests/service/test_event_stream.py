@@ -48,7 +48,9 @@ class Reader:
 
 
 async def until_gone(reader: Reader) -> None:
-    with suppress(OSError, trio.BrokenResourceError, h11.RemoteProtocolError):
+    with suppress(
+        OSError, trio.BrokenResourceError, h11.RemoteProtocolError
+    ):  # the daemon closes the connection
         await reader.read("never")
 
 

@@ -347,7 +347,7 @@ async def test_git_runs_as_a_separate_user(place: Path, user: str, nursery: trio
         seen.update(git_processes().values())
         await serve(stream)
 
-    site.serve = look  # type: ignore[method-assign]
+    site.serve = look
     try:
         await steward.start()
         if not await can_sandbox(steward):
@@ -371,7 +371,7 @@ async def test_git_ends_with_a_killed_daemon(steward: Steward, nursery: trio.Nur
     site.pages["/r.git/HEAD"] = b"hang"
     await steward.register(batch_with(f"git::{site.url('/r.git')}", "true"))
     with trio.fail_after(30):
-        while not any("GET /r.git/HEAD" in one for one in site.asked):  # noqa: ASYNC110
+        while not any("GET /r.git/HEAD" in one for one in site.asked):  # noqa: ASYNC110  # no event reports it
             await trio.sleep(0.01)
     before = git_processes()
     assert before
@@ -419,7 +419,7 @@ def git_processes() -> dict[int, int]:
     """Return the user of each process of git on this host that has no account."""
     found = {}
     for one in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError):
+        with suppress(OSError):  # it has ended
             words = Path(f"/proc/{one}/cmdline").read_bytes()
             if b"git" in words and Path(f"/proc/{one}").stat().st_uid >= 80_000:
                 found[int(one)] = Path(f"/proc/{one}").stat().st_uid

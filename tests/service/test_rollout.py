@@ -145,7 +145,7 @@ async def until_checked(steward: Steward, alloc_id: str, status: str) -> None:
     """Return when a check of an allocation has found this: nobody tells, so it is asked for."""
     path = f"/v1/client/allocation/{alloc_id}/checks"
     with trio.fail_after(HAPPENS_WITHIN):
-        while status not in {item["Status"] for item in (await steward.get(path)).values()}:  # noqa: ASYNC110
+        while status not in {item["Status"] for item in (await steward.get(path)).values()}:  # noqa: ASYNC110  # no event reports it
             await trio.sleep(0.02)
 
 

@@ -25,7 +25,7 @@ async def upgraded(tmp_path: Path) -> AsyncIterator[Steward]:
     """Run a daemon on the recorded data directory."""
     data = tmp_path / "data"
     with tarfile.open(RECORDED) as archive:
-        archive.extractall(data, filter="fully_trusted")  # ours; the modes matter  # noqa: S202
+        archive.extractall(data, filter="fully_trusted")  # noqa: S202  # an archive of the repository, with modes
     dump = data / "steward.sql"
     with closing(sqlite3.connect(data / FILE_NAME, isolation_level=None)) as connection:
         connection.executescript(dump.read_text())

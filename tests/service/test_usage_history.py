@@ -8,7 +8,7 @@ from tests.service.daemon import HAPPENS_WITHIN, Steward, open_steward
 from tests.service.test_daemon_lifecycle import service
 
 
-def _is_measured(shown: dict) -> bool:  # type: ignore[type-arg]
+def _is_measured(shown: dict) -> bool:
     return any(
         item is not None
         for series in shown["Series"]

@@ -50,7 +50,7 @@ class Block(msgspec.Struct, frozen=True):
 class Process:
     """One attempt of a task on the host. Times are Trio's, in seconds."""
 
-    def __init__(self, name: Name, resources: Resources, end: float, exit: ExitResult) -> None:  # noqa: A002
+    def __init__(self, name: Name, resources: Resources, end: float, exit: ExitResult) -> None:  # noqa: A002  # the name of the real parameter
         self.name, self.resources = name, resources
         self._end, self._exit = end, exit
         self._changed = trio.Event()

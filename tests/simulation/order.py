@@ -48,7 +48,7 @@ def one_order(seed: int) -> Iterator[None]:
     before = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r, trio.to_thread.run_sync
     _run._ALLOW_DETERMINISTIC_SCHEDULING = True
     _run._r = random.Random(f"order {seed}")
-    trio.to_thread.run_sync = inline  # type: ignore[assignment]
+    trio.to_thread.run_sync = inline
     try:
         yield
     finally:

@@ -101,8 +101,8 @@ class World:
                         config=self.config,
                         ids=self.ids,
                         signer=Signer(),
-                        variables=nobody,  # type: ignore[arg-type]
-                        credentials=nobody,  # type: ignore[arg-type]
+                        variables=nobody,
+                        credentials=nobody,
                         launcher=Direct(self.config.alloc_dir),
                         drivers={SimulatedDriver.name: SimulatedDriver(self.machine)},
                         holding=TaskCgroups(NoGroups(), NoGroups(), _UNBOUNDED),
@@ -148,7 +148,7 @@ class World:
         def look(db: ReadSnapshot) -> None:
             for row in db.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"):
                 others = {"nodes": "0", "events": "topic <> 'Node'"}.get(row["name"], "1")
-                for held in db.each(f"SELECT * FROM {row['name']} WHERE {others}"):  # noqa: S608
+                for held in db.each(f"SELECT * FROM {row['name']} WHERE {others}"):  # noqa: S608  # names of tables of the schema
                     found.update(repr(tuple(held)).encode())
 
         self.store.read(look)

@@ -66,7 +66,7 @@ def read(packed: bytes) -> tuple[list[str], dict[tuple[str, ...], list[int]]]:
         for number in (1, 2, 4, 5)
     }
     functions = {item[1]: words[int(item[2])] for item in of[5]}
-    lines = {item[1]: dict(fields(bytes(item[4]))) for item in of[4]}  # type: ignore[arg-type]
+    lines = {item[1]: dict(fields(bytes(item[4]))) for item in of[4]}
     kinds = [f"{words[int(item[1])]}/{words[int(item[2])]}" for item in of[1]]
     seen = {}
     for item in of[2]:

@@ -14,11 +14,11 @@ from storage.records.notification import Encryption, Receiver, ReceiverKind
 
 def email(**fields: object) -> Receiver:
     usual = {"server": "smtp.example.com:587", "sender": "a@example.com", "to": ["b@example.com"]}
-    return Receiver(kind=ReceiverKind.EMAIL, **{**usual, **fields})  # type: ignore[arg-type]
+    return Receiver(kind=ReceiverKind.EMAIL, **{**usual, **fields})
 
 
 def of(kind: ReceiverKind, **fields: object) -> Receiver:
-    return Receiver(kind=kind, **fields)  # type: ignore[arg-type]
+    return Receiver(kind=kind, **fields)
 
 
 GOOD = [

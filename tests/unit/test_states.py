@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "states.md"
 
 def facts(**given: object) -> JobFacts:
     fields = {"type": "service", "status": "running", "version": 1, "wanted": 1, **given}
-    return JobFacts(**fields)  # type: ignore[arg-type]
+    return JobFacts(**fields)
 
 
 def rollout(**given: object) -> DeploymentFacts:
@@ -27,7 +27,7 @@ def rollout(**given: object) -> DeploymentFacts:
         "wanted": 2,
         **given,
     }
-    return DeploymentFacts(**fields)  # type: ignore[arg-type]
+    return DeploymentFacts(**fields)
 
 
 FAILED_ROLLOUT = rollout(

@@ -19,7 +19,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import replay  # noqa: E402
+import replay  # noqa: E402  # its folder must be in the path first
 
 PEER_HEADERS = {"X-Service-Token": "X-Vault-Token", "X-Service-Wrap-TTL": "X-Vault-Wrap-TTL",
                 "X-Service-Request": "X-Vault-Request", "X-Service-Namespace": "X-Vault-Namespace"}

@@ -17,7 +17,7 @@ class Call(NamedTuple):
     needs: str = ""  # any one of these capabilities
     blocking: bool = False
     query: dict[str, object] = {}  # noqa: RUF012  # a table
-    body: dict[str, object] = {}  # noqa: RUF012
+    body: dict[str, object] = {}  # noqa: RUF012  # never changed
     answer: str = ""  # fields
     overrides: bool = False  # takes PolicyOverride, which needs policy-override as well
 

@@ -202,7 +202,7 @@ def _numbers(path: Path) -> dict[str, int]:
 def _remove(*groups: Path) -> None:
     """Remove cgroups, except those that still have processes."""
     for group in groups:
-        with suppress(OSError):
+        with suppress(OSError):  # it still has processes
             group.rmdir()
 
 

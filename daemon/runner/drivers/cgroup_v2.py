@@ -245,7 +245,7 @@ def own_path(memberships: str) -> str | None:
 
 def _make(path: str, *, threaded: bool) -> None:
     """Create a cgroup, or complete one that a killed daemon left. Raises `OSError`."""
-    with suppress(FileExistsError):
+    with suppress(FileExistsError):  # left by a killed daemon
         os.mkdir(path)
     if threaded and not _make_threaded(path):
         raise OSError(f"cannot make a threaded group of {path}")

@@ -61,12 +61,12 @@ class CgroupFiles:
 
     def make(self, path: str) -> None:
         """Create a cgroup unless it exists. Raises `OSError`."""
-        with suppress(FileExistsError):
+        with suppress(FileExistsError):  # it exists already
             os.mkdir(path)
 
     def remove(self, path: str) -> None:
         """Remove a cgroup, unless it is in use."""
-        with suppress(OSError):
+        with suppress(OSError):  # it is in use
             os.rmdir(path)
 
     def exists(self, path: str) -> bool:

@@ -174,7 +174,7 @@ class TemplateRunner:
         return self._sources.topics(self._asked)
 
     async def _change(
-        self, told: Callable[[], object], read: Mapping[str, object] | None = None
+        self, told: Callable[[], Awaitable[object]], read: Mapping[str, object] | None = None
     ) -> None:
         """Return when an answer may have changed.
 
@@ -183,9 +183,9 @@ class TemplateRunner:
         """
         before = {**await self._sources.signatures(self._asked), **(read or {})}
         if before:
-            await wait_any(told, partial(self._other_files, before))  # type: ignore[arg-type]
+            await wait_any(told, partial(self._other_files, before))
         else:
-            await told()  # type: ignore[misc]
+            await told()
 
     async def _other_files(self, before: Mapping[str, object]) -> None:
         while (  # noqa: ASYNC110  # files give no notification

@@ -37,5 +37,6 @@ async def save_kept(
             raise InvalidResponse(f"the content of {file.path!r} is not that of its digest")
         await anyio.to_thread.run_sync(os.replace, unfinished, place)
     finally:
+        # After a complete download, the file has its final name.
         with anyio.CancelScope(shield=True), suppress(FileNotFoundError):
             await anyio.to_thread.run_sync(partial(os.unlink, unfinished))

@@ -127,17 +127,17 @@ def _signal(root: int, number: int) -> None:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            with suppress(OSError):
+            with suppress(OSError):  # it has ended
                 said = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(said[1]), []).append(int(entry.name))
     found = [root]
     for item in found:  # the tree can grow in the meantime
         found += children.get(item, [])
     for item in reversed(found):
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it has ended
             os.kill(item, number)
 
 
 def _kill(leader: int, number: int = signal.SIGKILL) -> None:
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError):  # it has ended
         os.killpg(leader, number)

@@ -169,7 +169,7 @@ class FakeSlurm:
         """Kill all processes of a job immediately, like the loss of its host."""
         own = self.known()["jobs"].get(number, {}).get("number", number)
         for pid in _with(os.fsencode(self.directory), f"SLURM_JOB_ID={own}\0".encode()):
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # it has ended
                 os.kill(pid, signal.SIGKILL)
 
     def remove_partition(self, name: str) -> None:
@@ -193,7 +193,7 @@ class FakeSlurm:
         """Kill all running jobs."""
         mark = os.fsencode(self.directory)
         for pid in _with(mark):
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # it has ended
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -202,7 +202,7 @@ def _with(*marks: bytes) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            with suppress(OSError):
+            with suppress(OSError):  # it has ended
                 said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
                 if all(mark in said for mark in marks):
                     found.append(int(entry.name))

@@ -173,7 +173,7 @@ async def test_a_role_limits_kind_and_uses(store: Store) -> None:
 
 def lived(**fields: object) -> Token:
     given = {"ttl": 600 * SECOND, "renewable": True, "expires_at": NOW + 600 * SECOND, **fields}
-    return Token(accessor="x", created_at=NOW, **given)  # type: ignore[arg-type]
+    return Token(accessor="x", created_at=NOW, **given)
 
 
 @pytest.mark.parametrize(

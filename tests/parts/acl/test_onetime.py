@@ -20,10 +20,10 @@ from tests.parts.acl.test_tokens import (  # noqa: F401  # fixtures
 from tests.samples import NOW
 
 ONE_TIME = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"
-SECRET = "5f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e55"  # noqa: S105
+SECRET = "5f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e55"  # noqa: S105  # not a real secret
 
 
-async def made(store: Store, tokens: TokenStore) -> IssuedToken:  # noqa: F811
+async def made(store: Store, tokens: TokenStore) -> IssuedToken:  # noqa: F811  # a fixture
     issued = await tokens.issue(token("a", "root"), SECRET)
     await one_time_tokens.create_one_time_token(
         store, tokens, issued.token, issued.secret, one_time=ONE_TIME, now=NOW
@@ -31,7 +31,7 @@ async def made(store: Store, tokens: TokenStore) -> IssuedToken:  # noqa: F811
     return issued
 
 
-async def test_it_is_exchanged_for_its_token_once(store: Store, tokens: TokenStore) -> None:  # noqa: F811
+async def test_it_is_exchanged_for_its_token_once(store: Store, tokens: TokenStore) -> None:  # noqa: F811  # a fixture
     issued = await made(store, tokens)
     assert await one_time_tokens.exchange_one_time_token(store, tokens, ONE_TIME) == issued
     with pytest.raises(Denied):
@@ -41,7 +41,7 @@ async def test_it_is_exchanged_for_its_token_once(store: Store, tokens: TokenSto
 
 async def test_neither_secret_is_in_the_file(
     store: Store,
-    tokens: TokenStore,  # noqa: F811
+    tokens: TokenStore,  # noqa: F811  # a fixture
     tmp_path: Path,
 ) -> None:
     await made(store, tokens)
@@ -49,21 +49,21 @@ async def test_neither_secret_is_in_the_file(
     assert ONE_TIME.encode() not in whole_file(tmp_path)
 
 
-async def test_it_ends_with_its_time(store: Store, tokens: TokenStore, clock: Clock) -> None:  # noqa: F811
+async def test_it_ends_with_its_time(store: Store, tokens: TokenStore, clock: Clock) -> None:  # noqa: F811  # a fixture
     await made(store, tokens)
     clock.time += LIFE
     with pytest.raises(Denied):
         await one_time_tokens.exchange_one_time_token(store, tokens, ONE_TIME)
 
 
-async def test_it_ends_with_its_token(store: Store, tokens: TokenStore) -> None:  # noqa: F811
+async def test_it_ends_with_its_token(store: Store, tokens: TokenStore) -> None:  # noqa: F811  # a fixture
     await made(store, tokens)
     await store.write(lambda tx: rows.remove(tx, "a"))
     with pytest.raises(Denied):
         await one_time_tokens.exchange_one_time_token(store, tokens, ONE_TIME)
 
 
-async def test_it_cannot_be_unwrapped_on_the_other_side(store: Store, tokens: TokenStore) -> None:  # noqa: F811
+async def test_it_cannot_be_unwrapped_on_the_other_side(store: Store, tokens: TokenStore) -> None:  # noqa: F811  # a fixture
     await made(store, tokens)
     with pytest.raises(Malformed, match="is not valid or does not exist"):
         await response_wrapping.unwrap_response(store, tokens, ONE_TIME)
@@ -72,7 +72,7 @@ async def test_it_cannot_be_unwrapped_on_the_other_side(store: Store, tokens: To
 
 async def test_wrapped_response_of_the_other_api_cannot_be_exchanged(
     store: Store,
-    tokens: TokenStore,  # noqa: F811
+    tokens: TokenStore,  # noqa: F811  # a fixture
 ) -> None:
     wrapped = await response_wrapping.wrap_response(store, tokens, b"{}", "a/path", ttl=60, now=NOW)
     with pytest.raises(Denied):
@@ -80,7 +80,7 @@ async def test_wrapped_response_of_the_other_api_cannot_be_exchanged(
 
 
 @pytest.mark.parametrize("text", ["", "guess", SECRET])
-async def test_another_text_is_refused(store: Store, tokens: TokenStore, text: str) -> None:  # noqa: F811
+async def test_another_text_is_refused(store: Store, tokens: TokenStore, text: str) -> None:  # noqa: F811  # a fixture
     await made(store, tokens)
     with pytest.raises(Denied):
         await one_time_tokens.exchange_one_time_token(store, tokens, text)

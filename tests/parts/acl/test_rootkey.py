@@ -27,7 +27,7 @@ def never(prompt: str) -> str:
 
 
 def key_of(config: Settings, ask: object = never, **environment: str) -> bytes:
-    source = find_key_source(config, environment, ask)  # type: ignore[arg-type]
+    source = find_key_source(config, environment, ask)
     return source.take().wrapping_key(b"salt" * 4)
 
 

@@ -98,7 +98,7 @@ async def test_changed_token_meets_the_rules_of_a_new_one(
 ) -> None:
     token = Token(accessor=UUID_A, policies=("a",), created_at=NOW)
     await store.write(lambda tx: rows.add(tx, token, b"secret"))
-    request = TokenRequest(accessor_id=UUID_A, **change)  # type: ignore[arg-type]
+    request = TokenRequest(accessor_id=UUID_A, **change)
     with pytest.raises(Malformed, match=problem):
         store.read(lambda db: apply_token_update(db, request, NOW))
 
@@ -118,7 +118,7 @@ async def test_upload_names_both_accessor_and_secret(
 
 
 async def with_role(store: Store, **fields: object) -> SecretsConfig:
-    role = TokenRole(name="web", **fields)  # type: ignore[arg-type]
+    role = TokenRole(name="web", **fields)
     await store.write(lambda tx: rows.put_role(tx, role))
     return SecretsConfig(role="web")
 

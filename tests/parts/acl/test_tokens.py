@@ -49,7 +49,7 @@ async def tokens(store: Store, clock: Clock) -> AsyncIterator[TokenStore]:
 
 
 def token(accessor: str = "a", *names: str, **fields: object) -> Token:
-    return Token(accessor=accessor, policies=names, created_at=NOW, **fields)  # type: ignore[arg-type]
+    return Token(accessor=accessor, policies=names, created_at=NOW, **fields)
 
 
 def whole_file(directory: Path) -> bytes:

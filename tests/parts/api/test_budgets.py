@@ -26,7 +26,7 @@ NARROW = Settings(job_max_groups=1)
 TEXT = "TaskGroups: 2 groups, at most 1: split the job, or raise job_max_groups in the daemon's configuration"
 
 
-def asked(store: Store, config: Settings = Settings(), body: object = None) -> Request:  # noqa: B008
+def asked(store: Store, config: Settings = Settings(), body: object = None) -> Request:  # noqa: B008  # frozen
     made = request(store, KNOWN, caller(), body=body, job_id="j")
     return msgspec.structs.replace(made, parts=parts_of(store, config))
 

@@ -78,7 +78,7 @@ async def following(asked: Request) -> AsyncIterator[Reading]:
     try:
         yield opened
     finally:
-        await reply.stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await reply.stream.aclose()
 
 
 async def test_a_registration_is_seen_with_the_job(store: Store) -> None:

@@ -70,7 +70,7 @@ class Volumes:
 
     async def create(self, name: str, **fields: object) -> Any:
         reply = await api.create(self._request(body={"Volume": {"Name": name, **fields}}))
-        return reply.body["Volume"]  # type: ignore[index]
+        return reply.body["Volume"]
 
     async def delete(self, volume_id: str, query: str = "") -> HandlerReply:
         return await api.delete(self._request(query, volume_id=volume_id))

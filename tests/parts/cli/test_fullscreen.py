@@ -104,7 +104,7 @@ def test_the_terminal_is_as_it_was_however_the_program_ends(
     terminal.until(TAKEN)
     terminal.until(b"ready")
     assert terminal.settings() != terminal.before
-    ending(terminal)  # type: ignore[operator]
+    ending(terminal)
     terminal.until(GIVEN)
     assert terminal.wait() == status
     assert terminal.settings() == terminal.before

@@ -50,7 +50,7 @@ class Daemon:
 
 
 def held(daemon: Daemon) -> _Held:
-    one = _Held(daemon, "a")  # type: ignore[arg-type]  # as far as it is asked
+    one = _Held(daemon, "a")
     one.acquire({}, at_once=False)
     return one
 
@@ -105,7 +105,7 @@ def test_a_lock_that_was_lost_is_tried_again_a_little_later(
 
 def test_request_that_must_not_wait_is_rejected() -> None:
     with pytest.raises(VariableConflict, match="another client holds the lock"):
-        _Held(Daemon(CONFLICT), "a").acquire({}, at_once=True)  # type: ignore[arg-type]
+        _Held(Daemon(CONFLICT), "a").acquire({}, at_once=True)
 
 
 def test_a_command_that_cannot_be_run_is_named() -> None:

@@ -73,7 +73,7 @@ async def succeed(cluster: Cluster, wanted: Job) -> None:
     while cluster.deployment().active:
         before = cluster.deployment()
         await cluster.run_all(healthy=True)
-        await until(cluster, lambda found, before=before: found != before)  # type: ignore[misc]
+        await until(cluster, lambda found, before=before: found != before)
 
 
 @pytest.fixture

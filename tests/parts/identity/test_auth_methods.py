@@ -82,7 +82,7 @@ async def test_an_update_keeps_what_it_leaves_empty(store: Store) -> None:
     made = await put(store, {**METHOD, "Default": True})
     changed = await put(store, {"Name": "ci", "MaxTokenTTL": "1m"})
     assert (changed.type, changed.config) == (made.type, made.config)
-    assert changed.token_name_format == "${auth_method_type}-${auth_method_name}"  # noqa: S105
+    assert changed.token_name_format == "${auth_method_type}-${auth_method_name}"  # noqa: S105  # a template
     assert (changed.max_token_ttl, changed.default) == (MINUTE, False)
 
 

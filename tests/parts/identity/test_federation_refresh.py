@@ -45,7 +45,7 @@ async def federated(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(ClientAssertions, "assertion", vouch)  # for the next start
     monkeypatch.setattr(login.methods.credentials, "_assertion", partial(vouch, None))
-    cloud.fake.check_assertion = believe  # type: ignore[method-assign, assignment]
+    cloud.fake.check_assertion = believe
     await login.configure(client_secret="", identity_token_audience="api://exchange")
     return login
 

@@ -79,7 +79,7 @@ async def two(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Tw
 
     monkeypatch.setattr(ClientAssertions, "assertion", vouch)  # for the next start
     monkeypatch.setattr(login.methods.credentials, "_assertion", partial(vouch, None))
-    cloud.fake.check_assertion = believe  # type: ignore[method-assign, assignment]
+    cloud.fake.check_assertion = believe
     mount = mounts.new_mount("bad/", RequestFields({"type": "cloudid"}), str(uuid4()))
     await mounts.enable(login.store, mount)
     other = Login(login.methods, login.store, login.tokens, mount)

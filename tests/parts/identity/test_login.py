@@ -303,7 +303,7 @@ async def test_a_cloud_that_fails_is_not_held_against_who_logs_in(
     login: Login, cloud: Cloud
 ) -> None:
     noted: list[tuple[str, str]] = []
-    login.tokens.record_failure = lambda *shown: noted.append(shown)  # type: ignore[method-assign, assignment]
+    login.tokens.record_failure = lambda *shown: noted.append(shown)
     await login.log_in_machine(cloud.mint_machine())
     cloud.fail(service="resource_manager", status=503)
     with pytest.raises(Refused, match="503"):

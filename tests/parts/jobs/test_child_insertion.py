@@ -52,7 +52,7 @@ async def dispatched(directory: Path, made: Job) -> tuple[dict[str, list[Any]], 
             woken.update(topics)
             publish(topics)
 
-        store._topics.publish = noting  # type: ignore[method-assign, assignment]
+        store._topics.publish = noting
         bulk_dispatch_answers = await dispatch_lines(
             store,
             "default",

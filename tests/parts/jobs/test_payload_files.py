@@ -472,7 +472,7 @@ async def test_file_in_use_again_is_not_collected(
 
     async def then_used(work: object) -> object:
         """Let the file be used between the search and the deletion."""
-        result = await read(work)  # type: ignore[arg-type]
+        result = await read(work)
         if result == [("default", DIGEST)] and not looked:
             looked.append(True)
             if use == "dispatch":

@@ -24,7 +24,7 @@ from tests import samples
 
 
 def around(**fields: object) -> RegistrationContext:
-    return RegistrationContext(region="global", node_pools={"default"}, **fields)  # type: ignore[arg-type]
+    return RegistrationContext(region="global", node_pools={"default"}, **fields)
 
 
 def mounting(*, read_only: bool) -> Job:

@@ -46,7 +46,7 @@ async def test_a_start_with_a_thousand_clocks_that_missed_months_computes_no_slo
 
     def next_after(*given: object) -> int | None:
         looks[0] += 1
-        return real(*given)  # type: ignore[arg-type]
+        return real(*given)
 
     monkeypatch.setattr(cron, "next_after", next_after)
     clock, is_ready = Ticking(), trio.Event()

@@ -131,7 +131,7 @@ def passed(order: TaskCommand) -> int:
 
 def asked(program: str, *words: str, **changed: Any) -> int:
     """Return a descriptor of the order for a program of a cluster."""
-    plain = ProgramCommand(program=program, user="", args=[*words])  # type: ignore[arg-type]  # a word of the protocol
+    plain = ProgramCommand(program=program, user="", args=[*words])
     return sealed(msgspec.msgpack.encode(msgspec.structs.replace(plain, **changed)))
 
 

@@ -64,10 +64,10 @@ def swapping(path: Path, target: Path) -> Iterator[None]:
             with suppress(OSError):  # the launcher has made one in between
                 path.rename(aside)
                 path.symlink_to(target)
-            with suppress(OSError):
+            with suppress(OSError):  # the launcher changes the same paths
                 if path.is_symlink():
                     path.unlink()
-            with suppress(OSError):
+            with suppress(OSError):  # the launcher changes the same paths
                 aside.rename(path)
             if over.is_set():
                 return

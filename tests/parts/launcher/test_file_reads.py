@@ -93,7 +93,7 @@ class Looker:
     def log(self, purpose: str = "log", kind: str = "stdout") -> Any:
         """Return a descriptor of a log, or the number of the error."""
         body, received = self._ask(
-            OpenLog(allocation=ALLOCATION, task="main", kind=kind, purpose=purpose)  # type: ignore[arg-type]
+            OpenLog(allocation=ALLOCATION, task="main", kind=kind, purpose=purpose)
         )
         if isinstance(body, OperationFailed):
             return body.number
@@ -119,13 +119,13 @@ def here(
     """The same, in this process: in each of the two ways to resolve paths."""
     if request.param == "no links":
         monkeypatch.setattr(safe_open, "resolver", lambda **_: without_links)
-    server = Server(None)  # type: ignore[arg-type]  # nobody sends it anything
+    server = Server(None)  # no test sends to it
     server._directory = str(looker.home.parent)
 
     def ask(asked: Any) -> Any:
         return server._answer(NumberedRequest(number=1, descriptors=0, body=asked), [])
 
-    looker._ask = ask  # type: ignore[method-assign]
+    looker._ask = ask
     return looker
 
 

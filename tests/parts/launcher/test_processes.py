@@ -91,7 +91,7 @@ def of_task(directory: Path, allocation: str = ALLOCATION, task: str = "main") -
 
 
 def sweep(talk: Talk, action: str, task: str | None = "main", attempt: int | None = 0) -> list[int]:
-    mark = ScanTarget(allocation=ALLOCATION, task=task, attempt=attempt, action=action)  # type: ignore[arg-type]  # a word of the protocol
+    mark = ScanTarget(allocation=ALLOCATION, task=task, attempt=attempt, action=action)
     answer = talk.ask(ScanProcesses(marks=[mark])).body
     assert isinstance(answer, ScanResult)
     return answer.found[0]

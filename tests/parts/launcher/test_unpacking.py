@@ -23,7 +23,7 @@ from tests.parts.launcher.test_directories import (
 
 def member(path: str, kind: str = "file", target: str = "", **fields: Any) -> ArchiveMember:
     given = {"mode": 0o644, "size": 1, **fields}
-    return ArchiveMember(path=os.fsencode(path), kind=kind, target=os.fsencode(target), **given)  # type: ignore[arg-type]
+    return ArchiveMember(path=os.fsencode(path), kind=kind, target=os.fsencode(target), **given)
 
 
 def framed(*members: Any, end: bytes = bytes(4)) -> bytes:

@@ -20,7 +20,7 @@ from tests.samples import NOW
 from tests.time_limits import HAPPENS_WITHIN
 from tests.unit.notify.batches import FAILURE, batch
 
-PASSWORD = "pass word"  # noqa: S105
+PASSWORD = "pass word"  # noqa: S105  # not a real secret
 PERMIT = partial(egress_policy.check, own_ports={4646})
 
 

@@ -304,7 +304,7 @@ async def test_a_task_that_a_request_restarts_waits_for_the_launcher_without_lim
 ) -> None:
     first = mock("first", config={"run_for": "1s"}, lifecycle=Lifecycle(hook="prestart"))
     async with on_stage(service(first, mock(config=FOREVER)), tmp_path) as stage:
-        stage.runner._host.drivers["mock_driver"] = watched = Watched()  # type: ignore[index]
+        stage.runner._host.drivers["mock_driver"] = watched = Watched()
         await trio.sleep(5)
         with impatient():
             await stage.runner.tasks.restart(None, all_tasks=True)

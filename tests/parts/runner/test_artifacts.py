@@ -122,7 +122,7 @@ def fetcher(**fields: Any) -> ArtifactFetcher:
 
 def tar(members: dict[str, bytes], *odd: tarfile.TarInfo, mode: str = "w:gz") -> bytes:
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=out, mode=mode) as archive:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(content), 0o755

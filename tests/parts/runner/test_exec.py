@@ -228,7 +228,7 @@ async def test_secret_of_one_user_cannot_be_read_by_another(walled: World) -> No
 async def test_a_task_without_a_network_has_only_loopback(walled: World) -> None:
     task = inside("cat /proc/net/dev | tail -n +3 | cut -d: -f1")
     job = batch(task)
-    group = job.task_groups[0]  # type: ignore[index]
+    group = job.task_groups[0]
     group = msgspec.structs.replace(group, networks=[Network(mode="none")])
     alloc_id = await walled.place(msgspec.structs.replace(job, task_groups=[group]))
     await walled.until_done(alloc_id)
@@ -238,7 +238,7 @@ async def test_a_task_without_a_network_has_only_loopback(walled: World) -> None
 async def test_a_task_looks_names_up_where_its_group_says(walled: World) -> None:
     dns = NetworkDNS(servers=["10.9.8.7"], searches=["a.example", "b.example"], options=["ndots:2"])
     job = batch(inside("cat /etc/resolv.conf"))
-    group = msgspec.structs.replace(job.task_groups[0], networks=[Network(dns=dns)])  # type: ignore[index]
+    group = msgspec.structs.replace(job.task_groups[0], networks=[Network(dns=dns)])
     alloc_id = await walled.place(msgspec.structs.replace(job, task_groups=[group]))
     await walled.until_done(alloc_id)
     assert walled.output(alloc_id).splitlines() == [

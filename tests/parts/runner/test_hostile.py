@@ -142,6 +142,6 @@ async def test_a_port_that_lies_is_not_well_and_its_task_goes_by_its_policy(
 async def test_a_check_does_not_go_where_a_redirect_leads(world: World, port: int) -> None:
     job = service(script("exec sleep 600"), services=[checked("/metadata")])
     alloc_id = await world.place(job, placement=holding(http=port))
-    while not (found := world.runner.checks(alloc_id)) or not found[0].status_code:  # noqa: ASYNC110
+    while not (found := world.runner.checks(alloc_id)) or not found[0].status_code:  # noqa: ASYNC110  # no event reports it
         await trio.sleep(0.005)
     assert found[0].status_code == 302

@@ -172,7 +172,7 @@ async def test_a_follower_gets_everything_until_the_task_has_ended(log: TaskLog)
 
     async def follow() -> None:
         async for chunk in log.follow(0, ended.is_set):
-            got.append(chunk.data if chunk else b"")  # noqa: PERF401
+            got.append(chunk.data if chunk else b"")  # noqa: PERF401  # visible before the end
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follow)

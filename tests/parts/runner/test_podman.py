@@ -191,7 +191,7 @@ async def test_another_daemon_finds_it_and_what_it_printed_meanwhile(
         await world.until_printed(alloc_id, "one")
     await trio.to_thread.run_sync(first.write_text, "\n")
     (one,) = fake.containers.values()
-    while b"two" not in await trio.Path(one.log).read_bytes():  # noqa: ASYNC110
+    while b"two" not in await trio.Path(one.log).read_bytes():  # noqa: ASYNC110  # no event reports it
         await trio.sleep(0.005)
     async with world_of(store, data_dir, socket) as world:
         await world.until_printed(alloc_id, "two")
@@ -395,7 +395,7 @@ async def test_disconnect_ends_the_command(world: World, fake: FakePodman) -> No
         client.leave()
     assert fake.sizes == [("40", "100")]
     (command,) = fake.commands
-    while command not in fake.codes:  # noqa: ASYNC110
+    while command not in fake.codes:  # noqa: ASYNC110  # no event reports it
         await trio.sleep(0.005)
     assert fake.codes[command] == 137
 
@@ -463,7 +463,7 @@ async def real(store: Store, data_dir: Path) -> AsyncIterator[World]:
         [*line, "system", "service", "--time=0", f"unix://{socket}"], env=env
     )
     try:
-        while not await trio.Path(socket).exists():  # noqa: ASYNC110
+        while not await trio.Path(socket).exists():  # noqa: ASYNC110  # no event reports it
             await trio.sleep(0.01)
         async with world_of(store, data_dir, socket) as world:
             yield world

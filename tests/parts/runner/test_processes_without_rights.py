@@ -118,7 +118,7 @@ async def ends_by_a_signal_without_groups(
     await _ends_by_a_signal(launcher, data_dir, holding, scans=True)
 
 
-ends_by_a_signal_without_groups.scans = True  # type: ignore[attr-defined]  # no group is asked for
+ends_by_a_signal_without_groups.scans = True  # no group is asked for
 
 
 async def _is_killed_with_all_it_started(
@@ -150,7 +150,7 @@ async def is_killed_with_all_it_started_without_groups(
     await _is_killed_with_all_it_started(launcher, data_dir, holding, scans=True)
 
 
-is_killed_with_all_it_started_without_groups.scans = True  # type: ignore[attr-defined]  # no group is asked for
+is_killed_with_all_it_started_without_groups.scans = True  # no group is asked for
 
 
 async def is_found_again(launcher: Launcher, data_dir: Path, holding: TaskCgroups) -> None:
@@ -199,7 +199,7 @@ async def is_looked_at_where_processes_are_hidden(
     assert ends[0].signal == signal.SIGTERM
 
 
-is_looked_at_where_processes_are_hidden.before = hide_processes  # type: ignore[attr-defined]  # called while it is root
+is_looked_at_where_processes_are_hidden.before = hide_processes  # called while it is root
 
 
 async def is_destroyed_by_its_claims(

@@ -30,7 +30,7 @@ READ = "cat $NOMAD_ALLOC_DIR/data/x local/y $NOMAD_SECRETS_DIR/z"
 def keeping(text: str, **fields: Any) -> Job:
     disk = fields.pop("ephemeral_disk", STICKY)
     job = batch(script(text), **fields)
-    group = job.task_groups[0]  # type: ignore[index]
+    group = job.task_groups[0]
     return _replace(job, task_groups=[_replace(group, ephemeral_disk=disk)])
 
 
@@ -145,7 +145,7 @@ async def test_a_payload_follows_no_link_that_was_kept(world: World, tmp_path: P
     text = f"ln -s {outside} local/out"
     job = keeping(text, payload="bm8=")
     task = _replace(
-        job.task_groups[0].tasks[0],  # type: ignore[index]
+        job.task_groups[0].tasks[0],
         dispatch_payload=DispatchPayload(file="in/file"),
     )
     first = await world.place(job)
@@ -153,7 +153,7 @@ async def test_a_payload_follows_no_link_that_was_kept(world: World, tmp_path: P
     group = _replace(
         job.task_groups[0],
         tasks=[_replace(task, dispatch_payload=DispatchPayload(file="out/file"))],
-    )  # type: ignore[index]
+    )
     again = _replace(job, id="job", task_groups=[group])
     second = await place_version(world, again, desired=after(first))
     await world.until_done(second)

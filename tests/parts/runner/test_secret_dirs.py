@@ -51,7 +51,7 @@ def waiting(pipe: Pipe, **fields: Any) -> Any:
 
 async def until_unmounted(world: World) -> None:
     """Return when nothing is mounted any more: nobody tells, so it is looked for."""
-    while mounted(str(world.config.data_dir)):  # noqa: ASYNC110
+    while mounted(str(world.config.data_dir)):  # noqa: ASYNC110  # no event reports it
         await trio.sleep(0.005)
 
 
@@ -193,7 +193,7 @@ async def test_a_link_that_is_swapped_in_is_not_mounted_on(
     outside.mkdir()
     with swapping(task / "secrets", outside):
         for _ in range(100):
-            with suppress(OSError):
+            with suppress(OSError):  # a refusal is also right
                 await alone.mount_secrets(ALLOCATION, "main", 0)
             await alone.reveal(ALLOCATION)
     assert str(outside) not in mounted(str(tmp_path))

@@ -169,7 +169,7 @@ async def test_services_go_with_a_purge(world: World) -> None:
 
 async def test_services_go_when_the_task_dies(world: World) -> None:
     job = batch(script("sleep 0.05"))
-    group = msgspec.structs.replace(job.task_groups[0], services=[native()])  # type: ignore[index]
+    group = msgspec.structs.replace(job.task_groups[0], services=[native()])
     job = msgspec.structs.replace(job, task_groups=[group])
     alloc_id = await world.place(job, placement=holding(http=20100))
     await world.until_done(alloc_id)

@@ -332,7 +332,7 @@ async def test_an_environment_that_lost_a_name_loses_it_for_the_next_attempt(
 def test_a_task_is_notified_of_a_change_within_the_longest_splay(chance: float, delay: int) -> None:
     nobody: Any = None
     template_writer = TemplateWriter(
-        host=SimpleNamespace(chance=lambda: chance, store=nobody, variables=nobody),  # type: ignore[arg-type]
+        host=SimpleNamespace(chance=lambda: chance, store=nobody, variables=nobody),
         files=TaskFiles(
             launcher=nobody, allocation="a", task="main", places=directories("/a", "main")
         ),

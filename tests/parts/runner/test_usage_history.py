@@ -129,8 +129,8 @@ async def test_coarse_read_includes_samples_that_are_not_folded(host: Host) -> N
     window = LENGTH[COARSE]
     await host.sample(*range(SLOTS), window // FINE - 1, window // FINE, window // FINE + 1)
     found = await host.read(NODE, 0, window + COARSE, COARSE)
-    assert found[""][CPU][0] == 700  # type: ignore[index]
-    assert found[""][CPU][-1] == 700  # type: ignore[index]
+    assert found[""][CPU][0] == 700
+    assert found[""][CPU][-1] == 700
 
 
 async def test_restart_counts_in_one_slot(host: Host, alloc: Allocation) -> None:
@@ -138,14 +138,14 @@ async def test_restart_counts_in_one_slot(host: Host, alloc: Allocation) -> None
     alloc.restarts = 2
     await host.sample(1, 2)
     found = await host.read(ALLOC, 0, 30, FINE)
-    assert found[""][RESTARTS] == [0, 2, 0]  # type: ignore[index]
+    assert found[""][RESTARTS] == [0, 2, 0]
 
 
 async def test_job_has_the_sum_of_its_allocations(store: Store) -> None:
     host = Host(store, Allocation("a"), Allocation("b"))
     await host.sample(0)
     found = await host.read(JOB, 0, 10, FINE)
-    assert found[""][CPU] == [1000]  # type: ignore[index]
+    assert found[""][CPU] == [1000]
 
 
 async def test_disk_is_missing_until_it_is_measured(host: Host, alloc: Allocation) -> None:
@@ -153,7 +153,7 @@ async def test_disk_is_missing_until_it_is_measured(host: Host, alloc: Allocatio
     alloc.disk_used = 2048
     await host.sample(1)
     found = await host.read(JOB, 0, 20, FINE)
-    assert found[""][UsageMetric.DISK] == [None, 2]  # type: ignore[index]
+    assert found[""][UsageMetric.DISK] == [None, 2]
 
 
 class Failing(Allocation):
@@ -176,8 +176,8 @@ async def test_failing_driver_does_not_affect_other_allocations(store: Store) ->
     host.recorder.watch(JOB)
     await host.sample(0)
     await host.recorder.sample_live(BEGIN)
-    assert (await host.read(JOB, 0, 10, FINE))[""][CPU] == [500]  # type: ignore[index]
-    assert (await host.read(JOB, 0, 1, 1))[""][CPU] == [500]  # type: ignore[index]
+    assert (await host.read(JOB, 0, 10, FINE))[""][CPU] == [500]
+    assert (await host.read(JOB, 0, 1, 1))[""][CPU] == [500]
 
 
 async def test_silent_driver_is_not_awaited_for_long(store: Store, autojump_clock: object) -> None:
@@ -197,7 +197,7 @@ async def test_round_measures_a_bounded_number_of_allocations(
     assert sum(len(alloc.readers) for alloc in running) == 2
     await host.sample(1, 2)
     assert [len(alloc.readers) for alloc in running] == [1] * 5
-    assert (await host.read(JOB, 20, 30, FINE))[""][CPU] == [2500]  # type: ignore[index]
+    assert (await host.read(JOB, 20, 30, FINE))[""][CPU] == [2500]
 
 
 async def test_seconds_are_measured_only_while_a_client_watches(

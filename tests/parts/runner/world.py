@@ -175,7 +175,7 @@ class World:
     async def until_no_directory(self, alloc_id: str) -> None:
         """Return when the directory of an allocation is gone: nobody tells, so it is looked for."""
         directory = trio.Path(self.directory(alloc_id))
-        while await directory.exists():  # noqa: ASYNC110
+        while await directory.exists():  # noqa: ASYNC110  # no event reports it
             await trio.sleep(0.005)
 
     async def put_variable(self, path: str, **items: str) -> None:

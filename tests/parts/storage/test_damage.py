@@ -30,7 +30,7 @@ def opened(directory: Path) -> object:
 
 async def filled(directory: Path) -> None:
     """Make a store whose table of namespaces has many pages."""
-    async with opened(directory) as store:  # type: ignore[attr-defined]
+    async with opened(directory) as store:
         for number in range(300):
             await store.write(add(f"{number:03}-{'x' * 100}"))
 
@@ -75,10 +75,10 @@ async def write(store: Store) -> None:
 async def test_corrupt_page_ends_writes_and_is_named_in_the_log(
     tmp_path: Path, spoiled: int, caplog: pytest.LogCaptureFixture, meet: Callable[[Store], object]
 ) -> None:
-    async with opened(tmp_path) as store:  # type: ignore[attr-defined]
+    async with opened(tmp_path) as store:
         assert store.damage == ""
         with pytest.raises(StorageDamaged, match="steward operator snapshot restore"):
-            await meet(store)  # type: ignore[misc]
+            await meet(store)
         with pytest.raises(StorageDamaged, match="no write is accepted"):
             await store.write(lambda tx: tx.touch("jobs"))
         assert store.read(ReadSnapshot.last_index) > 0
@@ -102,7 +102,7 @@ async def test_table_is_named_where_its_pages_are_not_known(
 async def test_health_tells_that_the_store_is_damaged(tmp_path: Path, spoiled: int) -> None:
     from types import SimpleNamespace
 
-    async with opened(tmp_path) as store:  # type: ignore[attr-defined]
+    async with opened(tmp_path) as store:
         query = SimpleNamespace(text=lambda _: "")
         tasks = SimpleNamespace(egress=lambda: (True, ""))
         logs = SimpleNamespace(launcher=SimpleNamespace(unresponsive_message=lambda _: ""))
@@ -128,7 +128,7 @@ async def test_health_tells_that_the_store_is_damaged(tmp_path: Path, spoiled: i
 async def test_work_of_the_daemon_goes_on_after_a_corrupt_page(
     tmp_path: Path, spoiled: int, autojump_clock: object
 ) -> None:
-    async with opened(tmp_path) as store:  # type: ignore[attr-defined]
+    async with opened(tmp_path) as store:
         fences = Fences(SystemClock())
         with fences.around("evaluation", "e"):
             names(store)

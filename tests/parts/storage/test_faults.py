@@ -221,7 +221,7 @@ async def test_a_full_disk_keeps_what_was_answered_and_goes_on_when_there_is_roo
     kept = []
     async with open_store(small_disk, cluster_id="c", now=NOW) as store:
         (small_disk / "others").write_bytes(bytes(1_000_000))
-        with suppress(StorageFull):
+        with suppress(StorageFull):  # until the disk is full
             for number in range(1000):
                 await store.write(add(f"{number}" + "x" * 20_000))
                 kept.append(f"{number}" + "x" * 20_000)

@@ -66,7 +66,7 @@ async def test_while_a_change_is_being_made_no_moment_lasts(
 
     async def commit(*arguments: object) -> object:
         seen.append((store.change_number, "a" in names(store)))
-        result = await run_sync(*arguments)  # type: ignore[arg-type]  # whatever it is
+        result = await run_sync(*arguments)
         seen.append((store.change_number, "a" in names(store)))
         return result
 

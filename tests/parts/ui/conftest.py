@@ -128,7 +128,7 @@ class Receivers:
         """Note the name, and fail."""
         self.asked.append(name)
         answer = {"name": "<night>", "kind": "webhook", "is_sent": False, "answer": "no"}
-        return [ReceiverResult(milliseconds=7, **answer)]  # type: ignore[arg-type]
+        return [ReceiverResult(milliseconds=7, **answer)]
 
 
 class Browser:
@@ -188,7 +188,7 @@ class Site:
             names = ("theirs",)
             policy = Policy(name="theirs", rules=rules)
             await self.cluster.store.write(lambda tx: policies.put(tx, policy))
-        token = Token(accessor="", policies=names, created_at=NOW, **fields)  # type: ignore[arg-type]
+        token = Token(accessor="", policies=names, created_at=NOW, **fields)
         return (await self.parts.tokens.issue(token)).secret
 
     async def run(self, job_id: str = "web", *groups: TaskGroup, **fields: object) -> None:

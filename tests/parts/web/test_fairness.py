@@ -183,7 +183,7 @@ ROUTES = (
 
 @asynccontextmanager
 async def serving(store: Store, **settings: object) -> AsyncIterator[int]:
-    config = Settings(port=0, **settings)  # type: ignore[arg-type]
+    config = Settings(port=0, **settings)
     with open_listeners(config) as listeners:
         given = parts_of(store, config, asks=False)
         given = msgspec.structs.replace(given, ids=map(str, count()))

@@ -49,7 +49,7 @@ async def test_a_long_form_does_not_hold_the_loop(
 
     def noted(*arguments: object, **options: object) -> object:
         calls.append(b"")
-        return parse(*arguments, **options)  # type: ignore[arg-type]
+        return parse(*arguments, **options)
 
     monkeypatch.setattr(ui_session, "parse_qsl", noted)
     content = b"token=" + b"%41" * 1_000_000 + end

@@ -40,7 +40,7 @@ ROUTES = (ReadRoute("/who", who, KNOWN), ReadRoute("/all", who, MANAGEMENT))
 
 @asynccontextmanager
 async def serving(store: Store, **settings: object) -> AsyncIterator[int]:
-    config = Settings(port=0, **settings)  # type: ignore[arg-type]
+    config = Settings(port=0, **settings)
     with open_listeners(config) as listeners:
         async with open_web(parts_of(store, config), ROUTES, (), listeners.places):
             yield listeners.port
@@ -62,7 +62,10 @@ async def ask(
     lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     answer = b""
-    with trio.fail_after(10), suppress(trio.BrokenResourceError):
+    with (
+        trio.fail_after(10),
+        suppress(trio.BrokenResourceError),
+    ):  # the server closes the connection
         async with stream:
             await stream.send_all(("\r\n".join(lines) + "\r\n\r\n").encode())
             while piece := await stream.receive_some():
@@ -144,7 +147,7 @@ async def test_members_of_the_group_are_operators(
 ) -> None:
     group = grp.getgrgid(1).gr_name
     async with serving(store, data_dir=home, operator_group=group):
-        answer = await as_user(home / "steward.sock", **groups)  # type: ignore[arg-type]
+        answer = await as_user(home / "steward.sock", **groups)
         stranger = await as_user(home / "steward.sock")
     assert '"Token":"user-65534"' in answer
     assert stranger == ""
@@ -309,7 +312,7 @@ def test_a_file_of_a_certificate_that_cannot_be_used_is_named(
     certificate, key = authority.certify("daemon")
     given = {"tls_cert": certificate, "tls_key": key, name: tmp_path / "nothing.pem"}
     with pytest.raises(Invalid, match=r"nothing\.pem"):
-        tls_context(Settings(**given))  # type: ignore[arg-type]
+        tls_context(Settings(**given))
 
 
 # ---- bounds ------------------------------------------------------------------------------------

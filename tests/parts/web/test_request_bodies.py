@@ -250,12 +250,12 @@ class Pieces:
 
 async def test_pieces_beyond_a_short_body_wait_for_the_gate() -> None:
     budget, pieces, passed = BodyBudget(8 * MAX_BODY), Pieces(10), []
-    gate = BodyGate(pieces.receive, budget, MAX_BODY)  # type: ignore[arg-type]
+    gate = BodyGate(pieces.receive, budget, MAX_BODY)
 
     async def read() -> None:
         for _ in range(10):
             event = await gate.receive()
-            passed.append(len(event["body"]))  # type: ignore[typeddict-item]
+            passed.append(len(event["body"]))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
@@ -270,10 +270,10 @@ async def test_pieces_beyond_a_short_body_wait_for_the_gate() -> None:
 
 async def test_a_discarded_body_uses_no_memory() -> None:
     budget, pieces = BodyBudget(8 * MAX_BODY), Pieces(10)
-    gate = BodyGate(pieces.receive, budget, MAX_BODY)  # type: ignore[arg-type]
+    gate = BodyGate(pieces.receive, budget, MAX_BODY)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(gate.discard)
-        passed = [len((await gate.receive())["body"]) for _ in range(10)]  # type: ignore[typeddict-item]
+        passed = [len((await gate.receive())["body"]) for _ in range(10)]
     assert sum(passed) == SHORT_BODY
     assert budget.used == 0
 
@@ -284,7 +284,7 @@ async def test_body_that_does_not_fit_ends_once() -> None:
     async def receive() -> object:
         return await pieces.receive() if pieces.left else {"type": "http.disconnect"}
 
-    gate = BodyGate(receive, BodyBudget(SHORT_BODY), MAX_BODY)  # type: ignore[arg-type]
+    gate = BodyGate(receive, BodyBudget(SHORT_BODY), MAX_BODY)
     gate.open("a", 0)
     events: list[object] = []
     while (event := await gate.receive())["type"] == "http.request":

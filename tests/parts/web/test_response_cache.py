@@ -33,7 +33,7 @@ class Counting:
 def ask(query: str = "", header: str = "", **parameters: str) -> Request:
     fields = dict.fromkeys(Request.__struct_fields__)
     asked = {"query": QueryParameters(query, namespace=header), "parameters": parameters}
-    return Request(**{**fields, **asked})  # type: ignore[arg-type]
+    return Request(**{**fields, **asked})
 
 
 @pytest.fixture

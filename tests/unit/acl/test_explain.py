@@ -79,7 +79,7 @@ def test_needed_capability_is_named() -> None:
 
 @pytest.mark.parametrize("needs", [ANYONE, KNOWN])
 def test_some_requests_need_no_right(needs: object) -> None:
-    found = explain(CALLER, RequestedCapability(needs=needs, namespace="default"))  # type: ignore[arg-type]
+    found = explain(CALLER, RequestedCapability(needs=needs, namespace="default"))
     assert found.allowed
 
 

@@ -60,7 +60,7 @@ def tail(root: Path, *, stretch: LogSection = WHOLE, **given: object) -> Tail:
         log=log,
         stretch=stretch,
         is_over=lambda: True,
-        **{**fields, **given},  # type: ignore[arg-type]
+        **{**fields, **given},
     )
 
 

@@ -133,5 +133,5 @@ def test_lists_that_contradict_the_job_are_refused(group: TaskGroup, expected: s
 )
 def test_values_of_lists_are_checked(key: object, text: str, expected: str) -> None:
     with pytest.raises(Invalid) as refused:
-        key.read(text)  # type: ignore[attr-defined]
+        key.read(text)
     assert expected in str(refused.value)

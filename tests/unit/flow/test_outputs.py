@@ -18,7 +18,7 @@ FACTS = {"a": NeedFacts(outputs={"rows": "12", "name": "x"})}
 def using(name: str, needs: str, *texts: str) -> TaskGroup:
     """Return a step with a task that has these arguments."""
     found = step(name, needs)
-    found.tasks[:] = [task(config={"args": list(texts)})]  # type: ignore[index]
+    found.tasks[:] = [task(config={"args": list(texts)})]
     return found
 
 
@@ -128,7 +128,7 @@ def test_an_output_that_is_no_number_has_no_order() -> None:
 def with_template(text: str, **fields: str) -> TaskGroup:
     found = step("b", "a")
     template = Template(embedded_tmpl=text, dest_path="local/x", **fields)
-    found.tasks[:] = [task(templates=[template])]  # type: ignore[index]
+    found.tasks[:] = [task(templates=[template])]
     return found
 
 

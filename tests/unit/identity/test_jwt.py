@@ -235,7 +235,7 @@ def test_claim_that_json_readers_take_in_two_ways_is_refused(changes: dict[str, 
 AT = NOW // SECOND
 
 
-def check(payload: dict[str, Any], leeways: TimeLeeways = TimeLeeways()) -> None:  # noqa: B008
+def check(payload: dict[str, Any], leeways: TimeLeeways = TimeLeeways()) -> None:  # noqa: B008  # frozen
     """Check a token of a method that binds an issuer and an audience."""
     check_bound(
         parse_jwt(signed(payload)),

@@ -87,7 +87,7 @@ def test_a_text_has_no_control_characters() -> None:
     [
         ("<!channel> & <http://evil|x>", "&lt;!channel&gt; &amp; &lt;http://evil|x&gt;"),
         ("@channel", "@\u200bchannel"),
-        ("`code` *bold*", "'code' ∗bold∗"),  # noqa: RUF001
+        ("`code` *bold*", "'code' ∗bold∗"),  # noqa: RUF001  # the result of the escape
     ],
 )
 def test_no_text_is_a_mention_or_a_link_in_slack(said: str, shown: str) -> None:

@@ -28,7 +28,7 @@ def test_write_without_timed_objects_has_no_time() -> None:
 
 
 def test_payload_is_not_sent_to_pages() -> None:
-    (event,) = shown({"Evaluation": {"ModifyTime": 5_000_000}})["Events"]  # type: ignore[misc]
+    (event,) = shown({"Evaluation": {"ModifyTime": 5_000_000}})["Events"]
     assert event == {
         "Topic": "T",
         "Type": "X",

@@ -42,5 +42,5 @@ def value(expression: str, *, before: str = "") -> object:
 def refused(text: str, **given: Mapping[str, str]) -> str:
     """Return the error about an invalid file."""
     with pytest.raises(HclError) as caught:
-        parse(text, **given)  # type: ignore[arg-type]
+        parse(text, **given)
     return str(caught.value)
