@@ -102,7 +102,7 @@ def _blackout_faults(calendar: Calendar, zone: tzinfo) -> Iterator[str]:
             if found is None:
                 yield (
                     f"{where}.{field} is {quote(text[:40])}: use a date such as 2026-12-24, or a "
-                    "moment such as 2026-12-24T18:00:00Z"
+                    "time such as 2026-12-24T18:00:00Z"
                 )
         if begin is not None and end is not None and end <= begin:
             yield f"{where}.End is {quote(one.end)}, which is not after Begin, {quote(one.begin)}"

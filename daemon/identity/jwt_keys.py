@@ -139,7 +139,7 @@ async def _discovered(provider: str, authority: str, permit: Permit) -> str:
     found = await _document(f"{base}{_WELL_KNOWN}", authority, permit, _Discovery)
     failed = f"unable to get validation keys from {_shown(base)}: its discovery document names"
     if found.issuer.rstrip("/") != base:
-        raise Refused(f"{failed} the issuer {quote(found.issuer[:_SHOWN])}, which is another one")
+        raise Refused(f"{failed} the issuer {quote(found.issuer[:_SHOWN])}, which differs")
     is_secure = base.lower().startswith("https://")
     if is_secure and not found.jwks_uri.lower().startswith("https://"):
         raise Refused(f"{failed} keys at {_shown(found.jwks_uri)[:_SHOWN]}, which is not https")

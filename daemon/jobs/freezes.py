@@ -97,7 +97,7 @@ def _moment(field: str, text: str) -> int:
         return moment(text)
     except Invalid:
         raise Malformed(
-            f"{field} = {text[:_SHOWN]!r} must be a moment such as 2026-12-24T18:00:00Z"
+            f"{field} = {text[:_SHOWN]!r} must be a time such as 2026-12-24T18:00:00Z"
         ) from None
 
 

@@ -128,7 +128,7 @@ def _reached(
     """
     names = request.path.split("/") if request.path else []
     if any(map(leads_elsewhere, names)):
-        raise OSError(errno.EPERM, "not a place of this allocation", request.path)
+        raise OSError(errno.EPERM, "outside the directories of this allocation", request.path)
     with home_of(directory, request.allocation) as home:
         _judge(names, request)
         try:

@@ -103,7 +103,7 @@ def _reached(
     """
     first, *names = request.path.split("/")
     if first not in (request.task, SHARED) or not names or any(map(leads_elsewhere, names)):
-        raise OSError(errno.EPERM, "not a place of this task", request.path)
+        raise OSError(errno.EPERM, "outside the directories of this task", request.path)
     with below(directory, request.allocation) as home:
         owner = user_of(home, request.task)
         above = step(home, first, _STEP)

@@ -201,7 +201,7 @@ async def test_files_of_a_hostile_git_are_not_trusted(
     "listed", ["\\0\\0", "\\t\\0", "x\\ty\\0", f"100644 blob aa {'9' * 5000}\\ty\\0"], ids=len
 )
 async def test_list_in_another_form_is_refused(workshop: Path, listed: str, data_dir: Path) -> None:
-    """A git that was taken over prints something else than the list of files."""
+    """A compromised git prints other text than the list of files."""
     script = f"""#!/bin/sh
 case "$*" in
 *--version*) echo git version 2.40 ;;

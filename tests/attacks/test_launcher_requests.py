@@ -199,7 +199,7 @@ def held(talk: Talk, tmp_path: Path, place: Place) -> Held:
 
 @pytest.fixture
 def begun(held: Held) -> Iterator[Held]:
-    """Return the same with a running attempt."""
+    """Return the fixture above, with a running attempt."""
     started = held.start(*held.lists, group=held.own)
     assert isinstance(started, ProcessStarted), started
     while not held.lists[1].read_text():

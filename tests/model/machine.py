@@ -276,7 +276,7 @@ class ApiMachine(RuleBasedStateMachine):
     # ---- requests
 
     def send(self, method: str, path: str, body: object = None, **query: str) -> httpx.Response:
-        """Return the response to the management token, which is no internal error."""
+        """Return the response to the management token; it must not be an internal error."""
         answer = self.as_(self.daemon.token, method, path, body, **query)
         assert answer.status_code < 500 or path_may_fail(answer), answer.text
         return answer

@@ -48,7 +48,7 @@ def scenarios() -> dict[str, dict[str, Any]]:
 
 
 def login_scenarios() -> dict[str, dict[str, Any]]:
-    """Return the other peer's scenarios by the names that the lists have for them."""
+    """Return the scenarios of Vault by their names in the lists."""
     found = {f"auth/{path.stem}": json.loads(path.read_text()) for path in AUTH.glob("*.json")}
     return {name: one for name, one in found.items() if "steps" in one}
 

@@ -73,7 +73,7 @@ class TokenCursor:
         self.depth += 1
         if self.depth > MAX_NESTING:
             raise self.error(
-                "Nested too deep", f"Expressions may stand within at most {MAX_NESTING} others."
+                "Nested too deep", f"Expressions can have at most {MAX_NESTING} levels."
             )
 
     def expression(self) -> Expression:

@@ -68,9 +68,7 @@ class _Reader:
     def value(self, depth: int) -> Expression:
         """Return the next value."""
         if depth > MAX_NESTING:
-            raise self.fault(
-                "Nested too deep", f"Values may stand within at most {MAX_NESTING} others."
-            )
+            raise self.fault("Nested too deep", f"Values can have at most {MAX_NESTING} levels.")
         self.values += 1
         if self.values > MAX_TOKENS:
             raise self.fault("Text too long", f"The text has more than {MAX_TOKENS} values.")

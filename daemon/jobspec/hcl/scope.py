@@ -121,7 +121,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         try:
             self.spend(node, measure(value, self.budget.left, MAX_DEPTH))
         except RecursionError:
-            detail = f"Collections may stand within at most {MAX_DEPTH} others."
+            detail = f"Collections can have at most {MAX_DEPTH} levels."
             raise self.fault(node, "Nested too deep", detail) from None
         return value
 

@@ -127,7 +127,7 @@ def moment(text: str) -> int:
         found = None
     if found is None or found.tzinfo is None or found.year not in range(1970, 2200):
         raise Invalid(
-            "must be a time of day such as 22:00, a moment such as 2026-12-24T18:00:00Z, "
+            "must be a time of day such as 22:00, a date and time such as 2026-12-24T18:00:00Z, "
             "or a delay such as +15m"
         )
     return int(found.timestamp()) * SECOND

@@ -1,4 +1,4 @@
-"""The file's form: created, migrated, refused."""
+"""The schema of the file: creation, migration and refusal."""
 
 import re
 import sqlite3

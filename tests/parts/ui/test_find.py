@@ -1,4 +1,4 @@
-"""The search for anything: objects that the user may see, pages and actions."""
+"""The search for objects: those that the user may see, pages and actions."""
 
 import re
 from html import unescape

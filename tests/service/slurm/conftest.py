@@ -56,7 +56,7 @@ def is_ready(nodes: list[dict[str, object]]) -> bool:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Iterator[Task]:
-    """Yield a task that ends on request, at the latest with the test."""
+    """Yield a task that ends on request, or with the test."""
     found = Task(tmp_path)
     yield found
     found.go()

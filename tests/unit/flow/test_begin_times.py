@@ -125,8 +125,12 @@ def test_begin_times_have_three_forms(text: str, found: BeginTime) -> None:
 @pytest.mark.parametrize(
     ("key", "text", "error"),
     [
-        ("steward_not_before", "24:00", "must be a time of day such as 22:00, a moment such as"),
-        ("steward_not_after", "2026-11-27T12:00:00", "must be a time of day such as 22:00, a mom"),
+        (
+            "steward_not_before",
+            "24:00",
+            "must be a time of day such as 22:00, a date and time such as",
+        ),
+        ("steward_not_after", "2026-11-27T12:00:00", "must be a time of day such as 22:00, a dat"),
         ("steward_not_before", "+1y", "must be a duration like 30s or 1h"),
         ("steward_time_zone", "Mars/Base", "must be a name of the zone database, such as Europe"),
     ],

@@ -373,7 +373,7 @@ def test_the_nth_day_is_that_of_a_count(calendar: Calendar, number: int, day: st
         ),
         (
             {"blackouts": [Blackout(begin="now", end="2026-01-01")]},
-            'Blackouts[0].Begin is "now": use a date such as 2026-12-24, or a moment such as '
+            'Blackouts[0].Begin is "now": use a date such as 2026-12-24, or a time such as '
             "2026-12-24T18:00:00Z",
         ),
         (

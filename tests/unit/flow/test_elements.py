@@ -234,7 +234,7 @@ def test_a_step_takes_the_number_of_elements_of_its_need() -> None:
             check(needs="load[i], load"),
             'Task group check needs "load" both as a whole and by element',
         ),
-        (load(), check(needs="*[i]"), '"*" in steward_needs must stand alone'),
+        (load(), check(needs="*[i]"), '"*" in steward_needs must be the only name'),
         (
             load(2),
             check(**{"if": "needs.load.failed > 0"}),

@@ -60,7 +60,7 @@ def test_a_span_counts_from_the_begin() -> None:
         ({"reason": "x", "strength": "hard"}, "Strength = 'hard' must be one of begin, steps, ch"),
         ({"reason": "x", "jobs": "x" * 257}, "Jobs has 257 characters; 256 is the most"),
         ({"reason": "x", "queue": "a b"}, "Queue = 'a b' must have 1 to 128 letters"),
-        ({"reason": "x", "begin": "soon"}, "Begin = 'soon' must be a moment such as 2026-12-24"),
+        ({"reason": "x", "begin": "soon"}, "Begin = 'soon' must be a time such as 2026-12-24"),
         ({"reason": "x", "until": "+soon"}, "Until = '+soon' "),
         ({"reason": "x", "until": "2020-01-01T00:00:00Z"}, "is not after the begin and now"),
         ({"reason": "x", "until": "2190-01-01T00:00:00Z"}, "more than 366 days after the begin"),

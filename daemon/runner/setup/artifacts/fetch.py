@@ -423,5 +423,5 @@ def _inner(tree: str, folder: str) -> str:
     """Return the requested subdirectory of a download. Raises `InvalidSource`."""
     found = os.path.realpath(f"{tree}/{folder}")
     if not os.path.isdir(found) or not found.startswith(f"{os.path.realpath(tree)}/"):
-        raise InvalidSource(f"there is no folder {folder!r} in it")
+        raise InvalidSource(f"the download has no folder {folder!r}")
     return found
