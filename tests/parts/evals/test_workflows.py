@@ -222,7 +222,7 @@ async def test_a_long_definition_is_decoded_once_for_each_version(cluster: Clust
         assert found is not None
         return found
 
-    long = {"text": "x" * 200_000}
+    long = {"text": "x" * 20_000}
     await cluster.register(workflow(step("a"), step("b", "a"), meta=long))
     first, again = read(0), read(0)
     assert first.task_groups is again.task_groups
