@@ -1,8 +1,9 @@
 """Workflows: `python -m bench.flows [--chain 100] [--array 1000] [--layers 20] [--wide 50]`.
 
 A daemon runs a chain, an array, a layered graph, runs that share a queue, and jobs that follow each
-other, all of `/bin/true`. Times between tasks are those that the daemon stores. The last rows are
-one decision about 2,000 steps, and the limits of the host in the same run.
+other, all of `/bin/true`. Times between tasks are those that the daemon stores. Further rows are
+one decision about 2,000 steps, the page of the layered run, and the limits of the host in the same
+run. `--waiting 10000` measures only as many runs that wait at a gate, with another daemon.
 """
 
 import argparse
@@ -17,14 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import trio
 
+from bench.first_paint import SEEN
+from bench.idle import spent
 from bench.limits import fdatasync_per_s, fork_exec_per_s
-from bench.reads import daemon, resident
+from bench.reads import daemon, resident, rest
 from daemon.flow.advance import Elements, advance
 from daemon.flow.graph import Graph, Step
 from storage.records.flow import FlowRun
+from tests.browser.chromium import open_browser
 
 ROUNDS = 20  # runs that share a queue, or ends that start a follower
+VISITS = 9  # of the page of a run
+BATCH = 1000  # runs per bulk dispatch
+SECONDS = 20.0  # for which waiting runs are measured
 
 
 def step(name: str, needs: Iterable[str] = (), count: int = 1) -> dict[str, Any]:
@@ -49,7 +57,8 @@ class Daemon:
     """The API of a daemon, as far as this script needs it."""
 
     def __init__(self, port: int) -> None:
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600)
+        self.address = f"http://127.0.0.1:{port}"
+        self._http = httpx.Client(base_url=self.address, timeout=600)
 
     def register(self, job_id: str, groups: list[dict[str, Any]], **fields: object) -> None:
         job = {"ID": job_id, "Type": "batch", "TaskGroups": groups, **fields}
@@ -57,6 +66,16 @@ class Daemon:
 
     def get(self, path: str, **query: str) -> Any:  # noqa: ANN401  # JSON
         return self._http.get(path, params=query).raise_for_status().json()
+
+    def took(self, path: str) -> float:
+        """Return the time of a request in ms."""
+        began = time.perf_counter()
+        self._http.get(path).raise_for_status()
+        return (time.perf_counter() - began) * 1000
+
+    def dispatch(self, job_id: str, number: int) -> None:
+        path = f"/v1/job/{job_id}/dispatch/bulk"
+        self._http.post(path, content=b"{}\n" * number).raise_for_status()
 
     def until_dead(self, job_id: str) -> None:
         index = "1"
@@ -129,6 +148,53 @@ def layers(steward: Daemon, depth: int, wide: int) -> None:
     )
 
 
+def page(steward: Daemon, pid: int, directory: Path) -> None:
+    """Measure the page of the layered run: the answer, its CPU time, and what a browser takes."""
+    answers = {
+        what: [steward.took(path) for _ in range(VISITS)]
+        for what, path in (("view", "/v1/job/layers/run"), ("page", "/ui/job/layers/run"))
+    }
+    for what, values in answers.items():
+        shown(f"{what} of the run in layers, answer", values)
+
+    async def paint() -> list[float]:
+        async with open_browser(directory) as tab:
+            paints = []
+            for _ in range(VISITS):
+                await tab.open(f"{steward.address}/ui/job/layers/run")
+                paints.append((await tab.value(SEEN))[0])
+            return paints
+
+    before = spent(pid)
+    shown("page of the run in layers, first paint", trio.run(paint))
+    print(
+        f"CPU of the daemon per visit: {(spent(pid) - before) / VISITS * 1000:.0f} ms", flush=True
+    )
+
+
+def waiting(steward: Daemon, pid: int, number: int) -> None:
+    held = step("a")
+    held["Meta"]["steward_gate"] = "Begin?"
+    steward.register("hold", [held], ParameterizedJob={})
+    steward.dispatch("hold", 1)
+    rest(pid)
+    before, began = resident(pid), time.perf_counter()
+    for first in range(0, number, BATCH):
+        steward.dispatch("hold", min(BATCH, number - first))
+    rest(pid)
+    took = time.perf_counter() - began
+    (last,) = steward.get("/v1/runs", per_page="1", reverse="true")
+    assert last["Status"] == "running"
+    used = spent(pid)
+    time.sleep(SECONDS)
+    share = (spent(pid) - used) / SECONDS * 100
+    print(
+        f"{number} waiting runs: made in {took:.1f} s, {share:.2f} % of a core, "
+        f"memory {before} MiB before and {resident(pid)} MiB after",
+        flush=True,
+    )
+
+
 def queue(steward: Daemon) -> None:
     names = [f"queued-{number}" for number in range(ROUNDS)]
     for name in names:
@@ -181,6 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name, default in (("chain", 100), ("array", 1000), ("layers", 20), ("wide", 50)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--waiting", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="steward-flows-", dir=Path.cwd()) as name:
         directory = Path(name)
@@ -189,6 +256,10 @@ def main() -> None:
             f"{fdatasync_per_s(directory):.0f} fdatasync/s",
             flush=True,
         )
+        if options.waiting:
+            with daemon(directory / "data") as (port, pid):
+                waiting(Daemon(port), pid, options.waiting)
+            return
         decision()
         with daemon(directory / "data") as (port, pid):
             steward = Daemon(port)
@@ -197,6 +268,7 @@ def main() -> None:
             triggers(steward)
             array(steward, options.array)
             layers(steward, options.layers, options.wide)
+            page(steward, pid, directory)
             print(f"memory: {resident(pid)} MiB", flush=True)
 
 
