@@ -6,7 +6,7 @@ The store has this many jobs, and finished children with an allocation each. The
 browser's own measurement, from the start of the navigation. The size is that of the page and its
 styles and scripts, compressed by gzip. The cost of open pages is the CPU time of the daemon, without
 changes and with one dispatched child per second: of one page in a browser, which also reloads, and
-of many event streams as pages have them.
+of many event streams as pages have them, without reloads and with those of the list of jobs.
 """
 
 import argparse
@@ -34,6 +34,8 @@ from tests.service.daemon import Steward, open_steward
 
 VISITS = 9
 SECONDS = 20.0  # for which open pages are measured
+PAUSE = 5.0  # seconds between two reloads while changes go on
+TAG = re.compile(r'data-tag="([^"]*)"')
 FILES = re.compile(r'(?:src|href|data-live-script)="(/ui/static/[^"]+)"')
 PAGES = (
     *("", "jobs", "job/old", "job/old/definition", "job/old/versions", "job/old/launches"),
@@ -87,14 +89,27 @@ async def paint(tab: Tab, address: str, pid: int) -> tuple[float, float]:
     return statistics.median(times[1:]), 1000 * (spent(pid) - before) / (VISITS - 1)
 
 
+async def reload(client: httpx.AsyncClient, changed: trio.Event) -> None:
+    """Reload the list of jobs after changes, with the longest pause of the pages' script."""
+    tag = "none"
+    while True:
+        await changed.wait()
+        page = await client.get("/ui/jobs", headers={"If-None-Match": f'"{tag}"'})
+        if match := TAG.search(page.text):
+            tag = match[1]
+        await trio.sleep(PAUSE)
+
+
 @asynccontextmanager
-async def opened(steward: Steward, number: int) -> AsyncIterator[None]:
+async def opened(steward: Steward, number: int, *, reloads: bool) -> AsyncIterator[None]:
     """Have this many open pages: each follows the events."""
 
-    async def follow(client: httpx.AsyncClient, begun: trio.Event) -> None:
+    async def follow(client: httpx.AsyncClient, begun: trio.Event, changed: trio.Event) -> None:
         async with client.stream("GET", "/ui/events") as stream:
-            async for _ in stream.aiter_bytes():
+            async for piece in stream.aiter_bytes():
                 begun.set()
+                if b'"Index"' in piece:
+                    changed.set()
 
     limits = httpx.Limits(max_connections=None)
     async with (
@@ -102,8 +117,10 @@ async def opened(steward: Steward, number: int) -> AsyncIterator[None]:
         trio.open_nursery() as nursery,
     ):
         for _ in range(number):
-            begun = trio.Event()
-            nursery.start_soon(follow, client, begun)
+            begun, changed = trio.Event(), trio.Event()
+            nursery.start_soon(follow, client, begun, changed)
+            if reloads:
+                nursery.start_soon(reload, client, changed)
             await begun.wait()
         yield
         nursery.cancel_scope.cancel()
@@ -137,9 +154,11 @@ async def main(jobs: int, children: int, number: int) -> None:
                     await tab.open(f"{steward.address}/ui/jobs")
                     cost = await share(steward, dispatches=dispatches) - base
                 print(f"the list of jobs in a browser, {kind}: {cost:.2f} % of a core", flush=True)
-                async with opened(steward, number):
-                    cost = await share(steward, dispatches=dispatches) - base
-                print(f"{number} event streams, {kind}: {cost:.2f} % of a core", flush=True)
+                for reloads in (False, True):
+                    async with opened(steward, number, reloads=reloads):
+                        cost = await share(steward, dispatches=dispatches) - base
+                    words = "pages that reload" if reloads else "event streams"
+                    print(f"{number} {words}, {kind}: {cost:.2f} % of a core", flush=True)
 
 
 async def paint_pages(steward: Steward, place: Path) -> None:

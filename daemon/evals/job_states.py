@@ -56,13 +56,15 @@ def state_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobStat
     return job_state(found) if found else None
 
 
-def facts_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobFacts | None:
-    """Return the facts about a job, or None if it does not exist."""
+def facts_of(
+    db: ReadSnapshot, namespace: str, job_id: str, now: int, job: Job | None = None
+) -> JobFacts | None:
+    """Return the facts about a job, or None if it does not exist; `job` saves reading it again."""
     row = job_status.load_summary(db, namespace, job_id)
-    return of_row(db, row, now) if row else None
+    return of_row(db, row, now, job) if row else None
 
 
-def of_row(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
+def of_row(db: ReadSnapshot, row: job_status.Row, now: int, job: Job | None = None) -> JobFacts:
     """Return the facts about the job in a row."""
     if row["launches_children"]:
         return _of_parent(db, row, now)
@@ -76,7 +78,7 @@ def of_row(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
         version=version,
         is_stopped=bool(row["stop"]),
         is_held=bool(row["held"]),
-        wanted=None if row["type"] in _EVERYWHERE else _desired_allocations(db, row),
+        wanted=None if row["type"] in _EVERYWHERE else _desired_allocations(db, row, job),
         current=current,
         older=older,
         ending=tallies.ending(db, namespace, job_id) if row["stop"] else 0,
@@ -106,8 +108,8 @@ def freeze_of_slots(db: ReadSnapshot, job: Job) -> Freeze | None:
     return None
 
 
-def _desired_allocations(db: ReadSnapshot, row: job_status.Row) -> int:
-    job = jobs.current(db, row["namespace"], row["id"])
+def _desired_allocations(db: ReadSnapshot, row: job_status.Row, job: Job | None) -> int:
+    job = job or jobs.current(db, row["namespace"], row["id"])
     if job is not None and is_workflow(job):
         from daemon.evals.run_views import sized  # imported late: few jobs are workflows
 
@@ -292,10 +294,16 @@ def ended_as(child_result: tallies.ChildResult) -> State:
 
 
 def line(
-    db: ReadSnapshot, namespace: str, job_id: str, now: int, *, with_strip: bool = False
+    db: ReadSnapshot,
+    namespace: str,
+    job_id: str,
+    now: int,
+    *,
+    with_strip: bool = False,
+    job: Job | None = None,
 ) -> StateLine | None:
     """Return the state of a job in API form, or None if it does not exist."""
-    found = facts_of(db, namespace, job_id, now)
+    found = facts_of(db, namespace, job_id, now, job)
     if found is None:
         return None
     state = job_state(found)

@@ -25,7 +25,7 @@ async def allocation_header(ui_request: UiRequest, tab: str) -> dict[str, Any]:
     }
 
 
-@page("allocation.html")
+@page("allocation.html", is_shared=True)
 async def overview(ui_request: UiRequest) -> Found:
     """Show the tasks of an allocation with their events and their resource usage."""
     base = await allocation_header(ui_request, "overview")

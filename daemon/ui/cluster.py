@@ -32,7 +32,7 @@ ALLOCATIONS = {  # columns that sort a table of allocations
 _LIVE = 'ClientStatus == "running" or ClientStatus == "pending"'
 
 
-@page("nodes.html")
+@page("nodes.html", is_shared=True)
 async def nodes(ui_request: UiRequest) -> Found:
     """List the nodes."""
     found = await ui_request.get("/v1/nodes", resources=True)
@@ -40,7 +40,7 @@ async def nodes(ui_request: UiRequest) -> Found:
     return {"nodes": found, "table": table, "follow": "*"}
 
 
-@page("node.html")
+@page("node.html", is_shared=True)
 async def node(ui_request: UiRequest) -> Found:
     """Show a node: its drivers, its resources, and its running allocations."""
     path = formatting.address("/v1/node/", ui_request["node_id"])
@@ -68,7 +68,7 @@ def _allocated_resources(placed: list[dict[str, Any]]) -> dict[str, int]:
     }
 
 
-@page("services.html")
+@page("services.html", is_shared=True)
 async def services(ui_request: UiRequest) -> Found:
     """List the services with their instances, and the latest check results."""
     namespace = ui_request.query.text("namespace") or "*"
@@ -95,7 +95,7 @@ async def checks(ui_request: UiRequest, service: str, alloc_id: str) -> list[dic
     return [item for item in (found or {}).values() if item["Service"] == service]
 
 
-@page("evaluations.html")
+@page("evaluations.html", is_shared=True)
 async def evaluations(ui_request: UiRequest) -> Found:
     """List the evaluations, newest first."""
     query = ui_request.query
@@ -115,7 +115,7 @@ async def evaluations(ui_request: UiRequest) -> Found:
     }
 
 
-@page("evaluation.html")
+@page("evaluation.html", is_shared=True)
 async def evaluation(ui_request: UiRequest) -> Found:
     """Show an evaluation: its trigger and its result."""
     path = formatting.address("/v1/evaluation/", ui_request["eval_id"])

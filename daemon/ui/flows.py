@@ -18,7 +18,7 @@ _STEPS = 200  # that a page of a run lists at first
 _ELEMENTS = 500  # newest allocations, for the links of steps
 
 
-@page("flow_runs.html")
+@page("flow_runs.html", is_shared=True)
 async def index(ui_request: UiRequest) -> Found:
     """List the runs of workflows, newest first."""
     query = ui_request.query
@@ -41,7 +41,7 @@ async def index(ui_request: UiRequest) -> Found:
     }
 
 
-@page("queues.html")
+@page("queues.html", is_shared=True)
 async def queues(visit: UiRequest) -> Found:
     """List the queues of runs, and show the runs of one."""
     query = visit.query
@@ -63,7 +63,7 @@ async def queues(visit: UiRequest) -> Found:
     }
 
 
-@page("flow_run.html")
+@page("flow_run.html", is_shared=True)
 async def run(ui_request: UiRequest) -> Found:
     """Show a run: its graph, its steps on a time axis, and the acts on it."""
     base = await job_header(ui_request, "run")

@@ -9,7 +9,7 @@ from daemon.web.ui_session import UiRequest
 PAGE = 100  # lines on one page of the list
 
 
-@page("freezes.html")
+@page("freezes.html", is_shared=True)
 async def index(ui_request: UiRequest) -> Found:
     """List the freezes, and show the form for a new one."""
     reply = await ui_request.ask(

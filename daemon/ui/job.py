@@ -56,7 +56,7 @@ def _has_runs(job: dict[str, Any]) -> bool:
     return any(not _KEYS.isdisjoint(group["Meta"] or ()) for group in job["TaskGroups"] or ())
 
 
-@page("job.html")
+@page("job.html", is_shared=True)
 async def overview(ui_request: UiRequest) -> Found:
     """Show a job: its groups, allocations, latest deployment and services."""
     base = await job_header(ui_request, "overview")
@@ -229,7 +229,7 @@ async def compare(ui_request: UiRequest) -> Found:
     return {**base, "known": known, "old": old, "new": new, "diff": diff, "lines": lines}
 
 
-@page("deployments.html")
+@page("deployments.html", is_shared=True)
 async def deployments(ui_request: UiRequest) -> Found:
     """Show the deployments of a job."""
     base = await job_header(ui_request, "deployments")
@@ -243,7 +243,7 @@ async def deployments(ui_request: UiRequest) -> Found:
     return {**base, "deployments": found, "newest": newest["ID"], "rollout": picture}
 
 
-@page("job_evaluations.html")
+@page("job_evaluations.html", is_shared=True)
 async def evaluations(ui_request: UiRequest) -> Found:
     """Show the evaluations of a job."""
     base = await job_header(ui_request, "evaluations")
@@ -266,7 +266,7 @@ def _input_files(job: dict[str, Any]) -> list[str]:
     )
 
 
-@page("launches.html")
+@page("launches.html", is_shared=True)
 async def periodic_page(ui_request: UiRequest) -> Found:
     """Show the child jobs of a job: a calendar, one day, and the runs with a result."""
     base = await job_header(ui_request, "launches")

@@ -21,7 +21,7 @@ _ORDERS: dict[str, dict[str, object]] = {
 _FAILING = frozenset({State.FAILED, State.FAILING, State.DEGRADED})
 
 
-@page("overview.html")
+@page("overview.html", is_shared=True)
 async def overview(ui_request: UiRequest) -> Found:
     """Show running, failing and blocked jobs, and recent changes."""
     namespace = ui_request.query.text("namespace") or "*"
@@ -59,7 +59,7 @@ async def overview(ui_request: UiRequest) -> Found:
     }
 
 
-@page("jobs.html")
+@page("jobs.html", is_shared=True)
 async def index(ui_request: UiRequest) -> Found:
     """List jobs, with search, filters and an order."""
     query = ui_request.query

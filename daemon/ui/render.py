@@ -4,6 +4,7 @@ Templates escape all values. No HTML is built elsewhere, except the labels of ce
 """
 
 import hashlib
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache, wraps
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import trio
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
 from daemon.text.task_failure import plain_reason
@@ -35,6 +37,9 @@ _KINDS = {
 _FOR_EVER = "public, max-age=31536000, immutable"
 _A_YEAR = 31536000  # seconds
 _BANNERS = 5  # freezes that a page shows
+_PROOF_MARK = secrets.token_hex(16)  # each viewer of a shared page gets its own token instead
+_RIGHTS = ("policies", "acl_roles")  # tables that change what a page offers
+_NOT_SHOWN = frozenset({"ui_request", "proof", "now", "index"})
 _FAULT = 400  # the API reports some errors of the caller as 500, for old clients
 
 Found = Mapping[str, object]
@@ -72,18 +77,75 @@ async def static(ui_request: UiRequest) -> HandlerReply:
     return HandlerReply(body=found.body, content_type=found.kind, headers=headers)
 
 
-def page(template: str) -> Callable[[Maker], Handler]:
-    """Turn a function that returns a page's data into a handler; redirect to the login if needed."""
+def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler]:
+    """Turn a function that returns a page's data into a handler; redirect to the login if needed.
+
+    `is_shared`: browsers with the same token share the reloads of the page.
+    """
 
     def with_template(maker: Maker) -> Handler:
         @with_error_message
         @wraps(maker)
         async def handler(ui_request: UiRequest) -> HandlerReply:
-            return await render_page(ui_request, template, await maker(ui_request))
+            if is_shared and ui_request.shown:
+                return await _reloaded(ui_request, template, maker)
+            index = _last_index(ui_request)
+            known = await _known(ui_request, await maker(ui_request), index)
+            tag = await build_in_thread(_tag, known) if is_shared else ""
+            return await _reply(template, {**known, "tag": tag})
 
         return handler
 
     return with_template
+
+
+async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> HandlerReply:
+    """Return the page for a browser that shows an older one; 304 if it would look the same."""
+    request, session = ui_request.request, ui_request.session
+    key = (
+        request.path,
+        *request.query.pairs,
+        request.caller.token.accessor,
+        session is None,
+        ui_request.is_compact,
+        ui_request.is_unclear,
+    )
+    shared = ui_request.shared_pages.find(key, request.caller.grant, trio.current_time())
+    async with shared.lock:
+        if shared.known is None:
+            ui_request.proof_mark = _PROOF_MARK
+            shared.index = _last_index(ui_request)
+            known = await _known(ui_request, await maker(ui_request), shared.index)
+            shared.tag = await build_in_thread(_tag, known)
+            shared.known = {**known, "tag": shared.tag}
+        if shared.tag and shared.tag == ui_request.shown:
+            return HandlerReply(status=304, index=shared.index)
+        if not shared.body:
+            shared.body = await build_in_thread(_rendered, template, shared.known)
+    body = shared.body.replace(_PROOF_MARK.encode(), ui_request.session_proof.encode())
+    return HandlerReply(body=body, content_type=HTML)
+
+
+def _last_index(ui_request: UiRequest) -> int:
+    """Return the index of the last write. A page has the one before its data was read.
+
+    So no change between the two is missed.
+    """
+    return ui_request.request.parts.store.read(lambda db: db.last_index())
+
+
+def _tag(known: Found) -> str:
+    """Return a hash of everything that a page shows, except for the time; empty if unknown."""
+    ui_request: Any = known["ui_request"]
+    rights = ui_request.request.parts.store.read(
+        lambda db: [db.table_index(table) for table in _RIGHTS]
+    )
+    shown = {name: value for name, value in known.items() if name not in _NOT_SHOWN}
+    try:
+        document = msgspec.json.encode((shown, rights))
+    except TypeError:  # a page with objects that JSON does not have
+        return ""
+    return hashlib.blake2b(document, digest_size=12).hexdigest()
 
 
 def action(doer: Doer) -> Handler:
@@ -142,18 +204,27 @@ async def render_page(
     ui_request: UiRequest, template: str, found: Found, status: int = 200
 ) -> HandlerReply:
     """Return a page. A thread renders it, because the time grows with its length."""
-    known = {
+    known = await _known(ui_request, found, _last_index(ui_request))
+    return await _reply(template, known, status)
+
+
+async def _reply(template: str, known: Found, status: int = 200) -> HandlerReply:
+    body = await build_in_thread(_rendered, template, known)
+    return HandlerReply(body=body, status=status, content_type=HTML)
+
+
+async def _known(ui_request: UiRequest, found: Found, index: int) -> dict[str, object]:
+    """Return everything that the template of a page needs."""
+    return {
         "frozen": await _frozen(ui_request),
         "ui_request": ui_request,
         "proof": ui_request.proof,
         "now": ui_request.now,
-        "index": ui_request.request.parts.store.read(lambda db: db.last_index()),
+        "index": index,
         "here": ui_request.request.path,
         "namespace": ui_request.query.text("namespace"),
         **found,
     }
-    body = await build_in_thread(_rendered, template, known)
-    return HandlerReply(body=body, status=status, content_type=HTML)
 
 
 async def _frozen(ui_request: UiRequest) -> object:

@@ -31,6 +31,7 @@ from daemon.web.reply import JSON, HandlerReply, text
 from daemon.web.request import SHORT, Body, Request
 from daemon.web.router import Router
 from daemon.web.session_store import SessionStore, UiSession
+from daemon.web.shared_pages import SharedPages
 from storage import garbage
 from storage.errors import Denied, Malformed, NotFound, StewardError, UnknownToken
 from storage.queries import mounts
@@ -93,6 +94,9 @@ class UiRequest:
         self.has_ended = False  # the session's token is no longer valid
         self.is_unclear = False  # there are several cookies with this name
         self.is_compact = False  # pages have less space between lines
+        self.shown = ""  # the tag of the page that the browser shows and reloads
+        self.shared_pages = SharedPages()
+        self.proof_mark = ""  # in place of the CSRF token, in a page for several sessions
         self._ask, self._sessions, self._trail, self._router = ask, sessions, audit_scope, router
         self._form: dict[str, str] | Malformed | None = None  # the fields, or their error
         self._lacking: dict[tuple[str, ...], str] = {}  # by the arguments of `lacks`
@@ -115,7 +119,12 @@ class UiRequest:
 
     @property
     def proof(self) -> str:
-        """Return the CSRF token for forms."""
+        """Return the CSRF token for forms, or its mark in a shared page."""
+        return self.proof_mark or self.session_proof
+
+    @property
+    def session_proof(self) -> str:
+        """Return the CSRF token of the session."""
         return self.session.proof if self.session else ""
 
     @property
@@ -339,6 +348,7 @@ class UiPages:
         self._parts, self._ask = parts, ask
         self._router: Router[UiPage] = Router(pages)
         self._sessions = SessionStore(lambda: secrets.token_urlsafe(32))
+        self._shared_pages = SharedPages()
 
     def has(self, path: str) -> bool:
         """Return whether there is a page at a path."""
@@ -368,6 +378,8 @@ class UiPages:
         )
         ui_request.is_unclear = len(names) > 1
         ui_request.is_compact = "compact" in _values(headers, DENSITY_COOKIE)
+        ui_request.shared_pages = self._shared_pages
+        ui_request.shown = headers.get("if-none-match", "").strip('"')
         if not page.is_file:
             await self._recognize(ui_request, audit_scope)
         if asked.method != "GET" and (reason := await self._refusal(ui_request, headers, rest)):

@@ -170,7 +170,7 @@ def _line(
     placed = allocations.of_job(db, row.namespace, row.id)
     state = None
     if with_state:
-        state = job_states.line(db, row.namespace, row.id, now, with_strip=with_strip)
+        state = job_states.line(db, row.namespace, row.id, now, with_strip=with_strip, job=job)
     children = (
         job_listings.child_statuses(db, row.namespace, row.id) if job.launches_children else None
     )

@@ -3,14 +3,20 @@
 "use strict";
 
 const GATHER = 300; // milliseconds: changes that come together are shown together
+const SHORTEST = 1000; // milliseconds between two reloads
+const LONGEST = 5000; // while changes go on
 const body = document.body;
 const followed = body.dataset.follow;
 let index = Number(body.dataset.index);
+let tag = body.dataset.tag; // of what the page shows; a reload with the same one has no content
 
 // ---- staying current -----------------------------------------------------------------------
 
 let waiting = null;
 let stale = false;
+let wanted = index; // the newest change that concerns the page
+let reloaded = -Infinity;
+let pause = SHORTEST; // until the next reload
 
 function concerns(told) {
   if (followed === "*") return true;
@@ -36,22 +42,37 @@ async function refresh() {
     return;
   }
   stale = false;
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  reloaded = performance.now();
+  const answer = await fetch(location.href, { headers: { Accept: "text/html", "If-None-Match": `"${tag}"` } });
   if (answer.redirected) { // to where one signs in: the session is over
     const place = new URL(answer.url);
     place.searchParams.set("ended", "1");
     location.assign(place);
     return;
   }
+  if (answer.status === 304) {
+    reach(Number(answer.headers.get("X-Service-Index")));
+    return;
+  }
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  index = Math.max(index, Number(fresh.body.dataset.index));
+  tag = fresh.body.dataset.tag;
   for (const shown of document.querySelectorAll("[data-live]")) {
     if (!fresh.getElementById(shown.id) && !isBusy(shown)) shown.remove();
   }
   [...fresh.querySelectorAll("[data-live]")].forEach(show);
   localize(document);
   reachByKeys();
+  reach(Number(fresh.body.dataset.index));
+}
+
+// The page shows all changes up to this index. A shared page may be older than the newest change:
+// then one more reload follows.
+function reach(shown) {
+  index = Math.max(index, shown);
+  const isOlder = index < wanted;
+  wanted = index;
+  if (isOlder) refreshSoon();
 }
 
 // What is wider than its place is scrolled by keys, too: the keyboard stops there, and only there.
@@ -75,8 +96,12 @@ function show(region, place, regions) {
   else if (place) document.getElementById(regions[place - 1].id).after(region);
 }
 
+// The first change is shown at once. While changes go on, the pauses between reloads become longer.
 function refreshSoon() {
-  if (waiting === null) waiting = setTimeout(() => refresh().catch(() => {}), GATHER);
+  if (waiting !== null) return;
+  const since = performance.now() - reloaded;
+  waiting = setTimeout(() => refresh().catch(() => {}), Math.max(GATHER, pause - since));
+  pause = since > 2 * LONGEST ? SHORTEST : Math.min(2 * pause, LONGEST);
 }
 
 // Show a part of the page again and again: it changes without an event.
@@ -111,6 +136,7 @@ function hear(told) {
     showLink(told.open);
     if (told.over || (told.open && (told.index === null || told.index > index))) refreshSoon();
   } else if (told.Index > index && concerns(told)) {
+    wanted = Math.max(wanted, told.Index);
     refreshSoon();
   }
 }

@@ -33,7 +33,7 @@ function stored(values) {
   return Object.assign(new Storage(), values);
 }
 
-const { user, path, hash, local, session, isBlocked, scripts, code } = JSON.parse(fs.readFileSync(0, "utf8"));
+const { user, index, path, hash, local, session, isBlocked, scripts, code } = JSON.parse(fs.readFileSync(0, "utf8"));
 const listeners = {};
 const page = {
   location: { pathname: path, hash, search: "" },
@@ -42,7 +42,13 @@ const page = {
   navigator: {},
   addEventListener() {},
   setInterval() {},
-  setTimeout: () => 1,
+  setTimeout(work, delay) {
+    page.timers.push({ work, delay });
+    return page.timers.length;
+  },
+  timers: [],
+  clock: 0, // milliseconds
+  performance: { now: () => page.clock },
   clearTimeout(timer) { page.cleared.push(timer); },
   cleared: [],
   fetched: [],
@@ -60,7 +66,7 @@ const page = {
   },
 };
 page.document.body = nothing();
-page.document.body.dataset = { user };
+page.document.body.dataset = { user, index };
 page.document.addEventListener = (kind, listener) => (listeners[kind] = listeners[kind] || []).push(listener);
 page.document.querySelector = () => null;
 page.document.querySelectorAll = () => [];

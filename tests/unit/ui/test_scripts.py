@@ -24,6 +24,7 @@ def run(code: str, *, scripts: tuple[str, ...] = ("app.js",), **page: Any) -> An
     assert NODE is not None
     given = {
         "user": "",
+        "index": 0,
         "path": "/ui/",
         "hash": "",
         "local": {},
@@ -174,6 +175,41 @@ def test_a_search_aborts_the_one_before_and_begins_with_two_characters() -> None
       [few, fetched.map((each) => each.signal.aborted)]
     """
     assert run(code) == [0, [True, False]]
+
+
+_RELOADS = """
+  document.hidden = false;
+  const delays = [];
+  for (const quiet of QUIET) { // milliseconds between a reload and the next change
+    clock += quiet;
+    refreshSoon();
+    refreshSoon();
+    const { work, delay } = timers.pop();
+    delays.push(delay);
+    clock += delay;
+    work();
+  }
+  [delays, fetched.length, timers.length]
+"""
+
+
+@pytest.mark.parametrize(
+    ("quiet", "delays"),
+    [
+        ((0, 0, 0, 0, 0), [300, 1000, 2000, 4000, 5000]),
+        ((0, 600, 5000, 12000, 100), [300, 400, 300, 300, 900]),
+    ],
+)
+def test_pauses_between_reloads_grow_while_changes_go_on(
+    quiet: tuple[int, ...], delays: list[int]
+) -> None:
+    code = _RELOADS.replace("QUIET", json.dumps(quiet))
+    assert run(code) == [delays, len(delays), 0]
+
+
+def test_page_older_than_a_change_is_reloaded_once_more() -> None:
+    code = "wanted = 7; reach(5); reach(5); [index, timers.length]"
+    assert run(code, index=3) == [5, 1]
 
 
 UPLOAD = ("app.js", "upload.js")
