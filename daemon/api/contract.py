@@ -370,6 +370,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         gives=list[nodes.NodeStub], query={**_LISTING, "resources": FLAG, "held": FLAG}
     ),
     nodes.read: EndpointSchema(gives=Node),
+    nodes.hosted_tasks: EndpointSchema(gives=list[nodes.HostedTask]),
     namespaces.index: EndpointSchema(gives=list[Namespace], query={"prefix": TEXT, "filter": TEXT}),
     namespaces.read: EndpointSchema(gives=Namespace),
     namespaces.create: EndpointSchema(takes=Namespace),

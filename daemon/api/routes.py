@@ -445,6 +445,7 @@ ROUTES: tuple[Route, ...] = (
         NODE_READ,
         ("allocations/",),
     ),
+    ReadRoute("/v1/node/{node_id}/hosts", nodes.hosted_tasks, NODE_READ),
     WriteRoute("POST", "/v1/node/{node_id}/evaluate", nodes.evaluate, NODE_WRITE),
     WriteRoute("POST", "/v1/node/{node_id}/eligibility", nodes.eligibility, NODE_WRITE),
     WriteRoute("POST", "/v1/node/{node_id}/drain", nodes.drain, NODE_WRITE),

@@ -29,7 +29,6 @@ ALLOCATIONS = {  # columns that sort a table of allocations
     "began": lambda item: item["CreateTime"],
     "changed": lambda item: item["ModifyTime"],
 }
-_LIVE = 'ClientStatus == "running" or ClientStatus == "pending"'
 
 
 @page("nodes.html", is_shared=True)
@@ -45,13 +44,19 @@ async def node(ui_request: UiRequest) -> Found:
     """Show a node: its drivers, its resources, and its running allocations."""
     path = formatting.address("/v1/node/", ui_request["node_id"])
     found = await ui_request.get(path)
-    live = await ui_request.get(f"{path}/allocations", filter=_LIVE)
+    live = await ui_request.get(f"{path}/allocations", holding=True)
+    map_ = machine.machine_map(found, live)
+    hosts = None
+    if "Hosts" in found:
+        hosted = await ui_request.get(f"{path}/hosts")
+        hosts = machine.pool_map(found, live, hosted, map_.jobs)
     here = formatting.address("/ui/node/", ui_request["node_id"])
     return {
         "node": found,
         "placed": sort_table("placed", live, ui_request.query.text("sort-placed"), ALLOCATIONS),
         "taken": _allocated_resources(live),
-        "map": machine.machine_map(found, live),
+        "map": map_,
+        "hosts": hosts,
         # The hosts of a cluster report no usage, and this host is not one of them.
         "usage": None if "Hosts" in found else await ui_request.get("/v1/client/stats"),
         "history": await usage_section(ui_request, path, here),

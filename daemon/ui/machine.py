@@ -1,5 +1,6 @@
-"""The resources of a node by job: shares, ports, and free capacity. No I/O."""
+"""The resources of a node, and of the hosts of a cluster, by job. No I/O."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,21 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
     said: str
 
 
+class HostMap(msgspec.Struct, frozen=True, kw_only=True):
+    """A host of a cluster, as the API describes it, with the resources that jobs hold there."""
+
+    host: Mapping[str, Any]
+    strips: list[Strip]
+    tasks: int
+
+
+class PoolMap(msgspec.Struct, frozen=True, kw_only=True):
+    """The hosts of a cluster; `waiting` is the number of allocations without a host."""
+
+    hosts: list[HostMap]
+    waiting: int
+
+
 class MachineMap(msgspec.Struct, frozen=True, kw_only=True):
     """The strips of a node, its jobs and its ports."""
 
@@ -81,6 +97,62 @@ def machine_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) ->
         jobs=jobs,
         ports=sorted(_ports(placed)),
     )
+
+
+def pool_map(
+    node: Mapping[str, Any],
+    placed: Sequence[Mapping[str, Any]],
+    hosted: Sequence[Mapping[str, Any]],
+    jobs: Sequence[JobShare],
+) -> PoolMap:
+    """Return the map of a cluster's hosts, from its allocations and the hosts of its tasks.
+
+    `jobs` are those of the map of the node. They keep their colors. Each gets the number of its
+    allocations that fit: one must fit on a single host. A task that waits for a host holds nothing.
+    """
+    found = {alloc["ID"]: alloc for alloc in placed}
+    tasks: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for item in hosted:
+        if item["AllocationID"] in found:
+            tasks[_short_name(item["Host"])].append((item["AllocationID"], item["Task"]))
+    hues = {(job.namespace, job.job_id): job.hue for job in jobs}
+    mhz = int(node["Attributes"].get("engine.mhz_per_core", 0))
+    hosts, free = [], []
+    for host in node["Hosts"] or ():
+        held = _shares(
+            _part_of(found[alloc], task) for alloc, task in tasks[_short_name(host["Name"])]
+        )
+        for share in held:
+            share.hue = hues[share.namespace, share.job_id]
+        cpu = host["Cores"] * mhz
+        strips = [
+            _strip("CPU", "MHz", [(job, job.cpu) for job in held], cpu),
+            _strip("Memory", "MiB", [(job, job.memory) for job in held], host["MemoryMB"]),
+        ]
+        number = sum(share.allocations for share in held)
+        hosts.append(HostMap(host=host, strips=strips, tasks=number))
+        if host["State"] == "up":
+            left = (
+                cpu - sum(job.cpu for job in held),
+                host["MemoryMB"] - sum(job.memory for job in held),
+            )
+            free.append(left)
+    for job in jobs:
+        job.fits = sum(_fits(left, job.largest) for left in free)
+    placed_ids = {item["AllocationID"] for item in hosted}
+    return PoolMap(hosts=hosts, waiting=sum(alloc not in placed_ids for alloc in found))
+
+
+def _short_name(host: str) -> str:
+    """Return the name of a host without its domain: hosts may report either."""
+    return host.partition(".")[0]
+
+
+def _part_of(alloc: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """Return an allocation with the resources of one task only."""
+    held = alloc["AllocatedResources"]
+    tasks = {name: each for name, each in held["Tasks"].items() if name == task}
+    return {**alloc, "AllocatedResources": {**held, "Tasks": tasks}}
 
 
 def _shares(placed: Iterable[Mapping[str, Any]]) -> list[JobShare]:

@@ -173,6 +173,8 @@ _OF_DEPLOYMENT = """
 """
 _HIGHEST_ON_NODE = "SELECT max(modify_index) AS highest FROM allocations WHERE node_id = :id"
 _IN_ORDER = "SELECT * FROM allocations INDEXED BY allocations_in_order"
+_HOLDING = "SELECT * FROM allocations INDEXED BY allocations_holding"
+_HOLDS = "client_status IN ('pending', 'running', 'unknown')"
 _TO_RUN = """
     SELECT * FROM allocations
      WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
@@ -297,10 +299,15 @@ def of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocation]:
     return [_from(row) for row in db.all(_OF_DEPLOYMENT, {"id": deployment_id})]
 
 
-def on_node(db: ReadSnapshot, node_id: str, page_request: PageRequest) -> Iterator[Allocation]:
-    """Yield the allocations of a node from a start key on, optionally newest first."""
+def on_node(
+    db: ReadSnapshot, node_id: str, page_request: PageRequest, *, holding: bool = False
+) -> Iterator[Allocation]:
+    """Yield the allocations of a node from a start key on, optionally newest first.
+
+    `holding`: only those that hold resources. An index finds them, however many have ended.
+    """
     where, values = (
-        ["node_id = :node_id", *page_request.conditions],
+        ["node_id = :node_id", *([_HOLDS] if holding else []), *page_request.conditions],
         {**page_request.values, "node_id": node_id},
     )
     if page_request.start is not None:
@@ -311,7 +318,8 @@ def on_node(db: ReadSnapshot, node_id: str, page_request: PageRequest) -> Iterat
         values["first"], values["second"] = page_request.start
     way = " DESC" if page_request.reverse else ""
     order = f"create_index{way}, id"
-    rows = db.each(f"{_IN_ORDER} WHERE {' AND '.join(where)} ORDER BY {order}", values)
+    source = _HOLDING if holding else _IN_ORDER
+    rows = db.each(f"{source} WHERE {' AND '.join(where)} ORDER BY {order}", values)
     return map(_from, rows)
 
 

@@ -1,5 +1,7 @@
 """Task attempts that are jobs of a cluster."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from storage.read_pool import ReadSnapshot
@@ -29,6 +31,14 @@ _PUT = """
         stderr_base = excluded.stderr_base, result = excluded.result,
         array = excluded.array, element = excluded.element
 """
+_RUNNING = """
+    SELECT r.host, r.allocation_id, r.task, a.namespace
+      FROM allocations a INDEXED BY allocations_holding
+      JOIN cluster_runs r ON r.allocation_id = a.id
+     WHERE a.node_id = :node_id AND a.client_status IN ('pending', 'running', 'unknown')
+       AND r.status = 'running' AND r.host <> ''
+  ORDER BY r.host, r.allocation_id, r.task
+"""
 _FORGET = """
     DELETE FROM cluster_runs
      WHERE allocation_id = :allocation_id AND task = :task AND number < :number AND status = 'ended'
@@ -47,6 +57,20 @@ _WITHDRAW = """
     UPDATE cluster_runs SET status = 'void'
      WHERE pool = :pool AND status IN ('submitting', 'waiting', 'running')
 """
+
+
+class RunningTask(NamedTuple):
+    """A task that runs on a host of a cluster."""
+
+    host: str
+    allocation_id: str
+    task: str
+    namespace: str
+
+
+def running_on(db: ReadSnapshot, node_id: str) -> list[RunningTask]:
+    """Return the running tasks of the node of a cluster, by host."""
+    return [RunningTask(*row) for row in db.all(_RUNNING, {"node_id": node_id})]
 
 
 def find(db: ReadSnapshot, allocation_id: str, task: str, number: int) -> ClusterRun | None:

@@ -20,7 +20,7 @@ from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import NotFound, Refused
-from storage.queries import allocated_resources, allocations, nodes
+from storage.queries import allocated_resources, allocations, cluster_runs, nodes
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus
 from storage.records.allocation_views import AllocationStub, allocation_list_item
@@ -172,7 +172,8 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations of a node in full, newest first."""
     grant, node_id = request.caller.grant, request["node_id"]
-    # Steward's own parameter, for the UI's list of running allocations
+    # Steward's own parameters, for the UI's list of running allocations
+    holding = request.query.flag("holding")
     expression = request.query.text("filter")
     matches = compile_filter(expression, AllocationStub) if expression else None
     wish = query_factory(request, matches, allocations.COLUMNS)
@@ -183,7 +184,9 @@ def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(allocation_list_item(alloc, None)))
 
     listing = Listing[Allocation](
-        rows=lambda db, start, reverse: allocations.on_node(db, node_id, wish(start, reverse)),
+        rows=lambda db, start, reverse: allocations.on_node(
+            db, node_id, wish(start, reverse), holding=holding
+        ),
         key=lambda item: (item.create_index, item.id),
         line=lambda db, item: encode(allocation_detail(db, item)),
         wanted=wanted,
@@ -191,6 +194,24 @@ def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     )
     highest = allocations.highest_on_node(db, node_id) or db.table_index("allocations")
     return show(listing, request.query, db, highest)
+
+
+class HostedTask(Record, frozen=True, kw_only=True):
+    """A running task of a cluster, with the name that its host gives itself."""
+
+    host: str
+    allocation_id: str
+    task: str
+
+
+def hosted_tasks(request: Request, db: ReadSnapshot) -> HandlerReply:
+    """List the running tasks of a node that is a cluster, by host."""
+    found = [
+        HostedTask(host=item.host, allocation_id=item.allocation_id, task=item.task)
+        for item in cluster_runs.running_on(db, request["node_id"])
+        if request.caller.grant.may(item.namespace, "read-job")
+    ]
+    return reply.read_reply(found, db.table_index("allocations"))
 
 
 # --- actions

@@ -1,5 +1,6 @@
 """The allocations of a node, in pages: the same as all at once."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,7 +13,11 @@ from daemon.web.parameters import QueryParameters
 from daemon.web.reply import HandlerReply
 from daemon.web.request import ReadRoute
 from daemon.web.response_cache import ResponseCache
+from storage.queries import cluster_runs
+from storage.records.allocation import ClientStatus
+from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.store import Store
+from storage.writer import Transaction
 from tests.parts.api.requests import caller, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job
@@ -69,3 +74,42 @@ async def test_filter_leaves_the_allocations_that_fit(cluster: Cluster) -> None:
 async def test_answer_shows_the_last_change_of_the_node(cluster: Cluster) -> None:
     last = max(alloc.modify_index for alloc in cluster.allocations("three"))
     assert (await ask(cluster, "per_page=1")).index == last
+
+
+async def test_holding_leaves_the_allocations_that_hold_resources(cluster: Cluster) -> None:
+    ended = cluster.allocations("two")[0]
+    await cluster.report(ended, ClientStatus.COMPLETE)
+    assert set((await ids(cluster, "holding=true"))[0]) == {
+        alloc.id for name in ("one", "two", "three") for alloc in cluster.allocations(name)
+    } - {ended.id}
+    first, token = await ids(cluster, "holding=true&per_page=3")
+    rest, _ = await ids(cluster, f"holding=true&next_token={token}")
+    assert first + rest == (await ids(cluster, "holding=true"))[0]
+
+
+def hosted(store: Store, rules: str = "") -> list[api_nodes.HostedTask]:
+    who = caller(rules) if rules else caller()
+    asked = request(store, NODE_READ, who, node_id=node().id)
+    found = store.read(partial(api_nodes.hosted_tasks, asked)).body
+    assert isinstance(found, list)
+    return found
+
+
+async def test_running_tasks_of_a_cluster_are_listed_by_host(cluster: Cluster) -> None:
+    one, two, three = (cluster.allocations(name)[0] for name in ("one", "two", "three"))
+
+    def run(tx: Transaction) -> None:
+        for alloc, host, status in (
+            (one, "c2", RunStatus.RUNNING),
+            (two, "c1", RunStatus.RUNNING),
+            (three, "c1", RunStatus.ENDED),
+        ):
+            run = ClusterRun(
+                allocation_id=alloc.id, task="main", number=0, pool="hpc", status=status, host=host
+            )
+            cluster_runs.put(tx, run)
+
+    await cluster.store.write(run)
+    found = [(item.host, item.allocation_id, item.task) for item in hosted(cluster.store)]
+    assert found == [("c1", two.id, "main"), ("c2", one.id, "main")]
+    assert hosted(cluster.store, 'node { policy = "read" }') == []

@@ -13,17 +13,27 @@ import trio
 
 from daemon.config.data_directory import payload_dir
 from daemon.ui.routes import PAGES
-from storage.queries import job_status, jobs, kept_files, payload_files, periodic, services
+from storage.queries import (
+    cluster_runs,
+    job_status,
+    jobs,
+    kept_files,
+    payload_files,
+    periodic,
+    services,
+)
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
+from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Parameterized, Periodic
+from storage.records.node import NodeCPU, NodeMemory
 from storage.records.service import CheckResult, CheckStatus, Registration, ServiceAddress
 from storage.records.task import Resources, Service
 from storage.writer import Transaction
 from tests.parts.ui.conftest import Browser, Site
 from tests.samples import NOW, group, job, task
-from tests.unit.scheduler.world import cluster
+from tests.unit.scheduler.world import cluster, host, resources
 
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 HEAVIEST = 60_000  # bytes of a page with its styles and scripts, compressed
@@ -543,6 +553,40 @@ async def test_a_cluster_is_shown_with_its_hosts_and_why_they_take_nothing(
         assert "is down: Not responding" in text
     assert "0 running, 0 waiting" in listed
     assert "Memory used" not in shown
+
+
+async def test_host_of_a_cluster_shows_the_jobs_of_its_tasks(site: Site, master: Browser) -> None:
+    there = msgspec.structs.replace(
+        cluster(host("c1", 8, 4000), host("c2", 8, 4000)),
+        id="6f1c2a34-0000-4000-8000-000000000000",
+        node_resources=resources(
+            cpu=NodeCPU(cpu_shares=16000, total_cpu_cores=16, reservable_cpu_cores=[]),
+            memory=NodeMemory(memory_mb=8000),
+        ),
+    )
+    await site.cluster.join(there)
+    await site.run("fold", node_pool="hpc")
+    (alloc,) = site.cluster.allocations("fold")
+    assert alloc.node_id == there.id
+    run = ClusterRun(
+        allocation_id=alloc.id,
+        task="main",
+        number=0,
+        pool="hpc",
+        status=RunStatus.RUNNING,
+        host="c2.example.org",
+    )
+    page = (await master.get(f"/ui/node/{there.id}")).text
+    assert "1 allocations wait for a host" in page
+    await site.cluster.store.write(lambda tx: cluster_runs.put(tx, run))
+    page = (await master.get(f"/ui/node/{there.id}")).text
+    hosts = page.partition('id="hosts"')[2].partition("</section>")[0]
+    (empty, used) = hosts.partition("<tbody>")[2].split("</tr>")[:2]
+    assert "c1" in empty
+    assert "/ui/job/fold" not in empty
+    assert "c2" in used
+    assert "/ui/job/fold" in used
+    assert "wait for a host" not in hosts
 
 
 async def test_kept_files_are_listed_and_downloaded(open_site: Site) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from daemon.ui.machine import HUES, MachineMap, machine_map
+from daemon.ui.machine import HUES, MachineMap, PoolMap, machine_map, pool_map
 
 NODE = {
     "NodeResources": {"Cpu": {"CpuShares": 1100}, "Memory": {"MemoryMB": 2048}},
@@ -72,3 +72,44 @@ def test_empty_node_is_free() -> None:
     found = drawn()
     assert (found.jobs, found.ports, found.strips[0].parts) == ([], [], [])
     assert found.strips[0].said == "0 of 1000 MHz allocated, 1000 MHz free"
+
+
+POOL = {
+    "Attributes": {"engine.mhz_per_core": "1000"},
+    "NodeResources": {"Cpu": {"CpuShares": 4000}, "Memory": {"MemoryMB": 3000}},
+    "ReservedResources": {"Cpu": {"CpuShares": 0}, "Memory": {"MemoryMB": 0}},
+    "Hosts": [
+        {"Name": "c1", "State": "up", "Cores": 2, "MemoryMB": 1000},
+        {"Name": "c2", "State": "up", "Cores": 2, "MemoryMB": 2000},
+        {"Name": "c3", "State": "down", "Cores": 2, "MemoryMB": 2000},
+    ],
+}
+
+
+def hosts(*placed: dict[str, Any], **tasks: str) -> tuple[MachineMap, PoolMap]:
+    """Return the maps of a cluster; `tasks` are the hosts of the allocations."""
+    found = machine_map(POOL, placed)
+    hosted = [
+        {"Host": host, "AllocationID": f"{job}-1", "Task": "main"} for job, host in tasks.items()
+    ]
+    return found, pool_map(POOL, placed, hosted, found.jobs)
+
+
+def test_host_of_a_cluster_has_the_resources_of_its_tasks() -> None:
+    found, pool = hosts(alloc("big", 1000, 500), alloc("small", 500, 400), big="c2.example.org")
+    first, second, _ = pool.hosts
+    assert (first.tasks, first.strips[0].parts) == (0, [])
+    assert second.strips[0].said == "1000 of 2000 MHz allocated, 1000 MHz free"
+    assert [part.text for part in second.strips[1].parts] == ["big: 500 MiB, 25.0 %"]
+    assert second.strips[1].parts[0].hue == found.jobs[0].hue
+    assert pool.waiting == 1
+
+
+def test_further_allocations_of_a_cluster_fit_on_single_hosts_that_are_up() -> None:
+    found, _ = hosts(alloc("big", 1000, 600), big="c1")
+    assert found.jobs[0].fits == 2
+
+
+def test_tasks_of_hidden_allocations_are_left_out() -> None:
+    _, pool = hosts(alloc("big", 1000, 600), other="c1")
+    assert [host.tasks for host in pool.hosts] == [0, 0, 0]
