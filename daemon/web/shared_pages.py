@@ -20,7 +20,7 @@ Key = tuple[object, ...]
 class SharedPage:
     """A page that is being made, or was made a moment ago; its maker holds `lock`.
 
-    `known` is the data of the page and `tag` its hash. `body` is empty until somebody needs it.
+    `known` is the data of the page and `tag` its hash. `body` is empty until a viewer needs it.
     """
 
     def __init__(self, grant: object, began: float) -> None:

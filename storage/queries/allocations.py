@@ -304,7 +304,7 @@ def on_node(
 ) -> Iterator[Allocation]:
     """Yield the allocations of a node from a start key on, optionally newest first.
 
-    `holding`: only those that hold resources. An index finds them, however many have ended.
+    `holding`: only those that hold resources. An index finds them without reading those that have ended.
     """
     where, values = (
         ["node_id = :node_id", *([_HOLDS] if holding else []), *page_request.conditions],

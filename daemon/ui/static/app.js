@@ -4,7 +4,7 @@
 
 const GATHER = 300; // milliseconds: changes that come together are shown together
 const SHORTEST = 1000; // milliseconds between two reloads
-const LONGEST = 5000; // while changes go on
+const LONGEST = 5000; // while changes continue
 const body = document.body;
 const followed = body.dataset.follow;
 let index = Number(body.dataset.index);
@@ -96,7 +96,7 @@ function show(region, place, regions) {
   else if (place) document.getElementById(regions[place - 1].id).after(region);
 }
 
-// The first change is shown at once. While changes go on, the pauses between reloads become longer.
+// The first change is shown at once. While changes continue, the pauses between reloads become longer.
 function refreshSoon() {
   if (waiting !== null) return;
   const since = performance.now() - reloaded;
