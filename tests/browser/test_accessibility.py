@@ -1,5 +1,6 @@
 """Accessibility of the pages: screen reader, keyboard, phone and dark mode."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,6 +79,52 @@ async def test_axe_finds_nothing_serious(browser: Tab, tmp_path: Path, group: st
                 if address.endswith("/job/web") and scheme == "dark":
                     await keep(browser, "phone" if width < PHONE_OR_LESS else "dark")
                 assert await browser.value(SERIOUS) == [], (address, scheme, width)
+
+
+# Pages that only the answer to a form shows: the page of the form, its action, its fields, and the
+# heading of the answer.
+RESULTS = (
+    ("access", "/ui/tokens", {"name": "night", "policy.lookers": "1"}, "night"),
+    ("access", "/ui/tokens", {"ttl": "soon"}, "That did not work"),
+    ("access", "/ui/explain", {"method": "GET", "path": "/v1/jobs"}, "GET /v1/jobs"),
+    ("settings", "/ui/notify", {}, "Notification test"),
+    ("method/azure", "/ui/method/azure/explain", {"role": "web", "jwt": "a.b.c"}, "azure"),
+    ("methods", "/ui/methods", {"path": "//"}, "New login method"),
+    ("method/azure/roles", "/ui/method/azure/roles", {"name": "x", "token_ttl": "?"}, "New role"),
+    ("run", "/ui/plan", {"source": "job {"}, "Run a job"),
+)
+SEND = """
+((form, fields) => {
+  for (const [name, value] of Object.entries(fields)) {
+    const hidden = Object.assign(document.createElement("input"), {type: "hidden", name, value});
+    form.querySelectorAll(`[name="${name}"]`).forEach((one) => one.removeAttribute("name"));
+    form.append(hidden);
+  }
+  form.submit();
+})(document.querySelector(FORM), FIELDS)
+"""
+
+
+async def test_axe_finds_nothing_serious_in_the_answers_to_forms(
+    browser: Tab, tmp_path: Path
+) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
+    async with opened(tmp_path, browser, "forms") as (first, *_):
+        for page, action, fields, heading in RESULTS:
+            await browser.open(f"{first.rpartition('/')[0]}/{page}")
+            form = json.dumps(f'form[action="{action}"], form:has([formaction="{action}"])')
+            send = SEND.replace("FORM", form).replace("FIELDS", json.dumps(fields))
+            await browser.value("window.isOld = true")
+            await browser.value(send)
+            wanted = json.dumps(heading)
+            await browser.until(
+                f"!window.isOld && document.querySelector('h1').textContent.includes({wanted})"
+            )
+            await browser.value(f"{AXE.read_text()}; null")
+            for scheme, width in VIEWS:
+                await view(browser, scheme, width)
+                assert await browser.value(SERIOUS) == [], (action, scheme, width)
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -577,7 +577,7 @@ async def test_host_of_a_cluster_shows_the_jobs_of_its_tasks(site: Site, master:
         host="c2.example.org",
     )
     page = (await master.get(f"/ui/node/{there.id}")).text
-    assert "1 allocations wait for a host" in page
+    assert "1 allocation waits for a host" in page
     await site.cluster.store.write(lambda tx: cluster_runs.put(tx, run))
     page = (await master.get(f"/ui/node/{there.id}")).text
     hosts = page.partition('id="hosts"')[2].partition("</section>")[0]
@@ -586,7 +586,7 @@ async def test_host_of_a_cluster_shows_the_jobs_of_its_tasks(site: Site, master:
     assert "/ui/job/fold" not in empty
     assert "c2" in used
     assert "/ui/job/fold" in used
-    assert "wait for a host" not in hosts
+    assert "for a host" not in hosts
 
 
 async def test_kept_files_are_listed_and_downloaded(open_site: Site) -> None:
