@@ -1,5 +1,6 @@
 """A daemon that was taken over orders what the settings do not allow, or smuggles something into an order."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -74,18 +75,48 @@ def ended(talk: Talk, place: Place, **order: Any) -> str:
     return place.out.read_text(errors="surrogateescape")
 
 
+@pytest.fixture(params=[START, SESSION], ids=["start", "session"])
+def asking(request: pytest.FixtureRequest, place: Place) -> Iterator[StartTask | StartSession]:
+    """Return a request that starts a command; for a session, the attempt has a claim that is held."""
+    if request.param is START:
+        yield request.param
+        return
+    with place.claim.open("w") as claim:
+        claim.write(f"group -\nshim {os.getpid()}\n")
+        claim.flush()
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        yield request.param
+
+
+def refusal(talk: Talk, place: Place, asking: Any, **order: Any) -> str:
+    """Return why a command is refused; nothing was started, and a claim is as it was."""
+    before = sorted(place.root.iterdir())
+    answer = talk.ask(asking, passed(ordered("/bin/echo", "ran", **order))).body
+    assert isinstance(answer, RefusedReply), answer
+    assert sorted(place.root.iterdir()) == before
+    assert not any(place.logs.iterdir())
+    return answer.text
+
+
 @needs_root
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
 @pytest.mark.parametrize(
     "user", ["root", "0", "00", "daemon", "1", "bin", "nosuchuser", "a:b", "x" * 300]
 )
-@pytest.mark.parametrize("request_", [START, SESSION], ids=["start", "session"])
 def test_only_listed_commands_run(
-    closed: Talk, place: Place, request_: StartTask | StartSession, user: str, driver: Any
+    closed: Talk, place: Place, asking: Any, user: str, driver: Any
 ) -> None:
-    answer = closed.ask(request_, passed(ordered("/bin/echo", "ran", user=user, driver=driver)))
-    assert isinstance(answer.body, RefusedReply)
-    assert place.is_untouched
+    assert user in refusal(closed, place, asking, user=user, driver=driver)
+
+
+@needs_root
+@pytest.mark.parametrize("driver", ["raw_exec", "exec"])
+@pytest.mark.parametrize("listed", ["*", "root", "0", "@root"])
+def test_no_list_of_users_permits_root(
+    talk: Talk, tmp_path: Path, place: Place, asking: Any, listed: str, driver: Any
+) -> None:
+    talk.greet(tmp_path, msgspec.structs.replace(CLOSED, users=[listed]))
+    assert "raw_exec_root" in refusal(talk, place, asking, user="root", driver=driver)
 
 
 @needs_root
@@ -93,22 +124,16 @@ def test_without_a_name_a_task_is_the_usual_user(closed: Talk, place: Place) -> 
     assert ended(closed, place, words=("/usr/bin/id", "-u")) == "65534\n"
 
 
-@pytest.mark.parametrize("request_", [START, SESSION], ids=["start", "session"])
 def test_raw_exec_that_is_off_runs_nothing(
-    talk: Talk, tmp_path: Path, place: Place, request_: StartTask | StartSession
+    talk: Talk, tmp_path: Path, place: Place, asking: Any
 ) -> None:
     talk.greet(tmp_path, msgspec.structs.replace(EVERYTHING, runs_raw_exec=False))
-    answer = talk.ask(request_, passed(ordered("/bin/echo", "ran"))).body
-    assert isinstance(answer, RefusedReply)
-    assert place.is_untouched
+    assert "raw_exec is off" in refusal(talk, place, asking)
 
 
 @pytest.mark.parametrize("kind", ["namespaces", "off"])
-def test_a_filter_is_not_opened(closed: Talk, place: Place, kind: Any) -> None:
-    answer = closed.ask(START, passed(ordered("/bin/echo", driver="exec", filter=kind))).body
-    assert isinstance(answer, RefusedReply)
-    assert "filter" in answer.text
-    assert place.is_untouched
+def test_a_filter_is_not_opened(closed: Talk, place: Place, asking: Any, kind: Any) -> None:
+    assert "filter" in refusal(closed, place, asking, driver="exec", filter=kind)
 
 
 @pytest.mark.parametrize(
