@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from cryptography.exceptions import InvalidTag
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,14 @@ async def test_a_store_does_not_open_with_another_key(
     await open_seal(store, made, NOW)
     with pytest.raises(Unsealable, match="was not sealed with"):
         await open_seal(store, tried, NOW)
+
+
+async def test_data_key_in_the_place_of_another_does_not_open(store: Store) -> None:
+    await open_seal(store, KEY, NOW)
+    (key,) = store.read(secrets.data_keys)
+    moved = key._replace(version=key.version + 1)
+    with pytest.raises(InvalidTag):
+        seal_module._unwrap(moved, KEY.take())
 
 
 async def test_after_a_change_of_key_only_the_new_one_opens(store: Store) -> None:

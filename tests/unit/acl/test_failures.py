@@ -21,6 +21,12 @@ def test_an_address_is_rejected_after_some_failures() -> None:
     assert exhausted().are_too_many("a", NOW)
 
 
+def test_five_failures_a_second_are_forgiven() -> None:
+    failures = exhausted()
+    forgiven = [failures.are_too_many("a", NOW + SECOND) for _ in range(6)]
+    assert forgiven == [*[False] * 5, True]
+
+
 def test_other_addresses_are_not_rejected() -> None:
     assert not exhausted().are_too_many("b", NOW)
 

@@ -136,6 +136,8 @@ def test_both_names_of_a_capability_are_one() -> None:
         ("a*b*c", "a-b-c", True),
         ("a*b*c", "a-c-b", False),
         ("*ab*ab", "ab", False),
+        ("a*b*", "ac", False),
+        ("a*b*c*", "abd", False),
     ],
 )
 def test_a_star_stands_for_any_text(pattern: str, text: str, *, answer: bool) -> None:
