@@ -1,11 +1,13 @@
 """Sensitive variables of job files: masked for readers, and unmasked for callers that submit jobs."""
 
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fakes.receiver import open_receiver
 from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
 from tests.service.test_acl import SECRET, as_, new_token
@@ -110,6 +112,45 @@ async def test_output_and_events_are_masked(guarded: Steward) -> None:
             seen += await stream.line()
     assert b"ssw0rd" not in seen
     assert "‹masked".encode() in seen
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"command": "/bin/sh", "args": ["-c", 'printf "%s" "$LOGIN" >&2; exit 3']},
+        {"command": f"/no/such/{PASSWORD}"},
+        {"command": "/bin/sh", "work_dir": f"/no/such/{PASSWORD}"},
+    ],
+    ids=["output", "command", "directory"],
+)
+async def test_neither_notifications_nor_the_audit_log_show_values(
+    guarded: Steward, config: dict[str, Any]
+) -> None:
+    signing = "whsec_" + base64.b64encode(bytes(32)).decode()
+    await guarded.post("/v1/var/steward/notify", {"Items": {"secret": signing}})
+    request = await request_of(guarded)
+    task = request["Job"]["TaskGroups"][0]["Tasks"][0]
+    task |= {"Config": config, "RestartPolicy": {"Attempts": 0, "Mode": "fail"}}
+    group = request["Job"]["TaskGroups"][0]
+    group |= {
+        "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
+        "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
+    }
+    async with open_receiver() as receiver:
+        request["Job"]["Meta"] = {"steward_notify_webhook": receiver.url}
+        await guarded.post("/v1/jobs", request)
+        (alloc,) = await guarded.allocations("talks", "failed")
+        (told,) = await receiver.until(1)
+    await as_(guarded, "wrong " + PASSWORD[:3], "GET", "/v1/jobs")
+    command = f"/v1/client/allocation/{alloc['ID']}/signal"
+    await guarded.request("POST", command, {"Signal": PASSWORD, "TaskName": "main"})
+    kept = await guarded.get("/v1/job/talks/notifications")
+    audited = await guarded.request("GET", "/v1/operator/audit")
+    assert "ssw0rd" not in told.body.decode()
+    assert "ssw0rd" not in str(kept)
+    assert "ssw0rd" not in audited.text
+    assert "/v1/jobs" in audited.text
+    assert "masked" in told.body.decode()
 
 
 async def test_differences_of_a_plan_are_masked(guarded: Steward) -> None:

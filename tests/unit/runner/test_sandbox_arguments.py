@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.launcher import task_start
+from daemon.launcher import sandbox, task_start
 from daemon.launcher.messages import SandboxSupport
 from daemon.launcher.sandbox import around
 from daemon.launcher.shim_script import FILTER, Tools
@@ -113,3 +113,15 @@ def test_without_a_filter_are_only_development_and_kernels_that_have_none(
     assert found.walls == ""
     assert ("it went wrong" if has_filters else "CONFIG_SECCOMP_FILTER") in found.no_filter
     assert it._filter(ordered("/bin/true", driver="exec")) == b""
+
+
+def test_configuration_of_the_daemon_is_hidden_and_logs_are_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "_HIDDEN", ("/etc/ssl",))
+    words = told(tmp_path, monkeypatch, 0)
+    hidden = place(words, "--tmpfs", "/etc/ssl")
+    assert place(words, "--ro-bind", "/etc", "/etc") < hidden
+    logs = place(words, "--ro-bind", "../alloc/logs", "/alloc/logs")
+    assert place(words, "--bind", "../alloc", "/alloc") < logs < place(words, "--remount-ro", "/")
+    assert place(words, "--remount-ro", "/") < place(words, TOOLS.setpriv, "--no-new-privs")
