@@ -6,6 +6,7 @@ empty directories for temporary files. All its processes end with it. Only root 
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import traceback
@@ -14,6 +15,7 @@ from pathlib import Path
 
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _WRITABLE = ("/proc", "/dev")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # characters in the kernel's list of mounts
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -81,13 +83,18 @@ def _exit_with(function: Callable[[], int]) -> None:
 def _mount(writable: Path) -> None:
     _call(None, "/", None, _MS_REC | _MS_PRIVATE)
     _call(str(writable), str(writable), None, _MS_BIND)
-    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    lines = Path("/proc/self/mountinfo").read_bytes().split(b"\n")
+    places = [_place(line.split(b" ")[4]) for line in lines if line]
     for place in sorted(set(places)):
         if place != str(writable) and not place.startswith(_WRITABLE):
             _call(None, place, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
     _call("proc", "/proc", "proc", 0)
     for place in ("/tmp", "/dev/shm", "/run"):
         _call("tmpfs", place, "tmpfs", 0)
+
+
+def _place(escaped: bytes) -> str:
+    return os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), escaped))
 
 
 def _call(source: str | None, target: str, kind: str | None, flags: int) -> None:

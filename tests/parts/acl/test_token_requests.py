@@ -6,7 +6,7 @@ import pytest
 
 from daemon.acl.check import Caller
 from daemon.acl.grant import CapabilitySet
-from daemon.acl.nomad_tokens import TokenRequest, apply_token_update, is_upload
+from daemon.acl.nomad_tokens import TokenRequest, apply_token_update, is_upload, new_token
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.task_tokens import TaskTokens
 from daemon.acl.token_requests import TokenRequestFields, create_token
@@ -15,6 +15,7 @@ from daemon.text.request_fields import RequestFields
 from storage.errors import Malformed, Refused
 from storage.queries import tokens as rows
 from storage.records.acl import Token, TokenRole
+from storage.records.base import SECOND
 from storage.records.task import SecretsConfig
 from storage.records.workload import Workload
 from storage.store import Store
@@ -91,6 +92,8 @@ async def test_chosen_secret_cannot_look_like_a_generated_one(store: Store, secr
         ({"type": "other"}, "type"),
         ({"type": "client", "policies": None}, "polic"),
         ({"type": "client", "policies": ["a"], "name": "x" * 257}, "name"),
+        ({"type": "client", "policies": ["a"], "global_": True}, "toggle global"),
+        ({"type": "client", "policies": ["a"], "expiration_ttl": "1h"}, "expiration time"),
     ],
 )
 async def test_changed_token_meets_the_rules_of_a_new_one(
@@ -101,6 +104,42 @@ async def test_changed_token_meets_the_rules_of_a_new_one(
     request = TokenRequest(accessor_id=UUID_A, **change)
     with pytest.raises(Malformed, match=problem):
         store.read(lambda db: apply_token_update(db, request, NOW))
+
+
+async def test_change_without_an_expiry_keeps_the_rest(store: Store) -> None:
+    token = Token(accessor=UUID_A, policies=("a",), created_at=NOW)
+    await store.write(lambda tx: rows.add(tx, token, b"secret"))
+    request = TokenRequest(accessor_id=UUID_A, type="client", policies=["b"], name="n")
+    changed = store.read(lambda db: apply_token_update(db, request, NOW))
+    assert (changed.policies, changed.name, changed.created_at) == (("b",), "n", NOW)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"type": "other", "policies": ["a"]}, "type must be client or management"),
+        ({"type": "client"}, "missing policies or roles"),
+        ({"type": "management", "policies": ["a"]}, "cannot be associated"),
+        (
+            {"type": "client", "policies": ["a"], "expiration_ttl": -1_000_000_000},
+            "not be negative",
+        ),
+        ({"type": "client", "policies": ["a"], "expiration_ttl": "59s"}, "less than 1m0s"),
+        ({"type": "client", "policies": ["a"], "expiration_ttl": "25h"}, "more than 24h0m0s"),
+    ],
+)
+async def test_new_token_that_breaks_a_rule_is_refused(
+    store: Store, fields: dict[str, object], problem: str
+) -> None:
+    request = TokenRequest(**fields)  # type: ignore[arg-type]
+    with pytest.raises(Malformed, match=problem):
+        store.read(lambda db: new_token(db, request, accessor=UUID_A, now=NOW))
+
+
+async def test_expiry_of_a_token_is_counted_from_now(store: Store) -> None:
+    request = TokenRequest(type="client", policies=["a"], expiration_ttl="1m")
+    made = store.read(lambda db: new_token(db, request, accessor=UUID_A, now=NOW))
+    assert (made.ttl, made.expires_at) == (60 * SECOND, NOW + 60 * SECOND)
 
 
 @pytest.mark.parametrize(
