@@ -1,4 +1,4 @@
-"""A daemon that was taken over right after it has confined itself: it reads lines of Python, and runs them.
+"""A daemon that is compromised right after it has confined itself: it reads lines of Python, and runs them.
 
     python -m tests.attacks.confined DIRECTORY UID SANDBOX
 
@@ -38,7 +38,7 @@ def call(name: str, *arguments: Any) -> int:
 
 
 def main(directory: str, uid: str, sandbox: str) -> None:
-    """Become such a daemon, and do what is asked."""
+    """Become such a daemon, and run the received lines."""
     channel = begin()
     say = {"say": ["/bin/true"]}
     config = Settings(data_dir=Path(directory), user=uid, notify_commands=say)

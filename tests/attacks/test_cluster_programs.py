@@ -1,4 +1,4 @@
-"""A daemon that was taken over asks its launcher for programs of a cluster.
+"""A compromised daemon requests programs of a cluster from its launcher.
 
 The programs here report their user, their arguments and their environment.
 """

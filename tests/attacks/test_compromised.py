@@ -1,4 +1,4 @@
-"""A daemon that was taken over speaks to its launcher as it likes: each message is tried.
+"""A compromised daemon sends any message to its launcher: each kind is tried.
 
 A message without a line in `SAMPLES` fails the first test, so none comes without being attacked.
 """

@@ -1,4 +1,4 @@
-"""A daemon that was taken over after it gave its rights away gets no further than its store."""
+"""A daemon that is compromised after it dropped its rights can reach only its store."""
 
 import os
 import shutil

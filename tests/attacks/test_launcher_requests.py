@@ -1,4 +1,4 @@
-"""A daemon that was taken over orders what the settings do not allow, or smuggles something into an order."""
+"""A compromised daemon requests programs that the settings forbid, or hides something in a request."""
 
 import fcntl
 import os

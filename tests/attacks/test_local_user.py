@@ -1,4 +1,4 @@
-"""A user of the machine without any token looks into tasks, and leaves programs for them."""
+"""A user of the host without a token reads files of tasks, and leaves programs for them."""
 
 import subprocess
 from functools import partial

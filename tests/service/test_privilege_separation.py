@@ -1,4 +1,4 @@
-"""A daemon that has become an ordinary user: what it did as root it does by its launcher."""
+"""A daemon that runs as an ordinary user performs root's operations through its launcher."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""Variables from outside: what a client sees of locks, lists and conflicts."""
+"""Variables from outside: locks, lists and conflicts as a client sees them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Commands that change what runs, against a fake daemon: what they ask, print, and how they end."""
+"""Commands that change running jobs, against a fake daemon: requests, output and exit statuses."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""Whole commands against a fake daemon: what they ask, what they print, how they end."""
+"""Whole commands against a fake daemon: requests, output and exit statuses."""
 
 import json
 import re

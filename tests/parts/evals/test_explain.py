@@ -1,4 +1,4 @@
-"""Why what a job lacks is not running: a sentence for each cause."""
+"""The reasons why a job has too few running allocations: a sentence for each cause."""
 
 from typing import Any
 

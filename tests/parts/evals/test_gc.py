@@ -1,4 +1,4 @@
-"""Forgetting: what is dead and old goes, whole, and nothing else does."""
+"""Garbage collection deletes dead and old objects completely, and no others."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Waiting for the first look at an evaluation: as long as it takes, but not for long."""
+"""The wait for the first decision about an evaluation, and its limit."""
 
 import trio
 import trio.testing

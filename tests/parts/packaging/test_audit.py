@@ -1,4 +1,4 @@
-"""What is said of known advisories, and what is said when they cannot be had."""
+"""Reports about known advisories, and about an unreachable source of advisories."""
 
 import json
 import subprocess

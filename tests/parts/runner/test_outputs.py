@@ -1,4 +1,4 @@
-"""The file of outputs belongs to a task: what it makes of it harms nobody, and is never believed."""
+"""The file of outputs belongs to a task: its content is untrusted and harms no other task."""
 
 import gc
 import os

@@ -491,7 +491,7 @@ async def test_one_claim_of_an_attempt_comes_after_another(
 
 @asynccontextmanager
 async def program(directory: Path, text: str) -> AsyncIterator[SlurmCommands]:
-    """Give the tools with one program, `squeue`."""
+    """Yield the commands of a cluster with one program, `squeue`."""
     path = directory / "squeue"
     path.write_text(text)
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Templates of tasks: written before they start, and again when what they read changes."""
+"""Templates of tasks: written before the start, and again when their data changes."""
 
 import os
 import stat

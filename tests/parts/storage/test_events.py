@@ -1,4 +1,4 @@
-"""The table of events: where readers begin, what they get at a time, what is gone."""
+"""The table of events: start positions of readers, page sizes, and deleted events."""
 
 from storage.queries import events
 from storage.store import Store
@@ -25,7 +25,7 @@ def begin(store: Store, index: int) -> int:
 
 
 async def fill(store: Store) -> tuple[int, int, int]:
-    """Write `a b`, `c`, `d e f`; return the indexes, and forget what was there before."""
+    """Write `a b`, `c`, `d e f`; return the indexes, and delete earlier events."""
     return await write(store, "a", "b"), await write(store, "c"), await write(store, "d", "e", "f")
 
 

@@ -1,4 +1,4 @@
-"""The pages of workflow runs: what they show, and the acts that they send."""
+"""The pages of workflow runs: their contents, and the operations that they send."""
 
 import pytest
 

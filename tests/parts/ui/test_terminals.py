@@ -1,4 +1,4 @@
-"""Terminals of pages: whose they are, who is let through, and how long."""
+"""Terminals of pages: owners, permissions and time limits."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The fake cluster says what the real one says: the same commands on both."""
+"""The fake cluster answers like the real one: the same commands on both."""
 
 import shutil
 import subprocess

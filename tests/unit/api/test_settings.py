@@ -1,4 +1,4 @@
-"""Settings as people may see them who may look at a daemon."""
+"""Settings as shown to callers with permission to read the agent."""
 
 from pathlib import Path
 

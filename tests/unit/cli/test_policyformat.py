@@ -1,4 +1,4 @@
-"""The text of a policy, evenly indented; what it means is what it meant."""
+"""The text of a policy, evenly indented, with the same meaning."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The generator of filters: what it makes is what the rules say, on either architecture."""
+"""The generator of filters: its programs implement the rules, on either architecture."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Messages: what they say, how they are signed, and when they are tried again."""
+"""Messages: texts, signatures and retries."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""Those who follow files look often, but all together not more often than the daemon can bear."""
+"""Followers of files poll often, but all together within the capacity of the daemon."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""A cluster among the nodes: what fits there, what it never takes, and that nobody is displaced."""
+"""A cluster among the nodes: placements that fit, unsupported groups, and no preemption."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Service and batch jobs: what a plan does about each change, and how it counts it."""
+"""Service and batch jobs: the plan for each change, and its counts."""
 
 from typing import Any
 
