@@ -131,7 +131,27 @@ class StorageDamaged(StorageUnavailable):
 
 
 class StorageUnreadable(StorageError):
-    """A value of a row cannot be decoded, because another program changed it. Other rows can be read."""
+    """A value of a row cannot be decoded, because another program changed it. Other rows can be read.
+
+    `table` and `key`, the values of its key, name the row if they are known.
+    """
+
+    def __init__(self, message: str, *, table: str = "", key: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.table, self.key = table, key
+
+    @classmethod
+    def of_row(cls, table: str, key: tuple[object, ...], reason: object) -> "StorageUnreadable":
+        """Return the error of a known row."""
+        # A column of the key may be damaged too.
+        name = "/".join(map(str, key)).encode(errors="backslashreplace").decode()
+        return cls(
+            f"the row {name} of the table {table} cannot be read: {reason}; write or delete its "
+            "object, or restore a snapshot with `steward operator snapshot restore`; `steward "
+            "operator check` lists all such rows",
+            table=table,
+            key=key,
+        )
 
 
 class StorageLocked(StorageError):

@@ -1,16 +1,19 @@
 """Read-only connections, and calls that see a consistent snapshot of the database."""
 
+import logging
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from storage.errors import StorageUnusable
+from storage.errors import StorageUnreadable, StorageUnusable
 from storage.loop_share import LongRead, limited
 
 T = TypeVar("T")
+RowName = tuple[str, tuple[object, ...]]  # a table, and the values of the key
 Parameters = Mapping[str, object]
 _STATEMENTS = 512  # prepared statements cached per connection, more than the program has
 
@@ -21,15 +24,50 @@ _ROW = 2 * 1024  # bytes added per row
 _SEARCH = 1_500_000  # nanoseconds of CPU time for SQLite to find the rows
 STEPS = 2_000  # SQLite instructions between two checks of the time, about 50 µs
 
+_MOST_UNREADABLE = 1000  # rows that are remembered; a damaged disk can cause more
+_NO_TEXT = "Could not decode to UTF-8"  # Python's error, which has no code
 
 _OVER = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_TOOBIG)
+
+_log = logging.getLogger("steward.store")
+
+
+class UnreadableRows:
+    """The unreadable rows that reads have found. Threads may note rows at the same time."""
+
+    def __init__(self) -> None:
+        self._found: dict[RowName, None] = {}
+
+    def note(self, error: StorageUnreadable) -> None:
+        """Remember a row, and write it to the log when it is found first."""
+        name = (error.table, error.key)
+        if not error.table or name in self._found or len(self._found) >= _MOST_UNREADABLE:
+            return
+        self._found[name] = None
+        _log.error("%s", str(error))  # a log record must not hold the frames of the error
+
+    def forget(self, name: RowName) -> None:
+        """Forget a row that can be read again, or was deleted."""
+        self._found.pop(name, None)
+
+    def rows(self) -> list[RowName]:
+        """Return the rows, in the order in which they were found."""
+        return list(self._found)
+
+    def by_table(self) -> Counter[str]:
+        """Return the number of rows of each table."""
+        return Counter(table for table, _ in self.rows())
 
 
 class ReadSnapshot:
     """A consistent snapshot of the database; in a write, it includes the write's own changes."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, unreadable_rows: UnreadableRows | None = None
+    ) -> None:
         self._connection = connection
+        self.unreadable_rows = unreadable_rows or UnreadableRows()
+        self._cursors: list[sqlite3.Cursor] = []  # of `each`, open until the end of the read
         self.left: int | None = None  # bytes that may still be read; None means no limit
 
     @property
@@ -40,7 +78,8 @@ class ReadSnapshot:
     def one(self, sql: str, parameters: Parameters = {}) -> sqlite3.Row | None:  # noqa: B006  # never changed
         """Return the first row, or None."""
         try:
-            row: sqlite3.Row | None = self._connection.execute(sql, parameters).fetchone()
+            with closing(self._connection.execute(sql, parameters)) as rows:
+                row: sqlite3.Row | None = next(self._decoded(rows), None)
         except OverflowError:  # an integer of more than 64 bits, which is never stored
             return None
         except sqlite3.Error as error:
@@ -54,10 +93,9 @@ class ReadSnapshot:
     def all(self, sql: str, parameters: Parameters = {}) -> list[sqlite3.Row]:  # noqa: B006  # never changed
         """Return all rows."""
         try:
-            rows = self._connection.execute(sql, parameters)
-            if self.left is None:
-                return rows.fetchall()
-            return [self._count(row) for row in rows]
+            with closing(self._connection.execute(sql, parameters)) as cursor:
+                rows = self._decoded(cursor)
+                return list(rows if self.left is None else map(self._count, rows))
         except OverflowError:
             return []
         except sqlite3.Error as error:
@@ -68,7 +106,8 @@ class ReadSnapshot:
     def each(self, sql: str, parameters: Parameters = {}) -> Iterator[sqlite3.Row]:  # noqa: B006  # never changed
         """Yield rows one by one, if they should not be in memory together."""
         try:
-            rows = self._connection.execute(sql, parameters)
+            self._cursors.append(self._connection.execute(sql, parameters))
+            rows = self._decoded(self._cursors[-1])
             if self.left is None:
                 yield from rows
             else:
@@ -77,6 +116,34 @@ class ReadSnapshot:
             if self._is_over(error):
                 raise LongRead from error
             raise
+
+    def close_cursors(self) -> None:
+        """Close the cursors of `each`: an open one would keep its snapshot after the COMMIT."""
+        while self._cursors:
+            self._cursors.pop().close()
+
+    def _decoded(self, rows: sqlite3.Cursor) -> Iterator[sqlite3.Row]:
+        """Yield the rows of a cursor. A damaged text has surrogates, which no JSON accepts."""
+        while True:
+            try:
+                # `yield from` would close the cursor, also of a closed connection.
+                for row in rows:  # noqa: UP028
+                    yield row
+            except sqlite3.OperationalError as error:
+                if _NO_TEXT not in str(error):
+                    raise
+                yield self._damaged(rows)
+            else:
+                return
+
+    def _damaged(self, rows: sqlite3.Cursor) -> sqlite3.Row:
+        """Return the next row, of which a text is not UTF-8. Python has not left the row yet."""
+        self._connection.text_factory = _escaped
+        try:
+            row: sqlite3.Row = next(rows)
+            return row
+        finally:
+            self._connection.text_factory = str
 
     def _is_over(self, error: sqlite3.Error) -> bool:
         """Return whether an error means that the limit was exceeded."""
@@ -102,6 +169,10 @@ class ReadSnapshot:
 
 
 _TABLE_INDEX = "SELECT last_index FROM table_indexes WHERE name = :name"
+
+
+def _escaped(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
@@ -144,9 +215,9 @@ def read_once(path: Path, work: Callable[[ReadSnapshot], T]) -> T:
 class SnapshotReader:
     """A read-only connection; each call of `read` sees one consistent snapshot."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, unreadable_rows: UnreadableRows | None = None) -> None:
         self._connection = connect(path, read_only=True)
-        self._snapshot = ReadSnapshot(self._connection)
+        self._snapshot = ReadSnapshot(self._connection, unreadable_rows)
         self._longest = self._connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
 
     def read(self, work: Callable[[ReadSnapshot], T]) -> T:
@@ -157,6 +228,7 @@ class SnapshotReader:
         try:
             return work(self._snapshot)
         finally:
+            self._snapshot.close_cursors()
             self._connection.execute("COMMIT")
 
     def read_short(self, work: Callable[[ReadSnapshot], T]) -> T:

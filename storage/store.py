@@ -31,6 +31,7 @@ from storage.errors import (
     StorageError,
     StorageLocked,
     StorageUnavailable,
+    StorageUnreadable,
     StorageUnusable,
     leaf_errors,
 )
@@ -63,7 +64,8 @@ class Store:
         self.path = path
         self._writer = writer
         self._topics = topics
-        self._reader = SnapshotReader(path)
+        self.unreadable_rows = writer.unreadable_rows
+        self._reader = SnapshotReader(path, self.unreadable_rows)
         self._idle: list[SnapshotReader] = []
         self._limiter = trio.CapacityLimiter(_LONG_READS)
         self._long_read_ends = trio.Event()
@@ -76,6 +78,9 @@ class Store:
         """
         try:
             return (_LONG.get() or self._reader).read(work)
+        except StorageUnreadable as error:
+            self.unreadable_rows.note(error)
+            raise
         except sqlite3.DatabaseError as error:
             if _LONG.get() is not None:  # in a thread, as set by `read_long`
                 raise
@@ -88,21 +93,30 @@ class Store:
         """
         try:
             return self._reader.read_short(work)
+        except StorageUnreadable as error:
+            self.unreadable_rows.note(error)
+            raise
         except sqlite3.DatabaseError as error:
             raise self._error(error) from error
 
     async def read_long(self, work: Callable[[ReadSnapshot], T]) -> T:
         """Return the result of `work` on the current snapshot, run in a thread."""
         async with self._limiter:
-            reader = self._idle.pop() if self._idle else SnapshotReader(self.path)
+            reader = self._idle.pop() if self._idle else self._new_reader()
             try:
                 return await trio.to_thread.run_sync(_read_long, reader, work)
+            except StorageUnreadable as error:
+                self.unreadable_rows.note(error)
+                raise
             except sqlite3.DatabaseError as error:
                 raise self._error(error) from error
             finally:
                 self._idle.append(reader)
                 self._long_read_ends.set()
                 self._long_read_ends = trio.Event()
+
+    def _new_reader(self) -> SnapshotReader:
+        return SnapshotReader(self.path, self.unreadable_rows)
 
     @property
     def damage(self) -> str:

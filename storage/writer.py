@@ -35,7 +35,7 @@ from storage.errors import (
     StorageUnusable,
 )
 from storage.loop_share import LongRead, limited
-from storage.read_pool import ROWS, STEPS, Parameters, ReadSnapshot, connect
+from storage.read_pool import ROWS, STEPS, Parameters, ReadSnapshot, UnreadableRows, connect
 from storage.wal_watermark import WalWatermark
 from storage.watch import TopicSet
 
@@ -73,12 +73,13 @@ class Transaction(ReadSnapshot):
         index: int,
         write: object = None,
         share: int | None = None,
+        unreadable_rows: UnreadableRows | None = None,
     ) -> None:
         """Start an attempt at a write.
 
         `write` is equal for all attempts at one write; `share` is in nanoseconds of CPU time.
         """
-        super().__init__(connection)
+        super().__init__(connection, unreadable_rows)
         self.index = index
         self.write = write
         self._until, self.is_over = None, False  # the time limit
@@ -177,6 +178,7 @@ class Writer:
         self._work_arrived = trio.Event()
         self._closing = False
         self._ended = False
+        self.unreadable_rows = UnreadableRows()
         self.damage = ""  # why writes are rejected
         self.damaged = trio.Event()
         # During a commit, readers may see different states between two reads.
@@ -342,13 +344,17 @@ class Writer:
                 turn = time.thread_time_ns() + _TURN
             changes = self._connection.total_changes
             self._connection.execute("SAVEPOINT one")
-            transaction = Transaction(self._connection, index + 1, pending, share)
+            transaction = Transaction(
+                self._connection, index + 1, pending, share, self.unreadable_rows
+            )
             is_long = share is None or pending.is_long
             if not is_long:
                 self._try(pending, transaction)
             if is_long or transaction.is_over:
                 self._connection.execute("ROLLBACK TO one")
-                transaction = Transaction(self._connection, index + 1, pending)
+                transaction = Transaction(
+                    self._connection, index + 1, pending, unreadable_rows=self.unreadable_rows
+                )
                 await trio.to_thread.run_sync(_run_when_unlocked, pending, transaction)
             if isinstance(pending.result, outcome.Error):
                 if _is_fatal(pending.result.error):

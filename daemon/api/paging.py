@@ -18,6 +18,8 @@ from daemon.web import reply
 from daemon.web.parameters import QueryParameters
 from daemon.web.reply import HandlerReply, ListPart, listed
 from daemon.web.request import Request
+from storage.errors import StorageUnreadable
+from storage.queries.documents import skipping
 from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.numbers import parse_integer
@@ -174,25 +176,48 @@ class _Walk(Generic[T]):
         """Encode elements until `room` bytes are full or none remain; with `room` 0, only count."""
         lines: list[bytes] = []
         listing, left, made, looked, last = self._listing, place.left, 0, 0, place.open
-        for item in listing.rows(db, place.start, self._reverse):
+        rows = listing.rows(db, place.start, self._reverse)
+        if isinstance(rows, map):  # it can continue after an error, unlike a generator
+            rows = skipping(db, rows)
+        for item in rows:
             if looked == STEP_ROWS or (room and made >= room):
                 return _Step(lines, _Place(listing.key(item), left, last))
             looked += 1
-            if listing.wanted is not None and not listing.wanted(db, item):
+            if not self._is_wanted(db, item):
                 continue
             if left == 0:
                 return _Step(
                     lines + self._end(last, room), _Place(listing.key(item), left), is_full=True
                 )
-            left = None if left is None else left - 1
             if room:
-                line = listing.line(db, item)
+                if (line := self._line(db, item)) is None:
+                    continue
                 made += len(line)
                 if listing.group is None:
                     lines.append(line)
                 else:
                     last = self._grouped(listing.group(item), line, last, lines)
+            left = None if left is None else left - 1
         return _Step(lines + self._end(last, room))
+
+    def _is_wanted(self, db: ReadSnapshot, item: T) -> bool:
+        """Return whether an item is shown. One that needs an unreadable row is not."""
+        if self._listing.wanted is None:
+            return True
+        try:
+            return self._listing.wanted(db, item)
+        except StorageUnreadable as error:
+            db.unreadable_rows.note(error)
+            return False
+
+    def _line(self, db: ReadSnapshot, item: T) -> bytes | None:
+        """Return an item as JSON; None if it needs an unreadable row."""
+        try:
+            return self._listing.line(db, item)
+        except (StorageUnreadable, UnicodeError) as error:
+            if isinstance(error, StorageUnreadable):
+                db.unreadable_rows.note(error)
+            return None
 
     def _grouped(
         self, group: bytes, line: bytes, last: _Grouped | None, lines: list[bytes]

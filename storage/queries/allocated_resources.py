@@ -4,6 +4,7 @@ import sqlite3
 
 import msgspec
 
+from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.allocated_resources import ResourceHolder
 from storage.records.allocation import DesiredStatus
@@ -17,14 +18,14 @@ _BY_STATUS = """
 _PORTS = "SELECT port FROM allocation_ports WHERE node_id = :node_id"
 _ALL_PORTS = "SELECT allocation_id, port FROM allocation_ports"
 _EXCLUSIVE = """
-    SELECT exclusive FROM allocations
+    SELECT id, exclusive FROM allocations
      WHERE client_status IN ('pending', 'running', 'unknown') AND exclusive IS NOT NULL
        AND node_id = :node_id
 """
 _HOLDER = """
     SELECT a.id, a.namespace, a.job_id, a.job_type, a.task_group, a.node_id, a.desired_status,
            a.alloc_modify_index, a.cpu, a.memory, a.disk, a.exclusive,
-           v.document ->> '$.Priority' AS priority
+           coalesce(CASE WHEN json_valid(v.document) THEN v.document ->> '$.Priority' END, 100) AS priority
       FROM allocations a {}
       JOIN job_versions v
         ON v.namespace = a.namespace AND v.job_id = a.job_id AND v.version = a.job_version
@@ -59,7 +60,7 @@ def allocated_on(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
     allocated_totals = AllocatedTotals(*(db.one(_USED, on) or ()))
     allocated_totals.ports.update(row["port"] for row in db.all(_PORTS, on))
     for row in db.all(_EXCLUSIVE, on):
-        cores, devices = msgspec.json.decode(row["exclusive"])
+        cores, devices = _exclusive(row)
         allocated_totals.cores.update(cores)
         allocated_totals.devices.update(devices)
     return allocated_totals
@@ -89,8 +90,12 @@ def of_port(db: ReadSnapshot, node_id: str, port: int) -> list[ResourceHolder]:
     return [_holder(row, {port}) for row in rows]
 
 
+def _exclusive(row: sqlite3.Row) -> tuple[list[int], list[str]]:
+    return decode_row(row, tuple[list[int], list[str]], "allocations", "exclusive")
+
+
 def _holder(row: sqlite3.Row, ports: set[int]) -> ResourceHolder:
-    cores, devices = msgspec.json.decode(row["exclusive"] or "[[], []]")
+    cores, devices = _exclusive(row) if row["exclusive"] else ([], [])
     return ResourceHolder(
         id=row["id"],
         namespace=row["namespace"],

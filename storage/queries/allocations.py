@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from storage.queries import evaluations, events, services
+from storage.queries.documents import decode_row, readable
 from storage.queries.pages import PageRequest, by_creation
 from storage.queries.pages import of_job as of_job_rows
 from storage.read_pool import ReadSnapshot
@@ -43,6 +44,10 @@ def removed_topic(node_id: str) -> str:
     return f"removed-allocations/{node_id}"
 
 
+def _health(row: sqlite3.Row) -> DeploymentHealth:
+    return decode_row(row, DeploymentHealth, "allocations", "health")
+
+
 def _from(row: sqlite3.Row) -> Allocation:
     health = row["health"]
     return Allocation(
@@ -58,10 +63,10 @@ def _from(row: sqlite3.Row) -> Allocation:
         deployment_id=row["deployment_id"],
         desired_status=row["desired_status"],
         client_status=row["client_status"],
-        placement=msgspec.json.decode(row["placement"], type=Placement),
-        desired=msgspec.json.decode(row["desired"], type=DesiredState),
-        client=msgspec.json.decode(row["client"], type=ClientState),
-        health=msgspec.json.decode(health, type=DeploymentHealth) if health else None,
+        placement=decode_row(row, Placement, "allocations", "placement"),
+        desired=decode_row(row, DesiredState, "allocations", "desired"),
+        client=decode_row(row, ClientState, "allocations", "client"),
+        health=_health(row) if health else None,
         create_index=row["create_index"],
         modify_index=row["modify_index"],
         alloc_modify_index=row["alloc_modify_index"],
@@ -228,8 +233,14 @@ def find(db: ReadSnapshot, allocation_id: str) -> Allocation | None:
 
 
 def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
-    """Return the allocations of a job, newest first."""
+    """Return the allocations of a job, newest first. Raises `StorageUnreadable`."""
     return [_from(row) for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})]
+
+
+def readable_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
+    """Return the readable allocations of a job, newest first."""
+    rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
+    return list(readable(db, rows, _from))
 
 
 def highest_index(db: ReadSnapshot, namespace: str, job_id: str) -> int:
@@ -290,8 +301,8 @@ def numbers(db: ReadSnapshot, namespace: str, job_id: str) -> dict[str, int]:
 
 
 def of_evaluation(db: ReadSnapshot, eval_id: str) -> list[Allocation]:
-    """Return the allocations that an evaluation placed."""
-    return [_from(row) for row in db.all(_OF_EVALUATION, {"id": eval_id})]
+    """Return the readable allocations that an evaluation placed."""
+    return list(readable(db, db.all(_OF_EVALUATION, {"id": eval_id}), _from))
 
 
 def of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocation]:
@@ -330,13 +341,27 @@ def highest_on_node(db: ReadSnapshot, node_id: str) -> int:
 
 
 def to_run(db: ReadSnapshot, node_id: str) -> list[Allocation]:
-    """Return the allocations of a node whose tasks have not ended, oldest first."""
+    """Return the allocations of a node whose tasks have not ended, oldest first.
+
+    Raises `StorageUnreadable`.
+    """
     return [_from(row) for row in db.all(_TO_RUN, {"node_id": node_id})]
+
+
+def readable_to_run(db: ReadSnapshot, node_id: str) -> list[Allocation]:
+    """Return the readable ones of the same allocations."""
+    return list(readable(db, db.all(_TO_RUN, {"node_id": node_id}), _from))
 
 
 def newest_running(db: ReadSnapshot, node_id: str, most: int) -> list[Allocation]:
     """Return up to `most` allocations of a node whose tasks have not ended, newest first."""
-    return [_from(row) for row in db.all(_NEWEST_RUNNING, {"node_id": node_id, "most": most})]
+    rows = db.all(_NEWEST_RUNNING, {"node_id": node_id, "most": most})
+    return list(readable(db, rows, _from))
+
+
+def readable_of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocation]:
+    """Return the readable allocations of a deployment."""
+    return list(readable(db, db.all(_OF_DEPLOYMENT, {"id": deployment_id}), _from))
 
 
 class DesiredChange(NamedTuple):
@@ -377,12 +402,12 @@ def job_page(
     db: ReadSnapshot, namespace: str, job_id: str, page_request: PageRequest
 ) -> Iterator[Allocation]:
     """Yield the allocations of a job in creation order."""
-    return map(_from, of_job_rows(db, _PAGE, page_request, namespace, job_id))
+    return readable(db, of_job_rows(db, _PAGE, page_request, namespace, job_id), _from)
 
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Allocation]:
     """Yield allocations in creation order."""
-    return map(_from, by_creation(db, _PAGE, page_request))
+    return readable(db, by_creation(db, _PAGE, page_request), _from)
 
 
 # --- changes ---
@@ -557,7 +582,7 @@ _TRIM_EVENTS = """
                        WHERE allocation_id = :id AND task = :task) - :kept
 """
 _EVENTS = """
-    SELECT document FROM task_events
+    SELECT allocation_id, task, number, document FROM task_events
      WHERE allocation_id = :id AND task = :task
   ORDER BY number DESC
      LIMIT :most
@@ -577,12 +602,20 @@ def add_events(
         tx.execute(_TRIM_EVENTS, {"id": allocation_id, "task": task, "kept": KEPT_EVENTS})
 
 
+def _event(row: sqlite3.Row) -> TaskEvent:
+    return decode_row(row, TaskEvent, "task_events")
+
+
+def _stored_event(row: sqlite3.Row) -> StoredTaskEvent:
+    return decode_row(row, StoredTaskEvent, "task_events")
+
+
 def newest_events(
     db: ReadSnapshot, allocation_id: str, task: str, most: int = SHOWN_EVENTS
 ) -> list[TaskEvent]:
     """Return the newest events of a task, in chronological order."""
     rows = db.all(_EVENTS, {"id": allocation_id, "task": task, "most": most})
-    return [msgspec.json.decode(row["document"], type=TaskEvent) for row in reversed(rows)]
+    return list(readable(db, reversed(rows), _event))
 
 
 def newest_stored_events(
@@ -590,7 +623,7 @@ def newest_stored_events(
 ) -> list[StoredTaskEvent]:
     """Return the newest events of a task with internal fields, in chronological order."""
     rows = db.all(_EVENTS, {"id": allocation_id, "task": task, "most": most})
-    return [msgspec.json.decode(row["document"], type=StoredTaskEvent) for row in reversed(rows)]
+    return list(readable(db, reversed(rows), _stored_event))
 
 
 def task_states(db: ReadSnapshot, allocation: Allocation) -> allocation_views.TaskStates:

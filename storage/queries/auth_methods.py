@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from storage.queries.documents import decode_row, readable
 from storage.queries.pages import PageRequest, by_name
 from storage.read_pool import ReadSnapshot
 from storage.records.auth_method import AuthMethod, BindingRule
@@ -21,7 +22,7 @@ _PUT = """
        SET is_default = excluded.is_default, document = excluded.document,
            modify_index = excluded.modify_index
 """
-_COLUMNS = "SELECT document, create_index, modify_index FROM auth_methods"
+_COLUMNS = "SELECT name, document, create_index, modify_index FROM auth_methods"
 _FIND = f"{_COLUMNS} WHERE name = :name"
 _DEFAULT = f"{_COLUMNS} WHERE is_default = 1"
 _REMOVE = "DELETE FROM auth_methods WHERE name = :name"
@@ -32,7 +33,7 @@ _PUT_RULE = """
     ON CONFLICT (id) DO UPDATE
        SET document = excluded.document, modify_index = excluded.modify_index
 """
-_RULE_COLUMNS = "SELECT document, create_index, modify_index FROM binding_rules"
+_RULE_COLUMNS = "SELECT id, document, create_index, modify_index FROM binding_rules"
 _FIND_RULE = f"{_RULE_COLUMNS} WHERE id = :id"
 _OF_METHOD = f"{_RULE_COLUMNS} WHERE auth_method = :name ORDER BY id LIMIT :most"
 _COUNT = """
@@ -43,11 +44,17 @@ _IDS = "SELECT id FROM binding_rules WHERE auth_method = :name"
 _REMOVE_RULE = "DELETE FROM binding_rules WHERE id = :id"
 
 
-def _from(row: sqlite3.Row, record: type[R]) -> R:
+def _from(row: sqlite3.Row) -> AuthMethod:
+    return _with_indexes(decode_row(row, AuthMethod, "auth_methods"), row)
+
+
+def _rule(row: sqlite3.Row) -> BindingRule:
+    return _with_indexes(decode_row(row, BindingRule, "binding_rules"), row)
+
+
+def _with_indexes(item: R, row: sqlite3.Row) -> R:
     return msgspec.structs.replace(
-        msgspec.json.decode(row["document"], type=record),
-        create_index=row["create_index"],
-        modify_index=row["modify_index"],
+        item, create_index=row["create_index"], modify_index=row["modify_index"]
     )
 
 
@@ -63,18 +70,18 @@ def put(tx: Transaction, method: AuthMethod) -> AuthMethod:
 def find(db: ReadSnapshot, name: str) -> AuthMethod | None:
     """Return a method, or None."""
     row = db.one(_FIND, {"name": name})
-    return _from(row, AuthMethod) if row else None
+    return _from(row) if row else None
 
 
 def default(db: ReadSnapshot) -> AuthMethod | None:
     """Return the default method, or None."""
     row = db.one(_DEFAULT, {})
-    return _from(row, AuthMethod) if row else None
+    return _from(row) if row else None
 
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[AuthMethod]:
     """Yield methods by name."""
-    return (_from(row, AuthMethod) for row in by_name(db, _COLUMNS, "name", page_request))
+    return readable(db, by_name(db, _COLUMNS, "name", page_request), _from)
 
 
 def remove(tx: Transaction, name: str) -> bool:
@@ -101,18 +108,18 @@ def put_rule(tx: Transaction, rule: BindingRule) -> BindingRule:
 def find_rule(db: ReadSnapshot, rule_id: str) -> BindingRule | None:
     """Return a rule, or None."""
     row = db.one(_FIND_RULE, {"id": rule_id})
-    return _from(row, BindingRule) if row else None
+    return _rule(row) if row else None
 
 
 def rule_page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[BindingRule]:
     """Yield rules by ID."""
-    return (_from(row, BindingRule) for row in by_name(db, _RULE_COLUMNS, "id", page_request))
+    return readable(db, by_name(db, _RULE_COLUMNS, "id", page_request), _rule)
 
 
 def rules_of(db: ReadSnapshot, method: str, most: int) -> list[BindingRule]:
     """Return the rules of a method, by ID."""
     rows = db.all(_OF_METHOD, {"name": method, "most": most})
-    return [_from(row, BindingRule) for row in rows]
+    return [_rule(row) for row in rows]
 
 
 def count_rules(db: ReadSnapshot, method: str, most: int) -> int:

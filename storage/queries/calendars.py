@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from storage.queries import events, periodic
+from storage.queries.documents import check_sound, decode_row, field, readable, sound
 from storage.queries.pages import Key, PageRequest, by_namespace, key_range, numbers
 from storage.read_pool import ReadSnapshot
 from storage.records.calendar import Calendar, CalendarListing, CalendarVersion
@@ -18,16 +19,20 @@ _MOST_FOLLOWED = 64  # calendars that one refers to; more than a valid calendar 
 
 _COLUMNS = "SELECT namespace, name, version, document, create_index, modify_index FROM calendars"
 _FIND = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name"
-_PAGE = """
+_PAGE = f"""
     SELECT namespace, name, version, create_index, modify_index,
-           document ->> '$.Description' AS description, document ->> '$.TimeZone' AS time_zone
+           {sound("document")} AS is_sound,
+           {field("document", "Description")} AS description,
+           {field("document", "TimeZone")} AS time_zone
       FROM calendars
      WHERE (namespace, name) BETWEEN (:low_namespace, :low_name) AND (:high_namespace, :high_name)
   ORDER BY namespace, name
 """
-_PAGE_BACK = """
+_PAGE_BACK = f"""
     SELECT namespace, name, version, create_index, modify_index,
-           document ->> '$.Description' AS description, document ->> '$.TimeZone' AS time_zone
+           {sound("document")} AS is_sound,
+           {field("document", "Description")} AS description,
+           {field("document", "TimeZone")} AS time_zone
       FROM calendars
      WHERE (namespace, name) BETWEEN (:low_namespace, :low_name) AND (:high_namespace, :high_name)
   ORDER BY namespace DESC, name DESC
@@ -36,7 +41,7 @@ _NAMES = "SELECT name FROM calendars WHERE namespace = :namespace ORDER BY name"
 _COUNT = "SELECT count(*) AS number FROM calendars WHERE namespace = :namespace"
 _COUNT_ALL = "SELECT count(*) AS number FROM calendars"
 _VERSIONS = """
-    SELECT version, document, person, time FROM calendar_versions
+    SELECT namespace, name, version, document, person, time FROM calendar_versions
      WHERE namespace = :namespace AND name = :name AND version BETWEEN :low AND :high
   ORDER BY version"""
 _CLOSURE = """
@@ -47,7 +52,7 @@ _CLOSURE = """
             ON p.namespace = :namespace AND p.name = parts.name
          LIMIT :most
     )
-    SELECT c.name, c.version, c.create_index, c.document
+    SELECT c.namespace, c.name, c.version, c.create_index, c.document
       FROM parts JOIN calendars c ON c.namespace = :namespace AND c.name = parts.name
 """
 _VERSION = (
@@ -94,7 +99,7 @@ _LOOK_AGAIN = """
 
 def _from(row: sqlite3.Row) -> Calendar:
     return msgspec.structs.replace(
-        msgspec.json.decode(row["document"], type=Calendar),
+        decode_row(row, Calendar, "calendars"),
         namespace=row["namespace"],
         version=row["version"],
         create_index=row["create_index"],
@@ -118,8 +123,13 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[CalendarListin
             "high_namespace": high[0],
             "high_name": high[1],
         }
-        for row in db.each(_PAGE_BACK if page_request.reverse else _PAGE, values):
-            yield CalendarListing(**row)
+        rows = db.each(_PAGE_BACK if page_request.reverse else _PAGE, values)
+        yield from readable(db, rows, _listing)
+
+
+def _listing(row: sqlite3.Row) -> CalendarListing:
+    check_sound(row, "calendars")
+    return CalendarListing(**{name: row[name] for name in CalendarListing.__struct_fields__})
 
 
 def names(db: ReadSnapshot, namespace: str) -> list[str]:
@@ -143,13 +153,17 @@ def versions(
 ) -> Iterator[CalendarVersion]:
     """Yield the stored versions of a calendar from one on, newest first with `reverse`."""
     values = {"namespace": namespace, "name": name, **numbers(start, reverse=reverse)}
-    for row in db.each(f"{_VERSIONS}{' DESC' if reverse else ''}", values):
-        yield CalendarVersion(
-            version=row["version"],
-            person=row["person"],
-            time=row["time"],
-            calendar=msgspec.json.decode(row["document"], type=Calendar),
-        )
+    rows = db.each(f"{_VERSIONS}{' DESC' if reverse else ''}", values)
+    return readable(db, rows, _version)
+
+
+def _version(row: sqlite3.Row) -> CalendarVersion:
+    return CalendarVersion(
+        version=row["version"],
+        person=row["person"],
+        time=row["time"],
+        calendar=decode_row(row, Calendar, "calendar_versions"),
+    )
 
 
 class CalendarDocuments(msgspec.Struct, frozen=True):
@@ -160,9 +174,11 @@ class CalendarDocuments(msgspec.Struct, frozen=True):
 
 
 def documents(db: ReadSnapshot, namespace: str, name: str) -> CalendarDocuments:
-    """Return the existing documents that a calendar needs."""
+    """Return the existing documents that a calendar needs. Raises `StorageUnreadable`."""
     values = {"namespace": namespace, "name": name, "most": _MOST_FOLLOWED}
     rows = db.all(_CLOSURE, values)
+    for row in rows:
+        decode_row(row, Calendar, TABLE)
     return CalendarDocuments(
         {row["name"]: row["document"].encode() for row in rows},
         {row["name"]: (row["version"], row["create_index"]) for row in rows},

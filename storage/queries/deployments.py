@@ -1,11 +1,13 @@
 """Deployments: rollouts of job versions."""
 
+import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from storage.queries import events
+from storage.queries.documents import decode_row, readable, text_of
 from storage.queries.pages import PageRequest, by_creation
 from storage.queries.pages import of_job as of_job_rows
 from storage.read_pool import ReadSnapshot
@@ -95,15 +97,15 @@ def count_late_health(tx: Transaction, before: Allocation, after: Allocation, no
     put(tx, msgspec.structs.replace(deployment, task_groups=groups), now)
 
 
-_FIND = "SELECT document FROM deployments WHERE id = :id"
+_FIND = "SELECT id, document FROM deployments WHERE id = :id"
 _LATEST = """
-    SELECT document FROM deployments
+    SELECT id, document FROM deployments
      WHERE namespace = :namespace AND job_id = :job_id
   ORDER BY create_index DESC
      LIMIT 1
 """
 _ACTIVE = "SELECT id, namespace, job_id FROM deployments WHERE status IN ('running', 'paused')"
-_JOB_PAGE = "SELECT document FROM deployments"
+_JOB_PAGE = "SELECT id, document FROM deployments"
 _HIGHEST_OF_JOB = """
     SELECT max(modify_index) AS highest FROM deployments
      WHERE namespace = :namespace AND job_id = :job_id
@@ -125,30 +127,36 @@ class DeploymentLine(NamedTuple):
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[DeploymentLine]:
     """Yield deployments in creation order."""
-    for row in by_creation(db, _PAGE, page_request):
-        yield DeploymentLine(
-            row["namespace"], row["create_index"], row["id"], row["document"].encode()
-        )
+    return readable(db, by_creation(db, _PAGE, page_request), _line)
+
+
+def _line(row: sqlite3.Row) -> DeploymentLine:
+    document = text_of(row, "deployments")
+    return DeploymentLine(row["namespace"], row["create_index"], row["id"], document)
+
+
+def _from(row: sqlite3.Row) -> Deployment:
+    return decode_row(row, Deployment, "deployments")
 
 
 def find(db: ReadSnapshot, deployment_id: str) -> Deployment | None:
     """Return a deployment, or None."""
     row = db.one(_FIND, {"id": deployment_id})
-    return msgspec.json.decode(row["document"], type=Deployment) if row else None
+    return _from(row) if row else None
 
 
 def latest(db: ReadSnapshot, namespace: str, job_id: str) -> Deployment | None:
     """Return the newest deployment of a job, or None."""
     row = db.one(_LATEST, {"namespace": namespace, "job_id": job_id})
-    return msgspec.json.decode(row["document"], type=Deployment) if row else None
+    return _from(row) if row else None
 
 
 def job_page(
     db: ReadSnapshot, namespace: str, job_id: str, page_request: PageRequest
 ) -> Iterator[Deployment]:
     """Yield the deployments of a job in creation order."""
-    for row in of_job_rows(db, _JOB_PAGE, page_request, namespace, job_id):
-        yield msgspec.json.decode(row["document"], type=Deployment)
+    rows = of_job_rows(db, _JOB_PAGE, page_request, namespace, job_id)
+    return readable(db, rows, _from)
 
 
 def highest_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:

@@ -1,13 +1,12 @@
 """Cached identity provider documents, so that logins survive an outage of the provider."""
 
-import msgspec
-
+from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Directory
 from storage.writer import Transaction
 
-_FIND = "SELECT document FROM directories WHERE mount = :mount"
+_FIND = "SELECT mount, document FROM directories WHERE mount = :mount"
 _PUT = """
     INSERT INTO directories (mount, document) VALUES (:mount, :document)
     ON CONFLICT (mount) DO UPDATE SET document = excluded.document
@@ -18,7 +17,7 @@ _FORGET = "DELETE FROM directories WHERE mount = :mount"
 def find(db: ReadSnapshot, mount: str) -> Directory | None:
     """Return the cached documents of the mount with this accessor, or None."""
     row = db.one(_FIND, {"mount": mount})
-    return msgspec.json.decode(row["document"], type=Directory) if row else None
+    return decode_row(row, Directory, "directories") if row else None
 
 
 def put(tx: Transaction, mount: str, directory: Directory) -> None:

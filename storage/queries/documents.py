@@ -1,20 +1,140 @@
-"""Decoding of documents, so that an unreadable one is named."""
+"""Decoding of documents, so that an unreadable row is named, and costs a list this row alone."""
 
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from storage.errors import StorageUnreadable
+from storage.read_pool import ReadSnapshot
 
 T = TypeVar("T")
 
+# The key of each table with documents, as the names of unreadable rows show it.
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "namespaces": ("name",),
+    "node_pools": ("name",),
+    "jobs": ("namespace", "id"),
+    "job_versions": ("namespace", "job_id", "version"),
+    "job_submissions": ("namespace", "job_id", "version"),
+    "scaling_events": ("namespace", "job_id", "task_group", "create_index"),
+    "calendars": ("namespace", "name"),
+    "calendar_versions": ("namespace", "name", "version"),
+    "evaluations": ("id",),
+    "allocations": ("id",),
+    "task_events": ("allocation_id", "task", "number"),
+    "services": ("id",),
+    "deployments": ("id",),
+    "run_outputs": ("namespace", "job_id", "number", "step", "element"),
+    "run_acts": ("namespace", "job_id", "number", "place"),
+    "triggers": ("id",),
+    "nodes": ("id",),
+    "signing_keys": ("id",),
+    "settings": ("name",),
+    "mounts": ("path",),
+    "tokens": ("accessor",),
+    "token_roles": ("name",),
+    "policies": ("name",),
+    "acl_roles": ("id",),
+    "auth_methods": ("name",),
+    "binding_rules": ("id",),
+    "method_configs": ("mount",),
+    "login_roles": ("mount", "name"),
+    "secret_rotations": ("mount",),
+    "entities": ("id",),
+    "entity_aliases": ("id",),
+    "identity_groups": ("id",),
+    "identity_group_aliases": ("id",),
+    "directories": ("mount",),
+    "events": ("number",),
+}
 
-def decode_document(document: bytes, record: type[T], name: str) -> T:
-    """Decode the document of a row, selected as a BLOB.
 
-    `name` names the row in the error, such as `node 1c2d…`. Raises `StorageUnreadable`.
+def decode_row(row: sqlite3.Row, record: type[T], table: str, column: str = "document") -> T:
+    """Decode a document of a row that was selected with its key. Raises `StorageUnreadable`."""
+    try:
+        return msgspec.json.decode(row[column], type=record)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise unreadable(row, table, error) from None
+
+
+def text_of(row: sqlite3.Row, table: str, column: str = "document") -> bytes:
+    """Return a document of a row as it is, if it is a JSON object. Raises `StorageUnreadable`."""
+    value = row[column]
+    try:
+        text: bytes = value if isinstance(value, bytes) else value.encode()
+        text.decode()
+        msgspec.json.decode(text, type=msgspec.Raw)  # reads the syntax, and creates nothing
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise unreadable(row, table, error) from None
+    if not text.startswith(b"{"):
+        raise unreadable(row, table, "its text is no JSON object")
+    return text
+
+
+def decode_document(document: bytes, record: type[T], table: str, key: str) -> T:
+    """Decode the document of the row with a known key, selected as a BLOB.
+
+    Raises `StorageUnreadable`.
     """
     try:
         return msgspec.json.decode(document, type=record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StorageUnreadable(f"the row of {name} in the store cannot be read: {error}") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise StorageUnreadable.of_row(table, (key,), error) from None
+
+
+def readable(
+    db: ReadSnapshot, rows: Iterable[sqlite3.Row], decode: Callable[[sqlite3.Row], T]
+) -> Iterator[T]:
+    """Yield the decoded rows of a list. An unreadable row is left out and noted."""
+    for row in rows:
+        try:
+            item = decode(row)
+        except StorageUnreadable as error:
+            db.unreadable_rows.note(error)
+            continue
+        yield item
+
+
+def skipping(db: ReadSnapshot, items: Iterator[T]) -> Iterator[T]:
+    """Yield the items of a `map` over rows. An unreadable row is left out and noted."""
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except StorageUnreadable as error:
+            db.unreadable_rows.note(error)
+            continue
+        yield item
+
+
+def unreadable(row: sqlite3.Row, table: str, reason: object) -> StorageUnreadable:
+    """Return the error of a row that was selected with its key."""
+    return StorageUnreadable.of_row(table, tuple(row[name] for name in KEYS[table]), reason)
+
+
+# --- fields of documents in SQL, where an unreadable document would end the whole statement ---
+
+
+def field(column: str, path: str) -> str:
+    """Return the SQL of a field of a document; NULL if the document is not JSON."""
+    return f"CASE WHEN json_valid({column}) THEN {column} ->> '$.{path}' END"
+
+
+def sound(column: str) -> str:
+    """Return the SQL that is 1 if a document is a JSON object."""
+    return f"CASE WHEN json_valid({column}) THEN json_type({column}) = 'object' ELSE 0 END"
+
+
+def check_sound(row: sqlite3.Row, table: str) -> None:
+    """Raise `StorageUnreadable` if the column `is_sound` of a row is 0, or a text is damaged."""
+    if not row["is_sound"]:
+        raise unreadable(row, table, "its text is no JSON object")
+    try:
+        for value in row:
+            if isinstance(value, str):
+                value.encode()
+    except UnicodeError as error:
+        raise unreadable(row, table, error) from None

@@ -2,26 +2,25 @@
 
 import sqlite3
 
-import msgspec
-
+from storage.queries.documents import decode_row, readable
 from storage.queries.pages import ALL, KeyRange
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Alias, Entity
 from storage.writer import Transaction
 
-_FIND = "SELECT document FROM entities WHERE id = :id"
-_BY_NAME = "SELECT document FROM entities WHERE name = :name"
-_EVERY = "SELECT document FROM entities WHERE id > :after ORDER BY id LIMIT :most"
+_FIND = "SELECT id, document FROM entities WHERE id = :id"
+_BY_NAME = "SELECT id, document FROM entities WHERE name = :name"
+_EVERY = "SELECT id, document FROM entities WHERE id > :after ORDER BY id LIMIT :most"
 _NAMES = "SELECT name FROM entities WHERE name > :after ORDER BY name LIMIT :most"
 _PUT = """
     INSERT INTO entities (id, name, document) VALUES (:id, :name, :document)
     ON CONFLICT (id) DO UPDATE SET name = excluded.name, document = excluded.document
 """
 _REMOVE = "DELETE FROM entities WHERE id = :id"
-_ALIAS = "SELECT document FROM entity_aliases WHERE mount = :mount AND name = :name"
-_ALIAS_BY_ID = "SELECT document FROM entity_aliases WHERE id = :id"
-_ALIASES = "SELECT document FROM entity_aliases WHERE entity_id = :entity_id ORDER BY id"
+_ALIAS = "SELECT id, document FROM entity_aliases WHERE mount = :mount AND name = :name"
+_ALIAS_BY_ID = "SELECT id, document FROM entity_aliases WHERE id = :id"
+_ALIASES = "SELECT id, document FROM entity_aliases WHERE entity_id = :entity_id ORDER BY id"
 _PUT_ALIAS = """
     INSERT INTO entity_aliases (mount, name, id, entity_id, document)
     VALUES (:mount, :name, :id, :entity_id, :document)
@@ -29,11 +28,19 @@ _PUT_ALIAS = """
        SET id = excluded.id, entity_id = excluded.entity_id, document = excluded.document
 """
 _REMOVE_ALIAS = "DELETE FROM entity_aliases WHERE id = :id"
-_EVERY_ALIAS = "SELECT document FROM entity_aliases WHERE id > :after ORDER BY id LIMIT :most"
+_EVERY_ALIAS = "SELECT id, document FROM entity_aliases WHERE id > :after ORDER BY id LIMIT :most"
+
+
+def _from(row: sqlite3.Row) -> Entity:
+    return decode_row(row, Entity, "entities")
+
+
+def _alias_from(row: sqlite3.Row) -> Alias:
+    return decode_row(row, Alias, "entity_aliases")
 
 
 def _entity(row: sqlite3.Row | None) -> Entity | None:
-    return msgspec.json.decode(row["document"], type=Entity) if row else None
+    return _from(row) if row else None
 
 
 def find(db: ReadSnapshot, entity_id: str) -> Entity | None:
@@ -48,8 +55,7 @@ def by_name(db: ReadSnapshot, name: str) -> Entity | None:
 
 def list_all(db: ReadSnapshot, span: KeyRange = ALL) -> list[Entity]:
     """Return entities, by ID."""
-    rows = db.all(_EVERY, span.values)
-    return [msgspec.json.decode(row["document"], type=Entity) for row in rows]
+    return list(readable(db, db.all(_EVERY, span.values), _from))
 
 
 def names(db: ReadSnapshot, span: KeyRange) -> list[str]:
@@ -76,19 +82,18 @@ def remove(tx: Transaction, entity_id: str) -> None:
 def alias(db: ReadSnapshot, mount: str, name: str) -> Alias | None:
     """Return the alias of a principal in a mount, or None."""
     row = db.one(_ALIAS, {"mount": mount, "name": name})
-    return msgspec.json.decode(row["document"], type=Alias) if row else None
+    return _alias_from(row) if row else None
 
 
 def alias_by_id(db: ReadSnapshot, alias_id: str) -> Alias | None:
     """Return an alias, or None."""
     row = db.one(_ALIAS_BY_ID, {"id": alias_id})
-    return msgspec.json.decode(row["document"], type=Alias) if row else None
+    return _alias_from(row) if row else None
 
 
 def aliases(db: ReadSnapshot, entity_id: str) -> list[Alias]:
     """Return the aliases of an entity."""
-    rows = db.all(_ALIASES, {"entity_id": entity_id})
-    return [msgspec.json.decode(row["document"], type=Alias) for row in rows]
+    return list(readable(db, db.all(_ALIASES, {"entity_id": entity_id}), _alias_from))
 
 
 def put_alias(tx: Transaction, alias: Alias) -> None:
@@ -107,8 +112,7 @@ def put_alias(tx: Transaction, alias: Alias) -> None:
 
 def list_aliases(db: ReadSnapshot, span: KeyRange = ALL) -> list[Alias]:
     """Return aliases, by ID."""
-    rows = db.all(_EVERY_ALIAS, span.values)
-    return [msgspec.json.decode(row["document"], type=Alias) for row in rows]
+    return list(readable(db, db.all(_EVERY_ALIAS, span.values), _alias_from))
 
 
 def remove_alias(tx: Transaction, alias_id: str) -> None:

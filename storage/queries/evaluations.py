@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from storage.errors import StorageUnreadable
 from storage.queries import events
+from storage.queries.documents import decode_row, readable, text_of
 from storage.queries.pages import PageRequest, by_creation, numbers_by_namespace, of_job
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -37,15 +39,19 @@ class Unreadable(Exception):
     """The row of a pending evaluation cannot be decoded, because another program changed it."""
 
     def __init__(self, eval_id: str, reason: object) -> None:
-        super().__init__(f"the row of the evaluation cannot be read: {reason}")
+        super().__init__(str(reason))
         self.eval_id = eval_id
+
+
+def _from(row: sqlite3.Row) -> Evaluation:
+    return decode_row(row, Evaluation, "evaluations")
 
 
 def _of(row: sqlite3.Row, eval_id: str) -> Evaluation:
     """Return the evaluation of a row. Raises `Unreadable`."""
     try:
-        return msgspec.json.decode(row["document"], type=Evaluation)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return _from(row)
+    except StorageUnreadable as error:
         raise Unreadable(eval_id, error) from error
 
 
@@ -147,10 +153,13 @@ def request_id(db: ReadSnapshot, eval_id: str) -> str:
     return str(row["request_id"]) if row else ""
 
 
+_DOCUMENT = "SELECT id, document, modify_index FROM evaluations WHERE id = :id"
+
+
 def wire_document(db: ReadSnapshot, eval_id: str) -> tuple[bytes, int] | None:
     """Return an evaluation as JSON, and the index of its last change."""
-    row = db.one("SELECT document, modify_index FROM evaluations WHERE id = :id", {"id": eval_id})
-    return (row["document"].encode(), row["modify_index"]) if row else None
+    row = db.one(_DOCUMENT, {"id": eval_id})
+    return (text_of(row, "evaluations"), row["modify_index"]) if row else None
 
 
 # --- pending and blocked evaluations ---
@@ -206,13 +215,13 @@ def next_time(db: ReadSnapshot, now: int) -> int | None:
 
 
 _NEWEST = """
-    SELECT document FROM evaluations
+    SELECT id, document FROM evaluations
      WHERE namespace = :namespace AND job_id = :job_id
   ORDER BY modify_index DESC
      LIMIT 1
 """
 _UNFINISHED = """
-    SELECT document FROM evaluations
+    SELECT id, document FROM evaluations
      WHERE namespace = :namespace AND job_id = :job_id AND status IN ('pending', 'blocked')
   ORDER BY create_index
 """
@@ -252,13 +261,13 @@ _NEXT_BLOCKED = """
 def newest(db: ReadSnapshot, namespace: str, job_id: str) -> Evaluation | None:
     """Return the evaluation of a job that changed last, or None."""
     row = db.one(_NEWEST, {"namespace": namespace, "job_id": job_id})
-    return msgspec.json.decode(row["document"], type=Evaluation) if row else None
+    return _from(row) if row else None
 
 
 def unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> list[Evaluation]:
     """Return the pending and blocked evaluations of a job, oldest first."""
     rows = db.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
-    return [msgspec.json.decode(row["document"], type=Evaluation) for row in rows]
+    return [_from(row) for row in rows]
 
 
 def is_made(tx: Transaction, namespace: str, job_id: str, trigger: Trigger) -> bool:
@@ -270,7 +279,7 @@ def is_made(tx: Transaction, namespace: str, job_id: str, trigger: Trigger) -> b
 
 
 _LATEST = """
-    SELECT document FROM evaluations INDEXED BY evaluations_by_job
+    SELECT id, document FROM evaluations INDEXED BY evaluations_by_job
      WHERE namespace = :namespace AND job_id = :job_id
   ORDER BY modify_index DESC
      LIMIT 1
@@ -280,7 +289,7 @@ _LATEST = """
 def latest(db: ReadSnapshot, namespace: str, job_id: str) -> Evaluation | None:
     """Return the evaluation of a job that changed last, or None."""
     row = db.one(_LATEST, {"namespace": namespace, "job_id": job_id})
-    return msgspec.json.decode(row["document"], type=Evaluation) if row else None
+    return _from(row) if row else None
 
 
 def any_blocked(db: ReadSnapshot) -> bool:
@@ -365,7 +374,7 @@ class EvaluationLine(NamedTuple):
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[EvaluationLine]:
     """Yield evaluations in creation order."""
-    return map(_line, by_creation(db, _PAGE, page_request))
+    return readable(db, by_creation(db, _PAGE, page_request), _line)
 
 
 def numbers(db: ReadSnapshot, page_request: PageRequest) -> dict[str, int]:
@@ -377,13 +386,12 @@ def job_page(
     db: ReadSnapshot, namespace: str, job_id: str, page_request: PageRequest
 ) -> Iterator[EvaluationLine]:
     """Yield the evaluations of a job in creation order."""
-    return map(_line, of_job(db, _PAGE, page_request, namespace, job_id))
+    return readable(db, of_job(db, _PAGE, page_request, namespace, job_id), _line)
 
 
 def _line(row: sqlite3.Row) -> EvaluationLine:
-    return EvaluationLine(
-        row["namespace"], row["create_index"], row["id"], row["document"].encode()
-    )
+    document = text_of(row, "evaluations")
+    return EvaluationLine(row["namespace"], row["create_index"], row["id"], document)
 
 
 def highest_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:
@@ -395,7 +403,7 @@ def highest_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:
 # --- deletion ---
 
 _REMOVABLE = """
-    SELECT e.document FROM evaluations e
+    SELECT e.id, e.document FROM evaluations e
      WHERE NOT EXISTS (SELECT 1 FROM allocations a
                         WHERE a.eval_id = e.id
                           AND a.client_status IN ('pending', 'running', 'unknown'))
@@ -409,8 +417,7 @@ def removable(db: ReadSnapshot, ids: Sequence[str] | None = None) -> Iterator[Ev
     """Yield evaluations without non-terminal allocations: all, or those in `ids`, by age."""
     chosen = _REMOVABLE + (_OF_IDS if ids is not None else "") + _IN_ORDER
     values = {} if ids is None else {"ids": msgspec.json.encode(ids).decode()}
-    for row in db.each(chosen, values):
-        yield msgspec.json.decode(row["document"], type=Evaluation)
+    return readable(db, db.each(chosen, values), _from)
 
 
 def remove(tx: Transaction, ids: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 
 import msgspec
 
+from storage.queries.documents import decode_row, readable
 from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction
 
@@ -101,7 +102,7 @@ def before_last(db: ReadSnapshot, count: int) -> int:
 def after(db: ReadSnapshot, number: int, most: int) -> list[StoredEvent]:
     """Return about `most` events after a number, rounded to whole writes."""
     rows = db.all(_AFTER, {"after": number, "most": most, "any": _ANY})
-    return [_from(row) for row in rows]
+    return list(readable(db, rows, _from))
 
 
 def _from(row: sqlite3.Row) -> StoredEvent:
@@ -112,7 +113,7 @@ def _from(row: sqlite3.Row) -> StoredEvent:
         type=row["type"],
         namespace=row["namespace"],
         key=row["key"],
-        filter_keys=msgspec.json.decode(row["filter_keys"], type=list[str]),
+        filter_keys=decode_row(row, list[str], "events", "filter_keys"),
         payload=row["payload"],
     )
 

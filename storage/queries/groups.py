@@ -3,17 +3,16 @@
 import sqlite3
 from collections.abc import Iterable
 
-import msgspec
-
+from storage.queries.documents import decode_row, readable
 from storage.queries.pages import KeyRange
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Group, GroupAlias
 from storage.writer import Transaction
 
-_FIND = "SELECT document FROM identity_groups WHERE id = :id"
-_BY_NAME = "SELECT document FROM identity_groups WHERE name = :name"
-_EVERY = "SELECT document FROM identity_groups WHERE id > :after ORDER BY id LIMIT :most"
+_FIND = "SELECT id, document FROM identity_groups WHERE id = :id"
+_BY_NAME = "SELECT id, document FROM identity_groups WHERE name = :name"
+_EVERY = "SELECT id, document FROM identity_groups WHERE id > :after ORDER BY id LIMIT :most"
 _NAMES = "SELECT name FROM identity_groups WHERE name > :after ORDER BY name LIMIT :most"
 _PUT = """
     INSERT INTO identity_groups (id, name, document) VALUES (:id, :name, :document)
@@ -31,22 +30,24 @@ _ABOVE = """
          UNION
         SELECT m.group_id FROM identity_group_members AS m JOIN above ON m.member = above.id
     )
-    SELECT g.document FROM above JOIN identity_groups AS g ON g.id = above.id ORDER BY g.name
+    SELECT g.id, g.document FROM above JOIN identity_groups AS g ON g.id = above.id ORDER BY g.name
 """
 _ADD_MEMBER = """
     INSERT OR IGNORE INTO identity_group_members (member, group_id, is_group)
     VALUES (:member, :id, :is_group)
 """
 _REMOVE_MEMBER = "DELETE FROM identity_group_members WHERE member = :member AND group_id = :id"
-_ALIAS = "SELECT document FROM identity_group_aliases WHERE id = :id"
-_ALIAS_OF_GROUP = "SELECT document FROM identity_group_aliases WHERE group_id = :id"
-_ALIAS_BY_NAME = "SELECT document FROM identity_group_aliases WHERE mount = :mount AND name = :name"
+_ALIAS = "SELECT id, document FROM identity_group_aliases WHERE id = :id"
+_ALIAS_OF_GROUP = "SELECT id, document FROM identity_group_aliases WHERE group_id = :id"
+_ALIAS_BY_NAME = (
+    "SELECT id, document FROM identity_group_aliases WHERE mount = :mount AND name = :name"
+)
 _ALIASES = """
-    SELECT document FROM identity_group_aliases
+    SELECT id, document FROM identity_group_aliases
      WHERE id > :after
   ORDER BY id LIMIT :most
 """
-_OF_MOUNT = "SELECT document FROM identity_group_aliases WHERE mount = :mount"
+_OF_MOUNT = "SELECT id, document FROM identity_group_aliases WHERE mount = :mount"
 _PUT_ALIAS = """
     INSERT INTO identity_group_aliases (mount, name, id, group_id, document)
     VALUES (:mount, :name, :id, :group_id, :document)
@@ -54,12 +55,20 @@ _PUT_ALIAS = """
 _REMOVE_ALIAS = "DELETE FROM identity_group_aliases WHERE id = :id"
 
 
+def _from(row: sqlite3.Row) -> Group:
+    return decode_row(row, Group, "identity_groups")
+
+
+def _alias_from(row: sqlite3.Row) -> GroupAlias:
+    return decode_row(row, GroupAlias, "identity_group_aliases")
+
+
 def _group(row: sqlite3.Row | None) -> Group | None:
-    return msgspec.json.decode(row["document"], type=Group) if row else None
+    return _from(row) if row else None
 
 
 def _alias(row: sqlite3.Row | None) -> GroupAlias | None:
-    return msgspec.json.decode(row["document"], type=GroupAlias) if row else None
+    return _alias_from(row) if row else None
 
 
 def find(db: ReadSnapshot, group_id: str) -> Group | None:
@@ -74,8 +83,7 @@ def by_name(db: ReadSnapshot, name: str) -> Group | None:
 
 def list_all(db: ReadSnapshot, span: KeyRange) -> list[Group]:
     """Return groups, by ID."""
-    rows = db.all(_EVERY, span.values)
-    return [msgspec.json.decode(row["document"], type=Group) for row in rows]
+    return list(readable(db, db.all(_EVERY, span.values), _from))
 
 
 def names(db: ReadSnapshot, span: KeyRange) -> list[str]:
@@ -113,7 +121,7 @@ def parents(db: ReadSnapshot, member: str) -> list[str]:
 def containing(db: ReadSnapshot, member: str) -> list[Group]:
     """Return all groups of an entity or group, including indirect ones."""
     rows = db.all(_ABOVE, {"id": member})
-    return [msgspec.json.decode(row["document"], type=Group) for row in rows]
+    return [_from(row) for row in rows]
 
 
 def policies(db: ReadSnapshot, entity_id: str) -> list[str]:
@@ -161,14 +169,13 @@ def alias_by_name(db: ReadSnapshot, mount: str, name: str) -> GroupAlias | None:
 
 def aliases(db: ReadSnapshot, span: KeyRange) -> list[GroupAlias]:
     """Return aliases, by ID."""
-    rows = db.all(_ALIASES, span.values)
-    return [msgspec.json.decode(row["document"], type=GroupAlias) for row in rows]
+    return list(readable(db, db.all(_ALIASES, span.values), _alias_from))
 
 
 def aliases_of_mount(db: ReadSnapshot, mount: str) -> list[GroupAlias]:
     """Return the aliases of a mount."""
     rows = db.all(_OF_MOUNT, {"mount": mount})
-    return [msgspec.json.decode(row["document"], type=GroupAlias) for row in rows]
+    return [_alias_from(row) for row in rows]
 
 
 def put_alias(tx: Transaction, group_alias: GroupAlias) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from storage.queries import allocations, events, jobs, settings
-from storage.queries.documents import decode_document
+from storage.queries.documents import decode_document, decode_row, field, readable
 from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -23,11 +23,11 @@ _NAMES = "SELECT id, namespace, name FROM host_volumes ORDER BY id"
 _PATHS = "SELECT host_path FROM host_volumes WHERE id <> :id"
 _UNFINISHED = "SELECT id FROM host_volumes WHERE state <> 'ready' ORDER BY id"
 _PAGE = """
-    SELECT s.value FROM host_volumes AS v JOIN settings AS s ON s.name = 'host-volume/' || v.id
+    SELECT s.name, s.value FROM host_volumes AS v JOIN settings AS s ON s.name = 'host-volume/' || v.id
 """
-_ON_NODE = """
+_ON_NODE = f"""
     SELECT v.id, v.namespace, v.name, v.host_path,
-           json_extract(s.value, '$.RequestedCapabilities') AS capabilities
+           {field("s.value", "RequestedCapabilities")} AS capabilities
       FROM host_volumes AS v JOIN settings AS s ON s.name = 'host-volume/' || v.id
      WHERE v.node_id = :node_id AND v.state = 'ready'
      ORDER BY v.name
@@ -63,7 +63,11 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[DynamicVolume]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     way = " DESC" if page_request.reverse else ""
     rows = db.each(f"{_PAGE}{where} ORDER BY v.namespace{way}, v.id{way}", values)
-    return (_from(row["value"]) for row in rows)
+    return readable(db, rows, _of)
+
+
+def _of(row: sqlite3.Row) -> DynamicVolume:
+    return decode_row(row, DynamicVolume, "settings", "value")
 
 
 def names(db: ReadSnapshot) -> Iterator[VolumeName]:
@@ -89,12 +93,9 @@ def unfinished(db: ReadSnapshot) -> list[str]:
 
 def find(db: ReadSnapshot, volume_id: str) -> DynamicVolume | None:
     """Return a volume, or None."""
-    text = settings.find(db, f"{_PREFIX}{volume_id}")
-    return _from(text) if text else None
-
-
-def _from(text: str) -> DynamicVolume:
-    return decode_document(text.encode(), DynamicVolume, f"a setting below {_PREFIX!r}")
+    name = f"{_PREFIX}{volume_id}"
+    text = settings.find(db, name)
+    return decode_document(text.encode(), DynamicVolume, "settings", name) if text else None
 
 
 def named(db: ReadSnapshot, name: str) -> DynamicVolume | None:
@@ -110,13 +111,13 @@ def on_node(db: ReadSnapshot, node_id: str) -> dict[str, dict[str, object]]:
 
 def _offered(row: sqlite3.Row) -> dict[str, object]:
     capabilities = (row["capabilities"] or "[]").encode()
-    where = f"a setting below {_PREFIX!r}"
+    name = f"{_PREFIX}{row['id']}"
     return DynamicVolume(
         id=row["id"],
         namespace=row["namespace"],
         name=row["name"],
         host_path=row["host_path"],
-        requested_capabilities=decode_document(capabilities, list[Capability], where),
+        requested_capabilities=decode_document(capabilities, list[Capability], "settings", name),
     ).on_node()
 
 

@@ -1,21 +1,20 @@
 """Configurations and roles of auth methods. They are deleted with their mount."""
 
-import msgspec
-
+from storage.queries.documents import decode_row
 from storage.queries.pages import ALL, KeyRange
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import LoginRole, MethodConfig
 from storage.writer import Transaction
 
-_CONFIG = "SELECT document FROM method_configs WHERE mount = :mount"
+_CONFIG = "SELECT mount, document FROM method_configs WHERE mount = :mount"
 _PUT_CONFIG = """
     INSERT INTO method_configs (mount, document) VALUES (:mount, :document)
     ON CONFLICT (mount) DO UPDATE SET document = excluded.document
 """
 _REMOVE_CONFIG = "DELETE FROM method_configs WHERE mount = :mount"
 _CONFIGURED = "SELECT mount FROM method_configs ORDER BY mount"
-_ROLE = "SELECT document FROM login_roles WHERE mount = :mount AND name = :name"
+_ROLE = "SELECT mount, name, document FROM login_roles WHERE mount = :mount AND name = :name"
 _ROLE_NAMES = """
     SELECT name FROM login_roles
      WHERE mount = :mount AND name > :after
@@ -31,7 +30,7 @@ _REMOVE_ROLE = "DELETE FROM login_roles WHERE mount = :mount AND name = :name"
 def config(db: ReadSnapshot, mount: str) -> MethodConfig | None:
     """Return the configuration of the mount with this accessor, or None."""
     row = db.one(_CONFIG, {"mount": mount})
-    return msgspec.json.decode(row["document"], type=MethodConfig) if row else None
+    return decode_row(row, MethodConfig, "method_configs") if row else None
 
 
 def configured(db: ReadSnapshot) -> list[str]:
@@ -54,7 +53,7 @@ def remove_config(tx: Transaction, mount: str) -> None:
 def role(db: ReadSnapshot, mount: str, name: str) -> LoginRole | None:
     """Return the role with this name, or None. Names are in lower case."""
     row = db.one(_ROLE, {"mount": mount, "name": name})
-    return msgspec.json.decode(row["document"], type=LoginRole) if row else None
+    return decode_row(row, LoginRole, "login_roles") if row else None
 
 
 def role_names(db: ReadSnapshot, mount: str, span: KeyRange = ALL) -> list[str]:

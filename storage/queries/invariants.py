@@ -6,16 +6,16 @@ violation.
 
 from collections.abc import Iterator
 
-import msgspec
-
-from storage.queries import calendars, job_status, jobs, periodic, scaling, submissions
+from storage.queries import (
+    calendars,
+    document_types,
+    job_status,
+    jobs,
+    periodic,
+    scaling,
+    submissions,
+)
 from storage.read_pool import ReadSnapshot
-from storage.records.allocation import ClientState, DeploymentHealth, DesiredState, Placement
-from storage.records.deployment import Deployment
-from storage.records.evaluation import Evaluation
-from storage.records.job import Job, Submission
-from storage.records.node import Node
-from storage.records.scaling import ScalingEvent
 
 _JOB_OF = "j.namespace || '/' || j.id"
 
@@ -370,13 +370,19 @@ RULES = {
 
 
 def find_violations(db: ReadSnapshot) -> Iterator[str]:
-    """Yield a description of each violation."""
+    """Yield a description of each violation.
+
+    If rows cannot be read, only they are named: the rules read them too.
+    """
+    unreadable = [f"documents can be read: {error}" for error in document_types.unreadable(db)]
+    if unreadable:
+        yield from unreadable
+        return
     for rule, query in RULES.items():
         for row in db.all(query):
             yield f"{rule}: not so for {row[0]}"
     yield from _unsettled(db)
     yield from _not_followed(db)
-    yield from _unreadable(db)
 
 
 def _unsettled(db: ReadSnapshot) -> Iterator[str]:
@@ -395,27 +401,3 @@ def _not_followed(db: ReadSnapshot) -> Iterator[str]:
         followed = periodic.of_job(db, *key) is not None
         if job is not None and followed != periodic.is_followed(job):
             yield f"the clock is followed for periodic jobs alone: not so for {row['id']}"
-
-
-_DOCUMENTS: tuple[tuple[str, str, type], ...] = (
-    ("job_versions", "document", Job),
-    ("job_submissions", "document", Submission),
-    ("scaling_events", "document", ScalingEvent),
-    ("evaluations", "document", Evaluation),
-    ("allocations", "placement", Placement),
-    ("allocations", "desired", DesiredState),
-    ("allocations", "client", ClientState),
-    ("allocations", "health", DeploymentHealth),
-    ("deployments", "document", Deployment),
-    ("nodes", "document", Node),
-)
-
-
-def _unreadable(db: ReadSnapshot) -> Iterator[str]:
-    """Yield documents that do not decode as the record type of their table."""
-    for table, column, record in _DOCUMENTS:
-        for row in db.all(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):
-            try:
-                msgspec.json.decode(row[0], type=record)
-            except msgspec.DecodeError as error:
-                yield f"documents can be read: one of {table} cannot: {error}"

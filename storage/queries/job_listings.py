@@ -1,8 +1,10 @@
 """Job listings: lines, changes and children."""
 
+import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from storage.queries.documents import readable, text_of
 from storage.queries.pages import PageRequest, by_namespace
 from storage.read_pool import ReadSnapshot
 
@@ -16,7 +18,7 @@ _COUNTS = """
     create_index, summary_index
 """
 _SUMMARY = f"""
-    SELECT printf('{_COUNTS_FORM}', {_COUNTS}) AS summary, summary_index
+    SELECT namespace, id, printf('{_COUNTS_FORM}', {_COUNTS}) AS summary, summary_index
       FROM jobs
      WHERE namespace = :namespace AND id = :id
 """
@@ -25,7 +27,7 @@ _SUMMARY = f"""
 def summary_wire(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
     """Return a job's summary as JSON, and the index of its last change."""
     row = db.one(_SUMMARY, {"namespace": namespace, "id": job_id})
-    return (row["summary"].encode(), row["summary_index"]) if row else None
+    return (text_of(row, "jobs", "summary"), row["summary_index"]) if row else None
 
 
 _STUBS = f"""
@@ -36,7 +38,8 @@ _STUBS = f"""
 """
 _STUBS_WITH_META = _STUBS.replace(
     ":meta",
-    """',"Meta":' || (SELECT coalesce(v.document -> '$.Meta', 'null')
+    """',"Meta":' || (SELECT CASE WHEN json_valid(v.document)
+                                    THEN coalesce(v.document -> '$.Meta', 'null') ELSE '?' END
                         FROM job_versions v
                        WHERE v.namespace = jobs.namespace AND v.job_id = jobs.id
                          AND v.version = jobs.version)""",
@@ -49,7 +52,7 @@ COLUMNS = {
     "ParentID": "+parent_id",
     "Type": "+type",
     "Status": "+status",
-    "Name": "(listing || '}') ->> '$.Name'",
+    "Name": "iif(json_valid(listing || '}'), (listing || '}') ->> '$.Name', NULL)",
 }
 
 
@@ -74,8 +77,12 @@ def _stubs(
 ) -> Iterator[JobListingRow]:
     restriction, order, values = _in_order(page_request, page_request.conditions)
     select = _STUBS_WITH_META if with_meta else _STUBS
-    for row in db.each(f"{select}{restriction} {order}", {**values, "meta": ""}):
-        yield JobListingRow(row["namespace"], row["id"], row["stub"])
+    rows = db.each(f"{select}{restriction} {order}", {**values, "meta": ""})
+    return readable(db, rows, _row)
+
+
+def _row(row: sqlite3.Row) -> JobListingRow:
+    return JobListingRow(row["namespace"], row["id"], text_of(row, "jobs", "stub"))
 
 
 def _in_order(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from storage.queries import children, notifications, runs
+from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.job import GroupSummary, JobCounts, JobStatus, JobType
@@ -51,7 +52,7 @@ def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, i
     row = load_summary(tx, namespace, job_id)
     if row is None:
         return
-    known = dict.fromkeys(msgspec.json.decode(row["queued"], type=dict[str, int]), 0)
+    known = dict.fromkeys(decode_row(row, dict[str, int], "jobs", "queued"), 0)
     counts = encode({**known, **queued}).decode()
     tx.execute(_SET_QUEUED, {"namespace": namespace, "id": job_id, "queued": counts})
 
@@ -160,8 +161,11 @@ def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) 
 
 
 def _numbers(summary: str) -> GroupSummary:
-    """Return the sum of the counts of all groups."""
-    counts = msgspec.json.decode(summary, type=JobCounts).summary if summary else {}
+    """Return the sum of the counts of all groups; 0 if the text cannot be read, which is replaced."""
+    try:
+        counts = msgspec.json.decode(summary, type=JobCounts).summary if summary else {}
+    except (msgspec.DecodeError, UnicodeError):
+        counts = {}
     every = [msgspec.structs.asdict(count) for count in counts.values()]
     names = GroupSummary.__struct_fields__
     return GroupSummary(**{name: sum(item[name] for item in every) for name in names})
@@ -184,7 +188,7 @@ def counts_of(db: ReadSnapshot, row: sqlite3.Row) -> str:
 
     Some parts are joined only on reading: see `JobCounts`.
     """
-    queued = msgspec.json.decode(row["queued"], type=dict[str, int])
+    queued = decode_row(row, dict[str, int], "jobs", "queued")
     counts: dict[str, dict[str, int]] = {group: {"queued": n} for group, n in queued.items()}
     for found in db.all(_STATUSES, {"namespace": row["namespace"], "id": row["id"]}):
         name = _COUNTED_AS.get(found["client_status"], found["client_status"])

@@ -17,6 +17,7 @@ from storage.queries import (
     scaling,
     services,
 )
+from storage.queries.documents import decode_row, readable, text_of
 from storage.read_pool import ReadSnapshot
 from storage.records import notification
 from storage.records.codec import encode, job_document
@@ -38,7 +39,7 @@ _KEPT = 2
 # --- queries ---
 
 _HEAD = """
-       v.version, v.submit_time, v.create_index AS job_modify_index,
+       v.namespace, v.job_id, v.version, v.submit_time, v.create_index AS job_modify_index,
        s.stable, s.tag_name, s.tag_description, s.tagged_time,
        j.create_index,
        iif(v.version = j.version, j.status, s.status) AS status,
@@ -97,14 +98,15 @@ class _Decoded:
     def __init__(self) -> None:
         self._newest: tuple[tuple[str, Job], ...] = ()
 
-    def job(self, document: str) -> Job:
-        """Return the job with this definition."""
+    def job(self, row: sqlite3.Row) -> Job:
+        """Return the job of a row. Raises `StorageUnreadable`."""
+        document: str = row["document"]
         if len(document) not in _LONG:
-            return msgspec.json.decode(document, type=Job)
+            return decode_row(row, Job, "job_versions")
         for known, job in self._newest:
             if known == document:
                 return job
-        job = msgspec.json.decode(document, type=Job)
+        job = decode_row(row, Job, "job_versions")
         self._newest = ((document, job), *self._newest)[:_KEPT]
         return job
 
@@ -113,7 +115,7 @@ _DECODED = _Decoded()
 
 
 def _job(row: sqlite3.Row) -> Job:
-    job, head = _DECODED.job(row["document"]), _head(row)
+    job, head = _DECODED.job(row), _head(row)
     return msgspec.structs.replace(job, **msgspec.structs.asdict(head))
 
 
@@ -123,8 +125,7 @@ def _wire(row: sqlite3.Row) -> bytes:
 
 
 def _joined(head: JobHead, row: sqlite3.Row) -> bytes:
-    document: str = row["document"]
-    return encode(head)[:-1] + b"," + document[1:].encode()
+    return encode(head)[:-1] + b"," + text_of(row, "job_versions")[1:]
 
 
 def current(db: ReadSnapshot, namespace: str, job_id: str) -> Job | None:
@@ -186,8 +187,11 @@ def versions_wire(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield version numbers from one on, with the versions as JSON, newest first."""
     values = {"namespace": namespace, "id": job_id, "first": first}
-    for row in db.each(_VERSIONS_FROM, values):
-        yield row["version"], _wire(row)
+    return readable(db, db.each(_VERSIONS_FROM, values), _numbered)
+
+
+def _numbered(row: sqlite3.Row) -> tuple[int, bytes]:
+    return row["version"], _wire(row)
 
 
 def versions_index(db: ReadSnapshot, namespace: str, job_id: str) -> int:
@@ -295,7 +299,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
     has_scaling = not job.parent_id and any(group.scaling for group in job.task_groups or ())
     if row:
         tx.execute(_FREEZE_STATE, {"namespace": job.namespace, "id": job.id})
-        before = msgspec.json.decode(row["queued"], type=dict[str, int])
+        before = decode_row(row, dict[str, int], "jobs", "queued")
         queued = {group: before.get(group, 0) for group in queued}
     stored = msgspec.structs.replace(
         job,

@@ -1,35 +1,35 @@
 """Counts of objects for monitoring."""
 
+import sqlite3
 from collections import Counter
 from typing import NamedTuple
 
-import msgspec
-
+from storage.queries.documents import decode_row, field, readable
 from storage.read_pool import ReadSnapshot
 from storage.records.job import JobCounts
 
 _JOBS = "SELECT status, number FROM job_counts"
 # Ended children are history, and a million may be queued, so only active children are included.
 _SUMMARIES = """
-    SELECT parent_id, summary FROM jobs WHERE parent_id IS ''
+    SELECT namespace, id, parent_id, summary FROM jobs WHERE parent_id IS ''
      UNION ALL
-    SELECT parent_id, summary FROM jobs INDEXED BY jobs_alive
+    SELECT namespace, id, parent_id, summary FROM jobs INDEXED BY jobs_alive
      WHERE status = 'running' AND status <> 'dead' AND parent_id <> ''
 """
-_EVALUATIONS = """
-    SELECT document ->> '$.Type' AS type, status, wait_until > :now AS waits,
+_EVALUATIONS = f"""
+    SELECT {field("document", "Type")} AS type, status, wait_until > :now AS waits,
            needs_memory = 0 AS escaped, count(*) AS number
       FROM evaluations
      WHERE status IN ('pending', 'blocked')
   GROUP BY 1, 2, 3, 4
 """
 _ALLOCATIONS = "SELECT node_id, client_status, number FROM allocation_counts"
-_KILLED_FOR_MEMORY = """
+_KILLED_FOR_MEMORY = f"""
     SELECT count(*) AS number
       FROM task_events
      WHERE allocation_id = :id
        AND task = :task
-       AND document ->> '$.Details.oom_killed' = 'true'
+       AND {field("document", "Details.oom_killed")} = 'true'
 """
 
 _PAGES = """
@@ -70,9 +70,11 @@ def killed_for_memory(db: ReadSnapshot, allocation_id: str, task: str) -> int:
 
 def summaries(db: ReadSnapshot) -> list[tuple[str, JobCounts]]:
     """Return the parent and the summary of each job, of children only if they are active."""
-    rows = db.all(_SUMMARIES)
-    decode = msgspec.json.Decoder(JobCounts).decode
-    return [(row["parent_id"], decode(row["summary"])) for row in rows if row["summary"]]
+    return list(readable(db, (row for row in db.all(_SUMMARIES) if row["summary"]), _summary))
+
+
+def _summary(row: sqlite3.Row) -> tuple[str, JobCounts]:
+    return row["parent_id"], decode_row(row, JobCounts, "jobs", "summary")
 
 
 def unfinished_evaluations(db: ReadSnapshot, now: int) -> list[UnfinishedEvaluations]:

@@ -4,7 +4,7 @@ import sqlite3
 from typing import NamedTuple
 
 from storage.errors import StorageUnreadable
-from storage.queries.documents import decode_document
+from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Mount
@@ -41,7 +41,7 @@ class MountName(NamedTuple):
 
 
 def _from(row: sqlite3.Row) -> Mount:
-    return decode_document(row["document"], Mount, f"the auth mount {row['path']!r}")
+    return decode_row(row, Mount, "mounts")
 
 
 def find(db: ReadSnapshot, path: str) -> Mount | None:

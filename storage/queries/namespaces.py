@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from storage.queries import events
+from storage.queries.documents import decode_row, readable
 from storage.queries.pages import PageRequest, by_name
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -13,10 +14,11 @@ from storage.records.flow import SLOTS_TABLE, slots_topic
 from storage.records.namespace import Namespace
 from storage.writer import Transaction
 
-_COLUMNS = "SELECT document, create_index, modify_index FROM namespaces"
+_COLUMNS = "SELECT name, document, create_index, modify_index FROM namespaces"
 _FIND = f"{_COLUMNS} WHERE name = :name"
+_EXISTS = "SELECT 1 FROM namespaces WHERE name = :name"
 _EVERY = """
-    SELECT document, create_index, modify_index FROM namespaces
+    SELECT name, document, create_index, modify_index FROM namespaces
      WHERE name >= :first AND name < :end
   ORDER BY name
 """
@@ -24,7 +26,7 @@ _EVERY = """
 
 def _from(row: sqlite3.Row) -> Namespace:
     return msgspec.structs.replace(
-        msgspec.json.decode(row["document"], type=Namespace),
+        decode_row(row, Namespace, "namespaces"),
         create_index=row["create_index"],
         modify_index=row["modify_index"],
     )
@@ -32,7 +34,7 @@ def _from(row: sqlite3.Row) -> Namespace:
 
 def exists(db: ReadSnapshot, name: str) -> bool:
     """Return whether a namespace exists."""
-    return db.one(_FIND, {"name": name}) is not None
+    return db.one(_EXISTS, {"name": name}) is not None
 
 
 def find(db: ReadSnapshot, name: str) -> Namespace | None:
@@ -44,12 +46,12 @@ def find(db: ReadSnapshot, name: str) -> Namespace | None:
 def list_all(db: ReadSnapshot, prefix: str = "") -> list[Namespace]:
     """Return the namespaces with a name prefix, by name."""
     rows = db.all(_EVERY, {"first": prefix, "end": prefix + "\U0010ffff"})
-    return [_from(row) for row in rows]
+    return list(readable(db, rows, _from))
 
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Namespace]:
     """Yield namespaces by name."""
-    return map(_from, by_name(db, _COLUMNS, "name", page_request))
+    return readable(db, by_name(db, _COLUMNS, "name", page_request), _from)
 
 
 # --- changes ---

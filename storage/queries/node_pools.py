@@ -8,6 +8,7 @@ from itertools import groupby
 import msgspec
 
 from storage.queries import events, nodes
+from storage.queries.documents import decode_row, readable
 from storage.queries.pages import PageRequest, by_name, is_within
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -15,7 +16,7 @@ from storage.records.node import Node
 from storage.records.node_pool import BUILT_IN, NodePool
 from storage.writer import Transaction
 
-_STORED = "SELECT document, create_index, modify_index FROM node_pools"
+_STORED = "SELECT name, document, create_index, modify_index FROM node_pools"
 _PUT = """
     INSERT INTO node_pools (name, document, create_index, modify_index)
     VALUES (:name, :document, :index, :index)
@@ -27,7 +28,8 @@ _JOBS = """
     SELECT 1 FROM jobs j
       JOIN job_versions v
         ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
-     WHERE j.status <> 'dead' AND json_extract(v.document, '$.NodePool') = :name
+     WHERE j.status <> 'dead' AND CASE WHEN json_valid(v.document)
+           THEN json_extract(v.document, '$.NodePool') = :name ELSE 1 END
      LIMIT 1
 """
 
@@ -39,7 +41,7 @@ def list_all(db: ReadSnapshot) -> list[NodePool]:
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[NodePool]:
     """Yield pools by name, ascending or descending; the name is the last part of the key."""
-    stored = map(_from, by_name(db, _STORED, "name", page_request))
+    stored = readable(db, by_name(db, _STORED, "name", page_request), _from)
     found = heapq.merge(
         stored,
         _unstored(db, page_request),
@@ -53,7 +55,7 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[NodePool]:
 def _unstored(db: ReadSnapshot, page_request: PageRequest) -> list[NodePool]:
     """Return the few pools that exist without being user-defined."""
     found = {name: NodePool(name=name, description=text) for name, text in BUILT_IN.items()}
-    for node in nodes.list_all(db):
+    for node in nodes.list_readable(db):
         node_pool = NodePool(name=node.node_pool, description=_description(node))
         found.setdefault(node.node_pool, node_pool)
     kept = [one for name, one in found.items() if is_within(page_request, name)]
@@ -67,7 +69,7 @@ def names(db: ReadSnapshot) -> frozenset[str]:
 
 def _from(row: sqlite3.Row) -> NodePool:
     return msgspec.structs.replace(
-        msgspec.json.decode(row["document"], type=NodePool),
+        decode_row(row, NodePool, "node_pools"),
         create_index=row["create_index"],
         modify_index=row["modify_index"],
     )

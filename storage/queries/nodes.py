@@ -8,7 +8,7 @@ import msgspec
 
 from storage.errors import StorageUnreadable
 from storage.queries import events, settings
-from storage.queries.documents import decode_document
+from storage.queries.documents import decode_document, decode_row, readable
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.node import Node, computed_class
@@ -93,7 +93,7 @@ def list_all(db: ReadSnapshot) -> list[Node]:
 
 def list_readable(db: ReadSnapshot) -> list[Node]:
     """Return the nodes whose row can be decoded."""
-    return [node for _, node in _decoded(db) if isinstance(node, Node)]
+    return list(readable(db, db.all(_ALL), _from))
 
 
 def unreadable(db: ReadSnapshot) -> list[UnreadableNode]:
@@ -117,13 +117,13 @@ def _decoded(db: ReadSnapshot) -> Iterator[tuple[str, Node | StorageUnreadable]]
 def _last_told(db: ReadSnapshot, node_id: str) -> Node | None:
     row = db.one(_LAST_EVENT, {"id": node_id})
     try:
-        return decode_document(row["payload"], _Told, f"node {node_id}").node if row else None
+        return decode_document(row["payload"], _Told, "events", node_id).node if row else None
     except StorageUnreadable:
         return None
 
 
 def _from(row: sqlite3.Row) -> Node:
-    return decode_document(row["document"], Node, f"node {row['id']}")
+    return decode_row(row, Node, "nodes")
 
 
 # --- dynamic metadata ---
@@ -138,7 +138,7 @@ def meta_changes(db: ReadSnapshot, node_id: str) -> dict[str, str | None]:
     text = settings.find(db, name)
     if not text:
         return {}
-    return decode_document(text.encode(), dict[str, str | None], f"the setting {name!r}")
+    return decode_document(text.encode(), dict[str, str | None], "settings", name)
 
 
 def put_meta_changes(tx: Transaction, node_id: str, changes: MetaChanges) -> None:

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from storage.queries.documents import decode_row, readable
 from storage.queries.pages import KeyRange, PageRequest, by_name
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import AclRole, Policy
@@ -20,10 +21,10 @@ _PUT = """
     ON CONFLICT (name) DO UPDATE
        SET document = excluded.document, modify_index = excluded.modify_index
 """
-_COLUMNS = "SELECT document, create_index, modify_index FROM policies"
+_COLUMNS = "SELECT name, document, create_index, modify_index FROM policies"
 _FIND = f"{_COLUMNS} WHERE name = :name"
 _EVERY = """
-    SELECT document, create_index, modify_index FROM policies
+    SELECT name, document, create_index, modify_index FROM policies
      WHERE name >= :first AND name < :end
   ORDER BY name
 """
@@ -31,11 +32,17 @@ _NAMES = "SELECT name FROM policies WHERE name > :after ORDER BY name LIMIT :mos
 _REMOVE = "DELETE FROM policies WHERE name = :name"
 
 
-def _from(row: sqlite3.Row, record: type[R]) -> R:
+def _from(row: sqlite3.Row) -> Policy:
+    return _with_indexes(decode_row(row, Policy, "policies"), row)
+
+
+def _role(row: sqlite3.Row) -> AclRole:
+    return _with_indexes(decode_row(row, AclRole, "acl_roles"), row)
+
+
+def _with_indexes(item: R, row: sqlite3.Row) -> R:
     return msgspec.structs.replace(
-        msgspec.json.decode(row["document"], type=record),
-        create_index=row["create_index"],
-        modify_index=row["modify_index"],
+        item, create_index=row["create_index"], modify_index=row["modify_index"]
     )
 
 
@@ -49,13 +56,16 @@ def put(tx: Transaction, policy: Policy) -> None:
 def find(db: ReadSnapshot, name: str) -> Policy | None:
     """Return a policy, or None."""
     row = db.one(_FIND, {"name": name})
-    return _from(row, Policy) if row else None
+    return _from(row) if row else None
 
 
 def list_all(db: ReadSnapshot, prefix: str = "") -> list[Policy]:
-    """Return the policies with a name prefix, by name."""
+    """Return the policies with a name prefix, by name.
+
+    Raises `StorageUnreadable`: a policy that cannot be read might deny something.
+    """
     rows = db.all(_EVERY, {"first": prefix, "end": prefix + "\U0010ffff"})
-    return [_from(row, Policy) for row in rows]
+    return [_from(row) for row in rows]
 
 
 def names(db: ReadSnapshot, span: KeyRange) -> list[str]:
@@ -65,7 +75,7 @@ def names(db: ReadSnapshot, span: KeyRange) -> list[str]:
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Policy]:
     """Yield policies by name."""
-    return (_from(row, Policy) for row in by_name(db, _COLUMNS, "name", page_request))
+    return readable(db, by_name(db, _COLUMNS, "name", page_request), _from)
 
 
 def remove(tx: Transaction, name: str) -> None:
@@ -83,8 +93,9 @@ _PUT_ROLE = """
        SET name = excluded.name, document = excluded.document,
            modify_index = excluded.modify_index
 """
-_ROLE_COLUMNS = "SELECT document, create_index, modify_index FROM acl_roles"
+_ROLE_COLUMNS = "SELECT id, document, create_index, modify_index FROM acl_roles"
 _FIND_ROLE = f"{_ROLE_COLUMNS} WHERE id = :id"
+_ROLE_NAME = "SELECT name FROM acl_roles WHERE id = :id"
 _ROLE_NAMED = f"{_ROLE_COLUMNS} WHERE name = :name"
 _EVERY_ROLE = f"{_ROLE_COLUMNS} WHERE id >= :first AND id < :end ORDER BY id"
 _REMOVE_ROLE = "DELETE FROM acl_roles WHERE id = :id"
@@ -102,30 +113,30 @@ def put_role(tx: Transaction, role: AclRole) -> AclRole:
 def find_role(db: ReadSnapshot, role_id: str) -> AclRole | None:
     """Return a role, or None."""
     row = db.one(_FIND_ROLE, {"id": role_id})
-    return _from(row, AclRole) if row else None
+    return _role(row) if row else None
 
 
 def role_named(db: ReadSnapshot, name: str) -> AclRole | None:
     """Return a role by name, or None."""
     row = db.one(_ROLE_NAMED, {"name": name})
-    return _from(row, AclRole) if row else None
+    return _role(row) if row else None
 
 
 def list_roles(db: ReadSnapshot, prefix: str = "") -> list[AclRole]:
     """Return the roles with an ID prefix, by ID."""
     rows = db.all(_EVERY_ROLE, {"first": prefix, "end": prefix + "\U0010ffff"})
-    return [_from(row, AclRole) for row in rows]
+    return list(readable(db, rows, _role))
 
 
 def role_page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[AclRole]:
     """Yield roles by ID."""
-    return (_from(row, AclRole) for row in by_name(db, _ROLE_COLUMNS, "id", page_request))
+    return readable(db, by_name(db, _ROLE_COLUMNS, "id", page_request), _role)
 
 
 def role_names(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, str]:
     """Return the names of the existing roles in `ids`."""
-    found = ((identifier, find_role(db, identifier)) for identifier in ids)
-    return {one: role.name for one, role in found if role is not None}
+    found = ((identifier, db.one(_ROLE_NAME, {"id": identifier})) for identifier in ids)
+    return {one: row["name"] for one, row in found if row is not None}
 
 
 def remove_role(tx: Transaction, role_id: str) -> bool:

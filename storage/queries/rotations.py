@@ -1,13 +1,12 @@
 """The state of each mount's client secret rotation."""
 
-import msgspec
-
+from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.identity import Rotation
 from storage.writer import Transaction
 
-_FIND = "SELECT document FROM secret_rotations WHERE mount = :mount"
+_FIND = "SELECT mount, document FROM secret_rotations WHERE mount = :mount"
 _PUT = """
     INSERT INTO secret_rotations (mount, document) VALUES (:mount, :document)
     ON CONFLICT (mount) DO UPDATE SET document = excluded.document
@@ -18,7 +17,7 @@ _FORGET = "DELETE FROM secret_rotations WHERE mount = :mount"
 def find(db: ReadSnapshot, mount: str) -> Rotation | None:
     """Return the rotation state of a mount, or None."""
     row = db.one(_FIND, {"mount": mount})
-    return msgspec.json.decode(row["document"], type=Rotation) if row else None
+    return decode_row(row, Rotation, "secret_rotations") if row else None
 
 
 def put(tx: Transaction, mount: str, rotation: Rotation) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from storage.queries import events
+from storage.queries.documents import decode_row
 from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -336,7 +337,7 @@ def _publish_step(tx: Transaction, run: FlowRun, step: RunStep) -> None:
 # --- operations ---
 
 _ACTS = """
-    SELECT act, steps, attempt, who, note, time FROM run_acts
+    SELECT namespace, job_id, number, place, act, steps, attempt, who, note, time FROM run_acts
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
   ORDER BY place
 """
@@ -359,7 +360,7 @@ def acts(db: ReadSnapshot, run: FlowRun) -> list[RunAct]:
 def _act(row: sqlite3.Row) -> RunAct:
     return RunAct(
         act=RunActType(row["act"]),
-        steps=msgspec.json.decode(row["steps"], type=list[str]),
+        steps=decode_row(row, list[str], "run_acts", "steps"),
         attempt=row["attempt"],
         who=row["who"],
         note=row["note"],
@@ -379,7 +380,8 @@ def people(db: ReadSnapshot, run: FlowRun, act: RunActType) -> frozenset[str]:
 
 
 _ANSWER = """
-    SELECT act, steps, attempt, who, note, time, answer FROM run_acts
+    SELECT namespace, job_id, number, place, act, steps, attempt, who, note, time, answer
+      FROM run_acts
      WHERE namespace = :namespace AND job_id = :job_id AND token = :token AND token <> ''
 """
 
@@ -453,13 +455,13 @@ _OF_VERSION = f"""
      LIMIT 1
 """
 _OUTPUTS = """
-    SELECT step, element, alloc_id, outputs FROM run_outputs
+    SELECT namespace, job_id, number, step, element, alloc_id, outputs FROM run_outputs
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
        AND (:step = '' OR step = :step)
   ORDER BY step, element
 """
 _OUTPUTS_OF_ELEMENT = """
-    SELECT step, element, alloc_id, outputs, size FROM run_outputs
+    SELECT namespace, job_id, number, step, element, alloc_id, outputs, size FROM run_outputs
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
        AND step = :step AND element = :element
 """
@@ -515,7 +517,7 @@ def outputs_by_task(
 ) -> dict[str, dict[str, str]]:
     """Return the outputs that each task of an allocation has written."""
     row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
-    return _by_task(row["outputs"]) if row and row["alloc_id"] == alloc_id else {}
+    return _by_task(row) if row and row["alloc_id"] == alloc_id else {}
 
 
 def output_bytes(db: ReadSnapshot, run: FlowRun, step: str) -> tuple[int, int]:
@@ -593,14 +595,12 @@ def _outputs(row: sqlite3.Row) -> StepOutputs:
         step=row["step"],
         element=row["element"],
         alloc_id=row["alloc_id"],
-        outputs={
-            name: text for item in _by_task(row["outputs"]).values() for name, text in item.items()
-        },
+        outputs={name: text for item in _by_task(row).values() for name, text in item.items()},
     )
 
 
-def _by_task(document: str) -> dict[str, dict[str, str]]:
-    return msgspec.json.decode(document, type=dict[str, dict[str, str]])
+def _by_task(row: sqlite3.Row) -> dict[str, dict[str, str]]:
+    return decode_row(row, dict[str, dict[str, str]], "run_outputs", "outputs")
 
 
 # --- slots of queues ---

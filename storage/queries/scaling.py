@@ -4,6 +4,7 @@ import sqlite3
 
 import msgspec
 
+from storage.queries.documents import decode_row, readable
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.scaling import ScalingEvent, ScalingPolicy
@@ -33,7 +34,7 @@ _TRIM = """
                               ORDER BY create_index DESC LIMIT :kept)
 """
 _OF_JOB = """
-    SELECT task_group, document FROM scaling_events
+    SELECT namespace, job_id, task_group, create_index, document FROM scaling_events
      WHERE namespace = :namespace AND job_id = :job_id
   ORDER BY create_index DESC
 """
@@ -53,20 +54,24 @@ def add_event(
 def events(db: ReadSnapshot, namespace: str, job_id: str) -> dict[str, list[ScalingEvent]]:
     """Return the stored events of a job by group, newest first."""
     found: dict[str, list[ScalingEvent]] = {}
-    for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id}):
-        event = msgspec.json.decode(row["document"], type=ScalingEvent)
-        found.setdefault(row["task_group"], []).append(event)
+    rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
+    for group, event in readable(db, rows, _event):
+        found.setdefault(group, []).append(event)
     return found
+
+
+def _event(row: sqlite3.Row) -> tuple[str, ScalingEvent]:
+    return row["task_group"], decode_row(row, ScalingEvent, "scaling_events")
 
 
 # --- policies ---
 
 _POLICIES = """
-    SELECT g.value ->> '$.Scaling' AS document
+    SELECT v.namespace, v.job_id, v.version, g.value ->> '$.Scaling' AS document
       FROM jobs j
       JOIN job_versions v
         ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
-      JOIN json_each(v.document, '$.TaskGroups') g
+      JOIN json_each(iif(json_valid(v.document), v.document, '{}'), '$.TaskGroups') g
      WHERE j.has_scaling = 1 AND g.value ->> '$.Scaling' IS NOT NULL
 """
 _FILTERS = {
@@ -80,9 +85,9 @@ def policies(db: ReadSnapshot, namespace: str = "*", job_id: str = "") -> list[S
     values = {"namespace": namespace, "job_id": job_id}
     given = {name: value for name, value in values.items() if value and value != "*"}
     conditions = "".join(f" AND {_FILTERS[name]}" for name in given)
-    found = [_policy(row) for row in db.all(_POLICIES + conditions, given)]
+    found = readable(db, db.all(_POLICIES + conditions, given), _policy)
     return sorted(found, key=lambda policy: policy.id)
 
 
 def _policy(row: sqlite3.Row) -> ScalingPolicy:
-    return msgspec.json.decode(row["document"], type=ScalingPolicy)
+    return decode_row(row, ScalingPolicy, "job_versions")

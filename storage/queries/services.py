@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from storage.queries import events
+from storage.queries.documents import decode_row, readable
 from storage.queries.pages import PageRequest, by_name
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -35,7 +36,7 @@ _FIRST_NAME, _LAST_NAME = (
 )
 _BEYOND = chr(0x10FFFF)  # sorts after all names
 _TAGS = """
-    SELECT tags
+    SELECT min(id) AS id, tags
       FROM services INDEXED BY services_by_name
      WHERE namespace = :namespace AND name = :name
   GROUP BY tags
@@ -69,29 +70,30 @@ def name_topic(namespace: str, name: str) -> str:
 
 def of_allocation(db: ReadSnapshot, allocation_id: str) -> list[Registration]:
     """Return the registrations of an allocation."""
-    return [_from(row) for row in db.all(_OF_ALLOCATION, {"allocation_id": allocation_id})]
+    return list(readable(db, db.all(_OF_ALLOCATION, {"allocation_id": allocation_id}), _from))
 
 
 def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Registration]:
     """Return the registrations of a job."""
-    return [_from(row) for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})]
+    rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
+    return list(readable(db, rows, _from))
 
 
 def named(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:
     """Return the instances of a service."""
-    return [_from(row) for row in db.all(_NAMED, {"namespace": namespace, "name": name})]
+    return list(readable(db, db.all(_NAMED, {"namespace": namespace, "name": name}), _from))
 
 
 def ready(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:
     """Return the instances of a service with passing checks."""
-    return [_from(row) for row in db.all(_READY, {"namespace": namespace, "name": name})]
+    return list(readable(db, db.all(_READY, {"namespace": namespace, "name": name}), _from))
 
 
 def list_all(db: ReadSnapshot, namespace: str) -> list[Registration]:
     """Return all registrations of a namespace, or of all (`*`), by namespace and name."""
     if namespace == "*":
-        return [_from(row) for row in db.all(_ALL)]
-    return [_from(row) for row in db.all(_IN_NAMESPACE, {"namespace": namespace})]
+        return list(readable(db, db.all(_ALL), _from))
+    return list(readable(db, db.all(_IN_NAMESPACE, {"namespace": namespace}), _from))
 
 
 def namespaces(db: ReadSnapshot, page_request: PageRequest) -> Iterator[str]:
@@ -123,7 +125,11 @@ def names(
 def tags(db: ReadSnapshot, namespace: str, name: str) -> list[list[str]]:
     """Return the distinct tag sets of a service's instances, oldest ID first."""
     rows = db.all(_TAGS, {"namespace": namespace, "name": name})
-    return [msgspec.json.decode(row["tags"], type=list[str]) for row in rows]
+    return list(readable(db, rows, _tags))
+
+
+def _tags(row: sqlite3.Row) -> list[str]:
+    return decode_row(row, list[str], "services", "tags")
 
 
 def find(db: ReadSnapshot, registration_id: str) -> Registration | None:
@@ -219,7 +225,7 @@ def _from(row: sqlite3.Row) -> Registration:
         datacenter=row["datacenter"],
         job_id=row["job_id"],
         alloc_id=row["allocation_id"],
-        tags=msgspec.json.decode(row["tags"], type=list[str]),
+        tags=decode_row(row, list[str], "services", "tags"),
         address=row["address"],
         port=row["port"],
         create_index=row["create_index"],

@@ -2,9 +2,8 @@
 
 import sqlite3
 
-import msgspec
-
 from storage.queries import secrets
+from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.signing import PublicKey, SigningKey
@@ -12,7 +11,9 @@ from storage.writer import Transaction
 
 TOPIC = "signing-keys"
 
-_EVERY = "SELECT public, created_at, signs_from FROM signing_keys ORDER BY signs_from, created_at"
+_EVERY = (
+    "SELECT id, public, created_at, signs_from FROM signing_keys ORDER BY signs_from, created_at"
+)
 _ACTIVE = """
     SELECT id FROM signing_keys WHERE signs_from <= :now ORDER BY signs_from DESC LIMIT 1
 """
@@ -35,7 +36,7 @@ def key_path(key_id: str) -> str:
 
 def _from(row: sqlite3.Row) -> SigningKey:
     return SigningKey(
-        public=msgspec.json.decode(row["public"], type=PublicKey),
+        public=decode_row(row, PublicKey, "signing_keys", "public"),
         created_at=row["created_at"],
         signs_from=row["signs_from"],
     )

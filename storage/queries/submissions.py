@@ -1,7 +1,6 @@
 """The sources of a job's newest versions."""
 
-import msgspec
-
+from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 from storage.records.job import Submission
@@ -21,7 +20,7 @@ _TRIM = """
                          ORDER BY version DESC LIMIT :kept)
 """
 _FIND = """
-    SELECT document FROM job_submissions
+    SELECT namespace, job_id, version, document FROM job_submissions
      WHERE namespace = :namespace AND job_id = :id AND version = :version
 """
 
@@ -37,4 +36,4 @@ def add(tx: Transaction, submission: Submission) -> None:
 def find(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> Submission | None:
     """Return the source of a version, if it is stored."""
     row = db.one(_FIND, {"namespace": namespace, "id": job_id, "version": version})
-    return msgspec.json.decode(row["document"], type=Submission) if row else None
+    return decode_row(row, Submission, "job_submissions") if row else None

@@ -4,8 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import msgspec
-
+from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientState
 
@@ -151,13 +150,13 @@ def restarted(
     """Return up to `most` non-terminal allocations with a restarted task."""
     values = {"namespace": namespace, "job_id": job_id, "version": version, "most": most}
     return [
-        Restarted(row["id"], bool(row["is_current"]), row["client_status"], _client(row["client"]))
+        Restarted(row["id"], bool(row["is_current"]), row["client_status"], _client(row))
         for row in db.all(_RESTARTED, values)
     ]
 
 
-def _client(text: str) -> ClientState:
-    return msgspec.json.decode(text, type=ClientState)
+def _client(row: sqlite3.Row) -> ClientState:
+    return decode_row(row, ClientState, "allocations", "client")
 
 
 def newest_failed(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:

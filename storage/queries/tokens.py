@@ -5,13 +5,16 @@ from collections.abc import Iterator
 
 import msgspec
 
+from storage.queries.documents import decode_row, readable
 from storage.queries.pages import ALL, KeyRange, PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import Token, TokenRole
 from storage.records.codec import encode
 from storage.writer import Transaction
 
-_COLUMNS = "SELECT document, expires_at, uses_left, create_index, modify_index FROM tokens"
+_COLUMNS = (
+    "SELECT accessor, document, expires_at, uses_left, create_index, modify_index FROM tokens"
+)
 _ADD = """
     INSERT INTO tokens (secret_hash, accessor, parent, mount, expires_at, uses_left, document,
                         create_index, modify_index)
@@ -33,7 +36,7 @@ _TABLE_INDEX = "tokens"
 
 def _from(row: sqlite3.Row) -> Token:
     return msgspec.structs.replace(
-        msgspec.json.decode(row["document"], type=Token),
+        decode_row(row, Token, "tokens"),
         expires_at=row["expires_at"],
         uses_left=row["uses_left"],
         create_index=row["create_index"],
@@ -95,9 +98,8 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Token]:
         values["first"], values["id"] = page_request.start
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     way = " DESC" if page_request.reverse else ""
-    return map(
-        _from, db.each(f"{_COLUMNS}{where} ORDER BY create_index{way}, accessor{way}", values)
-    )
+    rows = db.each(f"{_COLUMNS}{where} ORDER BY create_index{way}, accessor{way}", values)
+    return readable(db, rows, _from)
 
 
 def list_all(db: ReadSnapshot) -> list[Token]:
@@ -195,7 +197,7 @@ _PUT_ROLE = """
     INSERT INTO token_roles (name, document) VALUES (:name, :document)
     ON CONFLICT (name) DO UPDATE SET document = excluded.document
 """
-_FIND_ROLE = "SELECT document FROM token_roles WHERE name = :name"
+_FIND_ROLE = "SELECT name, document FROM token_roles WHERE name = :name"
 _ROLES = "SELECT name FROM token_roles WHERE name > :after ORDER BY name LIMIT :most"
 _REMOVE_ROLE = "DELETE FROM token_roles WHERE name = :name"
 _WRAP = "INSERT INTO wrapped_answers (accessor, path, sealed) VALUES (:accessor, :path, :sealed)"
@@ -211,7 +213,7 @@ def put_role(tx: Transaction, role: TokenRole) -> None:
 def find_role(db: ReadSnapshot, name: str) -> TokenRole | None:
     """Return a token role, or None."""
     row = db.one(_FIND_ROLE, {"name": name})
-    return msgspec.json.decode(row["document"], type=TokenRole) if row else None
+    return decode_row(row, TokenRole, "token_roles") if row else None
 
 
 def roles(db: ReadSnapshot, span: KeyRange = ALL) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from storage.queries import events
+from storage.queries.documents import decode_row
 from storage.queries.pages import Key, numbers
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -343,7 +344,7 @@ _PUT = """
            decided = :decided, expires = :expires, meta = :meta, modify_index = :index
      WHERE id = :id
 """
-_META = "SELECT meta FROM triggers WHERE id = :id"
+_META = "SELECT id, meta FROM triggers WHERE id = :id"
 _TRIM = """
     DELETE FROM triggers
      WHERE namespace = :namespace AND job_id = :job_id
@@ -406,7 +407,7 @@ def waiting(db: ReadSnapshot, namespace: str, job_id: str, value: str) -> list[J
 def meta_of(db: ReadSnapshot, trigger_id: int) -> dict[str, str]:
     """Return the meta that an ended run passes on."""
     row = db.one(_META, {"id": trigger_id})
-    return msgspec.json.decode(row["meta"], type=dict[str, str]) if row else {}
+    return decode_row(row, dict[str, str], "triggers", "meta") if row else {}
 
 
 def put(tx: Transaction, trigger: JobTrigger, meta: dict[str, str] | None = None) -> None:

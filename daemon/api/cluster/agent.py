@@ -264,10 +264,25 @@ def health(request: Request, db: ReadSnapshot) -> HandlerReply:
         halves = {name: half for name, half in halves.items() if name == asked}
     # Numbers only: the route needs no token, and keys contain job names.
     faults = Counter(fault.kind for fault in request.parts.fences.faults())
+    unreadable = unreadable_rows(db)
     is_well = all(half.ok for half in halves.values())
     cloud = {"address": f"http://127.0.0.1:{config.dev_cloud_port}"} if config.dev_cloud else {}
-    more = {name: one for name, one in (("faults", faults), ("dev_cloud", cloud)) if one}
+    more = {
+        name: one
+        for name, one in (("faults", faults), ("unreadable_rows", unreadable), ("dev_cloud", cloud))
+        if one
+    }
     return HandlerReply(body={**halves, **more}, status=200 if is_well else 500)
+
+
+def unreadable_rows(db: ReadSnapshot) -> Counter[str]:
+    """Return the number of known unreadable rows of each table, as they are now."""
+    if db.unreadable_rows.rows():
+        # Imported late, because an intact store never needs it.
+        from storage.queries import document_types
+
+        document_types.look_again(db)
+    return db.unreadable_rows.by_table()
 
 
 def _client_health(request: Request) -> AgentHealth:

@@ -91,7 +91,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 def placed(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations of a deployment, newest first."""
     check_id("deployment", request["deployment_id"])
-    every = allocations.of_deployment(db, request["deployment_id"])
+    every = allocations.readable_of_deployment(db, request["deployment_id"])
     found = [alloc for alloc in every if request.sees(alloc.namespace)]
     highest = max((alloc.modify_index for alloc in found), default=db.table_index("allocations"))
     return reply.read_reply(list_items(db, found, request.query), highest)

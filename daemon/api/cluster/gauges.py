@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 import trio
 
+from daemon.api.cluster.agent import unreadable_rows
 from daemon.app.context import AppContext
 from daemon.app.launcher_patience import bounded_wait
 from daemon.evals import job_states
@@ -69,10 +70,15 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
     for read in (_of_store, _job_states, _of_tasks):
         try:
             found += await read(parts, now)
-        except (StorageDamaged, StorageUnreadable, msgspec.DecodeError) as error:
+        except (StorageDamaged, StorageUnreadable) as error:
             _log.warning("metrics: some values are missing: %s", error)
     found += _of_host(parts.tasks.host_usage(), parts.tasks.node_id)
     found.append(GaugeValue("steward.store.damaged", float(bool(parts.store.damage))))
+    unreadable = await parts.store.read_any(unreadable_rows)
+    found += [
+        GaugeValue("steward.store.unreadable_rows", number, {"table": table})
+        for table, number in unreadable.items()
+    ]
     since = parts.logs.launcher.silent_since
     silent = 0.0 if since is None else (parts.clock.now() - since) / SECOND
     found.append(GaugeValue("steward.launcher.silent_seconds", silent))
@@ -95,7 +101,7 @@ async def _of_store(parts: AppContext, now: int) -> list[GaugeValue]:
 async def _of_tasks(parts: AppContext, now: int) -> list[GaugeValue]:
     """Return the usage of the tasks that run, and the number of tasks in each state."""
     host = parts.config.node_name
-    wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.list_all(db)))
+    wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.list_readable(db)))
     found, at_work = [*_tasks(members, wanted, host)], []
     for item in wanted:
         if item.client_status != ClientStatus.RUNNING:
@@ -107,7 +113,11 @@ async def _of_tasks(parts: AppContext, now: int) -> list[GaugeValue]:
 
 
 def _wanted(db: ReadSnapshot) -> list[Allocation]:
-    return [alloc for node in nodes.list_all(db) for alloc in allocations.to_run(db, node.id)]
+    return [
+        alloc
+        for node in nodes.list_readable(db)
+        for alloc in allocations.readable_to_run(db, node.id)
+    ]
 
 
 def _tasks(
@@ -152,7 +162,7 @@ def _of_daemon() -> Iterator[GaugeValue]:
 
 
 def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
-    members = nodes.list_all(db)
+    members = nodes.list_readable(db)
     counted = _counted(db, members)
     return [
         *_jobs(db),

@@ -24,6 +24,7 @@ MEANINGS: Mapping[str, str] = {
     },
     "steward.job_state": "Jobs in each state, by namespace; runs of a job are not counted."
     " With thousands of jobs the counts may be some seconds old.",
+    "steward.store.unreadable_rows": "Known rows of the store that cannot be decoded, by table.",
     "steward.store.damaged": "1 when a page of the store is corrupt and no write is accepted.",
     "steward.launcher.silent_seconds": "Seconds since which the launcher has not answered; 0 if it does.",
     "steward.faults": "Units of the daemon's work that failed at their last attempt.",

@@ -149,7 +149,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     prefix, resources, system = query.text("prefix"), query.flag("resources"), query.flag("os")
     held = query.flag("held")
     check_prefix("node", prefix)
-    found = [node for node in nodes.list_all(db) if node.id.startswith(prefix)]
+    found = [node for node in nodes.list_readable(db) if node.id.startswith(prefix)]
     if expression := query.text("filter"):  # the filter applies to all fields of a node
         matches = compile_filter(expression, Node)
         found = [node for node in found if matches(_shown(node))]
@@ -277,7 +277,7 @@ async def evaluate(request: Request) -> HandlerReply:
         **msgspec.structs.asdict(_changed(done)),
         leader_rpc_addr=address,
         servers=[ServerAddress(rpc_advertise_addr=address, datacenter=config.datacenter)],
-        num_nodes=len(parts.store.read(nodes.list_all)),
+        num_nodes=len(parts.store.read(nodes.list_readable)),
         scheduling_eligibility=done.node.scheduling_eligibility,
     )
     return HandlerReply(body=body, index=done.index)

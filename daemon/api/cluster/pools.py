@@ -82,7 +82,7 @@ def pool_nodes(request: Request, db: ReadSnapshot) -> HandlerReply:
     resources, system = query.flag("resources"), query.flag("os")
     found = [
         node_list_item(db, node, resources=resources, system=system)
-        for node in nodes.list_all(db)
+        for node in nodes.list_readable(db)
         if pool.name in ("all", node.node_pool)
     ]
     return reply.read_reply(found, db.table_index("nodes"))

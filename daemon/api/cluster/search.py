@@ -202,7 +202,7 @@ def _nothing(place: _Place, prefix: str) -> Iterable[str]:
 
 
 def _nodes(place: _Place, prefix: str) -> Iterable[str]:
-    return [node.id for node in nodes.list_all(place.db) if node.id.startswith(prefix)]
+    return [node.id for node in nodes.list_readable(place.db) if node.id.startswith(prefix)]
 
 
 def _pools(place: _Place, prefix: str) -> Iterable[str]:
@@ -285,7 +285,7 @@ def _named_allocations(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMat
 
 
 def _named_nodes(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
-    for node in nodes.list_all(place.db):
+    for node in nodes.list_readable(place.db):
         if text in node.name.lower():
             yield "nodes", FuzzyMatch(id=node.name, scope=[node.id])
 

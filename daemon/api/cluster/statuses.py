@@ -167,7 +167,7 @@ def _line(
     job = jobs.current(db, row.namespace, row.id)
     if job is None:  # it was purged between two steps
         return b""
-    placed = allocations.of_job(db, row.namespace, row.id)
+    placed = allocations.readable_of_job(db, row.namespace, row.id)
     state = None
     if with_state:
         state = job_states.line(db, row.namespace, row.id, now, with_strip=with_strip, job=job)

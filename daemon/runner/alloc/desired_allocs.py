@@ -62,7 +62,7 @@ def load_desired(
             if (job := definitions[key]) is not None:
                 pasts = {} if one.id in known else _pasts(db, one, now)
                 found.append(DesiredAllocation(one, job, pasts))
-        except (msgspec.DecodeError, StorageUnreadable) as error:
+        except StorageUnreadable as error:
             unreadable.append(UnreadableAllocation(alloc_id, error))
     return max((change.modify_index for change in changes), default=after), found, unreadable
 

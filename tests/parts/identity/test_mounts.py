@@ -128,6 +128,6 @@ async def test_damaged_row_of_a_mount_is_named_beside_the_others(
     assert (status, body["data"]["migration_info"]["target_mount"]) == (200, "auth/later/")
     status, body = await ask(asking, secret, "GET", "/v1/sys/auth/cloudid")
     assert status == 503
-    assert "the auth mount 'cloudid/'" in body["errors"][0]
+    assert "the row cloudid/ of the table mounts" in body["errors"][0]
     status, _ = await ask(asking, secret, "DELETE", "/v1/sys/auth/cloudid")
     assert (status, login.store.read(mounts.paths)) == (204, ["later/"])

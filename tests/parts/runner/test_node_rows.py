@@ -40,7 +40,7 @@ async def test_unreadable_row_is_restored_from_the_newest_event(store: Store, le
     drained = msgspec.structs.replace(before, scheduling_eligibility="ineligible")
     await store.write(lambda tx: nodes.put(tx, drained, "NodeEligibility"))
     damage(store, before.id, left)
-    with pytest.raises(StorageUnreadable, match=f"the row of node {before.id}"):
+    with pytest.raises(StorageUnreadable, match=f"the row {before.id} of the table nodes"):
         store.read(nodes.list_all)
     after = await start(store)
     assert (after.id, after.scheduling_eligibility) == (before.id, "ineligible")
@@ -54,7 +54,7 @@ async def test_own_row_without_an_event_is_built_again_under_its_id(
     damage(store, before.id, b"{")
     after = await start(store)
     assert (after.id, store.read(nodes.list_all)) == (before.id, [after])
-    assert f"the row of node {before.id}" in caplog.text
+    assert f"the row {before.id} of the table nodes" in caplog.text
     assert "its drain, its eligibility" in caplog.text
 
 
@@ -64,5 +64,5 @@ async def test_row_of_a_pool_without_an_event_stops_the_start_and_is_named(store
     await store.write(lambda tx: nodes.put(tx, pool, "NodeRegistration"))
     await forget_events(store)
     damage(store, pool.id, b"{")
-    with pytest.raises(StorageUnusable, match="the row of node id-of-pool-node"):
+    with pytest.raises(StorageUnusable, match="the row id-of-pool-node of the table nodes"):
         await start(store)

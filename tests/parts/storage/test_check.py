@@ -167,7 +167,7 @@ DAMAGE = {
     "allocations are counted as they are": "UPDATE allocation_counts SET number = number + 1",
     "jobs are counted as they are": "UPDATE job_counts SET number = number + 1",
     "the events of a task are numbered without a gap": """
-        INSERT INTO task_events SELECT allocations.id, 'main', value, '{}' FROM allocations, json_each('[5, 7]')
+        INSERT INTO task_events SELECT allocations.id, 'main', value, '{"Type":"Started","Time":1}' FROM allocations, json_each('[5, 7]')
     """,
     "the columns of a deployment say what its document says": "UPDATE deployments SET status = 'x'",
     "a job has at most one deployment under way": """

@@ -234,6 +234,7 @@ async def test_no_query_reads_a_whole_table(
     store: Store, query: Callable[[ReadSnapshot], object]
 ) -> None:
     await store.write(lambda tx: jobs.append_version(tx, job("web")))
+    await store.write(lambda tx: job_status.refresh_summary(tx, "default", "web"))
     explained = store.read(Explained)
     store.read(lambda _: query(explained))
     assert explained.scanned == []

@@ -1,0 +1,229 @@
+"""One unreadable row costs a list this row alone, and every reader names it.
+
+Each column with documents is damaged in one row, in each way that a defect leaves behind. Then every
+route of the table is read, and the check of the store names the row.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+
+from bench.expensive_requests import WIDE
+from daemon.api.routes import ROUTES
+from daemon.api.vault_routes import ENDPOINTS
+from daemon.identity.lazy_methods import LazyMethods
+from daemon.web.dispatcher import Dispatcher
+from daemon.web.reply import WireResponse
+from storage.check import check
+from storage.errors import StorageUnreadable
+from storage.queries import namespaces
+from storage.queries.document_types import COLUMNS, DocumentColumn
+from storage.queries.documents import KEYS
+from storage.read_pool import ReadSnapshot
+from storage.records.namespace import Namespace
+from storage.store import Store
+from tests.parts.api import full_store
+from tests.parts.api import test_lists_have_pages as lists
+from tests.parts.api.requests import parts_of
+from tests.parts.api.test_pages_cost import ask
+from tests.parts.ui.conftest import Runner
+
+asking = lists.asking
+
+# What a defect of the disk or another program leaves, and the columns that it is tried with.
+DAMAGES = {
+    "cut": (b'{"pa', COLUMNS),
+    "empty": (b"", COLUMNS[0::3]),
+    "no text": (b'{"Name": "\xff"}', COLUMNS[1::3]),
+    "another type": (b"[[]]", COLUMNS[2::3]),
+}
+QUERIES = ("pretty=0", "per_page=2&reverse=true&meta=true")
+# Rows that the store of the lists does not have.
+MORE = (
+    """INSERT INTO run_outputs VALUES
+       ('default', '{job}', 1, 'step', 0, '{alloc}', '{{"main":{{"a":"b"}}}}', 5)""",
+    """INSERT INTO run_acts VALUES
+       ('default', '{job}', 1, 1, 'skip', '["step"]', 1, 'anna', '', 1, '', '')""",
+    """INSERT INTO task_events VALUES ('{alloc}', 'main', 0, '{{"Type":"Started","Time":1}}')""",
+    """INSERT INTO scaling_events VALUES
+       ('default', '{job}', 'group', 1, '{{"Time":1,"PreviousCount":1}}')""",
+    """UPDATE allocations SET health = '{{"Healthy":true}}', exclusive = '[[1],[]]'
+        WHERE id = '{alloc}'""",
+)
+UNREAD = {
+    "directories": "is read at a login only",
+    "method_configs": "is read at a login only",
+    "secret_rotations": "is read by its loop only",
+    "signing_keys": "is held in memory",
+    "job_submissions": "is one object",
+}
+
+
+async def dispatcher(store: Store, secret: str) -> tuple[Dispatcher, str]:
+    """Return a dispatcher that has nothing cached, and the secret of a management token."""
+    parts = parts_of(store)
+    tasks, door, ids = cast("Any", Runner()), LazyMethods(parts.fences), map(str, count())
+    parts = msgspec.structs.replace(parts, tasks=tasks, door=door, ids=ids)
+    return Dispatcher(parts, ROUTES, ENDPOINTS, trio.Event()), secret
+
+
+def change(store: Store, statement: str, values: tuple[object, ...] = ()) -> None:
+    """Change the store as no daemon does, without the triggers of the schema."""
+    with closing(sqlite3.connect(store.path)) as other, other:
+        found = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        for (name,) in other.execute(found).fetchall():
+            other.execute(f"DROP TRIGGER {name}")
+        other.execute(statement, values)
+
+
+@contextmanager
+def damaged(store: Store, column: DocumentColumn, left: bytes) -> Iterator[tuple[object, ...]]:
+    """Damage the last row of a table; yield its key. It is empty if an index refuses the text."""
+    keys = KEYS[column.table]
+    where = " AND ".join(f"{key} = ?" for key in keys)
+    order = ", ".join(f"{key} DESC" for key in keys)
+    select = f"SELECT {', '.join(keys)}, {column.name} FROM {column.table}"  # noqa: S608  # constants
+    update = f"UPDATE {column.table} SET {column.name} = CAST(? AS TEXT) WHERE {where}"  # noqa: S608  # constants
+    with closing(sqlite3.connect(store.path)) as other:
+        others = (
+            "" if column.table != "tokens" else "AND document NOT LIKE '%root%'"
+        )  # not the asking one
+        found = f"{select} WHERE {column.name} IS NOT NULL {others} ORDER BY {order} LIMIT 1"
+        row = other.execute(found).fetchone()
+    assert row is not None, f"{column.table} has no row with {column.name}"
+    *key, before = row
+    try:
+        change(store, update, (left, *key))
+    except sqlite3.OperationalError:
+        yield ()
+        return
+    try:
+        yield tuple(key)
+    finally:
+        change(store, update, (before, *key))
+
+
+def names_of(path: str) -> tuple[str, list[str]]:
+    """Return a path with the names of existing objects, and these names."""
+    parts = path.replace("{", "}").split("}")
+    names = {**lists.NAMES, "name": "default"} if "/pool/" in path else lists.NAMES
+    parts[1::2] = [names.get(name, "default") for name in parts[1::2]]
+    return "".join(parts), parts[1::2]
+
+
+async def response(asking: tuple[Dispatcher, str], path: str, query: str) -> WireResponse:
+    target, names = names_of(path)
+    everywhere = "" if names else "&namespace=*"
+    return await ask(asking, target, f"{query}{everywhere}{lists.QUERIES.get(path, '')}", b"")
+
+
+def items(answer: WireResponse) -> list[object] | None:
+    """Return the elements of a list, or None for another response. Raises for a broken document."""
+    is_json = answer.headers.get("Content-Type", "") == "application/json"
+    body = msgspec.json.decode(answer.body) if is_json and answer.status == 200 else None
+    return body if isinstance(body, list) else None
+
+
+def fault_of(
+    path: str, clean: WireResponse, answer: WireResponse, table: str, key: tuple[object, ...]
+) -> str:
+    """Return the fault of a response while a row is unreadable; empty if it keeps the rule."""
+    text = answer.body.decode(errors="replace")[:200]
+    try:
+        every, shown = items(clean), items(answer)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        return f"a broken document: {error}"
+    if answer.status != clean.status:
+        name = "/".join(map(str, key))
+        is_named = answer.status == 503 and f"the row {name} of the table {table} " in text
+        is_own = every is None or bool({*map(str, key)} & ({*names_of(path)[1]} - {"default"}))
+        return "" if is_named and is_own else f"{answer.status}: {text}"
+    if every is not None and (shown is None or len(shown) < len(every) // 2):
+        return f"{len(shown or ())} of {len(every)} elements"
+    return ""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_an_unreadable_row_costs_a_list_this_row_alone(
+    asking: tuple[Dispatcher, str], store: Store, damage: str
+) -> None:
+    for statement in MORE:
+        change(store, statement.format(job=WIDE, alloc=full_store.ALLOC))
+    _, secret = asking
+    left, columns = DAMAGES[damage]
+    clean = {
+        (path, query): await response(asking, path, query)
+        for path in lists.PATHS
+        for query in QUERIES
+    }
+    faults, untried = list[str](), set[str]()
+    for column in columns:
+        if column.table in UNREAD:
+            continue
+        with damaged(store, column, left) as key:
+            if not key:
+                untried.add(f"{column.table}.{column.name}")
+                continue
+            fresh = await dispatcher(store, secret)
+            for (path, query), before in clean.items():
+                answer = await response(fresh, path, query)
+                if fault := fault_of(path, before, answer, column.table, key):
+                    faults.append(f"{column.table}.{column.name} {path}?{query}: {fault}")
+            named = "/".join(map(str, key))
+            found = check(store.path.parent)
+            if not any(f"the row {named} of the table {column.table} " in one for one in found):
+                faults.append(
+                    f"{column.table}.{column.name}: the check does not name {named}: {found}"
+                )
+    assert faults == []
+    assert untried <= {"allocations.desired"}  # an index reads it
+
+
+async def test_a_read_of_an_unreadable_row_and_the_health_name_it(
+    asking: tuple[Dispatcher, str], store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    (column,) = (column for column in COLUMNS if column.table == "namespaces")
+    with damaged(store, column, b"{") as (name,):
+        fresh = await dispatcher(store, asking[1])
+        answer = await ask(fresh, f"/v1/namespace/{name}", "", b"")
+        assert answer.status == 503
+        for way_out in (f"the row {name} of the table namespaces ", "snapshot restore", "check"):
+            assert way_out in answer.body.decode()
+            assert way_out in caplog.text
+        health = await ask(fresh, "/v1/agent/health", "", b"")
+        assert msgspec.json.decode(health.body)["unreadable_rows"] == {"namespaces": 1}
+        metrics = await ask(fresh, "/v1/metrics", "format=prometheus", b"")
+        assert b'steward_store_unreadable_rows{table="namespaces"} 1' in metrics.body
+    health = await ask(fresh, "/v1/agent/health", "", b"")
+    assert "unreadable_rows" not in msgspec.json.decode(health.body)
+
+
+async def test_an_error_of_a_row_does_not_keep_its_snapshot(store: Store) -> None:
+    def fail(db: ReadSnapshot) -> None:
+        rows = db.each("SELECT name FROM table_indexes UNION ALL SELECT 'more'")
+        raise StorageUnreadable(next(rows)["name"])
+
+    await store.write(lambda tx: namespaces.put(tx, Namespace(name="one")))
+    with pytest.raises(StorageUnreadable) as held:
+        store.read(fail)
+    await store.write(lambda tx: namespaces.put(tx, Namespace(name="two")))
+    assert store.read(lambda db: namespaces.exists(db, "two"))
+    assert held.traceback  # which holds the rows
+
+
+async def test_each_column_with_documents_is_known(store: Store) -> None:
+    known = {(column.table, column.name) for column in COLUMNS}
+    with closing(sqlite3.connect(store.path)) as other:
+        every = other.execute(
+            "SELECT t.name, c.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c"
+            " WHERE t.type = 'table'"
+        ).fetchall()
+    documents = {"document", "payload", "filter_keys", "tags"}
+    assert {(table, name) for table, name in every if name in documents} <= known
+    assert {(table, name) for table, names in KEYS.items() for name in names} <= {*every}
