@@ -131,7 +131,7 @@ async def test_change_without_an_expiry_keeps_the_rest(store: Store) -> None:
 async def test_new_token_that_breaks_a_rule_is_refused(
     store: Store, fields: dict[str, object], problem: str
 ) -> None:
-    request = TokenRequest(**fields)  # type: ignore[arg-type]
+    request = TokenRequest(**fields)
     with pytest.raises(Malformed, match=problem):
         store.read(lambda db: new_token(db, request, accessor=UUID_A, now=NOW))
 
