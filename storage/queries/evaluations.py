@@ -9,7 +9,7 @@ import msgspec
 
 from storage.errors import StorageUnreadable
 from storage.queries import events
-from storage.queries.documents import decode_row, readable, text_of
+from storage.queries.documents import decode_document, decode_row, readable, text_of
 from storage.queries.pages import PageRequest, by_creation, numbers_by_namespace, of_job
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
@@ -50,7 +50,7 @@ def _from(row: sqlite3.Row) -> Evaluation:
 def _of(row: sqlite3.Row, eval_id: str) -> Evaluation:
     """Return the evaluation of a row. Raises `Unreadable`."""
     try:
-        return _from(row)
+        return decode_document(row["document"], Evaluation, "evaluations", eval_id)
     except StorageUnreadable as error:
         raise Unreadable(eval_id, error) from error
 
