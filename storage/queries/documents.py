@@ -52,7 +52,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def decode_row(row: sqlite3.Row, record: type[T], table: str, column: str = "document") -> T:
-    """Decode a document of a row that was selected with its key. Raises `StorageUnreadable`."""
+    """Decode a document of a row that should have its key. Raises `StorageUnreadable`."""
     try:
         return msgspec.json.decode(row[column], type=record)
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -111,8 +111,10 @@ def skipping(db: ReadSnapshot, items: Iterator[T]) -> Iterator[T]:
 
 
 def unreadable(row: sqlite3.Row, table: str, reason: object) -> StorageUnreadable:
-    """Return the error of a row that was selected with its key."""
-    return StorageUnreadable.of_row(table, tuple(row[name] for name in KEYS[table]), reason)
+    """Return the error of a row; a column of its key that was not selected is shown as `?`."""
+    selected = set(row.keys())
+    key = tuple(row[name] if name in selected else "?" for name in KEYS[table])
+    return StorageUnreadable.of_row(table, key, reason)
 
 
 # --- fields of documents in SQL, where an unreadable document would end the whole statement ---

@@ -1,0 +1,37 @@
+"""The error of an unreadable row, whatever was selected with its document."""
+
+import sqlite3
+
+import pytest
+
+from storage.errors import StorageUnreadable
+from storage.queries.documents import KEYS, decode_row, text_of
+from storage.records.evaluation import Evaluation
+
+
+def selected(**columns: object) -> sqlite3.Row:
+    """Return a row of these columns."""
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    terms = ", ".join(f"? AS {name}" for name in columns)
+    row: sqlite3.Row = connection.execute(f"SELECT {terms}", [*columns.values()]).fetchone()
+    connection.close()
+    return row
+
+
+def test_error_names_the_row_by_its_key() -> None:
+    row = selected(namespace="default", name="week", version=3, document=b'{"cut')
+    with pytest.raises(StorageUnreadable) as error:
+        text_of(row, "calendar_versions")
+    assert error.value.key == ("default", "week", 3)
+    assert "the row default/week/3 of the table calendar_versions cannot be read" in str(
+        error.value
+    )
+
+
+@pytest.mark.parametrize("table", KEYS)
+def test_a_key_that_was_not_selected_does_not_change_the_kind_of_the_error(table: str) -> None:
+    """A worker fences this error alone; any other one would end its loop."""
+    with pytest.raises(StorageUnreadable) as error:
+        decode_row(selected(document=b'{"cut'), Evaluation, table)
+    assert error.value.key == ("?",) * len(KEYS[table])
