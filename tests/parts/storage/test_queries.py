@@ -348,7 +348,8 @@ async def test_jobs_in_order_of_their_names_continue_at_any_of_them(
 ) -> None:
     def fill(tx: Transaction) -> None:
         for item in ("api", "web", "web-1", "web-10", "web-2", "z"):
-            jobs.append_version(tx, job(item))
+            added = jobs.append_version(tx, job(item))
+            job_status.refresh_summary(tx, added.namespace, added.id)
 
     await store.write(fill)
 
