@@ -134,7 +134,7 @@ class Fences:
         try:
             yield
         except Exception as error:
-            if any(_is_of_all(leaf) for leaf in leaf_errors(error)):
+            if any(concerns_every_unit(leaf) for leaf in leaf_errors(error)):
                 raise
             self.record(kind, key, error)
         else:
@@ -247,8 +247,8 @@ def _put(found: dict[Name, Fault | None], tx: Transaction) -> None:
             faults.put(tx, fault)
 
 
-def _is_of_all(error: BaseException) -> bool:
-    """Return whether a store error concerns every unit."""
+def concerns_every_unit(error: BaseException) -> bool:
+    """Return whether a store error concerns every unit. An unreadable row is the fault of one."""
     return isinstance(error, StorageError) and not isinstance(
         error, (StorageDamaged, StorageUnreadable)
     )

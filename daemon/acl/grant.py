@@ -5,6 +5,7 @@ name, then by pattern. Rules for the same name are merged over all policies, and
 all others. Among rules for different names, only the closest one counts.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -64,11 +65,18 @@ class NameRules:
         return found is not None and not found[1].capabilities.isdisjoint(capabilities)
 
 
+_SERIALS = itertools.count()
+
+
 class CapabilitySet:
-    """The grant of one caller. `everything` is for management tokens, and when ACLs are off."""
+    """The grant of one caller. `everything` is for management tokens, and when ACLs are off.
+
+    `serial` is different for each grant of this process, so a change of rights changes it.
+    """
 
     def __init__(self, policies: Sequence[NamedPolicy], *, everything: bool = False) -> None:
         self.everything = everything
+        self.serial = next(_SERIALS)
         self.namespaces = NameRules(_found(policies, lambda rules: rules.namespaces))
         self.pools = NameRules(_found(policies, lambda rules: rules.node_pools))
         self.volumes = NameRules(_found(policies, lambda rules: rules.host_volumes))

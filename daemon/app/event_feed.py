@@ -9,6 +9,7 @@ from collections import OrderedDict
 import msgspec
 import trio
 
+from storage.errors import StorageUnreadable
 from storage.loop_share import LongRead
 from storage.queries import allocations, events, jobs
 from storage.queries.events import StoredEvent
@@ -133,7 +134,11 @@ def _job(db: ReadSnapshot, event: StoredEvent) -> bytes:
     number = msgspec.json.decode(event.payload, type=_Version).version
     if number is None:  # after a purge, the event holds the only remains of the job
         return event.payload.encode()
-    found = jobs.registered_wire(db, event.namespace, event.key, number)
+    found = None
+    try:
+        found = jobs.registered_wire(db, event.namespace, event.key, number)
+    except StorageUnreadable as error:  # the stream goes on with the names alone
+        db.unreadable_rows.note(error)
     if found is None:
         found = encode({"ID": event.key, "Namespace": event.namespace, "Version": number})
     return b'{"Job":' + found + b"}"
@@ -141,17 +146,29 @@ def _job(db: ReadSnapshot, event: StoredEvent) -> bytes:
 
 def _allocation(db: ReadSnapshot, event: StoredEvent) -> bytes:
     change = msgspec.json.decode(event.payload, type=AllocationChange)
+    found = None
+    try:
+        found = _current(db, event, change)
+    except StorageUnreadable as error:  # as of a job
+        db.unreadable_rows.note(error)
+    if found is not None:
+        return found
+    names = {
+        "ID": event.key,
+        "Namespace": event.namespace,
+        "JobID": event.filter_keys[0],
+        "DesiredStatus": change.desired_status,
+        "ClientStatus": change.client_status,
+        "ModifyIndex": event.index,
+    }
+    return encode(names)
+
+
+def _current(db: ReadSnapshot, event: StoredEvent, change: AllocationChange) -> bytes | None:
+    """Return an allocation as it was after a change, or None if it was deleted."""
     now = allocations.find(db, event.key)
     if now is None:
-        names = {
-            "ID": event.key,
-            "Namespace": event.namespace,
-            "JobID": event.filter_keys[0],
-            "DesiredStatus": change.desired_status,
-            "ClientStatus": change.client_status,
-            "ModifyIndex": event.index,
-        }
-        return encode(names)
+        return None
     then = msgspec.structs.replace(now, **msgspec.structs.asdict(change), modify_index=event.index)
     job = jobs.version(db, now.namespace, now.job_id, now.job_version)
     return encode(

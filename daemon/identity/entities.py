@@ -122,8 +122,7 @@ def write_alias(
     kept = before or Alias(
         id=new_id, entity_id=entity_id, mount=mount, name=name, created_at=now, updated_at=now
     )
-    others = (alias for alias in entities.aliases(tx, entity_id) if alias.id != kept.id)
-    if any(alias.mount == mount for alias in others):
+    if entities.has_other_alias(tx, entity_id, mount, kept.id):
         raise Invalid("Alias already exists for requested entity and mount")
     custom = fields.pairs("custom_metadata") if "custom_metadata" in fields else {}
     changed = msgspec.structs.replace(

@@ -13,10 +13,10 @@ import msgspec
 import trio
 
 from daemon.clock import Clock, wait_until
-from daemon.fences import TOPIC, Fences
+from daemon.fences import TOPIC, Fences, concerns_every_unit
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec.steward_meta.job_keys import CHILDREN_AT_ONCE, CHILDREN_BEYOND, OverflowPolicy
-from storage.errors import StorageError, TooOften
+from storage.errors import TooOften
 from storage.queries import children, evaluations, job_status, jobs
 from storage.read_pool import ReadSnapshot
 from storage.records.evaluation import Evaluation, Trigger
@@ -101,9 +101,9 @@ def _name(key: tuple[str, str]) -> str:
 def _may_release(store: Store, key: tuple[str, str], fences: Fences) -> bool:
     try:
         return store.read(lambda db: _may_start_another(db, *key))
-    except StorageError:
-        raise
     except Exception as error:  # one bad parent must not block the others
+        if concerns_every_unit(error):
+            raise
         fences.record(_FENCED, _name(key), error)
         return False
 

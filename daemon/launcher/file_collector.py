@@ -64,7 +64,7 @@ def _checked(task: str, pattern: str) -> str:
     first, *names = pattern.split("/")
     is_own = first in (task, SHARED) and names and names[0] not in (SECRETS, PRIVATE)
     if not is_own or any(map(leads_elsewhere, names)):
-        raise OSError(errno.EPERM, "outside the directories of this task", pattern)
+        raise OSError(errno.EPERM, "no place from which files are kept", pattern)
     return first
 
 

@@ -9,7 +9,7 @@ import trio
 
 from daemon.acl.seal import EnvelopeCipher
 from daemon.clock import Clock
-from daemon.fences import Fences
+from daemon.fences import Fences, concerns_every_unit
 from daemon.net.http_client import Permit
 from daemon.notify import message
 from daemon.notify.channels import DeliveryFailed, RunCommand, send_webhook
@@ -17,7 +17,7 @@ from daemon.notify.context import context_of
 from daemon.notify.delivery import Delivery
 from daemon.notify.message import Batch, NotificationWithContext
 from daemon.variables.change import decrypt_items
-from storage.errors import Invalid, NotFound, StorageError, Unsealable
+from storage.errors import Invalid, NotFound, Unsealable
 from storage.queries import installation, notifications, variables
 from storage.queries.notifications import Key
 from storage.read_pool import ReadSnapshot
@@ -97,9 +97,9 @@ class NotificationAttempts:
             return DeliveryFailed(f"it was not done within {_ATTEMPT:.0f} seconds")
         except DeliveryFailed as error:
             return error
-        except StorageError:
-            raise
         except Exception as error:  # one invalid message must not stop the daemon
+            if concerns_every_unit(error):
+                raise
             return DeliveryFailed(self._fences.record(_FENCED, unit, error).reason)
         self._fences.forget(_FENCED, unit)
         return None

@@ -38,7 +38,6 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 _A_YEAR = 31536000  # seconds
 _BANNERS = 5  # freezes that a page shows
 _PROOF_MARK = secrets.token_hex(16)  # each viewer of a shared page gets its own token instead
-_RIGHTS = ("policies", "acl_roles")  # tables that change what a page offers
 _NOT_SHOWN = frozenset({"ui_request", "proof", "now", "index"})
 _FAULT = 400  # the API reports some errors of the caller as 500, for old clients
 
@@ -118,10 +117,12 @@ async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> Handl
             known = await _known(ui_request, await maker(ui_request), shared.index)
             shared.tag = await build_in_thread(_tag, known)
             shared.known = {**known, "tag": shared.tag}
-        if shared.tag and shared.tag == ui_request.shown:
+        tag = shared.tag.replace(_PROOF_MARK, ui_request.session_proof)
+        if tag and tag == ui_request.shown:
             return HandlerReply(status=304, index=shared.index)
         if not shared.body:
             shared.body = await build_in_thread(_rendered, template, shared.known)
+            shared.known = {}  # no longer needed, and it may be large
     body = shared.body.replace(_PROOF_MARK.encode(), ui_request.session_proof.encode())
     return HandlerReply(body=body, content_type=HTML)
 
@@ -135,17 +136,20 @@ def _last_index(ui_request: UiRequest) -> int:
 
 
 def _tag(known: Found) -> str:
-    """Return a hash of everything that a page shows, except for the time; empty if unknown."""
+    """Return a hash of everything that a page shows, and the session's CSRF token; empty if unknown.
+
+    A thread makes it, so it does not read the store. Pages show some durations in minutes. The mark
+    of this process stands for its templates.
+    """
     ui_request: Any = known["ui_request"]
-    rights = ui_request.request.parts.store.read(
-        lambda db: [db.table_index(table) for table in _RIGHTS]
-    )
+    minute = ui_request.now // (60 * SECOND)
+    about = (_PROOF_MARK, ui_request.request.caller.grant.serial, minute)
     shown = {name: value for name, value in known.items() if name not in _NOT_SHOWN}
     try:
-        document = msgspec.json.encode((shown, rights))
+        document = msgspec.json.encode((shown, about))
     except TypeError:  # a page with objects that JSON does not have
         return ""
-    return hashlib.blake2b(document, digest_size=12).hexdigest()
+    return f"{hashlib.blake2b(document, digest_size=12).hexdigest()}.{ui_request.proof}"
 
 
 def action(doer: Doer) -> Handler:
@@ -241,6 +245,7 @@ def _rendered(template: str, known: Found) -> bytes:
 
 
 async def _failed(ui_request: UiRequest, error: StewardError) -> HandlerReply:
+    ui_request.proof_mark = ""  # an error page is not shared
     stranger = (
         ui_request.session is None and ui_request.asks_for_tokens and not ui_request.is_unclear
     )

@@ -115,9 +115,24 @@ def _fault(row: sqlite3.Row, column: DocumentColumn) -> StorageUnreadable | None
     return None
 
 
+def _is_damaged(key: tuple[object, ...]) -> bool:
+    """Return whether a key cannot be looked up: it is not UTF-8, or was not selected."""
+    return any(isinstance(one, str) and (one == "?" or not _is_text(one)) for one in key)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def look_again(db: ReadSnapshot) -> None:
     """Forget the noted rows that can be read again, or were deleted."""
     for table, key in db.unreadable_rows.rows():
+        if _is_damaged(key):
+            continue
         condition = " AND ".join(f"{name} = :{name}" for name in KEYS[table])
         row = db.one(
             f"SELECT * FROM {table} WHERE {condition}", dict(zip(KEYS[table], key, strict=True))

@@ -21,6 +21,9 @@ _REMOVE = "DELETE FROM entities WHERE id = :id"
 _ALIAS = "SELECT id, document FROM entity_aliases WHERE mount = :mount AND name = :name"
 _ALIAS_BY_ID = "SELECT id, document FROM entity_aliases WHERE id = :id"
 _ALIASES = "SELECT id, document FROM entity_aliases WHERE entity_id = :entity_id ORDER BY id"
+_OTHER_ALIAS = """
+    SELECT 1 FROM entity_aliases WHERE entity_id = :entity_id AND mount = :mount AND id <> :id
+"""
 _PUT_ALIAS = """
     INSERT INTO entity_aliases (mount, name, id, entity_id, document)
     VALUES (:mount, :name, :id, :entity_id, :document)
@@ -94,6 +97,12 @@ def alias_by_id(db: ReadSnapshot, alias_id: str) -> Alias | None:
 def aliases(db: ReadSnapshot, entity_id: str) -> list[Alias]:
     """Return the aliases of an entity."""
     return list(readable(db, db.all(_ALIASES, {"entity_id": entity_id}), _alias_from))
+
+
+def has_other_alias(db: ReadSnapshot, entity_id: str, mount: str, alias_id: str) -> bool:
+    """Return whether an entity has an alias at a mount, except for one; also an unreadable one."""
+    values = {"entity_id": entity_id, "mount": mount, "id": alias_id}
+    return db.one(_OTHER_ALIAS, values) is not None
 
 
 def put_alias(tx: Transaction, alias: Alias) -> None:

@@ -272,9 +272,10 @@ def unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> list[Evaluation
 
 def is_made(tx: Transaction, namespace: str, job_id: str, trigger: Trigger) -> bool:
     """Return whether this write has already created a pending evaluation of a job."""
+    rows = tx.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
     return any(
         one.create_index == tx.index and one.triggered_by == trigger and not one.wait_until
-        for one in unfinished(tx, namespace, job_id)
+        for one in readable(tx, rows, _from)
     )
 
 

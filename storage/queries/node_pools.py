@@ -39,6 +39,15 @@ def list_all(db: ReadSnapshot) -> list[NodePool]:
     return list(page(db, PageRequest(namespace="*")))
 
 
+def identity_ttl(db: ReadSnapshot, name: str) -> int | None:
+    """Return the lifetime of an identity of a user-defined pool's nodes, in nanoseconds, or None.
+
+    Raises `StorageUnreadable`.
+    """
+    row = db.one(f"{_STORED} WHERE name = :name", {"name": name})
+    return _from(row).node_identity_ttl if row else None
+
+
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[NodePool]:
     """Yield pools by name, ascending or descending; the name is the last part of the key."""
     stored = readable(db, by_name(db, _STORED, "name", page_request), _from)

@@ -56,6 +56,10 @@ _PUT = """
 """
 _SET_READY = "UPDATE services SET ready = :ready WHERE id = :id AND ready <> :ready"
 _REMOVE = "DELETE FROM services WHERE id = :id"
+_REMOVE_OTHERS = """
+    DELETE FROM services
+     WHERE allocation_id = :allocation_id AND id NOT IN (SELECT value FROM json_each(:kept))
+"""
 
 
 def job_topic(namespace: str, job_id: str) -> str:
@@ -145,9 +149,10 @@ def replace_registrations(
 
     A new registration is not ready until its checks have passed.
     """
-    before = {item.id: item for item in of_allocation(tx, allocation_id)}
+    before, kept = {item.id: item for item in of_allocation(tx, allocation_id)}, list[str]()
     for offer in service_addresses:
         one = offer.registration
+        kept.append(one.id)
         known = before.pop(one.id, None)
         if known is None or (known.tags, known.address, known.port) != (
             one.tags,
@@ -164,6 +169,8 @@ def replace_registrations(
             _touch(tx, one)
     for gone in before.values():
         remove(tx, gone)
+    # An unreadable one is not in `before`.
+    tx.execute(_REMOVE_OTHERS, {"allocation_id": allocation_id, "kept": encode(kept).decode()})
 
 
 def _put(tx: Transaction, registration: Registration) -> None:

@@ -74,11 +74,7 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
             _log.warning("metrics: some values are missing: %s", error)
     found += _of_host(parts.tasks.host_usage(), parts.tasks.node_id)
     found.append(GaugeValue("steward.store.damaged", float(bool(parts.store.damage))))
-    unreadable = await parts.store.read_any(unreadable_rows)
-    found += [
-        GaugeValue("steward.store.unreadable_rows", number, {"table": table})
-        for table, number in unreadable.items()
-    ]
+    found += await _unreadable(parts)
     since = parts.logs.launcher.silent_since
     silent = 0.0 if since is None else (parts.clock.now() - since) / SECOND
     found.append(GaugeValue("steward.launcher.silent_seconds", silent))
@@ -92,6 +88,17 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
         for mount, age in parts.door.token_ages().items()
     ]
     return found
+
+
+async def _unreadable(parts: AppContext) -> list[GaugeValue]:
+    try:
+        counted = await parts.store.read_any(unreadable_rows)
+    except (StorageDamaged, StorageUnreadable):  # the known ones are on a corrupt page
+        counted = parts.store.unreadable_rows.by_table()
+    return [
+        GaugeValue("steward.store.unreadable_rows", number, {"table": table})
+        for table, number in counted.items()
+    ]
 
 
 async def _of_store(parts: AppContext, now: int) -> list[GaugeValue]:

@@ -92,11 +92,8 @@ def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dic
 
 def _identity_ttl(db: ReadSnapshot, node: Node) -> int:
     """Return the lifetime of an identity for a node's pool, in seconds."""
-    pool = next(
-        (node_pool for node_pool in node_pools.list_all(db) if node_pool.name == node.node_pool),
-        None,
-    )
-    return max(pool.node_identity_ttl // SECOND, 1) if pool else _TTL
+    ttl = node_pools.identity_ttl(db, node.node_pool)
+    return _TTL if ttl is None else max(ttl // SECOND, 1)
 
 
 def _find(request: Request, db: ReadSnapshot, node_id: str) -> Node:

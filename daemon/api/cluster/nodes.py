@@ -206,6 +206,9 @@ class HostedTask(Record, frozen=True, kw_only=True):
 
 def hosted_tasks(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the running tasks of a node that is a cluster, by host."""
+    check_id("node", request["node_id"])
+    if nodes.find(db, request["node_id"]) is None:
+        raise NotFound("node not found", index=db.table_index("nodes"))
     found = [
         HostedTask(host=item.host, allocation_id=item.allocation_id, task=item.task)
         for item in cluster_runs.running_on(db, request["node_id"])

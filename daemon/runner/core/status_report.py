@@ -12,11 +12,11 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
-from daemon.fences import Fences
+from daemon.fences import Fences, concerns_every_unit
 from daemon.runner.core.lifecycle import client_status
 from daemon.scheduler.reschedule import due_at
 from storage import request_context
-from storage.errors import StorageError, StorageUnavailable
+from storage.errors import StorageUnavailable
 from storage.queries import (
     allocations,
     deployments,
@@ -277,9 +277,9 @@ class ReportQueue:
             except StorageUnavailable as error:
                 _log.warning("reports of %d allocations wait: %s", len(snapshots), error)
                 await trio.sleep(_RETRY)
-            except StorageError:
-                raise
             except Exception as error:  # one bad report must not block the others
+                if concerns_every_unit(error):
+                    raise
                 if len(snapshots) > 1:
                     return [(await self._stored([snapshot]))[0] for snapshot in snapshots]
                 fault = self._fences.record(_FENCED, snapshots[0].alloc_id, error)

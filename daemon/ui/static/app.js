@@ -5,6 +5,7 @@
 const GATHER = 300; // milliseconds: changes that come together are shown together
 const SHORTEST = 1000; // milliseconds between two reloads
 const LONGEST = 5000; // while changes continue
+const NO_TAG = "-"; // of a page that has not shown everything of its reload
 const body = document.body;
 const followed = body.dataset.follow;
 let index = Number(body.dataset.index);
@@ -56,11 +57,16 @@ async function refresh() {
   }
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  tag = fresh.body.dataset.tag;
+  let isWhole = true;
   for (const shown of document.querySelectorAll("[data-live]")) {
-    if (!fresh.getElementById(shown.id) && !isBusy(shown)) shown.remove();
+    if (fresh.getElementById(shown.id)) continue;
+    if (isBusy(shown)) isWhole = false;
+    else shown.remove();
   }
-  [...fresh.querySelectorAll("[data-live]")].forEach(show);
+  [...fresh.querySelectorAll("[data-live]")].forEach((region, place, regions) => {
+    if (!show(region, place, regions)) isWhole = false;
+  });
+  tag = isWhole ? fresh.body.dataset.tag : NO_TAG;
   localize(document);
   reachByKeys();
   reach(Number(fresh.body.dataset.index));
@@ -70,9 +76,7 @@ async function refresh() {
 // then one more reload follows.
 function reach(shown) {
   index = Math.max(index, shown);
-  const isOlder = index < wanted;
-  wanted = index;
-  if (isOlder) refreshSoon();
+  if (index < wanted) refreshSoon();
 }
 
 // What is wider than its place is scrolled by keys, too: the keyboard stops there, and only there.
@@ -84,16 +88,20 @@ function reachByKeys() {
 }
 
 // Show a region as it is now; one that is new comes before the next that is there, or else at the end.
+// Returns whether it is shown: a region that the user is using stays as it is.
 function show(region, place, regions) {
   const shown = document.getElementById(region.id);
   if (shown) {
     keepOpen(shown, region);
-    if (!isBusy(shown) && shown.innerHTML !== region.innerHTML) shown.replaceWith(region);
-    return;
+    if (shown.innerHTML === region.innerHTML) return true;
+    if (isBusy(shown)) return false;
+    shown.replaceWith(region);
+    return true;
   }
   const next = regions.slice(place + 1).map((one) => document.getElementById(one.id)).find(Boolean);
   if (next) next.before(region);
   else if (place) document.getElementById(regions[place - 1].id).after(region);
+  return true;
 }
 
 // The first change is shown at once. While changes continue, the pauses between reloads become longer.
@@ -134,6 +142,7 @@ function showLink(isOpen) {
 function hear(told) {
   if (told.open !== undefined) {
     showLink(told.open);
+    if (told.open && told.index !== null) wanted = told.index;
     if (told.over || (told.open && (told.index === null || told.index > index))) refreshSoon();
   } else if (told.Index > index && concerns(told)) {
     wanted = Math.max(wanted, told.Index);

@@ -26,6 +26,7 @@ from storage.records.acl import Token
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.api.requests import caller, request
+from tests.parts.api.test_unreadable_rows import change
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, evaluation, job
 from tests.unit.scheduler.world import node
@@ -96,6 +97,27 @@ async def test_a_registration_is_seen_with_the_job(store: Store) -> None:
         "Namespace": "default",
         "FilterKeys": None,
     }
+
+
+async def test_an_unreadable_job_costs_the_stream_its_definition_alone(store: Store) -> None:
+    await begun(store, "a", "b")
+    change(store, "UPDATE job_versions SET document = '{' WHERE job_id = 'a'")
+    async with reading(store, "topic=Job") as opened:
+        found = [event for _ in range(2) for event in await opened.events()]
+    assert [event["Key"] for event in found] == ["a", "b"]
+    assert found[0]["Payload"] == {"Job": {"ID": "a", "Namespace": "default", "Version": 0}}
+
+
+async def test_an_unreadable_allocation_costs_the_stream_its_fields_alone(store: Store) -> None:
+    cluster = Cluster(store)
+    await cluster.join()
+    await cluster.register(job("web"))
+    await cluster.work()
+    damage = "UPDATE allocations SET placement = '{'"
+    change(store, damage)
+    async with reading(store, "topic=Allocation") as opened:
+        (event, *_) = await opened.events()
+    assert event["Payload"]["Allocation"].keys() >= {"ID", "ClientStatus"}
 
 
 async def test_one_goes_on_from_any_index(store: Store) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import trio
 
+from bench import other_objects
 from bench.expensive_requests import WIDE
 from daemon.api.routes import ROUTES
 from daemon.api.vault_routes import ENDPOINTS
@@ -22,11 +23,14 @@ from daemon.web.dispatcher import Dispatcher
 from daemon.web.reply import WireResponse
 from storage.check import check
 from storage.errors import StorageUnreadable
-from storage.queries import namespaces
+from storage.queries import entities, namespaces, node_pools, services
 from storage.queries.document_types import COLUMNS, DocumentColumn
 from storage.queries.documents import KEYS
 from storage.read_pool import ReadSnapshot
+from storage.records.base import SECOND
 from storage.records.namespace import Namespace
+from storage.records.node_pool import NodePool
+from storage.records.service import ServiceAddress
 from storage.store import Store
 from tests.parts.api import full_store
 from tests.parts.api import test_lists_have_pages as lists
@@ -227,3 +231,42 @@ async def test_each_column_with_documents_is_known(store: Store) -> None:
     documents = {"document", "payload", "filter_keys", "tags"}
     assert {(table, name) for table, name in every if name in documents} <= known
     assert {(table, name) for table, names in KEYS.items() for name in names} <= {*every}
+
+
+@pytest.mark.parametrize("key", [("web\udcff",), ("?",)])
+async def test_row_whose_key_is_damaged_is_counted_and_fails_no_surface(
+    asking: tuple[Dispatcher, str], store: Store, key: tuple[object, ...]
+) -> None:
+    store.unreadable_rows.note(StorageUnreadable.of_row("namespaces", key, "it is cut"))
+    for _ in range(2):
+        health = await ask(asking, "/v1/agent/health", "", b"")
+        assert msgspec.json.decode(health.body)["unreadable_rows"] == {"namespaces": 1}
+
+
+async def test_unreadable_registration_ends_with_its_allocation(
+    asking: tuple[Dispatcher, str], store: Store
+) -> None:
+    one = ServiceAddress(other_objects._service(0, full_store.ALLOC), True)
+    await store.write(lambda tx: services.replace_registrations(tx, full_store.ALLOC, [one]))
+    change(store, "UPDATE services SET tags = '{'")
+    await store.write(lambda tx: services.replace_registrations(tx, full_store.ALLOC, []))
+    left = "SELECT id FROM services WHERE allocation_id = :id"
+    assert store.read(lambda db: db.all(left, {"id": full_store.ALLOC})) == []
+
+
+async def test_unreadable_alias_is_still_the_alias_of_its_mount(store: Store) -> None:
+    row = "(mount, name, id, entity_id, document) VALUES ('m', 'n', 'a', 'e', '{')"
+    change(store, f"INSERT INTO entity_aliases {row}")
+    assert store.read(lambda db: entities.has_other_alias(db, "e", "m", "b"))
+    assert not store.read(lambda db: entities.has_other_alias(db, "e", "m", "a"))
+    assert not store.read(lambda db: entities.has_other_alias(db, "e", "other", "b"))
+
+
+async def test_unreadable_pool_gives_no_identity_a_longer_life(store: Store) -> None:
+    short = NodePool(name="short", node_identity_ttl=60 * SECOND)
+    await store.write(lambda tx: node_pools.put(tx, short))
+    assert store.read(lambda db: node_pools.identity_ttl(db, "short")) == 60 * SECOND
+    assert store.read(lambda db: node_pools.identity_ttl(db, "default")) is None
+    change(store, "UPDATE node_pools SET document = '{' WHERE name = 'short'")
+    with pytest.raises(StorageUnreadable):
+        store.read(lambda db: node_pools.identity_ttl(db, "short"))

@@ -10,13 +10,15 @@ import trio.testing
 
 from daemon.evals import gc
 from daemon.evals.explain import explain_job
+from daemon.jobs import child_limits
 from daemon.jobs.child_limits import open_children, release_children
 from daemon.jobs.dispatch import DispatchOutcome, DispatchRequestData, dispatch_job
 from daemon.jobs.evaluate import EvalOptions, evaluate_job
 from daemon.jobs.stop import stop
-from storage.errors import Refused, TooOften
+from storage.errors import Refused, StorageUnreadable, TooOften
 from storage.queries import children, evaluations, index_times, job_listings, job_status, jobs
 from storage.queries.pages import PageRequest
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.records.explanation import Cause
@@ -234,6 +236,25 @@ async def test_blocked_run_begins_automatically_when_capacity_is_free(
                 await parent.end(first)
             await until_begun()
     assert "1" in parent.begun()
+
+
+async def test_an_unreadable_parent_holds_up_its_own_children_alone(parent: Parent) -> None:
+    await parent.register(at_once="1")
+    first, _ = await parent.dispatch(), await parent.dispatch()
+    real = child_limits.jobs.current
+
+    def current(db: ReadSnapshot, namespace: str, job_id: str) -> Job | None:
+        if job_id == "bad":
+            raise StorageUnreadable("its definition cannot be read")
+        return real(db, namespace, job_id)
+
+    fences = parent.cluster.fences
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(child_limits.jobs, "current", current)
+        assert not child_limits._may_release(parent.store, ("default", "bad"), fences)
+        await parent.end(first)
+        assert child_limits._may_release(parent.store, ("default", "web"), fences)
+    assert [fault.key for fault in fences.faults()] == ["default/bad"]
 
 
 def _parent_of(tx: Transaction) -> Job:

@@ -8,6 +8,7 @@ import trio
 
 from daemon.runner import node
 from daemon.runner.core import status_report
+from storage.errors import StorageUnreadable
 from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.world import World, batch, script
 from tests.time_limits import HAPPENS_WITHIN
@@ -28,14 +29,17 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 @needs_root
+@pytest.mark.parametrize(
+    "error", [Broken(), StorageUnreadable.of_row("jobs", ("default", "bad"), "")]
+)
 async def test_a_report_that_cannot_be_stored_is_given_up_and_others_are_stored(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     real, bad = status_report.store_snapshot, "0bad0000-0000-4000-8000-000000000000"
 
     def store_snapshot(tx: Any, snapshot: status_report.AllocStatus) -> Any:
         if snapshot.alloc_id == bad:
-            raise Broken
+            raise error
         return real(tx, snapshot)
 
     monkeypatch.setattr(status_report, "store_snapshot", store_snapshot)

@@ -4,14 +4,16 @@ import re
 from unittest.mock import Mock
 
 import httpx
+import msgspec
 import pytest
 import trio
 
 from daemon.ui import jobs as pages
 from daemon.ui import render
 from daemon.web.shared_pages import AGE, MOST, SharedPages
-from storage.queries import policies
+from storage.queries import policies, tokens
 from storage.records.acl import Policy
+from storage.writer import Transaction
 from tests.parts.ui.conftest import READER, Browser, Site
 
 TAG = re.compile(r'data-tag="([^"]*)"')
@@ -112,6 +114,45 @@ async def test_changed_rights_change_the_page_at_once(site: Site, reader: Browse
     after = await reload(reader, "/ui/job/web", tag(before))
     assert after.status_code == 200
     assert after.text.count("It needs") < before.text.count("It needs")
+
+
+async def test_changed_token_changes_the_page_at_once(site: Site, reader: Browser) -> None:
+    await site.run()
+    before = await reload(reader, "/ui/job/web", "old")
+    assert (await reload(reader, "/ui/job/web", tag(before))).status_code == 304
+    rules = READER.replace('"read" }', '"write" }', 1)
+
+    def grant_more(tx: Transaction) -> None:
+        policies.put(tx, Policy(name="more", rules=rules))
+        for token in tokens.list_all(tx):
+            if token.policies == ("theirs",):
+                tokens.update(tx, msgspec.structs.replace(token, policies=("theirs", "more")))
+
+    await site.cluster.store.write(grant_more)
+    after = await reload(reader, "/ui/job/web", tag(before))
+    assert after.status_code == 200
+    assert after.text.count("It needs") < before.text.count("It needs")
+
+
+async def test_page_of_an_earlier_session_is_sent_again(site: Site) -> None:
+    """Its forms hold the CSRF token of that session."""
+    secret, browser = await site.token(), site.browser()
+    await browser.sign_in(secret)
+    before = tag(await browser.get("/ui/jobs"))
+    assert (await reload(browser, "/ui/jobs", before)).status_code == 304
+    await browser.sign_in(secret)
+    after = await reload(browser, "/ui/jobs", before)
+    assert after.status_code == 200
+    assert set(PROOFS.findall(after.text)) == {await browser.proof()}
+
+
+async def test_error_page_has_the_csrf_token_and_not_its_mark(site: Site) -> None:
+    browser = site.browser()
+    await browser.sign_in(await site.token())
+    page = await reload(browser, "/ui/job/nope", "old")
+    assert page.status_code == 404
+    assert render._PROOF_MARK not in page.text
+    assert set(PROOFS.findall(page.text)) == {await browser.proof()}
 
 
 async def test_failed_page_is_made_again_for_the_next_viewer(open_site: Site) -> None:

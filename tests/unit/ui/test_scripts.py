@@ -212,6 +212,14 @@ def test_page_older_than_a_change_is_reloaded_once_more() -> None:
     assert run(code, index=3) == [5, 1]
 
 
+def test_page_that_missed_changes_before_its_connection_is_reloaded() -> None:
+    code = (
+        "hear({ open: true, index: 9 }); timers.length = 0; waiting = null; reach(8); timers.length"
+    )
+    assert run(code, index=3) == 1
+    assert run(code.replace("reach(8)", "reach(9)"), index=3) == 0
+
+
 UPLOAD = ("app.js", "upload.js")
 LENGTHS = (0, 1, 55, 56, 63, 64, 65, 119, 1000)
 
