@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from storage.errors import StorageUnreadable
 from storage.queries import allocations, deployments, job_status, jobs
 from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction
@@ -105,7 +106,11 @@ def forget_job(tx: Transaction, key: Key, most: int) -> tuple[bool, int]:
     runs again: see `jobs.definition_index`.
     """
     values = {"namespace": key[0], "id": key[1]}
-    job = jobs.current(tx, *key)
+    try:
+        job = jobs.current(tx, *key)
+    except StorageUnreadable as error:  # the job stays, and other ones are collected
+        tx.unreadable_rows.note(error)
+        return True, 0
     if job is None or tx.one(_STILL_OVER, values) is None:
         return True, 0
     gone = 0

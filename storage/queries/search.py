@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from storage.queries.documents import decode_row, readable
 from storage.read_pool import ReadSnapshot
 from storage.records.search import JobNames
 
@@ -34,7 +35,7 @@ _ALLOCATION_NAMES = """
      LIMIT :most
 """
 _JOBS = """
-    SELECT v.document
+    SELECT v.namespace, v.job_id, v.version, v.document
       FROM jobs j
       JOIN job_versions v
         ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
@@ -66,10 +67,9 @@ def allocation_names(
 
 
 def job_names(db: ReadSnapshot, namespaces: Sequence[str]) -> Iterator[JobNames]:
-    """Yield the names of the current jobs, and of everything inside them."""
-    decode = msgspec.json.Decoder(JobNames).decode
-    for row in db.each(_JOBS, {"namespaces": _list(namespaces)}):
-        yield decode(row["document"])
+    """Yield the names of the readable current jobs, and of everything inside them."""
+    rows = db.each(_JOBS, {"namespaces": _list(namespaces)})
+    return readable(db, rows, lambda row: decode_row(row, JobNames, "job_versions"))
 
 
 def _list(texts: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ route of the table is read, and the check of the store names the row.
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, cast
 
@@ -23,7 +24,15 @@ from daemon.web.dispatcher import Dispatcher
 from daemon.web.reply import WireResponse
 from storage.check import check
 from storage.errors import StorageUnreadable
-from storage.queries import entities, namespaces, node_pools, services
+from storage.queries import (
+    entities,
+    garbage_collection,
+    jobs,
+    namespaces,
+    node_pools,
+    search,
+    services,
+)
 from storage.queries.document_types import COLUMNS, DocumentColumn
 from storage.queries.documents import KEYS
 from storage.read_pool import ReadSnapshot
@@ -37,6 +46,7 @@ from tests.parts.api import test_lists_have_pages as lists
 from tests.parts.api.requests import parts_of
 from tests.parts.api.test_pages_cost import ask
 from tests.parts.ui.conftest import Runner
+from tests.samples import job
 
 asking = lists.asking
 
@@ -270,3 +280,21 @@ async def test_unreadable_pool_gives_no_identity_a_longer_life(store: Store) -> 
     change(store, "UPDATE node_pools SET document = '{' WHERE name = 'short'")
     with pytest.raises(StorageUnreadable):
         store.read(lambda db: node_pools.identity_ttl(db, "short"))
+
+
+async def test_search_finds_the_names_of_readable_jobs(store: Store) -> None:
+    for name in ("api", "web"):
+        await store.write(partial(jobs.append_version, job=job(name)))
+    change(store, "UPDATE job_versions SET document = '{' WHERE job_id = 'api'")
+    assert [one.name for one in store.read(lambda db: list(search.job_names(db, ["default"])))] == [
+        "web"
+    ]
+
+
+async def test_an_unreadable_job_stays_and_the_collection_goes_on(store: Store) -> None:
+    await store.write(partial(jobs.append_version, job=job("web")))
+    change(store, "UPDATE job_versions SET document = '{'")
+    key = ("default", "web")
+    assert await store.write(partial(garbage_collection.forget_job, key=key, most=9)) == (True, 0)
+    assert store.read(lambda db: db.one("SELECT id FROM jobs")) is not None
+    assert store.unreadable_rows.by_table() == {"job_versions": 1}
