@@ -551,7 +551,7 @@ def put_outputs(
     is_same = before is not None and before["alloc_id"] == alloc_id
     if is_replaced and before is not None and not is_same:
         return
-    known = _by_task(before["outputs"]) if before and is_same else {}
+    known = _by_task(before) if before and is_same else {}
     after = {task: found for task, found in {**known, **by_task}.items() if found}
     if not after:
         remove_outputs(tx, run, step, element)

@@ -99,6 +99,7 @@ async def test_the_same_values_come_as_json(steward: Steward) -> None:
         "steward.collected",
         "steward.faults",
         "steward.notifications",
+        "steward.store.unreadable_rows",
     }
     assert MEANINGS.keys() - gauges.keys() <= absent
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from storage.errors import Refused, StorageLocked, StorageUnusable
-from storage.queries import job_listings, jobs
+from storage.queries import job_listings, job_status, jobs
 from storage.queries.pages import PageRequest
 from storage.snapshot import inspect, restore, save
 from storage.store import FILE_NAME, Store, open_store
+from storage.writer import Transaction
 from tests.samples import NOW, job
 
 
@@ -33,7 +34,12 @@ async def test_a_restored_store_is_as_it_was(tmp_path: Path) -> None:
     home, copy = tmp_path / "home", tmp_path / "copy"
     home.mkdir()
     async with open_store(home, cluster_id="c", now=NOW) as store:
-        await store.write(lambda tx: jobs.append_version(tx, job("kept")))
+
+        def keep(tx: Transaction) -> None:
+            jobs.append_version(tx, job("kept"))
+            job_status.refresh_summary(tx, "default", "kept")
+
+        await store.write(keep)
         save(home, copy)
         await store.write(lambda tx: jobs.append_version(tx, job("later")))
     restore(copy, home)
