@@ -244,6 +244,19 @@ def test_process_without_variables_is_decided(lingering: Any) -> None:
     assert process_scan._environment(one.pid, f"/proc/{one.pid}") == b""
 
 
+def test_process_whose_variables_the_kernel_still_counts_is_undecided(
+    lingering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two steps of exec the environment looks empty; the start of the code is set later."""
+    one = lingering("echo; exec env -i sleep 600")
+    while Path(f"/proc/{one.pid}/comm").read_text() != "sleep\n":
+        os.sched_yield()
+    said = [*process_scan.fields(one.pid)]
+    said[process_scan._START_CODE] = b"0"
+    monkeypatch.setattr(process_scan, "fields", lambda _: said)
+    assert process_scan._environment(one.pid, f"/proc/{one.pid}") is None
+
+
 FIRST_THREAD_ENDS = """
 import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(600,)).start()

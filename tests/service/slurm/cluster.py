@@ -70,6 +70,11 @@ class Cluster:
         self._spawn("slurmctld", "-D", "-f", str(self.config))
         self.until("the controller answers", self.answers)
 
+    def restart_controller(self) -> None:
+        """Restart the controller in order. It stores all jobs, also those that have just ended."""
+        self.end("slurmctld")
+        self.start_controller()
+
     def start_node(self, node: str) -> None:
         """Start the daemon of a node."""
         self._spawn("slurmd", "-D", "-N", node, "-f", str(self.config), name=node)

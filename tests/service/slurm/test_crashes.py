@@ -80,6 +80,8 @@ async def test_our_daemon_is_killed_as_soon_as_it_has_an_array(
 async def test_a_controller_that_is_killed_with_a_waiting_array_loses_nothing(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
+    # A killed controller would take the jobs of earlier tests for running ones.
+    cluster.restart_controller()
     cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=a test")
     job = script("array", task.text)
     job["TaskGroups"][0]["Count"] = COUNT
