@@ -137,7 +137,7 @@ def _job(db: ReadSnapshot, event: StoredEvent) -> bytes:
     found = None
     try:
         found = jobs.registered_wire(db, event.namespace, event.key, number)
-    except StorageUnreadable as error:  # the stream goes on with the names alone
+    except StorageUnreadable as error:  # the stream continues with the names alone
         db.unreadable_rows.note(error)
     if found is None:
         found = encode({"ID": event.key, "Namespace": event.namespace, "Version": number})
@@ -149,7 +149,7 @@ def _allocation(db: ReadSnapshot, event: StoredEvent) -> bytes:
     found = None
     try:
         found = _current(db, event, change)
-    except StorageUnreadable as error:  # as of a job
+    except StorageUnreadable as error:  # the same for an allocation
         db.unreadable_rows.note(error)
     if found is not None:
         return found

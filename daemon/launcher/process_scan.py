@@ -30,8 +30,7 @@ from daemon.launcher.shims import OVER, STATE, children, fields, has_ended
 from daemon.launcher.task_files import user_of
 
 # Fields of `stat` after the name
-_PARENT, _PROCESS_GROUP, _SESSION, _FLAGS, _STARTED = 1, 2, 3, 6, 19
-_START_CODE, _ENV_END = 23, 48
+_PARENT, _PROCESS_GROUP, _SESSION, _FLAGS, _STARTED, _CODE, _ENV_END = 1, 2, 3, 6, 19, 23, 48
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 _PAUSE = 0.0005  # seconds until an undecided process is checked again; twice as long each time
 _ROUNDS = 8  # of scans, until the remaining processes create no new ones
@@ -239,9 +238,8 @@ def _environment(pid: int, at: str) -> bytes | None:
         said = fields(pid)
         if said and int(said[_FLAGS]) & _KERNEL_THREAD:
             return b""
-        is_empty = said and int(said[_ENV_END]) and said[_ENV_END] == said[_ENV_END - 1]
-        if is_empty and int(said[_START_CODE]):  # set after the variables were counted
-            return b""  # the process was started without variables
+        if said and int(said[_CODE]) and b"0" != said[_ENV_END] == said[_ENV_END - 1]:
+            return b""  # no variables: the kernel sets the start of the code after them
     return None
 
 

@@ -331,7 +331,7 @@ def on_node(
     order = f"create_index{way}, id"
     source = _HOLDING if holding else _IN_ORDER
     rows = db.each(f"{source} WHERE {' AND '.join(where)} ORDER BY {order}", values)
-    return map(_from, rows)
+    return readable(db, rows, _from)
 
 
 def highest_on_node(db: ReadSnapshot, node_id: str) -> int:

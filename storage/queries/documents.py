@@ -97,19 +97,6 @@ def readable(
         yield item
 
 
-def skipping(db: ReadSnapshot, items: Iterator[T]) -> Iterator[T]:
-    """Yield the items of a `map` over rows. An unreadable row is left out and noted."""
-    while True:
-        try:
-            item = next(items)
-        except StopIteration:
-            return
-        except StorageUnreadable as error:
-            db.unreadable_rows.note(error)
-            continue
-        yield item
-
-
 def unreadable(row: sqlite3.Row, table: str, reason: object) -> StorageUnreadable:
     """Return the error of a row; a column of its key that was not selected is shown as `?`."""
     selected = set(row.keys())

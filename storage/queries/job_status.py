@@ -39,6 +39,12 @@ def load_summary(db: ReadSnapshot, namespace: str, job_id: str) -> sqlite3.Row |
     return db.one(_ROW, {"namespace": namespace, "id": job_id})
 
 
+def has_notifications(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
+    """Return whether a job requests notifications."""
+    row = load_summary(db, namespace, job_id)
+    return row is not None and bool(row["notify"])
+
+
 def parentless(db: ReadSnapshot) -> Iterator[sqlite3.Row]:
     """Yield the rows of all jobs without a parent."""
     return db.each(_PARENTLESS)

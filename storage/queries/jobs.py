@@ -17,7 +17,7 @@ from storage.queries import (
     scaling,
     services,
 )
-from storage.queries.documents import decode_row, readable, text_of
+from storage.queries.documents import decode_row, readable, text_of, unreadable
 from storage.read_pool import ReadSnapshot
 from storage.records import notification
 from storage.records.codec import encode, job_document
@@ -135,12 +135,17 @@ def current(db: ReadSnapshot, namespace: str, job_id: str) -> Job | None:
 
 
 def listing(db: ReadSnapshot, namespace: str, job_id: str) -> JobListing | None:
-    """Return the listing values of the newest version of a job, or None.
+    """Return the listing values of the newest version of a job, or None. Raises `StorageUnreadable`.
 
     They take microseconds to read. The definition of a job of a thousand groups takes milliseconds.
     """
     row = job_status.load_summary(db, namespace, job_id)
-    return msgspec.json.decode(row["listing"] + "}", type=JobListing) if row else None
+    if row is None:
+        return None
+    try:
+        return msgspec.json.decode(row["listing"] + "}", type=JobListing)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise unreadable(row, "jobs", error) from None
 
 
 def definition_index(db: ReadSnapshot, namespace: str, job_id: str) -> int | None:

@@ -11,15 +11,15 @@ _LONGEST = 4095  # bytes of a path, without the zero byte at its end
 class PathEscape(Refused):
     """A path points outside its base directory; the message is Nomad's."""
 
-    def __init__(self) -> None:
-        super().__init__("Path escapes the alloc directory")
+    def __init__(self, message: str = "Path escapes the alloc directory") -> None:
+        super().__init__(message)
 
 
 class PathTooLong(PathEscape):
     """A path is longer than the kernel accepts, and than the launcher reads."""
 
     def __init__(self) -> None:
-        Refused.__init__(self, f"a path has at most {_LONGEST} bytes")
+        super().__init__(f"a path has at most {_LONGEST} bytes")
 
 
 def fitting_path(path: str) -> str:

@@ -311,13 +311,23 @@ def _log_events(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -
 def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[Allocation | None]:
     """Store reports and return their allocations, with None for purged ones.
 
-    Each job is summarized once, because that takes milliseconds for a job of a thousand groups.
+    A job without notifications is summarized once, because that takes milliseconds for a job of a
+    thousand groups. With notifications, each failure and each recovery needs a separate summary.
     """
-    stored = [store_snapshot(tx, snapshot) for snapshot in snapshots]
-    newest = {(one.namespace, one.job_id): one.request_id for one in stored if one is not None}
-    for (namespace, job_id), request_id in newest.items():
+    stored, waiting = list[Allocation | None](), dict[tuple[str, str], str]()
+    for snapshot in snapshots:
+        one = store_snapshot(tx, snapshot)
+        stored.append(one)
+        if one is None:
+            continue
+        key = (one.namespace, one.job_id)
+        if job_status.has_notifications(tx, *key):
+            job_status.refresh_summary(tx, *key)
+        else:
+            waiting[key] = one.request_id
+    for key, request_id in waiting.items():
         tx.request_id = request_id
-        job_status.refresh_summary(tx, namespace, job_id)
+        job_status.refresh_summary(tx, *key)
     return stored
 
 

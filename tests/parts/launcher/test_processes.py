@@ -252,7 +252,7 @@ def test_process_whose_variables_the_kernel_still_counts_is_undecided(
     while Path(f"/proc/{one.pid}/comm").read_text() != "sleep\n":
         os.sched_yield()
     said = [*process_scan.fields(one.pid)]
-    said[process_scan._START_CODE] = b"0"
+    said[process_scan._CODE] = b"0"
     monkeypatch.setattr(process_scan, "fields", lambda _: said)
     assert process_scan._environment(one.pid, f"/proc/{one.pid}") is None
 

@@ -13,6 +13,7 @@ from storage.records.job import Job, Parameterized
 from storage.records.notification import Notification
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
+from tests.parts.evals.test_workflows import report
 from tests.parts.jobs.test_periodic import FIRST, HOURLY, look, register
 from tests.samples import NOW, evaluation, group, job
 
@@ -83,6 +84,16 @@ async def test_a_success_after_a_failure_is_reported_once(cluster: Cluster) -> N
         made = job("web", type="batch", meta=HOOK, priority=50 + number)
         await run(cluster, made, status)
     assert said(cluster.store) == ["failure", "recovery"]
+
+
+async def test_failures_in_one_write_are_counted_one_by_one(cluster: Cluster) -> None:
+    made = job("web", group("web", count=3, reschedule_policy=OFTEN), meta=HOOK)
+    await cluster.register(made)
+    await cluster.work()
+    await report(cluster, *cluster.allocations("web"), code=1)
+    found = cluster.store.read(lambda db: db.one("SELECT failures FROM jobs WHERE id = 'web'"))
+    assert found is not None
+    assert found["failures"] == 3
 
 
 async def test_failures_in_a_row_are_counted_from_the_first_one_on(cluster: Cluster) -> None:

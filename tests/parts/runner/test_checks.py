@@ -199,7 +199,7 @@ async def test_result_of_a_check_that_was_just_removed_is_ignored(
     results = []
 
     async def finish(task: str, command: Sequence[str]) -> ScriptResult:
-        checks.follow([], nursery)  # its service ends at the moment of the result
+        checks.follow([], nursery)  # its service ends with the result
         return ScriptResult(1, "")
 
     checks = CheckRunner("a", lambda: 0, lambda: results.append(1), print, finish, allow_all)
