@@ -1,9 +1,11 @@
 """Task attempts that are jobs of a cluster."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
+from storage.queries.pages import Key
 from storage.read_pool import ReadSnapshot
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.writer import Transaction
@@ -37,7 +39,14 @@ _RUNNING = """
       JOIN cluster_runs r ON r.allocation_id = a.id
      WHERE a.node_id = :node_id AND a.client_status IN ('pending', 'running', 'unknown')
        AND r.status = 'running' AND r.host <> ''
-  ORDER BY r.host, r.allocation_id, r.task
+"""
+_RUNNING_FROM = f"""{_RUNNING}
+       AND (r.allocation_id, r.task) >= (:allocation_id, :task)
+  ORDER BY r.allocation_id, r.task
+"""
+_RUNNING_BACK = f"""{_RUNNING}
+       AND (:allocation_id IS NULL OR (r.allocation_id, r.task) <= (:allocation_id, :task))
+  ORDER BY r.allocation_id DESC, r.task DESC
 """
 _FORGET = """
     DELETE FROM cluster_runs
@@ -68,9 +77,17 @@ class RunningTask(NamedTuple):
     namespace: str
 
 
-def running_on(db: ReadSnapshot, node_id: str) -> list[RunningTask]:
-    """Return the running tasks of the node of a cluster, by host."""
-    return [RunningTask(*row) for row in db.all(_RUNNING, {"node_id": node_id})]
+def running_on(
+    db: ReadSnapshot, node_id: str, start: Key | None, *, reverse: bool
+) -> Iterator[RunningTask]:
+    """Yield the running tasks of the node of a cluster, by allocation and task.
+
+    `start` is the key of the first one.
+    """
+    allocation_id, task = start or ((None, "") if reverse else ("", ""))
+    values = {"node_id": node_id, "allocation_id": allocation_id, "task": task}
+    for row in db.each(_RUNNING_BACK if reverse else _RUNNING_FROM, values):
+        yield RunningTask(*row)
 
 
 def find(db: ReadSnapshot, allocation_id: str, task: str, number: int) -> ClusterRun | None:

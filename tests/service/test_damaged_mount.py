@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import closing
 
+from storage.check import check
 from storage.store import FILE_NAME
 from tests.service.daemon import Steward
 
@@ -13,9 +14,15 @@ async def test_a_method_is_read_and_tuned_beside_a_damaged_one(steward: Steward)
         assert made.status_code == 204
     (file,) = steward.data_dir.rglob(FILE_NAME)
     with closing(sqlite3.connect(file)) as other, other:
+        (before,) = other.execute("SELECT document FROM mounts WHERE path = 'one/'").fetchone()
         other.execute("UPDATE mounts SET document = '{' WHERE path = 'one/'")
     shown = (await steward.request("GET", "/v1/sys/auth/two")).json()
     assert shown["type"] == "azure"
     tuned = await steward.request("POST", "/v1/sys/auth/two/tune", {"description": "kept"})
     assert tuned.status_code == 204
     assert (await steward.request("GET", "/v1/sys/auth/two")).json()["description"] == "kept"
+    found = check(file.parent)
+    assert len(found) == 1
+    assert "the row one/ of the table mounts cannot be read" in found[0]
+    with closing(sqlite3.connect(file)) as other, other:  # the store is checked at the end
+        other.execute("UPDATE mounts SET document = ? WHERE path = 'one/'", (before,))

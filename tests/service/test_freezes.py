@@ -10,6 +10,7 @@ async def test_a_freeze_holds_runs_over_a_kill_until_its_end(steward: Steward) -
     await steward.register(
         workflow({**shell("a", "exit 0"), "Meta": {"steward_redo": "true"}}, job_id="etl")
     )
+    await steward.until("/v1/job/etl/runs", bool)
     await steward.until("/v1/job/etl/run", lambda run: run["Steps"][0]["State"] == "held")
     await steward.kill_and_restart()
     listed = (await steward.cli("freezes")).stdout.decode().splitlines()

@@ -205,16 +205,22 @@ class HostedTask(Record, frozen=True, kw_only=True):
 
 
 def hosted_tasks(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the running tasks of a node that is a cluster, by host."""
-    check_id("node", request["node_id"])
-    if nodes.find(db, request["node_id"]) is None:
+    """List the running tasks of a node that is a cluster, each with its host."""
+    grant, node_id = request.caller.grant, request["node_id"]
+    if nodes.find(db, node_id) is None:
         raise NotFound("node not found", index=db.table_index("nodes"))
-    found = [
-        HostedTask(host=item.host, allocation_id=item.allocation_id, task=item.task)
-        for item in cluster_runs.running_on(db, request["node_id"])
-        if request.caller.grant.may(item.namespace, "read-job")
-    ]
-    return reply.read_reply(found, db.table_index("allocations"))
+    listing = Listing[cluster_runs.RunningTask](
+        rows=lambda db, start, reverse: cluster_runs.running_on(
+            db, node_id, start, reverse=reverse
+        ),
+        key=lambda item: (item.allocation_id, item.task),
+        line=lambda _, item: encode(
+            HostedTask(host=item.host, allocation_id=item.allocation_id, task=item.task)
+        ),
+        wanted=lambda _, item: grant.may(item.namespace, "read-job"),
+        is_number=False,
+    )
+    return show(listing, request.query, db, db.table_index("allocations"))
 
 
 # --- actions

@@ -19,8 +19,10 @@ from daemon.identity.lazy_methods import LazyMethods
 from daemon.web.dispatcher import Dispatcher
 from daemon.web.request import ReadRoute
 from storage.queries import (
+    allocations,
     auth_methods,
     calendars,
+    cluster_runs,
     concurrency,
     freezes,
     host_volumes,
@@ -37,6 +39,7 @@ from storage.queries import (
 from storage.records.acl import Token
 from storage.records.auth_method import AuthMethod, BindingRule
 from storage.records.calendar import Calendar
+from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.flow import FlowRun
 from storage.records.freeze import Freeze
 from storage.records.host_volume import DynamicVolume
@@ -117,8 +120,18 @@ OTHER = {
 
 def add_rest(tx: Transaction) -> None:
     """Add a few objects of the kinds that the store of the benchmark does not have."""
+    (placed,) = allocations.of_job(tx, "default", "web")
     for number in range(FEW):
         name = f"few-{number}"
+        cluster_run = ClusterRun(
+            allocation_id=placed.id,
+            task=name,
+            number=0,
+            pool="hpc",
+            status=RunStatus.RUNNING,
+            host=f"c{number % PAGE}",
+        )
+        cluster_runs.put(tx, cluster_run)
         calendar = Calendar(name="many-1", namespace="default", version=number + 1)
         calendars.put(tx, calendar, person="somebody", now=NOW)
         calendars.put(tx, Calendar(name=name, namespace="default", version=1), person="", now=NOW)

@@ -1,6 +1,5 @@
 """The allocations of a node, in pages: the same as all at once."""
 
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from daemon.web.parameters import QueryParameters
 from daemon.web.reply import HandlerReply
 from daemon.web.request import ReadRoute
 from daemon.web.response_cache import ResponseCache
+from storage.errors import NotFound
 from storage.queries import cluster_runs
 from storage.records.allocation import ClientStatus
 from storage.records.cluster_run import ClusterRun, RunStatus
@@ -23,6 +23,7 @@ from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job
 from tests.unit.scheduler.world import node
 
+HOSTS = ReadRoute("/v1/node/{node_id}/hosts", api_nodes.hosted_tasks, NODE_READ)
 ROUTE = ReadRoute("/v1/node/{node_id}/allocations", api_nodes.node_allocations, NODE_READ)
 
 
@@ -87,15 +88,20 @@ async def test_holding_leaves_the_allocations_that_hold_resources(cluster: Clust
     assert first + rest == (await ids(cluster, "holding=true"))[0]
 
 
-def hosted(store: Store, rules: str = "") -> list[api_nodes.HostedTask]:
+async def hosted(
+    store: Store, rules: str = "", *, query: str = "", node_id: str = ""
+) -> tuple[list[tuple[str, str, str]], str]:
+    """Return a page of the running tasks of a node, and the token of the next page."""
     who = caller(rules) if rules else caller()
-    asked = request(store, NODE_READ, who, node_id=node().id)
-    found = store.read(partial(api_nodes.hosted_tasks, asked)).body
-    assert isinstance(found, list)
-    return found
+    asked = request(store, NODE_READ, who, node_id=node_id or node().id)
+    asked = msgspec.structs.replace(asked, query=QueryParameters(query))
+    made = await _read(HOSTS, asked, ResponseCache())
+    assert isinstance(made.body, bytes)
+    found = msgspec.json.decode(made.body, type=list[dict[str, str]])
+    return [(item["Host"], item["AllocationID"], item["Task"]) for item in found], made.next_token
 
 
-async def test_running_tasks_of_a_cluster_are_listed_by_host(cluster: Cluster) -> None:
+async def test_running_tasks_of_a_cluster_are_listed_with_their_hosts(cluster: Cluster) -> None:
     one, two, three = (cluster.allocations(name)[0] for name in ("one", "two", "three"))
 
     def run(tx: Transaction) -> None:
@@ -110,6 +116,13 @@ async def test_running_tasks_of_a_cluster_are_listed_by_host(cluster: Cluster) -
             cluster_runs.put(tx, run)
 
     await cluster.store.write(run)
-    found = [(item.host, item.allocation_id, item.task) for item in hosted(cluster.store)]
-    assert found == [("c1", two.id, "main"), ("c2", one.id, "main")]
-    assert hosted(cluster.store, 'node { policy = "read" }') == []
+    every, token = await hosted(cluster.store)
+    assert every == sorted([("c1", two.id, "main"), ("c2", one.id, "main")], key=lambda it: it[1])
+    assert token == ""
+    assert (await hosted(cluster.store, 'node { policy = "read" }'))[0] == []
+    for query, ordered in (("per_page=1", every), ("per_page=1&reverse=true", every[::-1])):
+        first, token = await hosted(cluster.store, query=query)
+        rest, _ = await hosted(cluster.store, query=f"{query}&next_token={token}")
+        assert first + rest == ordered
+    with pytest.raises(NotFound, match="node not found"):
+        await hosted(cluster.store, node_id="other")
