@@ -119,11 +119,14 @@ async def read_commands(wrapper_protocol: WrapperProtocol, request: Request) -> 
 
 
 async def report_result(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Store the result of a task."""
+    """Store the result of a task, and its file of outputs, which is the body."""
     code, why = _number(request, "code"), request.query.text("why")
-    if code not in _CODES or not _WORD.fullmatch(why):
-        raise BadNumber(f"code = {code}, why = {why!r}: write a code up to 255, and a word")
-    await wrapper_protocol.result(request.token, code, why)
+    outputs = request.query.text("outputs")
+    if code not in _CODES or not (_WORD.fullmatch(why) and _WORD.fullmatch(outputs)):
+        raise BadNumber(
+            f"code = {code}, why = {why!r}, outputs = {outputs!r}: write a code up to 255, and words"
+        )
+    await wrapper_protocol.result(request.token, code, why, outputs, request.body)
     return HandlerReply(body=b"ok\n", content_type=_PLAIN)
 
 

@@ -164,8 +164,10 @@ class WrapperProtocol(Protocol):
         """Return the commands after number `seen`, one per line; none after `span` seconds."""
         ...
 
-    async def result(self, secret: str, code: int, why: str) -> None:
-        """Store the result of a task."""
+    async def result(
+        self, secret: str, code: int, why: str, outputs: str = "", content: bytes = b""
+    ) -> None:
+        """Store the result of a task, with its file of outputs."""
         ...
 
 

@@ -664,16 +664,10 @@ def _path(start: str, last: str, before: Mapping[str, str]) -> list[str]:
 # --- warnings ---
 
 
-def warnings(job: Job, *, is_in_cluster: bool = False) -> Iterator[str]:
-    """Yield remarks about a valid workflow, which may run in a cluster of another service."""
+def warnings(job: Job) -> Iterator[str]:
+    """Yield remarks about a valid workflow."""
     if not is_workflow(job):
         return
-    for group in job.task_groups or () if is_in_cluster else ():
-        if unused := tuple(_without_outputs(group)):
-            yield (
-                f"Task group {group.name} uses {', '.join(unused)}, but tasks in a Slurm pool have "
-                "no outputs, no needs.json and no items of lists"
-            )
     graph = stored_graph(job)
     stars = {one.name for one in job.task_groups or () if NEEDS.of(one.meta) == (ALL,)}
     for step in graph.steps:
@@ -684,18 +678,6 @@ def warnings(job: Job, *, is_in_cluster: bool = False) -> Iterator[str]:
                 f'for the end of every run, write {NEEDS.name} = "{ALL}"'
             )
     yield from _never(graph.order)
-
-
-def _without_outputs(group: TaskGroup) -> Iterator[str]:
-    """Yield the uses of outputs and lists in a group."""
-    from daemon.flow import outputs  # imported late: only registrations need it
-
-    meta = group.meta or {}
-    yield from (key.name for key in (OUTPUTS, FOR_EACH, MATRIX) if key.name in meta)
-    if ".outputs" in IF.of(meta):
-        yield IF.name
-    if outputs.may_refer(group):
-        yield "${output.…}"
 
 
 def _never(order: Iterable[Step]) -> Iterator[str]:

@@ -123,9 +123,7 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
 
         if problems := tuple(graph.problems(job)):
             return msgspec.structs.replace(found, errors=(*found.errors, *problems))
-        return found.with_warnings(
-            *graph.warnings(job, is_in_cluster=job.node_pool in self.clusters)
-        )
+        return found.with_warnings(*graph.warnings(job))
 
 
 def parse_job(

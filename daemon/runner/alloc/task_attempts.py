@@ -312,7 +312,7 @@ class TaskAttempts(ABC):
 
     async def _judged(self, end: ExitResult) -> AttemptOutcome:
         """Return the outcome of an attempt that ended without a request, and record its outputs."""
-        fault = await self._provisions.collect_outputs(self._report, is_success=end.ok)
+        fault = await self._provisions.collect_outputs(self._report, end)
         if end.ok and fault:
             self._emit(task_events.output_failure(self._now(), fault))
             return AttemptOutcome.FAILED

@@ -19,6 +19,17 @@ from storage.records.allocation import AllocatedPort
 from storage.records.task import LogConfig, NetworkDNS, Resources
 
 
+class DeliveredFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files that a task on another host sent with its exit result.
+
+    `outputs` is the SHA-256 of its file of outputs, which the daemon then has. `fault` is the reason
+    why the file did not arrive.
+    """
+
+    outputs: str = ""
+    fault: str = ""
+
+
 class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
     """The exit result of a task. `message` adds details to the status.
 
@@ -30,6 +41,7 @@ class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
     oom_killed: bool = False
     message: str = ""
     at: int = 0
+    delivered: DeliveredFiles = DeliveredFiles()
 
     @property
     def ok(self) -> bool:
@@ -97,6 +109,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     disk_mb: int = 0  # requested by the group
     features: tuple[str, ...] = ()  # required from the hosts of a cluster by constraints
     family: tuple[str, str] = ("", "")  # namespace and ID of its job, or of that job's parent
+    outputs: str = ""  # path of its file of outputs below the directory; empty outside of workflows
 
 
 class TaskHandle(Protocol):

@@ -2,8 +2,11 @@
 
 A task finds the results in `local/needs.json`, and the references to outputs in its definition are
 replaced. It writes its outputs to the file in `STEWARD_OUTPUT`. The daemon reads this file once,
-when the task has ended, and stores it with the state of the task.
+when the task has ended, and stores it with the state of the task. If the task ran on a host of a
+cluster, that host has sent the file before.
 """
+
+import hashlib
 
 import msgspec
 import trio
@@ -14,6 +17,7 @@ from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.step_keys import NEEDS, OUTPUTS
 from daemon.jobspec.steward_meta.step_values import MAX_OUTPUTS, is_output_name
 from daemon.launcher.messages import MOST_PAYLOAD
+from daemon.runner.core.driver import DeliveredFiles, ExitResult
 from daemon.runner.core.lifecycle import hook
 from daemon.runner.core.safe_open import PathEscape
 from daemon.runner.core.status_report import AllocReport
@@ -224,15 +228,14 @@ async def collect(
     files: TaskFiles,
     instance: TaskInstance,
     report: AllocReport,
-    *,
-    is_success: bool,
+    end: ExitResult,
 ) -> str:
     """Add the outputs of a task that has ended to the report of its allocation.
 
     Return why a success does not count, or an empty text. Faulty outputs of a failure are left out.
     """
     try:
-        text = await _content(files)
+        text = await _content(files, end.delivered)
         is_long = len(text) > _SHORT
         found = await trio.to_thread.run_sync(_parsed, text) if is_long else _parsed(text)
         # Nothing waits from here on, so that of two tasks that end together the second one sees the
@@ -244,7 +247,7 @@ async def collect(
         others.pop(files.task, None)
         _check(found, others, stored, report.unstored_elsewhere())
         report.add_outputs(files.task, found)
-        if is_success:
+        if end.ok:
             report.succeeded.add(files.task)
             _check_declared(instance, report, {**others, files.task: found})
     except Refused as error:
@@ -291,17 +294,22 @@ def _check_declared(
         raise Refused(f"the step has not written its output {', '.join(missing[:5])}")
 
 
-async def _content(files: TaskFiles) -> str:
+async def _content(files: TaskFiles, delivered: DeliveredFiles) -> str:
     """Return the text that a task has written. Raises `Refused`."""
+    if delivered.fault:
+        raise Refused(delivered.fault)
     try:
         content = await files.read(files.own(_OUTPUTS), outputs.MAX_FILE + 1)
     except FileNotFoundError:
-        return ""
+        content = b""
     except (PathEscape, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise Refused(f"its outputs cannot be read: {reason}") from error
     if len(content) > outputs.MAX_FILE:
         raise Refused(f"its outputs have more than {outputs.MAX_FILE} bytes")
+    if delivered.outputs and delivered.outputs != hashlib.sha256(content).hexdigest():
+        # A power failure may keep the stored end, and lose the file.
+        raise Refused("its outputs have been lost since they arrived")
     try:
         return content.decode()
     except UnicodeDecodeError:

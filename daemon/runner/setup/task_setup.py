@@ -17,7 +17,7 @@ from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.step_keys import KEEP
 from daemon.launcher.channel import Refusal
 from daemon.runner.core import task_events
-from daemon.runner.core.driver import Attempt, HostMount
+from daemon.runner.core.driver import Attempt, ExitResult, HostMount
 from daemon.runner.core.restart_policy import AttemptOutcome
 from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_dir import OUTPUT_FILE, directories
@@ -301,6 +301,7 @@ class TaskSetup:
             disk_mb=instance.group.ephemeral_disk.size_mb,
             features=tuple(_features(instance, task)),
             family=(instance.job.namespace, instance.job.parent_id or instance.job.id),
+            outputs=f"{task.name}/local/{OUTPUT_FILE}" if self._step is not None else "",
         )
 
     # --- steps of workflows ---
@@ -312,7 +313,7 @@ class TaskSetup:
         return {**node, **self._step.values} if self._step and self._step.values else node
 
     async def load_step(self) -> None:
-        """Load the results of earlier steps. A task on a cluster has none. Raises `Refused`."""
+        """Load the results of earlier steps. Raises `Refused`."""
         if not self._in_workflow or self._step is not None:
             return
         from daemon.runner.setup import step_data
@@ -325,17 +326,15 @@ class TaskSetup:
 
     @property
     def _in_workflow(self) -> bool:
-        return self._host.capacity is not None and is_workflow(self._instance().job)
+        return is_workflow(self._instance().job)
 
-    async def collect_outputs(self, report: AllocReport, *, is_success: bool) -> str:
+    async def collect_outputs(self, report: AllocReport, end: ExitResult) -> str:
         """Add the outputs of the ended task to a report; return why a success does not count."""
         if not self._in_workflow:
             return ""
         from daemon.runner.setup import step_data
 
-        return await step_data.collect(
-            self._host.store, self._files, self._instance(), report, is_success=is_success
-        )
+        return await step_data.collect(self._host.store, self._files, self._instance(), report, end)
 
     async def keep_files(self) -> list[TaskEvent]:
         """Keep the files of the ended task that match `steward_keep`; return the events about it."""

@@ -173,11 +173,13 @@ async def test_job_that_no_cluster_can_run_is_refused_with_a_fix(
     assert fault.endswith(", or choose another node_pool")
 
 
-def test_outputs_in_a_cluster_are_remarked() -> None:
-    job = in_cluster(group(samples.task(), meta={"steward_outputs": "x"}))
-    remark = "Task group web uses steward_outputs, but tasks in a Slurm pool have no outputs"
-    assert remark in around(clusters={"hpc": ("slurm",)}).findings(job).warnings
-    assert remark not in around().findings(job).warnings
+def test_a_cluster_takes_a_step_with_outputs_and_a_list() -> None:
+    meta = {"steward_outputs": "x", "steward_matrix": '{"x": [1]}'}
+    found = around(clusters={"hpc": ("slurm",)}).findings(
+        in_cluster(group(samples.task(), meta=meta))
+    )
+    assert found == around().findings(in_cluster(group(samples.task(), meta=meta)))
+    assert not any("Slurm" in text for text in found.warnings)
 
 
 async def test_a_plain_task_may_be_in_a_cluster(store: Store) -> None:

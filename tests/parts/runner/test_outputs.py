@@ -5,69 +5,20 @@ import os
 import threading
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import trio
 
 from daemon.flow import outputs
 from daemon.runner.setup import step_data
-from storage.queries import jobs, runs
 from storage.records.base import SECOND
-from storage.records.flow import FlowRun, RunStep, StepOutputs
-from storage.records.job import Job
-from storage.records.task import RestartPolicy, Task
+from storage.records.task import RestartPolicy
 from storage.store import Store
-from tests import samples
-from tests.parts.runner.world import World, open_world, script
-
-OUTPUT = '"$STEWARD_OUTPUT"'
+from tests.parts.runner.steps import FAULTY, OUTPUT, placed, placed_second, step, stored
+from tests.parts.runner.world import open_world, script
 
 
-def step(*tasks: Any, **meta: str) -> Job:
-    return samples.job("flow", samples.group("web", *tasks, meta=meta), type="batch")
-
-
-async def placed(world: World, job: Job, alloc_id: str = "", **fields: Any) -> str:
-    """Store a run of a workflow, and place an element of its only step."""
-
-    def begin(tx: Any) -> None:
-        stored = jobs.current(tx, "default", "flow")
-        if stored is None:
-            stored = jobs.append_version(tx, job)
-            run = FlowRun(namespace="default", job_id="flow", number=1, version=stored.version)
-            runs.put(tx, run, None)
-            runs.put_steps(tx, run, [RunStep(name="web", opened=1)], {}, {})
-
-    await world.store.write(begin)
-    return await world.place(job, alloc_id=alloc_id, **fields)
-
-
-def stored(world: World) -> list[StepOutputs]:
-    def work(db: Any) -> list[StepOutputs]:
-        run = runs.newest(db, "default", "flow")
-        assert run is not None
-        return list(runs.outputs(db, run))
-
-    return world.store.read(work)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (f"rm {OUTPUT}; ln -s /etc/passwd {OUTPUT}", "its outputs"),
-        (f"rm {OUTPUT}; mkfifo {OUTPUT}", "its outputs cannot be read"),
-        (f"rm {OUTPUT}; mkdir {OUTPUT}", "its outputs cannot be read"),
-        (f"head -c 70000 /dev/zero | tr '\\0' x > {OUTPUT}", "more than 65536 bytes"),
-        (f"printf '\\377\\n' > {OUTPUT}", "its outputs are not UTF-8"),
-        (f"echo x > {OUTPUT}", "line 1 of the environment is not NAME=value"),
-        (f"echo a-b=1 > {OUTPUT}", "must have a name of letters, digits and _"),
-        (
-            f"seq -f 'a%g=1' 129 > {OUTPUT}",
-            "its outputs: line 129 of the environment: more than 128 names",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), FAULTY)
 async def test_faulty_outputs_fail_a_success(
     store: Store, data_dir: Path, text: str, reason: str
 ) -> None:
@@ -126,24 +77,6 @@ async def test_outputs_of_a_newer_allocation_replace_the_earlier_ones(
 
 
 # --- results of earlier steps ---
-
-
-async def placed_second(world: World, task: Task, *, count: int = 1, **meta: str) -> str:
-    """Place an element of a step that needs step `a`, which has written the output `x`."""
-    first = samples.group("a", script("true"), count=count)
-    second = samples.group("web", task, meta={"steward_needs": "a", **meta})
-    job = samples.job("flow", first, second, type="batch")
-
-    def begin(tx: Any) -> None:
-        stored = jobs.append_version(tx, job)
-        run = FlowRun(namespace="default", job_id="flow", number=1, version=stored.version)
-        runs.put(tx, run, None)
-        steps = [RunStep(name="a", opened=1, total=count), RunStep(name="web", opened=1)]
-        runs.put_steps(tx, run, steps, {}, {})
-        runs.put_outputs(tx, run, "a", 0, "some", {"main": {"x": "value"}})
-
-    await world.store.write(begin)
-    return await world.place(job)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from daemon.flow import outputs
+from daemon.runner.core.driver import ExitResult
 from daemon.runner.core.status_report import AllocReport, ReportQueue
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup import step_data
@@ -68,9 +69,8 @@ class Element:
 
     async def ends(self, task: str, text: str, *, is_success: bool = True) -> str:
         files: Any = Written(task, text)
-        return await step_data.collect(
-            self._step.store, files, self._instance, self.report, is_success=is_success
-        )
+        end = ExitResult(code=int(not is_success))
+        return await step_data.collect(self._step.store, files, self._instance, self.report, end)
 
 
 @pytest.mark.parametrize("is_known", [True, False])

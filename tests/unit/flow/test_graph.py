@@ -14,7 +14,7 @@ from daemon.jobspec.steward_meta.check import problems as key_problems
 from storage.errors import Malformed
 from storage.records.group import TaskGroup
 from storage.records.job import Job
-from tests.samples import group, job, task
+from tests.samples import group, job
 from tests.step_timing import slowness
 
 
@@ -64,21 +64,6 @@ def test_a_job_without_keys_is_no_workflow() -> None:
     plain = workflow(group("a"), group("b"))
     assert not is_workflow(plain)
     assert (list(problems(plain)), list(warnings(plain))) == ([], [])
-
-
-def test_outputs_and_lists_in_a_cluster_are_remarked() -> None:
-    args = {"config": {"args": ["${output.a.x}"]}}
-    using = group("b", task(**args), meta={"steward_needs": "a", "steward_matrix": '{"x": [1]}'})
-    found = workflow(
-        step("a", outputs="x"), using, step("c", "a", **{"if": "needs.a.outputs.x == 1"})
-    )
-    assert list(warnings(found)) == []
-    rest = ", but tasks in a Slurm pool have no outputs, no needs.json and no items of lists"
-    assert list(warnings(found, is_in_cluster=True)) == [
-        f"Task group a uses steward_outputs{rest}",
-        f"Task group b uses steward_matrix, ${{output.…}}{rest}",
-        f"Task group c uses steward_if{rest}",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ ended a task. A job that the cluster lost before the claim is submitted again wi
 old claim is invalid.
 """
 
+import hashlib
 import logging
 import os
 import signal as signals
@@ -16,10 +17,12 @@ from contextlib import suppress
 import msgspec
 import trio
 
-from daemon.runner.core.driver import Attempt, ExitResult, StartFailed
+from daemon.runner.core.driver import Attempt, DeliveredFiles, ExitResult, StartFailed
 from daemon.runner.core.notifier import Notifier
 from daemon.runner.core.resource_usage import CpuAccount, UsageReading
 from daemon.runner.core.state_machine import StateMachine
+from daemon.runner.core.task_dir import directories
+from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.drivers.permitted_users import TaskUsers
 from daemon.runner.drivers.slurm import job_states, submission
 from daemon.runner.drivers.slurm.attempt_states import BEFORE_CLAIM, OVER, TABLE
@@ -476,6 +479,21 @@ class SlurmAttempt:
     async def rebase(self, kind: str, base: int) -> None:
         """Continue in the log after bytes that a power failure has lost."""
         await self._change(**{f"{kind}_base": base})
+
+    async def receive_outputs(self, content: bytes) -> DeliveredFiles:
+        """Store the file of outputs for the end of the task. Raises `OSError`."""
+        files = TaskFiles(
+            launcher=self.cluster.tools.launcher,
+            allocation=self.row.allocation_id,
+            task=self.row.task,
+            places=directories(self.attempt.directory, self.row.task),
+        )
+        await files.write(self.attempt.outputs, content)
+        return DeliveredFiles(outputs=hashlib.sha256(content).hexdigest())
+
+    def outputs_ignored(self) -> None:
+        """Report that a wrapper of an earlier version sends no outputs."""
+        self._report_queue_state("its host runs an earlier version, which sends no outputs")
 
     async def finished(self, end: ExitResult) -> None:
         """Record the exit result."""

@@ -9,6 +9,7 @@ import io
 import shlex
 import tarfile
 from collections.abc import Mapping
+from functools import partial
 from typing import IO
 
 import msgspec
@@ -67,7 +68,8 @@ def pack(file: IO[bytes], attempt: Attempt, home: str, secret: str) -> None:
     find = _FIND.format(command=command, own=shlex.quote(own))
     args = " ".join(['"$_steward_c"', *map(shlex.quote, settings.args)])
     most = attempt.longest // SECOND + _LATE if attempt.longest else 0
-    said = f"secret={secret} logs={int(not attempt.log.disabled)} most={most}\n"
+    said = f"secret={secret} logs={int(not attempt.log.disabled)} most={most}"
+    said += f" outputs={shlex.quote(attempt.outputs)}\n"
     texts = {
         "settings": said,
         "task": _script(attempt.env, f"{enter}{find}", args),
@@ -89,16 +91,18 @@ def _write(file: IO[bytes], attempt: Attempt, texts: Mapping[str, str]) -> None:
             found.size, found.mode = len(data), 0o600
             archive.addfile(found, io.BytesIO(data))
         task = attempt.task
+        # A task that runs may have written outputs already.
+        fits = partial(_plain, without="" if texts else attempt.outputs)
         for name in (SHARED, f"{task}/local", f"{task}/{SECRETS}"):
             if texts or name != SHARED:
-                archive.add(f"{attempt.directory}/{name}", name, filter=_plain)
+                archive.add(f"{attempt.directory}/{name}", name, filter=fits)
 
 
-def _plain(tar_info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return an archive member without owner; None for logs and special files."""
-    if tar_info.name.startswith(f"{_LOGS}/") or not (
-        tar_info.isfile() or tar_info.isdir() or tar_info.issym() or tar_info.islnk()
-    ):
+def _plain(tar_info: tarfile.TarInfo, without: str) -> tarfile.TarInfo | None:
+    """Return an archive member without owner; None for logs, special files and the file `without`."""
+    if tar_info.name.startswith(f"{_LOGS}/") or tar_info.name == without:
+        return None
+    if not (tar_info.isfile() or tar_info.isdir() or tar_info.issym() or tar_info.islnk()):
         return None
     tar_info.uid = tar_info.gid = 0
     tar_info.uname = tar_info.gname = ""

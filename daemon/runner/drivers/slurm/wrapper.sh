@@ -115,8 +115,9 @@ until unpack "claim?nonce=$nonce&job=$job&host=${SLURMD_NODENAME:-}"; do
 done
 why=
 [ "$status" = 200 ] || why=bundle
-secret= logs=0 most=0
-# secret, logs, most (seconds that the task may run; 0: any); the first of what was unpacked
+secret= logs=0 most=0 outputs=
+# secret, logs, most (seconds that the task may run; 0: any), outputs (the file for later steps); the
+# first of what was unpacked
 [ ! -s .steward/settings ] || . ./.steward/settings
 
 # keep KIND: put what the task prints into files of some reads each, until nobody prints any more.
@@ -271,9 +272,26 @@ if [ -z "$why" ]; then
     fi
 fi
 
+# What the task has written for later steps is read once. No pipe holds this up, not even one that takes
+# the place of the file now; of a file that is too large, one byte too many tells that.
+sends=
+set -- -d ''
+if [ -n "$outputs" ]; then
+    sends=sent
+    if [ -e "$outputs" ] && [ ! -f "$outputs" ]; then
+        sends=irregular
+    elif [ -e "$outputs" ]; then
+        if dd if="$outputs" of=.steward/outputs iflag=nonblock,fullblock bs=65537 count=1 2>/dev/null; then
+            set -- --data-binary @.steward/outputs -H 'Content-Type: application/octet-stream'
+        else
+            sends=unreadable
+        fi
+    fi
+fi
+
 waited=0
 while :; do
-    ask 30 "result?code=$code&why=$why" /dev/null -X POST -d ''
+    ask 60 "result?code=$code&why=$why&outputs=$sends" /dev/null -X POST "$@"
     case $status in
     200 | 400 | 401 | 403 | 404 | 409 | 410) break ;;
     esac

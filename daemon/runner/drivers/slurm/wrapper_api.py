@@ -19,7 +19,8 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
-from daemon.runner.core.driver import Attempt, ExitResult
+from daemon.runner.core.driver import Attempt, DeliveredFiles, ExitResult
+from daemon.runner.core.safe_open import PathEscape
 from daemon.runner.drivers.slurm import bundle, job_states
 from daemon.runner.drivers.slurm.attempt import KINDS, SlurmAttempt
 from daemon.runner.drivers.slurm.attempt_states import OVER
@@ -35,6 +36,12 @@ _PACKED = 2  # concurrent creations of bundles
 _WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
 _JOB = re.compile(r"(?:[0-9]{1,10}(?:_[0-9]{1,10})?)?")
 _SIGNALLED = 128
+_SENT = "sent"  # the body of a result is the file of outputs
+_UNREADABLE = "its outputs cannot be read on its host"
+_FAULTS = {
+    "irregular": "its outputs cannot be read: it is not a regular file",
+    "unreadable": _UNREADABLE,
+}
 _WHY = {
     "time": "it reached its time limit",
     "bundle": "its files could not be unpacked on its host",
@@ -208,14 +215,40 @@ class WrapperApi:
             return await run.orders(seen)
         return ""
 
-    async def result(self, secret: str, code: int, why: str) -> None:
-        """Store the exit result of a task."""
+    async def result(
+        self, secret: str, code: int, why: str, outputs: str = "", content: bytes = b""
+    ) -> None:
+        """Store the exit result of a task, and before that its file of outputs.
+
+        `outputs` says whether the body has the file, or why not. Raises `OSError`, after which the
+        wrapper sends both again.
+        """
         row = self._known(secret, "token_hash")
         if row.status == RunStatus.ENDED:  # a repeated report: the wrapper missed the response
             return
         run = self._running(secret)
         number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + 64 else 0
-        await run.finished(ExitResult(code=code, signal=number, message=_WHY.get(why, "")))
+        end = ExitResult(
+            code=code,
+            signal=number,
+            message=_WHY.get(why, ""),
+            delivered=await self._delivered(run, outputs, content),
+        )
+        await run.finished(end)
+
+    async def _delivered(self, run: SlurmAttempt, outputs: str, content: bytes) -> DeliveredFiles:
+        """Return what arrives with a result: nothing if its step has no outputs. Raises `OSError`."""
+        if not run.attempt.outputs:
+            return DeliveredFiles()
+        if not outputs:
+            run.outputs_ignored()
+            return DeliveredFiles()
+        if outputs != _SENT:
+            return DeliveredFiles(fault=_FAULTS.get(outputs, _UNREADABLE))
+        try:
+            return await run.receive_outputs(content)
+        except PathEscape as error:
+            return DeliveredFiles(fault=f"its outputs cannot be stored: {error}")
 
     def _running(self, secret: str) -> SlurmAttempt:
         """Return the attempt that was claimed with this secret. Raises `Denied`, `WrapperRejected`."""

@@ -1,0 +1,88 @@
+"""Workflows on a real cluster: outputs, lists and needs by element, also when the daemon is killed."""
+
+import json
+from typing import Any
+
+from tests.service.daemon import Steward
+from tests.service.slurm.jobs import POOL, script
+
+PLAN = """echo 'shards=["eu","us","asia"]' > $STEWARD_OUTPUT"""
+LOAD = 'echo "path=/data/$STEWARD_EACH_VALUE" > "$STEWARD_OUTPUT"'
+CHECK = 'echo "$STEWARD_EACH_VALUE ${PLACE}"; echo checked=yes > "$STEWARD_OUTPUT"'
+SUM = 'cat "$NOMAD_TASK_DIR/needs.json"; echo; echo "$PLACES"'
+
+
+def group(name: str, text: str, env: dict[str, str] | None = None, **meta: str) -> Any:
+    """Return a step, whose keys are given without their prefix."""
+    (found,) = script(name, text, Env=env or {})["TaskGroups"]
+    return {**found, "Name": name, "Meta": {f"steward_{key}": meta[key] for key in meta}}
+
+
+def workflow(job_id: str, *groups: Any) -> Any:
+    return {"ID": job_id, "Type": "batch", "NodePool": POOL, "TaskGroups": [*groups]}
+
+
+async def ended(steward: Steward, job_id: str) -> Any:
+    """Return the run of a job when that has ended."""
+    ends = {"succeeded", "failed", "canceled"}
+    (found,) = await steward.until(
+        "/v1/runs", lambda runs: [run["Status"] in ends for run in runs] == [True], prefix=job_id
+    )
+    return found
+
+
+async def outputs_of(steward: Steward, job_id: str, step: str) -> list[str]:
+    """Return what the elements of a step have printed, by their index."""
+    found = await steward.get(f"/v1/job/{job_id}/allocations")
+    places = {alloc["Name"]: alloc["ID"] for alloc in found if alloc["TaskGroup"] == step}
+    names = [f"{job_id}.{step}[{index}]" for index in range(len(places))]
+    return [await steward.log_of(places[name], "main") for name in names]
+
+
+async def test_outputs_and_lists_go_through_a_cluster(steward: Steward) -> None:
+    job = workflow(
+        "flow",
+        group("plan", PLAN, outputs="shards"),
+        group("load", LOAD, needs="plan", for_each="${output.plan.shards}", outputs="path"),
+        group("check", CHECK, {"PLACE": "${output.load.path}"}, needs="load[i]"),
+        group("sum", SUM, {"PLACES": "${output.load.path}"}, needs="load, check"),
+    )
+    answer = await steward.register(job)
+    assert "Slurm" not in str(answer)
+    run = await ended(steward, "flow")
+    assert run["Status"] == "succeeded", run
+    places = [f"/data/{shard}" for shard in ("eu", "us", "asia")]
+    checked = [f"{place.rpartition('/')[2]} {place}\n" for place in places]
+    assert await outputs_of(steward, "flow", "check") == checked
+    (said,) = await outputs_of(steward, "flow", "sum")
+    needs, listed = said.splitlines()
+    assert json.loads(listed) == places
+    found = json.loads(needs)
+    assert found["load"]["outputs"] == {"path": places}
+    assert found["check"]["outputs"] == {"checked": ["yes"] * 3}
+
+
+async def test_declared_output_that_is_missing_fails_the_step(steward: Steward) -> None:
+    text = 'rm "$STEWARD_OUTPUT"; mkfifo "$STEWARD_OUTPUT"'
+    await steward.register(workflow("pipe", group("plan", text, outputs="rows")))
+    assert (await ended(steward, "pipe"))["Status"] == "failed"
+    (alloc,) = await steward.allocations("pipe", "failed")
+    events = alloc["TaskStates"]["main"]["Events"]
+    told = [event["DisplayMessage"] for event in events if event["Type"] == "Output Failure"]
+    assert "not a regular file" in told[0]
+
+
+async def test_outputs_that_arrive_while_the_daemon_is_away_count_once(
+    steward: Steward, task: Any
+) -> None:
+    text = f'{task.text}; echo rows=1 > "$STEWARD_OUTPUT"'
+    await steward.register(workflow("away", group("plan", text, outputs="rows")))
+    await task.until("began")
+    await steward.kill()
+    task.go()
+    await task.until("began", "ended")
+    await steward.start()
+    assert (await ended(steward, "away"))["Status"] == "succeeded"
+    found = await steward.get("/v1/job/away/run/outputs")
+    assert "rows" in str(found)
+    assert task.lines() == ["began", "ended"]
