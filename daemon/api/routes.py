@@ -128,7 +128,7 @@ else:  # each module is imported at its first request
     keyring = LazyModule("daemon.api.cluster.keyring")
     log_views = LazyModule("daemon.api.cluster.log_views")
     logs = LazyModule("daemon.api.cluster.logs")
-    metrics = LazyModule("daemon.api.cluster.metrics", is_large=True)
+    metrics = LazyModule("daemon.api.cluster.metrics")
     host_volumes = LazyModule("daemon.api.cluster.host_volumes")
     namespaces = LazyModule("daemon.api.cluster.namespaces")
     node_identity = LazyModule("daemon.api.cluster.node_identity")

@@ -25,7 +25,7 @@ from daemon.web import blocking
 from daemon.web import request_head as heads
 from daemon.web.admission import Share, most_connections
 from daemon.web.fairness import Fairness, RequestAccount, counting, identify
-from daemon.web.lazy import import_large
+from daemon.web.lazy import import_handler
 from daemon.web.parameters import InvalidParameter, QueryParameters
 from daemon.web.reply import (
     HandlerReply,
@@ -414,6 +414,7 @@ class Dispatcher:
         self, route: ReadRoute | WriteRoute | StreamRoute, request: Request, audit_scope: AuditScope
     ) -> HandlerReply:
         """Call a route."""
+        await import_handler(route.handler)
         if isinstance(route, ReadRoute):
             reply = await blocking.answer(
                 route,
@@ -429,7 +430,6 @@ class Dispatcher:
             if reply.stream is not None:
                 return msgspec.structs.replace(reply, stream=self._stream_limit.count(reply.stream))
             return reply
-        await import_large(route.handler)
         reply = await route.handler(request)
         if route.acts:
             await audit_scope.acted()

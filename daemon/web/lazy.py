@@ -1,9 +1,11 @@
 """Lazy import of handlers.
 
 The tables of routes name every handler, but few daemons call them all. A table imports its modules
-for type checkers only (`if TYPE_CHECKING:`), and uses this module at runtime.
+for type checkers only (`if TYPE_CHECKING:`), and uses this module at runtime. Callers import it with
+`import_handler` first, because an import can take 100 ms of the event loop.
 """
 
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from importlib import import_module
@@ -14,8 +16,8 @@ import trio
 class LazyHandler:
     """A function whose module is imported at its first call."""
 
-    def __init__(self, module: str, name: str, *, is_large: bool = False) -> None:
-        self._module, self._name, self._is_large = module, name, is_large
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
 
     def __call__(self, *arguments: object) -> object:
         """Call the function."""
@@ -28,23 +30,23 @@ class LazyHandler:
         return function
 
     @property
-    def needs_thread(self) -> bool:
-        """Return whether a call would import a large module."""
-        return self._is_large and "function" not in vars(self)
+    def is_missing(self) -> bool:
+        """Return whether a call would import the module, or wait for its import."""
+        if "function" in vars(self):
+            return False
+        spec = getattr(sys.modules.get(self._module), "__spec__", None)
+        return spec is None or getattr(spec, "_initializing", False)
 
 
 class LazyModule:
-    """A module that is imported at the first call of one of its functions.
+    """A module that is imported at the first call of one of its functions."""
 
-    `is_large` means that it takes more than 5 ms, so that a thread imports it.
-    """
-
-    def __init__(self, name: str, *, is_large: bool = False) -> None:
-        self._name, self._is_large = name, is_large
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def __getattr__(self, name: str) -> LazyHandler:
         """Return a function of the module; only type checkers verify that it exists."""
-        return LazyHandler(self._name, name, is_large=self._is_large)
+        return LazyHandler(self._name, name)
 
 
 def unwrap_handler(handler: Callable[..., object]) -> Callable[..., object]:
@@ -52,7 +54,7 @@ def unwrap_handler(handler: Callable[..., object]) -> Callable[..., object]:
     return handler.function if isinstance(handler, LazyHandler) else handler
 
 
-async def import_large(handler: Callable[..., object]) -> None:
-    """Import the module of a handler in a thread, if it is large and not imported yet."""
-    if isinstance(handler, LazyHandler) and handler.needs_thread:
+async def import_handler(handler: Callable[..., object]) -> None:
+    """Import the module of a handler in a thread, unless it is imported."""
+    if isinstance(handler, LazyHandler) and handler.is_missing:
         await trio.to_thread.run_sync(unwrap_handler, handler)

@@ -26,6 +26,7 @@ from daemon.acl.audit import AuditScope
 from daemon.acl.check import EVERYWHERE, Requirement
 from daemon.app.context import AppContext
 from daemon.web.fairness import identify
+from daemon.web.lazy import import_handler
 from daemon.web.parameters import QueryParameters
 from daemon.web.reply import JSON, HandlerReply, text
 from daemon.web.request import SHORT, Body, Request
@@ -226,7 +227,11 @@ class UiRequest:
         body = reply.body if isinstance(reply.body, bytes) else encode(reply.body)
         if reply.status >= 400:
             raise _MEANING.get(reply.status, Malformed)(_complaint(body, reply.content_type))
-        return msgspec.json.decode(body) if reply.content_type == JSON else body.decode()
+        if reply.content_type != JSON:
+            return body.decode()
+        from storage import json_pieces  # imported late: a start needs no pages
+
+        return json_pieces.decode(body)
 
     # --- sessions
 
@@ -384,6 +389,7 @@ class UiPages:
             await self._recognize(ui_request, audit_scope)
         if asked.method != "GET" and (reason := await self._refusal(ui_request, headers, rest)):
             return ui_request.with_page_headers(text(reason, 403), is_secure=is_secure)
+        await import_handler(page.handler)
         reply = self._while_signed_in(await page.handler(ui_request), ui_request.session)
         return ui_request.with_page_headers(reply, is_secure=is_secure)
 

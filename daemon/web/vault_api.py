@@ -18,6 +18,7 @@ from daemon.text.go_format import format_list, quote
 from daemon.text.request_fields import RequestFields, Values, of_query, parse
 from daemon.web import vault_envelope
 from daemon.web.fairness import identify
+from daemon.web.lazy import import_handler
 from daemon.web.reply import HandlerReply, with_remarks
 from daemon.web.request import (
     SHORT,
@@ -170,6 +171,7 @@ class VaultApi:
                 return vault_envelope.plain(_help(endpoint, call))
             if (handler := endpoint.handler(call.operation)) is None:
                 return _not_offered(endpoint, call.operation)
+            await import_handler(handler)
             answer = await handler(call)
             _note_login(call, is_login=is_login)
             if isinstance(answer, HandlerReply):

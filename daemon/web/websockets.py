@@ -19,6 +19,7 @@ from daemon.acl.tokens import STRANGER
 from daemon.app.context import AppContext
 from daemon.web import request_head as heads
 from daemon.web.fairness import Fairness, RequestAccount, charge, identify
+from daemon.web.lazy import import_handler
 from daemon.web.parameters import QueryParameters
 from daemon.web.reply import HandlerReply, message_reply, of_error, text
 from daemon.web.request import Request, Route, WebSocketRoute
@@ -136,6 +137,7 @@ class WebSockets:
             audit_scope.known(asked.caller.token.accessor)
             identify(asked.caller.token.accessor)
             await audit_scope.acted()
+            await import_handler(route.handler)
             with _traced(asked, headers.get("traceparent", ""), route):
                 await _while_allowed(asked, lasts, route.handler(asked, socket))
         except _CutOff:

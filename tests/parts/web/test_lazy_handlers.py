@@ -10,11 +10,11 @@ import pytest
 import trio
 
 from daemon.acl.check import ANYONE
-from daemon.api.routes import ROUTES
 from daemon.web.dispatcher import Dispatcher
-from daemon.web.lazy import LazyHandler, LazyModule
-from daemon.web.request import StreamRoute
+from daemon.web.lazy import LazyHandler, LazyModule, import_handler
+from daemon.web.request import Endpoint, ReadRoute, Route, StreamRoute
 from daemon.web.request_head import RequestHead
+from daemon.web.ui_session import UiPage
 from storage.store import Store
 from tests.parts.api.requests import parts_of
 
@@ -27,6 +27,12 @@ THREAD = threading.get_ident()
 
 async def show(request):
     return HandlerReply(body=[THREAD, threading.get_ident()])
+
+def read(request, db):
+    return HandlerReply(body=[THREAD, threading.get_ident()])
+
+async def data(call):
+    return HandlerReply(body=[THREAD, threading.get_ident()])
 """
 
 
@@ -34,15 +40,30 @@ async def show(request):
 def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LazyModule]:
     (tmp_path / f"{LATE}.py").write_text(TEXT)
     monkeypatch.syspath_prepend(tmp_path)
-    yield LazyModule(LATE, is_large=True)
+    yield LazyModule(LATE)
     sys.modules.pop(LATE, None)
 
 
-async def test_a_thread_imports_a_large_module(store: Store, late: LazyModule) -> None:
-    routes = (StreamRoute("/v1/late", late.show, ANYONE),)
-    dispatcher = Dispatcher(parts_of(store), routes, (), trio.Event())
+@pytest.mark.parametrize("kind", ["stream", "read", "vault", "page"])
+async def test_a_thread_imports_the_module_of_a_handler(
+    store: Store, late: LazyModule, kind: str
+) -> None:
+    routes, endpoints, pages = list[Route](), list[Endpoint](), list[UiPage]()
+    path = "/v1/late"
+    match kind:
+        case "stream":
+            routes.append(StreamRoute(path, late.show, ANYONE))
+        case "read":
+            routes.append(ReadRoute(path, late.read, ANYONE))
+        case "vault":
+            path = "/v1/sys/late"
+            endpoints.append(Endpoint("sys/late", read=late.data, is_open=True))
+        case "page":
+            path = "/ui/late"
+            pages.append(UiPage(path, late.show, is_file=True))
+    dispatcher = Dispatcher(parts_of(store), routes, endpoints, trio.Event(), pages)
     headers = {"host": "localhost", "x-request-id": "1"}
-    head = RequestHead(method="GET", target=b"/v1/late", query="", headers=headers)
+    head = RequestHead(method="GET", target=path.encode(), query="", headers=headers)
 
     async def body() -> bytes:
         return b""
@@ -54,8 +75,8 @@ async def test_a_thread_imports_a_large_module(store: Store, late: LazyModule) -
         assert imported_by != called_by
 
 
-def test_a_thread_imports_the_metrics() -> None:
-    (handler,) = [route.handler for route in ROUTES if route.path == "/v1/metrics"]
-    assert isinstance(handler, LazyHandler)
-    vars(handler).pop("function", None)
-    assert handler.needs_thread
+async def test_an_imported_module_needs_no_thread(late: LazyModule) -> None:
+    first, second = late.show, late.read
+    assert isinstance(second, LazyHandler)
+    await import_handler(first)
+    assert not second.is_missing
