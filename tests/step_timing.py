@@ -1,6 +1,8 @@
 """Run time of a task's steps, for tests of a blocked event loop."""
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from statistics import median
 
 import trio
@@ -21,6 +23,39 @@ class Longest(trio.abc.Instrument):
 
     def after_task_step(self, _task: trio.lowlevel.Task) -> None:
         self.longest = max(self.longest, time.thread_time_ns() - self._begun)
+
+
+class LongestWait:
+    """The longest wait of the event loop for other threads, as nanoseconds of their CPU time.
+
+    A thread that holds the interpreter works while the loop waits. Other load does not count.
+    """
+
+    def __init__(self) -> None:
+        self.longest = 0
+
+    async def run(self) -> None:
+        """Compare two turns of the event loop at a time, until cancelled."""
+        before = _of_others()
+        while True:
+            await trio.lowlevel.checkpoint()
+            now = _of_others()
+            self.longest, before = max(self.longest, now - before), now
+
+
+def _of_others() -> int:
+    return time.process_time_ns() - time.thread_time_ns()
+
+
+@asynccontextmanager
+async def longest_wait() -> AsyncIterator[LongestWait]:
+    """Measure during the block how long the event loop waits for other threads."""
+    measure = LongestWait()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(measure.run)
+        await trio.lowlevel.checkpoint()
+        yield measure
+        nursery.cancel_scope.cancel()
 
 
 def slowness() -> float:

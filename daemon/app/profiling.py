@@ -21,7 +21,6 @@ from storage import garbage
 
 INTERVAL = 0.001  # seconds between samples; a shorter call may not appear in a profile
 _SWITCH = 1e-5  # seconds between two threads while a profile is made
-_USUAL_SWITCH = sys.getswitchinterval()  # the daemon changes it nowhere else
 _GENERATIONS = 3  # of objects, the youngest first
 _NANOSECONDS = 1_000_000_000
 
@@ -60,11 +59,12 @@ def cpu(seconds: float, clock: Clock, check: Callable[[], None] = lambda: None) 
     sample, and cancels the profile if it raises. The interpreter has one switch interval, so only one
     profile can run at a time.
     """
+    usual = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH)
     try:
         return _watched(seconds, clock, check)
     finally:
-        sys.setswitchinterval(_USUAL_SWITCH)
+        sys.setswitchinterval(usual)
 
 
 def _watched(seconds: float, clock: Clock, check: Callable[[], None]) -> Profile:

@@ -112,8 +112,9 @@ def _of_run(
         yield Reason(cause=Cause.STEP, message=message)
         return
     yield from _of_queue(db, run)
+    groups = case.job.groups_by_name()
     for step in run.steps:
-        group = case.job.group(step.name)
+        group = groups.get(step.name)
         if step.outcome is not None:
             if step.outcome != Outcome.GOOD:
                 message = f"it was {step.state}: {step.reason}" if step.reason else step.state

@@ -6,6 +6,7 @@ from daemon.flow import lists
 from daemon.flow.advance import changes_at, waits_for_queues
 from daemon.flow.graph import Graph, Step, stored_graph
 from daemon.text.job_state import State
+from storage.loop_share import spend
 from storage.queries import jobs, runs, tallies
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus
@@ -21,6 +22,7 @@ from storage.records.flow import (
 from storage.records.job import Job
 from storage.records.state import Run
 
+_VIEWED = 8  # units of work for a step
 _WORDS = {
     FlowStatus.RUNNING: State.RUNNING,
     FlowStatus.STOPPING: State.RUNNING,
@@ -67,27 +69,29 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
     is_open = any(step.state == StepState.OPEN for step in stored)
     at_work = _at_work(db, run) if is_open else {}
     slots = _slots(db, run, graph)
-    return [
-        RunStepView(
-            **{name: getattr(step, name) for name in _FIELDS},
-            state=_state(step, at_work),
-            reason=_reason(step, at_work, slots.get(step.name, ()))
-            if ended.issuperset(each_of)
-            else step.reason,
-            queues=slots.get(step.name, []),
-            level=level.get(step.name, 0),
-            needs=list(needs),
-            until=_until(graph, run, step),
-            waits_for=[
-                f"{need}{lists.EACH}" if need in each_of else need
-                for need in needs
-                if step.outcome is None and need not in ended
-            ],
+    views = list[RunStepView]()
+    for step in stored:
+        spend(_VIEWED)
+        node = graph.by_name.get(step.name) or Step(name=step.name)
+        is_ready = ended.issuperset(node.each_of)
+        queues = slots.get(step.name, [])
+        views.append(
+            RunStepView(
+                **{name: getattr(step, name) for name in _FIELDS},
+                state=_state(step, at_work),
+                reason=_reason(step, at_work, queues) if is_ready else step.reason,
+                queues=queues,
+                level=level.get(step.name, 0),
+                needs=list(node.needs),
+                until=_until(graph, run, step),
+                waits_for=[
+                    f"{need}{lists.EACH}" if need in node.each_of else need
+                    for need in node.needs
+                    if step.outcome is None and need not in ended
+                ],
+            )
         )
-        for step in stored
-        for node in [graph.by_name.get(step.name) or Step(name=step.name)]
-        for needs, each_of in [(node.needs, node.each_of)]
-    ]
+    return views
 
 
 def _until(graph: Graph, run: FlowRun, row: RunStep) -> int:

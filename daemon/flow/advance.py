@@ -16,6 +16,7 @@ from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta.job_keys import RUN_CLEANUP, RUN_TIMEOUT
 from daemon.jobspec.steward_meta.step_values import Allowance, When
 from daemon.text.go_format import duration, quote
+from storage.loop_share import spend
 from storage.records.base import HOUR
 from storage.records.flow import (
     GATE_REASON,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from daemon.flow.calendars import Openings
     from daemon.flow.conditions import NeedFacts
 
+_DECIDED = 5  # units of work for a step
 _CALENDAR_AGAIN = 24 * HOUR  # until the next decision about a calendar without a known opening
 _WITH_ELEMENTS = (StepState.OPEN, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELED)
 _PREVIOUS = "tasks of the previous run have not ended"
@@ -157,6 +159,7 @@ def advance(
     if run.status == FlowStatus.STOPPING:
         decision.cancel(alive)
     for step in graph.order:
+        spend(_DECIDED)
         decision.add(step)
     found = tuple(decision.steps[one.name] for one in graph.steps)
     run = _run_after(run, found, now)

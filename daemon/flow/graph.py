@@ -45,6 +45,7 @@ from daemon.jobspec.steward_meta.step_keys import (
 from daemon.jobspec.steward_meta.step_values import Allowance, BeginTime, GateElse, OnFailure, When
 from daemon.text.go_format import quote
 from storage.errors import Malformed
+from storage.loop_share import spend
 from storage.records.flow import FlowGraph, FlowRun, FlowStatus, GraphEdge, GraphStep
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
@@ -57,6 +58,7 @@ MAX_GROUPS = 2_000
 MAX_NEEDS = 20_000
 MAX_DEPTH = 1_000
 MAX_PROBLEMS = 20  # reported for a job
+_BUILT, _SHOWN, _SEARCHED = 30, 15, 20  # units of work for a step
 _STARTS = 200  # groups from which a shortest cycle is sought: 2,000 would take seconds
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -203,6 +205,7 @@ def _steps(job: Job) -> Iterator[Step]:
     groups = job.task_groups or []
     needs, own = _resolved(groups), lists.owners(groups)
     for group in groups:
+        spend(_BUILT)
         each_of = lists.element_needs(group)
         yield Step(
             name=group.name,
@@ -314,24 +317,7 @@ def view(job: Job) -> FlowGraph:
         namespace=job.namespace,
         version=job.version,
         is_workflow=is_workflow(job),
-        steps=[
-            GraphStep(
-                name=one.name,
-                level=level[one.name],
-                needs=list(one.needs),
-                when=one.when,
-                condition=one.condition,
-                count=one.count,
-                parallel=one.parallel or 0,
-                elements_of=str(lists.source(own[one.name]) or ""),
-                each_of=[need for need in one.needs if need in one.each_of],
-                queues=list(one.queues),
-                calendar=one.calendar,
-                not_before=_shown_time(metas[one.name], NOT_BEFORE),
-                not_after=_shown_time(metas[one.name], NOT_AFTER),
-            )
-            for one in graph.steps
-        ],
+        steps=[_shown(one, level[one.name], metas[one.name], own[one.name]) for one in graph.steps],
         edges=[
             GraphEdge(source=need, to=one.name, is_by_element=need in one.each_of)
             for one in graph.steps
@@ -339,6 +325,25 @@ def view(job: Job) -> FlowGraph:
         ],
         levels=[list(names) for names in graph.levels],
         longest=list(graph.longest),
+    )
+
+
+def _shown(step: Step, level: int, meta: Meta, owner: TaskGroup) -> GraphStep:
+    spend(_SHOWN)
+    return GraphStep(
+        name=step.name,
+        level=level,
+        needs=list(step.needs),
+        when=step.when,
+        condition=step.condition,
+        count=step.count,
+        parallel=step.parallel or 0,
+        elements_of=str(lists.source(owner) or ""),
+        each_of=[need for need in step.needs if need in step.each_of],
+        queues=list(step.queues),
+        calendar=step.calendar,
+        not_before=_shown_time(meta, NOT_BEFORE),
+        not_after=_shown_time(meta, NOT_AFTER),
     )
 
 
@@ -584,13 +589,15 @@ def _of_outputs(groups: Collection[TaskGroup], graph: Graph) -> Iterator[str]:
     """Yield the errors of references to outputs of other steps."""
     from daemon.flow import outputs  # imported late: only registrations need it
 
-    referring = [
-        group.name
-        for group in groups
-        if outputs.may_refer(group)
-        or outputs.kept_sources(group)
-        or outputs.template_references(group)
-    ]
+    referring = list[str]()
+    for group in groups:
+        spend(_SEARCHED)
+        if (
+            outputs.may_refer(group)
+            or outputs.kept_sources(group)
+            or outputs.template_references(group)
+        ):
+            referring.append(group.name)
     if not referring:
         return
     needs = _edges(graph.steps)

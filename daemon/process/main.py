@@ -30,6 +30,7 @@ from daemon.process.startup import StartupResult, begin
 from daemon.process.systemd import ServiceManager, run_watchdog
 from storage import garbage
 from storage.errors import StewardError, StorageError, leaf_errors
+from storage.loop_share import SWITCH_INTERVAL
 
 log = logging.getLogger("steward")
 
@@ -117,6 +118,7 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         # `daemon.__main__`).
         gc.freeze()
         gc.set_threshold(*_GARBAGE)
+        sys.setswitchinterval(SWITCH_INTERVAL)
         nursery.start_soon(
             parts.fences.keep_running, "garbage of the interpreter", garbage.run_collector
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from storage import loop_share
 from storage.queries import (
     allocations,
     children,
@@ -21,6 +22,7 @@ from storage.queries.documents import decode_row, readable, text_of, unreadable
 from storage.read_pool import ReadSnapshot
 from storage.records import notification
 from storage.records.codec import encode, job_document
+from storage.records.group import TaskGroup
 from storage.records.job import (
     Job,
     JobHead,
@@ -106,12 +108,41 @@ class _Decoded:
         for known, job in self._newest:
             if known == document:
                 return job
-        job = decode_row(row, Job, "job_versions")
+        job = _in_pieces(document) or decode_row(row, Job, "job_versions")
         self._newest = ((document, job), *self._newest)[:_KEPT]
         return job
 
 
 _DECODED = _Decoded()
+
+
+def _in_pieces(document: str) -> Job | None:
+    """Return the job of a long definition, whose groups are decoded one by one.
+
+    None for a shorter definition, and for one that cannot be read.
+    """
+    if len(document) <= loop_share.AT_ONCE:
+        return None
+    try:
+        members = _MEMBERS.decode(document)
+        groups = members.pop("TaskGroups", None)
+        job = msgspec.json.decode(encode(members), type=Job)
+        raw = _GROUPS.decode(groups) if groups is not None else None
+        found = None if raw is None else [_decoded_group(one) for one in raw]
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return msgspec.structs.replace(job, task_groups=found)
+
+
+def _decoded_group(text: msgspec.Raw) -> TaskGroup:
+    loop_share.spend(_GROUP)
+    return _ONE_GROUP.decode(text)
+
+
+_GROUP = 6  # units of work for a group
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_GROUPS = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_ONE_GROUP = msgspec.json.Decoder(TaskGroup)
 
 
 def _job(row: sqlite3.Row) -> Job:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from storage.loop_share import spend
 from storage.queries import events
 from storage.queries.documents import decode_row
 from storage.queries.pages import PageRequest
@@ -255,6 +256,7 @@ _PUT_STEP = """
            total = excluded.total, good = excluded.good, failed = excluded.failed,
            exit_code = excluded.exit_code, modify_index = excluded.modify_index
 """
+_STEP = 7  # units of work of one step
 _TOLD = {StepState.OPEN: "StepOpened", StepState.HELD: "StepHeld"}
 
 
@@ -265,6 +267,7 @@ def steps(db: ReadSnapshot, run: FlowRun) -> list[RunStep]:
 
 
 def _step(row: sqlite3.Row) -> RunStep:
+    spend(_STEP)
     return RunStep(
         name=row["step"],
         state=StepState(row["state"]),

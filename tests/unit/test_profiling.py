@@ -11,6 +11,7 @@ import pytest
 from daemon.app import profiling
 from daemon.app.profiling import Profile, ProfileLine
 from storage import garbage
+from storage.loop_share import SWITCH_INTERVAL
 from tests.samples import NOW
 
 
@@ -118,10 +119,14 @@ def test_a_profile_that_is_ended_early_leaves_the_usual_interval() -> None:
         assert sys.getswitchinterval() < usual
         raise Ended
 
-    usual = sys.getswitchinterval()
-    with pytest.raises(Ended):
-        profiling.cpu(300, Stopped(), end)
-    assert sys.getswitchinterval() == usual
+    before, usual = sys.getswitchinterval(), SWITCH_INTERVAL
+    sys.setswitchinterval(usual)  # as in a daemon
+    try:
+        with pytest.raises(Ended):
+            profiling.cpu(300, Stopped(), end)
+        assert sys.getswitchinterval() == usual
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_objects_are_counted_by_type() -> None:
