@@ -41,6 +41,7 @@ _GATHER = 0.2  # seconds from a rejection to its write
 _TRIM_EVERY = 300  # seconds
 _KEY = "audit/key"  # its path among the secrets
 _LONGEST = 500  # characters of a path, a query or a reason
+_COMMAND = "command"  # of an exec session; it may contain secrets of its task
 _SECRET_NAMES = re.compile(r"token|secret|password|passphrase|jwt|key|credential", re.IGNORECASE)
 
 
@@ -150,6 +151,7 @@ class AuditScope:
         self._audit, self._time = audit, time
         self._method, self._path, self._query, self._address = method, path, query, address
         self._namespace = self._secret = self._accessor = self._refusal = ""
+        self._masked: str | None = None  # the query with masks, once they are known
         self._is_noted = False
         self._noted_by: object = None  # the write that contains the entry
 
@@ -160,6 +162,10 @@ class AuditScope:
     def known(self, accessor: str) -> None:
         """Set the accessor of the caller."""
         self._accessor, self._secret = accessor, ""
+
+    def set_query(self, masked: str) -> None:
+        """Set the query with masks in place of the secrets of tasks."""
+        self._masked = masked
 
     def watching(self) -> AbstractContextManager[None]:
         """Return a context in which each write adds this request's entry, if it changes something."""
@@ -195,11 +201,23 @@ class AuditScope:
             address=self._address,
             method=self._method,
             path=_short(self._path),
-            query=_short(self._audit.without_secrets(self._query)),
+            query=_short(self._audit.without_secrets(self._shown_query())),
             namespace=_short(self._namespace),
             status=status,
             reason=_short(reason),
         )
+
+    def _shown_query(self) -> str:
+        """Return the query; until the masks are known, with a hash in place of a command."""
+        if self._masked is not None:
+            return self._masked
+        if _COMMAND not in self._query:
+            return self._query
+        pairs = parse_qsl(self._query, keep_blank_values=True)
+        hashed = [
+            (name, self._audit.hash(value) if name == _COMMAND else value) for name, value in pairs
+        ]
+        return urlencode(hashed)
 
 
 def _short(text: str) -> str:

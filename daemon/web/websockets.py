@@ -136,6 +136,10 @@ class WebSockets:
                 asked, lasts = await self._speaking(asked, headers, shown), _always
             audit_scope.known(asked.caller.token.accessor)
             identify(asked.caller.token.accessor)
+            if asked.query.text("command"):
+                from daemon.web.exec_masks import masked_query  # imported late: few sessions
+
+                audit_scope.set_query(await masked_query(asked))
             await audit_scope.acted()
             await import_handler(route.handler)
             with _traced(asked, headers.get("traceparent", ""), route):

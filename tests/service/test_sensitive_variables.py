@@ -1,9 +1,11 @@
 """Sensitive variables of job files: masked for readers, and unmasked for callers that submit jobs."""
 
 import base64
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.fakes.receiver import open_receiver
 from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
 from tests.service.test_acl import SECRET, as_, new_token
+from tests.websocket_client import talk
 
 PASSWORD = 'p"ssw0rd <of> the store'  # noqa: S105  # of this test
 OTHER = "another one for later"
@@ -151,6 +154,26 @@ async def test_neither_notifications_nor_the_audit_log_show_values(
     assert "ssw0rd" not in audited.text
     assert "/v1/jobs" in audited.text
     assert "masked" in told.body.decode()
+
+
+async def test_the_audit_entry_of_an_exec_session_shows_no_value(guarded: Steward) -> None:
+    request = await request_of(guarded)
+    task = request["Job"]["TaskGroups"][0]["Tasks"][0]
+    task["Config"] = {"command": "/bin/sleep", "args": ["1000"]}
+    await guarded.post("/v1/jobs", request)
+    (alloc,) = await guarded.allocations("talks", "running")
+    path = f"/v1/client/allocation/{alloc['ID']}/exec"
+    words = ["/bin/echo", f"-u={PASSWORD}", "all of it"]
+    query = {"task": "main", "command": json.dumps(words)}
+    headers = [(b"x-nomad-token", SECRET.encode())]
+    async with talk(guarded.address, path, headers=headers, **query) as socket:
+        await socket.all()
+    entries = [entry for entry in await guarded.get("/v1/operator/audit") if entry["Path"] == path]
+    (done,) = (dict(parse_qsl(entry["Query"])) for entry in entries)
+    shown = json.loads(done["command"])
+    assert (shown[0], shown[2]) == ("/bin/echo", "all of it")
+    assert shown[1].startswith("-u=‹masked")
+    assert "ssw0rd" not in str(entries)
 
 
 async def test_differences_of_a_plan_are_masked(guarded: Steward) -> None:

@@ -134,6 +134,22 @@ async def test_refusals_are_noted_and_other_failures_are_not(
     assert bool(entries(store)) is noted
 
 
+async def test_a_command_appears_as_a_hash_until_its_masks_are_known(
+    store: Store, opened: Audit
+) -> None:
+    for masked in ("", "command=***"):
+        trail = opened.open_scope("GET", "/v1/x", "task=a&command=secret", "")
+        if masked:
+            trail.set_query(masked)
+        trail.ended(403, "no")
+    await opened.flush()
+    hashed = opened.hash("secret")
+    assert [entry.query for entry in entries(store)] == [
+        f"task=a&command={hashed}",
+        "command=***",
+    ]
+
+
 async def test_a_flood_of_refusals_is_counted_and_not_kept(
     store: Store, opened: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
