@@ -239,9 +239,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
             "no_shutdown_delay": FLAG,
         },
     ),
-    dispatch.upcoming_launches: EndpointSchema(
-        gives=list[ScheduledLaunch], query={"per_page": NUMBER}
-    ),
+    dispatch.upcoming_launches: EndpointSchema(gives=list[ScheduledLaunch], query=_PAGES),
     statuses.index: EndpointSchema(
         takes=statuses.JobStatusesRequest,
         gives=list[JobStatusLine],
@@ -294,7 +292,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         gives=list[Deployment], query={"all": FLAG, "filter": TEXT}
     ),
     job_status.newest_deployment: EndpointSchema(gives=Deployment | None),
-    job_status.services: EndpointSchema(gives=list[JobRegistrationBody]),
+    job_status.services: EndpointSchema(gives=list[JobRegistrationBody], query=_PAGES),
     job_status.actions: EndpointSchema(gives=list[job_status.JobAction]),
     exec_sessions.run_action: EndpointSchema(
         query={
@@ -337,7 +335,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     scaling.status: EndpointSchema(gives=ScaleStatus),
     scaling.scale: EndpointSchema(takes=ScalingRequest, gives=jobs.JobRegisterResponse),
     scaling.policies: EndpointSchema(
-        gives=list[ScalingPolicyStub], query={"prefix": TEXT, "job": TEXT, "type": TEXT}
+        gives=list[ScalingPolicyStub], query={**_LISTING, "job": TEXT, "type": TEXT}
     ),
     scaling.policy: EndpointSchema(gives=ScalingPolicy),
     allocations.list_allocations: EndpointSchema(

@@ -1,11 +1,12 @@
 """Launching child jobs: by dispatch, by schedule, or manually."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import msgspec
 
 from daemon.api.cluster.operator import check_accepts
-from daemon.api.paging import Listing, show
+from daemon.api.paging import Key, Listing, show
 from daemon.jobs.dispatch import (
     DispatchRequestData,
     JobDispatchRequest,
@@ -22,6 +23,7 @@ from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import NotFound
 from storage.queries import jobs, notifications, periodic
+from storage.queries.periodic import DueLaunch
 from storage.read_pool import ReadSnapshot
 from storage.records import notification
 from storage.records.base import Record
@@ -137,23 +139,33 @@ def periodic_schedule(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def upcoming_launches(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the next launches of periodic jobs, soonest first; `per_page` of them."""
-    zones = partial(periodic.time_zone, db)
-    found = [
-        launch
-        for launch in periodic.upcoming(db, request.namespace)
-        if request.sees(launch.namespace)
-    ]
-    shown = [
+    """List the next launches of periodic jobs, soonest first."""
+
+    def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[DueLaunch]:
+        first = None
+        if start is not None:
+            namespace, _, job_id = str(start[1]).partition(".")
+            first = (int(start[0]), namespace, job_id)
+        return periodic.upcoming(db, request.namespace, first, reverse=reverse)
+
+    listing = Listing[DueLaunch](
+        rows=rows,
+        key=lambda one: (one.launch or 0, f"{one.namespace}.{one.job_id}"),
+        line=_launch,
+        wanted=lambda _, one: request.sees(one.namespace),
+    )
+    return show(listing, request.query, db, max(db.table_index("periodic_jobs"), 1))
+
+
+def _launch(db: ReadSnapshot, due: DueLaunch) -> bytes:
+    return encode(
         ScheduledLaunch(
-            job_id=due_launch.job_id,
-            namespace=due_launch.namespace,
-            paused=due_launch.paused,
-            next_launch=rfc3339(due_launch.launch or 0, cron.zone(zones(due_launch))),
+            job_id=due.job_id,
+            namespace=due.namespace,
+            paused=due.paused,
+            next_launch=rfc3339(due.launch or 0, cron.zone(periodic.time_zone(db, due))),
         )
-        for due_launch in found[: request.query.natural("per_page")]
-    ]
-    return reply.read_reply(shown, max(db.table_index("periodic_jobs"), 1))
+    )
 
 
 async def pause_periodic(request: Request) -> HandlerReply:

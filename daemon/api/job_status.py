@@ -1,5 +1,6 @@
 """The state of a job: counts, allocations, evaluations, deployments, services; and re-evaluation."""
 
+from collections.abc import Iterator
 from datetime import date
 
 import msgspec
@@ -28,6 +29,7 @@ from storage.records.codec import encode, parse
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation
 from storage.records.job import Job
+from storage.records.service import Registration
 
 _RUNS, _MOST_RUNS = 50, 500  # child jobs in one response
 
@@ -182,8 +184,19 @@ def services(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the registered services of a job."""
     if jobs.current_wire(db, request.namespace, request["job_id"]) is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
-    found = services_of.of_job(db, request.namespace, request["job_id"])
-    return reply.read_reply(found, max(db.table_index("services"), 1))
+    key = (request.namespace, request["job_id"])
+
+    def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[Registration]:
+        first = str(start[1]) if start else None
+        return services_of.of_job(db, *key, first, reverse=reverse)
+
+    listing = Listing[Registration](
+        rows=rows,
+        key=lambda one: ("", one.id),
+        line=lambda _, one: encode(one),
+        is_number=False,
+    )
+    return show(listing, request.query, db, max(db.table_index("services"), 1))
 
 
 def actions(request: Request, db: ReadSnapshot) -> HandlerReply:

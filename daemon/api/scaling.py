@@ -1,14 +1,16 @@
 """Counts of task groups: status, changes, and scaling policies with their limits."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 
 from daemon.api.cluster.operator import check_accepts
 from daemon.api.jobs import JobRegisterResponse, check_right
+from daemon.api.paging import Key, Listing, show
 from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobspec.budgets import Budgets
-from daemon.jobspec.filter import matching_records
+from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
@@ -16,8 +18,10 @@ from storage.errors import NotFound
 from storage.queries import allocations, jobs, scaling
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus
+from storage.records.codec import encode
 from storage.records.freeze import MAY_OVERRIDE
-from storage.records.scaling import GroupScale, ScaleStatus, ScalingPolicyStub
+from storage.records.numbers import parse_integer
+from storage.records.scaling import GroupScale, ScaleStatus, ScalingPolicy, ScalingPolicyStub
 
 
 def status(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -95,23 +99,49 @@ async def scale(request: Request) -> HandlerReply:
 
 
 def policies(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List scaling policies by ID, without their limits."""
+    """List scaling policies by job and group, without their limits."""
     query = request.query
-    prefix, kind = query.text("prefix"), query.text("type")
-    stubs = [
-        msgspec.convert(policy, ScalingPolicyStub, from_attributes=True)
-        for policy in scaling.policies(db, request.namespace, query.text("job"))
-        if policy.id.startswith(prefix)
-        and kind in ("", policy.type)
-        and request.sees(policy.target["Namespace"])
-    ]
-    stubs = matching_records(stubs, query.text("filter"), ScalingPolicyStub)
-    return reply.read_reply(stubs, db.table_index("scaling_policies"))
+    prefix, kind, expression = query.text("prefix"), query.text("type"), query.text("filter")
+    matches = compile_filter(expression, ScalingPolicyStub) if expression else None
+
+    def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[scaling.PlacedPolicy]:
+        place, _, job_id = str(start[1]).partition(".") if start else ("", "", "")
+        first = (str(start[0]), job_id) if start else None
+        for one in scaling.policies(
+            db, request.namespace, query.text("job"), first, reverse=reverse
+        ):
+            number = parse_integer(place) if place.isdecimal() else 0
+            is_before = one.place > number if reverse else one.place < number
+            if first == (one.namespace, one.job_id) and is_before:
+                continue
+            yield one
+
+    def wanted(_: ReadSnapshot, one: scaling.PlacedPolicy) -> bool:
+        policy = one.policy
+        if not policy.id.startswith(prefix) or kind not in ("", policy.type):
+            return False
+        if not request.sees(policy.target["Namespace"]):
+            return False
+        return matches is None or matches(msgspec.to_builtins(_stub(policy)))
+
+    listing = Listing[scaling.PlacedPolicy](
+        rows=rows,
+        key=lambda one: (one.namespace, f"{one.place}.{one.job_id}"),
+        line=lambda _, one: encode(_stub(one.policy)),
+        wanted=wanted,
+        is_number=False,
+    )
+    return show(listing, query, db, db.table_index("scaling_policies"))
+
+
+def _stub(policy: ScalingPolicy) -> ScalingPolicyStub:
+    return msgspec.convert(policy, ScalingPolicyStub, from_attributes=True)
 
 
 def policy(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a scaling policy."""
-    for item in scaling.policies(db):
+    for one in scaling.policies(db):
+        item = one.policy
         if item.id == request["policy_id"]:
             request.require(item.target["Namespace"])
             return reply.read_reply(item, item.modify_index)

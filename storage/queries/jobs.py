@@ -438,7 +438,7 @@ def purge(tx: Transaction, job: Job) -> None:
     key = {"namespace": job.namespace, "id": job.id}
     row = job_status.load_summary(tx, job.namespace, job.id)
     nodes = [node["node_id"] for node in tx.all(_NODES, key)]
-    for registration in services.of_job(tx, job.namespace, job.id):
+    for registration in list(services.of_job(tx, job.namespace, job.id)):
         services.remove(tx, registration)
     queues = runs.queues_of_job(tx, job.namespace, job.id)
     tx.execute(_PURGE, key)

@@ -73,8 +73,9 @@ _COMING = """
     SELECT * FROM periodic_jobs
      WHERE (namespace = :namespace OR :namespace = '*') AND next_slot < :never
        AND coalesce(next_launch, next_slot) < :never
-  ORDER BY coalesce(next_launch, next_slot), namespace, job_id
 """
+_PARTS = ("coalesce(next_launch, next_slot)", "namespace", "job_id")
+_PLACE = ", ".join(_PARTS)
 _ZONE = """
     SELECT v.document ->> '$.Periodic.TimeZone' AS zone
       FROM jobs j
@@ -151,9 +152,24 @@ def next_time(db: ReadSnapshot, after: int = 0) -> int | None:
     return None if at in (None, NEVER) else at
 
 
-def upcoming(db: ReadSnapshot, namespace: str) -> list[DueLaunch]:
-    """Return the jobs with an upcoming slot in a namespace, or in all (`*`); earliest first."""
-    return [_due(row) for row in db.all(_COMING, {"namespace": namespace, "never": NEVER})]
+def upcoming(
+    db: ReadSnapshot,
+    namespace: str,
+    start: tuple[int, str, str] | None = None,
+    *,
+    reverse: bool = False,
+) -> Iterator[DueLaunch]:
+    """Yield the jobs with an upcoming slot in a namespace, or in all (`*`); earliest first.
+
+    `start` is the time, the namespace and the ID of the first one.
+    """
+    sql, values = _COMING, {"namespace": namespace, "never": NEVER}
+    if start is not None:
+        sql += f" AND ({_PLACE}) {'<=' if reverse else '>='} (:at, :first, :second)"
+        values |= dict(zip(("at", "first", "second"), start, strict=True))
+    order = ", ".join(f"{part} DESC" for part in _PARTS) if reverse else _PLACE
+    for row in db.each(f"{sql} ORDER BY {order}", values):
+        yield _due(row)
 
 
 def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> DueLaunch | None:

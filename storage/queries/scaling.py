@@ -1,6 +1,7 @@
 """Scaling events of a job's groups, and scaling policies."""
 
 import sqlite3
+from collections.abc import Iterator
 
 import msgspec
 
@@ -67,12 +68,11 @@ def _event(row: sqlite3.Row) -> tuple[str, ScalingEvent]:
 # --- policies ---
 
 _POLICIES = """
-    SELECT v.namespace, v.job_id, v.version, g.value ->> '$.Scaling' AS document
-      FROM jobs j
+    SELECT v.namespace, v.job_id, v.version, v.document
+      FROM jobs j INDEXED BY jobs_scaled
       JOIN job_versions v
         ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
-      JOIN json_each(iif(json_valid(v.document), v.document, '{}'), '$.TaskGroups') g
-     WHERE j.has_scaling = 1 AND g.value ->> '$.Scaling' IS NOT NULL
+     WHERE j.has_scaling = 1
 """
 _FILTERS = {
     "namespace": "j.namespace = :namespace",
@@ -80,14 +80,54 @@ _FILTERS = {
 }
 
 
-def policies(db: ReadSnapshot, namespace: str = "*", job_id: str = "") -> list[ScalingPolicy]:
-    """Return the scaling policies of jobs, by ID; the namespace `*` means all."""
+class _Scaled(msgspec.Struct, rename="pascal"):
+    """The part of a definition that has scaling policies."""
+
+    task_groups: "list[_ScaledGroup] | None" = None
+
+
+class _ScaledGroup(msgspec.Struct, rename="pascal"):
+    scaling: ScalingPolicy | None = None
+
+
+class PlacedPolicy(msgspec.Struct, frozen=True):
+    """A scaling policy, with the place of its group in the job."""
+
+    namespace: str
+    job_id: str
+    place: int
+    policy: ScalingPolicy
+
+
+def policies(
+    db: ReadSnapshot,
+    namespace: str = "*",
+    job_id: str = "",
+    start: tuple[str, str] | None = None,
+    *,
+    reverse: bool = False,
+) -> Iterator[PlacedPolicy]:
+    """Yield the scaling policies of jobs, by namespace, job and group; `*` means all namespaces.
+
+    `start` is the namespace and ID of the first job. A job that cannot be read is noted.
+    """
     values = {"namespace": namespace, "job_id": job_id}
     given = {name: value for name, value in values.items() if value and value != "*"}
-    conditions = "".join(f" AND {_FILTERS[name]}" for name in given)
-    found = readable(db, db.all(_POLICIES + conditions, given), _policy)
-    return sorted(found, key=lambda policy: policy.id)
+    sql = _POLICIES + "".join(f" AND {_FILTERS[name]}" for name in given)
+    if start is not None:
+        sign = "<=" if reverse else ">="
+        sql += f" AND (j.namespace, j.id) {sign} (:first, :second)"
+        given["first"], given["second"] = start
+    way = " DESC" if reverse else ""
+    rows = db.each(f"{sql} ORDER BY j.namespace{way}, j.id{way}", given)
+    for found in readable(db, rows, _placed):
+        yield from reversed(found) if reverse else found
 
 
-def _policy(row: sqlite3.Row) -> ScalingPolicy:
-    return decode_row(row, ScalingPolicy, "job_versions")
+def _placed(row: sqlite3.Row) -> list[PlacedPolicy]:
+    groups = decode_row(row, _Scaled, "job_versions").task_groups or ()
+    return [
+        PlacedPolicy(row["namespace"], row["job_id"], place, group.scaling)
+        for place, group in enumerate(groups)
+        if group.scaling is not None
+    ]

@@ -19,7 +19,7 @@ _COLUMNS = """
       FROM services
 """
 _OF_ALLOCATION = f"{_COLUMNS} WHERE allocation_id = :allocation_id ORDER BY id"
-_OF_JOB = f"{_COLUMNS} WHERE namespace = :namespace AND job_id = :job_id ORDER BY id"
+_OF_JOB = f"{_COLUMNS} INDEXED BY services_by_job WHERE namespace = :namespace AND job_id = :job_id"
 _NAMED = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name ORDER BY id"
 _READY = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name AND ready = 1 ORDER BY id"
 _ALL = f"{_COLUMNS} INDEXED BY services_by_name ORDER BY namespace, name, id"
@@ -77,10 +77,19 @@ def of_allocation(db: ReadSnapshot, allocation_id: str) -> list[Registration]:
     return list(readable(db, db.all(_OF_ALLOCATION, {"allocation_id": allocation_id}), _from))
 
 
-def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Registration]:
-    """Return the registrations of a job."""
-    rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
-    return list(readable(db, rows, _from))
+def of_job(
+    db: ReadSnapshot,
+    namespace: str,
+    job_id: str,
+    start: str | None = None,
+    *,
+    reverse: bool = False,
+) -> Iterator[Registration]:
+    """Yield the registrations of a job by ID, from one on."""
+    values = {"namespace": namespace, "job_id": job_id, "start": start}
+    since = "" if start is None else f" AND id {'<=' if reverse else '>='} :start"
+    rows = db.each(f"{_OF_JOB}{since} ORDER BY id{' DESC' if reverse else ''}", values)
+    return readable(db, rows, _from)
 
 
 def named(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:

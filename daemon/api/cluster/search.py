@@ -212,7 +212,7 @@ def _pools(place: _Place, prefix: str) -> Iterable[str]:
 
 def _policies(place: _Place, prefix: str) -> Iterable[str]:
     names = place.where("list-scaling-policies")
-    found = [policy.id for name in names for policy in scaling.policies(place.db, name)]
+    found = [one.policy.id for name in names for one in scaling.policies(place.db, name)]
     return sorted(line for line in found if line.startswith(prefix))
 
 

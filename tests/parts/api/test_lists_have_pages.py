@@ -47,6 +47,7 @@ from storage.records.job import Periodic
 from storage.records.node_pool import NodePool
 from storage.records.notification import NotifyEvent, NotifySettings
 from storage.records.periodic import Slot, SlotOutcome
+from storage.records.scaling import Scaling
 from storage.records.service import ServiceAddress
 from storage.records.trigger import JobTrigger, TriggerState
 from storage.store import Store
@@ -56,7 +57,7 @@ from tests.parts.api.requests import parts_of
 from tests.parts.api.test_pages_cost import ask
 from tests.parts.api.test_stall import KNOWN
 from tests.parts.ui.conftest import Runner
-from tests.samples import NOW, job
+from tests.samples import NOW, group, job
 from tests.unit.scheduler.world import node
 
 NUMBER = 60
@@ -70,15 +71,12 @@ PATHS = sorted(
 )
 # Lists without pages.
 WHOLE = {
-    "/v1/jobs/launches": "shows the next launches; per_page limits their number",
     "/v1/job/{job_id}/runs": "shows the newest runs, at most 500; per_page limits their number",
-    "/v1/job/{job_id}/services": "is of one job, without pages in Nomad",
     "/v1/job/{job_id}/actions": "is of one job, whose size is limited",
     "/v1/job/{job_id}/run/outputs": "is of one run, whose steps and outputs are limited",
     "/v1/allocation/{alloc_id}/services": "is of one allocation, whose job's size is limited",
     "/v1/evaluation/{eval_id}/allocations": "is of one evaluation, without pages in Nomad",
     "/v1/deployment/allocations/{deployment_id}": "is of one deployment, without pages in Nomad",
-    "/v1/scaling/policies": "has no pages in Nomad",
     "/v1/node/pool/{name}/nodes": "has one for each host and cluster",
     "/v1/agent/settings": "has one for each setting",
     "/v1/agent/servers": "has one",
@@ -116,6 +114,18 @@ OTHER = {
     "/v1/recommendations": "is not supported",
     "/v1/recommendation/{id}": "is not supported",
 }
+
+
+_LAUNCH = """
+    INSERT INTO periodic_jobs (namespace, job_id, followed_to, next_slot)
+    VALUES ('default', :id, 0, :at)
+    ON CONFLICT (namespace, job_id) DO UPDATE SET next_slot = excluded.next_slot
+"""
+
+
+def _policy(name: str) -> Scaling:
+    target = {"Namespace": "default", "Job": name, "Group": name}
+    return Scaling(id=name, target=target, type="horizontal", min=1, max=4)
 
 
 def add_rest(tx: Transaction) -> None:
@@ -165,6 +175,11 @@ def add_rest(tx: Transaction) -> None:
         auth_methods.put_rule(tx, BindingRule(id=name, auth_method=name))
         host_volumes.put(tx, DynamicVolume(namespace="default", id=name, name=name))
         full_store._add(tx, job(name, type="batch", periodic=Periodic(enabled=True, spec="@daily")))
+        tx.execute(_LAUNCH, {"id": name, "at": NOW + number // PAGE})
+        scaled = [
+            group(f"{name}-{place}", scaling=_policy(f"{name}-{place}")) for place in range(3)
+        ]
+        full_store._add(tx, job(f"scaled.{number}", *scaled))
     addresses = [
         ServiceAddress(
             msgspec.structs.replace(other_objects._service(number, full_store.ALLOC), id=f"{n}"),
@@ -173,6 +188,7 @@ def add_rest(tx: Transaction) -> None:
         for n, number in enumerate((0, 1, 1, 1, 1, 2))
     ]
     services.replace_registrations(tx, full_store.ALLOC, addresses)
+    tx.execute("UPDATE services SET job_id = :id", {"id": WIDE})
     for task in ("a", "a.b", "b"):
         files = {f"out/{number}.csv": f"{number:064x}" for number in range(FEW)}
         kept_files.replace(tx, full_store.ALLOC, task, files)

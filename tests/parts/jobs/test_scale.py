@@ -9,11 +9,13 @@ from daemon.jobs.stop import stop_job
 from daemon.jobspec.policies import JobPolicySet
 from storage.errors import Conflict, Malformed, NotFound, Refused, StewardError
 from storage.queries import deployments, evaluations, job_status, jobs, scaling
+from storage.read_pool import ReadSnapshot
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.job import Job, JobType, Parameterized
-from storage.records.scaling import Scaling, ScalingEvent
+from storage.records.scaling import Scaling, ScalingEvent, ScalingPolicy
 from storage.store import Store
 from storage.writer import Transaction
+from tests.parts.api.test_unreadable_rows import change
 from tests.samples import NOW, group, job
 
 BOUNDS = Scaling(id="ab-1", type="horizontal", min=1, max=4, target={"Job": "web", "Group": "web"})
@@ -255,24 +257,36 @@ async def stop(store: Store, *, purge: bool) -> None:
     await stop_job(store, "default", "web", now=NOW, eval_id="e-stop", **options)
 
 
+def policies(db: ReadSnapshot) -> list[ScalingPolicy]:
+    return [one.policy for one in scaling.policies(db)]
+
+
+async def test_a_list_of_policies_names_a_job_that_cannot_be_read(store: Store) -> None:
+    await register(store, job("web", group("web", scaling=BOUNDS)))
+    await register(store, job("other", group("web", scaling=BOUNDS)))
+    change(store, "UPDATE job_versions SET document = '{' WHERE job_id = 'other'")
+    assert [policy.id for policy in store.read(policies)] == ["ab-1"]
+    assert store.unreadable_rows.rows() == [("job_versions", ("default", "other", 0))]
+
+
 async def test_policies_are_those_of_the_newest_versions_and_disabled_while_a_job_is_stopped(
     store: Store,
 ) -> None:
     await register(store, job("web", group("web", scaling=BOUNDS), group("other")))
     await register(store, job("plain"))
     await scale(store, 2)
-    (found,) = store.read(scaling.policies)
+    (found,) = store.read(policies)
     assert (found.id, found.min, found.max, found.target["Group"]) == ("ab-1", 1, 4, "web")
-    assert store.read(lambda db: scaling.policies(db, "default", "plain")) == []
-    assert store.read(lambda db: scaling.policies(db, "elsewhere")) == []
+    assert store.read(lambda db: [*scaling.policies(db, "default", "plain")]) == []
+    assert store.read(lambda db: [*scaling.policies(db, "elsewhere")]) == []
     await stop(store, purge=False)
-    (kept,) = store.read(scaling.policies)
+    (kept,) = store.read(policies)
     assert (kept.id, kept.enabled, kept.modify_index > found.modify_index) == ("ab-1", False, True)
     await register(store, job("web", group("web", scaling=BOUNDS)))
-    (again,) = store.read(scaling.policies)
+    (again,) = store.read(policies)
     assert (again.id, again.enabled) == ("ab-1", True)
     await stop(store, purge=True)
-    assert store.read(scaling.policies) == []
+    assert store.read(policies) == []
 
 
 async def test_events_go_with_a_purge(store: Store) -> None:
