@@ -50,7 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.matching",
         "daemon.text.go_format",
     ),
-    "daemon.flow": (*NOUNS, "daemon.jobspec", "daemon.text.go_format"),
+    "daemon.flow": (*NOUNS, "storage.loop_share", "daemon.jobspec", "daemon.text.go_format"),
     "daemon.scheduler": (*NOUNS, "daemon.flow", "daemon.matching"),
     "daemon.templates": (*NOUNS, "daemon.matching", "daemon.text.go_format"),
     # Access and identity.
