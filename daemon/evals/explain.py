@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from daemon.evals import placement_explain, run_views
+from daemon.evals.failures import unhealthy_reason
 from daemon.evals.job_states import freeze_of_slots
 from daemon.evals.scheduler_config import workers
 from daemon.jobspec.steward_meta.job_keys import AFTER_JOIN, AFTER_WHEN
@@ -314,6 +315,15 @@ def _of_group(
             yield _starting(db, alloc)
     for alloc in failed:
         yield _failed(case, alloc)
+    for alloc in wanted:
+        why = "" if alloc.client_terminal else unhealthy_reason(db, alloc)
+        if why:
+            yield Reason(
+                cause=Cause.DEPLOYMENT,
+                message=f"{alloc.name} is unhealthy: {why}",
+                task_group=group.name,
+                allocation_id=alloc.id,
+            )
     there = sum(
         alloc.client_status not in (ClientStatus.FAILED, ClientStatus.LOST) for alloc in wanted
     )

@@ -5,29 +5,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from daemon.text.task_failure import sentence
+from daemon.text.task_failure import ERRORS, STARTED, WAITS, sentence
 from storage.queries import allocations, tallies
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus, StoredTaskEvent, TaskPhase
 from storage.records.failure import TaskError
 
-# Events that are always errors; `Terminated` is one with a nonzero exit code.
-_ERRORS = frozenset(
-    {
-        "Driver Failure",
-        "Setup Failure",
-        "Failed Validation",
-        "Failed Artifact Download",
-        "Task hook failed",
-        "Secrets Error",
-        "Disk Resources Exceeded",
-        "Max Run Duration Exceeded",
-        "Port In Use",
-        "Output Failure",
-    }
-)
-_WAITS = frozenset({"Template", "Cluster"})  # errors only for a task that has not started
 _TERMINATED = "Terminated"
+_UNHEALTHY = "Alloc Unhealthy"
 _KILLED = frozenset({"Killing", "Killed"})
 
 
@@ -54,12 +39,23 @@ def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
     return max(every, key=lambda error: (error.fails_task, error.time), default=None)
 
 
+def unhealthy_reason(db: ReadSnapshot, allocation: Allocation) -> str:
+    """Return why an allocation became unhealthy in its deployment; empty if that is unknown."""
+    if allocation.health is None or allocation.health.healthy is not False:
+        return ""
+    for name in sorted(allocation.client.task_states or {}):
+        for event in reversed(allocations.newest_events(db, allocation.id, name)):
+            if event.type == _UNHEALTHY:
+                return f'task "{name}": {event.display_message}'
+    return ""
+
+
 def _errors(db: ReadSnapshot, allocation: Allocation) -> Iterator[TaskError]:
     for name, state in (allocation.client.task_states or {}).items():
         events = allocations.newest_stored_events(db, allocation.id, name)
         newest = _newest(
             events,
-            waits=state.state == TaskPhase.PENDING,
+            waits=state.state == TaskPhase.PENDING or state.failed,
             is_complete=allocation.client_status == ClientStatus.COMPLETE,
         )
         if newest is not None:
@@ -86,11 +82,13 @@ def _newest(
 ) -> StoredTaskEvent | None:
     """Return the newest error event.
 
+    With `waits`, the reason of an attempt that has not started is one, such as a failed template.
     Events before a requested stop do not count, and neither does exit code 0 of a task whose
     allocation is complete.
     """
     for event in reversed(events):
-        if event.type in _ERRORS or (waits and event.type in _WAITS):
+        waits = waits and event.type != STARTED
+        if event.type in ERRORS or (waits and event.type in WAITS):
             return event
         if event.type == _TERMINATED:
             is_wanted = is_complete or any(

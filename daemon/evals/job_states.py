@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import UNSET
 
-from daemon.evals.failures import newest_error
+from daemon.evals.failures import newest_error, unhealthy_reason
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.job_keys import queue_of
 from daemon.text import placement_message
@@ -35,8 +35,9 @@ from storage.queries import (
 from storage.queries import runs as runs_of
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus, TaskPhase
-from storage.records.deployment import Deployment
+from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.flow import FlowRun, FlowStatus, StepState
 from storage.records.freeze import Freeze, Strength
 from storage.records.job import Job, JobType
 from storage.records.state import Run, RunsLine, StateLine
@@ -46,6 +47,11 @@ RECENT = 10  # child jobs that determine the state of a periodic or parameterize
 STRIP = 50  # child jobs in a history strip
 _LOOKED_AT = 20  # restarted allocations of a job that are examined
 _EVERYWHERE = frozenset({JobType.SYSTEM, JobType.SYSBATCH})
+_OF_RUN: dict[str, State] = {
+    FlowStatus.SUCCEEDED: State.COMPLETE,
+    FlowStatus.FAILED: State.FAILED,
+    FlowStatus.CANCELED: State.STOPPED,
+}
 _RESTARTING = "Restarting"  # event of a restart by policy after a failure
 _RESTARTS = frozenset({_RESTARTING, "Restart Signaled"})
 
@@ -72,6 +78,8 @@ def of_row(db: ReadSnapshot, row: job_status.Row, now: int, job: Job | None = No
     current, older = _tallies(db, row, now)
     failed = current.failing or older.failing or current.failed or current.pending
     waiting = evaluations.unfinished(db, namespace, job_id)
+    latest = deployments.latest(db, namespace, job_id)
+    run = _run(db, row) if row["type"] == JobType.BATCH else None
     return JobFacts(
         type=row["type"],
         status=row["status"],
@@ -82,12 +90,35 @@ def of_row(db: ReadSnapshot, row: job_status.Row, now: int, job: Job | None = No
         current=current,
         older=older,
         ending=tallies.ending(db, namespace, job_id) if row["stop"] else 0,
-        rollout=_rollout(deployments.latest(db, namespace, job_id)),
+        rollout=_rollout(latest),
+        unhealthy=_unhealthy(db, latest) if latest is not None else "",
         blocked=_blocked(db, row, waiting, has_any=bool(current.alive or older.alive)),
         error=sentence(newest_error(db, namespace, job_id)) if failed else "",
-        run=runs_of.newest(db, namespace, job_id) if row["type"] == JobType.BATCH else None,
+        run=run,
+        held=_held(db, row, run) if run is not None and not current.alive else "",
         freeze=_freeze(db, row) if row["type"] == JobType.BATCH else "",
     )
+
+
+def _run(db: ReadSnapshot, row: job_status.Row) -> FlowRun | None:
+    """Return the run of the current version, or an older run that has not ended; None without."""
+    run = runs_of.newest(db, row["namespace"], row["id"])
+    is_over = run is not None and run.version != row["version"] and run.status.has_ended
+    return None if is_over else run
+
+
+def _held(db: ReadSnapshot, row: job_status.Row, run: FlowRun) -> str:
+    """Return why no task of a run is active: the reason of its first step that is held or open."""
+    if run.status.has_ended:
+        return ""
+    if run.version != row["version"]:
+        return f"run {run.number} of version {run.version} still ends"
+    from daemon.evals.run_views import of_run  # imported late: few jobs are workflows
+
+    steps = [step for step in of_run(db, run).steps if step.reason]
+    held = [step for step in steps if step.state == StepState.HELD]
+    waiting = held or [step for step in steps if step.state == StepState.OPEN]
+    return f"step {waiting[0].name} is {waiting[0].state}: {waiting[0].reason}" if waiting else ""
 
 
 def _freeze(db: ReadSnapshot, row: job_status.Row) -> str:
@@ -150,6 +181,15 @@ def _is_failing(db: ReadSnapshot, restarted: tallies.Restarted, now: int) -> boo
         if restarts and restarts[-1] == _RESTARTING:
             return True
     return False
+
+
+def _unhealthy(db: ReadSnapshot, latest: Deployment) -> str:
+    """Return why an allocation of an active or failed deployment is unhealthy; empty if none is."""
+    is_bad = latest.active or latest.status == DeploymentStatus.FAILED
+    if not is_bad or not any(group.unhealthy_allocs for group in latest.task_groups.values()):
+        return ""
+    found = allocations.readable_of_deployment(db, latest.id)
+    return next(filter(None, (unhealthy_reason(db, alloc) for alloc in found)), "")
 
 
 def _rollout(latest: Deployment | None) -> DeploymentFacts | None:
@@ -288,6 +328,8 @@ def ended_as(child_result: tallies.ChildResult) -> State:
     """Return the state of an ended child."""
     if child_result.is_stopped:
         return State.STOPPED
+    if (of_run := _OF_RUN.get(child_result.run_status)) is not None:
+        return of_run
     if child_result.is_failed:
         return State.FAILING if child_result.is_retried else State.FAILED
     return State.BLOCKED if child_result.is_unplaced else State.COMPLETE

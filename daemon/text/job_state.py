@@ -116,9 +116,11 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     older: Tally = Tally()
     ending: int = 0
     rollout: DeploymentFacts | None = None
+    unhealthy: str = ""  # why an allocation of the deployment is unhealthy
     blocked: str = ""
     error: str = ""
-    run: FlowRun | None = None  # the newest run of a workflow
+    run: FlowRun | None = None  # the run of a workflow's version, or an older one that still ends
+    held: str = ""  # why no step of the run is active
     freeze: str = ""  # which holds it
 
 
@@ -195,7 +197,7 @@ def _of_rollout(facts: JobFacts, rollout: DeploymentFacts) -> JobState:
     if problem and not _stable_count(facts):
         word = State.BLOCKED if facts.blocked and not facts.current.alive else State.FAILING
         return JobState(word, f"{problem} ({far})")
-    return JobState(State.DEPLOYING, f"{far}{_because(problem)}")
+    return JobState(State.DEPLOYING, f"{far}{_because(problem or facts.unhealthy)}")
 
 
 def _of_failed_run(facts: JobFacts, run: FlowRun) -> str:
@@ -214,17 +216,28 @@ def _of_run(facts: JobFacts) -> JobState:
         )
     if facts.blocked:
         return JobState(State.BLOCKED, facts.blocked)
-    return JobState(State.PENDING, facts.freeze or facts.error)
+    return JobState(State.PENDING, facts.freeze or facts.held or facts.error)
+
+
+def _of_ended_run(facts: JobFacts, run: FlowRun) -> JobState:
+    """Return the state of a workflow whose run has ended: failed tasks may be allowed, or accepted."""
+    if run.status == FlowStatus.SUCCEEDED:
+        return JobState(State.COMPLETE)
+    if run.status == FlowStatus.FAILED:
+        return JobState(State.FAILED, _of_failed_run(facts, run))
+    named = run.reason.startswith("canceled by ")
+    return JobState(State.STOPPED, f"the run was {run.reason}" if named else _of_canceled(run))
+
+
+def _of_canceled(run: FlowRun) -> str:
+    return f"the run was canceled{_because(run.reason)}"
 
 
 def _of_batch(facts: JobFacts) -> JobState:
-    now, run = facts.current, facts.run
-    if run is not None and run.status == FlowStatus.FAILED:
-        return JobState(State.FAILED, _of_failed_run(facts, run))
-    if run is not None and run.status == FlowStatus.CANCELED:
-        return JobState(State.STOPPED, f"the run was {run.reason}")
-    if run is not None and not run.status.has_ended:
-        return _of_run(facts)
+    now = facts.current
+    if facts.run is not None:
+        is_at_work = not facts.run.status.has_ended
+        return _of_run(facts) if is_at_work else _of_ended_run(facts, facts.run)
     if now.failing or now.retried:
         return JobState(State.FAILING, facts.error or "it failed and is retried")
     # A failure is final only when nothing runs: other allocations may still complete the job.
@@ -287,7 +300,7 @@ def _worst_problem(facts: JobFacts) -> str:
     if facts.blocked:
         return facts.blocked
     if facts.rollout is not None and _is_given_up(facts):
-        said = facts.rollout.description
+        said = ": ".join(filter(None, (facts.rollout.description, facts.unhealthy)))
         return f"the deployment of version {facts.version} failed{_because(said)}"
     return ""
 

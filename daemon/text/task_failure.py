@@ -4,6 +4,23 @@ import re
 
 from storage.records.failure import TaskError
 
+# Events that are always errors; `Terminated` is one with a nonzero exit code.
+ERRORS = frozenset(
+    {
+        "Driver Failure",
+        "Setup Failure",
+        "Failed Validation",
+        "Failed Artifact Download",
+        "Task hook failed",
+        "Secrets Error",
+        "Disk Resources Exceeded",
+        "Max Run Duration Exceeded",
+        "Port In Use",
+        "Output Failure",
+    }
+)
+WAITS = frozenset({"Template", "Cluster"})  # errors only of an attempt that has not started
+STARTED = "Started"
 _TERMINATED = "Terminated"
 _SHOWN = 5  # last lines of the standard error
 # The events of the API have the text of Nomad's driver plug-ins, because clients match it. These

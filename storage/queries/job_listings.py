@@ -1,7 +1,7 @@
 """Job listings: lines, changes and children."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from storage.queries.documents import readable, text_of
@@ -132,6 +132,11 @@ _CONDITIONS = {
     "failed": """stop = 0 AND (type NOT IN ('batch', 'sysbatch')
                                OR summary GLOB '*"Failed":[1-9]*' OR summary GLOB '*"Lost":[1-9]*')""",
 }
+# A run of a workflow may also fail without a failed task; an index cannot have this condition.
+_ANY_RUN = "SELECT 1 FROM runs LIMIT 1"
+_FAILED_OR_RUN = f"""({_CONDITIONS["failed"]}
+    OR (stop = 0 AND EXISTS (SELECT 1 FROM runs WHERE namespace = jobs.namespace
+                                AND job_id = jobs.id AND status = 'failed')))"""
 _FEW = 4  # characters; longer prefixes match few enough rows to sort them
 
 
@@ -151,8 +156,9 @@ def by_change(
     ID joined by a dot.
     """
     values = {**page_request.values, "kind": kind, "status": status, "failed": failed}
-    conditions = [text for name, text in _CONDITIONS.items() if values[name]]
-    index = "jobs_failed" if failed else "jobs_changed" if children else "jobs_by_change"
+    conditions = _conditions(db, values)
+    is_narrow = _CONDITIONS["failed"] in conditions
+    index = "jobs_failed" if is_narrow else "jobs_changed" if children else "jobs_by_change"
     if not children:
         conditions.append("parent_id IS ''")
     if page_request.namespace != "*":
@@ -177,6 +183,14 @@ def by_change(
         yield JobChange(*row)
 
 
+def _conditions(db: ReadSnapshot, values: Mapping[str, object]) -> list[str]:
+    """Return the conditions whose value is set."""
+    texts = _CONDITIONS
+    if values["failed"] and db.one(_ANY_RUN) is not None:
+        texts = {**_CONDITIONS, "failed": _FAILED_OR_RUN}
+    return [text for name, text in texts.items() if values[name]]
+
+
 def by_name(
     db: ReadSnapshot,
     wish: PageRequest,
@@ -188,7 +202,7 @@ def by_name(
 ) -> Iterator[JobChange]:
     """Yield jobs by namespace and ID. The parameters are those of `by_change`."""
     values = {**wish.values, "kind": kind, "status": status, "failed": failed}
-    conditions = [text for name, text in _CONDITIONS.items() if values[name]]
+    conditions = _conditions(db, values)
     index = "sqlite_autoindex_jobs_1"
     if not children:
         conditions.append("parent_id IS ''")

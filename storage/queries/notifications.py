@@ -106,6 +106,14 @@ _SET_OUTCOME = """
     UPDATE jobs SET outcome = :outcome, failures = :failures, failing_since = :failing_since
      WHERE namespace = :namespace AND id = :id
 """
+_RUN = """
+    SELECT number, status, reason FROM (
+        SELECT number, status, reason, version FROM runs
+         WHERE namespace = :namespace AND job_id = :id
+      ORDER BY number DESC
+         LIMIT 1)
+     WHERE version = :version
+"""
 _ENDED = """
     SELECT client_status IN ('failed', 'lost') AS failed FROM allocations
      WHERE namespace = :namespace AND job_id = :id AND job_version = :version
@@ -137,22 +145,45 @@ def queue_job_notification(
     key = {"namespace": row["namespace"], "id": row["id"]}
     if row["stop"] or row["launches_children"]:
         return
+    said = ""
     if row["type"] in ("batch", "sysbatch"):
-        last = tx.one(_ENDED, {**key, "version": row["version"]}) if ended else None
-        if last is None:
+        result = _result(tx, {**key, "version": row["version"]}) if ended else None
+        if result is None:
             return
-        failed = bool(last["failed"])
+        failed, said = result
     elif not failed:
         last = tx.one(_ENDED, {**key, "version": row["version"]})
         if not runs or (last is not None and last["failed"]):
             return
     last = tx.one(_LAST, {**key, "failed": failed})
+    if last is not None and failed:
+        said = _of_allocation(last)
+    elif failed and said:  # a run fails also without a failed task
+        last = tx.one(_LAST, {**key, "failed": False})
     if last is None:
         return
     owner_id = row["parent_id"] or row["id"]
     before = _record_outcome(tx, (row["namespace"], owner_id), last["time"], failed=failed)
     if before is not None:
-        _publish(tx, row, owner_id, last, before, failed=failed)
+        _publish(tx, row, owner_id, last["time"], before, failure=said if failed else "")
+
+
+def _result(tx: Transaction, key: dict[str, object]) -> tuple[bool, str] | None:
+    """Return whether an ended batch job failed, and why its run did; None if it has no result.
+
+    The run of a workflow decides, because it may allow failures. A canceled run has no result.
+    """
+    run = tx.one(_RUN, key)
+    if run is None:
+        last = tx.one(_ENDED, key)
+        return (bool(last["failed"]), "") if last else None
+    reason = f"run {run['number']} has failed: {run['reason']}"
+    return {"succeeded": (False, ""), "failed": (True, reason)}.get(run["status"])
+
+
+def _of_allocation(last: sqlite3.Row) -> str:
+    said = f": {last['description']}" if last["description"] else ""
+    return f'allocation {last["id"]} of group "{last["task_group"]}" has failed{said}'
 
 
 def _record_outcome(tx: Transaction, key: Key, now: int, *, failed: bool) -> Streak | None:
@@ -182,25 +213,28 @@ def _publish(
     tx: Transaction,
     row: sqlite3.Row,
     owner_id: str,
-    last: sqlite3.Row,
+    now: int,
     streak: Streak,
     *,
-    failed: bool,
+    failure: str,
 ) -> None:
-    said = f": {last['description']}" if last["description"] else ""
-    reason = f'allocation {last["id"]} of group "{last["task_group"]}" has failed{said}'
-    if not failed:
+    """Queue a notification of a failure, or of a success if `failure` is empty.
+
+    `now` is the time of this write.
+    """
+    reason = failure
+    if not failure:
         ended = row["type"] in ("batch", "sysbatch")
         what = "succeeded again" if ended else "running again"
-        reason = f"{what} after {_streak(streak, last['time'])}"
+        reason = f"{what} after {_streak(streak, now)}"
     add(
         tx,
         (row["namespace"], owner_id),
         decoded(row["notify"]),
-        NotifyEvent.FAILURE if failed else NotifyEvent.RECOVERY,
+        NotifyEvent.FAILURE if failure else NotifyEvent.RECOVERY,
         run_id=row["id"],
         reason=reason,
-        now=last["time"],  # the time of this write
+        now=now,
         streak=streak,
     )
 

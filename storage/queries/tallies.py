@@ -10,7 +10,10 @@ from storage.records.allocation import ClientState
 
 _WANTED = """
     SELECT job_version = :version AS is_current, client_status,
-           desired ->> '$.FollowupEvalID' <> '' AS is_retried, count(*) AS number
+           desired ->> '$.FollowupEvalID' <> '' AND EXISTS (
+               SELECT 1 FROM evaluations INDEXED BY evaluations_unfinished
+                WHERE namespace = :namespace AND job_id = :job_id
+                  AND status IN ('pending', 'blocked')) AS is_retried, count(*) AS number
       FROM allocations INDEXED BY allocations_considered
      WHERE namespace = :namespace AND job_id = :job_id
        AND (desired_status = 'run'
@@ -73,7 +76,10 @@ _RESULTS = """
     SELECT id, stop,
            (SELECT submit_time FROM job_versions
              WHERE namespace = jobs.namespace AND job_id = jobs.id AND version = 0) AS launched,
-           (SELECT max(CASE WHEN desired ->> '$.FollowupEvalID' <> '' THEN 2 ELSE 1 END)
+           (SELECT max(CASE WHEN desired ->> '$.FollowupEvalID' <> '' AND EXISTS (
+                       SELECT 1 FROM evaluations INDEXED BY evaluations_unfinished
+                        WHERE namespace = jobs.namespace AND job_id = jobs.id
+                          AND status IN ('pending', 'blocked')) THEN 2 ELSE 1 END)
               FROM allocations INDEXED BY allocations_considered
              WHERE namespace = jobs.namespace AND job_id = jobs.id
                AND (desired_status = 'run'
@@ -87,7 +93,11 @@ _RESULTS = """
               FROM evaluations INDEXED BY evaluations_by_job
              WHERE namespace = jobs.namespace AND job_id = jobs.id
           ORDER BY modify_index DESC
-             LIMIT 1) AS unplaced
+             LIMIT 1) AS unplaced,
+           (SELECT CASE WHEN version = jobs.version THEN status ELSE '' END FROM runs
+             WHERE namespace = jobs.namespace AND job_id = jobs.id
+          ORDER BY number DESC
+             LIMIT 1) AS run_status
       FROM jobs INDEXED BY jobs_ended_children
      WHERE namespace = :namespace AND parent_id = :job_id AND parent_id <> '' AND status = 'dead'
   ORDER BY modify_index DESC
@@ -98,7 +108,7 @@ _RESULTS = """
 class ChildResult(NamedTuple):
     """The result of a child; `is_unplaced` if a part of it was never placed.
 
-    `launched` is the time of its registration in nanoseconds.
+    `run_status` is the status of the run of a workflow's version, empty without one. `launched` is the time of its registration in nanoseconds.
     """
 
     id: str
@@ -107,6 +117,7 @@ class ChildResult(NamedTuple):
     is_failed: bool
     is_retried: bool
     is_unplaced: bool
+    run_status: str = ""
 
 
 class DesiredCount(NamedTuple):
@@ -212,6 +223,7 @@ def results(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[Ch
             bool(row["failed"]),
             row["failed"] == 2,
             bool(row["unplaced"]),
+            row["run_status"] or "",
         )
         for row in rows
     ]

@@ -1,5 +1,6 @@
 """Jobs: from HCL or builders, planned, run, followed and awaited."""
 
+import msgspec
 import pytest
 from steward_client import BadRequest, Client, NotFound
 
@@ -73,6 +74,21 @@ async def test_failed_job_has_exit_code_and_both_streams(
     task = result.tasks["main"]
     assert not result.succeeded
     assert (task.exit_code, task.failed, task.stdout, task.stderr) == (3, True, b"out\n", b"err\n")
+
+
+async def test_the_run_of_a_workflow_decides_whether_it_succeeded(
+    backend: Backend, steward: Steward
+) -> None:
+    async def program(client: Client):
+        job = shell("etl", "test $NOMAD_ALLOC_INDEX != 1")
+        (group,) = job.groups
+        first = msgspec.structs.replace(group, count=2, meta={"steward_failures_allowed": "1"})
+        return await client.wait(await client.run(msgspec.structs.replace(job, groups=[first])))
+
+    result = await backend.with_client(steward, program)
+    assert result.run is not None
+    assert (result.succeeded, result.run.status) == (True, "succeeded")
+    assert {one.allocation.client_status for one in result.allocations} == {"complete", "failed"}
 
 
 async def test_events_of_a_run_end_with_its_outcome(backend: Backend, steward: Steward) -> None:

@@ -182,6 +182,24 @@ async def test_a_failure_has_a_handler_and_the_command_exits_like_it(
     assert 'group "report": it was skipped: step load was not successful' in explained
 
 
+async def test_an_allowed_failure_is_no_failure_of_the_command(
+    steward: Steward, tmp_path: Path
+) -> None:
+    file = tmp_path / "etl.json"
+    script = "echo bad >&2; test $NOMAD_ALLOC_INDEX != 1"
+    load = shell("load", script, Count=2, keys={"failures_allowed": "1"})
+    file.write_text(json.dumps({"Job": workflow(load, shell("report", "exit 0", "load"))}))
+    for option in ("-wait", "-logs"):
+        done = await steward.cli("job", "run", option, str(file))
+        assert done.returncode == 0, done.stdout
+    assert (await steward.get("/v1/job/etl/state"))["State"] == "complete"
+    listed = await steward.cli("runs", "list", "-status", "succeeded")
+    assert listed.stdout.decode().splitlines()[1].split()[:4] == ["etl", "1", "0", "succeeded"]
+    file.write_text(json.dumps({"Job": workflow(shell("load", "echo no disk >&2; exit 4"))}))
+    failed = (await steward.cli("job", "run", str(file))).stdout.decode()
+    assert 'failed: task "main" exited with code 4\n    no disk\n' in failed
+
+
 async def test_a_run_continues_after_a_kill_of_the_daemon(steward: Steward, tmp_path: Path) -> None:
     go = tmp_path / "go"
     await begin(

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.text.job_state import DeploymentFacts, JobFacts, JobState, Runs, State, Tally, job_state
+from storage.records.flow import FlowRun, FlowStatus
 
 DOCS = Path(__file__).parents[2] / "docs" / "states.md"
 
@@ -28,6 +29,17 @@ def rollout(**given: object) -> DeploymentFacts:
         **given,
     }
     return DeploymentFacts(**fields)
+
+
+def flow_run(status: str, reason: str = "") -> FlowRun:
+    return FlowRun(
+        namespace="default",
+        job_id="etl",
+        number=1,
+        version=1,
+        status=FlowStatus(status),
+        reason=reason,
+    )
 
 
 FAILED_ROLLOUT = rollout(
@@ -70,6 +82,10 @@ FAILED_ROLLOUT = rollout(
         (facts(type="batch", current=Tally(failed=1, retried=1)), State.FAILING),
         (facts(type="batch", status="pending", blocked="no room"), State.BLOCKED),
         (facts(type="batch", status="pending"), State.PENDING),
+        (facts(type="batch", current=Tally(failed=1), run=flow_run("succeeded")), State.COMPLETE),
+        (facts(type="batch", run=flow_run("failed")), State.FAILED),
+        (facts(type="batch", current=Tally(failed=1), run=flow_run("canceled")), State.STOPPED),
+        (facts(type="batch", run=flow_run("running")), State.PENDING),
         (facts(type="batch", runs=Runs()), State.SCHEDULED),
         (facts(type="batch", runs=Runs(last=State.COMPLETE)), State.SCHEDULED),
         (facts(type="batch", runs=Runs(last=State.FAILED)), State.FAILING),
@@ -110,6 +126,23 @@ def test_a_job_is_reported_in_one_word(known: JobFacts, word: State) -> None:
                 ),
             ),
             'the last run failed: task "t" exited with code 3; 1 of the last 2 failed',
+        ),
+        (
+            facts(rollout=FAILED_ROLLOUT, unhealthy='task "t": check "c" fails'),
+            "the deployment of version 1 failed: Failed due to progress deadline: "
+            'task "t": check "c" fails',
+        ),
+        (
+            facts(type="batch", run=flow_run("canceled", "canceled by ann")),
+            "the run was canceled by ann",
+        ),
+        (
+            facts(type="batch", run=flow_run("canceled", 'no slot of the queue "q" was free')),
+            'the run was canceled: no slot of the queue "q" was free',
+        ),
+        (
+            facts(type="batch", run=flow_run("running"), held="step b is held: gate: Go?"),
+            "step b is held: gate: Go?",
         ),
         (facts(type="batch", runs=Runs(last=State.COMPLETE)), "the last run succeeded"),
         (

@@ -44,7 +44,11 @@ _RUN = click.option("--run", "number", type=int, metavar="N", help="Number; the 
 
 @click.command("list")
 @click.argument("job_id", metavar="JOB", default="")
-@click.option("--status", type=click.Choice([*FlowStatus]), help="Only runs in this state.")
+@click.option(
+    "--status",
+    type=click.Choice([status.value for status in FlowStatus]),
+    help="Only runs in this state.",
+)
 @click.option("-n", "most", type=click.IntRange(1, 1000), default=20, help="Number of runs.")
 @with_output
 @with_client

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import trio
 
 from daemon.cli.commands.logs import LogPosition
+from daemon.cli.core import flow_runs
 from daemon.cli.core.follow import (
     EXIT_FAILED,
     EXIT_NOT_PLACED,
@@ -54,9 +55,14 @@ def wait_for_end(
 
 
 def exit_status(ending: FollowResult) -> int:
-    """Return 0 for success, the exit code of the task that failed first, or 124 for a timeout."""
+    """Return 0 for success, the exit code of the task that failed first, or 124 for a timeout.
+
+    The run of a workflow decides instead of its tasks, because it may allow failures.
+    """
     if ending.status == EXIT_NOT_PLACED:
         return EXIT_NOT_PLACED
+    if ending.run is not None:
+        return flow_runs.exit_status(ending.run)
     lines = current_allocations(ending.allocations)
     states = [state for line in lines for state in (line.task_states or {}).values()]
     if any(event.type == _OVERTIME for state in states for event in state.events or ()):

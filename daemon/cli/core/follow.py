@@ -4,7 +4,7 @@ Each poll is a blocking query, so changes are shown immediately and without need
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -35,27 +35,18 @@ _RUNS_TO_ITS_END = frozenset({JobType.BATCH, JobType.SYSBATCH})
 _CAME_TO_GRIEF = frozenset({ClientStatus.FAILED, ClientStatus.LOST})
 _FINISHED = frozenset({EvalStatus.COMPLETE, EvalStatus.FAILED, EvalStatus.CANCELED})
 # Event types that give the cause of a failure, not the reaction to it.
-_REASONS = frozenset(
-    {
-        "Driver Failure",
-        "Failed Validation",
-        "Failed Artifact Download",
-        "Task hook failed",
-        "Setup Failure",
-        "Sibling Task Failed",
-        "Terminated",
-        "Not Restarting",
-    }
-)
+_REASONS = task_failure.ERRORS | {"Sibling Task Failed", "Terminated", "Not Restarting"}
+_MOST_EXPLAINED = 10  # failed allocations whose last lines are shown
 
 
 class FollowResult(NamedTuple):
-    """The end of a wait: the exit status, a message, and the last allocations."""
+    """The end of a wait: the exit status, a message, the last allocations, and a workflow's run."""
 
     status: int
     words: str
     evaluation: Evaluation
     allocations: Sequence[AllocationItem] = ()
+    run: FlowRunView | None = None
 
     @property
     def message(self) -> str:
@@ -116,7 +107,8 @@ def follow_run(
         fates = {allocation_outcome(line, runs_to_its_end=runs_to_its_end) for line in last}
         if AllocationOutcome.OPEN not in fates:
             status = EXIT_FAILED if AllocationOutcome.BAD in fates else 0
-            return FollowResult(status, describe_outcome(last), evaluation, allocs)
+            words = describe_outcome(last, _errors_of(client, last))
+            return FollowResult(status, words, evaluation, allocs)
         answer = client.newer(path, answer.index, namespace=evaluation.namespace)
 
 
@@ -136,7 +128,12 @@ def _follow_flow(
 
     run = follow_flow(client, progress, answer, lambda run: tell(mine(run)))
     status = 0 if run.status == FlowStatus.SUCCEEDED else EXIT_FAILED
-    return FollowResult(status, describe_run(run), evaluation, mine(run))
+    allocs = mine(run)
+    last = [line for line in current_allocations(allocs) if line.client_status in _CAME_TO_GRIEF]
+    lines = [describe_run(run)]
+    if status:
+        lines += _failures(last, _errors_of(client, last))
+    return FollowResult(status, "\n".join(lines), evaluation, allocs, run)
 
 
 def _deployment_of(client: ApiClient, evaluation: Evaluation) -> Deployment | None:
@@ -220,6 +217,13 @@ def _running_versions(client: ApiClient, deployment: Deployment) -> str:
 def error_of(client: ApiClient, alloc_id: str) -> TaskError | None:
     """Return the latest error of an allocation, or None."""
     return client.fetch(f"/v1/allocation/{segment(alloc_id)}/error", LastError).error
+
+
+def _errors_of(client: ApiClient, lines: Sequence[AllocationItem]) -> dict[str, TaskError]:
+    """Return the latest errors of the first failed allocations, by allocation."""
+    failed = [line.id for line in lines if line.client_status in _CAME_TO_GRIEF]
+    found = {alloc_id: error_of(client, alloc_id) for alloc_id in failed[:_MOST_EXPLAINED]}
+    return {alloc_id: error for alloc_id, error in found.items() if error}
 
 
 def _job_of(client: ApiClient, evaluation: Evaluation) -> Job:
@@ -383,18 +387,26 @@ def allocation_outcome(line: AllocationItem, *, runs_to_its_end: bool) -> Alloca
             return AllocationOutcome.OPEN
 
 
-def describe_outcome(lines: Sequence[AllocationItem]) -> str:
-    """Format the results of allocations as text."""
+def describe_outcome(
+    lines: Sequence[AllocationItem], errors: Mapping[str, TaskError] | None = None
+) -> str:
+    """Format the results of allocations as text, with the `errors` of the failed ones."""
     if not lines:
         return "nothing had to be placed"
     counts = Counter(line.client_status for line in lines)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    failures = [
-        f"allocation {short(line.id)} {line.client_status}: {why_failed(line)}{_again(line)}"
-        for line in lines
-        if line.client_status in _CAME_TO_GRIEF
-    ]
-    return "\n".join([f"allocations: {summary}", *failures])
+    return "\n".join([f"allocations: {summary}", *_failures(lines, errors or {})])
+
+
+def _failures(lines: Iterable[AllocationItem], errors: Mapping[str, TaskError]) -> Iterator[str]:
+    """Yield why each failed allocation failed, and its last error lines."""
+    for line in lines:
+        if line.client_status in _CAME_TO_GRIEF:
+            error = errors.get(line.id)
+            why = error.summary if error else why_failed(line)
+            yield f"allocation {short(line.id)} {line.client_status}: {why}{_again(line)}"
+            if error:
+                yield from (f"    {text}" for text in task_failure.last_lines(error))
 
 
 def _again(line: AllocationItem) -> str:
@@ -425,7 +437,9 @@ def why_failed(line: AllocationItem) -> str:
 
 def _reasons(events: Sequence[TaskEvent]) -> list[str]:
     """Return the latest message of each event type that gives a cause."""
-    newest = {event.type: event.display_message for event in events if event.type in _REASONS}
+    has_started = any(event.type == task_failure.STARTED for event in events)
+    types = _REASONS if has_started else _REASONS | task_failure.WAITS
+    newest = {event.type: event.display_message for event in events if event.type in types}
     return [task_failure.plain_reason(text) for text in newest.values()]
 
 

@@ -16,11 +16,14 @@ from storage.records.allocation import Allocation, TaskPhase, TaskState
 from storage.records.base import SECOND
 from storage.records.group import Migrate, TaskGroup
 from storage.records.job import JobType
+from storage.records.service import CheckResult, CheckStatus
 from storage.records.task import Hook, Task
 from storage.records.times import nanoseconds
 
 _BY_HAND = "manual"
 _BY_CHECKS = "checks"
+_UNHEALTHY_SERVICES = "Services not healthy by deadline"
+_MOST_CHECKS = 5  # that are named
 
 
 class HealthCriteria(msgspec.Struct, frozen=True):
@@ -85,14 +88,30 @@ def up_since(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> str | No
 
 
 def unhealthy_reasons(
-    tasks: Iterable[Task], states: Mapping[str, TaskState], rule: HealthCriteria, now: int
+    tasks: Iterable[Task],
+    states: Mapping[str, TaskState],
+    rule: HealthCriteria,
+    now: int,
+    failing: Iterable[CheckResult] = (),
 ) -> dict[str, str]:
-    """Return the reason for each task that is not healthy at the deadline."""
+    """Return the reason for each task that is not healthy at the deadline.
+
+    `failing` are the checks that have not passed.
+    """
     found = {}
     for task in tasks:
         if hook(task) != Hook.POSTSTOP and (text := _complaint(states[task.name], rule, now)):
-            found[task.name] = text
+            checks = [result for result in failing if result.task in ("", task.name)]
+            names = "; ".join(map(_of_check, checks[:_MOST_CHECKS]))
+            of_services = text == _UNHEALTHY_SERVICES and names
+            found[task.name] = f"{text}: {names}" if of_services else text
     return found
+
+
+def _of_check(result: CheckResult) -> str:
+    code = f" with status {result.status_code}" if result.status_code else ""
+    how = "fails" if result.status == CheckStatus.FAILURE else "has no result"
+    return f'check "{result.check}" of service "{result.service}" {how}{code}'
 
 
 def _complaint(state: TaskState, rule: HealthCriteria, now: int) -> str:
@@ -104,7 +123,7 @@ def _complaint(state: TaskState, rule: HealthCriteria, now: int) -> str:
     started = nanoseconds(state.started_at) if state.started_at else now
     if state.state == TaskPhase.RUNNING and now - started < rule.min_healthy_time:
         return f"Task not running for min_healthy_time of {least} by healthy_deadline of {deadline}"
-    return "Services not healthy by deadline" if rule.by_checks else ""
+    return _UNHEALTHY_SERVICES if rule.by_checks else ""
 
 
 def _is_dead(state: TaskState) -> bool:

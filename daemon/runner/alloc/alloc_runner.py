@@ -98,6 +98,7 @@ class AllocRunner:
             self._changes,
             self._stop_wanted.is_set,
             self._discovery.healthy_since,
+            self._discovery.failing_checks,
         )
         self._limit = RunLimit(
             host, lambda: self._instance, self._report, self._changes, self.tasks

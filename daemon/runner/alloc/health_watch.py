@@ -15,13 +15,14 @@ from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_instance import TaskInstance
 from storage import request_context
 from storage.records.base import SECOND
+from storage.records.service import CheckResult
 
 
 class HealthWatch:
     """The watch of one allocation; each deployment of the allocation starts it again.
 
     `instance` returns the current allocation. `checks_pass_since` returns the time since which all
-    service checks pass, in nanoseconds, and None if one fails.
+    service checks pass, in nanoseconds, and None if one fails. `failing_checks` returns those.
     """
 
     def __init__(
@@ -32,10 +33,12 @@ class HealthWatch:
         changes: Notifier,
         is_ending: Callable[[], bool],
         checks_pass_since: Callable[[], int | None],
+        failing_checks: Callable[[], list[CheckResult]],
     ) -> None:
         self._now = clock.now
         self._instance, self._report, self._changes = instance, report, changes
         self._is_ending, self._checks_pass_since = is_ending, checks_pass_since
+        self._failing_checks = failing_checks
         self._scope = trio.CancelScope()
 
     def start(self, nursery: trio.Nursery | None) -> None:
@@ -106,5 +109,6 @@ class HealthWatch:
         if not rule.for_deployment or health.can_no_longer_succeed(tasks, states):
             return
         now = self._now()
-        for name, text in health.unhealthy_reasons(tasks, states, rule, now).items():
+        found = health.unhealthy_reasons(tasks, states, rule, now, self._failing_checks())
+        for name, text in found.items():
             self._report.event(name, task_events.unhealthy(now, text))

@@ -73,6 +73,12 @@ class CheckRunner:
             return None
         return self._since
 
+    def failing(self, probes: Iterable[CheckTarget]) -> list[CheckResult]:
+        """Return the last results of the relevant probes that have not passed."""
+        counted = [probe.id for probe in probes if probe.check.on_update != _READINESS]
+        found = [self._found[item] for item in counted if item in self._found]
+        return [item for item in found if item.status != CheckStatus.SUCCESS]
+
     def ready(self, probes: Iterable[CheckTarget]) -> bool | None:
         """Return whether all probes pass; None if none fails but some have no result yet."""
         found = [self._found.get(probe.id) for probe in probes]

@@ -58,6 +58,10 @@ class ServiceRegistrar:
         """Return the time since which all relevant checks pass; None if one does not."""
         return self._checks.healthy_since(probes(self._place(), self._active()))
 
+    def failing_checks(self) -> list[CheckResult]:
+        """Return the last results of the checks that keep the allocation from being healthy."""
+        return self._checks.failing(probes(self._place(), self._active()))
+
     def offers(self) -> list[ServiceAddress]:
         """Return the current registrations with their readiness."""
         place = self._place()

@@ -331,16 +331,31 @@ class AllocationResult(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Mapping[str, TaskResult]
 
 
+class WorkflowRun(Record, frozen=True, kw_only=True):
+    """The run of a workflow: `status` is running, stopping, succeeded, failed or canceled."""
+
+    number: int
+    version: int
+    status: str
+    reason: str = ""
+
+
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a job: its newest allocations, without those that were replaced."""
+    """The end of a job: its newest allocations, without those that were replaced.
+
+    `run` is the run of a workflow, None for other jobs.
+    """
 
     job_id: str
     status_description: str
     allocations: list[AllocationResult]
+    run: WorkflowRun | None = None
 
     @property
     def succeeded(self) -> bool:
-        """Return whether the job ran, and every allocation completed."""
+        """Return whether the job ran, and every allocation completed; of a workflow, its run."""
+        if self.run is not None:
+            return self.run.status == "succeeded"
         states = [result.allocation.client_status for result in self.allocations]
         return bool(states) and set(states) == {"complete"}
 

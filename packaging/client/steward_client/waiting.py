@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Generic, Self, TypeVar
 
-from steward_client.errors import ApiError
+from steward_client.errors import ApiError, NotFound
 from steward_client.logs import read_log
 from steward_client.records import (
     Allocation,
@@ -12,6 +12,7 @@ from steward_client.records import (
     JobResult,
     TaskResult,
     TaskState,
+    WorkflowRun,
 )
 from steward_client.transport import Call, Connection, Query, segment
 
@@ -83,7 +84,21 @@ async def result_of(
             )
             for allocation in sorted(newest.values(), key=lambda item: item.create_index)
         ],
+        run=await _run(connection, job, query),
     )
+
+
+async def _run(connection: Connection, job: JobDetail, query: Query) -> WorkflowRun | None:
+    """Return the run of a workflow; None for other jobs, and on Nomad, which has no workflows."""
+    if job.type != "batch":
+        return None
+    path = f"/v1/job/{segment(job.id)}/run"
+    call = Call(method="GET", path=path, query=query, repeatable=True)
+    try:
+        run = (await connection.send(call)).decode(WorkflowRun)
+    except NotFound:
+        return None
+    return run if run.version == job.version else None
 
 
 async def _tasks(

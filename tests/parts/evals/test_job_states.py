@@ -3,14 +3,23 @@
 import msgspec
 import pytest
 
-from daemon.evals import failures, job_states
+from daemon.evals import explain, failures, job_states
+from daemon.jobs.evaluate import new_evaluation
 from daemon.runner.core import task_events
 from daemon.text.job_state import SETTLED_AFTER, JobState, State
-from storage.queries import allocations, job_listings, job_status, periodic
+from storage.queries import (
+    allocations,
+    deployments,
+    evaluations,
+    job_listings,
+    job_status,
+    periodic,
+)
 from storage.queries.pages import PageRequest
 from storage.records.allocation import ClientStatus, StoredTaskEvent, TaskEvent, TaskState
 from storage.records.base import SECOND
-from storage.records.group import ReschedulePolicy
+from storage.records.evaluation import EvalStatus, Trigger
+from storage.records.group import ReschedulePolicy, Update
 from storage.records.job import Job, Parameterized, Periodic
 from storage.records.task import Resources
 from storage.records.times import rfc3339
@@ -180,6 +189,70 @@ async def test_a_task_that_waits_for_a_template_says_so(full: Cluster) -> None:
     await tell(full, ClientStatus.PENDING, TaskState(state="pending"), waits)
     assert state(full).word == State.PENDING
     assert "nomad/jobs/web" in state(full).reason
+
+
+async def test_a_failed_template_is_the_cause_of_a_failure(full: Cluster) -> None:
+    await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
+    events = (
+        task_events.template(NOW, "Template failed: local/x: line 1: no such function"),
+        TaskEvent(type="Not Restarting", time=NOW + 1, display_message="Policy allows no restarts"),
+    )
+    await tell(full, ClientStatus.FAILED, TaskState(state="dead", failed=True), *events)
+    text = 'task "main": Template failed: local/x: line 1: no such function'
+    assert state(full) == JobState(State.FAILED, text)
+
+
+async def test_a_template_of_a_task_that_ran_is_no_cause(full: Cluster) -> None:
+    await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
+    events = (
+        task_events.template(NOW, "Missing: x"),
+        TaskEvent(type="Started", time=NOW + 1),
+        TERMINATED,
+    )
+    await tell(full, ClientStatus.FAILED, TaskState(state="dead", failed=True), *events)
+    assert state(full).reason == 'task "main" exited with code 3'
+
+
+async def test_a_failure_is_retried_until_its_evaluation_has_decided(full: Cluster) -> None:
+    delayed = ReschedulePolicy(unlimited=True, delay=30 * SECOND, delay_function="constant")
+    await run(full, job("web", group("g", reschedule_policy=delayed)))
+    (one,) = full.allocations()
+    await full.report(one, ClientStatus.FAILED)
+    again = new_evaluation(full.job(), next(full.ids), Trigger.ALLOC_RESCHEDULE)
+    await full.store.write(lambda tx: evaluations.put(tx, again, NOW))
+    await full.work()
+    (follow_up,) = full.evaluations(EvalStatus.PENDING)
+    assert state(full).word == State.FAILING
+
+    def decide(tx: Transaction) -> None:
+        done = msgspec.structs.replace(follow_up, status=EvalStatus.COMPLETE)
+        evaluations.put(tx, done, NOW)
+
+    await full.store.write(decide)
+    assert state(full).word == State.FAILED
+
+
+async def test_a_failed_deployment_names_the_check(full: Cluster) -> None:
+    await run(full, job("web", group("g", update=Update(max_parallel=1))))
+    (one,) = full.allocations()
+    await full.report(one, ClientStatus.RUNNING, healthy=False)
+    text = 'Services not healthy by deadline: check "c" of service "s" fails with status 503'
+    event = task_events.unhealthy(NOW, text)
+    latest = full.deployment()
+    counted = msgspec.structs.replace(latest.task_groups["g"], unhealthy_allocs=1)
+
+    def write(tx: Transaction) -> None:
+        allocations.add_events(tx, one.id, {"main": (event,)})
+        deployments.put(tx, msgspec.structs.replace(latest, task_groups={"g": counted}), NOW)
+
+    await full.store.write(write)
+    assert state(full).word == State.DEPLOYING
+    assert text in state(full).reason
+    found = full.store.read(lambda db: explain.explain_job(db, "default", "web"))
+    assert found is not None
+    assert [reason.message for reason in found.reasons] == [
+        f'web.g[0] is unhealthy: task "main": {text}'
+    ]
 
 
 PARENT = Parameterized()

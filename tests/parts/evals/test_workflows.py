@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.evals import applier, explain, run_views
+from daemon.evals import applier, explain, job_states, run_history, run_views
 from daemon.evals.cluster_state import load_cluster_state
 from daemon.evals.job_states import line
 from daemon.flow import outputs
@@ -20,14 +20,24 @@ from daemon.scheduler.state import ClusterState, Plan
 from storage import request_context
 from storage.errors import Denied, Malformed, NotFound
 from storage.loop_share import LongRead
-from storage.queries import allocations, evaluations, invariants, jobs, notifications, runs
+from storage.queries import (
+    allocations,
+    evaluations,
+    invariants,
+    job_listings,
+    job_status,
+    jobs,
+    notifications,
+    runs,
+)
+from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import HOUR, SECOND
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
 from storage.records.flow import FlowRunView, RunActType
 from storage.records.group import ReschedulePolicy, TaskGroup
-from storage.records.job import Job
+from storage.records.job import Job, Parameterized
 from storage.records.times import rfc3339
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
@@ -1227,3 +1237,121 @@ async def test_elements_with_counterparts_share_limits(cluster: Cluster) -> None
     assert indexes(cluster, "b") == [2]
     await end_element(cluster, "b", 2)
     assert indexes(cluster, "b") == [1, 2]
+
+
+# ---- the state of the job --------------------------------------------------------------------------
+
+
+def state_of(cluster: Cluster, job_id: str = "etl") -> tuple[str, str]:
+    found = cluster.store.read(lambda db: line(db, "default", job_id, cluster.clock.now()))
+    assert found is not None
+    return found.state, found.reason
+
+
+PARENT = job("web", group(), type="batch", parameterized_job=Parameterized())
+
+
+async def child(cluster: Cluster, *groups: TaskGroup) -> None:
+    """Run a child of `web` up to its first tasks; its ID is that of the other tests."""
+    await cluster.register(PARENT)
+    fields = {"parent_id": "web", "parameterized_job": Parameterized(), "dispatched": True}
+    await begun(cluster, msgspec.structs.replace(workflow(*groups), **fields))
+
+
+def of_parent(cluster: Cluster, result: str) -> list[str]:
+    """Return the IDs of the runs of `web` with a result."""
+    wanted = run_history.RunFilter(result=result)
+    return [
+        run.id
+        for run in cluster.store.read(
+            lambda db: run_history.selected(
+                db, cluster.job(), cluster.clock.now(), 9, run_filter=wanted
+            )
+        )
+    ]
+
+
+async def test_a_run_that_allows_a_failure_is_a_success_of_the_job_and_its_parent(
+    cluster: Cluster,
+) -> None:
+    await child(cluster, step("a", count=2, failures_allowed="1"), step("b", "a"))
+    await end(cluster, "a", code=3)
+    await end(cluster, "a")
+    await cluster.work()
+    await end(cluster, "b")
+    await cluster.work()
+    assert run_of(cluster).status == "succeeded"
+    assert state_of(cluster) == ("complete", "")
+    assert state_of(cluster, "web") == ("scheduled", "the last run succeeded")
+    assert (of_parent(cluster, "complete"), of_parent(cluster, "failed")) == (["etl"], [])
+    strip = cluster.store.read(lambda db: job_states.strip(db, "default", "web"))
+    assert strip == ["complete"]
+
+
+async def test_an_accepted_failure_is_a_success_of_the_job(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    await end(cluster, "a", code=3)
+    await cluster.work()
+    assert state_of(cluster) == ("failed", 'step a failed: task "main" exited with code 3')
+    await act(cluster, RunActType.ACCEPT, "a")
+    await cluster.work()
+    await end(cluster, "b")
+    await cluster.work()
+    assert (run_of(cluster).status, state_of(cluster)) == ("succeeded", ("complete", ""))
+
+
+async def test_a_run_that_fails_without_a_failed_task_is_a_failure_everywhere(
+    cluster: Cluster,
+) -> None:
+    await child(cluster, step("a"), step("b", "a", for_each="${output.a.s}"))
+    await end(cluster, "a")
+    await cluster.work()
+    assert run_of(cluster).status == "failed"
+    assert state_of(cluster)[0] == "failed"
+    assert state_of(cluster, "web")[0] == "failing"
+    assert (of_parent(cluster, "complete"), of_parent(cluster, "failed")) == ([], ["etl"])
+    strip = cluster.store.read(lambda db: job_states.strip(db, "default", "web"))
+    assert strip == ["failed"]
+    page = PageRequest(namespace="*")
+    found = cluster.store.read(
+        lambda db: [
+            [*job_listings.by_change(db, page, failed=True, children=True)],
+            [*job_listings.by_name(db, page, failed=True, children=True)],
+        ]
+    )
+    assert [[row.id for row in rows] for rows in found] == [["etl"], ["etl"]]
+
+
+async def test_a_held_run_names_what_holds_it(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", gate="Publish?"), step("b", not_before="+2h")))
+    assert state_of(cluster) == ("pending", "step a is held: gate: Publish?")
+
+
+async def test_a_new_version_does_not_have_the_result_of_the_run_before_it(
+    cluster: Cluster,
+) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a", count=2)))
+    await end(cluster, "a", code=3)
+    await cluster.work()
+    await cluster.register(workflow(step("a"), step("b", "a")))
+    assert state_of(cluster)[0] == "pending"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_notifications_follow_the_run(cluster: Cluster, code: int) -> None:
+    """A failure that the run allows is none; a run also fails without a failed task."""
+    where = {"steward_notify_webhook": "https://example.org/hook"}
+    second = step("b", "a") if code else step("b", "a", for_each="${output.a.s}")
+    first = step("a", count=2 if code else 1, failures_allowed="1")
+    await begun(cluster, workflow(first, second, meta=where))
+    await end(cluster, "a")
+    if code:
+        await end(cluster, "a", code=code)
+    await cluster.work()
+    assert run_of(cluster).status == ("running" if code else "failed")
+    if code:
+        await end(cluster, "b")
+        await cluster.work()
+    row = cluster.store.read(lambda db: job_status.load_summary(db, "default", "etl"))
+    assert row is not None
+    assert row["outcome"] == ("good" if code else "failed")

@@ -12,8 +12,10 @@ from daemon.cli.core.follow import (
     with_replacements,
 )
 from daemon.cli.core.output import ProgressRow
+from daemon.text.task_failure import ERRORS
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.evaluation import EvalStatus
+from storage.records.failure import TaskError
 from tests.samples import evaluation, job
 from tests.unit.cli.samples import allocation_line, task_state
 
@@ -90,6 +92,38 @@ def test_the_end_counts_what_there_is_and_explains_what_failed() -> None:
         "allocations: 1 failed, 2 running\n"
         "allocation abcdefgh failed: no reason is given; it will be retried later"
     )
+
+
+def test_the_end_has_the_root_cause_and_the_last_lines() -> None:
+    line = allocation_line("abcdefgh-1", client_status="failed", task_states=CRASHED)
+    error = TaskError(
+        allocation_id=line.id,
+        task_group="web",
+        task="main",
+        time=1,
+        kind="Terminated",
+        stderr="no disk left\n",
+        summary='task "main" exited with code 3',
+    )
+    assert describe_outcome([line], {line.id: error}).splitlines() == [
+        "allocations: 1 failed",
+        'allocation abcdefgh failed: task "main" exited with code 3',
+        "    no disk left",
+    ]
+
+
+@pytest.mark.parametrize("kind", sorted({*ERRORS, "Template"}))
+def test_each_cause_is_named_before_the_reaction_to_it(kind: str) -> None:
+    states = {
+        "main": task_state(
+            (kind, "the cause"),
+            ("Not Restarting", "Policy allows no restarts"),
+            state="dead",
+            failed=True,
+        )
+    }
+    line = allocation_line(client_status="failed", task_states=states)
+    assert why_failed(line) == 'task "main": the cause; Policy allows no restarts'
 
 
 def test_the_end_of_an_evaluation_that_changed_nothing_says_so() -> None:

@@ -5,6 +5,7 @@ import pytest
 from daemon.cli.commands.wait_for_job import _whole, exit_status
 from daemon.cli.core.follow import EXIT_NOT_PLACED, FollowResult
 from storage.records.allocation import TaskEvent, TaskPhase, TaskStateWithEvents
+from storage.records.flow import FlowRunView, FlowStatus, RunStepView, StepState
 from tests.samples import evaluation, job
 from tests.unit.cli.samples import allocation_line
 
@@ -49,6 +50,25 @@ def test_an_allocation_that_was_replaced_does_not_count() -> None:
     first = allocation_line("a1", task_states={"main": ended(exit_code=3)}, next_allocation="a2")
     second = allocation_line("a2", task_states={"main": ended(failed=False)})
     assert exit_status(FollowResult(0, "", evaluation(job()), [first, second])) == 0
+
+
+@pytest.mark.parametrize(("run_status", "code"), [("succeeded", 0), ("failed", 7)])
+def test_the_run_of_a_workflow_decides(run_status: str, code: int) -> None:
+    step = RunStepView(
+        name="a", state=StepState.FAILED, exit_code=7, level=0, needs=[], waits_for=[]
+    )
+    run = FlowRunView(
+        namespace="default",
+        job_id="etl",
+        number=1,
+        version=0,
+        status=FlowStatus(run_status),
+        steps=[step],
+        acts=[],
+    )
+    line = allocation_line("a1", task_states={"main": ended(exit_code=3)})
+    status = 0 if run_status == "succeeded" else 1
+    assert exit_status(FollowResult(status, "", evaluation(job()), [line], run)) == code
 
 
 def test_lines_are_handed_on_whole() -> None:
