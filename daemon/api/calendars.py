@@ -9,7 +9,6 @@ from daemon.api.paging import Listing, query_factory, show
 from daemon.jobs import calendars as rules
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
-from daemon.web.parameters import InvalidParameter
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage import garbage
@@ -56,7 +55,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a calendar: its latest version, or the one in `version`."""
     found = calendars.find(db, request.namespace, request["name"])
-    number = request.query.natural("version")
+    number = request.query.own_natural("version")
     if found is not None and number is not None and number != found.version:
         start = (min(number, HIGHEST),)
         known = next(calendars.versions(db, request.namespace, request["name"], start), None)
@@ -111,7 +110,7 @@ def _date(request: Request, name: str) -> date | None:
     except ValueError:
         found = date.min
     if found.year not in range(1970, 2200):
-        raise InvalidParameter(f"{name} = {text[:40]!r} must be a date such as 2026-12-25")
+        raise Malformed(f"{name} = {text[:40]!r} must be a date such as 2026-12-25")
     return found
 
 
@@ -126,7 +125,7 @@ async def write(request: Request) -> HandlerReply:
             f"Namespace is {body.namespace[:200]!r}, but the request is for {request.namespace!r}"
         )
     calendar = msgspec.structs.replace(body, name=request["name"], namespace=request.namespace)
-    cas = request.query.natural("cas")
+    cas = request.query.own_natural("cas")
     try:
         done = await rules.apply(parts.store, calendar, enforced=cas, now=parts.clock.now())
     except Conflict as error:
@@ -138,7 +137,7 @@ async def write(request: Request) -> HandlerReply:
 
 async def remove(request: Request) -> HandlerReply:
     """Delete a calendar that no job and no calendar uses."""
-    store, cas = request.parts.store, request.query.natural("cas")
+    store, cas = request.parts.store, request.query.own_natural("cas")
     try:
         done = await rules.remove(store, request.namespace, request["name"], enforced=cas)
     except Conflict as error:
@@ -150,7 +149,7 @@ async def import_file(request: Request) -> HandlerReply:
     """Add the whole-day events of an iCalendar file, the body, as holidays."""
     parts, content = request.parts, request.body
     this_year = datetime.fromtimestamp(parts.clock.now() // SECOND, UTC).year
-    first, last = request.query.natural("first_year"), request.query.natural("last_year")
+    first, last = request.query.own_natural("first_year"), request.query.own_natural("last_year")
     first = this_year if first is None else first
     last = first + _YEARS - 1 if last is None else last
 

@@ -38,7 +38,7 @@ def definition(request: Request, db: ReadSnapshot) -> HandlerReply:
     cannot express the version. `written` always requests generated text.
     """
     namespace, job_id = request.namespace, request["job_id"]
-    number = request.query.natural("version")
+    number = request.query.own_natural("version")
     job = (
         jobs.current(db, namespace, job_id)
         if number is None
@@ -48,7 +48,7 @@ def definition(request: Request, db: ReadSnapshot) -> HandlerReply:
         known = "job not found" if number is None else f"version {number} not found"
         raise NotFound(known, index=db.table_index("jobs"))
     source = submissions.find(db, namespace, job_id, job.version)
-    if source is None or not source.source or request.query.flag("written"):
+    if source is None or not source.source or request.query.own_flag("written"):
         return reply.read_reply(_written(job), job.job_modify_index)
     return reply.read_reply(
         JobDefinitionBody(

@@ -48,7 +48,7 @@ async def draw(request: Request) -> HandlerReply:
 def graph_of_job(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Return the graph of a job's latest version, or of the one in `version`."""
     namespace, job_id = request.namespace, request["job_id"]
-    number = request.query.natural("version")
+    number = request.query.own_natural("version")
     job = (
         jobs.current(db, namespace, job_id)
         if number is None
@@ -114,7 +114,7 @@ def read_outputs(request: Request, db: ReadSnapshot) -> HandlerReply:
 def _run_of(request: Request, db: ReadSnapshot) -> FlowRun:
     """Return the run in `number`, by default the newest. Raises `NotFound`."""
     namespace, job_id = request.namespace, request["job_id"]
-    number = request.query.natural("number")
+    number = request.query.own_natural("number")
     found = (
         runs.newest(db, namespace, job_id)
         if number is None

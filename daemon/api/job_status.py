@@ -79,7 +79,7 @@ def runs(request: Request, db: ReadSnapshot) -> HandlerReply:
     `day` and `result` select some of the children. Raises `NotFound` and `Malformed`.
     """
     job, now = _job(request, db), request.parts.clock.now()
-    most = min(request.query.natural("per_page") or _RUNS, _MOST_RUNS)
+    most = min(request.query.own_natural("per_page") or _RUNS, _MOST_RUNS)
     wanted = _filter(request.query.text("day"), request.query.text("result"))
     if of_workflow := run_views.listed(db, job.namespace, job.id, most):
         return reply.read_reply(of_workflow, max(_index(db), db.table_index("runs")))

@@ -264,7 +264,7 @@ def _invalid(error: OverBudget, remarks: list[str]) -> JobValidateResponse:
 
 def launch_preview(request: Request, db: ReadSnapshot, job: Job) -> list[str] | UnsetType:
     """Return the next ten launches of a job, if the request asks for them."""
-    if not request.query.flag("launches"):
+    if not request.query.own_flag("launches"):
         return UNSET
     now, found = request.parts.clock.now(), openings_of(db, job)
     return [rfc3339(at, zone_of(job)) for at in next_launches(job, now, found)]

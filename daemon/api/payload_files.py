@@ -23,7 +23,7 @@ def show(request: Request, db: ReadSnapshot) -> HandlerReply:
 async def receive(request: Request) -> HandlerReply:
     """Store a piece of a file, which begins at `offset`; `size` is the size of the whole file."""
     parts, query = request.parts, request.query
-    size = query.natural("size")
+    size = query.own_natural("size")
     if size is None:
         raise Malformed("size is missing: give the size of the whole file in bytes")
     try:
@@ -32,7 +32,7 @@ async def receive(request: Request) -> HandlerReply:
             request["digest"],
             request.body,
             size=size,
-            offset=query.natural("offset") or 0,
+            offset=query.own_natural("offset") or 0,
             now=parts.clock.now(),
         )
     except OffsetConflict as error:

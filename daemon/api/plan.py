@@ -113,7 +113,7 @@ async def plan(request: Request) -> HandlerReply:
             next_periodic_launch=None if launch is None else rfc3339(launch, zone_of(job)),
             next_periodic_launches=launch_preview(request, db, job),
             warnings=findings.with_warnings(*remarks).warnings,
-            limits=_limits(db, job) if request.query.flag("limits") else UNSET,
+            limits=_limits(db, job) if request.query.own_flag("limits") else UNSET,
             flow=graph.view(after) if is_workflow(after) else UNSET,
             index=outlook.index,
         )

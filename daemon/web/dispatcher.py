@@ -51,7 +51,7 @@ from daemon.web.request_guard import RequestGuard, TrustedProxies
 from daemon.web.request_head import RequestHead
 from daemon.web.request_timers import timed
 from daemon.web.response_cache import ResponseCache
-from daemon.web.router import Router
+from daemon.web.router import BEFORE_JOB, Router, is_own
 from daemon.web.stream_limit import StreamLimit
 from daemon.web.ui_session import PLACE as FRONT
 from daemon.web.ui_session import UiPage, UiPages
@@ -69,6 +69,8 @@ from storage.errors import (
     TooLarge,
     UnknownToken,
 )
+from storage.queries import job_status
+from storage.read_pool import ReadSnapshot
 from storage.records.acl import ANONYMOUS
 from storage.records.numbers import parse_integer
 
@@ -169,6 +171,7 @@ class Dispatcher:
         self._parts, self._closing = parts, closing
         self._doorkeeper = authenticate_wrapper
         self.router: Router[Route] = Router(routes)
+        self._of_jobs = self.router.find(f"{BEFORE_JOB}x")[0]
         self.pages = UiPages(parts, pages, self._answer_page_call)
         self._secrets_side = VaultApi(parts, endpoints)
         self.guard = RequestGuard(parts.config, socket.gethostname())
@@ -185,8 +188,37 @@ class Dispatcher:
             return RouteMatch(path, is_secret=True)
         if "//" in path:
             return RouteMatch(path)
-        routes, parameters = self.router.find(path)
+        routes, parameters = self._routes(path, head.method)
         return RouteMatch(path, False, routes, _for_method(routes, head.method), parameters)
+
+    def _routes(self, path: str, method: str) -> tuple[Sequence[Route], Mapping[str, str]]:
+        """Return the routes of a path; those of the whole ID if an own endpoint has no such method."""
+        routes, parameters = self.router.find(path)
+        is_foreign = bool(routes) and _for_method(routes, method) is None
+        if is_foreign and is_own(routes[0].path):
+            return self._of_jobs, {"job_id": path.removeprefix(BEFORE_JOB)}
+        return routes, parameters
+
+    def _of_existing_job(self, route: Route, request: Request, path: str) -> tuple[Route, Request]:
+        """Return the read of the job with the whole ID, if the job with the shorter ID is none.
+
+        `path` is the decoded path.
+        """
+        if request.method != "GET" or not is_own(route.path):
+            return route, request
+        namespace, whole = request.namespace, path.removeprefix(BEFORE_JOB)
+
+        def is_whole(db: ReadSnapshot) -> bool:
+            return (
+                job_status.load_summary(db, namespace, request["job_id"]) is None
+                and job_status.load_summary(db, namespace, whole) is not None
+            )
+
+        of_job = _for_method(self._of_jobs, "GET")
+        if of_job is None or not self._parts.store.read(is_whole):
+            return route, request
+        parameters = {"job_id": whole}
+        return of_job, msgspec.structs.replace(request, parameters=parameters, needs=of_job.needs)
 
     async def answer(
         self, head: RequestHead, body: Body, way: RouteMatch | None = None
@@ -257,7 +289,7 @@ class Dispatcher:
         audit_scope = self._parts.audit.open_scope(head.method, path, head.query, address)
         pretty = gzipped = False
         try:
-            gzipped = "gzip" in head.headers.get("accept-encoding", "") and not way.is_secret
+            gzipped = heads.accepts_gzip(head.headers) and not way.is_secret
             query = QueryParameters(head.query, namespace=heads.namespace(head.headers, path))
             pretty = query.text("pretty", "0") != "0"
             with audit_scope.watching():
@@ -311,6 +343,9 @@ class Dispatcher:
             _check_everywhere(request.query)
         if _is_for_another(request.query, route, self._parts.config.region):
             return _UNKNOWN_REGION
+        route, request = self._of_existing_job(route, request, way.path)
+        if isinstance(route, WebSocketRoute):
+            return text(NO_UPGRADE, 500)
         return await self._served(route, request, audit_scope, rest)
 
     async def _without_route(
@@ -351,12 +386,15 @@ class Dispatcher:
         """Answer an API request of a page in the name of its user. Raises like the routes."""
         if VaultApi.serves(asked.path):
             return await self._secrets_side.answer(asked, {}, audit_scope)
-        routes, parameters = self.router.find(asked.path)
+        routes, parameters = self._routes(asked.path, asked.method)
         route = _for_method(routes, asked.method)
-        if route is None or isinstance(route, WebSocketRoute):
+        if route is None:
             raise NotFound(f"there is no route for {asked.method} {asked.path}")
         parameters = {name: unquote(value) for name, value in parameters.items()}
         asked = msgspec.structs.replace(asked, parameters=parameters, needs=route.needs)
+        route, asked = self._of_existing_job(route, asked, unquote(asked.path))
+        if isinstance(route, WebSocketRoute):
+            raise NotFound(f"there is no route for {asked.method} {asked.path}")
         return await self._allowed(route, asked, audit_scope)
 
     async def _allowed(

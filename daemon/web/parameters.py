@@ -96,6 +96,22 @@ class QueryParameters:
             f'strconv.ParseUint: parsing "{shorten(value)}": invalid syntax'
         )
 
+    def own_flag(self, name: str) -> bool:
+        """Return a boolean parameter that Nomad does not have. Raises `Malformed`."""
+        try:
+            return self.flag(name)
+        except InvalidParameter:
+            value = shorten(self.text(name))
+            raise Malformed(f"{name} = {value!r} must be true or false") from None
+
+    def own_natural(self, name: str) -> int | None:
+        """Return a non-negative integer that Nomad does not have. Raises `Malformed`."""
+        try:
+            return self.natural(name)
+        except InvalidParameter:
+            value = shorten(self.text(name))
+            raise Malformed(f"{name} = {value!r} must be an integer of at least 0") from None
+
 
 def _pairs(text: str) -> list[tuple[str, str]]:
     try:

@@ -97,3 +97,13 @@ def token(headers: Mapping[str, str], path: str) -> str:
 def _credential(value: str) -> tuple[str, str]:
     scheme, _, secret = value.partition(" ")
     return scheme, secret.strip()
+
+
+def accepts_gzip(headers: Mapping[str, str]) -> bool:
+    """Return whether a client accepts gzip: it names it, not with the weight 0."""
+    for item in headers.get("accept-encoding", "").lower().split(","):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        if name == "gzip":
+            weights = [part.partition("=")[2] for part in parameters if part.startswith("q")]
+            return all(weight.strip(" 0.") for weight in weights)
+    return False

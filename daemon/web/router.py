@@ -2,7 +2,7 @@
 
 Job IDs may contain slashes. So a parameter inside a path matches everything up to the rest of the
 path, searched from its end: `/v1/job/a/b/plan` is the plan of `a/b`. A job whose ID ends like an
-endpoint cannot be addressed, as in Nomad.
+endpoint of Nomad cannot be addressed, as in Nomad. `is_own` is about Steward's own endpoints.
 """
 
 import re
@@ -97,3 +97,29 @@ def _folder(path: str) -> str:
 def _ending(path: str) -> str:
     """Return the last segment of a path; empty if the last segment is a parameter."""
     return path.rpartition("/")[2]
+
+
+# --- jobs whose IDs end like an endpoint ---
+
+BEFORE_JOB = "/v1/job/"
+JOB = "/v1/job/{job_id}"
+_OF_NOMAD = frozenset(
+    f"{JOB}/{end}"
+    for end in (
+        *("action", "actions", "allocations", "deployment", "deployments", "dispatch"),
+        *("evaluate", "evaluations", "periodic/force", "plan", "revert", "scale", "services"),
+        *("stable", "submission", "summary", "tag", "versions", "versions/{name}/tag"),
+    )
+)
+
+
+def is_own(route: str) -> bool:
+    """Return whether the path of a route is an endpoint of a job that Nomad does not have.
+
+    Nomad accepts a job whose ID ends like it. So a request falls back to the job with the whole ID:
+    if the endpoint has no such method, or if a read finds no job with the shorter ID.
+
+    >>> is_own("/v1/job/{job_id}/run"), is_own("/v1/job/{job_id}/plan"), is_own("/v1/job/{job_id}")
+    (True, False, False)
+    """
+    return route.startswith(f"{JOB}/") and route not in _OF_NOMAD

@@ -146,3 +146,37 @@ async def test_jobs_are_listed_by_name_page_by_page(steward: Steward) -> None:
         assert found == names
     answer = await steward.request("GET", "/v1/jobs/statuses", sort="size")
     assert (answer.status_code, answer.text) == (400, "sort = 'size' must be one of change, name")
+
+
+@pytest.mark.parametrize("end", ["run", "state", "graph", "periodic/pause"])
+async def test_a_job_whose_name_ends_like_an_own_endpoint_is_managed(
+    steward: Steward, end: str
+) -> None:
+    name = f"dir/{end}"
+    job = {"ID": name, "Type": "batch", "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": []}]}
+    task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
+    job["TaskGroups"][0]["Tasks"] = [task]
+    await steward.register(job)
+    assert (await steward.get(f"/v1/job/{name}"))["ID"] == name
+    assert (await steward.get(f"/v1/job/{name}/state"))["State"]
+    shown = await steward.cli("job", "status", name)
+    assert (shown.returncode, name in shown.stdout.decode()) == (0, True)
+    await steward.delete(f"/v1/job/{name}", purge=True)
+    assert (await steward.request("GET", f"/v1/job/{name}")).status_code == 404
+
+
+async def test_a_wrong_own_parameter_is_the_mistake_of_the_caller(steward: Steward) -> None:
+    for path, query in (
+        ("/v1/job/x/run", {"number": "x"}),
+        ("/v1/job/x/run/outputs", {"number": "-1"}),
+        ("/v1/job/x/graph", {"version": "x"}),
+        ("/v1/calendar/x", {"version": "x"}),
+        ("/v1/freezes", {"active": "x"}),
+        ("/v1/jobs/statuses", {"states": "x"}),
+        ("/v1/jobs/statuses", {"strip": "x"}),
+        ("/v1/nodes", {"held": "x"}),
+    ):
+        answer = await steward.request("GET", path, **query)
+        assert answer.status_code == 400, path
+        ((name, value),) = query.items()
+        assert f"{name} = {value!r} must be" in answer.text

@@ -79,7 +79,7 @@ def read_allocation(request: Request, db: ReadSnapshot) -> HandlerReply:
     if not request.sees(found.namespace):
         raise Refused(f'Unknown allocation "{found.id}"')
     shown = allocation_detail(db, found)
-    if request.query.flag("retry"):  # Steward's own field, which Nomad's clients do not request
+    if request.query.own_flag("retry"):  # Steward's own field, which Nomad's clients do not request
         shown = msgspec.structs.replace(shown, retry=explain.next_retry(db, found))
     return reply.read_reply(shown, found.modify_index)
 

@@ -43,7 +43,7 @@ def _filters(query: QueryParameters) -> Mapping[str, object]:
     for name in _TIMES:
         if value := query.text(name):
             filters[name] = _time(name, value)
-    if query.flag("refused"):
+    if query.own_flag("refused"):
         filters["refused"] = True
     return filters
 

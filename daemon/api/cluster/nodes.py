@@ -147,7 +147,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the nodes."""
     query = request.query
     prefix, resources, system = query.text("prefix"), query.flag("resources"), query.flag("os")
-    held = query.flag("held")
+    held = query.own_flag("held")
     check_prefix("node", prefix)
     found = [node for node in nodes.list_readable(db) if node.id.startswith(prefix)]
     if expression := query.text("filter"):  # the filter applies to all fields of a node
@@ -173,7 +173,7 @@ def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations of a node in full, newest first."""
     grant, node_id = request.caller.grant, request["node_id"]
     # Steward's own parameters, for the UI's list of running allocations
-    holding = request.query.flag("holding")
+    holding = request.query.own_flag("holding")
     expression = request.query.text("filter")
     matches = compile_filter(expression, AllocationStub) if expression else None
     wish = query_factory(request, matches, allocations.COLUMNS)

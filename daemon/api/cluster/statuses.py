@@ -56,7 +56,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """
     query, now = request.query, request.parts.clock.now()
     highest = max(db.table_index(table) for table in _TABLES)
-    with_state, with_strip = query.flag("states"), query.flag("strip")
+    with_state, with_strip = query.own_flag("states"), query.own_flag("strip")
     if with_strip and not with_state:
         raise Malformed("strip = true needs states = true, because it is a part of the state")
     line = partial(_line, now=now, with_state=with_state, with_strip=with_strip)

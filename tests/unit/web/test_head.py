@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.web.request_head import headers, token
+from daemon.web.request_head import accepts_gzip, headers, token
 
 
 @pytest.mark.parametrize("name", ["x-nomad-token", "x-vault-token", "x-service-token"])
@@ -33,3 +33,18 @@ def test_jobs_api_takes_a_bearer_from_the_first_authorization_only(
 ) -> None:
     found = headers([(b"authorization", value) for value in given])
     assert (token(found, "/v1/jobs"), token(found, "/v1/sys/auth")) == (jobs, secrets)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_accepted"),
+    [
+        ("gzip", True),
+        ("br, GZip;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, br", False),
+        ("xgzip", False),
+        ("", False),
+    ],
+)
+def test_gzip_needs_a_weight(text: str, is_accepted: bool) -> None:
+    assert accepts_gzip({"accept-encoding": text}) is is_accepted

@@ -80,3 +80,14 @@ def test_durations_are_read(text: str, nanoseconds: int) -> None:
 @pytest.mark.parametrize("text", ["", "5", "x", "1s ", "1d", "s", "1s2", "--1s", "1 s"])
 def test_invalid_duration_is_none(text: str) -> None:
     assert duration(text) is None
+
+
+def test_own_parameters_name_field_value_and_remedy() -> None:
+    query = QueryParameters("strip=x&number=-1")
+    with pytest.raises(Malformed, match="strip = 'x' must be true or false") as caught:
+        query.own_flag("strip")
+    assert not isinstance(caught.value, InvalidParameter)
+    with pytest.raises(Malformed, match="number = '-1' must be an integer of at least 0") as caught:
+        query.own_natural("number")
+    assert not isinstance(caught.value, InvalidParameter)
+    assert (query.own_flag("other"), query.own_natural("other")) == (False, None)
