@@ -11,7 +11,7 @@ from daemon.config.data_directory import store_dir
 from daemon.runner.logs import rotation
 from storage import schema
 from storage.store import FILE_NAME
-from tests.crash import job_scenes, pool_scenes, secret_scenes
+from tests.crash import data_scenes, job_scenes, pool_scenes, secret_scenes
 from tests.crash.fork_server import BARE
 from tests.crash.killable_daemon import KillableDaemon
 from tests.crash.ledger import job
@@ -26,7 +26,11 @@ class DaemonRun:
     """A daemon that executes scene after scene on the same data."""
 
     name = "main"
-    played: tuple[job_scenes.Scene, ...] = (*job_scenes.SCENES, *secret_scenes.SCENES)
+    played: tuple[job_scenes.Scene, ...] = (
+        *job_scenes.SCENES,
+        *data_scenes.SCENES,
+        *secret_scenes.SCENES,
+    )
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -6,6 +6,7 @@ crashed run do not disturb it. Each response is recorded as a promise (`World.ch
 
 import base64
 import json
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -193,6 +194,8 @@ async def files(world: World) -> None:
             "DestPath": f"{home}/x/y.env",
             "Envvars": True,
             "ChangeMode": "noop",
+            "Uid": os.geteuid(),
+            "Gid": os.getegid(),
         },
     ]
     task["Artifacts"] = [

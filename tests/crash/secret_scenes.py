@@ -90,7 +90,7 @@ async def secrets_side(world: World) -> None:
 
 
 async def logins(world: World) -> None:
-    """Enable the login method, configure it, log in, rotate its secret, and disable it."""
+    """Enable the login method, configure it, log in, rotate its secret, revoke a lease, and disable it."""
     mount = "/v1/sys/auth/cloudid"
     await world.spoil("", "")
     world.forget("/v1/auth/cloudid")
@@ -130,11 +130,75 @@ async def logins(world: World) -> None:
     await world.spoil("", "")
     done = await world.change("POST", "/v1/auth/cloudid/login", body)
     world.promise_token(done["auth"]["client_token"])
+    again = await world.change("POST", "/v1/auth/cloudid/login", body)
+    lease = f"auth/cloudid/login/{again['auth']['accessor']}"
+    await world.change("POST", "/v1/sys/leases/revoke", {"lease_id": lease})
     await world.change("DELETE", role, at=role, shows=None)
     world.forget("/v1/auth/cloudid")
     await world.change("DELETE", at)
     world.forget_tokens()
     await world.change("DELETE", mount)
+
+
+async def groups(world: World) -> None:
+    """Create and delete groups, their aliases and those of entities; move a mount."""
+    for mount in ("moved", "aside"):
+        await world.steward.request("DELETE", f"/v1/sys/auth/{mount}")
+    await world.change("POST", "/v1/sys/auth/aside", {"type": "cloudid"})
+    await world.change("POST", "/v1/sys/remount", {"from": "auth/aside", "to": "auth/moved"})
+    accessor = (await world.steward.get("/v1/sys/auth/moved"))["data"]["accessor"]
+    one = await _put(world, "group", name=world.fresh("g"), type="external", policies=["ops"])
+    alias = await _put(
+        world, "group-alias", name=world.fresh("a"), mount_accessor=accessor, canonical_id=one
+    )
+    await _remove(world, f"group-alias/id/{alias}")
+    await _remove(world, f"group/id/{one}")
+    name = world.fresh("g")
+    await _put(world, "group", name=name)
+    await _remove(world, f"group/name/{name}")
+    name = world.fresh("e")
+    entity = await _put(world, "entity", name=name)
+    alias = await _put(
+        world, "entity-alias", name=world.fresh("a"), mount_accessor=accessor, canonical_id=entity
+    )
+    await _remove(world, f"entity-alias/id/{alias}")
+    await _remove(world, f"entity/name/{name}")
+    await world.change("DELETE", "/v1/sys/auth/moved")
+
+
+async def _put(world: World, kind: str, **fields: object) -> str:
+    """Create an object of an identity, promise it, and return its ID."""
+    made = await world.change("POST", f"/v1/identity/{kind}", fields)
+    found: str = made["data"]["id"]
+    world.promise(f"/v1/identity/{kind}/id/{found}", {"data": {"id": found}})
+    return found
+
+
+async def _remove(world: World, path: str) -> None:
+    """Delete an object of an identity; it must stay deleted."""
+    kind = path.split("/")[0]
+    world.forget(f"/v1/identity/{kind}/")
+    await world.change("DELETE", f"/v1/identity/{path}", at=f"/v1/identity/{path}", shows=None)
+
+
+async def methods(world: World) -> None:
+    """Create and delete an auth method with a binding rule, and fetch its keys."""
+    at = "/v1/acl/auth-method/ci"
+    config = {"JWKSURL": f"{world.cloud_url}/{fakecloud.TENANT}/discovery/v2.0/keys"}
+    method = {"Name": "ci", "Type": "JWT", "TokenLocality": "local", "MaxTokenTTL": "1h"}
+    await world.change(
+        *("POST", "/v1/acl/auth-method", {**method, "Config": config}),
+        at=at,
+        shows={"Name": "ci"},
+    )
+    rule = {"AuthMethod": "ci", "BindType": "management"}
+    made = await world.change("POST", "/v1/acl/binding-rule", rule)
+    rule_at = f"/v1/acl/binding-rule/{made['ID']}"
+    world.promise(rule_at, {"ID": made["ID"]})
+    login = {"AuthMethodName": "ci", "LoginToken": await world.mint()}
+    await world.steward.request("POST", "/v1/acl/login", login)
+    await world.change("DELETE", rule_at, at=rule_at, shows=None)
+    await world.change("DELETE", at, at=at, shows=None)
 
 
 async def expiry(world: World) -> None:
@@ -146,4 +210,4 @@ async def expiry(world: World) -> None:
     await world.steward.until(path, lambda shown: "Lock" not in shown)
 
 
-SCENES: tuple[Scene, ...] = (variables, access, secrets_side, logins, expiry)
+SCENES: tuple[Scene, ...] = (variables, access, secrets_side, logins, groups, methods, expiry)

@@ -83,6 +83,7 @@ class World:
         path: str,
         body: object = None,
         *,
+        raw: bytes | None = None,
         at: str = "",
         shows: Any = None,
         headers: Any = None,
@@ -91,17 +92,26 @@ class World:
         """Send a change. From the response on, `at` must show this."""
         if at:
             self._facts.pop(at, None)  # before the response, both states are valid
+        if raw is None and body is not None:
+            raw = msgspec.json.encode(body)
+        answer = await self.send(method, path, raw=raw, headers=headers, **query)
+        if at:
+            self._facts[at] = shows
+        return answer.json() if answer.content else None
+
+    async def send(
+        self, method: str, path: str, *, raw: bytes | None, headers: Any = None, **query: object
+    ) -> httpx.Response:
+        """Send a body, and return the response, which must be a success."""
         answer = await self.steward._http.request(
             method,
             f"{self.steward.address}{path}",
             params={name: str(value) for name, value in query.items()} or None,
-            content=None if body is None else msgspec.json.encode(body),
+            content=raw,
             headers={"X-Service-Token": self.steward.token, **(headers or {})},
         )
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        if at:
-            self._facts[at] = shows
-        return answer.json() if answer.content else None
+        return answer
 
     async def register(self, definition: dict[str, Any], **shows: Any) -> None:
         """Register a job, and promise its definition."""
@@ -182,6 +192,13 @@ class World:
         log = alloc_dir(self.steward.data_dir) / alloc_id / "alloc" / "logs" / "t.stderr.0"
         log.unlink()
         os.mkfifo(log)
+
+    async def pause_evaluations(self, *, is_paused: bool) -> None:
+        """Pause or continue the evaluation of jobs, unless it is in this state."""
+        path = "/v1/operator/scheduler/configuration"
+        config = (await self.steward.get(path))["SchedulerConfig"]
+        if config["PauseEvalBroker"] != is_paused:
+            await self.change("POST", path, {**config, "PauseEvalBroker": is_paused})
 
     async def until_checked(self, alloc_id: str, number: int) -> None:
         """Wait until this many checks of an allocation have succeeded."""
@@ -267,6 +284,7 @@ class World:
 
     async def examine(self) -> None:
         """Raise `AssertionError` unless every promise is kept and no other task runs."""
+        await self.pause_evaluations(is_paused=False)
         await self._until_evaluated()
         for at, shows in self._facts.items():
             answer = await self.steward.request("GET", at)
