@@ -4,7 +4,6 @@ An unknown setting, a wrong type or a contradiction is an error. It names the se
 the source.
 """
 
-import difflib
 import os
 import re
 import socket
@@ -30,6 +29,7 @@ from daemon.config.settings import (
     is_loopback,
     task_numbers,
 )
+from daemon.text.hints import closest
 from storage.errors import Invalid
 from storage.records.numbers import ranges
 
@@ -136,8 +136,8 @@ def _from_file(file: Path | None) -> dict[str, object]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(name, known)
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:

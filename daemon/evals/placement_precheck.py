@@ -4,7 +4,6 @@ An error is certain on all nodes, such as an unknown driver or an invalid driver
 warning may become irrelevant, because a node may join or a file may be created later.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from daemon.scheduler.nodes.constraints import (
     text_of,
 )
 from daemon.scheduler.nodes.feasibility import in_datacenter, in_pool
+from daemon.text.hints import closest
 from storage.errors import Malformed
 from storage.queries import nodes
 from storage.read_pool import ReadSnapshot
@@ -90,8 +90,8 @@ def _prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
 
 def near(name: str, known: Iterable[str]) -> str:
     """Return a hint at the most similar known name, as the end of a sentence, or empty."""
-    close = difflib.get_close_matches(name, sorted(set(known)), n=1)
-    return f' (did you mean "{close[0]}"?)' if close else ""
+    close = closest(name, sorted(set(known)))
+    return f' (did you mean "{close}"?)' if close else ""
 
 
 def _of_scope(job: Job, members: Sequence[Node]) -> Iterator[str]:

@@ -9,9 +9,11 @@ limited.
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
+from itertools import islice
 
 import msgspec
 
@@ -33,11 +35,13 @@ MAX_PARTS = 16  # calendars that one refers to, directly or through others
 MAX_DEPTH = 5  # calendars in a chain of references, without the first
 MAX_NAME_LENGTH = 200  # of a day, or a reason
 MAX_DESCRIPTION = 256
+MAX_FAULTS = 20  # shown
 YEARS = range(1970, 2200)  # of dates and moments
 HORIZON = 5 * 366  # days in which an opening is searched
 MAX_STEPS = 400_000  # of one computation, see `Steps`: about two seconds
 
 _DAY = 24 * HOUR
+_MAX_SHOWN = 100  # characters of a wrong value
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(Z|[+-]\d{2}:\d{2})")
@@ -57,24 +61,31 @@ def is_name(text: str) -> bool:
 
 
 def faults(calendar: Calendar) -> Iterator[str]:
-    """Yield the errors of a calendar: field, value, and allowed values."""
+    """Yield the first errors of a calendar: field, value, and allowed values.
+
+    Lists and texts beyond their limits are not read further, so that the work is limited.
+    """
+    return islice(_faults(calendar), MAX_FAULTS)
+
+
+def _faults(calendar: Calendar) -> Iterator[str]:
     if not is_name(calendar.name):
         yield f"Name is {quote(calendar.name[:200])}: use 1 to 128 letters, digits, - and _"
     if len(calendar.description) > MAX_DESCRIPTION:
         yield f"Description has {len(calendar.description)} characters; the maximum is {MAX_DESCRIPTION}"
     try:
-        zone = cron.zone(calendar.time_zone)
+        zone = cron.zone(calendar.time_zone[:_MAX_SHOWN])
     except Invalid:
         zone = UTC
-        yield f"TimeZone is {quote(calendar.time_zone)}: use a name such as Europe/Berlin or UTC"
+        yield f"TimeZone is {quote(calendar.time_zone[:_MAX_SHOWN])}: use a name such as Europe/Berlin or UTC"
     for name in calendar.weekdays or ():
         if name not in WEEKDAYS:
-            yield f"Weekdays has {quote(name)}: use {', '.join(WEEKDAYS)}"
+            yield f"Weekdays has {quote(name[:_MAX_SHOWN])}: use {', '.join(WEEKDAYS)}"
     if len(calendar.hours or ()) > MAX_HOURS:
         yield f"Hours has {len(calendar.hours or ())} periods; the maximum is {MAX_HOURS}"
-    for text in calendar.hours or ():
+    for text in (calendar.hours or ())[:MAX_HOURS]:
         if _hours(text) is None:
-            yield f"Hours has {quote(text)}: use a period such as 08:00-18:00, within one day"
+            yield f"Hours has {quote(text[:_MAX_SHOWN])}: use a period such as 08:00-18:00, within one day"
     yield from _day_faults("Holidays", calendar.holidays)
     yield from _day_faults("ExtraDays", calendar.extra_days)
     yield from _blackout_faults(calendar, zone)
@@ -84,6 +95,7 @@ def faults(calendar: Calendar) -> Iterator[str]:
 def _day_faults(field: str, days: Mapping[str, str] | None) -> Iterator[str]:
     if len(days or ()) > MAX_DAYS:
         yield f"{field} has {len(days or ())} days; the maximum is {MAX_DAYS}"
+        return
     for text, name in (days or {}).items():
         if _date(text) is None:
             yield f"{field} has {quote(text[:40])}: use a date such as 2026-12-25, of the years 1970 to 2199"
@@ -94,6 +106,7 @@ def _day_faults(field: str, days: Mapping[str, str] | None) -> Iterator[str]:
 def _blackout_faults(calendar: Calendar, zone: tzinfo) -> Iterator[str]:
     if len(calendar.blackouts or ()) > MAX_BLACKOUTS:
         yield f"Blackouts has {len(calendar.blackouts or ())}; the maximum is {MAX_BLACKOUTS}"
+        return
     for number, one in enumerate(calendar.blackouts or ()):
         where = f"Blackouts[{number}]"
         begin = _moment(one.begin, zone, is_end=False)
@@ -114,9 +127,10 @@ def _part_faults(calendar: Calendar) -> Iterator[str]:
     names = [*(calendar.only or ()), *(calendar.except_ or ())]
     if len(names) > MAX_PARTS:
         yield f"Only and Except have {len(names)} names; the maximum is {MAX_PARTS}"
+        return
     if calendar.name in names:
         yield f"Only and Except cannot have {quote(calendar.name)}, the calendar itself"
-    for name in sorted({one for one in names if names.count(one) > 1}):
+    for name in sorted(one for one, number in Counter(names).items() if number > 1):
         yield f"Only and Except have {quote(name)} twice"
 
 

@@ -6,19 +6,17 @@ A condition is parsed at registration, so a misspelled name is reported there. T
 evaluates it, so its size and its steps are bounded. `any` and `all` cannot be nested.
 """
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated
 
 import msgspec
 
 from daemon.text.go_format import quote
+from daemon.text.hints import Hints
 from storage.errors import Malformed
 
 MAX_STEPS = 2_000  # of an evaluation
 _OUTPUT = 3  # place of the name in needs.STEP.outputs.NAME
-_HINTS = 3  # searches for a close name
-_LONGEST_NAME = 200  # characters of a name with a hint: longer ones compare slowly
 
 
 # Compared by order as a number.
@@ -58,22 +56,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Undecidable(Exception):
     """A condition cannot be evaluated with these facts."""
-
-
-class Hints:
-    """Suggestions for the first few unknown names of a job; each search compares all names."""
-
-    def __init__(self) -> None:
-        self._left = _HINTS
-
-    def of(self, name: str, known: Collection[str]) -> str:
-        """Return `did you mean` with the closest known name; empty if no name is close."""
-        if not self._left or len(name) > _LONGEST_NAME:
-            return ""
-        self._left -= 1
-        some = (one for one in known if len(one) <= _LONGEST_NAME)
-        close = difflib.get_close_matches(name, some, n=1)
-        return f"; did you mean {quote(close[0])}?" if close else ""
 
 
 def problems(

@@ -51,7 +51,7 @@ from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 
 if TYPE_CHECKING:
-    from daemon.flow.conditions import Hints
+    from daemon.text.hints import Hints
 
 ALL = "*"  # all groups that neither depend on this one nor need all themselves
 MAX_GROUPS = 2_000
@@ -431,7 +431,7 @@ def _of_names(groups: Collection[TaskGroup]) -> Iterator[str]:
     yield from _of_queues(groups)
     yield from _of_times(groups)
     yield from _of_lists(groups)
-    from daemon.flow.conditions import Hints  # imported late: only registrations need it
+    from daemon.text.hints import Hints  # imported late: only registrations need it
 
     known, hints = {one.name: None for one in groups}, Hints()
     for group in groups:
@@ -533,7 +533,7 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
         return
     if (levels := max(depth.values(), default=0) + 1) > MAX_DEPTH:
         yield f"the workflow has {levels} levels; the maximum is {MAX_DEPTH}"
-    from daemon.flow.conditions import Hints
+    from daemon.text.hints import Hints
 
     hints = Hints()
     declared = {one.name: one.outputs for one in steps if one.outputs}

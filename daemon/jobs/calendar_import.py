@@ -4,6 +4,7 @@ The library that parses files is imported with the first import, in a thread. Th
 and those over which their rules pass, are limited together. They are counted before any work on them.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from itertools import chain
@@ -27,6 +28,9 @@ _MOST_SKIPPED = 50  # shown
 _MAX_RULE_PARTS = 400  # numbers in one rule
 _MAX_TEXT = 200
 _MOST_INTERVAL = 1000
+_FOLDED = re.compile(rb"(?<![\r\n])(?:\r?\n)++[ \t]")
+# The begin or end of a component, also with parameters.
+_COMPONENT = re.compile(rb"(BEGIN|END)(?:;[^\r\n]*)?:[ \t]*+([A-Za-z-]+)[ \t]*+", re.IGNORECASE)
 _RULE_KEYS = frozenset(
     {
         *("FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST"),
@@ -46,10 +50,27 @@ def read(content: bytes, first: int, last: int) -> ImportedDays:
         raise Malformed(
             f"the years are {first} to {last}: choose up to {MAX_YEARS} years from 1970 to 2199"
         )
-    begins = content.count(b"BEGIN:VEVENT")
+    return _Import(first, last).read(_without_zones(content))
+
+
+def _without_zones(content: bytes) -> bytes:
+    """Return a file without its time zones, on unfolded lines. Raises `Malformed`.
+
+    Whole days need no zones. The library computes and keeps each zone of a file, which takes time
+    and memory without a limit.
+    """
+    kept, zones, begins = [], 0, 0
+    for line in _FOLDED.sub(b"", content).splitlines():
+        word = _COMPONENT.fullmatch(line)
+        keyword, component = (part.upper() for part in word.groups()) if word else (b"", b"")
+        if component == b"VTIMEZONE":
+            zones = max(0, zones + (1 if keyword == b"BEGIN" else -1))
+        elif not zones:
+            begins += (keyword, component) == (b"BEGIN", b"VEVENT")
+            kept.append(line)
     if begins > MAX_EVENTS:
         raise Malformed(f"the file has {begins} events; the maximum is {MAX_EVENTS}")
-    return _Import(first, last).read(content)
+    return b"\r\n".join(kept)
 
 
 class _Skipped(Exception):

@@ -1,6 +1,5 @@
 """Calendars: store, delete, import, and show their days."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
@@ -9,6 +8,8 @@ import msgspec
 
 from daemon.flow import calendars as rules
 from daemon.text.go_format import multi_error, quote
+from daemon.text.hints import Hints
+from storage import garbage
 from storage.errors import Conflict, Malformed, NotFound
 from storage.queries import calendars, namespaces
 from storage.read_pool import ReadSnapshot
@@ -44,7 +45,7 @@ async def apply(
     `enforced` is the modify index that the calendar must have, 0 for a new one. Raises `Malformed` or
     `Conflict`.
     """
-    _check(calendar)
+    await garbage.in_thread(partial(_check, calendar))
     work = partial(_put, calendar=calendar, enforced=enforced, now=now)
     return await store.write(work, is_long=bool(_parts(calendar)))
 
@@ -109,7 +110,7 @@ def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -
     known = calendars.names(tx, namespace)
     for name in parts:
         if name not in known:
-            raise Malformed(_unknown(name, known))
+            raise Malformed(_unknown(name, known, Hints()))
     found = calendars.references(tx, namespace, calendar.name, parts)
     found[calendar.name] = set(parts)
     for name in parts:
@@ -162,11 +163,8 @@ def _reached(found: Mapping[str, set[str]], name: str, *, most: int) -> set[str]
     return reached
 
 
-def _unknown(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0)
-    return f"unknown calendar {quote(name)}" + (
-        f"; did you mean {quote(close[0])}?" if close else ""
-    )
+def _unknown(name: str, known: list[str], hints: Hints) -> str:
+    return f"unknown calendar {quote(name)}{hints.of(name, known)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -176,9 +174,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def unknown(db: ReadSnapshot, namespace: str, names: frozenset[str]) -> Iterator[str]:
     """Yield an error for each name without a calendar in a namespace."""
-    for name in sorted(names):
-        if calendars.find(db, namespace, name) is None:
-            yield _unknown(name, calendars.names(db, namespace))
+    hints, known = Hints(), calendars.names(db, namespace)
+    for name in sorted(names - {*known}):
+        yield _unknown(name, known, hints)
 
 
 async def remove(
@@ -296,4 +294,4 @@ async def import_holidays(
             added=added, skipped=imported_days.skipped, version=done.version, index=done.index
         )
 
-    return await store.write(write)
+    return await store.write(write, is_long=True)

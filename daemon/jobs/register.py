@@ -39,7 +39,7 @@ from storage.writer import Transaction
 
 PRIORITIES = range(1, 101)
 MAY_OPEN = "exec-unfiltered"  # capability in a namespace
-_LARGE = 4 * 1024  # bytes of a request; completing a larger one takes more than 3 ms
+_LARGE = 1024  # bytes of a request: a larger one can take more than 3 ms to complete
 _MOST_VALUES = 100  # texts in the sensitive variables of a job
 _MOST_OF_VALUES = 64 * 1024  # bytes of these texts
 SENSITIVE = "sensitive"  # in each source with such a variable
@@ -256,11 +256,16 @@ async def register_job(
 
 
 def _check_freeze(tx: Transaction, job: Job, now: int, surroundings: RegistrationContext) -> None:
-    """Raise `Denied` in a freeze of changes that the caller does not override."""
+    """Raise `Denied` in a freeze of changes that the caller does not override.
+
+    It also covers the current version, so that a new one cannot leave a frozen queue.
+    """
     if freezes.any_open(tx):
         from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
 
-        check_change(tx, job, now, overrides=surroundings.may_override(job.namespace))
+        before = jobs.current(tx, job.namespace, job.id) or job
+        for definition in (before, job):
+            check_change(tx, definition, now, overrides=surroundings.may_override(job.namespace))
 
 
 class SensitiveVariables(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,12 +19,16 @@ from storage.errors import Malformed, NotFound, Refused
 from storage.queries import deployments, evaluations, freezes, job_status, jobs, scaling
 from storage.records import go_json
 from storage.records.base import Int64, Record, Uint64
+from storage.records.codec import encode
 from storage.records.evaluation import Trigger
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.scaling import ScalingEvent
 from storage.store import Store
 from storage.writer import Transaction
+
+MAX_MESSAGE = 4096  # characters
+MAX_META = 64 * 1024  # bytes of JSON
 
 
 class ScalingRequest(Record, frozen=True, kw_only=True):
@@ -68,8 +72,18 @@ def check(request: ScalingRequest, namespace: str, job_id: str) -> None:
         raise Malformed("scaling action count can't be negative")
     if request.count is not None and request.error:
         raise Malformed("scaling action should not contain count if error is true")
+    _check_size(request)
     if not request.message and not request.error:
         raise Malformed("scaling action must contain a message or an error")
+
+
+def _check_size(request: ScalingRequest) -> None:
+    """Raise `Malformed` if the texts of a request are too long to be stored with each event."""
+    for name, text in (("Message", request.message), ("Error", str(request.error))):
+        if len(text) > MAX_MESSAGE:
+            raise Malformed(f"{name} has {len(text)} characters; the maximum is {MAX_MESSAGE}")
+    if (size := len(encode(request.meta or {}))) > MAX_META:
+        raise Malformed(f"Meta has {size} bytes of JSON; the maximum is {MAX_META}")
 
 
 async def scale_job(

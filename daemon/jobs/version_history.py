@@ -81,7 +81,8 @@ async def revert_job(
         if freezes.any_open(tx):
             from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
 
-            check_change(tx, present, now, overrides=surroundings.may_override(namespace))
+            for definition in (present, target):
+                check_change(tx, definition, now, overrides=surroundings.may_override(namespace))
         surroundings.budgets.check_stored(target)
         check_place(tx, target, surroundings.findings(target), surroundings)
         remarks = surroundings.policies.check(target, override=False)
@@ -152,7 +153,8 @@ class RerunVersions:
             from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
 
             overrides = around.may_override(present.namespace)
-            check_change(tx, present, self._now, overrides=overrides)
+            for definition in (present, target):
+                check_change(tx, definition, self._now, overrides=overrides)
         around.budgets.check_stored(target)
         check_place(tx, target, around.findings(target), around)
         around.policies.check(target, override=False)

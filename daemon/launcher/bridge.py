@@ -38,7 +38,7 @@ _FORWARD, _NO_IPV6 = "ipv4/ip_forward", "ipv6/conf/default/disable_ipv6"
 _FIRST_PORT = "ipv4/ip_unprivileged_port_start"
 _PROTOCOLS = {"6": socket.SOCK_STREAM, "17": socket.SOCK_DGRAM}
 # An element in the output of `nft -n list map`.
-_PORT = re.compile(r"([0-9.]+ \. [0-9]+ \. [0-9]+) : ([0-9.]+) \. ([0-9]+)")
+_PORT = re.compile(r"(?<![0-9.])([0-9.]++ \. [0-9]++ \. [0-9]++) : ([0-9.]++) \. ([0-9]++)")
 
 
 class Bridge:

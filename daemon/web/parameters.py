@@ -21,7 +21,7 @@ _UNITS = {
     "m": MINUTE,
     "h": HOUR,
 }
-_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+_PART = re.compile(r"([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(ns|us|µs|μs|ms|s|m|h)")
 _LONGEST = 2**63 - 1  # nanoseconds
 _INT64 = range(-(2**63), 2**63)
 _UINT64 = range(2**64)

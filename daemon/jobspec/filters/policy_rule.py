@@ -7,7 +7,6 @@ values have their type. A field of null is null. A job without a block therefore
 that block.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -18,6 +17,7 @@ from daemon.jobspec.filters.shapes import ANY, DRIVER, INT, STRING, DocumentShap
 from daemon.jobspec.filters.syntax import parse
 from daemon.jobspec.filters.tree import And, CollectionMatch, Comparison, Node, Not, Or, Selector
 from daemon.text.go_format import quote
+from daemon.text.hints import closest
 from storage.errors import Malformed
 from storage.records.driver import spellings
 
@@ -164,8 +164,8 @@ def _inside(shape: DocumentShape, part: str, selector: Selector) -> DocumentShap
         case "struct":
             field = shape.fields.get(part)
             if field is None:
-                close = difflib.get_close_matches(part, shape.fields, n=1, cutoff=0)
-                hint = f"; did you mean {close[0]}?" if close else ""
+                close = closest(part, shape.fields)
+                hint = f"; did you mean {close}?" if close else ""
                 raise Malformed(f"{selector}: there is no field {quote(part)}{hint}")
             return field.shape
         case "map" | "slice":

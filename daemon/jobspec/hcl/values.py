@@ -146,7 +146,7 @@ def pairs(value: Value) -> Iterator[tuple[Value, Value]] | None:
 
 # --- conversion ---
 
-_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?", re.ASCII)
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 
 

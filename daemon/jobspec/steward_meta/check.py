@@ -1,6 +1,5 @@
 """The table of all keys, and the errors of the keys in a job."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 
 from daemon.jobspec.steward_meta.job_keys import (
@@ -32,25 +31,29 @@ from daemon.jobspec.steward_meta.key import (
 )
 from daemon.jobspec.steward_meta.step_keys import STEP_KEYS
 from daemon.text.go_format import quote
+from daemon.text.hints import Hints
 from storage.errors import Invalid
 from storage.records.flow import TriggerJoin
 from storage.records.job import Job, JobType
 
 EXTENSIONS = (*JOB_KEYS, *STEP_KEYS)
+_BY_NAME = {extension.name: extension for extension in EXTENSIONS}
+_STEMS = [name.removeprefix(PREFIX) for name in _BY_NAME]
 
 
 def problems(job: Job) -> Iterator[str]:
     """Yield the errors of a job's Steward keys."""
-    yield from _in("job", "", job.meta)
+    hints = Hints()
+    yield from _in("job", "", job.meta, hints)
     yield from _without_channels(job.meta or {})
     yield from _from_dispatches(job)
     yield from _after(job)
     yield from _without_schedule(job)
     yield from _queue(job)
     for group in job.task_groups or ():
-        yield from _in("task group", group.name, group.meta)
+        yield from _in("task group", group.name, group.meta, hints)
         for task in group.tasks or ():
-            yield from _in("task", task.name, task.meta)
+            yield from _in("task", task.name, task.meta, hints)
 
 
 def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
@@ -122,15 +125,15 @@ def _without_schedule(job: Job) -> Iterator[str]:
             yield f"Meta of job: {quote(key)} needs a job with a periodic block"
 
 
-def _in(place: str, name: str, meta: Meta) -> Iterator[str]:
+def _in(place: str, name: str, meta: Meta, hints: Hints) -> Iterator[str]:
     where = f"{place} {quote(name)}" if name else place
-    known = {extension.name: extension for extension in EXTENSIONS}
+    known = _BY_NAME
     for key, text in (meta or {}).items():
         if not key.startswith(PREFIX):
             continue
         extension = known.get(key)
         if extension is None:
-            yield f"Meta of {where}: unknown key {quote(key)}{_nearest(key, known)}"
+            yield f"Meta of {where}: unknown key {quote(key)}{_nearest(key, hints)}"
         elif place not in extension.place.split(" or "):
             yield f"Meta of {where}: {quote(key)} belongs in the meta of a {extension.place}"
         else:
@@ -140,6 +143,7 @@ def _in(place: str, name: str, meta: Meta) -> Iterator[str]:
                 yield f"Meta of {where}: {quote(key)} is {quote(text)}, {error}"
 
 
-def _nearest(key: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0)
-    return f"; did you mean {quote(close[0])}?" if close else ""
+def _nearest(key: str, hints: Hints) -> str:
+    """Return a suggestion for an unknown key; the common prefix would make all keys similar."""
+    found = hints.closest(key.removeprefix(PREFIX), _STEMS)
+    return f"; did you mean {quote(PREFIX + found)}?" if found else ""

@@ -5,7 +5,6 @@ convert from and to strings if nothing is lost.
 """
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from typing import TypeVar
@@ -13,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from daemon.runner.core.driver import InvalidConfig
+from daemon.text.hints import Hints
 from storage.records import resolver
 from storage.records.numbers import parse_integer
 from storage.records.task import NetworkDNS
@@ -74,10 +74,10 @@ def read(record: type[T], config: Mapping[str, object]) -> T:
 
 def faults(record: type[msgspec.Struct], config: Mapping[str, object]) -> Iterator[str]:
     """Yield the errors of a configuration before placement, when variables are unknown."""
-    fields = _fields(record)
+    fields, hints = _fields(record), Hints()
     for name in sorted(config.keys() - fields.keys()):
-        close = get_close_matches(name, sorted(fields), n=1)
-        hint = f' (did you mean "{close[0]}"?)' if close else f"; there are {', '.join(fields)}"
+        close = hints.closest(name, sorted(fields))
+        hint = f' (did you mean "{close}"?)' if close else f"; there are {', '.join(fields)}"
         yield f'config has the unknown key "{name}"{hint}'
     for name, field in fields.items():
         given = config.get(name)

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from daemon.api import freezes as api
+from daemon.api.job_versions import revert
 from daemon.api.jobs import register
-from daemon.api.routes import FREEZE, LIST, SUBMIT
+from daemon.api.routes import FREEZE, LIST, REVERT, SUBMIT
 from daemon.jobs import freezes as rules
 from daemon.jobs.freezes import FreezeRequest
 from storage.errors import Denied, NotFound
@@ -81,6 +82,37 @@ async def test_only_callers_with_the_capability_change_frozen_jobs(store: Store)
     override = submit.replace('"submit-job"', '"submit-job", "override-freeze"')
     await register(request(store, SUBMIT, caller(override), body=document))
     assert store.read(lambda db: jobs.current(db, "default", "etl")) is not None
+
+
+async def test_a_job_cannot_leave_a_frozen_queue(store: Store) -> None:
+    override = 'namespace "default" { capabilities = ["submit-job", "override-freeze"] }'
+    queue = {"steward_run_concurrency": "db"}
+    document = {"ID": "etl", "Name": "etl", "Type": "batch", "TaskGroups": [_GROUP]}
+    for meta in ({}, queue):
+        body = {"Job": {**document, "Meta": meta}}
+        await register(request(store, SUBMIT, caller(override), body=body))
+    frozen = await make(store, Strength="changes", Queue="db")
+    submit = caller('namespace "default" { capabilities = ["submit-job", "read-job"] }')
+    for meta in ({}, {"steward_run_concurrency": "other"}, queue):
+        body = {"Job": {**document, "Meta": meta, "Priority": 60}}
+        with pytest.raises(Denied, match=f"because of freeze {frozen} "):
+            await register(request(store, SUBMIT, submit, body=body))
+    outside = {"Job": {**document, "ID": "other"}}
+    await register(request(store, SUBMIT, submit, body=outside))
+
+
+async def test_a_revert_neither_leaves_nor_enters_a_frozen_queue(store: Store) -> None:
+    override = 'namespace "default" { capabilities = ["submit-job", "override-freeze"] }'
+    document = {"ID": "etl", "Name": "etl", "Type": "batch", "TaskGroups": [_GROUP]}
+    for queue in ("db", "disk"):
+        body = {"Job": {**document, "Meta": {"steward_run_concurrency": queue}}}
+        await register(request(store, SUBMIT, caller(override), body=body))
+    frozen = await make(store, Strength="changes", Queue="db")
+    submit = caller('namespace "default" { capabilities = ["submit-job", "read-job"] }')
+    with pytest.raises(Denied, match=f"because of freeze {frozen} "):
+        await revert(
+            request(store, REVERT, submit, body={"JobID": "etl", "JobVersion": 0}, job_id="etl")
+        )
 
 
 _TASK = {"Name": "main", "Driver": "exec", "Config": {"command": "/bin/true"}}

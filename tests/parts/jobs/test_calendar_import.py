@@ -1,5 +1,7 @@
 """iCalendar files: whole-day events become holidays, and the rest is named."""
 
+import time
+
 import pytest
 
 from daemon.jobs import calendar_import, calendars
@@ -170,3 +172,30 @@ async def test_an_import_keeps_the_holidays_of_the_calendar(store: Store) -> Non
         "2028-12-25",
         "2028-12-26",
     ]
+
+
+_MANY_TIMES = "RRULE:FREQ=DAILY;BYHOUR={};BYMINUTE={};BYSECOND={}".format(
+    *(",".join(map(str, range(number))) for number in (24, 60, 60))
+)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        *("BEGIN:VTIMEZONE", "begin:vtimezone", "BEGIN;X=1:VTIMEZONE", "BEGIN: VTIMEZONE "),
+        *("BEGIN:VTIME\r\n ZONE", "BEGIN:VTIME\n\n\tZONE", "BE\r\n GIN:VTIMEZONE"),
+    ],
+)
+def test_time_zones_of_a_file_are_not_computed(begin: str) -> None:
+    """The library would list 86,400 times for this rule, and keep them."""
+    rule = f"BEGIN:STANDARD\r\nDTSTART:19700101T000000\r\n{_MANY_TIMES}\r\nEND:STANDARD\r\n"
+    zone = f"{begin}\r\nTZID:{begin[-4:]}\r\n{rule * 20}END:VTIMEZONE\r\n"
+    before = time.thread_time()
+    found = read(file(zone, CHRISTMAS), 2026, 2026)
+    assert time.thread_time() - before < 1  # seconds of CPU; the zone takes more than 5
+    assert found.holidays == {"2026-12-25": "Christmas", "2026-12-26": "Christmas"}
+
+
+def test_events_are_counted_in_any_case() -> None:
+    with pytest.raises(Malformed, match="has 3000 events; the maximum is 2000"):
+        read(file("begin:vevent\r\nUID:1\r\nEND:VEVENT\r\n" * 3000), 2026, 2026)

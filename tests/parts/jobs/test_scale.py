@@ -294,3 +294,19 @@ async def test_events_go_with_a_purge(store: Store) -> None:
     await scale(store)
     await stop(store, purge=True)
     assert events(store) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"message": "x" * 4097}, "Message has 4097 characters; the maximum is 4096"),
+        ({"error": "x" * 4097}, "Error has 4097 characters; the maximum is 4096"),
+        ({"meta": {"k": "x" * 70_000}}, "Meta has 70008 bytes of JSON; the maximum is 65536"),
+    ],
+)
+async def test_texts_of_an_event_are_limited(
+    store: Store, fields: dict[str, Any], text: str
+) -> None:
+    await register(store, job("web"))
+    with pytest.raises(Malformed, match=text):
+        await scale(store, **fields)

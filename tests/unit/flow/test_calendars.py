@@ -1,5 +1,6 @@
 """Calendars: days, hours, clock changes, blackouts, other calendars, and days of the month."""
 
+import time
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.flow.calendars import (
+    MAX_FAULTS,
     MAX_PARTS,
     CompiledCalendar,
     Openings,
@@ -402,3 +404,23 @@ def test_a_valid_calendar_has_no_fault() -> None:
     blackout = Blackout(begin="2026-12-24", end="2026-12-24", reason="r")
     calendar = Calendar(name="own", hours=["00:00-24:00"], blackouts=[blackout])
     assert list(faults(calendar)) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"only": ["x"] * 50_000},
+        {"weekdays": ["no"] * 50_000},
+        {"hours": ["no"] * 50_000},
+        {"holidays": {str(number): "" for number in range(50_000)}},
+        {"blackouts": [Blackout(begin="no", end="no")] * 50_000},
+        {"time_zone": "x" * 1_000_000},
+        {"description": "x" * 1_000_000},
+    ],
+)
+def test_errors_of_a_large_calendar_take_limited_work(fields: dict[str, Any]) -> None:
+    before = time.thread_time()
+    found = list(faults(Calendar(name="large", **fields)))
+    assert time.thread_time() - before < 0.1  # seconds of CPU; each took 0.5 s or more
+    assert 0 < len(found) <= MAX_FAULTS
+    assert sum(map(len, found)) < 10_000

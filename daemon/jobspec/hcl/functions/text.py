@@ -1,7 +1,5 @@
 """Text functions. They count characters as grapheme clusters."""
 
-import re
-
 from daemon.jobspec.hcl import graphemes
 from daemon.jobspec.hcl.functions.registry import (
     bounded,
@@ -19,8 +17,6 @@ from daemon.jobspec.hcl.scope import FunctionFault, HclFunction
 from daemon.jobspec.hcl.values import Value
 from daemon.matching import regexp
 from storage.errors import Invalid
-
-_LINE_ENDS = re.compile(r"(?:\r\n?|\n)*+\Z")
 
 
 def _upper(value: str) -> Value:
@@ -52,8 +48,7 @@ def _separates(char: str) -> bool:
 
 
 def _chomp(value: str) -> Value:
-    match = _LINE_ENDS.search(value)
-    return value[: match.start()] if match else value
+    return value.rstrip("\r\n")
 
 
 def _indent(spaces: Value, value: str) -> Value:

@@ -236,7 +236,7 @@ class GitClient:
             return len(said) > _KEPT
 
         await self._run([self._words[0], "--version"], keep)
-        found = re.search(rb"(\d+)\.(\d+)", said)
+        found = re.search(rb"(?<!\d)(\d++)\.(\d++)", said)
         if found is None or (int(found[1]), int(found[2])) < _PINS:
             version = said.decode(errors="replace").strip() or "git of no known version"
             raise EgressDenied(

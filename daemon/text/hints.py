@@ -1,0 +1,48 @@
+"""Suggestions for unknown names: "did you mean", at a limited cost.
+
+The comparison of two names takes time in proportion to the product of their lengths. Names come from
+clients, so each search compares a limited number of characters, and a request has few searches.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+from daemon.text.go_format import quote
+
+_SEARCHES = 3  # of one request
+_LONGEST = 64  # characters of a name with a suggestion
+_MOST_PAIRS = 60_000  # of compared characters in one search: at most about 8 ms
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most similar to `name`; empty if none is similar.
+
+    Of many known names, only the first ones are compared.
+    """
+    if len(name) > _LONGEST:
+        return ""
+    room, compared = _MOST_PAIRS // max(len(name), 1), []
+    for one in known:
+        room -= len(one)
+        if room < 0:
+            break
+        compared.append(one)
+    found = difflib.get_close_matches(name, compared, n=1)
+    return found[0] if found else ""
+
+
+class Hints:
+    """Suggestions for the first few unknown names of a request."""
+
+    def __init__(self) -> None:
+        self._left = _SEARCHES
+
+    def of(self, name: str, known: Iterable[str]) -> str:
+        """Return `; did you mean "NAME"?` with the most similar known name, or an empty text."""
+        found = self.closest(name, known)
+        return f"; did you mean {quote(found)}?" if found else ""
+
+    def closest(self, name: str, known: Iterable[str]) -> str:
+        """Return the most similar known name; empty after the last search, or if none is similar."""
+        self._left -= 1
+        return closest(name, known) if self._left >= 0 else ""
