@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, queue_of
-from daemon.jobspec.steward_meta.step_keys import CALENDAR, IF, STEP_QUEUES
+from daemon.jobspec.steward_meta.step_keys import CALENDAR, FOR_EACH, IF, STEP_QUEUES
 from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations, StepGrant
 from storage import loop_share
 from storage.queries import (
@@ -27,6 +27,7 @@ from storage.records.allocation import AllocatedResources, Allocation, ClientSta
 from storage.records.evaluation import Evaluation
 from storage.records.flow import SLOT_REASON, FlowRun, RunStep, StepSlots, StepState
 from storage.records.freeze import FreezeHold
+from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.node import Node
 
@@ -87,11 +88,14 @@ def _openings(
     db: ReadSnapshot, job: Job, run: FlowRun | None, steps: Sequence[RunStep]
 ) -> "dict[str, Openings]":
     """Return the openings of the calendars of steps that have not begun."""
+    dated = [group for group in job.task_groups or () if CALENDAR.name in (group.meta or ())]
+    if not dated:
+        return {}
     is_new = run is None or run.version != job.version
     begun = {step.name for step in steps if step.state not in _NOT_BEGUN and not is_new}
     names = {
         name: None
-        for group in job.task_groups or ()
+        for group in dated
         if (name := CALENDAR.of(group.meta)) and group.name not in begun
     }
     if not names:
@@ -184,7 +188,7 @@ def _outputs(
     known = {step.name: step for step in steps}
     at_work = {alloc.task_group for alloc in allocations_ if not alloc.client_terminal}
     wanted, sources = dict[str, None](), dict[lists.Reference, None]()
-    for group in job.task_groups or ():
+    for group in _named_outputs(job):
         row, condition = known.get(group.name), IF.of(group.meta)
         if row is None or row.state not in _NOT_BEGUN:
             continue
@@ -215,6 +219,15 @@ def _outputs(
         # A list has the key of its reference, which differs from all names of outputs.
         found.setdefault(one.step, {})[str(one)] = text
     return found
+
+
+def _named_outputs(job: Job) -> list[TaskGroup]:
+    """Return the groups whose condition or list may name an output."""
+    return [
+        group
+        for group in job.task_groups or ()
+        if (meta := group.meta) and (IF.name in meta or FOR_EACH.name in meta)
+    ]
 
 
 def _is_array(job: Job, name: str) -> bool:

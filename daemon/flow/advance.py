@@ -146,11 +146,9 @@ def advance(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
     )
     decision.granted, decision.openings = granted, openings
-    decision.allowances = {
-        need: graph.by_name[need].allowance for one in graph.steps for need in one.each_of
-    }
+    decision.allowances = graph.allowances
     decision.wait_for(freeze, slot)
-    if max_count and any(one.source for one in graph.steps):
+    if max_count and graph.has_sources:
         rows = (steps.get(one.name) for one in graph.steps)
         known = sum(
             row.total if row else one.count for one, row in zip(graph.steps, rows, strict=True)
@@ -158,24 +156,21 @@ def advance(
         decision.limit(max_count, known)
     if run.status == FlowStatus.STOPPING:
         decision.cancel(alive)
-    for step in graph.order:
-        spend(_DECIDED)
-        decision.add(step)
+    decision.add_all(graph.order)
     found = tuple(decision.steps[one.name] for one in graph.steps)
     run = _run_after(run, found, now)
-    is_open = any(one.state == StepState.OPEN for one in found)
+    begun = [one for one in found if one.state is StepState.OPEN]
+    is_open = bool(begun)
     if timeout is not None and is_open and run.status == FlowStatus.RUNNING and not run.deadline:
         run = msgspec.structs.replace(run, deadline=now + timeout)
     return Advance(
         run=run,
         steps=found,
-        changed=tuple(one for one in found if steps.get(one.name) != one),
-        wanted=frozenset(
-            one.name
-            for one in found
-            if one.state == StepState.OPEN and decision.goes_on(graph.by_name[one.name])
+        changed=tuple(
+            one for one in found if (old := steps.get(one.name)) is not one and old != one
         ),
-        most=dict(_limits(graph, found)),
+        wanted=frozenset(one.name for one in begun if decision.goes_on(graph.by_name[one.name])),
+        most=dict(_limits(graph, begun)),
         due=tuple(sorted(_due(graph, run, found, now) | decision.reopen)),
         ask=frozenset(decision.ask),
         only=decision.only,
@@ -188,7 +183,7 @@ def _due(graph: Graph, run: FlowRun, steps: Iterable[RunStep], now: int) -> set[
         return set()
     found = {run.deadline}
     for one in steps:
-        if one.state == StepState.HELD:
+        if one.state is StepState.HELD:
             found.update(_held_until(graph.by_name[one.name], run, one))
     return {at for at in found if at > now}
 
@@ -234,12 +229,12 @@ def waits_for_queues(queues: Sequence[str]) -> str:
 
 
 def _limits(graph: Graph, steps: Iterable[RunStep]) -> Iterator[tuple[str, int]]:
-    """Yield how many elements of open steps may be active, for steps with a limit."""
+    """Yield how many elements of these open steps may be active, for steps with a limit."""
     for row in steps:
         step = graph.by_name[row.name]
-        if row.state == StepState.OPEN and step.stops and row.failed > step.allowance.of(row.total):
+        if step.stops and row.failed > step.allowance.of(row.total):
             yield row.name, 0
-        elif row.state == StepState.OPEN and step.parallel is not None:
+        elif step.parallel is not None:
             yield row.name, step.parallel
 
 
@@ -360,14 +355,28 @@ class _Decision:
         """Return whether the elements of a step may still be wanted."""
         return not self._is_canceled or step.goes_on(self._facts.run)
 
-    def add(self, step: Step) -> None:
-        """Decide about a step. All that it needs has been added."""
-        row = self._before.get(step.name)
-        if row is None:
-            row = RunStep(name=step.name, total=step.count, since=self._now)
-        if row.outcome is None:
-            row = self._next(step, row)
-        self.steps[step.name] = row
+    def add_all(self, order: Iterable[Step]) -> None:
+        """Decide about steps, each after all that it needs.
+
+        Most steps of a large workflow have ended, or wait for others. They stay as they are.
+        """
+        before, steps, is_canceled = self._before, self.steps, self._is_canceled
+        waiting = set[str]()  # steps that have not ended
+        for step in order:
+            row = before.get(step.name)
+            if row is None:
+                row = RunStep(name=step.name, total=step.count, since=self._now)
+            if row.outcome is None and (
+                is_canceled
+                or row.state is not StepState.WAITING
+                or step.each_of
+                or waiting.isdisjoint(step.needs)
+            ):
+                spend(_DECIDED)
+                row = self._next(step, row)
+            if row.outcome is None:
+                waiting.add(row.name)
+            steps[step.name] = row
 
     def _next(self, step: Step, row: RunStep) -> RunStep:
         if not self.goes_on(step):

@@ -66,7 +66,8 @@ def plan_service(
     draft = PlanBuilder(state, evaluation, now=now, ids=ids)
     draft.end_lost(state.allocations, situation.nodes)
     for change in changes.values():
-        _change_existing(change, job, draft, placer, rollout)
+        if change.stop or change.update or change.later:
+            _change_existing(change, job, draft, placer, rollout)
     filling = _Filling(situation, placer)
     _fill(filling, changes, draft)
     draft.counts.update(
@@ -92,6 +93,8 @@ def _change_existing(
 def _counts(change: GroupChange, replaced: int) -> DesiredUpdates:
     """Return the counts of a change, with allocations replaced for lack of capacity."""
     known = change.counts
+    if not replaced:
+        return known
     return msgspec.structs.replace(
         known,
         ignore=known.ignore - replaced,
@@ -180,6 +183,8 @@ class _Filling:
         """
         for group in self.job.task_groups or ():
             change = changes[group.name]
+            if not (change.place or change.fresh or change.replace_if):
+                continue
             placed = sum(self._add(group, missing) is not None for missing in change.place)
             placed += self._add_fresh(group, change)
             left = max(change.limit - len(change.replace) - placed, 0)

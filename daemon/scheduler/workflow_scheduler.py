@@ -7,7 +7,7 @@ allocations. When the version changes, the tasks of the old run end before the n
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import msgspec
 
@@ -167,8 +167,11 @@ class _WorkflowDecision:
         situation = msgspec.structs.replace(situation, job=job, groups=job.groups_by_name())
         names = [group.name for group in self._job.task_groups or ()]
         every = dict.fromkeys([*names, *mine, *others, *state.ended])
+        unchanged = every.keys() - wanted - mine.keys() - others.keys() - self._queues.keys()
         return {
-            name: self._of_group(situation, name, mine[name], others[name], name in wanted)
+            name: _unchanged(situation.ended.get(name, 0) + _settled(situation, name))
+            if name in unchanged
+            else self._of_group(situation, name, mine[name], others[name], name in wanted)
             for name in every
         }
 
@@ -324,15 +327,15 @@ class _WorkflowDecision:
             self._runs.append(change)
             self._steps = tuple({row.name: row for row in (*steps, *change.steps)}.values())
             return frozenset(), {}
-        codes = self._state.exit_codes
+        codes, known = self._state.exit_codes, {step.name: step for step in steps}
         paired = {need for step in self._graph.steps for need in step.each_of}
         elements = self._elements = {
             name: _elements(
                 situation, name, mine.get(name, ()), codes.get(name, 0), is_paired=name in paired
             )
             for name in {**mine, **situation.settled}
+            if name in paired or name not in known or known[name].outcome is None
         }
-        known = {step.name: step for step in steps}
         after = advance.advance(
             self._graph,
             run,
@@ -386,6 +389,12 @@ def _limited(change: GroupChange, most: int) -> GroupChange:
     surplus = max(change.fresh - most, 0)
     counts = msgspec.structs.replace(change.counts, place=change.counts.place - surplus)
     return msgspec.structs.replace(change, fresh=change.fresh - surplus, counts=counts)
+
+
+@lru_cache(maxsize=64)
+def _unchanged(ended: int) -> GroupChange:
+    """Return the change of a group that is not desired and has only ended allocations."""
+    return GroupChange(counts=DesiredUpdates(ignore=ended))
 
 
 def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: int) -> GroupChange:
