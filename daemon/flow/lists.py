@@ -88,7 +88,33 @@ def _with_elements(group: TaskGroup, owner: TaskGroup) -> TaskGroup:
 
 def resolved_group(job: Job, name: str) -> TaskGroup | None:
     """Return a group of a job, with the number or the list of another group as its own."""
-    return next((one for one in resolved(job.task_groups or []) if one.name == name), None)
+    return resolved_groups(job).get(name)
+
+
+def resolved_groups(job: Job) -> Mapping[str, TaskGroup]:
+    """Return the groups of a job by name, with the number or the list of another group as its own."""
+    return _RESOLVED.of(job)
+
+
+class _LastResolved:
+    """The groups that were resolved last: each start of a step reads them, and a job may have thousands.
+
+    The store returns the same groups for each read of a long definition.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[list[TaskGroup] | None, Mapping[str, TaskGroup]] = (None, {})
+
+    def of(self, job: Job) -> Mapping[str, TaskGroup]:
+        """Return the resolved groups of a job by name."""
+        groups, found = self._last
+        if groups is None or groups is not job.task_groups:
+            found = {one.name: one for one in resolved(job.task_groups or [])}
+            self._last = (job.task_groups, found)
+        return found
+
+
+_RESOLVED = _LastResolved()
 
 
 def is_array(group: TaskGroup) -> bool:
@@ -237,7 +263,11 @@ def environment(item: Item) -> dict[str, str]:
 
 def has_lists(job: Job) -> bool:
     """Return whether the number of elements of a group is not its own count."""
-    return any(has_list(one) or element_needs(one) for one in job.task_groups or ())
+    return any(
+        FOR_EACH.name in meta or MATRIX.name in meta or EACH in meta.get(NEEDS.name, "")
+        for one in job.task_groups or ()
+        if (meta := one.meta)
+    )
 
 
 def with_totals(job: Job, steps: Iterable[RunStep]) -> Job:

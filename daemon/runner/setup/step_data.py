@@ -132,8 +132,7 @@ class _Reader:
 
     def __init__(self, db: ReadSnapshot, instance: TaskInstance, run: FlowRun) -> None:
         self._db, self._run = db, run
-        groups = lists.resolved(instance.job.task_groups or [])
-        self._groups = {group.name: group for group in groups}
+        self._groups = lists.resolved_groups(instance.job)
         self._index = max(instance.allocation.index, 0)
         self._own = frozenset[str]()  # steps of which the own element counts
         if lists.element_needs(instance.group):
