@@ -152,6 +152,9 @@ _UNSETTLED_OF_RUN = f"""
 """
 # In each range, all have the same distance to their rank.
 _SETTLED = f"""
+    SELECT :namespace AS namespace, :job_id AS job_id,
+           json_group_array(json_array(task_group, job_version, first, last, count)) AS ranges
+      FROM (
     SELECT task_group, job_version, min(number) AS first, max(number) AS last, count(*) AS count
       FROM (SELECT task_group, job_version, number,
                    number - dense_rank() OVER (PARTITION BY task_group, job_version
@@ -162,12 +165,14 @@ _SETTLED = f"""
                       FROM allocations INDEXED BY allocations_settled
                      WHERE namespace = :namespace AND job_id = :job_id AND {_SETTLES}))
   GROUP BY task_group, job_version, distance
-  ORDER BY task_group, job_version, first
+  ORDER BY task_group, job_version, first)
 """
 _NUMBERS = """
-    SELECT task_group, count(*) AS number FROM allocations INDEXED BY allocations_by_job
-     WHERE namespace = :namespace AND job_id = :job_id
-  GROUP BY task_group
+    SELECT :namespace AS namespace, :job_id AS job_id,
+           json_group_object(task_group, number) AS numbers
+      FROM (SELECT task_group, count(*) AS number FROM allocations INDEXED BY allocations_by_job
+             WHERE namespace = :namespace AND job_id = :job_id
+          GROUP BY task_group)
 """
 _OF_EVALUATION = "SELECT * FROM allocations WHERE eval_id = :id ORDER BY create_index DESC, id"
 # The second condition is that of the partial index; without it SQLite cannot use the index.
@@ -277,7 +282,7 @@ def unsettled(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]
     return [_from(row) for row in db.all(_UNSETTLED, {"namespace": namespace, "job_id": job_id})]
 
 
-class SettledRange(msgspec.Struct, frozen=True, kw_only=True):
+class SettledRange(msgspec.Struct, frozen=True, array_like=True):
     """Settled allocations of a group: consecutive indexes of names, and their number."""
 
     task_group: str
@@ -289,15 +294,14 @@ class SettledRange(msgspec.Struct, frozen=True, kw_only=True):
 
 def settled(db: ReadSnapshot, namespace: str, job_id: str) -> list[SettledRange]:
     """Return the settled allocations of a batch job: desired, completed and not replaced."""
-    rows = db.all(_SETTLED, {"namespace": namespace, "job_id": job_id})
-    # Iterating over an SQLite row yields its values, not its names.
-    return [SettledRange(**{name: row[name] for name in row.keys()}) for row in rows]  # noqa: SIM118
+    row = db.one(_SETTLED, {"namespace": namespace, "job_id": job_id})
+    return decode_row(row, list[SettledRange], "allocations", "ranges") if row else []
 
 
 def numbers(db: ReadSnapshot, namespace: str, job_id: str) -> dict[str, int]:
     """Return the number of allocations of each group of a job, in any state."""
-    rows = db.all(_NUMBERS, {"namespace": namespace, "job_id": job_id})
-    return {row["task_group"]: row["number"] for row in rows}
+    row = db.one(_NUMBERS, {"namespace": namespace, "job_id": job_id})
+    return decode_row(row, dict[str, int], "allocations", "numbers") if row else {}
 
 
 def of_evaluation(db: ReadSnapshot, eval_id: str) -> list[Allocation]:

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from functools import lru_cache
 
 import msgspec
 
@@ -31,6 +32,9 @@ def changed(tx: Transaction, namespace: str, job_id: str) -> None:
 
 
 _ROW = "SELECT * FROM jobs WHERE namespace = :namespace AND id = :id"
+# The whole row of a job of a thousand groups has 100 KB.
+_NOTIFY = "SELECT notify FROM jobs WHERE namespace = :namespace AND id = :id"
+_QUEUED = "SELECT namespace, id, queued FROM jobs WHERE namespace = :namespace AND id = :id"
 _PARENTLESS = "SELECT * FROM jobs INDEXED BY jobs_by_change WHERE parent_id IS ''"
 
 
@@ -41,7 +45,7 @@ def load_summary(db: ReadSnapshot, namespace: str, job_id: str) -> sqlite3.Row |
 
 def has_notifications(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
     """Return whether a job requests notifications."""
-    row = load_summary(db, namespace, job_id)
+    row = db.one(_NOTIFY, {"namespace": namespace, "id": job_id})
     return row is not None and bool(row["notify"])
 
 
@@ -55,19 +59,22 @@ _SET_QUEUED = "UPDATE jobs SET queued = :queued WHERE namespace = :namespace AND
 
 def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, int]) -> None:
     """Set the number of unplaced allocations of each group; groups not named have none."""
-    row = load_summary(tx, namespace, job_id)
+    row = tx.one(_QUEUED, {"namespace": namespace, "id": job_id})
     if row is None:
         return
     known = dict.fromkeys(decode_row(row, dict[str, int], "jobs", "queued"), 0)
     counts = encode({**known, **queued}).decode()
-    tx.execute(_SET_QUEUED, {"namespace": namespace, "id": job_id, "queued": counts})
+    if counts != row["queued"]:
+        tx.execute(_SET_QUEUED, {"namespace": namespace, "id": job_id, "queued": counts})
 
 
 _STATUSES = """
-    SELECT task_group, client_status, count(*) AS number
-      FROM allocations
-     WHERE namespace = :namespace AND job_id = :id
-  GROUP BY task_group, client_status
+    SELECT :namespace AS namespace, :id AS id,
+           json_group_array(json_array(task_group, client_status, number)) AS statuses
+      FROM (SELECT task_group, client_status, count(*) AS number
+              FROM allocations
+             WHERE namespace = :namespace AND job_id = :id
+          GROUP BY task_group, client_status)
 """
 _DOES = """
     SELECT CASE
@@ -195,16 +202,25 @@ def counts_of(db: ReadSnapshot, row: sqlite3.Row) -> str:
     Some parts are joined only on reading: see `JobCounts`.
     """
     queued = decode_row(row, dict[str, int], "jobs", "queued")
-    counts: dict[str, dict[str, int]] = {group: {"queued": n} for group, n in queued.items()}
-    for found in db.all(_STATUSES, {"namespace": row["namespace"], "id": row["id"]}):
-        name = _COUNTED_AS.get(found["client_status"], found["client_status"])
-        counts.setdefault(found["task_group"], {})[name] = found["number"]
+    counts: dict[str, tuple[tuple[str, int], ...]] = {
+        group: (("queued", number),) for group, number in queued.items()
+    }
+    found = db.one(_STATUSES, {"namespace": row["namespace"], "id": row["id"]})
+    assert found is not None  # noqa: S101  # the statement always returns a row
+    for group, status, number in decode_row(found, list[tuple[str, str, int]], "jobs", "statuses"):
+        counts[group] = (*counts.get(group, ()), (_COUNTED_AS.get(status, status), number))
     summary = JobCounts(
         job_id=row["id"],
         namespace=row["namespace"],
-        summary={group: GroupSummary(**numbers) for group, numbers in counts.items()},
+        summary={group: _summary_of(numbers) for group, numbers in counts.items()},
     )
     return encode(summary).decode()
+
+
+@lru_cache(maxsize=256)
+def _summary_of(numbers: tuple[tuple[str, int], ...]) -> GroupSummary:
+    """Return the summary of a group. Most groups of a large job have the same numbers."""
+    return GroupSummary(**dict(numbers))
 
 
 _COUNT_CHILD = """

@@ -62,6 +62,10 @@ _VERSIONS_FROM = f"""
     SELECT v.document, {_HEAD} {_FROM} AND v.version <= :first
   ORDER BY v.version DESC
 """
+_DEFINED = """
+    SELECT job_modify_index, forgotten FROM jobs WHERE namespace = :namespace AND id = :id
+"""
+_LISTING = "SELECT namespace, id, listing FROM jobs WHERE namespace = :namespace AND id = :id"
 _LAST_CHANGE = """
     SELECT max(iif(s.version = j.version, j.modify_index, s.modify_index)) AS modify_index
       FROM jobs j
@@ -170,7 +174,7 @@ def listing(db: ReadSnapshot, namespace: str, job_id: str) -> JobListing | None:
 
     They take microseconds to read. The definition of a job of a thousand groups takes milliseconds.
     """
-    row = job_status.load_summary(db, namespace, job_id)
+    row = db.one(_LISTING, {"namespace": namespace, "id": job_id})
     if row is None:
         return None
     try:
@@ -185,7 +189,7 @@ def definition_index(db: ReadSnapshot, namespace: str, job_id: str) -> int | Non
     None also for a job that is being deleted: its history may be incomplete, so only decisions for
     a deleted job are possible.
     """
-    row = job_status.load_summary(db, namespace, job_id)
+    row = db.one(_DEFINED, {"namespace": namespace, "id": job_id})
     return int(row["job_modify_index"]) if row and not row["forgotten"] else None
 
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -240,6 +241,15 @@ _STEPS = """
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
   ORDER BY place
 """
+_EVERY_STEP = """
+    SELECT json_group_array(json_object(
+               'Name', step, 'State', state, 'Reason', reason, 'Outcome', outcome,
+               'Attempt', attempt, 'Since', since, 'Opened', opened, 'Total', total,
+               'Good', good, 'Failed', failed, 'ExitCode', exit_code)) AS steps
+      FROM (SELECT * FROM run_steps
+             WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+          ORDER BY place)
+"""
 _ONE_STEP = """
     SELECT step, state, reason, outcome, attempt, since, opened, total, good, failed, exit_code
       FROM run_steps
@@ -257,12 +267,20 @@ _PUT_STEP = """
            exit_code = excluded.exit_code, modify_index = excluded.modify_index
 """
 _STEP = 7  # units of work of one step
+_DECODE_STEPS = msgspec.json.Decoder(list[RunStep]).decode
 _TOLD = {StepState.OPEN: "StepOpened", StepState.HELD: "StepHeld"}
 
 
 def steps(db: ReadSnapshot, run: FlowRun) -> list[RunStep]:
-    """Return the steps of a run in the order of the job."""
+    """Return the steps of a run in the order of the job.
+
+    Python reads one text faster than the rows of a thousand steps.
+    """
     key = _key(run)
+    every = db.one(_EVERY_STEP, key)
+    if every is not None:
+        with suppress(msgspec.DecodeError, UnicodeError):  # of a damaged row, which is read below
+            return _DECODE_STEPS(every["steps"])
     return [_step(row) for row in db.all(_STEPS, key)]
 
 
