@@ -175,6 +175,29 @@ async def test_ends_in_one_write_share_an_evaluation(cluster: Cluster) -> None:
     assert at_work(cluster) == ["c"]
 
 
+async def test_an_evaluation_has_the_counts_of_the_steps_that_it_changes(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    await end(cluster, "a")
+    (eval_id,) = await cluster.work()
+    done = cluster.evaluation(eval_id)
+    assert done.plan_annotations is not None
+    assert list(done.plan_annotations.desired_tg_updates) == ["b"]
+    assert done.queued_allocations == {"b": 0}
+
+
+async def test_a_damaged_reason_hides_no_step(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    run = cluster.store.read(lambda db: runs.newest(db, "default", "etl"))
+    assert run is not None
+
+    def work(tx: Transaction) -> None:
+        tx.execute("UPDATE run_steps SET reason = CAST(x'ff' AS TEXT) WHERE step = 'b'", {})
+
+    await cluster.store.write(work)
+    found = cluster.store.read(lambda db: runs.steps(db, run))
+    assert [(one.name, one.reason) for one in found] == [("a", ""), ("b", "\udcff"), ("c", "")]
+
+
 async def test_a_failure_skips_what_needs_success_and_opens_its_handler(cluster: Cluster) -> None:
     handler = step("page", "*", **{"when": "failure", "if": "needs.a.exit_code == 7"})
     await begun(cluster, workflow(*(CHAIN.task_groups or ()), handler))
