@@ -83,6 +83,9 @@ def quote(text: str, *, ascii_only: bool = False) -> str:
     >>> print(quote('a"b'))
     "a\"b"
     """
+    needs_escape = not text.isprintable() or '"' in text or "\\" in text
+    if not needs_escape and (text.isascii() or not ascii_only):
+        return f'"{text}"'
     return f'"{"".join(_shown(char, ascii_only) for char in text)}"'
 
 

@@ -33,8 +33,10 @@ class MetaExtension(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     def of(self, meta: Meta) -> T:
         """Return the value in meta; the default if it is missing or invalid."""
+        if not meta or self.name not in meta:  # most often, so without an exception
+            return self.default
         try:
-            return self.read((meta or {})[self.name])
+            return self.read(meta[self.name])
         except (KeyError, Invalid):  # registration rejects invalid values
             return self.default
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+from daemon.jobspec.rules import unsupported
 from daemon.jobspec.rules.unsupported import INERT, unsupported_fields
 from daemon.jobspec.validate import validate
 from storage.records.group import Disconnect, TaskGroup
@@ -118,6 +119,21 @@ def test_every_field_without_effect_is_tried() -> None:
     assert {kind: fields.keys() for kind, fields in SET.items()} == {
         kind: fields.keys() for kind, fields in INERT.items()
     }
+
+
+def test_a_large_job_asks_for_the_fields_of_each_class_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, fields = list[type](), msgspec.structs.fields
+
+    def counted(kind: type) -> tuple[msgspec.structs.FieldInfo, ...]:
+        asked.append(kind)
+        return fields(kind)
+
+    monkeypatch.setattr(msgspec.structs, "fields", counted)
+    unsupported._inert.cache_clear()
+    assert not list(unsupported_fields(job("etl", *(group(f"s{at}", task()) for at in range(9)))))
+    assert asked == [Job, TaskGroup, Task]
 
 
 def test_a_job_that_says_nothing_of_the_kind_brings_no_warning() -> None:
