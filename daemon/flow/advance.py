@@ -356,7 +356,7 @@ class _Decision:
         return not self._is_canceled or step.goes_on(self._facts.run)
 
     def add_all(self, order: Iterable[Step]) -> None:
-        """Decide about steps, each after all that it needs.
+        """Decide about steps in an order in which each follows its needs.
 
         Most steps of a large workflow have ended, or wait for others. They stay as they are.
         """
