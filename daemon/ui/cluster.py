@@ -54,22 +54,16 @@ async def node(ui_request: UiRequest) -> Found:
     return {
         "node": found,
         "placed": sort_table("placed", live, ui_request.query.text("sort-placed"), ALLOCATIONS),
-        "taken": _allocated_resources(live),
+        "taken": {
+            "cpu": sum(job.cpu for job in map_.jobs),
+            "memory": sum(job.memory for job in map_.jobs),
+        },
         "map": map_,
         "hosts": hosts,
         # The hosts of a cluster report no usage, and this host is not one of them.
         "usage": None if "Hosts" in found else await ui_request.get("/v1/client/stats"),
         "history": await usage_section(ui_request, path, here),
         "follow": "*",
-    }
-
-
-def _allocated_resources(placed: list[dict[str, Any]]) -> dict[str, int]:
-    """Return the allocated resources: CPU in MHz, memory in MiB."""
-    tasks = [task for item in placed for task in item["AllocatedResources"]["Tasks"].values()]
-    return {
-        "cpu": sum(task["Cpu"]["CpuShares"] for task in tasks),
-        "memory": sum(task["Memory"]["MemoryMB"] for task in tasks),
     }
 
 

@@ -1,10 +1,12 @@
 """The resources of a node, and of the hosts of a cluster, by job. No I/O."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+
+from storage.records.node import MHZ_PER_CORE
 
 HUES = 8  # classes of colors, used in turns
 WIDTH = 1000  # units of a strip
@@ -66,10 +68,15 @@ class HostMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolMap(msgspec.Struct, frozen=True, kw_only=True):
-    """The hosts of a cluster; `waiting` is the number of allocations without a host."""
+    """The hosts of a cluster.
+
+    `waiting` is the number of allocations without a host. `elsewhere` is the number of tasks by the
+    name of their host, if it belongs to none of the hosts or to several.
+    """
 
     hosts: list[HostMap]
     waiting: int
+    elsewhere: dict[str, int]
 
 
 class MachineMap(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +92,7 @@ def machine_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) ->
     has, keeps = node["NodeResources"], node["ReservedResources"]
     cpu = has["Cpu"]["CpuShares"] - keeps["Cpu"]["CpuShares"]
     memory = has["Memory"]["MemoryMB"] - keeps["Memory"]["MemoryMB"]
-    jobs = _shares(placed)
+    jobs = _shares(placed, _core_mhz(node))
     free = (cpu - sum(job.cpu for job in jobs), memory - sum(job.memory for job in jobs))
     for number, one in enumerate(jobs):
         one.hue, one.fits = number % HUES, _fits(free, one.largest)
@@ -111,17 +118,22 @@ def pool_map(
     allocations that fit: one must fit on a single host. A task that waits for a host holds nothing.
     """
     found = {alloc["ID"]: alloc for alloc in placed}
-    tasks: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    known = list(node["Hosts"] or ())
+    place_of = _host_finder([host["Name"] for host in known])
+    tasks: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
+    elsewhere: Counter[str] = Counter()
     for item in hosted:
-        if item["AllocationID"] in found:
-            tasks[_short_name(item["Host"])].append((item["AllocationID"], item["Task"]))
+        if item["AllocationID"] not in found:
+            continue
+        if (place := place_of(item["Host"])) is None:
+            elsewhere[item["Host"]] += 1
+        else:
+            tasks[place].append((item["AllocationID"], item["Task"]))
     hues = {(job.namespace, job.job_id): job.hue for job in jobs}
-    mhz = int(node["Attributes"].get("engine.mhz_per_core", 0))
+    mhz = _core_mhz(node)
     hosts, free = [], []
-    for host in node["Hosts"] or ():
-        held = _shares(
-            _part_of(found[alloc], task) for alloc, task in tasks[_short_name(host["Name"])]
-        )
+    for place, host in enumerate(known):
+        held = _shares((_part_of(found[alloc], task) for alloc, task in tasks[place]), mhz)
         for share in held:
             share.hue = hues[share.namespace, share.job_id]
         cpu = host["Cores"] * mhz
@@ -140,11 +152,37 @@ def pool_map(
     for job in jobs:
         job.fits = sum(_fits(left, job.largest) for left in free)
     placed_ids = {item["AllocationID"] for item in hosted}
-    return PoolMap(hosts=hosts, waiting=sum(alloc not in placed_ids for alloc in found))
+    waiting = sum(alloc not in placed_ids for alloc in found)
+    return PoolMap(hosts=hosts, waiting=waiting, elsewhere=dict(sorted(elsewhere.items())))
+
+
+def _core_mhz(node: Mapping[str, Any]) -> int:
+    """Return the MHz of a core of a cluster, which gives each task whole cores; 0 for a host."""
+    return int(node["Attributes"].get(MHZ_PER_CORE, 0))
+
+
+def _host_finder(names: Sequence[str]) -> Callable[[str], int | None]:
+    """Return a function that finds a host by the name that it gives itself.
+
+    Either name may lack the domain. A name that fits several hosts belongs to none of them.
+    """
+    whole = {name: place for place, name in enumerate(names)}
+    by_short_name: defaultdict[str, list[int]] = defaultdict(list)
+    for place, name in enumerate(names):
+        by_short_name[_short_name(name)].append(place)
+
+    def find(given: str) -> int | None:
+        if given in whole:
+            return whole[given]
+        places = by_short_name[_short_name(given)]
+        if "." in given:  # another domain is another host
+            places = [place for place in places if "." not in names[place]]
+        return places[0] if len(places) == 1 else None
+
+    return find
 
 
 def _short_name(host: str) -> str:
-    """Return the name of a host without its domain: hosts may report either."""
     return host.partition(".")[0]
 
 
@@ -155,14 +193,17 @@ def _part_of(alloc: Mapping[str, Any], task: str) -> dict[str, Any]:
     return {**alloc, "AllocatedResources": {**held, "Tasks": tasks}}
 
 
-def _shares(placed: Iterable[Mapping[str, Any]]) -> list[JobShare]:
-    """Return the shares of all jobs, the largest first."""
+def _shares(placed: Iterable[Mapping[str, Any]], mhz: int) -> list[JobShare]:
+    """Return the shares of all jobs, the largest first.
+
+    With `mhz`, the CPU of each task is rounded up to whole cores, at least one.
+    """
     found: dict[tuple[str, str], JobShare] = {}
     for item in placed:
         key = (item["Namespace"], item["JobID"])
         share = found.setdefault(key, JobShare(job_id=key[1], namespace=key[0]))
         tasks = item["AllocatedResources"]["Tasks"].values()
-        cpu = sum(task["Cpu"]["CpuShares"] for task in tasks)
+        cpu = sum(_whole_cores(task["Cpu"]["CpuShares"], mhz) for task in tasks)
         memory = sum(task["Memory"]["MemoryMB"] for task in tasks)
         share.allocations += 1
         share.cpu, share.memory = share.cpu + cpu, share.memory + memory
@@ -173,6 +214,10 @@ def _shares(placed: Iterable[Mapping[str, Any]]) -> list[JobShare]:
     return sorted(
         found.values(), key=lambda pair: (-pair.cpu - pair.memory, pair.namespace, pair.job_id)
     )
+
+
+def _whole_cores(cpu: int, mhz: int) -> int:
+    return max(1, -(-cpu // mhz)) * mhz if mhz else cpu
 
 
 def _fits(free: tuple[int, int], wanted: tuple[int, int]) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 from daemon.ui.machine import HUES, MachineMap, PoolMap, machine_map, pool_map
 
 NODE = {
+    "Attributes": {},
     "NodeResources": {"Cpu": {"CpuShares": 1100}, "Memory": {"MemoryMB": 2048}},
     "ReservedResources": {"Cpu": {"CpuShares": 100}, "Memory": {"MemoryMB": 48}},
 }
@@ -86,13 +87,15 @@ POOL = {
 }
 
 
-def hosts(*placed: dict[str, Any], **tasks: str) -> tuple[MachineMap, PoolMap]:
+def hosts(
+    *placed: dict[str, Any], pool: dict[str, Any] = POOL, **tasks: str
+) -> tuple[MachineMap, PoolMap]:
     """Return the maps of a cluster; `tasks` are the hosts of the allocations."""
-    found = machine_map(POOL, placed)
+    found = machine_map(pool, placed)
     hosted = [
         {"Host": host, "AllocationID": f"{job}-1", "Task": "main"} for job, host in tasks.items()
     ]
-    return found, pool_map(POOL, placed, hosted, found.jobs)
+    return found, pool_map(pool, placed, hosted, found.jobs)
 
 
 def test_host_of_a_cluster_has_the_resources_of_its_tasks() -> None:
@@ -113,3 +116,48 @@ def test_further_allocations_of_a_cluster_fit_on_single_hosts_that_are_up() -> N
 def test_tasks_of_hidden_allocations_are_left_out() -> None:
     _, pool = hosts(alloc("big", 1000, 600), other="c1")
     assert [host.tasks for host in pool.hosts] == [0, 0, 0]
+
+
+def test_task_of_a_cluster_holds_whole_cores() -> None:
+    found, pool = hosts(alloc("big", 1200, 100), alloc("small", 100, 100), big="c1", small="c2")
+    first, second, _ = pool.hosts
+    assert first.strips[0].said == "2000 of 2000 MHz allocated, 0 MHz free"
+    assert second.strips[0].said == "1000 of 2000 MHz allocated, 1000 MHz free"
+    assert found.strips[0].said == "3000 of 4000 MHz allocated, 1000 MHz free"
+    assert {job.job_id: job.fits for job in found.jobs} == {"big": 0, "small": 1}
+
+
+def test_tasks_of_a_local_node_share_cores() -> None:
+    assert drawn(alloc("big", 150, 100)).jobs[0].cpu == 150
+
+
+TWINS = {
+    **POOL,
+    "Hosts": [
+        {"Name": "c1.north.org", "State": "up", "Cores": 2, "MemoryMB": 1000},
+        {"Name": "c1.south.org", "State": "up", "Cores": 2, "MemoryMB": 1000},
+        {"Name": "c2", "State": "up", "Cores": 2, "MemoryMB": 1000},
+    ],
+}
+
+
+def test_hosts_with_equal_short_names_have_their_own_tasks() -> None:
+    _, pool = hosts(
+        alloc("a", 100, 300),
+        alloc("b", 100, 400),
+        alloc("c", 100, 500),
+        pool=TWINS,
+        a="c1.north.org",
+        b="c1.south.org",
+        c="c2.south.org",
+    )
+    held = [host.strips[1].parts[0].text.partition(" MiB")[0] for host in pool.hosts]
+    assert held == ["a: 300", "b: 400", "c: 500"]
+    assert pool.elsewhere == {}
+
+
+def test_ambiguous_or_unknown_host_names_are_reported() -> None:
+    _, pool = hosts(alloc("a", 100, 300), alloc("b", 100, 400), pool=TWINS, a="c1", b="c1.west.org")
+    assert [host.tasks for host in pool.hosts] == [0, 0, 0]
+    assert pool.elsewhere == {"c1": 1, "c1.west.org": 1}
+    assert pool.waiting == 0
