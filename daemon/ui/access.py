@@ -33,6 +33,7 @@ async def overview(ui_request: UiRequest) -> Found:
         "token_table": sort_table("tokens", tokens or [], sort, _COLUMNS),
         "policies": await optional(ui_request, "/v1/acl/policies"),
         "roles": await optional(ui_request, "/v1/acl/roles"),
+        "auth_methods": await optional(ui_request, "/v1/acl/auth-methods"),
         "methods": _methods(await optional(ui_request, "/v1/sys/auth")),
     }
 

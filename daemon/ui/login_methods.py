@@ -1,50 +1,22 @@
 """The forms of login methods: the method, its configuration, and its roles with their bound attributes.
 
-The API validates all values. A rejected form is shown again with its values, and with the message
-at the fields that the message names. A client secret is never sent to a browser.
+A client secret is never sent to a browser.
 """
 
-import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 from daemon.ui import formatting
+from daemon.ui.forms import FormField, FormSection, form_body, form_values, send_form
 from daemon.ui.identity import ACCESS, text
-from daemon.ui.render import Found, action, page, render_page, status_of, with_error_message
+from daemon.ui.render import Found, action, page, with_error_message
 from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
-from storage.errors import Malformed, NotFound, StewardError
-from storage.records.base import SECOND
+from storage.errors import Malformed, NotFound
 
 _SECRET = "client_secret"  # noqa: S105  # a field, not a secret
 _REMOVES_SECRET = "remove_client_secret"  # noqa: S105  # a field, not a secret
-_IN_NANOSECONDS = frozenset({"retry_delay", "max_retry_delay"})  # in responses of the API
-_UNITS = ((3600, "h"), (60, "m"), (1, "s"))
-
-
-class FormField(NamedTuple):
-    """A field of a form, with the name that the API has for it.
-
-    The kinds are `text`, `secret`, `seconds`, `number`, `flag`, `list`, `pairs` and `choice`. The
-    API has a default for an empty `optional` field.
-    """
-
-    name: str
-    label: str
-    kind: str = "text"
-    hint: str = ""
-    choices: Sequence[str] = ()
-    optional: bool = False
-    required: bool = False
-
-
-class FormSection(NamedTuple):
-    """The fields below a heading. A message with the text `subject` concerns all of them."""
-
-    heading: str
-    fields: Sequence[FormField]
-    subject: str = ""
 
 
 _DEFAULT = "such as 8h; empty: the default of the system"
@@ -139,7 +111,6 @@ ROLE = (
         ),
     ),
 )
-Sections = Sequence[FormSection]
 
 
 # --- the method ---------------------------------------------------------------------------------
@@ -158,14 +129,14 @@ async def enable(ui_request: UiRequest) -> HandlerReply:
     path = text(ui_request, "path").strip("/")
 
     async def send() -> object:
-        body = _body(ui_request, NEW_METHOD)
+        body = form_body(ui_request, NEW_METHOD)
         ttls = {name: body.pop(name) for name in ("default_lease_ttl", "max_lease_ttl")}
         body.pop("path")
         if not path:
             raise Malformed('path = "" is empty: write a path, such as azure')
         return await ui_request.post(f"/v1/sys/auth/{quote(path)}", {**body, "config": ttls})
 
-    return await _sent(ui_request, send, _new_method, NEW_METHOD, method_url(path))
+    return await send_form(ui_request, send, _new_method, NEW_METHOD, method_url(path))
 
 
 @page("login_form.html")
@@ -173,7 +144,7 @@ async def edit_method(ui_request: UiRequest) -> Found:
     """Show the form of a login method."""
     path = _path(ui_request)
     found = await _mount(ui_request, path)
-    return _method(path, _values({**found["config"], **found}, METHOD))
+    return _method(path, form_values({**found["config"], **found}, METHOD))
 
 
 @with_error_message
@@ -182,9 +153,11 @@ async def tune(ui_request: UiRequest) -> HandlerReply:
     path = _path(ui_request)
 
     async def send() -> object:
-        return await ui_request.post(f"/v1/sys/auth/{quote(path)}/tune", _body(ui_request, METHOD))
+        return await ui_request.post(
+            f"/v1/sys/auth/{quote(path)}/tune", form_body(ui_request, METHOD)
+        )
 
-    return await _sent(
+    return await send_form(
         ui_request, send, lambda values: _method(path, values), METHOD, method_url(path)
     )
 
@@ -208,7 +181,7 @@ async def edit_config(ui_request: UiRequest) -> Found:
         found = (await ui_request.get(f"/v1/auth/{quote(path)}/config"))["data"]
     except NotFound:
         found = {}
-    return _config(path, _values(found, CONFIG))
+    return _config(path, form_values(found, CONFIG))
 
 
 @with_error_message
@@ -217,7 +190,7 @@ async def write_config(ui_request: UiRequest) -> HandlerReply:
     path = _path(ui_request)
 
     async def send() -> object:
-        body = _body(ui_request, CONFIG)
+        body = form_body(ui_request, CONFIG)
         removes = body.pop(_REMOVES_SECRET)
         if removes and _SECRET in body:
             raise Malformed(
@@ -227,7 +200,7 @@ async def write_config(ui_request: UiRequest) -> HandlerReply:
             body[_SECRET] = ""
         return await ui_request.post(f"/v1/auth/{quote(path)}/config", body)
 
-    return await _sent(
+    return await send_form(
         ui_request, send, lambda values: _config(path, values), CONFIG, method_url(path)
     )
 
@@ -248,7 +221,7 @@ async def edit_role(ui_request: UiRequest) -> Found:
     """Show the form of a role."""
     path, name = _path(ui_request), ui_request["name"]
     found = await ui_request.get(_role_address(path, name))
-    return _role(path, name, _values(found["data"], ROLE))
+    return _role(path, name, form_values(found["data"], ROLE))
 
 
 @with_error_message
@@ -261,9 +234,9 @@ async def create_role(ui_request: UiRequest) -> HandlerReply:
             raise Malformed('name = "" is empty: write a name, such as web')
         if await _exists(ui_request, path, name):
             raise Malformed(f"name {name!r} is used by another role: change that role on its page")
-        return await ui_request.post(_role_address(path, name), _body(ui_request, ROLE))
+        return await ui_request.post(_role_address(path, name), form_body(ui_request, ROLE))
 
-    return await _sent(
+    return await send_form(
         ui_request, send, lambda values: _role(path, "", values), _NEW_ROLE, method_url(path)
     )
 
@@ -274,9 +247,9 @@ async def write_role(ui_request: UiRequest) -> HandlerReply:
     path, name = _path(ui_request), ui_request["name"]
 
     async def send() -> object:
-        return await ui_request.post(_role_address(path, name), _body(ui_request, ROLE))
+        return await ui_request.post(_role_address(path, name), form_body(ui_request, ROLE))
 
-    return await _sent(
+    return await send_form(
         ui_request, send, lambda values: _role(path, name, values), ROLE, method_url(path)
     )
 
@@ -360,6 +333,10 @@ def _role(path: str, name: str, values: Mapping[str, object]) -> Found:
         "button": "Save role" if name else "Create role",
         "remove": formatting.address(f"{base}/role/", name, "/remove") if name else "",
         "remove_line": formatting.command("delete", f"auth/{path}/role/{name}"),
+        "remove_about": (
+            "Logins with this role are rejected immediately. Its tokens remain valid until they "
+            "expire."
+        ),
     }
 
 
@@ -372,124 +349,3 @@ async def _mount(ui_request: UiRequest, path: str) -> dict[str, Any]:
 
 def _path(ui_request: UiRequest) -> str:
     return ui_request["path"].strip("/")
-
-
-async def _sent(
-    ui_request: UiRequest,
-    send: Callable[[], Awaitable[object]],
-    form: Callable[[Mapping[str, object]], Found],
-    sections: Sections,
-    target: str,
-) -> HandlerReply:
-    """Send a form to the API; redirect, or show it again with the error or the warnings."""
-    try:
-        found = await send()
-    except StewardError as error:
-        status = status_of(error)
-        if status not in (400, 422):
-            raise
-        errors = errors_at(str(error), sections, ui_request.form)
-        shown = {**form(_entered(ui_request, sections)), "errors": errors, "message": str(error)}
-        return await render_page(ui_request, "login_form.html", shown, status)
-    warnings = (found or {}).get("warnings") if isinstance(found, dict) else None
-    if warnings:
-        shown = {**form(_entered(ui_request, sections)), "warnings": warnings, "target": target}
-        return await render_page(ui_request, "login_form.html", shown)
-    return HandlerReply(status=303, headers={"Location": target})
-
-
-def errors_at(message: str, sections: Sections, values: Mapping[str, str]) -> dict[str, str]:
-    """Return a message by the fields that it names, or else by those whose value it quotes.
-
-    A message on the subject of a section belongs to the section's first field. The message of no
-    field is in no value.
-    """
-    fields = [field for section in sections for field in section.fields]
-    words = set(re.findall(r"\w+", message))
-    found = [field.name for field in fields if field.name in words]
-    found = found or [
-        field.name for field in fields if field.name.replace("_", " ") in message.lower()
-    ]
-    found = found or [
-        section.fields[0].name
-        for section in sections
-        if section.subject and section.subject in message
-    ]
-    found = found or [
-        field.name
-        for field in fields
-        if any(f'"{line}"' in message for line in _lines(values.get(field.name, "")))
-    ]
-    return dict.fromkeys(found, message)
-
-
-def _lines(text_: str) -> list[str]:
-    return [line.strip() for line in text_.splitlines() if line.strip()]
-
-
-def _entered(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
-    """Return the values of a form as entered, without secrets."""
-    return {
-        field.name: bool(ui_request.form.get(field.name))
-        if field.kind == "flag"
-        else ui_request.form.get(field.name, "")
-        for section in sections
-        for field in section.fields
-        if field.kind != "secret"
-    }
-
-
-def _body(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
-    """Return the fields of a form as the API expects them. Raises `Malformed`."""
-    found: dict[str, object] = {}
-    for field in (field for section in sections for field in section.fields):
-        entered = ui_request.form.get(field.name, "")
-        if field.kind == "flag":
-            found[field.name] = bool(entered)
-        elif field.kind == "list":
-            found[field.name] = _lines(entered)
-        elif field.kind == "pairs":
-            found[field.name] = dict(_pairs(field.name, _lines(entered)))
-        elif field.kind == "secret" or field.optional:
-            if entered.strip():
-                found[field.name] = entered.strip()
-        elif field.kind in ("seconds", "number"):
-            found[field.name] = entered.strip() or 0
-        else:
-            found[field.name] = entered.strip()
-    return found
-
-
-def _pairs(name: str, lines: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for line in lines:
-        key, separator, value = line.partition("=")
-        if not separator or not key.strip():
-            raise Malformed(f"{name} has the line {line[:80]!r}: write each line as key=value")
-        yield key.strip(), value.strip()
-
-
-def _values(found: Mapping[str, Any], sections: Sections) -> dict[str, object]:
-    """Return the values of an object of the API as a form shows them."""
-    shown: dict[str, object] = {}
-    for field in (field for section in sections for field in section.fields):
-        value = found.get(field.name)
-        if field.kind == "flag":
-            shown[field.name] = bool(value)
-        elif field.kind == "list":
-            shown[field.name] = "\n".join(value or ())
-        elif field.kind == "pairs":
-            shown[field.name] = "\n".join(f"{key}={one}" for key, one in (value or {}).items())
-        elif field.kind == "seconds":
-            seconds = int(value or 0)
-            shown[field.name] = _duration(
-                seconds // SECOND if field.name in _IN_NANOSECONDS else seconds
-            )
-        else:
-            shown[field.name] = "" if value is None else str(value)
-    return shown
-
-
-def _duration(seconds: int) -> str:
-    """Return a duration in its largest whole unit, such as `8h`; empty for 0."""
-    size, unit = next(unit for unit in _UNITS if seconds % unit[0] == 0)
-    return f"{seconds // size}{unit}" if seconds else ""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         access,
         actions,
         allocation,
+        auth_methods,
         calendars,
         cluster,
         find,
@@ -36,6 +37,7 @@ else:  # Jinja and all pages are imported at the first request
     access = LazyModule("daemon.ui.access")
     actions = LazyModule("daemon.ui.actions")
     allocation = LazyModule("daemon.ui.allocation")
+    auth_methods = LazyModule("daemon.ui.auth_methods")
     calendars = LazyModule("daemon.ui.calendars")
     freezes = LazyModule("daemon.ui.freezes")
     cluster = LazyModule("daemon.ui.cluster")
@@ -263,6 +265,47 @@ PAGES: tuple[UiPage, ...] = (
         login_methods.remove_role,
         "POST",
         calls="DELETE /v1/auth/{mount}/role/{name}",
+    ),
+    UiPage("/ui/auth-methods", auth_methods.new_method),
+    UiPage(
+        "/ui/auth-methods",
+        auth_methods.create_method,
+        "POST",
+        calls="POST /v1/acl/auth-method",
+    ),
+    UiPage("/ui/auth-method/{name}", auth_methods.method),
+    UiPage("/ui/auth-method/{name}/edit", auth_methods.edit_method),
+    UiPage(
+        "/ui/auth-method/{name}/edit",
+        auth_methods.change_method,
+        "POST",
+        calls="POST /v1/acl/auth-method/{name}",
+    ),
+    UiPage(
+        "/ui/auth-method/{name}/remove",
+        auth_methods.remove_method,
+        "POST",
+        calls="DELETE /v1/acl/auth-method/{name}",
+    ),
+    UiPage("/ui/auth-method/{name}/rules", auth_methods.new_rule),
+    UiPage(
+        "/ui/auth-method/{name}/rules",
+        auth_methods.create_rule,
+        "POST",
+        calls="POST /v1/acl/binding-rule",
+    ),
+    UiPage("/ui/binding-rule/{rule_id}", auth_methods.edit_rule),
+    UiPage(
+        "/ui/binding-rule/{rule_id}",
+        auth_methods.change_rule,
+        "POST",
+        calls="POST /v1/acl/binding-rule/{rule_id}",
+    ),
+    UiPage(
+        "/ui/binding-rule/{rule_id}/remove",
+        auth_methods.remove_rule,
+        "POST",
+        calls="DELETE /v1/acl/binding-rule/{rule_id}",
     ),
     UiPage("/ui/log", cluster.events),
     UiPage("/ui/settings", cluster.settings),

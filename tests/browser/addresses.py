@@ -33,9 +33,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "role/{role}",
         "method/azure",
         "method/azure/role/web",
+        "auth-method/ci",
+        "binding-rule/{rule}",
         "sign-in",
     ),
-    "forms": ("methods", "method/azure/edit", "method/azure/config", "method/azure/roles"),
+    "forms": (
+        *("methods", "method/azure/edit", "method/azure/config", "method/azure/roles"),
+        *("auth-methods", "auth-method/ci/edit", "auth-method/ci/rules"),
+    ),
 }
 WITH_TOKENS = {SIGNED_IN, "forms"}
 # Streams, files, and parts that a script puts into a page.
@@ -59,7 +64,7 @@ async def addresses(steward: Steward, group: str) -> list[str]:
     """Fill the daemon for a group of pages, and return their addresses."""
     names = {}
     if group in WITH_TOKENS:
-        names["role"] = await fill_access(steward)
+        names["role"], names["rule"] = await fill_access(steward)
     else:
         placed = await steward.allocations("web", "running", "complete")
         alloc = next(alloc for alloc in placed if alloc["ClientStatus"] == "running")

@@ -189,8 +189,11 @@ async def fill_plans(steward: Steward) -> None:
     await steward.post("/v1/var/app", {"Path": "app", "Items": {"user": "shop", "password": "x"}})
 
 
-async def fill_access(steward: Steward) -> str:
-    """Make a policy, a role and a login method with a role; return the ID of the first role."""
+async def fill_access(steward: Steward) -> tuple[str, str]:
+    """Make a policy, a role, a login method and an auth method.
+
+    Return the IDs of the role and of the binding rule.
+    """
     rules = 'namespace "default" { policy = "read" }'
     policy = {"Name": "lookers", "Rules": rules}
     answer = await steward.request("POST", "/v1/acl/policy/lookers", policy)
@@ -210,5 +213,14 @@ async def fill_access(steward: Steward) -> str:
     ):
         answer = await steward.request("POST", f"/v1/{path}", body)
         assert answer.is_success, answer.text
-    role_id: str = made["ID"]
-    return role_id
+    method = {
+        "Name": "ci",
+        "Type": "JWT",
+        "TokenLocality": "local",
+        "MaxTokenTTL": "15m",
+        "Config": {"JWKSURL": "https://ci.example/keys", "BoundAudiences": ["steward"]},
+    }
+    await steward.post("/v1/acl/auth-method", method)
+    rule = {"AuthMethod": "ci", "BindType": "policy", "BindName": "lookers"}
+    bound = await steward.post("/v1/acl/binding-rule", rule)
+    return made["ID"], bound["ID"]

@@ -91,6 +91,8 @@ RESULTS = (
     ("method/azure", "/ui/method/azure/explain", {"role": "web", "jwt": "a.b.c"}, "azure"),
     ("methods", "/ui/methods", {"path": "//"}, "New login method"),
     ("method/azure/roles", "/ui/method/azure/roles", {"name": "x", "token_ttl": "?"}, "New role"),
+    ("auth-methods", "/ui/auth-methods", {"Name": "a b"}, "New auth method"),
+    ("auth-method/ci/rules", "/ui/auth-method/ci/rules", {"Selector": "?"}, "New binding rule"),
     ("run", "/ui/plan", {"source": "job {"}, "Run a job"),
 )
 SEND = """

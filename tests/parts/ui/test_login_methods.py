@@ -10,7 +10,8 @@ import pytest
 
 from daemon.acl.keyring import Keyring
 from daemon.acl.tokens import TokenStore
-from daemon.ui.login_methods import ROLE, errors_at
+from daemon.ui.forms import errors_at
+from daemon.ui.login_methods import ROLE
 from storage.store import Store
 from tests.parts.identity.test_lazy_methods import Clock, opening
 from tests.parts.ui.conftest import Browser, Site, opened

@@ -87,6 +87,7 @@ async def filled(site: Site, job_id: str = "web", browser: Browser | None = None
         "node_id": allocation.node_id,
         "name": "style.css",
         "role_id": "none",
+        "rule_id": "none",
     }
 
 
@@ -101,6 +102,10 @@ MISSING = {
     "/ui/method/{path}/config": 404,
     "/ui/method/{path}/roles": 404,
     "/ui/method/{path}/role/{name}": 404,
+    "/ui/auth-method/{name}": 400,
+    "/ui/auth-method/{name}/edit": 400,
+    "/ui/auth-method/{name}/rules": 400,
+    "/ui/binding-rule/{rule_id}": 400,
     "/ui/calendar/{name}": 404,
     "/ui/job/{job_id}/run": 404,  # of a job that is no workflow
 }

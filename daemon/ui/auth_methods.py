@@ -1,0 +1,322 @@
+"""The auth methods of the jobs API and their binding rules, in forms.
+
+The API stores no secret of a method, so no form has one. A form keeps the parts of a configuration
+that it does not show, such as a client assertion.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from daemon.ui import formatting
+from daemon.ui.forms import FormField, FormSection, form_body, form_values, send_form
+from daemon.ui.identity import ACCESS, text
+from daemon.ui.render import Found, action, page, with_error_message
+from daemon.web.reply import HandlerReply
+from daemon.web.ui_session import UiRequest
+from storage.errors import Malformed, NotFound
+
+RULES = 100  # that the page of a method shows
+_NAME = FormField("Name", "Name", hint="such as ci", required=True, said=("invalid name",))
+_METHOD = FormSection(
+    "Method",
+    (
+        FormField("Type", "Type", "choice", choices=("JWT", "OIDC"), said=("invalid token type",)),
+        FormField("MaxTokenTTL", "TTL of tokens", "seconds", "such as 15m", optional=True),
+        FormField(
+            "TokenLocality",
+            "Locality of tokens",
+            "choice",
+            choices=("local", "global"),
+            said=("token locality",),
+        ),
+        FormField(
+            "TokenNameFormat",
+            "Name of tokens",
+            hint="such as ${auth_method_name} ${value.repo}; empty: unchanged",
+        ),
+        FormField(
+            "Default", "Default for logins without a method", "flag", said=("default method",)
+        ),
+    ),
+)
+CONFIG = (
+    FormSection(
+        "Keys of the issuer",
+        (
+            FormField("JWKSURL", "JWKS URL", said=("JWKS URL",)),
+            FormField("JWKSCACert", "Certificate authority of the JWKS URL", "pem"),
+            FormField("OIDCDiscoveryURL", "Discovery URL", hint="instead of a JWKS URL"),
+            FormField("DiscoveryCaPem", "Certificate authorities of the discovery URL", "pems"),
+            FormField("JWTValidationPubKeys", "Public keys", "pems", "instead of a URL"),
+            FormField("SigningAlgs", "Algorithms", "list", "RS256, or empty"),
+        ),
+    ),
+    FormSection(
+        "Claims",
+        (
+            FormField("BoundAudiences", "Audiences", "list", "a token needs one of them"),
+            FormField("BoundIssuer", "Issuers", "list", "a token needs one of them"),
+            FormField("ClaimMappings", "Claims", "pairs", "CLAIM=NAME, used as value.NAME"),
+            FormField("ListClaimMappings", "Lists", "pairs", "CLAIM=NAME, used as list.NAME"),
+        ),
+    ),
+    FormSection(
+        "Clock differences",
+        (
+            FormField("ExpirationLeeway", "After the expiration", "seconds", optional=True),
+            FormField("NotBeforeLeeway", "Before the first use", "seconds", optional=True),
+            FormField("ClockSkewLeeway", "Of all times", "seconds", optional=True),
+        ),
+    ),
+    FormSection(
+        "Logins in a browser (OIDC), stored for other tools only",
+        (
+            FormField("OIDCClientID", "Client"),
+            FormField("OIDCScopes", "Scopes", "list"),
+            FormField("AllowedRedirectURIs", "Redirect URIs", "list"),
+            FormField("OIDCEnablePKCE", "With PKCE", "flag"),
+            FormField("OIDCDisableUserInfo", "Without the user info endpoint", "flag"),
+            FormField("VerboseLogging", "Log all claims", "flag"),
+        ),
+    ),
+)
+METHOD = (_METHOD, *CONFIG)
+NEW_METHOD = (FormSection("Method", (_NAME, *_METHOD.fields)), *CONFIG)
+RULE = (
+    FormSection(
+        "Binding rule",
+        (
+            FormField("Description", "Description", said=("description longer",)),
+            FormField(
+                "Selector",
+                "Selector",
+                hint='such as "ops" in list.groups; empty: every login',
+                said=("selector",),
+            ),
+            FormField(
+                "BindType",
+                "Gives",
+                "choice",
+                choices=("policy", "role", "management"),
+                said=("bind type",),
+            ),
+            FormField(
+                "BindName",
+                "Name of the policy or role",
+                hint="such as ${value.team}-deployers; empty for management",
+                said=("bind name",),
+            ),
+        ),
+    ),
+)
+
+
+# --- methods ------------------------------------------------------------------------------------
+
+
+@page("auth_method.html")
+async def method(ui_request: UiRequest) -> Found:
+    """Show an auth method with its binding rules."""
+    name = ui_request["name"]
+    found = await ui_request.get(_method_address(name))
+    stubs = await ui_request.get("/v1/acl/binding-rules")
+    ids = [item["ID"] for item in stubs if item["AuthMethod"] == name]
+    rules = [await ui_request.get(_rule_address(rule_id)) for rule_id in ids[:RULES]]
+    return {
+        "method": found,
+        "facts": _facts(found, METHOD[:1]) + _facts(found["Config"] or {}, CONFIG),
+        "rules": rules,
+        "more_rules": len(ids) - len(rules),
+    }
+
+
+@page("login_form.html")
+async def new_method(ui_request: UiRequest) -> Found:
+    """Show the form for a new auth method."""
+    del ui_request
+    return _new_method({})
+
+
+@with_error_message
+async def create_method(ui_request: UiRequest) -> HandlerReply:
+    """Create an auth method with the name in the form."""
+    name = text(ui_request, "Name")
+
+    async def send() -> object:
+        if not name:
+            raise Malformed('Name = "" is empty: write a name, such as ci')
+        try:
+            await ui_request.get(_method_address(name))
+        except NotFound:
+            body = _body(ui_request, {})
+            return await ui_request.post("/v1/acl/auth-method", {**body, "Name": name})
+        raise Malformed(f"Name {name!r} is used by another method: change it on its own page")
+
+    return await send_form(ui_request, send, _new_method, NEW_METHOD, method_url(name))
+
+
+@page("login_form.html")
+async def edit_method(ui_request: UiRequest) -> Found:
+    """Show the form of an auth method."""
+    found = await ui_request.get(_method_address(ui_request["name"]))
+    return _method(found["Name"], form_values({**(found["Config"] or {}), **found}, METHOD))
+
+
+@with_error_message
+async def change_method(ui_request: UiRequest) -> HandlerReply:
+    """Change an auth method."""
+    name = ui_request["name"]
+
+    async def send() -> object:
+        known = await ui_request.get(_method_address(name))
+        body = {**_body(ui_request, known["Config"] or {}), "Name": name}
+        return await ui_request.post(_method_address(name), body)
+
+    return await send_form(
+        ui_request, send, lambda values: _method(name, values), METHOD, method_url(name)
+    )
+
+
+@action
+async def remove_method(ui_request: UiRequest) -> str:
+    """Delete an auth method with its binding rules."""
+    await ui_request.ask("DELETE", _method_address(ui_request["name"]))
+    return ACCESS
+
+
+def _body(ui_request: UiRequest, known: Mapping[str, object]) -> dict[str, object]:
+    """Return the method of a form; `known` is its configuration before. Raises `Malformed`."""
+    config = {name: value for name, value in known.items() if value not in (None, "")}
+    for field in (field for section in CONFIG for field in section.fields):
+        config.pop(field.name, None)  # an empty field resets it
+    return {
+        **form_body(ui_request, (_METHOD,)),
+        "Config": {**config, **form_body(ui_request, CONFIG)},
+    }
+
+
+# --- binding rules ------------------------------------------------------------------------------
+
+
+@page("login_form.html")
+async def new_rule(ui_request: UiRequest) -> Found:
+    """Show the form for a new binding rule of a method."""
+    name = ui_request["name"]
+    await ui_request.get(_method_address(name))
+    return _rule(name, "", {})
+
+
+@with_error_message
+async def create_rule(ui_request: UiRequest) -> HandlerReply:
+    """Create a binding rule of a method."""
+    name = ui_request["name"]
+
+    async def send() -> object:
+        body = {**form_body(ui_request, RULE), "AuthMethod": name}
+        return await ui_request.post("/v1/acl/binding-rule", body)
+
+    return await send_form(
+        ui_request, send, lambda values: _rule(name, "", values), RULE, method_url(name)
+    )
+
+
+@page("login_form.html")
+async def edit_rule(ui_request: UiRequest) -> Found:
+    """Show the form of a binding rule."""
+    found = await ui_request.get(_rule_address(ui_request["rule_id"]))
+    return _rule(found["AuthMethod"], found["ID"], form_values(found, RULE))
+
+
+@with_error_message
+async def change_rule(ui_request: UiRequest) -> HandlerReply:
+    """Change a binding rule."""
+    known = await ui_request.get(_rule_address(ui_request["rule_id"]))
+    name, rule_id = known["AuthMethod"], known["ID"]
+
+    async def send() -> object:
+        return await ui_request.post(_rule_address(rule_id), form_body(ui_request, RULE))
+
+    return await send_form(
+        ui_request, send, lambda values: _rule(name, rule_id, values), RULE, method_url(name)
+    )
+
+
+@action
+async def remove_rule(ui_request: UiRequest) -> str:
+    """Delete a binding rule."""
+    path = _rule_address(ui_request["rule_id"])
+    known = await ui_request.get(path)
+    await ui_request.ask("DELETE", path)
+    return method_url(known["AuthMethod"])
+
+
+# --- pages --------------------------------------------------------------------------------------
+
+
+def method_url(name: str) -> str:
+    """Return the page of an auth method."""
+    return formatting.address("/ui/auth-method/", name)
+
+
+def _method_address(name: str) -> str:
+    return formatting.address("/v1/acl/auth-method/", name)
+
+
+def _rule_address(rule_id: str) -> str:
+    return formatting.address("/v1/acl/binding-rule/", rule_id)
+
+
+def _new_method(values: Mapping[str, object]) -> Found:
+    return {
+        "heading": "New auth method",
+        "form": "/ui/auth-methods",
+        "sections": NEW_METHOD,
+        "values": values,
+        "line": _line("/v1/acl/auth-method"),
+        "button": "Create method",
+    }
+
+
+def _method(name: str, values: Mapping[str, object]) -> Found:
+    return {
+        "heading": f"Auth method {name}",
+        "above": (name, method_url(name)),
+        "form": f"{method_url(name)}/edit",
+        "sections": METHOD,
+        "values": values,
+        "line": _line(_method_address(name)),
+        "button": "Save method",
+    }
+
+
+def _rule(name: str, rule_id: str, values: Mapping[str, object]) -> Found:
+    place = formatting.address("/ui/binding-rule/", rule_id)
+    return {
+        "heading": f"Binding rule {formatting.short(rule_id)}" if rule_id else "New binding rule",
+        "above": (name, method_url(name)),
+        "form": place if rule_id else f"{method_url(name)}/rules",
+        "sections": RULE,
+        "values": values,
+        "line": _line(_rule_address(rule_id) if rule_id else "/v1/acl/binding-rule"),
+        "button": "Save rule" if rule_id else "Create rule",
+        "remove": f"{place}/remove" if rule_id else "",
+        "remove_line": formatting.command(
+            "operator", "api", "-X", "DELETE", _rule_address(rule_id)
+        ),
+        "remove_about": "Later logins do not get what the rule gives. Issued tokens keep it.",
+    }
+
+
+def _line(path: str) -> str:
+    return formatting.command("operator", "api", "-X", "POST", "-d", "@FILE", path)
+
+
+def _facts(found: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[tuple[str, object]]:
+    """Return the values that are set, with the labels of their fields."""
+    values = form_values(found, sections)
+    fields = [field for section in sections for field in section.fields]
+    return [
+        (field.label, "yes" if value is True else value)
+        for field in fields
+        if (value := values[field.name])
+    ]

@@ -1,0 +1,190 @@
+"""Forms of the API's objects: their fields, the request that they make, and errors at their fields.
+
+The API validates all values. A rejected form is shown again with its values, and with the message
+at the fields that the message names. A secret is never sent to a browser.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from daemon.ui.render import Found, render_page, status_of
+from daemon.web.reply import HandlerReply
+from daemon.web.ui_session import UiRequest
+from storage.errors import Malformed, StewardError
+from storage.records.base import SECOND
+
+_IN_NANOSECONDS = frozenset({"retry_delay", "max_retry_delay"})  # in responses of the API
+_PEM = re.compile(r"(-----BEGIN [A-Z0-9 ]{1,40}-----[^-]*-----END [A-Z0-9 ]{1,40}-----)")
+_UNITS = ((3600, "h"), (60, "m"), (1, "s"))
+
+
+class FormField(NamedTuple):
+    """A field of a form, with the name that the API has for it.
+
+    The kinds are `text`, `secret`, `seconds`, `number`, `flag`, `list`, `pairs`, `choice`, `pem`
+    and `pems` (PEM blocks). The API has a default for an empty `optional` field. A message with a
+    text of `said` concerns the field.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    hint: str = ""
+    choices: Sequence[str] = ()
+    optional: bool = False
+    required: bool = False
+    said: Sequence[str] = ()
+
+
+class FormSection(NamedTuple):
+    """The fields below a heading. A message with the text `subject` concerns all of them."""
+
+    heading: str
+    fields: Sequence[FormField]
+    subject: str = ""
+
+
+Sections = Sequence[FormSection]
+
+
+async def send_form(
+    ui_request: UiRequest,
+    send: Callable[[], Awaitable[object]],
+    form: Callable[[Mapping[str, object]], Found],
+    sections: Sections,
+    target: str,
+) -> HandlerReply:
+    """Send a form to the API; redirect, or show it again with the error or the warnings."""
+    try:
+        found = await send()
+    except StewardError as error:
+        status = status_of(error)
+        if status not in (400, 422):
+            raise
+        errors = errors_at(str(error), sections, ui_request.form)
+        shown = {**form(_entered(ui_request, sections)), "errors": errors, "message": str(error)}
+        return await render_page(ui_request, "login_form.html", shown, status)
+    warnings = (found or {}).get("warnings") if isinstance(found, dict) else None
+    if warnings:
+        shown = {**form(_entered(ui_request, sections)), "warnings": warnings, "target": target}
+        return await render_page(ui_request, "login_form.html", shown)
+    return HandlerReply(status=303, headers={"Location": target})
+
+
+def errors_at(message: str, sections: Sections, values: Mapping[str, str]) -> dict[str, str]:
+    """Return a message by the fields that it names, or else by those whose value it quotes.
+
+    A message on the subject of a section belongs to the section's first field. The message of no
+    field is in no value.
+    """
+    fields = [field for section in sections for field in section.fields]
+    words = set(re.findall(r"\w+", message))
+    found = [
+        field.name
+        for field in fields
+        if field.name in words or any(text in message for text in field.said)
+    ]
+    found = found or [
+        field.name for field in fields if field.name.replace("_", " ") in message.lower()
+    ]
+    found = found or [
+        section.fields[0].name
+        for section in sections
+        if section.subject and section.subject in message
+    ]
+    found = found or [
+        field.name
+        for field in fields
+        if any(f'"{line}"' in message for line in _lines(values.get(field.name, "")))
+    ]
+    return dict.fromkeys(found, message)
+
+
+def _lines(text_: str) -> list[str]:
+    return [line.strip() for line in text_.splitlines() if line.strip()]
+
+
+def _entered(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
+    """Return the values of a form as entered, without secrets."""
+    return {
+        field.name: bool(ui_request.form.get(field.name))
+        if field.kind == "flag"
+        else ui_request.form.get(field.name, "")
+        for section in sections
+        for field in section.fields
+        if field.kind != "secret"
+    }
+
+
+def form_body(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
+    """Return the fields of a form as the API expects them. Raises `Malformed`."""
+    found: dict[str, object] = {}
+    for field in (field for section in sections for field in section.fields):
+        entered = ui_request.form.get(field.name, "")
+        if field.kind == "flag":
+            found[field.name] = bool(entered)
+        elif field.kind == "list":
+            found[field.name] = _lines(entered)
+        elif field.kind == "pems":
+            found[field.name] = _pems(entered)
+        elif field.kind == "pairs":
+            found[field.name] = dict(_pairs(field.name, _lines(entered)))
+        elif field.kind == "secret" or field.optional:
+            if entered.strip():
+                found[field.name] = entered.strip()
+        elif field.kind in ("seconds", "number"):
+            found[field.name] = entered.strip() or 0
+        else:
+            found[field.name] = entered.strip()
+    return found
+
+
+def _pems(entered: str) -> list[str]:
+    """Return the PEM blocks of a text; other text is a block, which the API rejects."""
+    pieces = (piece.strip() for piece in _PEM.split(entered.replace("\r\n", "\n")))
+    return [f"{piece}\n" for piece in pieces if piece]
+
+
+def _pairs(name: str, lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for line in lines:
+        key, separator, value = line.partition("=")
+        if not separator or not key.strip():
+            raise Malformed(f"{name} has the line {line[:80]!r}: write each line as key=value")
+        yield key.strip(), value.strip()
+
+
+def form_values(found: Mapping[str, Any], sections: Sections) -> dict[str, object]:
+    """Return the values of an object of the API as a form shows them."""
+    shown: dict[str, object] = {}
+    for field in (field for section in sections for field in section.fields):
+        value = found.get(field.name)
+        if field.kind == "flag":
+            shown[field.name] = bool(value)
+        elif field.kind in ("list", "pems"):
+            shown[field.name] = "\n".join(item.strip() for item in value or ())
+        elif field.kind == "pairs":
+            shown[field.name] = "\n".join(f"{key}={one}" for key, one in (value or {}).items())
+        elif field.kind == "seconds" and isinstance(value, str):
+            shown[field.name] = _without_zeros(value)
+        elif field.kind == "seconds":
+            seconds = int(value or 0)
+            shown[field.name] = _duration(
+                seconds // SECOND if field.name in _IN_NANOSECONDS else seconds
+            )
+        else:
+            shown[field.name] = "" if value is None else str(value)
+    return shown
+
+
+def _duration(seconds: int) -> str:
+    """Return a duration in its largest whole unit, such as `8h`; empty for 0."""
+    size, unit = next(unit for unit in _UNITS if seconds % unit[0] == 0)
+    return f"{seconds // size}{unit}" if seconds else ""
+
+
+def _without_zeros(text: str) -> str:
+    """Return a duration without units that are 0, such as `8h` for `8h0m0s`."""
+    short = text.removesuffix("0s") if text.endswith(("m0s", "h0s")) else text
+    short = short.removesuffix("0m") if short.endswith("h0m") else short
+    return "" if short == "0s" else short
