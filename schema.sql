@@ -345,6 +345,11 @@ CREATE INDEX evaluations_delayed    ON evaluations (wait_until)
                                     WHERE status = 'pending' AND wait_until > 0;
 CREATE INDEX evaluations_unfinished ON evaluations (namespace, job_id)
                                     WHERE status IN ('pending', 'blocked');
+CREATE INDEX evaluations_unplaced   ON evaluations (namespace, job_id)
+                                    WHERE status = 'failed'
+                                       OR CASE WHEN json_valid(document)
+                                               THEN coalesce(document ->> '$.FailedTGAllocs', '{}') <> '{}'
+                                               ELSE 1 END;
 CREATE INDEX evaluations_ended      ON evaluations (modify_time)
                                     WHERE status IN ('complete', 'failed', 'canceled');
 CREATE INDEX evaluations_blocked    ON evaluations (needs_memory, needs_cpu, needs_disk, needs_besides,
@@ -389,11 +394,11 @@ CREATE INDEX allocations_by_job        ON allocations (namespace, job_id, task_g
 CREATE INDEX allocations_by_evaluation ON allocations (eval_id);
 CREATE INDEX allocations_by_deployment ON allocations (deployment_id) WHERE deployment_id <> '';
 CREATE INDEX allocations_in_order      ON allocations (create_index, id);
-CREATE INDEX allocations_of_job_in_order ON allocations (namespace, job_id, create_index, id);
+CREATE INDEX allocations_of_job_in_order ON allocations (namespace, job_id, create_index, id, name);
 CREATE INDEX allocations_of_job_changed ON allocations (namespace, job_id, modify_index);
 CREATE INDEX allocations_of_node_changed ON allocations (node_id, modify_index);
 CREATE INDEX allocations_changed       ON allocations (node_id, alloc_modify_index);
-CREATE INDEX allocations_holding       ON allocations (node_id)
+CREATE INDEX allocations_holding       ON allocations (node_id, create_index, id)
                                        WHERE client_status IN ('pending', 'running', 'unknown');
 CREATE INDEX allocations_exclusive     ON allocations (node_id, exclusive)
                                        WHERE client_status IN ('pending', 'running', 'unknown')

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from daemon.evals.failures import newest_error, unhealthy_reason
 from daemon.flow.workflow_keys import is_workflow
@@ -62,23 +62,31 @@ def state_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobStat
     return job_state(found) if found else None
 
 
-def facts_of(
-    db: ReadSnapshot, namespace: str, job_id: str, now: int, job: Job | None = None
-) -> JobFacts | None:
-    """Return the facts about a job, or None if it does not exist; `job` saves reading it again."""
+def facts_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobFacts | None:
+    """Return the facts about a job, or None if it does not exist."""
     row = job_status.load_summary(db, namespace, job_id)
-    return of_row(db, row, now, job) if row else None
+    return of_row(db, row, now) if row else None
 
 
-def of_row(db: ReadSnapshot, row: job_status.Row, now: int, job: Job | None = None) -> JobFacts:
-    """Return the facts about the job in a row."""
+def of_row(
+    db: ReadSnapshot,
+    row: job_status.Row,
+    now: int,
+    job: Job | None = None,
+    latest: Deployment | UnsetType | None = UNSET,
+) -> JobFacts:
+    """Return the facts about the job in a row.
+
+    `job` and `latest`, its newest deployment, save reading them again.
+    """
     if row["launches_children"]:
         return _of_parent(db, row, now)
     namespace, job_id, version = row["namespace"], row["id"], row["version"]
     current, older = _tallies(db, row, now)
     failed = current.failing or older.failing or current.failed or current.pending
     waiting = evaluations.unfinished(db, namespace, job_id)
-    latest = deployments.latest(db, namespace, job_id)
+    if isinstance(latest, UnsetType):
+        latest = deployments.latest(db, namespace, job_id)
     run = _run(db, row) if row["type"] == JobType.BATCH else None
     return JobFacts(
         type=row["type"],
@@ -149,7 +157,12 @@ def _desired_allocations(db: ReadSnapshot, row: job_status.Row, job: Job | None)
 
 
 def _tallies(db: ReadSnapshot, row: job_status.Row, now: int) -> tuple[Tally, Tally]:
-    """Return the counts of the current version, and those of older versions."""
+    """Return the counts of the current version, and those of older versions.
+
+    The summary of a job tells whether it has allocations.
+    """
+    if not job_status.has_allocations(row):
+        return Tally(), Tally()
     key = row["namespace"], row["id"], row["version"]
     counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     for desired_count in tallies.desired_counts(db, *key):
@@ -335,19 +348,16 @@ def ended_as(child_result: tallies.ChildResult) -> State:
     return State.BLOCKED if child_result.is_unplaced else State.COMPLETE
 
 
-def line(
-    db: ReadSnapshot,
-    namespace: str,
-    job_id: str,
-    now: int,
-    *,
-    with_strip: bool = False,
-    job: Job | None = None,
-) -> StateLine | None:
+def line(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> StateLine | None:
     """Return the state of a job in API form, or None if it does not exist."""
-    found = facts_of(db, namespace, job_id, now, job)
-    if found is None:
-        return None
+    row = job_status.load_summary(db, namespace, job_id)
+    return line_of_row(db, row, of_row(db, row, now)) if row else None
+
+
+def line_of_row(
+    db: ReadSnapshot, row: job_status.Row, found: JobFacts, *, with_strip: bool = False
+) -> StateLine:
+    """Return the state of the job in a row in API form, from its facts."""
     state = job_state(found)
     runs = None
     if found.runs is not None:
@@ -362,6 +372,6 @@ def line(
             active=one.active,
             kept=one.kept,
             next_launch=one.next_slot,
-            strip=[*strip(db, namespace, job_id)] if with_strip else UNSET,
+            strip=[*strip(db, row["namespace"], row["id"])] if with_strip else UNSET,
         )
     return StateLine(state=state.word, reason=state.reason, runs=runs)

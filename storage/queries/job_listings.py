@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from storage.queries.documents import readable, text_of
-from storage.queries.pages import PageRequest, by_namespace
+from storage.queries.pages import PageRequest, by_namespace, like_part
 from storage.read_pool import ReadSnapshot
 
 # SQLite joins the counts in one call: a chain of || takes 50 % longer. Counts of children are
@@ -127,6 +127,9 @@ class JobChange(NamedTuple):
 
 _CHANGES = "SELECT modify_index, namespace, id FROM jobs INDEXED BY"
 _CONDITIONS = {
+    # like() compares only ASCII letters in any case, so names with other characters stay. For a
+    # parameter alone, SQLite would prepare the statement again for each text.
+    "part": "(like(:part || '', id, '!') OR length(CAST(id AS BLOB)) <> length(id))",
     "kind": "type = :kind",
     "status": "status = :status",
     "failed": """stop = 0 AND (type NOT IN ('batch', 'sysbatch')
@@ -148,14 +151,17 @@ def by_change(
     status: str = "",
     children: bool = False,
     failed: bool = False,
+    part: str = "",
 ) -> Iterator[JobChange]:
     """Yield jobs by their last change, or only those without a parent.
 
-    `kind` and `status` restrict the jobs. `failed` restricts them to possibly failed ones, which
+    `kind` and `status` restrict the jobs. `part` leaves out most jobs whose ID does not contain it,
+    in any case; the caller compares the others. `failed` restricts them to possibly failed ones, which
     finds few among many ended child jobs. The key of a job is its last change, then namespace and
     ID joined by a dot.
     """
     values = {**page_request.values, "kind": kind, "status": status, "failed": failed}
+    values["part"] = like_part(part) if part.isascii() and part else ""
     conditions = _conditions(db, values)
     is_narrow = _CONDITIONS["failed"] in conditions
     index = "jobs_failed" if is_narrow else "jobs_changed" if children else "jobs_by_change"
@@ -199,9 +205,11 @@ def by_name(
     status: str = "",
     children: bool = False,
     failed: bool = False,
+    part: str = "",
 ) -> Iterator[JobChange]:
     """Yield jobs by namespace and ID. The parameters are those of `by_change`."""
     values = {**wish.values, "kind": kind, "status": status, "failed": failed}
+    values["part"] = like_part(part) if part.isascii() and part else ""
     conditions = _conditions(db, values)
     index = "sqlite_autoindex_jobs_1"
     if not children:

@@ -1,5 +1,6 @@
 """Pagination in creation order: a page reads no row before its first one."""
 
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 
@@ -10,6 +11,8 @@ from storage.read_pool import ReadSnapshot
 Key = tuple[str | int, ...]
 HIGHEST = 2**63 - 1  # the largest number of SQLite
 LAST = "\U0010ffff"  # sorts after every name
+_LONGEST_PART = 1000  # characters; SQLite has a limit for patterns
+_SPECIAL = re.compile(r"[%_!]")
 _SELECTIVE = 4  # characters; longer prefixes match few enough rows to sort them
 
 
@@ -85,6 +88,16 @@ def _where(page_request: PageRequest) -> tuple[str, dict[str, object]]:
         )
         values["first"], values["second"] = page_request.start
     return f" WHERE {' AND '.join(conditions)}" if conditions else "", values
+
+
+def like_part(text: str) -> str:
+    """Return a pattern of `like(…, name, '!')` for names with a text; empty if it is too long.
+
+    The function ignores the case of ASCII letters only.
+    """
+    if len(text) > _LONGEST_PART:
+        return ""
+    return "%" + _SPECIAL.sub(r"!\g<0>", text) + "%"
 
 
 _NAMESPACES = "SELECT name FROM namespaces WHERE name >= '' ORDER BY name"

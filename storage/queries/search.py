@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from storage.queries.documents import decode_row, readable
+from storage.queries.pages import like_part
 from storage.read_pool import ReadSnapshot
 from storage.records.search import JobNames
 
@@ -27,10 +28,12 @@ _ANOTHER = """
      LIMIT 1
 """
 _TELLING = 4  # digits of a selective prefix, even in a namespace with nearly all IDs
+# The index has all that is read. like() takes a quarter of the time of instr() for the other rows.
+# For a parameter alone, SQLite would prepare the statement again for each text.
 _ALLOCATION_NAMES = """
-    SELECT namespace, id, name FROM allocations
+    SELECT namespace, id, name FROM allocations INDEXED BY allocations_of_job_in_order
      WHERE namespace IN (SELECT value FROM json_each(:namespaces))
-       AND instr(lower(name), :text) > 0
+       AND like(:part || '', name, '!') AND instr(lower(name), :text) > 0
   ORDER BY instr(lower(name), :text), length(name), name, id
      LIMIT :most
 """
@@ -61,7 +64,12 @@ def allocation_names(
 
     Each result is a namespace, an ID and a name.
     """
-    values = {"namespaces": _list(namespaces), "text": text, "most": most}
+    values = {
+        "namespaces": _list(namespaces),
+        "text": text,
+        "part": like_part(text) or "%",
+        "most": most,
+    }
     rows = db.all(_ALLOCATION_NAMES, values)
     return [(row["namespace"], row["id"], row["name"]) for row in rows]
 

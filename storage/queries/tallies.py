@@ -72,10 +72,13 @@ _ENDED = """
 """
 
 # The rules of `daemon/text/job_state.py` for ended child jobs, in SQL, so that fifty need one statement.
+# Most children are complete: the summary of their job and a short index tell that without reading
+# their allocations and evaluations.
 _RESULTS = """
     SELECT id, stop,
            (SELECT submit_time FROM job_versions
              WHERE namespace = jobs.namespace AND job_id = jobs.id AND version = 0) AS launched,
+           CASE WHEN summary GLOB '*"Failed":[1-9]*' OR summary GLOB '*"Lost":[1-9]*' THEN
            (SELECT max(CASE WHEN desired ->> '$.FollowupEvalID' <> '' AND EXISTS (
                        SELECT 1 FROM evaluations INDEXED BY evaluations_unfinished
                         WHERE namespace = jobs.namespace AND job_id = jobs.id
@@ -87,13 +90,17 @@ _RESULTS = """
                     OR desired ->> '$.Transition.MigrateDisablePlacement')
                AND desired_status = 'run' AND client_status IN ('failed', 'lost')
                AND job_version = jobs.version
-               AND desired ->> '$.NextAllocation' IS NULL) AS failed,
+               AND desired ->> '$.NextAllocation' IS NULL) END AS failed,
+           CASE WHEN EXISTS (SELECT 1 FROM evaluations INDEXED BY evaluations_unplaced
+             WHERE namespace = jobs.namespace AND job_id = jobs.id
+               AND (status = 'failed' OR CASE WHEN json_valid(document)
+                   THEN coalesce(document ->> '$.FailedTGAllocs', '{}') <> '{}' ELSE 1 END)) THEN
            (SELECT status = 'failed' OR CASE WHEN json_valid(document)
                    THEN coalesce(document ->> '$.FailedTGAllocs', '{}') <> '{}' ELSE 1 END
               FROM evaluations INDEXED BY evaluations_by_job
              WHERE namespace = jobs.namespace AND job_id = jobs.id
           ORDER BY modify_index DESC
-             LIMIT 1) AS unplaced,
+             LIMIT 1) END AS unplaced,
            (SELECT CASE WHEN version = jobs.version THEN status ELSE '' END FROM runs
              WHERE namespace = jobs.namespace AND job_id = jobs.id
           ORDER BY number DESC

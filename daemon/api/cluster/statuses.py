@@ -17,7 +17,7 @@ from daemon.web.parameters import InvalidParameter
 from daemon.web.reply import HandlerReply
 from daemon.web.request import DEFAULT_NAMESPACE, Request
 from storage.errors import Malformed
-from storage.queries import allocations, deployments, job_listings, jobs
+from storage.queries import allocations, deployments, job_listings, job_status, jobs
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation
 from storage.records.base import Record
@@ -136,6 +136,7 @@ def _rows(
             status=query.text("status"),
             children=children,
             failed=failed,
+            part=query.text("contains").casefold(),
         )
 
     return rows
@@ -167,10 +168,15 @@ def _line(
     job = jobs.current(db, row.namespace, row.id)
     if job is None:  # it was purged between two steps
         return b""
-    placed = allocations.readable_of_job(db, row.namespace, row.id)
+    found = job_status.load_summary(db, row.namespace, row.id)
+    placed = list[Allocation]()
+    if found is None or job_status.has_allocations(found):
+        placed = allocations.readable_of_job(db, row.namespace, row.id)
+    latest = deployments.latest(db, row.namespace, row.id)
     state = None
-    if with_state:
-        state = job_states.line(db, row.namespace, row.id, now, with_strip=with_strip, job=job)
+    if with_state and found:
+        facts = job_states.of_row(db, found, now, job, latest)
+        state = job_states.line_of_row(db, found, facts, with_strip=with_strip)
     children = (
         job_listings.child_statuses(db, row.namespace, row.id) if job.launches_children else None
     )
@@ -192,7 +198,7 @@ def _line(
         group_count_sum=sum(group.count for group in job.task_groups or ()),
         child_statuses=children,
         allocs=[_allocation(alloc) for alloc in placed] or None,
-        latest_deployment=_deployment(deployments.latest(db, row.namespace, row.id)),
+        latest_deployment=_deployment(latest),
         steward_state=state or UNSET,
     )
     return encode(line)

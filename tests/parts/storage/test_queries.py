@@ -32,6 +32,7 @@ from storage.queries import (
     search,
     secrets,
     submissions,
+    tallies,
     tokens,
     usage_history,
     variables,
@@ -45,6 +46,8 @@ from storage.records.job import JobStatus, Parameterized, Submission
 from storage.store import Store
 from storage.writer import Transaction
 from tests.samples import NOW, evaluation, group, job
+
+EVERYWHERE = PageRequest(namespace="*")
 
 
 class Explained(ReadSnapshot):
@@ -195,6 +198,9 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: search.ids_with_prefix(db, "evaluations", ["default"], "0a1b", 5),
     lambda db: search.ids_with_prefix(db, "deployments", ["default"], "w", 5),
     lambda db: search.allocation_names(db, ["default"], "w", 5),
+    lambda db: list(
+        job_listings.by_change(db, PageRequest(namespace="*"), children=True, part="w")
+    ),
     lambda db: list(search.job_names(db, ["default"])),
     lambda db: list(scaling.policies(db, "default", "web")),
     lambda db: list(scaling.policies(db, start=("default", "web"), reverse=True)),
@@ -295,6 +301,28 @@ async def test_no_query_is_prepared_again_for_what_it_asks(
         (
             lambda db: search.ids_with_prefix(db, "evaluations", ["default"], "0a1b", 5),
             "autoindex_evaluations_1 (id>? AND id<?)",
+        ),
+        (
+            lambda db: search.allocation_names(db, ["default"], "web", 5),
+            "USING COVERING INDEX allocations_of_job_in_order",
+        ),
+        (
+            lambda db: list(
+                job_listings.by_change(
+                    db, PageRequest(namespace="*", reverse=True), children=True, part="web"
+                )
+            ),
+            "USING COVERING INDEX jobs_changed",
+        ),
+        (
+            lambda db: list(
+                allocations.on_node(db, "a", PageRequest(namespace="*", reverse=True), holding=True)
+            ),
+            "allocations_holding (node_id=?)\nUSE TEMP B-TREE FOR RIGHT PART OF ORDER BY",
+        ),
+        (
+            lambda db: tallies.results(db, "default", "web", 5),
+            "evaluations_unplaced (namespace=? AND job_id=?)",
         ),
         # By so little one may find all there are, and none of a namespace that has few.
         (
@@ -595,3 +623,31 @@ async def test_blocked_evaluation_runs_when_enough_capacity_was_freed(
 
     await store.write(free_room)
     assert (store.read(lambda db: evaluations.next_blocked(db, fits)) is not None) is found
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ("a_b", {"a_b", "Straße"}),
+        ("B", {"a_b", "axB", "Straße"}),
+        ("50%!", {"50%!", "Straße"}),
+        ("%", {"50%!", "Straße"}),
+        ("", {"a_b", "axB", "50%!", "Straße"}),
+        ("x" * 2000, {"a_b", "axB", "50%!", "Straße"}),
+        ("ß", {"a_b", "axB", "50%!", "Straße"}),
+    ],
+)
+async def test_part_of_a_name_is_compared_by_its_characters(
+    store: Store, part: str, found: set[str]
+) -> None:
+    """IDs with other than ASCII letters stay, because the caller compares them."""
+
+    def fill(tx: Transaction) -> None:
+        for name in ("a_b", "axB", "50%!", "Straße"):
+            jobs.append_version(tx, job(name))
+
+    await store.write(fill)
+    rows = store.read(
+        lambda db: [item.id for item in job_listings.by_name(db, EVERYWHERE, part=part)]
+    )
+    assert set(rows) == found
