@@ -68,7 +68,7 @@ from storage.records.freeze import Freeze
 from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submission
 from storage.records.kept_file import KeptFile
 from storage.records.namespace import Namespace
-from storage.records.node import Node
+from storage.records.node import HostedTask, Node
 from storage.records.notification import Notification, ReceiverResult, ReceiverTest
 from storage.records.operator_api import ConfinementShown
 from storage.records.payload_file import UploadState
@@ -368,7 +368,10 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         gives=list[nodes.NodeStub], query={**_LISTING, "resources": FLAG, "held": FLAG}
     ),
     nodes.read: EndpointSchema(gives=Node),
-    nodes.hosted_tasks: EndpointSchema(gives=list[nodes.HostedTask]),
+    nodes.node_allocations: EndpointSchema(
+        gives=list[AllocationResponse], query={"filter": TEXT, "holding": FLAG, **_PAGES}
+    ),
+    nodes.hosted_tasks: EndpointSchema(gives=list[HostedTask], query=_PAGES),
     namespaces.index: EndpointSchema(gives=list[Namespace], query={"prefix": TEXT, "filter": TEXT}),
     namespaces.read: EndpointSchema(gives=Namespace),
     namespaces.create: EndpointSchema(takes=Namespace),

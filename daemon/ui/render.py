@@ -293,6 +293,7 @@ def _environment() -> Environment:
         span=formatting.format_duration,
         moment=_machine_time,
         when=_when,
+        exact=_exact_time,
         whole=_whole,
         nanos=nanoseconds,
         plain_reason=plain_reason,
@@ -307,11 +308,26 @@ def nanoseconds(text: str | None) -> int:
 
 def _machine_time(nanos: int) -> str:
     """Return a time in a machine-readable form; the browser shows it in local time."""
-    return datetime.fromtimestamp(nanos // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{_seconds(nanos):%Y-%m-%dT%H:%M:%S}{_fraction(nanos)}Z"
 
 
 def _when(nanos: int) -> str:
-    return datetime.fromtimestamp(nanos // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Return a time as text, without a fraction of a second."""
+    return f"{_seconds(nanos):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _exact_time(nanos: int) -> str:
+    """Return a time as text, with its milliseconds unless they are 0."""
+    return f"{_seconds(nanos):%Y-%m-%d %H:%M:%S}{_fraction(nanos)} UTC"
+
+
+def _seconds(nanos: int) -> datetime:
+    return datetime.fromtimestamp(nanos // SECOND, UTC)
+
+
+def _fraction(nanos: int) -> str:
+    milliseconds = 1000 * (nanos % SECOND) // SECOND
+    return f".{milliseconds:03}" if milliseconds else ""
 
 
 def _whole(value: Any) -> str:  # noqa: ANN401  # JSON

@@ -168,6 +168,14 @@ class LastDrain(Record, frozen=True, kw_only=True):
     meta: dict[str, str] | None = None
 
 
+class HostedTask(Record, frozen=True, kw_only=True):
+    """A running task of a cluster, with the name that its host gives itself."""
+
+    host: str
+    allocation_id: str
+    task: str
+
+
 class HostVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A configured host directory that tasks may mount by name."""
 

@@ -30,6 +30,7 @@ from storage.records.node import (
     ClusterEngine,
     DrainSpec,
     DriverInfo,
+    HostedTask,
     LastDrain,
     Node,
     NodeResources,
@@ -194,14 +195,6 @@ def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     )
     highest = allocations.highest_on_node(db, node_id) or db.table_index("allocations")
     return show(listing, request.query, db, highest)
-
-
-class HostedTask(Record, frozen=True, kw_only=True):
-    """A running task of a cluster, with the name that its host gives itself."""
-
-    host: str
-    allocation_id: str
-    task: str
 
 
 def hosted_tasks(request: Request, db: ReadSnapshot) -> HandlerReply:

@@ -6,7 +6,8 @@ from daemon.cli.core.http_client import ApiClient, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import NodeListItem
-from storage.records.node import ClusterEngine, EngineHost
+from storage.errors import Invalid
+from storage.records.node import ClusterEngine, EngineHost, HostedTask
 
 _NONE = "<none>"
 _UP = "up"
@@ -14,13 +15,16 @@ _UP = "up"
 
 @click.command()
 @click.argument("name", metavar="[POOL]", required=False)
+@click.option("--tasks", "with_tasks", is_flag=True, help="Also list the running tasks by host.")
 @with_output
 @with_client
-def status(client: ApiClient, screen: Screen, name: str | None) -> None:
+def status(client: ApiClient, screen: Screen, name: str | None, *, with_tasks: bool) -> None:
     """List the pools with their nodes, or show POOL; for a cluster pool, show its hosts.
 
-    Example: steward pool status hpc
+    Example: steward pool status -tasks hpc
     """
+    if with_tasks and name is None:
+        raise Invalid("-tasks lists the tasks of one pool: name it, such as hpc")
     answer = client.read(f"/v1/node/pool/{segment(name)}/nodes" if name else "/v1/nodes")
     if screen.wants_document:
         screen.document(answer.body)
@@ -33,6 +37,10 @@ def status(client: ApiClient, screen: Screen, name: str | None) -> None:
         screen.line(f'No node is in pool "{name}"')
     for line in lines:
         _show(screen, line)
+        if with_tasks and isinstance(line.engine, ClusterEngine):
+            _show_tasks(
+                screen, client.fetch(f"/v1/node/{segment(line.id)}/hosts", list[HostedTask])
+            )
 
 
 def _list(screen: Screen, lines: list[NodeListItem]) -> None:
@@ -93,6 +101,18 @@ def _show(screen: Screen, line: NodeListItem) -> None:
         ]
     )
     show_hosts(screen, engine.hosts)
+
+
+def _show_tasks(screen: Screen, tasks: list[HostedTask]) -> None:
+    screen.title("Tasks by Host")
+    if not tasks:
+        screen.line("No tasks run on a host")
+        return
+    found = sorted(tasks, key=lambda item: (item.host, item.allocation_id, item.task))
+    screen.table(
+        ["Host", "Allocation", "Task"],
+        [[item.host, screen.short(item.allocation_id), item.task] for item in found],
+    )
 
 
 def show_hosts(screen: Screen, hosts: list[EngineHost]) -> None:

@@ -198,11 +198,16 @@ function relativeTime(time) {
   return passed > 0 ? `${spanOf(passed)} ago` : `in ${spanOf(-passed)}`;
 }
 
+// A time in UTC, with its milliseconds unless they are 0.
+function exactTime(at) {
+  return `${at.toISOString().replace("T", " ").replace(/(\.000)?Z$/, "")} UTC`;
+}
+
 // The local time with its zone, and UTC.
 function localize(within) {
   for (const time of within.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
-    time.title = `${at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })}\n${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+    time.title = `${at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })}\n${exactTime(at)}`;
     if ("date" in time.dataset) time.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
   }
 }

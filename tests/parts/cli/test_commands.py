@@ -869,6 +869,30 @@ def test_a_pool_of_a_cluster_is_shown_with_its_hosts(fake: FakeDaemon, terminal:
     ]
 
 
+def test_running_tasks_of_a_cluster_are_listed_by_host(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    line = pool_line()
+    fake.tell("/v1/node/pool/hpc/nodes", [line])
+    tasks = [
+        {"Host": "b", "AllocationID": "0b" * 16, "Task": "main"},
+        {"Host": "a", "AllocationID": "0c" * 16, "Task": "main"},
+    ]
+    fake.tell(f"/v1/node/{line['ID']}/hosts", tasks)
+    done = terminal.type("pool", "status", "--tasks", "hpc")
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    table = [re.split(r" {2,}", row) for row in lines[lines.index("Tasks by Host") + 1 :]]
+    assert table == [
+        ["Host", "Allocation", "Task"],
+        ["a", "0c0c0c0c", "main"],
+        ["b", "0b0b0b0b", "main"],
+    ]
+    nameless = terminal.type("pool", "status", "--tasks")
+    assert nameless.exit_code == 1
+    assert "name it, such as hpc" in nameless.stderr
+
+
 # ---- what all have in common ------------------------------------------------------------------
 
 

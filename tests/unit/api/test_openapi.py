@@ -77,3 +77,15 @@ def test_the_page_names_every_call_and_loads_nothing() -> None:
     assert all(f"<code>{path}</code>" in body for path in DESCRIPTION["paths"])
     assert all(word not in body for word in ("<script", "<img", "src=", "http://", "https://"))
     assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("allocations", {"filter", "holding", "per_page", "next_token", "reverse"}),
+        ("hosts", {"per_page", "next_token", "reverse"}),
+    ],
+)
+def test_lists_of_a_node_name_their_parameters(path: str, names: set[str]) -> None:
+    operation = DESCRIPTION["paths"][f"/v1/node/{{node_id}}/{path}"]["get"]
+    assert {item["name"] for item in operation["parameters"]} >= names
