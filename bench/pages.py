@@ -34,7 +34,7 @@ from tests.service.daemon import Steward, open_steward
 
 VISITS = 9
 SECONDS = 20.0  # for which open pages are measured
-PAUSE = 5.0  # seconds between two reloads while changes continue
+PAUSE = 8.0  # seconds between two reloads while changes continue
 TAG = re.compile(r'data-tag="([^"]*)"')
 FILES = re.compile(r'(?:src|href|data-live-script)="(/ui/static/[^"]+)"')
 PAGES = (

@@ -257,20 +257,20 @@ def _of_parent(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
 
 
 def _runs(db: ReadSnapshot, row: job_status.Row, due: periodic.DueLaunch | None, now: int) -> Runs:
-    ended = tallies.ended_children(db, row["namespace"], row["id"], RECENT)
+    ended = tallies.results(db, row["namespace"], row["id"], RECENT)
     # A stopped child job says nothing about its parent.
-    states = [(ended_child, job_state(of_row(db, ended_child, now))) for ended_child in ended]
-    judged = [(one, state) for one, state in states if state.word != State.STOPPED]
+    judged = [item for item in ended if not item.is_stopped]
     slot = due.launch if due else None
     common = Runs(
-        recent=tuple(state.word for _, state in judged),
+        recent=tuple(map(ended_as, judged)),
         active=row["children_pending"] + row["children_running"],
         kept=row["children_pending"] + row["children_running"] + row["children_dead"],
         next_slot=slot if slot not in (None, periodic.NEVER) else 0,
     )
-    if not judged:
+    child = tallies.child(db, row["namespace"], judged[0].id) if judged else None
+    if child is None:
         return common
-    child, state = judged[0]
+    state = job_state(of_row(db, child, now))
     began, at = tallies.times(db, child["namespace"], child["id"])
     return msgspec.structs.replace(
         common,

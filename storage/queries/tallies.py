@@ -64,12 +64,6 @@ _LAUNCHED = """
     SELECT submit_time FROM job_versions
      WHERE namespace = :namespace AND job_id = :job_id AND version = 0
 """
-_ENDED = """
-    SELECT * FROM jobs
-     WHERE namespace = :namespace AND parent_id = :job_id AND parent_id <> '' AND status = 'dead'
-  ORDER BY modify_index DESC
-     LIMIT :most
-"""
 
 # The rules of `daemon/text/job_state.py` for ended child jobs, in SQL, so that fifty need one statement.
 # Most children are complete: the summary of their job and a short index tell that without reading
@@ -212,11 +206,6 @@ def launched(db: ReadSnapshot, namespace: str, job_id: str) -> int:
     """Return the time of the registration of a job in nanoseconds; 0 if it does not exist."""
     row = db.one(_LAUNCHED, {"namespace": namespace, "job_id": job_id})
     return int(row["submit_time"]) if row else 0
-
-
-def ended_children(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[sqlite3.Row]:
-    """Return the rows of a job's children that ended last, newest end first."""
-    return db.all(_ENDED, {"namespace": namespace, "job_id": job_id, "most": most})
 
 
 def results(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[ChildResult]:

@@ -4,7 +4,7 @@
 
 const GATHER = 300; // milliseconds: changes that come together are shown together
 const SHORTEST = 1000; // milliseconds between two reloads
-const LONGEST = 5000; // while changes continue
+const LONGEST = 8000; // while changes continue
 const NO_TAG = "-"; // of a page that has not shown everything of its reload
 const body = document.body;
 const followed = body.dataset.follow;

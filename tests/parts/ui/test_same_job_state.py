@@ -276,9 +276,9 @@ async def test_every_surface_says_the_same_of_every_job(open_site: Site, seed: i
     assert len(seen) >= FEWEST
     for name, strip in (await strips(open_site)).items():
         ended = open_site.cluster.store.read(
-            lambda db, name=name: tallies.ended_children(db, "default", name, job_states.STRIP)
+            lambda db, name=name: tallies.results(db, "default", name, job_states.STRIP)
         )
-        assert strip == [truth[row["id"]].word for row in ended]
+        assert strip == [truth[item.id].word for item in ended]
     for word in State:
         wanted = {name for name, said in truth.items() if said.word == word}
         assert set(await on_list(open_site, word)) == wanted
