@@ -28,7 +28,7 @@ _ANOTHER = """
      LIMIT 1
 """
 _TELLING = 4  # digits of a selective prefix, even in a namespace with nearly all IDs
-# The index has all that is read. like() takes a quarter of the time of instr() for the other rows.
+# The index has all columns of the query. like() takes a quarter of the time of instr() for the other rows.
 # For a parameter alone, SQLite would prepare the statement again for each text.
 _ALLOCATION_NAMES = """
     SELECT namespace, id, name FROM allocations INDEXED BY allocations_of_job_in_order
