@@ -94,6 +94,7 @@ ALLOWED = {
     "drivers/slurm/bundle.py:_write:tarfile.open": "an open file",
     "drivers/slurm/cluster.py:SlurmCluster.submit:Path.read_bytes": OWN,
     "drivers/slurm/wrapper_api.py:WrapperApi._packed.work:os.makedirs": BESIDE,
+    "drivers/slurm/kept_uploads.py:": BESIDE,
     "drivers/slurm/backend.py:_authority:Path.read_text": KERNEL,
     "drivers/cgroup_v2_limits.py:": KERNEL,
     "fingerprint.py:": KERNEL,

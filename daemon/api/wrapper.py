@@ -13,7 +13,7 @@ from daemon.web.reply import HandlerReply, text
 from daemon.web.request import Request, Route, StreamRoute, WriteRoute
 from storage.errors import Denied, StewardError
 
-MOST = 160 * 1024  # bytes of a body: wrappers send pieces of at most 128 KiB
+MOST = 1024 * 1024  # bytes of a body: a piece of a file to keep; others are smaller
 _PLACE = "/v1/wrapper/"
 _SPAN = 20.0  # seconds that a wrapper waits for an order
 _PLAIN = "text/plain; charset=utf-8"
@@ -118,21 +118,49 @@ async def read_commands(wrapper_protocol: WrapperProtocol, request: Request) -> 
     return HandlerReply(body=said.encode(), content_type=_PLAIN)
 
 
+async def list_kept(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
+    """Choose the files to keep from the list of a wrapper."""
+    wanted = await wrapper_protocol.list_kept(
+        request.token,
+        request.body,
+        is_root=_number(request, "root") == 1,
+        is_whole=_number(request, "whole") == 1,
+    )
+    return HandlerReply(body=wanted.encode(), content_type=_PLAIN)
+
+
+async def keep(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
+    """Store a piece of a file to keep."""
+    await wrapper_protocol.keep(
+        request.token,
+        _number(request, "file"),
+        _number(request, "offset"),
+        request.body,
+        is_end=_number(request, "end") == 1,
+    )
+    return HandlerReply(body=b"ok\n", content_type=_PLAIN)
+
+
 async def report_result(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Store the result of a task, and its file of outputs, which is the body."""
     code, why = _number(request, "code"), request.query.text("why")
-    outputs = request.query.text("outputs")
-    if code not in _CODES or not (_WORD.fullmatch(why) and _WORD.fullmatch(outputs)):
-        raise BadNumber(
-            f"code = {code}, why = {why!r}, outputs = {outputs!r}: write a code up to 255, and words"
-        )
-    await wrapper_protocol.result(request.token, code, why, outputs, request.body)
+    words = [why, outputs, kept] = [why, request.query.text("outputs"), request.query.text("kept")]
+    if code not in _CODES or not all(map(_WORD.fullmatch, words)):
+        raise BadNumber(f"code = {code}, words = {words}: write a code up to 255, and words")
+    await wrapper_protocol.result(request.token, code, why, outputs, kept, request.body)
     return HandlerReply(body=b"ok\n", content_type=_PLAIN)
 
 
 def routes() -> list[Route]:
     """Return all routes of the listener for wrappers."""
-    calls = {"claim": claim, "files": files, "log/{kind}": log, "result": report_result}
+    calls = {
+        "claim": claim,
+        "files": files,
+        "log/{kind}": log,
+        "kept": list_kept,
+        "kept/file": keep,
+        "result": report_result,
+    }
     return [
         StreamRoute(f"{_PLACE}orders", _answering(read_commands), ANYONE),
         *(

@@ -164,8 +164,24 @@ class WrapperProtocol(Protocol):
         """Return the commands after number `seen`, one per line; none after `span` seconds."""
         ...
 
+    async def list_kept(self, secret: str, listing: bytes, *, is_root: bool, is_whole: bool) -> str:
+        """Return the files that the wrapper shall send, chosen from its list."""
+        ...
+
+    async def keep(
+        self, secret: str, number: int, offset: int, data: bytes, *, is_end: bool
+    ) -> None:
+        """Store a piece of a file to keep."""
+        ...
+
     async def result(
-        self, secret: str, code: int, why: str, outputs: str = "", content: bytes = b""
+        self,
+        secret: str,
+        code: int,
+        why: str,
+        outputs: str = "",
+        kept: str = "",
+        content: bytes = b"",
     ) -> None:
         """Store the result of a task, with its file of outputs."""
         ...

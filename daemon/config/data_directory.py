@@ -5,6 +5,7 @@
                                the key of a development daemon, snapshots
             output/            rotated logs, and the output of containers
             payloads/          input files of jobs
+            staging/           files that are on their way to a task or to the input files
         tasks/                 with root, 0711
             alloc/             one directory per allocation
             logs/              retained logs, whose allocation directory was removed
@@ -29,7 +30,7 @@ from pathlib import Path
 from storage.errors import StorageUnusable
 
 STORE, TASKS = "store", "tasks"
-OUTPUT, PAYLOADS = "output", "payloads"  # below `STORE`
+OUTPUT, PAYLOADS, STAGING = "output", "payloads", "staging"  # below `STORE`
 ALLOC, LOGS, UIDS, VOLUMES = "alloc", "logs", "uids", "volumes"  # below `TASKS`
 UNFINISHED = ".store.unfinished"  # store of an older version while it is moved
 _FILE = "steward.db"

@@ -155,6 +155,7 @@ def cluster_runtime(
         parent_cgroup="",
         mhz=float(config.pools[node.node_pool].mhz_per_core),
         listeners=no_listeners,
+        file_keeper=None,
     )
 
 

@@ -28,6 +28,7 @@ import trio
 
 from daemon.app.context import MessageChannel
 from daemon.clock import Clock
+from daemon.config.data_directory import STAGING
 from daemon.config.settings import DISK_FAIL, DISK_OFF, Settings
 from daemon.fences import TOPIC, Fences
 from daemon.launcher.alloc_removal import GONE
@@ -48,7 +49,6 @@ from daemon.runner.core.task_log import Logs, TaskLog
 from daemon.runner.host_usage import HostMeter
 from daemon.runner.logs.rotation import LogRotator
 from daemon.runner.node_registration import (
-    STAGING,
     drivers_of,
     fetcher_of,
     file_keeper_of,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from daemon.config.data_directory import STAGING
 from daemon.config.settings import Settings
 from daemon.launcher.client import Launcher
 from daemon.net import egress_policy
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from daemon.runner.setup.file_keeper import FileKeeper
 
 # Seconds between two tries while no file descriptor is free; such a try is not an attempt.
-STAGING = "staging"  # next to the store, where no task has access
 _MEGABYTE = 1024 * 1024
 _SHOWN_EVENTS = 10  # of a node, as in Nomad
 

@@ -19,6 +19,7 @@ from daemon.runner.alloc.task_states import SETTLING, TABLE, RunnerState, first_
 from daemon.runner.core import file_descriptors, task_events
 from daemon.runner.core.driver import (
     Attempt,
+    DeliveredFiles,
     ExecStream,
     ExitResult,
     InvalidConfig,
@@ -92,6 +93,7 @@ class TaskAttempts(ABC):
         self._is_doomed = False
         self._killed = trio.Event()
         self._sessions: weakref.WeakSet[ExecStream] = weakref.WeakSet()
+        self._delivered = DeliveredFiles()  # with the end of the last attempt
         self._ended_at = 0  # end time of the current attempt
         # Offset in stderr after the last failed attempt; later bytes belong to later attempts.
         self._stderr_end = 0
@@ -287,7 +289,7 @@ class TaskAttempts(ABC):
                 nursery.cancel_scope.cancel()
         else:
             end = await running.wait()
-        self._running = None
+        self._running, self._delivered = None, end.delivered
         self._enter(RunnerState.ENDED)
         await self._end_sessions()
         for log in logs:

@@ -228,7 +228,9 @@ class TaskRunner(TaskAttempts):
             if not await self._wait(step.delay):
                 return self._die(failed=False)
             outcome = await self._attempt()
-        for event in await self._provisions.keep_files() if self.state.started_at else ():
+        for event in (
+            await self._provisions.keep_files(self._delivered) if self.state.started_at else ()
+        ):
             self._emit(event)
         return self._finish(step)
 

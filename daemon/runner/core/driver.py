@@ -20,14 +20,15 @@ from storage.records.task import LogConfig, NetworkDNS, Resources
 
 
 class DeliveredFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that a task on another host sent with its exit result.
+    """The files that a task on another host sent before its exit result.
 
     `outputs` is the SHA-256 of its file of outputs, which the daemon then has. `fault` is the reason
-    why the file did not arrive.
+    why the file did not arrive. `not_kept` are the reasons why files were not kept.
     """
 
     outputs: str = ""
     fault: str = ""
+    not_kept: tuple[str, ...] = ()
 
 
 class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +111,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()  # required from the hosts of a cluster by constraints
     family: tuple[str, str] = ("", "")  # namespace and ID of its job, or of that job's parent
     outputs: str = ""  # path of its file of outputs below the directory; empty outside of workflows
+    keep: tuple[str, ...] = ()  # patterns of the files to keep
 
 
 class TaskHandle(Protocol):

@@ -119,14 +119,10 @@ class FileKeeper:
             intake.refuse("", f"the files cannot be kept: {trouble or fault}")
 
 
-class _Intake:
-    """The files of one stream. `kept` has digest and size by path; `left` bytes may still follow."""
+class KeptPaths:
+    """The result of a collection: `kept` has digest and size by path."""
 
-    def __init__(
-        self, payloads: PayloadFiles, namespace: str, workshop: str, left: int, now: int
-    ) -> None:
-        self._payloads, self._namespace, self._now = payloads, namespace, now
-        self._workshop, self.left = workshop, left
+    def __init__(self) -> None:
         self.kept: dict[str, tuple[str, int]] = {}
         self.reasons: list[str] = []
 
@@ -136,6 +132,17 @@ class _Intake:
             self.reasons.append("more files were not kept")
         elif len(self.reasons) < _MOST_REASONS:
             self.reasons.append((f"{path}: {reason}" if path else reason)[:_MOST_REASON])
+
+
+class _Intake(KeptPaths):
+    """The files of one stream. `left` bytes may still follow."""
+
+    def __init__(
+        self, payloads: PayloadFiles, namespace: str, workshop: str, left: int, now: int
+    ) -> None:
+        super().__init__()
+        self._payloads, self._namespace, self._now = payloads, namespace, now
+        self._workshop, self.left = workshop, left
 
     def run(self, source: int) -> None:
         """Take in the files of a stream, in a thread. Raises `_FaultyStream` or `OSError`."""
@@ -148,7 +155,7 @@ class _Intake:
 
     def _take(self, first: FilePart, parts: Iterator[FilePart]) -> None:
         """Take in a file, or the reason against it."""
-        path = _told(first.path)
+        path = told(first.path)
         if not first.path:
             return self.refuse("", first.reason or "a part has no path")
         staged, digest, size = f"{self._workshop}/file", hashlib.sha256(), 0
@@ -182,21 +189,26 @@ class _Intake:
         return None
 
     def _why_not(self, path: bytes) -> str:
-        """Return why a path cannot name a kept file, or an empty text."""
+        """Return why a file with this path is not kept, or an empty text."""
         if len(self.kept) == MOST_FILES:
             return f"more than {MOST_FILES} files match"
-        try:
-            text = path.decode()
-        except UnicodeDecodeError:
-            return "its name is not UTF-8"
-        if any(name in ("", ".", "..") for name in text.split("/")):
-            return "its name leads elsewhere"
-        if len(path) > MOST_TEXT or not text.isprintable():
-            return "its name has characters that cannot be shown"
-        return ""
+        return why_unnamed(path)
 
 
-def _told(path: bytes) -> str:
+def why_unnamed(path: bytes) -> str:
+    """Return why a path cannot name a kept file, or an empty text."""
+    try:
+        text = path.decode()
+    except UnicodeDecodeError:
+        return "its name is not UTF-8"
+    if any(name in ("", ".", "..") for name in text.split("/")):
+        return "its name leads elsewhere"
+    if len(path) > MOST_TEXT or not text.isprintable():
+        return "its name has characters that cannot be shown"
+    return ""
+
+
+def told(path: bytes) -> str:
     """Return a path below the task directory, or below the shared one, as users write it."""
     text = path.decode(errors="replace")
     first, _, rest = text.partition("/")

@@ -153,7 +153,7 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     # store knows.
     git: tuple[bool, str] = (False, "")
     workshops: Set[str] = frozenset()
-    # Keeps files of ended tasks; None on clusters.
+    # Keeps files of ended tasks; None on clusters, whose hosts send them.
     file_keeper: "Callable[[], FileKeeper] | None" = None
     secret_keeper: SecretKeeper | None = None  # stores the secrets of tasks for masking
 

@@ -17,7 +17,7 @@ from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.step_keys import KEEP
 from daemon.launcher.channel import Refusal
 from daemon.runner.core import task_events
-from daemon.runner.core.driver import Attempt, ExitResult, HostMount
+from daemon.runner.core.driver import Attempt, DeliveredFiles, ExitResult, HostMount
 from daemon.runner.core.restart_policy import AttemptOutcome
 from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_dir import OUTPUT_FILE, directories
@@ -40,6 +40,7 @@ from daemon.text.masking import Matcher
 from storage import request_context
 from storage.errors import Refused
 from storage.loop_share import import_in_thread
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 from storage.records.group import TaskGroup, Volume
@@ -302,6 +303,7 @@ class TaskSetup:
             features=tuple(_features(instance, task)),
             family=(instance.job.namespace, instance.job.parent_id or instance.job.id),
             outputs=f"{task.name}/local/{OUTPUT_FILE}" if self._step is not None else "",
+            keep=self._kept_patterns,
         )
 
     # --- steps of workflows ---
@@ -336,21 +338,38 @@ class TaskSetup:
 
         return await step_data.collect(self._host.store, self._files, self._instance(), report, end)
 
-    async def keep_files(self) -> list[TaskEvent]:
-        """Keep the files of the ended task that match `steward_keep`; return the events about it."""
-        task, instance = self._task, self._instance()
-        patterns = KEEP.of(task.meta) or KEEP.of(instance.group.meta)
+    @property
+    def _kept_patterns(self) -> tuple[str, ...]:
+        return KEEP.of(self._task.meta) or KEEP.of(self._instance().group.meta)
+
+    async def keep_files(self, delivered: DeliveredFiles) -> list[TaskEvent]:
+        """Keep the files of the ended task that match `steward_keep`; return the events about it.
+
+        The host of a cluster has sent them already.
+        """
+        instance, patterns = self._instance(), self._kept_patterns
         if not patterns:
             return []
         now = self._now()
         if self._host.file_keeper is None:
-            return [
-                task_events.file_not_kept(now, "a cluster keeps no files: copy them in the job")
-            ]
-        keeper = self._host.file_keeper()
-        done = await keeper.keep(self._files, instance.job.namespace, patterns, now)
-        told = [task_events.file_not_kept(now, reason) for reason in done.reasons]
-        return [task_events.files_kept(now, done.number, done.size), *told] if done.number else told
+            number, size = self._host.store.read(self._kept_on_cluster)
+            reasons = delivered.not_kept
+            if not (number or reasons):
+                reasons = ("its host has sent no files",)
+        else:
+            keeper = self._host.file_keeper()
+            done = await keeper.keep(self._files, instance.job.namespace, patterns, now)
+            number, size, reasons = done.number, done.size, done.reasons
+        events = [task_events.file_not_kept(now, reason) for reason in reasons]
+        return [task_events.files_kept(now, number, size), *events] if number else events
+
+    def _kept_on_cluster(self, db: ReadSnapshot) -> tuple[int, int]:
+        """Return the number and the bytes of the files that the task's host has sent."""
+        from storage.queries import kept_files  # imported late, because few jobs have kept files
+
+        found = kept_files.page(db, self._instance().allocation.id)
+        sizes = [one.size for one in found if one.task == self._name]
+        return len(sizes), sum(sizes)
 
     async def _prepare_step(self) -> AttemptOutcome | None:
         """Write the results of earlier steps, and an empty file for outputs."""

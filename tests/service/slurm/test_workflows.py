@@ -1,6 +1,7 @@
 """Workflows on a real cluster: outputs, lists and needs by element, also when the daemon is killed."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.service.daemon import Steward
@@ -86,3 +87,21 @@ async def test_outputs_that_arrive_while_the_daemon_is_away_count_once(
     found = await steward.get("/v1/job/away/run/outputs")
     assert "rows" in str(found)
     assert task.lines() == ["began", "ended"]
+
+
+async def test_kept_files_of_a_host_reach_a_later_step(steward: Steward, tmp_path: Path) -> None:
+    make = group("make", "mkdir out; seq 500000 >out/rows; ln -s rows out/link")
+    make["Tasks"][0]["Meta"] = {"steward_keep": "out/*"}
+    load = group("load", "tail -n 1 local/rows", needs="make")
+    artifact = {"GetterSource": "kept://make/out/rows", "RelativeDest": "local/"}
+    load["Tasks"][0]["Artifacts"] = [artifact]
+    await steward.register(workflow("keeps", make, load))
+    assert (await ended(steward, "keeps"))["Status"] == "succeeded"
+    assert await outputs_of(steward, "keeps", "load") == ["500000\n"]
+    found = await steward.get("/v1/job/keeps/allocations")
+    (one,) = [alloc for alloc in found if alloc["TaskGroup"] == "make"]
+    told = [event["DisplayMessage"] for event in one["TaskStates"]["main"]["Events"]]
+    assert "out/link: it is a link, and links are not followed" in told
+    file = tmp_path / "rows"
+    await steward.cli("alloc", "kept", one["ID"], "out/rows", "-o", str(file))
+    assert file.read_text().splitlines()[-1] == "500000"

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import signal as signals
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -32,7 +32,7 @@ from daemon.runner.drivers.slurm.job_states import SlurmJobState
 from daemon.runner.drivers.slurm.log_receiver import LogReceiver
 from daemon.runner.drivers.slurm.submissions import Claims, PendingSubmission
 from daemon.runner.drivers.slurm.wrapper_commands import WrapperCommandQueue
-from storage.queries import cluster_runs
+from storage.queries import cluster_runs, kept_files
 from storage.records.base import SECOND
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.pool import SLURM
@@ -42,6 +42,7 @@ from storage.writer import Transaction
 LATE = 10.0  # seconds of silence before the cluster's report is used
 _AGAIN = 2.0  # seconds between retries when the cluster does not answer
 _SOON = 0.5  # seconds until a repeated query for a state that is about to change
+_SENDING = 600.0  # seconds after a stop in which a wrapper may send files to keep
 _RENEWALS = 3  # failed submissions before the attempt fails
 _DELIVERY = 60.0  # seconds for the delivery of files to the task
 _TICK = SECOND // 100  # clock tick of /proc, the same on every Linux
@@ -81,6 +82,7 @@ class SlurmAttempt:
         self._has_asked = False  # whether the cluster was queried for the reason of the end
         self._word: ExitResult | None = None  # the cluster's answer to that query
         self._is_stuck = False
+        self._is_sending = False  # whether the wrapper sends files of the ended task
         self._renewals = 0  # submissions without a started job
         self._vanished = 0  # submissions that the cluster no longer knew
         self._heard = trio.current_time()
@@ -321,6 +323,10 @@ class SlurmAttempt:
         with trio.move_on_after(grace + LATE):
             await self._ended.wait()
             return ""
+        with trio.move_on_after(_SENDING):
+            while self._is_sending and self._is_alive() and not self._ended.is_set():
+                with trio.move_on_after(LATE):
+                    await self._ended.wait()
         while not self._ended.is_set():
             self.cluster.cancel(self.row.name, self.row.job_id)
             with trio.move_on_after(LATE):
@@ -480,6 +486,10 @@ class SlurmAttempt:
         """Continue in the log after bytes that a power failure has lost."""
         await self._change(**{f"{kind}_base": base})
 
+    def sends_files(self) -> None:
+        """Record that the wrapper of an ended task sends files to keep."""
+        self._is_sending = True
+
     async def receive_outputs(self, content: bytes) -> DeliveredFiles:
         """Store the file of outputs for the end of the task. Raises `OSError`."""
         files = TaskFiles(
@@ -495,25 +505,31 @@ class SlurmAttempt:
         """Report that a wrapper of an earlier version sends no outputs."""
         self._report_queue_state("its host runs an earlier version, which sends no outputs")
 
-    async def finished(self, end: ExitResult) -> None:
-        """Record the exit result."""
-        await self._finish(end)
+    async def finished(self, end: ExitResult, kept: Mapping[str, str]) -> None:
+        """Record the exit result, with the digests of the kept files by path."""
+        await self._finish(end, kept)
 
     # --- records ---
 
-    async def _finish(self, end: ExitResult) -> None:
+    async def _finish(self, end: ExitResult, kept: Mapping[str, str] | None = None) -> None:
         end = msgspec.structs.replace(end, at=end.at or self.cluster.clock.now())
-        await self._change(status=RunStatus.ENDED, result=msgspec.json.encode(end).decode())
+        result = msgspec.json.encode(end).decode()
+        await self._change(kept or {}, status=RunStatus.ENDED, result=result)
 
-    async def _change(self, **fields: object) -> None:
-        """Store a change, unless the attempt was claimed or withdrawn in the meantime."""
-        known = self.row
+    async def _change(self, kept: Mapping[str, str] | None = None, /, **fields: object) -> None:
+        """Store a change, unless the attempt was claimed or withdrawn in the meantime.
+
+        `kept` are the files to keep of an ended task, in place of those of earlier attempts.
+        """
+        known, keeps = self.row, kept is not None and bool(self.attempt.keep)
 
         def write(tx: Transaction) -> ClusterRun:
             row = cluster_runs.find(tx, *self.key) or known
             is_as_known = (row.status, row.claim_hash) == (known.status, known.claim_hash)
             if row.status in OVER or not is_as_known:
                 return row
+            if keeps:
+                kept_files.replace(tx, row.allocation_id, row.task, kept or {})
             return cluster_runs.put(tx, msgspec.structs.replace(row, **fields))
 
         self._apply(await self.cluster.write(write))

@@ -9,13 +9,16 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
+from daemon.config.data_directory import STAGING
 from daemon.config.settings import Settings
 from daemon.fences import Fences
+from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
 from daemon.launcher.client import Launcher
 from daemon.runner.drivers import permitted_users
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommands
 from daemon.runner.drivers.slurm.driver import SlurmDriver, drivers_of
+from daemon.runner.drivers.slurm.kept_uploads import KeptUploads
 from daemon.runner.drivers.slurm.wrapper_api import WrapperApi
 from storage.errors import Invalid
 from storage.store import Store
@@ -50,7 +53,7 @@ async def open_engine(
     ID of the launcher, by default the daemon's, and `path` is the search path for the clusters'
     programs. Raises `Invalid`.
     """
-    wrapper_api = WrapperApi(store, clock, fresh)
+    wrapper_api = WrapperApi(store, clock, fresh, _uploads(config, store, clock))
     url, ca = _address(config, port), _authority(config)
     clusters = [
         SlurmCluster(
@@ -77,6 +80,12 @@ async def open_engine(
         drivers = {cluster.name: drivers_of(cluster, wrapper_api, users) for cluster in clusters}
         yield SlurmBackend(drivers, wrapper_api, url)
         nursery.cancel_scope.cancel()
+
+
+def _uploads(config: Settings, store: Store, clock: Clock) -> KeptUploads:
+    """Return the uploads of files to keep, with the configured limits."""
+    payloads = PayloadFiles(store, str(config.payloads_dir), PayloadLimits.of(config))
+    return KeptUploads(store, payloads, str(config.store_dir / STAGING), clock.now)
 
 
 def _address(config: Settings, port: int) -> str:

@@ -2,7 +2,8 @@
 
 alloc/             the shared directory of the allocation, without logs
 <task>/            local and secrets, with artifacts, templates and tokens
-.steward/          for the wrapper: settings, the task script, and one for exec sessions
+.steward/          for the wrapper: settings, the task script, one for exec sessions, and one that
+                   searches files to keep
 """
 
 import io
@@ -19,6 +20,7 @@ from daemon.runner.core.driver import Attempt
 from daemon.runner.core.task_dir import SECRETS, SHARED, directories
 from daemon.runner.core.task_env import TaskDirectories
 from daemon.runner.drivers import driver_config
+from daemon.runner.drivers.slurm import kept_patterns
 from storage.records.base import SECOND
 
 _OWN = ".steward"
@@ -75,6 +77,8 @@ def pack(file: IO[bytes], attempt: Attempt, home: str, secret: str) -> None:
         "task": _script(attempt.env, f"{enter}{find}", args),
         "session": _script(attempt.env, enter, '"$@"'),
     }
+    if attempt.keep:
+        texts["keep"] = kept_patterns.searches(attempt.task, attempt.keep)
     _write(file, attempt, texts)
 
 

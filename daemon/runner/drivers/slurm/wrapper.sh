@@ -176,8 +176,84 @@ ship() {
     done
 }
 
-# look: add up what the processes of the task's session use: ticks of the clock, pages of memory.
+# look PLACE LEAST MOST NAME: list what may match a pattern, and what it is. It follows no link.
 look() {
+    way=$1
+    while [ "$way" != . ]; do
+        [ -d "$way" ] && [ ! -L "$way" ] || return 0
+        way=${way%/*}
+    done
+    find "$1" -xdev -mindepth "$2" -maxdepth "$3" ! -type d -name "$4" \
+        -printf '%y %n %s %p\0' 2>/dev/null || whole=0
+}
+
+# find_kept: list what may be kept. The daemon decides what is.
+find_kept() {
+    (
+        whole=1
+        . ./.steward/keep
+        exit $((1 - whole))
+    ) >.steward/found
+    [ $? = 0 ] && whole=1 || whole=0
+    head -c 1048576 .steward/found >.steward/list
+    root=0
+    [ "$(id -u)" != 0 ] || root=1
+}
+
+# send_file NUMBER PATH: send a file, which is read once. No pipe in its place holds this up. False: the
+# daemon wants the list again.
+send_file() {
+    dd if="$2" iflag=nofollow,nonblock bs=65536 2>/dev/null | {
+        at=0
+        while dd bs=65536 count=16 iflag=fullblock of=.steward/part 2>/dev/null && [ -s .steward/part ]; do
+            put "kept/file?file=$1&offset=$at" --data-binary @.steward/part || exit 1
+            [ "$status" = 200 ] || exit 0
+            size=$(wc -c <.steward/part)
+            at=$((at + size))
+        done
+        put "kept/file?file=$1&offset=$at&end=1" -d ''
+    }
+}
+
+# put PATH OPTIONS: call until there is an answer: 200, or 422 for a file that the daemon does not want.
+put() {
+    while :; do
+        ask 60 "$1" /dev/null -X POST -H 'Content-Type: application/octet-stream' "$2" "$3"
+        case $status in
+        200 | 422) return 0 ;;
+        000 | 408 | 429 | 5??) rest || return 1 ;;
+        *) return 1 ;;
+        esac
+    done
+}
+
+# send_kept: send the list, and the files that the daemon wants. False: it could not be done.
+send_kept() {
+    waited=0
+    while :; do
+        ask 60 "kept?root=$root&whole=$whole" .steward/wanted -X POST \
+            -H 'Content-Type: application/octet-stream' --data-binary @.steward/list
+        case $status in
+        200)
+            begins=
+            while IFS= read -r line <&3; do
+                line=${line%/}
+                send_file "${line%% *}" "${line#* }" 3<&- || {
+                    begins=1
+                    break
+                }
+            done 3<.steward/wanted
+            [ -n "$begins" ] || return 0
+            ;;
+        408 | 429 | 5?? | 000) ;;
+        *) return 1 ;;
+        esac
+        rest || return 1
+    done
+}
+
+# measure: add up what the processes of the task's session use: ticks of the clock, pages of memory.
+measure() {
     user=0 system=0 pages=0
     for stat in /proc/[0-9]*/stat; do
         read -r line 2>/dev/null <"$stat" || continue
@@ -221,7 +297,7 @@ obey() {
             ;;
         *) sleep 2 ;;
         esac
-        look 2>/dev/null
+        measure 2>/dev/null
     done
 }
 
@@ -289,11 +365,25 @@ if [ -n "$outputs" ]; then
     fi
 fi
 
+kept=
+if [ -s .steward/keep ]; then
+    kept=sent
+    case $why in
+    bundle) kept=failed ;;
+    cluster | void) kept=cluster ;; # there may be no time for more than the result
+    *)
+        find_kept
+        send_kept || kept=failed
+        ;;
+    esac
+fi
+
 waited=0
 while :; do
-    ask 60 "result?code=$code&why=$why&outputs=$sends" /dev/null -X POST "$@"
+    ask 60 "result?code=$code&why=$why&outputs=$sends&kept=$kept" /dev/null -X POST "$@"
     case $status in
     200 | 400 | 401 | 403 | 404 | 409 | 410) break ;;
+    412) send_kept || kept=failed ;; # another daemon than that which got the files
     esac
     rest || break
 done

@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -25,6 +25,7 @@ from daemon.runner.drivers.slurm import bundle, job_states
 from daemon.runner.drivers.slurm.attempt import KINDS, SlurmAttempt
 from daemon.runner.drivers.slurm.attempt_states import OVER
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
+from daemon.runner.drivers.slurm.kept_uploads import KeptUploads
 from storage.errors import Denied, StewardError
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
@@ -37,6 +38,11 @@ _WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
 _JOB = re.compile(r"(?:[0-9]{1,10}(?:_[0-9]{1,10})?)?")
 _SIGNALLED = 128
 _SENT = "sent"  # the body of a result is the file of outputs
+_NOT_SENT = "its host has not sent its files"
+_NOT_KEPT = {
+    "": "its host runs an earlier version, which keeps no files",
+    "cluster": "the cluster ended its job before its files were sent",
+}
 _UNREADABLE = "its outputs cannot be read on its host"
 _FAULTS = {
     "irregular": "its outputs cannot be read: it is not a regular file",
@@ -62,8 +68,11 @@ class WrapperRejected(StewardError):
 class WrapperApi:
     """The API for wrappers. `fresh` returns a random secret."""
 
-    def __init__(self, store: Store, clock: Clock, fresh: Callable[[], str]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, fresh: Callable[[], str], uploads: KeptUploads
+    ) -> None:
         self._store, self._clock, self._fresh = store, clock, fresh
+        self._uploads = uploads
         self._runs: dict[str, SlurmAttempt] = {}
         self._packing = trio.CapacityLimiter(_PACKED)
 
@@ -89,6 +98,7 @@ class WrapperApi:
     def _forget(self, run: SlurmAttempt) -> None:
         if self._runs.get(run.row.comment) is run:
             del self._runs[run.row.comment]
+            self._uploads.forget(run.row.comment)
 
     def _claims(self, row: ClusterRun, end: str = "") -> tuple[str, str]:
         """Return a new secret for an attempt, and its hash; `end` is its random part, if not new."""
@@ -215,26 +225,72 @@ class WrapperApi:
             return await run.orders(seen)
         return ""
 
+    async def list_kept(self, secret: str, listing: bytes, *, is_root: bool, is_whole: bool) -> str:
+        """Return the files to keep that a wrapper shall send, chosen from its list.
+
+        The flags are those of `KeptUploads.begin`.
+        """
+        run = self._running(secret)
+        run.sends_files()
+        return await self._uploads.begin(
+            run.row.comment,
+            listing,
+            namespace=run.attempt.family[0],
+            task=run.row.task,
+            patterns=run.attempt.keep,
+            is_root=is_root,
+            is_whole=is_whole,
+        )
+
+    async def keep(
+        self, secret: str, number: int, offset: int, data: bytes, *, is_end: bool
+    ) -> None:
+        """Store a piece of a file to keep. Raises `OSError`, after which it is sent again."""
+        run = self._running(secret)
+        await self._uploads.take(run.row.comment, number, offset, data, is_end=is_end)
+
     async def result(
-        self, secret: str, code: int, why: str, outputs: str = "", content: bytes = b""
+        self,
+        secret: str,
+        code: int,
+        why: str,
+        outputs: str = "",
+        kept: str = "",
+        content: bytes = b"",
     ) -> None:
         """Store the exit result of a task, and before that its file of outputs.
 
-        `outputs` says whether the body has the file, or why not. Raises `OSError`, after which the
-        wrapper sends both again.
+        `outputs` says whether the body has the file, or why not; `kept` says whether the files to
+        keep were sent. Raises `OSError`, after which the wrapper sends the result again.
         """
         row = self._known(secret, "token_hash")
         if row.status == RunStatus.ENDED:  # a repeated report: the wrapper missed the response
             return
         run = self._running(secret)
         number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + 64 else 0
+        digests, not_kept = await self._kept(run, kept)
+        delivered = await self._delivered(run, outputs, content)
         end = ExitResult(
             code=code,
             signal=number,
             message=_WHY.get(why, ""),
-            delivered=await self._delivered(run, outputs, content),
+            delivered=msgspec.structs.replace(delivered, not_kept=tuple(not_kept)),
         )
-        await run.finished(end)
+        await run.finished(end, digests)
+
+    async def _kept(self, run: SlurmAttempt, word: str) -> tuple[Mapping[str, str], Sequence[str]]:
+        """Return the digests of the kept files by path, and why others are not kept.
+
+        Raises `WrapperRejected` if an earlier daemon received the files.
+        """
+        if not run.attempt.keep:
+            return {}, ()
+        found = await self._uploads.report(run.row.comment)
+        if found is not None:
+            return found
+        if word == _SENT:
+            raise WrapperRejected(412, "the daemon was restarted: send the files again")
+        return {}, (_NOT_KEPT.get(word, _NOT_SENT),)
 
     async def _delivered(self, run: SlurmAttempt, outputs: str, content: bytes) -> DeliveredFiles:
         """Return what arrives with a result: nothing if its step has no outputs. Raises `OSError`."""

@@ -1,0 +1,264 @@
+"""Files to keep that wrappers send from the hosts of a cluster.
+
+A wrapper lists what may match, and sends the files that the daemon chooses, in pieces. The daemon
+trusts neither: it checks names, sizes and numbers, and computes the digests. The files of all
+wrappers that send at the same time have together at most the bytes that are left in the namespace.
+A file goes to the content-addressed store when it is complete; the end of the attempt stores the
+names. After a crash of the daemon, the wrapper begins again.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.jobs.payload_files import PayloadFiles
+from daemon.runner.drivers.slurm import kept_patterns
+from daemon.runner.drivers.slurm.kept_patterns import MOST_LISTED, Entry
+from daemon.runner.setup.file_keeper import MOST_FILES, KeptPaths, told, why_unnamed
+from storage.errors import StewardError
+from storage.store import Store
+
+_INCOMPLETE = "it did not arrive: {} of {} bytes"
+
+
+class SendAgain(StewardError):
+    """A wrapper must begin again: with the list, or with a file."""
+
+    status = 409
+
+
+class TurnedAway(StewardError):
+    """A wrapper must wait: others send files in its namespace."""
+
+    status = 503
+
+
+class FileRefused(StewardError):
+    """A wrapper must go on with the next file."""
+
+    status = 422
+
+
+class _Chosen(msgspec.Struct):
+    """A file that is expected. `size` is the announced one."""
+
+    path: bytes
+    size: int
+    received: int = 0
+    is_done: bool = False
+
+
+class KeptUploads:
+    """The uploads of all attempts. `staging` is a directory that only the daemon can access."""
+
+    def __init__(
+        self, store: Store, payloads: PayloadFiles, staging: str, now: Callable[[], int]
+    ) -> None:
+        self._store, self._payloads, self._staging, self._now = store, payloads, staging, now
+        self._uploads: dict[str, KeptUpload] = {}
+
+    async def begin(
+        self,
+        name: str,
+        listing: bytes,
+        *,
+        namespace: str,
+        task: str,
+        patterns: Sequence[str],
+        is_root: bool,
+        is_whole: bool,
+    ) -> str:
+        """Return the files that a wrapper shall send, one per line with its number.
+
+        An earlier upload of the same attempt is forgotten. `is_root` means that the task had root's
+        rights, `is_whole` that the host could list all files. Raises `TurnedAway`.
+        """
+        room = await self._store.read_any(partial(self._payloads.room, namespace=namespace))
+        self.forget(name)
+        others = sum(one.pending for one in self._uploads.values() if one.namespace == namespace)
+        place = f"{self._staging}/sent.{hashlib.sha256(name.encode()).hexdigest()}"
+        upload = KeptUpload(self._payloads, namespace, place, self._now)
+        choice = _Choice(upload, task, room=room, most=self._payloads.most_bytes, is_root=is_root)
+        choice.choose(listing, patterns)
+        if upload.pending > max(0, room - others):
+            raise TurnedAway("other tasks send files in this namespace: retry")
+        if not is_whole or len(listing) >= MOST_LISTED:
+            upload.refuse(b"", "its host could not list all files")
+        self._uploads[name] = upload
+        return upload.wanted
+
+    async def take(self, name: str, number: int, offset: int, data: bytes, *, is_end: bool) -> None:
+        """Store a piece of a file. Raises `SendAgain`, `FileRefused` or `OSError`."""
+        upload = self._uploads.get(name)
+        if upload is None:
+            raise SendAgain("the daemon has been restarted: send the list again")
+        async with upload.turn:
+            await upload.take(number, offset, data, is_end=is_end)
+
+    async def report(self, name: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
+        """Return the digests of the kept files by path, and why others are not kept.
+
+        None if the daemon does not know the upload.
+        """
+        upload = self._uploads.get(name)
+        if upload is None:
+            return None
+        async with upload.turn:
+            return upload.report()
+
+    def forget(self, name: str) -> None:
+        """Delete what an incomplete upload left."""
+        if (upload := self._uploads.pop(name, None)) is not None:
+            upload.discard()
+
+
+class _Choice:
+    """The choice of the files, in the order of the patterns and of the paths."""
+
+    def __init__(
+        self, upload: "KeptUpload", task: str, *, room: int, most: int, is_root: bool
+    ) -> None:
+        self._upload, self._task, self._is_root = upload, task, is_root
+        self._room, self._most = room, most
+
+    def choose(self, listing: bytes, patterns: Sequence[str]) -> None:
+        """Choose the files that match patterns."""
+        upload, seen = self._upload, set[bytes]()
+        found = sorted(kept_patterns.entries(listing), key=lambda entry: entry.path)
+        for pattern in patterns:
+            matching = [
+                entry for entry in found if kept_patterns.matches(entry.path, self._task, pattern)
+            ]
+            if not matching:
+                upload.refuse(b"", f"no file matches {pattern}")
+            for entry in matching:
+                if entry.path in seen:
+                    continue
+                if len(seen) == MOST_FILES:
+                    return upload.refuse(b"", f"more than {MOST_FILES} files match")
+                seen.add(entry.path)
+                if reason := self._why_not(entry):
+                    upload.refuse(entry.path, reason)
+                else:
+                    self._room -= entry.size
+                    upload.expect(entry.path, entry.size)
+        return None
+
+    def _why_not(self, entry: Entry) -> str:
+        """Return why a file is not kept, or an empty text."""
+        if reason := entry.fault or why_unnamed(entry.path):
+            return reason
+        if entry.links > 1 and self._is_root:
+            return "it has a second name, which may be another user's file"
+        if entry.size > self._most:
+            return f"it has {entry.size} bytes, more than {self._most}"
+        if entry.size > self._room:
+            return (
+                f"it has {entry.size} bytes, more than the {self._room} that are left in its "
+                "namespace"
+            )
+        return ""
+
+
+class KeptUpload:
+    """The files of one attempt. One file is staged at a time, at `place`."""
+
+    def __init__(
+        self, payloads: PayloadFiles, namespace: str, place: str, now: Callable[[], int]
+    ) -> None:
+        self.namespace, self.turn = namespace, trio.Lock()
+        self._payloads, self._place, self._now = payloads, place, now
+        self._chosen: list[_Chosen] = []
+        self._current, self._digest = -1, hashlib.sha256()
+        self._kept = KeptPaths()
+
+    @property
+    def pending(self) -> int:
+        """Return the bytes of the files that may still arrive."""
+        return sum(one.size for one in self._chosen if not one.is_done)
+
+    @property
+    def wanted(self) -> str:
+        """Return the lines of the chosen files; a slash ends each, because paths may end in spaces."""
+        lines = enumerate(one.path.decode() for one in self._chosen)
+        return "".join(f"{number} ./{path}/\n" for number, path in lines)
+
+    def refuse(self, path: bytes, reason: str) -> None:
+        """Record why a file is not kept."""
+        self._kept.refuse(told(path), reason)
+
+    def expect(self, path: bytes, size: int) -> None:
+        """Add a file to those that are expected."""
+        self._chosen.append(_Chosen(path=path, size=size))
+
+    async def take(self, number: int, offset: int, data: bytes, *, is_end: bool) -> None:
+        """Store a piece of a file. Raises `SendAgain`, `FileRefused` or `OSError`."""
+        if number >= len(self._chosen):
+            raise FileRefused(f"file {number} was not chosen")
+        one = self._chosen[number]
+        if one.is_done:
+            return
+        if self._current != number:
+            self._current, self._digest, one.received = number, hashlib.sha256(), 0
+            await trio.to_thread.run_sync(self.discard)
+        if offset != one.received:
+            if data and offset + len(data) == one.received:  # a repeated piece
+                return
+            self._current = -1
+            raise SendAgain(f"offset is {offset}, but {one.received} bytes were received")
+        if one.received + len(data) > one.size:
+            one.is_done = True
+            self.refuse(one.path, f"it grew to more than {one.size} bytes")
+            raise FileRefused("the file is larger than announced")
+        await trio.to_thread.run_sync(_append, self._place, data, offset)
+        self._digest.update(data)
+        one.received += len(data)
+        if is_end:
+            await self._finish(one)
+
+    async def _finish(self, one: _Chosen) -> None:
+        """Take a file into the store; a task can have shortened or removed it."""
+        if one.received != one.size:
+            self.refuse(one.path, _INCOMPLETE.format(one.received, one.size))
+        else:
+            digest = self._digest.hexdigest()
+            try:
+                await self._payloads.take_in(
+                    self.namespace, digest, self._place, size=one.size, now=self._now()
+                )
+            except StewardError as error:
+                self.refuse(one.path, str(error))
+            else:
+                self._kept.kept[told(one.path)] = digest, one.size
+        one.is_done = True
+
+    def report(self) -> tuple[Mapping[str, str], Sequence[str]]:
+        """Return the digests of the kept files by path, and why others are not kept."""
+        for one in self._chosen:
+            if not one.is_done:
+                one.is_done = True
+                self.refuse(one.path, _INCOMPLETE.format(one.received, one.size))
+        digests = {path: digest for path, (digest, _) in self._kept.kept.items()}
+        return digests, tuple(self._kept.reasons)
+
+    def discard(self) -> None:
+        """Delete the staged file."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._place)
+
+
+def _append(place: str, data: bytes, offset: int) -> None:
+    """Write a piece at its offset. Raises `OSError`."""
+    os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.pwrite(descriptor, rest, offset + len(data) - len(rest)) :]
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,522 @@
+"""Files to keep of tasks on a cluster: hosts send them, and the daemon trusts no host."""
+
+import hashlib
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from importlib import resources
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
+from daemon.launcher import file_collector
+from daemon.launcher.file_collector import LENGTH
+from daemon.launcher.messages import CollectFiles, FilePart
+from daemon.runner.drivers.slurm import kept_patterns, wrapper_api
+from daemon.runner.drivers.slurm.attempt import SlurmAttempt
+from daemon.runner.drivers.slurm.kept_patterns import MOST_LISTED
+from daemon.runner.drivers.slurm.kept_uploads import (
+    FileRefused,
+    KeptUploads,
+    SendAgain,
+    TurnedAway,
+)
+from daemon.runner.drivers.slurm.wrapper_api import WrapperApi
+from storage.queries import kept_files
+from storage.records.base import SECOND
+from storage.records.job import Job
+from storage.records.task import RestartPolicy
+from storage.store import Store
+from tests import samples
+from tests.fakes.slurm.world import FakeSlurm, fake_slurm
+from tests.parts.runner.pool import PoolWorld, open_pool, settings
+from tests.parts.runner.test_wrappers import Claimant
+from tests.parts.runner.world import script
+from tests.samples import NOW
+
+LATE = "daemon.runner.drivers.slurm.attempt.LATE"
+NAMESPACE = "default"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[FakeSlurm]:
+    with fake_slurm(tmp_path / "slurm") as world:
+        yield world
+
+
+@pytest.fixture
+async def world(store: Store, slurm: FakeSlurm, tmp_path: Path) -> AsyncIterator[PoolWorld]:
+    async with open_pool(store, slurm, settings(tmp_path)) as opened:
+        yield opened
+
+
+def keeping(text: str, patterns: str, **task: Any) -> Job:
+    """Return a job that keeps files."""
+    given = script(text, meta={"steward_keep": patterns}, **task)
+    return samples.job("job", samples.group("web", given), type="batch")
+
+
+def kept(world: PoolWorld, alloc_id: str) -> dict[str, bytes]:
+    """Return the contents of the kept files by path."""
+    payloads = PayloadFiles(
+        world.store, str(world.config.payloads_dir), PayloadLimits.of(world.config)
+    )
+    found = {}
+    for one in world.store.read(lambda db: list(kept_files.page(db, alloc_id))):
+        content = partial(payloads.content, namespace=NAMESPACE, digest=one.digest)
+        place = world.store.read(content)
+        assert place is not None
+        found[one.path] = Path(place).read_bytes()
+        assert hashlib.sha256(found[one.path]).hexdigest() == one.digest
+    return found
+
+
+def reasons(world: PoolWorld, alloc_id: str) -> list[str]:
+    return [text for kind, text in world.told(alloc_id) if kind == "File Not Kept"]
+
+
+# --- from a host to the store ---
+
+
+async def test_files_of_a_host_are_kept(world: PoolWorld) -> None:
+    text = (
+        "mkdir -p out/a/b .h; echo 1 >out/x.csv; echo 2 >out/a/b/y.csv; echo 3 >.h/z.csv; : >out/empty;"
+        'echo 4 >"out/a b "; echo 5 >"$NOMAD_ALLOC_DIR/data/s"; head -c 3000000 /dev/zero >out/zero'
+    )
+    one = await world.place(keeping(text, "out/**/*, **/z.csv, alloc/data/*"))
+    assert (await world.until_done(one)).client_status == "complete"
+    assert kept(world, one) == {
+        "out/x.csv": b"1\n",
+        "out/a/b/y.csv": b"2\n",
+        "out/empty": b"",
+        "out/a b ": b"4\n",
+        "out/zero": bytes(3_000_000),
+        "alloc/data/s": b"5\n",
+    }
+    assert dict(world.told(one))["Files Kept"] == "Steward keeps 6 files with 3000008 bytes"
+    assert reasons(world, one) == ["no file matches **/z.csv"]
+
+
+async def test_links_pipes_and_secrets_are_not_kept(world: PoolWorld) -> None:
+    text = (
+        "mkdir out; echo 1 >out/a; ln -s a out/link; mkfifo out/pipe; ln -s /etc etc;"
+        "ln -s out way; echo 2 >secrets/key; echo 3 >\"$(printf 'out/\\n')\"; echo 4 >out/n"
+    )
+    one = await world.place(keeping(text, "out/*, etc/hostname, way/a, **/key"))
+    await world.until_done(one)
+    assert kept(world, one).keys() == {"out/a", "out/n"}
+    assert reasons(world, one) == [
+        "out/link: it is a link, and links are not followed",
+        "out/pipe: it is not a regular file",
+        "no file matches etc/hostname",
+        "no file matches way/a",
+        "no file matches **/key",
+    ]
+
+
+async def test_file_that_is_exchanged_after_the_list_is_not_kept(
+    world: PoolWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = f"{world.config.pools['hpc'].directory}/steward-"
+
+    async def exchange(self: Any, *given: Any, **named: Any) -> str:
+        wanted = await begin(self, *given, **named)
+        directory = Path(f"{home}{one}-main/main/out")
+        for name in ("fifo", "gone", "grown", "link", "short"):
+            (directory / name).unlink()
+        os.mkfifo(directory / "fifo")
+        (directory / "link").symlink_to("/etc/hostname")
+        (directory / "grown").write_bytes(bytes(4_000_000))
+        (directory / "short").write_bytes(b"1")
+        return wanted
+
+    begin = KeptUploads.begin
+    monkeypatch.setattr(KeptUploads, "begin", exchange)
+    names = "fifo gone grown kept link short"
+    one = await world.place(
+        keeping(f"mkdir out; for x in {names}; do echo $x$x >out/$x; done", "out/*")
+    )
+    await world.until_done(one)
+    assert kept(world, one) == {"out/kept": b"keptkept\n"}
+    assert reasons(world, one) == [
+        "out/fifo: it did not arrive: 0 of 9 bytes",
+        "out/gone: it did not arrive: 0 of 9 bytes",
+        "out/grown: it grew to more than 11 bytes",
+        "out/link: it did not arrive: 0 of 9 bytes",
+        "out/short: it did not arrive: 1 of 11 bytes",
+    ]
+
+
+async def test_only_the_files_of_the_last_attempt_are_kept(
+    world: PoolWorld, tmp_path: Path
+) -> None:
+    again = RestartPolicy(attempts=1, interval=3600 * SECOND, delay=0, mode="fail")
+    text = f"mkdir out; test -e {tmp_path}/x && echo 2 >out/b || echo 1 >out/a; touch {tmp_path}/x; exit 3"
+    one = await world.place(keeping(text, "out/*", restart_policy=again))
+    assert (await world.until_done(one)).client_status == "failed"
+    assert kept(world, one) == {"out/b": b"2\n"}
+    assert world.types(one).count("Files Kept") == 1
+
+
+async def test_a_stopped_task_keeps_its_files(world: PoolWorld, tmp_path: Path) -> None:
+    one = await world.place(keeping("mkdir out; echo 1 >out/a; echo begun; sleep 60", "out/*"))
+    await world.until_printed(one, "begun")
+    await world.stop(one)
+    await world.until_done(one)
+    assert kept(world, one) == {"out/a": b"1\n"}
+
+
+async def test_a_stop_waits_for_a_host_that_sends_files(
+    world: PoolWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LATE, 0.1)
+    asked, go = 0, trio.Event()
+
+    def is_alive(self: SlurmAttempt) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked > 2:  # the stop has waited more than once
+            go.set()
+        return True
+
+    async def keep_then(self: Any, *given: Any, **named: Any) -> None:
+        await go.wait()
+        await keep(self, *given, **named)
+
+    keep = WrapperApi.keep
+    monkeypatch.setattr(WrapperApi, "keep", keep_then)
+    monkeypatch.setattr(SlurmAttempt, "_is_alive", is_alive)
+    text = "trap 'exit 0' INT; mkdir out; echo 1 >out/a; echo begun; while :; do sleep 0.1; done"
+    one = await world.place(keeping(text, "out/*", kill_timeout=8 * SECOND))
+    await world.until_printed(one, "begun")
+    await world.stop(one)
+    await world.until_done(one)
+    assert kept(world, one) == {"out/a": b"1\n"}
+
+
+async def test_host_that_dies_before_it_sent_its_files_is_reported(
+    world: PoolWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LATE, 0.1)
+    one = await world.place(
+        keeping("mkdir out; echo 1 >out/a; kill -s KILL $PPID; sleep 60", "out/*")
+    )
+    assert (await world.until_done(one)).client_status == "failed"
+    assert kept(world, one) == {}
+    assert reasons(world, one) == ["its host has sent no files"]
+
+
+async def test_files_are_sent_again_to_a_daemon_after_another(
+    store: Store, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived = trio.Event()
+
+    async def fail(*given: Any, **named: Any) -> None:
+        arrived.set()
+        raise OSError(5, "for a test")
+
+    async with open_pool(store, slurm, settings(tmp_path)) as world:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(WrapperApi, "result", fail)
+            one = await world.place(keeping("mkdir out; echo 1 >out/a", "out/*"))
+            await arrived.wait()
+        config = world.config
+    async with open_pool(store, slurm, config) as world:
+        assert (await world.until_done(one)).client_status == "complete"
+        assert kept(world, one) == {"out/a": b"1\n"}
+        assert world.types(one).count("Files Kept") == 1
+        assert world.types(one).count("Started") == 1
+
+
+async def test_a_daemon_that_is_killed_while_files_arrive_gets_them_again(
+    store: Store, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    second = trio.Event()
+
+    async def block(
+        self: Any, secret: str, number: int, offset: int, *given: Any, **named: Any
+    ) -> None:
+        if offset:
+            second.set()
+            raise OSError(5, "for a test")
+        await keep(self, secret, number, offset, *given, **named)
+
+    keep = WrapperApi.keep
+    async with open_pool(store, slurm, settings(tmp_path)) as world:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(WrapperApi, "keep", block)
+            one = await world.place(keeping("mkdir out; seq 400000 >out/a", "out/*"))
+            await second.wait()
+        config = world.config
+    async with open_pool(store, slurm, config) as world:
+        assert (await world.until_done(one)).client_status == "complete"
+        assert kept(world, one)["out/a"] == "".join(f"{n}\n" for n in range(1, 400_001)).encode()
+
+
+# --- hostile hosts ---
+
+
+class Sender(Claimant):
+    """A wrapper that has claimed an attempt, and sends what it likes."""
+
+    async def list(self, listing: bytes, query: str = "root=0&whole=1") -> tuple[int, str]:
+        answer = await self.world.ask(
+            "POST", f"/v1/wrapper/kept?{query}", self.token, content=listing
+        )
+        return answer.status_code, answer.text
+
+    async def piece(self, query: str, data: bytes = b"") -> int:
+        path = f"/v1/wrapper/kept/file?{query}"
+        answer = await self.world.ask("POST", path, self.token, content=data)
+        return answer.status_code
+
+
+@pytest.fixture
+async def sender(world: PoolWorld) -> Sender:
+    for node in ("node1", "node2"):
+        world.slurm.drain(node, "for a test")
+    alloc_id = await world.place(keeping("exit 0", "out/*, alloc/x"))
+    await world.until(alloc_id, lambda _: any("waits" in text for text in world.said(alloc_id)))
+    found = Sender(world, alloc_id)
+    assert await found.ask_for_it() == 200
+    await world.until_running(alloc_id)
+    return found
+
+
+async def finished(sender: Sender, query: str = "code=0&why=&kept=sent") -> list[str]:
+    """End the attempt; return why files were not kept."""
+    assert await sender.end(query) == 200
+    assert (await sender.world.until_done(sender.alloc_id)).client_status == "complete"
+    return reasons(sender.world, sender.alloc_id)
+
+
+async def test_list_of_a_host_is_not_trusted(sender: Sender) -> None:
+    paths = (
+        b"etc/passwd",
+        b"../x",
+        b"main/../../x",
+        b"main/out/../x",
+        b"/etc/passwd",
+        b"main/secrets/x",
+    )
+    records = [b"f 1 1 ./%b" % path for path in paths]
+    records += [
+        b"",
+        b"f",
+        b"f 1 x ./main/out/a",
+        b"f 1 -1 ./main/out/a",
+        b"f 1 %d ./main/out/a" % 10**16,
+    ]
+    records += [b"f 1 1 ./main/out/\xff", b"f 1 1 ./main/out/a\nb", b"d 1 1 ./main/out/d"]
+    assert await sender.list(b"\0".join([*records, b"f 1 1 ./main/out/cut"])) == (200, "")
+    told = await finished(sender)
+    assert told == [
+        "out/a\nb: its name has characters that cannot be shown",
+        "out/d: it is not a regular file",
+        "out/\ufffd: its name is not UTF-8",
+        "no file matches alloc/x",
+    ]
+
+
+async def test_pieces_of_a_host_are_not_trusted(sender: Sender) -> None:
+    listing = b"f 1 3 ./main/out/a\0f 1 3 ./main/out/b\0f 1 3 ./main/out/c\0f 2 3 ./main/out/d\0"
+    assert await sender.piece("file=0", b"x") == 409  # no list yet
+    status, wanted = await sender.list(listing)
+    assert (status, wanted.splitlines()) == (
+        200,
+        [f"{n} ./main/out/{c}/" for n, c in enumerate("abcd")],
+    )
+    assert await sender.piece("file=9", b"x") == 422
+    assert await sender.piece("file=0&offset=1", b"x") == 409
+    assert await sender.piece("file=0", b"on") == 200
+    assert await sender.piece("file=0", b"on") == 200  # repeated
+    assert await sender.piece("file=0&offset=2&end=1", b"e") == 200
+    assert await sender.piece("file=0&offset=3&end=1") == 200  # repeated
+    assert await sender.piece("file=1", b"long") == 422
+    assert await sender.piece("file=2", b"on") == 200
+    assert await sender.piece("file=3", b"two") == 200
+    assert await sender.piece("file=3&offset=3&end=1") == 200
+    assert await finished(sender) == [
+        "no file matches alloc/x",
+        "out/b: it grew to more than 3 bytes",
+        "out/c: it did not arrive: 2 of 3 bytes",
+    ]
+    assert kept(sender.world, sender.alloc_id) == {"out/a": b"one", "out/d": b"two"}
+    assert await sender.piece("file=2&offset=2&end=1", b"x") == 410
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("code=0&why=", "its host runs an earlier version, which keeps no files"),
+        ("code=0&why=&kept=failed", "its host has not sent its files"),
+        ("code=0&why=&kept=cluster", "the cluster ended its job before its files were sent"),
+    ],
+)
+async def test_host_that_sends_no_files_is_reported(
+    sender: Sender, query: str, reason: str
+) -> None:
+    assert await finished(sender, query) == [reason]
+
+
+async def test_result_without_the_files_that_were_sent_is_not_taken(sender: Sender) -> None:
+    assert await sender.end("code=0&why=&kept=sent") == 412
+    assert await sender.list(b"") == (200, "")
+    assert await finished(sender) == ["no file matches out/*", "no file matches alloc/x"]
+
+
+# --- limits ---
+
+
+@pytest.fixture
+def uploads(store: Store, tmp_path: Path) -> KeptUploads:
+    payloads = PayloadFiles(store, f"{tmp_path}/payloads", PayloadLimits(file=1000, namespace=2500))
+    return KeptUploads(store, payloads, f"{tmp_path}/staging", lambda: NOW)
+
+
+async def begun(uploads: KeptUploads, name: str, listing: bytes, **given: Any) -> list[str]:
+    """Send a list; return the chosen files."""
+    fields: Any = {"patterns": ["*"], "is_root": False, "is_whole": True, **given}
+    wanted = await uploads.begin(name, listing, namespace=NAMESPACE, task="main", **fields)
+    return wanted.splitlines()
+
+
+async def told(uploads: KeptUploads, name: str) -> list[str]:
+    found = await uploads.report(name)
+    assert found is not None
+    return [*found[1]]
+
+
+async def test_sizes_and_numbers_are_limited(uploads: KeptUploads) -> None:
+    sizes = {b"a": 1001, b"b": 1000, b"c": 1000, b"d": 501, b"e": 500}
+    listing = b"".join(b"f 1 %d ./main/%b\0" % (size, name) for name, size in sizes.items())
+    assert await begun(uploads, "one", listing) == ["0 ./main/b/", "1 ./main/c/", "2 ./main/e/"]
+    assert (await told(uploads, "one"))[:2] == [
+        "a: it has 1001 bytes, more than 1000",
+        "d: it has 501 bytes, more than the 500 that are left in its namespace",
+    ]
+    many = b"".join(b"f 1 1 ./main/%d\0" % number for number in range(101))
+    assert len(await begun(uploads, "one", many)) == 100
+    assert (await told(uploads, "one"))[0] == "more than 100 files match"
+    twice = b"f 2 1 ./main/a\0"
+    assert await begun(uploads, "one", twice, is_root=True) == []
+    assert "it has a second name" in (await told(uploads, "one"))[0]
+    assert await begun(uploads, "one", twice) == ["0 ./main/a/"]
+    await begun(uploads, "one", twice, is_whole=False)
+    assert (await told(uploads, "one"))[0] == "its host could not list all files"
+    cut = bytes(MOST_LISTED)
+    await begun(uploads, "one", cut)
+    assert "its host could not list all files" in await told(uploads, "one")
+
+
+async def test_hosts_that_send_at_the_same_time_share_the_rest_of_the_namespace(
+    uploads: KeptUploads, tmp_path: Path
+) -> None:
+    large = b"f 1 900 ./main/a\0f 1 900 ./main/b\0"
+    assert len(await begun(uploads, "one", large)) == 2
+    with pytest.raises(TurnedAway, match="other tasks send files in this namespace"):
+        await begun(uploads, "two", large)
+    uploads.forget("one")
+    assert len(await begun(uploads, "two", large)) == 2
+    await uploads.take("two", 0, 0, bytes(900), is_end=True)
+    with pytest.raises(TurnedAway):
+        await begun(uploads, "three", b"f 1 900 ./main/c\0")
+    assert await begun(uploads, "three", b"f 1 600 ./main/c\0") == ["0 ./main/c/"]
+    await told(uploads, "two")  # from now on, its second file is not expected
+    assert await begun(uploads, "three", b"f 1 900 ./main/c\0") == ["0 ./main/c/"]
+    with pytest.raises(FileRefused):
+        await uploads.take("three", 0, 0, bytes(901), is_end=True)
+    for name in ("two", "three"):
+        uploads.forget(name)
+        with pytest.raises(SendAgain):
+            await uploads.take(name, 0, 0, b"x", is_end=False)
+    assert os.listdir(tmp_path / "staging") == []
+
+
+# --- patterns ---
+
+# Names with every rule of patterns, and with characters that shells and `find` treat differently.
+TREE = (
+    *(
+        "a",
+        "b.csv",
+        ".h",
+        "out/a",
+        "out/b.csv",
+        "out/.h",
+        "out/[x]",
+        "out/é",
+        "out/a\\b",
+        "out/d/a",
+    ),
+    *(
+        "out/d/e/b.csv",
+        ".hid/a",
+        "secrets/key",
+        "private/key",
+        "local/x.json",
+        "out/d/-x",
+        "out/ x ",
+    ),
+)
+PATTERNS = (
+    *("*", "**/*", "out/*", "out/**/*", "**/a", "**/*.csv", ".*", ".h*/*", "**/.h", "out/?"),
+    *(
+        "out/[ab]*",
+        "out/[!a]*",
+        "out/[x]",
+        "out/[[]x]",
+        "out/a\\b",
+        "out/*\\*",
+        "out/d/*/*",
+        "*/*/a",
+    ),
+    *("*/d/**/b.csv", "local/x.json", "out/d/-*", "out/ x", "no/*", "out/**/d/**/*", "*/key"),
+    *("out/a/*", "out/é", "**/e/*"),
+)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_mean_the_same_as_for_local_tasks(tmp_path: Path, pattern: str) -> None:
+    for name in TREE:
+        (tmp_path / "main" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "main" / name).write_text("x")
+    (tmp_path / "alloc").mkdir()
+    assert on_host(tmp_path, pattern) == locally(tmp_path, pattern)
+
+
+def locally(directory: Path, pattern: str) -> set[bytes]:
+    """Return the files that the launcher collects."""
+    full = "/".join(kept_patterns.full("main", pattern))
+    request = CollectFiles(
+        allocation="a", task="main", patterns=[full], most_bytes=9, most_total=999, most_files=99
+    )
+    stream, place = BytesIO(), os.open(directory / "main", os.O_RDONLY)
+    try:
+        file_collector.collect({"main": place}, request, stream)
+    finally:
+        os.close(place)
+    data, found = stream.getvalue(), set()
+    while length := int.from_bytes(data[:LENGTH]):
+        part = msgspec.msgpack.decode(data[LENGTH : LENGTH + length], type=FilePart)
+        found |= {part.path} if part.path else set()
+        data = data[LENGTH + length :]
+    return found
+
+
+def on_host(directory: Path, pattern: str) -> set[bytes]:
+    """Return the files that a wrapper finds and the daemon chooses."""
+    text = resources.files(wrapper_api.__package__ or "").joinpath("wrapper.sh").read_text()
+    look = text[text.index("look() {") : text.index("# find_kept")]
+    commands = kept_patterns.searches("main", [pattern])
+    listing = subprocess.run(
+        ["/bin/sh", "-uc", f"{look}\n{commands}"], cwd=directory, capture_output=True, check=True
+    ).stdout
+    entries = kept_patterns.entries(listing)
+    return {entry.path for entry in entries if kept_patterns.matches(entry.path, "main", pattern)}
