@@ -1,10 +1,10 @@
 """Error isolation: an error of one unit of work stops neither its loop nor the daemon.
 
 A kind and a key name a unit, such as an evaluation, a periodic job or a deployment. After an error
-the unit pauses, longer each time. After `ATTEMPTS` consecutive errors its fence is closed. The unit's
-owner then gives it up, or skips it until its key changes or an operator releases it. Store errors
-do not belong to one unit, so they pass through. The exception is a corrupt page, which only some
-units meet.
+the unit pauses, longer each time. After `ATTEMPTS` consecutive errors its fence is closed. The
+unit's owner then stops retrying it, or skips it until its key changes or an operator releases it.
+Store errors do not belong to one unit, so they pass through. The exception is a corrupt page, which
+affects only some units.
 
 Faults are stored, so they survive a restart. A unit that was running when the daemon crashed counts
 as failed, because it may be the cause.

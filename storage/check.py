@@ -34,7 +34,7 @@ def _faults(connection: sqlite3.Connection, path: Path) -> list[str]:
     if damage:  # further checks of a damaged file are not reliable
         return [f"the file is damaged: {item}" for item in damage]
     dangling = [
-        f"what is referred to exists: not so for row {row[1]} of {row[0]}, which names {row[2]}"
+        f"referenced rows exist: violated by row {row[1]} of {row[0]}, which refers to {row[2]}"
         for row in connection.execute("PRAGMA foreign_key_check")
     ]
     return [*dangling, *invariants.find_violations(ReadSnapshot(connection))]

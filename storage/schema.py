@@ -3,7 +3,7 @@
 `user_version` is the schema version of a file. Newer versions are rejected, because an older
 program must not change data that it does not know. Each migration runs in one transaction with the
 update of `user_version`, so a crash leaves a consistent version. Before the first migration, the
-file is copied next to itself, as the way back to the older program.
+file is copied next to itself, for a rollback to the older program.
 """
 
 import os
@@ -149,9 +149,9 @@ def _copy_previous(connection: sqlite3.Connection, path: Path, version: int) -> 
     except (OSError, sqlite3.OperationalError) as error:
         unfinished.unlink(missing_ok=True)
         raise StorageFull(
-            f"{path} has version {version}, this program works with version {VERSION}, and the copy "
-            f"that is kept before it is changed cannot be made: {error}; see that there is room for "
-            f"{path.stat().st_size // 1_000_000 + 1} MB in {path.parent}, and start again"
+            f"{path} has version {version}, but this program works with version {VERSION}, "
+            f"and the store cannot be copied before its migration: {error}; free "
+            f"{path.stat().st_size // 1_000_000 + 1} MB of disk space in {path.parent}, and start again"
         ) from error
     for older in sorted(path.parent.glob(f"{path.name}.version-????"))[:-_KEPT]:
         older.unlink()

@@ -281,14 +281,14 @@ def _compare(directory: Path, mark: WalWatermark, store: Store, *, is_log_lost: 
     the log.
     """
     index = store.read(ReadSnapshot.last_index)
-    lost = "writes that were answered are missing" if index < mark.index else ""
+    lost = "confirmed writes are missing" if index < mark.index else ""
     if is_log_lost and not lost:
         lost = next(iter(store.read(_damage)), "")
     if lost:
         raise StorageUnusable(
-            f"{directory / FILE_NAME} is not as it was: {lost} (it is at index {index}, and was "
-            f"at {mark.index}); its write-ahead log was removed or cut, or an older file took its place. "
-            "Put back what belongs there, or restore a snapshot with `steward operator snapshot "
+            f"{directory / FILE_NAME} has lost data: {lost} (it is at index {index}, and was "
+            f"at {mark.index}); its write-ahead log was removed or cut, or an older file replaced it. "
+            "Put back the right files, or restore a snapshot with `steward operator snapshot "
             f"restore`; to continue with the present files, remove {directory / MARK_NAME}"
         )
     try:

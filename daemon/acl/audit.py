@@ -93,7 +93,7 @@ class Audit:
         while True:
             await self._arrived.wait()
             await trio.sleep(_GATHER)
-            async with tolerate_disk_full("refusals are not written"):
+            async with tolerate_disk_full("cannot store refused requests in the audit log"):
                 await self.flush()
 
     async def flush(self) -> None:
@@ -132,7 +132,7 @@ class Audit:
         """
         while True:
             before = self._clock.now() - retention
-            async with tolerate_disk_full("nothing is removed from the audit"):
+            async with tolerate_disk_full("cannot delete old audit entries"):
                 step = partial(audit.trim, before=before, most=STEP, kept=kept)
                 while await self._store.write(step):
                     pass
@@ -242,12 +242,12 @@ async def open_audit(
             config.audit_retention_days * 24 * HOUR,
             config.audit_retention_entries or ANY_NUMBER,
         )
-        nursery.start_soon(keep_running, "audit: what is old", trim)
+        nursery.start_soon(keep_running, "audit retention", trim)
         for sink in _sinks(config):
             from daemon.acl.audit_sinks import copy_to  # imported late, as in `_sinks`
 
             copy = partial(copy_to, store, sink)
-            nursery.start_soon(keep_running, f"audit: copies by {type(sink).__name__}", copy)
+            nursery.start_soon(keep_running, f"audit copies by {type(sink).__name__}", copy)
         try:
             yield opened
         finally:

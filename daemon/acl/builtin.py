@@ -6,12 +6,12 @@ from storage.records.acl import ANONYMOUS, ROOT, Token
 
 # Capabilities of a token on itself and on its own data.
 DEFAULT_RULES = """\
-# A token may look at itself, live longer, and end.
+# A token may look up, renew and revoke itself.
 path "auth/token/lookup-self" { capabilities = ["read"] }
 path "auth/token/renew-self" { capabilities = ["update"] }
 path "auth/token/revoke-self" { capabilities = ["update"] }
 
-# It may ask what it is allowed to do, and who it is.
+# It may read its capabilities and its entity.
 path "sys/capabilities-self" { capabilities = ["update"] }
 path "sys/internal/ui/resultant-acl" { capabilities = ["read"] }
 path "identity/entity/id/{{identity.entity.id}}" { capabilities = ["read"] }

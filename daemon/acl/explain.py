@@ -104,7 +104,7 @@ def _decided(
 ) -> AccessDecision:
     given = tuple(sorted(capabilities)) or (DENY,)
     allowed = not set(given).isdisjoint(right.needs.any_of)
-    verb = "gives it" if allowed else "does not give it"
+    verb = "grants this" if allowed else "does not grant this"
     return AccessDecision(
         allowed=allowed,
         needs=needed,
@@ -117,7 +117,7 @@ def _decided(
 
 def _undecided(needed: str) -> AccessDecision:
     return AccessDecision(
-        allowed=False, needs=needed, reason="no rule of the token's policies fits"
+        allowed=False, needs=needed, reason="no rule in the token's policies applies"
     )
 
 
@@ -133,7 +133,7 @@ def _of_scope(grant: CapabilitySet, right: RequestedCapability, needed: str) -> 
         rule=scope,
         policies=found.policies,
         capabilities=(found.level,),
-        reason=f"the policies together give {found.level} on {scope}",
+        reason=f"the policies together grant {found.level} on {scope}",
     )
 
 
@@ -148,7 +148,7 @@ def _of_path(grant: CapabilitySet, right: RequestedCapability, needed: str) -> A
         if path_permission.allowed or path_permission.denied or path_permission.required
         else ""
     )
-    verb = f"gives it{limits}" if allowed else "does not give it"
+    verb = f"grants this{limits}" if allowed else "does not grant this"
     rule = f'path "{path_permission.path}"'
     return AccessDecision(
         allowed=allowed,

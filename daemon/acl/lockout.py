@@ -3,9 +3,9 @@
 Callers note a failure only after they have checked the credential. So a request with a valid
 credential always passes, because many clients can share one address. A party is an address, or a
 user of this host: users of this host share its addresses, and none can use up the failures of
-another. Two limits apply. The rate
-limit counts for every party. The lockout counts for addresses of other hosts: after too many
-failures within a span, all further failures are refused for as long. No I/O.
+another. Two limits apply. The rate limit counts for every party. The lockout counts for addresses
+of other hosts: after too many failures within a period, all further failures are refused for the
+same time. No I/O.
 """
 
 from collections import OrderedDict

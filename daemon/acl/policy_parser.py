@@ -103,7 +103,7 @@ def _converted(value: object, levels: int) -> Value:
         return [_converted(item, levels - 1) for item in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    raise Malformed(f"the policy holds {value!r}")
+    raise Malformed(f"the policy has an invalid value: {value!r}")
 
 
 # ---- HCL -----------------------------------------------------------------------------------------

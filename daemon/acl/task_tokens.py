@@ -143,7 +143,7 @@ class TaskTokens:
     def _read_token(self, db: ReadSnapshot, accessor: str) -> Token:
         token = tokens.find(db, accessor)
         if token is None or token.has_ended(self._clock.now()):
-            raise Refused("the token has ended or was revoked")
+            raise Refused("the token has expired or was revoked")
         return token
 
 

@@ -268,7 +268,7 @@ class TokenStore:
             # tokens.
             self._sooner, self._looks_at = trio.Event(), _NEVER
             now = self._clock.now()
-            async with tolerate_disk_full("tokens that have ended are not removed"):
+            async with tolerate_disk_full("cannot remove expired tokens"):
                 with fences.around(_FENCED, "together"):
                     while await self._store.write(partial(_remove_ended, now=now)):
                         pass
@@ -379,7 +379,7 @@ async def open_tokens(
     async with trio.open_nursery() as nursery:
         fences = fences or Fences(clock)
         nursery.start_soon(
-            fences.keep_running, "tokens that end", partial(token_store.remove_ended, fences)
+            fences.keep_running, "token expiry", partial(token_store.remove_ended, fences)
         )
         yield token_store
         nursery.cancel_scope.cancel()

@@ -255,7 +255,7 @@ def _drill(file: Path) -> SnapshotSummary:
 
 
 def _reader() -> ServiceAccount | None:
-    """Return the user as whom root reads a snapshot: the store's owner, which may have created it."""
+    """Return the user for reading a snapshot as root: the owner of the store, its likely author."""
     if os.geteuid() != ROOT:
         return None
     return owner_of(_directory(None)) or usual_account()

@@ -119,7 +119,7 @@ async def delete(request: Request) -> HandlerReply:
 
     def write(tx: Transaction) -> int:
         if not concurrency.remove_limit(tx, key):
-            raise NotFound(f"queue {key[1]!r} has no limit of its own", index=tx.index)
+            raise NotFound(f"queue {key[1]!r} has no limit to delete", index=tx.index)
         return tx.index
 
     done = await request.parts.store.write(write)

@@ -186,7 +186,7 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
 
 
 def _labels(request: Request) -> frozenset[str] | None:
-    """Return the roles and policies of the caller, as gates name them; None for all."""
+    """Return the roles and policies of the caller in the form of gates; None for all."""
     parts, token = request.parts, request.caller.token
     if not parts.tokens.asks or request.caller.grant.everything:
         return None

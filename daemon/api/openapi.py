@@ -92,8 +92,8 @@ def _operation(route: Route, method: str, types: _Types) -> Document:
         "parameters": [*_path_parameters(route.path), *_query_parameters(query)],
         "responses": {
             "200": _answer(contract, types),
-            "4XX": {"description": "An error of the caller, in plain text."},
-            "5XX": {"description": "An error of the daemon, in plain text."},
+            "4XX": {"description": "A client error, in plain text."},
+            "5XX": {"description": "A server error, in plain text."},
         },
     }
     if method != "GET" and contract.takes is not None:
@@ -115,7 +115,7 @@ def _head(method: str, path: str, handler: object) -> Document:
 
 
 def _answer(contract: EndpointSchema, types: _Types) -> Document:
-    answer: Document = {"description": "It is done."}
+    answer: Document = {"description": "The request succeeded."}
     if contract.gives is not None:
         answer["content"] = types.content(contract.gives, is_lines=contract.is_lines)
     return answer
@@ -151,8 +151,8 @@ def _operations(endpoint: Endpoint) -> dict[str, Document]:
             **_head(method, endpoint.path, unwrap_handler(handler)),
             "parameters": _path_parameters(endpoint.path),
             "responses": {
-                "2XX": {"description": "It is done."},
-                "4XX": {"description": "An error of the caller, as a list of errors."},
+                "2XX": {"description": "The request succeeded."},
+                "4XX": {"description": "A client error, as a list of errors."},
             },
         }
         for method, handler in handlers.items()

@@ -106,7 +106,7 @@ def _parse(token: str, *, is_number: bool) -> Key:
 
 
 class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A list that can be read from any key on.
+    """A list that can be read from any key.
 
     `rows` yields the items in the order of their keys, or in reverse. `wanted` selects the items to
     show, and `line` encodes one as JSON. With `group`, consecutive items of the same group become
@@ -159,7 +159,7 @@ class _Place(msgspec.Struct, frozen=True):
 class _Step(msgspec.Struct, frozen=True):
     """The elements of a step, and where to continue.
 
-    `is_full` means that the next page begins there. Without a place, the list has ended.
+    `is_full` means that the next page begins there. Without a position, the list has ended.
     """
 
     lines: list[bytes]
@@ -215,7 +215,7 @@ class _Walk(Generic[T]):
         except StorageUnreadable as error:
             db.unreadable_rows.note(error)
         except UnicodeError:  # a damaged text outside documents, whose table is not known here
-            _log.error("a list lacks %r: one of its texts is not UTF-8", self._listing.key(item))
+            _log.error("a list omits %r: one of its texts is not UTF-8", self._listing.key(item))
         return None
 
     def _grouped(
@@ -243,10 +243,10 @@ class _Walk(Generic[T]):
     def beginning(
         self, db: ReadSnapshot, place: _Place, index: int, lines: Sequence[bytes] = ()
     ) -> HandlerReply:
-        """Return a whole list in parts, of which the first is full.
+        """Return a whole list in parts; the first part is full.
 
-        The steps before it continue the search. So an error in them, such as a filter that takes
-        too long, is still the answer. `lines` were encoded by earlier steps.
+        The search continues until then. So an error in these steps, such as a filter that takes too
+        long, is still the answer. `lines` were encoded by earlier steps.
         """
         step = self._step(db, place, STEP_BYTES - sum(map(len, lines)))
         lines, then = [*lines, *step.lines], step.then

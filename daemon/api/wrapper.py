@@ -38,7 +38,7 @@ def authenticate_wrapper() -> Callable[[Request], HandlerReply | None]:
         if not request.path.startswith(_PLACE):
             return None
         if wrappers is None or not request.token:
-            return text("show the secret of an attempt", 401)
+            return text("the request needs the secret of an attempt", 401)
         try:
             wrappers.admit(request.token)
         except Denied:

@@ -83,7 +83,7 @@ class TaskActions(Protocol):
     async def brief_usages(
         self, ids: Iterable[str], sees: Callable[[str], bool]
     ) -> list[AllocationUsageLine]:
-        """Return the usage of those running allocations whose namespace `sees` accepts."""
+        """Return the usage of the running allocations in the namespaces that `sees` accepts."""
         ...
 
     async def usage_history(

@@ -1,6 +1,6 @@
 """Events in wire form, encoded once for all clients that read at the same time.
 
-The row of an event holds what changed. Nomad's clients expect the whole job or allocation in the
+The row of an event contains the change. Nomad's clients expect the whole job or allocation in the
 payload, which is joined at read time. Events for purged objects contain only names.
 """
 

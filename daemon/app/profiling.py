@@ -1,4 +1,4 @@
-"""Profiles of this daemon as `go tool pprof` reads them: its CPU time, and the objects that it holds.
+"""Profiles of this daemon for `go tool pprof`: its CPU time, and the objects that it holds.
 
 The profiles cover Python code: CPU time by thread and line, number and size of objects by type, and
 the stacks of threads.
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class ProfileLine(msgspec.Struct, frozen=True):
-    """A line of a function; of a type of objects, its name alone."""
+    """A line of a function, or the name of an object type."""
 
     function: str
     file: str = ""

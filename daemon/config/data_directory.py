@@ -67,7 +67,7 @@ def payloads_dir(data_dir: Path) -> Path:
 
 
 def payloads_beside(store: Path) -> str:
-    """Return the directory of input files beside the file of a store."""
+    """Return the directory of input files next to the file of a store."""
     return str(store.parent / PAYLOADS)
 
 

@@ -40,8 +40,8 @@ def pool_config_errors(pools: Mapping[str, Pool], own: str) -> Iterator[str]:
         partition = (pool.cluster_config, pool.partition or name)
         if partition in partitions:
             yield (
-                f"{what}, partition = {partition[1]!r}: pools.{partitions[partition]} is that "
-                "partition already; one pool for each"
+                f"{what}, partition = {partition[1]!r}: pools.{partitions[partition]} already "
+                "uses that partition; a partition can have only one pool"
             )
         partitions[partition] = name
 
@@ -61,19 +61,19 @@ def _option_errors(what: str, pool: Pool) -> Iterator[str]:
         value = getattr(pool, setting)
         if value and not _WORD.fullmatch(value):
             yield (
-                f"{what}, {setting} = {value!r}: write it as the cluster has it, in letters, "
+                f"{what}, {setting} = {value!r}: write the name that the cluster uses, with letters, "
                 "digits, ., - and _"
             )
     if not _DIRECTORY.fullmatch(pool.directory) or ".." in pool.directory.split("/"):
         yield (
-            f"{what}, directory = {pool.directory!r}: name a directory of the cluster's hosts, "
-            "from their root on, such as /tmp or /scratch"
+            f"{what}, directory = {pool.directory!r}: use the absolute path of a directory on "
+            "the cluster's hosts, such as /tmp or /scratch"
         )
     config = pool.cluster_config
     if config and not (os.path.isabs(config) and os.path.isfile(config)):
         yield (
-            f"{what}, cluster_config = {config!r}: name the cluster's configuration file on this "
-            "machine, from its root on, such as /etc/slurm/slurm.conf"
+            f"{what}, cluster_config = {config!r}: use the absolute path of the cluster's "
+            "configuration file on this host, such as /etc/slurm/slurm.conf"
         )
 
 
@@ -81,7 +81,7 @@ def _faults_of_numbers(what: str, pool: Pool) -> Iterator[str]:
     if not _LEAST_MHZ <= pool.mhz_per_core <= _MOST_MHZ:
         yield (
             f"{what}, mhz_per_core = {pool.mhz_per_core}: a core has {_LEAST_MHZ} to {_MOST_MHZ} "
-            "MHz; jobs ask for MHz, and get as many cores as that is"
+            "MHz; jobs ask for MHz, and get the corresponding number of cores"
         )
     if pool.max_jobs < 0:
         yield f"{what}, max_jobs = {pool.max_jobs}: write a number of at least 0; 0 means no limit"

@@ -158,7 +158,9 @@ def mount_flags(path: str, mountinfo: str) -> Finding:
             options, longest = words, len(place)
     missing = [item for item in ("nosuid", "nodev") if item not in options]
     reason = f"{path} is mounted without {' and '.join(missing)}"
-    return Finding("nosuid", not missing, reason if missing else f"{path} is mounted so")
+    return Finding(
+        "nosuid", not missing, reason if missing else f"{path} is mounted with nosuid and nodev"
+    )
 
 
 def mounts() -> str:

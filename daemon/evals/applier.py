@@ -144,7 +144,7 @@ def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
 
 
 def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, now: int) -> None:
-    """Store the changes of runs and steps; a new run pushes out the oldest ones.
+    """Store the changes of runs and steps; a new run displaces the oldest ones.
 
     Notify about steps that have reached their gates.
     """

@@ -149,7 +149,7 @@ def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
 
 
 def load_freeze(db: ReadSnapshot, job: Job | None, now: int) -> FreezeHold | None:
-    """Return the freeze that holds the runs of a job now; None if none does."""
+    """Return the freeze that currently holds the runs of a job, or None."""
     if job is None or job.stop or job.type not in (JobType.BATCH, JobType.SYSBATCH):
         return None
     if not freezes.any_open(db):
@@ -178,7 +178,7 @@ def _outputs(
     steps: Sequence[RunStep],
     allocations_: Sequence[Allocation],
 ) -> dict[str, dict[str, str]]:
-    """Return the outputs of steps that the conditions or lists of waiting steps name.
+    """Return the outputs of steps that the conditions or lists of waiting steps use.
 
     Outputs of a step with an unfinished allocation are not needed yet. Reading them with each
     decision would take too long for a step of thousands of elements.

@@ -81,7 +81,7 @@ def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[R
     if holder := freezes.find(db, freezes.holder(db, (job.namespace, job.id))):
         yield _of_freeze(holder)
     if children.is_queued(db, job.namespace, job.id):
-        message = f'it waits until fewer children of "{job.parent_id}" are at work'
+        message = f'it waits until fewer children of "{job.parent_id}" are active'
         yield Reason(cause=Cause.CHILDREN, message=message)
     elif job.periodic is not None:
         yield from _of_clock(db, job)
@@ -109,7 +109,7 @@ def _of_run(
 ) -> Iterator[Reason]:
     """Yield the reason why each step of a run waits; open steps are explained like groups."""
     if run.version != case.job.version:
-        message = f"run {run.number} of version {run.version} still ends"
+        message = f"run {run.number} of version {run.version} is still stopping"
         yield Reason(cause=Cause.STEP, message=message)
         return
     yield from _of_queue(db, run)
@@ -156,7 +156,7 @@ def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
 
 
 def _places(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:
-    """Return the places of a step in the queues in which it waits; empty if it waits in none."""
+    """Return the positions of a step in the queues in which it waits, or an empty text."""
     found = []
     for queue in step.queues:
         if queue.waiting:
@@ -170,7 +170,7 @@ def _places(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:
 
 
 def _of_queue(db: ReadSnapshot, run: FlowRunView) -> Iterator[Reason]:
-    """Yield the place of a run in its queue, if it waits for slots."""
+    """Yield the position of a run in its queue, if it waits for slots."""
     found = runs.slot(db, run)
     if found is None or found[1]:
         return
@@ -221,12 +221,12 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
     if broken is not None and broken.is_closed:
         yield Reason(
             cause=Cause.BROKEN,
-            message=f"Steward gave up its clock: {broken.reason}; change the job, or have it tried "
-            f'again with: steward operator fault release "{broken.kind}" "{broken.key}"',
+            message=f"Steward no longer follows its schedule: {broken.reason}; change the job, or "
+            f'retry with: steward operator fault release "{broken.kind}" "{broken.key}"',
         )
     due = periodic.of_job(db, job.namespace, job.id)
     if due is None:
-        message = "its clock is off: periodic.enabled is false"
+        message = "its schedule is off: periodic.enabled is false"
         yield Reason(cause=Cause.CLOCK, message=message)
         return
     at = due.launch
@@ -357,7 +357,7 @@ def _displaced(
         by = allocations.find(db, alloc.desired.preempted_by_allocation)
         yield Reason(
             cause=Cause.PREEMPTED,
-            message=f"{alloc.name} made room for {_who(by, alloc.namespace)}, which matters more",
+            message=f"{alloc.name} was preempted by {_who(by, alloc.namespace)}, which has a higher priority",
             task_group=group.name,
             allocation_id=alloc.id,
         )
@@ -380,11 +380,9 @@ def _starting(db: ReadSnapshot, alloc: Allocation) -> Reason:
     node = nodes.find(db, alloc.node_id)
     if node is not None and node.engine and node.status != NodeStatus.READY:
         last.append(f'node "{node.name}": {node.status_description}')
-    text = "has its place and is starting" + (f" ({'; '.join(last)})" if last else "")
+    text = "is placed and starting" + (f" ({'; '.join(last)})" if last else "")
     if ending := sum(_has_not_ended(db, before) for before in _predecessors(alloc)):
-        text = (
-            f"has its place and begins when {count_noun(ending, 'allocation')} there came to an end"
-        )
+        text = f"is placed and starts after the end of {count_noun(ending, 'earlier allocation')}"
     return Reason(
         cause=Cause.START,
         message=f"{alloc.name} {text}",
@@ -404,7 +402,7 @@ def _has_not_ended(db: ReadSnapshot, alloc_id: str) -> bool:
 
 
 def _failed(case: _Case, alloc: Allocation) -> Reason:
-    """Return when a failed allocation is tried again, or why it is not."""
+    """Return when a failed allocation is retried, or why it is not."""
     tries = _tries(alloc)
     begin = f"{alloc.name} failed {'once' if tries == 1 else f'{tries} times'}"
     cause, end, until = _next_try(case, alloc)
@@ -434,9 +432,9 @@ def _next_try(case: _Case, alloc: Allocation) -> tuple[Cause, str, int]:
             return Cause.DELAY, f"is placed again at {_format_time(at)}", at
     tracker = alloc.desired.reschedule_tracker
     if tracker is not None and tracker.last_reschedule == reschedule.NO_PLACE and case.blocked():
-        return Cause.PLACE, "found no new place", 0
+        return Cause.PLACE, "cannot be placed again yet", 0
     if policy is None:
-        return Cause.LIMIT, f"is not placed again: {case.job.type} jobs never are", 0
+        return Cause.LIMIT, f"is not placed again: {case.job.type} jobs are never rescheduled", 0
     if not (policy.unlimited or policy.attempts):
         return (
             Cause.LIMIT,
@@ -447,13 +445,13 @@ def _next_try(case: _Case, alloc: Allocation) -> tuple[Cause, str, int]:
         limit = f"{count_noun(policy.attempts, 'attempt')} within {policy.interval // SECOND}s"
         return Cause.LIMIT, f"is not placed again: {limit} are used up", 0
     if deployment is not None and deployment.id == alloc.deployment_id and deployment.active:
-        message = f"its deployment {deployment.id} decides what becomes of it"
+        message = f"its deployment {deployment.id} decides whether to replace it"
         return Cause.DEPLOYMENT, message + _deadline(deployment, alloc.task_group), 0
-    return Cause.TURN, "is placed again when the scheduler has looked at it", 0
+    return Cause.TURN, "is placed again when the scheduler evaluates the job", 0
 
 
 def next_retry(db: ReadSnapshot, alloc: Allocation) -> Retry:
-    """Return how often an allocation was tried, and when it is tried again or why not."""
+    """Return the attempts of an allocation, and the time of the next one or the reason for none."""
     message, at = _restart_forecast(db, alloc)
     states = alloc.client.task_states or {}
     return Retry(
@@ -480,7 +478,7 @@ def _restart_forecast(db: ReadSnapshot, alloc: Allocation) -> tuple[str, int]:
         if state.state == TaskPhase.PENDING and newest is not None and newest.start_delay:
             at = newest.time + newest.start_delay
             return f'task "{name}" is started again at {_format_time(at)}', at
-    return f"needs no other try: it is {alloc.client_status}", 0
+    return f"needs no retry: it is {alloc.client_status}", 0
 
 
 # --- unplaced allocations ---
@@ -523,12 +521,12 @@ def _without_decision(db: ReadSnapshot, case: _Case) -> tuple[Cause, str]:
         if evaluation.status == EvalStatus.PENDING and evaluation.type not in workers(db).types:
             return (
                 Cause.TURN,
-                f"the scheduler has no worker for {evaluation.type} jobs: an operator took it",
+                f"the scheduler has no worker for {evaluation.type} jobs: an operator disabled it",
             )
         if evaluation.status == EvalStatus.PENDING and not evaluation.wait_until:
             return (
                 Cause.TURN,
-                f"evaluation {evaluation.id} waits for its turn (priority {evaluation.priority})",
+                f"evaluation {evaluation.id} is queued (priority {evaluation.priority})",
             )
     if (
         deployment is not None
@@ -538,8 +536,8 @@ def _without_decision(db: ReadSnapshot, case: _Case) -> tuple[Cause, str]:
         return Cause.DEPLOYMENT, _state_of(deployment)
     again = f"steward job eval {case.job.id}"
     if case.newest is not None and case.newest.status == EvalStatus.FAILED:
-        return Cause.BROKEN, f"{case.newest.status_description}; have it tried again with: {again}"
-    return Cause.TURN, f"nothing asks for it; do so with: {again}"
+        return Cause.BROKEN, f"{case.newest.status_description}; retry with: {again}"
+    return Cause.TURN, f"no evaluation is pending; create one with: {again}"
 
 
 def _outdated_reasons(deployment: Deployment, group: TaskGroup, outdated: int) -> Iterator[Reason]:
@@ -578,7 +576,7 @@ def _awaited(deployment: Deployment, group: TaskGroup) -> str:
         if state.healthy_allocs >= goal:
             return f"; promote it with: steward deployment promote {deployment.id}"
     far = f"{state.healthy_allocs} of {goal} are healthy"
-    return f"; {far}, more have to be{_deadline(deployment, group.name)}"
+    return f"; {far}, more must become healthy{_deadline(deployment, group.name)}"
 
 
 def _deadline(deployment: Deployment, group: str) -> str:

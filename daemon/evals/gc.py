@@ -92,11 +92,11 @@ async def collect_garbage(
     fences = fences or Fences(clock)
     while True:
         now = clock.now()
-        async with tolerate_disk_full("nothing is removed"):
+        async with tolerate_disk_full("cannot collect garbage"):
             before = store.read(garbage_collection.counts)
             with fences.around(_FENCED, "moments"):
                 await store.write(partial(_count_tables, now=now, kept=retention_limits))
-            with fences.around(_FENCED, "what is kept no longer"):
+            with fences.around(_FENCED, "expired objects"):
                 await collect_once(store, now, retention_limits)
             with fences.around(_FENCED, "children"):
                 await collect_children(store, now, fences)

@@ -120,9 +120,9 @@ def _faults_of_parameters(parameters: Mapping[str, str]) -> Iterator[str]:
 
 def _faults_of_path(volume: DynamicVolume) -> Iterator[str]:
     if not volume.node_id:
-        yield "NodeID is missing: a registered volume is on the node that it names"
+        yield "NodeID is missing: specify the node that has the registered volume"
     if not os.path.isabs(volume.host_path) or "\0" in volume.host_path:
-        yield "HostPath must be a directory of the machine, from its root on"
+        yield "HostPath must be the absolute path of a directory on the host"
     if len(volume.host_path) > _LONGEST:
         yield f"HostPath must have at most {_LONGEST} characters"
 
@@ -215,7 +215,7 @@ def warnings(volume: DynamicVolume) -> list[str]:
 
 
 async def reserve(store: Store, volume: DynamicVolume) -> None:
-    """Store a new volume whose directory is not there yet, so that a start can find it.
+    """Store a new volume whose directory does not exist yet, so that a start can find it.
 
     Raises `Conflict` if its name was taken in the meantime.
     """
@@ -241,7 +241,7 @@ async def put(
         _check_name(tx, volume)
         before = host_volumes.find(tx, volume.id)
         if before is None and volume.create_index:
-            raise Conflict(f"volume {volume.id} was deleted meanwhile")
+            raise Conflict(f"volume {volume.id} was deleted in the meantime")
         if before is not None and before.state == DELETING:
             raise Conflict(f"volume {volume.id} is {before.state}: it cannot be changed")
         if before is not None and before.state == READY:

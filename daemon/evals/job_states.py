@@ -130,7 +130,7 @@ def _held(db: ReadSnapshot, row: job_status.Row, run: FlowRun) -> str:
 
 
 def _freeze(db: ReadSnapshot, row: job_status.Row) -> str:
-    """Return which freeze holds the runs of a job; empty if none does."""
+    """Return the ID of the freeze that holds the runs of a job, or an empty text."""
     holder = freezes.holder(db, (row["namespace"], row["id"]))
     found = freezes.find(db, holder) if holder else None
     return held_by(found) if found is not None else ""
@@ -233,7 +233,7 @@ def _blocked(
     if newest is None:
         return ""
     if newest.status == EvalStatus.FAILED:
-        return newest.status_description or "the scheduler gave up"
+        return newest.status_description or "the scheduler failed repeatedly"
     return "; ".join(placement_message.describe_failures(newest))
 
 

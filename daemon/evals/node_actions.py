@@ -366,7 +366,7 @@ async def watch_drains(
                 ):
                     await change.wait()
                 continue
-        async with tolerate_disk_full("a drain waits"):
+        async with tolerate_disk_full("cannot continue a drain"):
             for node_id in due:
                 with fences.around(_FENCED, node_id):
                     await store.write(partial(_go_on, node_id=node_id, ids=ids, now=now))

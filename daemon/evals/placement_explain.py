@@ -56,7 +56,7 @@ def _closed(job: Job, nodes: Iterable[Node]) -> Iterator[str]:
     for node in named[:_SHOWN_NODES]:
         yield f'node "{node.name}" {_why_closed(job, node)}'
     if len(named) > _SHOWN_NODES:
-        yield f"likewise {count_noun(len(named) - _SHOWN_NODES, 'other node')}"
+        yield f"the same applies to {count_noun(len(named) - _SHOWN_NODES, 'other node')}"
 
 
 def _why_closed(job: Job, node: Node) -> str:
@@ -66,8 +66,8 @@ def _why_closed(job: Job, node: Node) -> str:
     if node.status != NodeStatus.READY:
         return f"is {node.status}" + (f" ({said})" if (said := node.status_description) else "")
     if node.drain:
-        return f"is being drained; open it again with: steward node drain -disable {node.name}"
-    return f"takes no new work; open it again with: steward node eligibility -enable {node.name}"
+        return f"is being drained; cancel the drain with: steward node drain -disable {node.name}"
+    return f"is ineligible for placements; make it eligible with: steward node eligibility -enable {node.name}"
 
 
 def _missing_resources(group: TaskGroup, need: ResourceAsk, found: Iterable[str]) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _amounts(
         if name in short:
             yield (
                 f"each needs {wanted}{unit}, "
-                f"the most that a node has free is {max(free, 0)}{unit.partition(' of ')[0]}"
+                f"and a node has at most {max(free, 0)}{unit.partition(' of ')[0]} free"
             )
 
 

@@ -83,9 +83,9 @@ async def open_evals(
     `listening` returns the ports of this host on which processes listen. `max_count` limits
     the elements of a workflow, 0 for no limit. Everything starts when `begins` is set.
     """
-    async with tolerate_disk_full("workers of the scheduler stay as they were set"):
+    async with tolerate_disk_full("cannot reset the workers of the scheduler"):
         await forget_workers(store)
-    async with tolerate_disk_full("work on nodes that are down"):
+    async with tolerate_disk_full("cannot evaluate the jobs on nodes that are down"):
         await evaluate_down(store, ids, now=clock.now())
     async with trio.open_nursery() as nursery:
         for loop in (
@@ -115,7 +115,7 @@ async def _work(
     listening: Listening,
     max_count: int,
 ) -> None:
-    async with tolerate_disk_full("evaluations that have failed are not given up"):
+    async with tolerate_disk_full("cannot end evaluations that failed repeatedly"):
         await fail_closed_evaluations(store, clock, fences)
     while True:
         with store.watch("evaluations/", evaluations.ROOM, "nodes/", TOPIC) as change:
@@ -143,7 +143,7 @@ async def _work(
                 with trio.move_on_after(pause):
                     await change.wait()
                 continue
-        async with tolerate_disk_full(f"{len(chosen)} evaluations wait"):
+        async with tolerate_disk_full(f"cannot process {len(chosen)} evaluations"):
             await process(store, chosen, clock, ids, fences, listening, max_count)
 
 
@@ -414,8 +414,8 @@ async def _apply(store: Store, decision: EvaluationResult, now: int) -> None:
 
 
 def _log_plan(evaluation: Evaluation, plan: Plan) -> None:
-    evicted = f", {len(plan.evict)} make room" if plan.evict else ""
-    waits = ", the rest waits for room" if plan.blocked else ""
+    evicted = f", {len(plan.evict)} preempted" if plan.evict else ""
+    waits = ", the rest is blocked" if plan.blocked else ""
     log.info(
         "evaluation %s of job %s (%s): %d placed, %d changed%s%s",
         *(evaluation.id, evaluation.job_id, evaluation.triggered_by),

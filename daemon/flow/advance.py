@@ -1,7 +1,7 @@
 """Decide which steps of a run begin, and how steps and the run have ended.
 
-`advance` looks at the steps once, each after all steps that it needs. So an end opens or skips
-all later steps in the same decision. The result depends on the ended tasks, and not on the
+`advance` looks at the steps once, each after all steps that it needs. So the end of a step opens or
+skips all later steps in the same decision. The result depends on the ended tasks, and not on the
 order in which it became known.
 """
 
@@ -95,9 +95,9 @@ def limits_of(job: Job) -> RunLimits:
 
 
 def timed(run: FlowRun, limits: RunLimits, now: int) -> FlowRun:
-    """Return a run that has not ended after the effects of its deadline.
+    """Return a run that has not ended, with the effects of its deadline.
 
-    A run that times out is stopped, and its steps for failures and for every end run. A run that is
+    A run that times out is stopped, and its failure handlers and clean-up steps run. A run that is
     being stopped gets the deadline of these steps. At that deadline, they are no longer wanted.
     """
     is_over = run.deadline and now >= run.deadline
@@ -134,13 +134,13 @@ def advance(
 
     `steps` are the stored steps; missing ones wait. `elements` are the allocations of each step.
     `is_held`: tasks of the previous run are still ending, so that no step begins. `approvals` are
-    those of gates, for the attempts of their steps. If the run is canceled and cleans up, only steps
-    for every end go on. The others end when their tasks have ended, which are `alive` until then.
-    `outputs` are those of steps, as far as conditions name them. While the run waits for slots, `slot`
-    is the reason that no step begins. In a `freeze`, that is the reason. `granted` counts the elements
-    that hold slots of the queues of their step. All steps together have at most `max_count` elements;
-    0 means no limit. Steps begin while the `openings` of their calendars, by name, are open. With the
-    first open step, the `timeout` of the run begins, in nanoseconds.
+    those of gates, for the attempts of their steps. If the run is canceled and cleans up, only
+    clean-up steps continue. The others end when their tasks have ended, which are `alive` until
+    then. `outputs` are those of steps, as far as conditions use them. While the run waits for
+    slots, `slot` is the reason that no step begins. In a `freeze`, that is the reason. `granted`
+    counts the elements that hold slots of the queues of their step. All steps together have at most
+    `max_count` elements; 0 means no limit. Steps begin while the `openings` of their calendars, by
+    name, are open. With the first open step, the `timeout` of the run begins, in nanoseconds.
     """
     decision = _Decision(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
@@ -290,7 +290,7 @@ def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
     if not bad:
         return msgspec.structs.replace(run, status=FlowStatus.SUCCEEDED, ended=now)
     names = ", ".join(one.name for one in bad[:3]) + (" and others" if len(bad) > 3 else "")
-    how = "came too late" if all(one.state == StepState.SKIPPED for one in bad) else "failed"
+    how = "missed its time" if all(one.state == StepState.SKIPPED for one in bad) else "failed"
     words = f"step {names} {how}" if len(bad) == 1 else f"steps {names} {how}"
     return msgspec.structs.replace(run, status=FlowStatus.FAILED, reason=words, ended=now)
 
@@ -519,7 +519,8 @@ class _Decision:
     def _paired_total(self, step: Step, row: RunStep) -> int:
         """Return the number of elements of a step with its counterparts. Raises `Faulty`.
 
-        The step begins only if a step with counterparts has begun, so until then any number will do.
+        The step begins only if a step with counterparts has begun, so before that the number does
+        not matter.
         """
         known = [self.steps[name] for name in step.needs if name in step.each_of]
         if not any(one.state in _WITH_ELEMENTS or one.good or one.failed for one in known):
@@ -647,11 +648,11 @@ def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
         case When.ALWAYS:
             return None
         case When.FAILURE:
-            return None if bad else (Outcome.NEUTRAL, "nothing that it needs has failed")
+            return None if bad else (Outcome.NEUTRAL, "none of its needs has failed")
         case When.SUCCESS if bad:
             return Outcome.BAD, f"step {bad.name} was {_ended_as(bad)}"
         case When.SUCCESS if needs and not is_any_good:
-            return Outcome.NEUTRAL, "nothing that it needs has run"
+            return Outcome.NEUTRAL, "none of its needs has run"
         case When.SUCCESS:
             return None
 

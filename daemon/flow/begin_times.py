@@ -60,7 +60,8 @@ def _time(limit: BeginTime | None, met: int, began: int, in_zone: tzinfo) -> int
 def next_time_of_day(minute: int, after: int, in_zone: tzinfo) -> int:
     """Return the first time at or after `after` with the local time of a minute of the day.
 
-    A time that a clock change skips is that much later. Of a time that comes twice, the first counts.
+    If a clock change skips this time, the result is later by the skipped duration. If the time
+    occurs twice, the first one counts.
     """
     day = datetime.fromtimestamp(after // SECOND, in_zone).date() - timedelta(days=1)
     while True:

@@ -1,10 +1,10 @@
-"""Calendars: whether a moment is open, why it is not, and when it opens next.
+"""Calendars: whether a time is open, the reason if it is not, and the next opening.
 
 Local times follow the wall clock of the calendar's zone. An hour that a clock change skips is not
-open, and an hour that comes twice is open twice. All moments are nanoseconds since the epoch.
+open, and an hour that occurs twice is open twice. All moments are nanoseconds since the epoch.
 
-Many calendars may refer to the same one. Each computation looks at a calendar once, and its steps are
-limited.
+Many calendars may refer to the same one. Each computation examines a calendar once, and its steps
+are limited.
 """
 
 import re
@@ -279,7 +279,7 @@ class Steps:
 
 
 class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
-    """A calendar in a form in which moments can be looked up, with the calendars it refers to."""
+    """A calendar compiled for lookups, with the calendars that it refers to."""
 
     name: str
     version: int
@@ -383,7 +383,7 @@ class _Period:
 
 
 class _Moment:
-    """Why calendars are closed at one moment. Each calendar is asked once."""
+    """The reasons why calendars are closed at one time. Each calendar is checked once."""
 
     def __init__(self, at: int, steps: Steps) -> None:
         self._at, self._steps = at, steps
@@ -432,7 +432,7 @@ def compiled(name: str, documents: Mapping[str, bytes]) -> CompiledCalendar:
 
 
 class _Compilation:
-    """The calendars that are compiled so far: each of them once."""
+    """The calendars compiled so far, each once."""
 
     def __init__(self, documents: Mapping[str, bytes]) -> None:
         self._documents = documents
@@ -518,8 +518,8 @@ class Openings:
 
     `days` are numbers of open days, counted from the end if negative; empty for all. Without a
     calendar, every day is open, and days are those of `zone`. All searches together may take
-    `most_steps`, and so may all other questions. With `searches`, its limit applies instead to the
-    searches of all openings that share it.
+    `most_steps`, and all other lookups the same number. With `searches`, its limit applies instead
+    to the searches of all openings that share it.
     """
 
     def __init__(
@@ -560,7 +560,7 @@ class Openings:
         return ""
 
     def next_open(self, at: int) -> int | None:
-        """Return the first open moment from a moment on; None if there is none within five years.
+        """Return the first open time at or after a time; None if there is none within five years.
 
         Also None if the searches need too many steps: then `is_limited` is set. Nothing opens before
         `searched_until`.

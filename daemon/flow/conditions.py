@@ -67,7 +67,7 @@ def problems(
 ) -> Iterator[str]:
     """Yield the errors in the condition of a step with these needs.
 
-    The condition cannot name needs in `each_of`, whose elements are needed one by one.
+    The condition cannot refer to needs in `each_of`, whose elements are needed one by one.
     `declared` maps steps to their declared outputs; steps that declare none are absent.
     """
     from daemon.jobspec.filters.policy_rule import PolicyFilter, has_nested_collections, selectors
@@ -82,15 +82,15 @@ def problems(
     hints, known = hints or Hints(), dict.fromkeys(needs)
     for path in selectors(rule.node):
         if path[0] == "needs" and len(path) > 1 and path[1] in each_of:
-            yield f"names {quote(path[1])}, which the group needs element by element"
+            yield f"refers to {quote(path[1])}, which the group needs element by element"
         elif path[0] == "needs" and len(path) > 1 and path[1] not in known:
             hint = hints.of(path[1], known)
-            yield f"names {quote(path[1])}, which the group does not need{hint}"
+            yield f"refers to {quote(path[1])}, which the group does not need{hint}"
         elif path[0] == "needs" and path[2:3] == ("outputs",) and len(path) > _OUTPUT:
             names = declared.get(path[1])
             if names and path[_OUTPUT] not in names:
                 yield (
-                    f"names output {quote(path[_OUTPUT])} of {path[1]}, "
+                    f"refers to output {quote(path[_OUTPUT])} of {path[1]}, "
                     f"but {path[1]} declares only: {', '.join(names)}"
                 )
 

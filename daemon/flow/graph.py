@@ -1,7 +1,7 @@
 """The graph of a workflow: its steps, what each one needs, their order and their levels.
 
-A workflow is a batch job of which a group has a workflow key. Each of its groups is a step. The
-module knows no runs: `daemon/flow/advance.py` uses the graph to decide which steps may begin.
+A workflow is a batch job with a workflow key in one of its groups. Each of its groups is a step.
+The module knows no runs: `daemon/flow/advance.py` uses the graph to decide which steps may begin.
 """
 
 import re
@@ -68,12 +68,13 @@ Edges = Mapping[str, tuple[str, ...]]
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A group of a workflow: its needs in the order of the file, and its conditions.
 
-    `count` is the number of its elements, of which `parallel` may be active at the same time, None for all.
-    Up to the `allowance`, elements may fail. With `stops`, no element begins after more have failed. The
-    number of elements of a step with a `source` is known when it begins. A step with
-    a `gate`, which is a question, needs so many approvals; with `not_self`, not of the person who began
-    the run. If they lack after `within` nanoseconds, the step is rejected, or `is_approved_late`.
-    Each of its elements at work holds `slots` of each of its `queues`.
+    `count` is the number of its elements, of which `parallel` may be active at the same time, None
+    for all. Up to the `allowance`, elements may fail. With `stops`, no element begins after more
+    have failed. The number of elements of a step with a `source` is known when it begins. A step
+    with a `gate`, which is a question, needs this number of approvals; with `not_self`, not of the
+    person who began the run. If approvals are missing after `within` nanoseconds, the step is
+    rejected, or `is_approved_late`. Each of its active elements holds `slots` of each of its
+    `queues`.
     """
 
     name: str
@@ -110,7 +111,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return self.when == When.ALWAYS and bool(self.needs)
 
     def goes_on(self, run: FlowRun) -> bool:
-        """Return whether the step may still begin, or go on, in a run that has not ended.
+        """Return whether the step may still begin, or continue, in a run that has not ended.
 
         After a timeout, the steps for failures run too.
         """
@@ -298,7 +299,7 @@ def _edges(steps: Iterable[Step]) -> Edges:
 
 
 def _depths(needs: Edges) -> dict[str, int]:
-    """Return the level of each step, from 0; steps of cycles and those behind have none."""
+    """Return the level of each step, from 0; steps in cycles and their followers have none."""
     after: dict[str, list[str]] = {name: [] for name in needs}
     for name, ones in needs.items():
         for one in ones:
@@ -574,7 +575,7 @@ def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
 
 
 def counterparts(graph: Graph, names: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return for some steps those of which an element waits only for that with its own index."""
+    """Return, for some steps, the needs of which each element awaits only its own index."""
     order = [step.name for step in graph.order]
     bit = {name: 1 << number for number, name in enumerate(order)}
     before, pairs, complete = (dict.fromkeys(order, 0) for _ in range(3))
@@ -701,7 +702,7 @@ def _never(order: Iterable[Step]) -> Iterator[str]:
     """Yield the steps that can never begin.
 
     A step without elements is neither good nor bad, and so is a step that needs only such steps.
-    Every other step may end well or badly, so nothing else can be known.
+    Every other step may succeed or fail, so nothing more is known.
     """
     empty = set[str]()
     for step in order:

@@ -71,7 +71,7 @@ def _nearer(group: TaskGroup, by_name: Mapping[str, TaskGroup]) -> TaskGroup | N
 
 
 def resolved(groups: Sequence[TaskGroup]) -> list[TaskGroup]:
-    """Return groups in which the number or the list of others is their own."""
+    """Return groups with the numbers or lists that they take from other groups."""
     if not any(map(element_needs, groups)):
         return [*groups]
     own = owners(groups)

@@ -145,7 +145,7 @@ def problems(
     before: Mapping[str, Collection[str]],
     own: Mapping[str, Collection[str]] = {},
 ) -> Iterator[str]:
-    """Yield the errors of references; `before` has those steps that come before each of some steps.
+    """Yield the errors of references; `before` maps steps to the steps that come before them.
 
     A step reads only the element with the same index of each step in `own`.
     """

@@ -1,7 +1,7 @@
 """Repetition rules of calendar events (RFC 5545, RRULE), for events of whole days.
 
-A search passes over a known number of days. Libraries do not promise that: a rule without any
-occurrence, such as February 30 of each year, takes them to the end of their time.
+A search examines a limited number of days. Libraries do not guarantee that: for a rule without
+occurrences, such as February 30 of each year, they search until their last year.
 """
 
 import calendar
@@ -58,7 +58,7 @@ def occurrences(rule: Repetition, start: date, last: date) -> Iterator[date]:
 
 
 def _complete(rule: Repetition, start: date) -> Repetition:
-    """Return a rule in which the start takes the place of missing parts."""
+    """Return a rule in which values of the start replace missing parts."""
     if rule.month_days or rule.weekdays:
         return rule
     match rule.frequency:

@@ -1,8 +1,8 @@
 """Login methods of the jobs API: their validation and storage.
 
 An update keeps the fields that the request leaves empty, except for `Default`, as in Nomad. Steward
-verifies JWTs. It stores OIDC methods so that tools can manage them. A login with one is not possible.
-So their secrets are not stored: a word takes their place.
+verifies JWTs. It stores OIDC methods so that tools can manage them. They cannot be used to log in,
+so their secrets are not stored: a placeholder replaces them.
 """
 
 import re

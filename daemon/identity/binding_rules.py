@@ -1,4 +1,4 @@
-"""Binding rules: their validation, and the roles and policies that they give to a login."""
+"""Binding rules: their validation, and the roles and policies that they grant to a login."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -30,7 +30,7 @@ class Bindings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no rule gave anything."""
+        """Return whether no rule granted anything."""
         return not (self.policies or self.roles)
 
 

@@ -46,7 +46,7 @@ def check_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iter
     begins = claims.nbf
     early = begins is not None and (int(begins) - leeway) * SECOND > now
     yield BindingCheck(
-        rule="not before its time",
+        rule="the token is already valid",
         looked_at="nbf",
         seen=format_timestamp(begins),
         refusal=f"token is not yet valid (Token Not Before: {format_timestamp(begins)})"
@@ -56,7 +56,7 @@ def check_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iter
     principals, groups = role.bound_service_principal_ids, role.bound_group_ids
     means_all = not (principals or groups) or principals == groups == ANYONE
     yield BindingCheck(
-        rule="the role names principals or groups",
+        rule="the role lists principals or groups",
         looked_at="bound_service_principal_ids, bound_group_ids",
         seen=f"{format_list(principals or [])} {format_list(groups or [])}",
         refusal="expected specific bound_group_ids or bound_service_principal_ids; both cannot be "
@@ -80,7 +80,7 @@ def check_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iter
 def _of_groups(bound: Sequence[str], claims: Claims) -> BindingCheck:
     groups = [group or "" for group in claims.groups or ()]
     fits = bound == ANYONE or any(contains(bound, group) for group in groups)
-    elsewhere = " (too many for the token: it says where to ask)"
+    elsewhere = " (too many for the token, which has a link to them)"
     return BindingCheck(
         rule="bound_group_ids",
         looked_at="groups",
@@ -96,7 +96,7 @@ def check_request(role: LoginRole, claims: Claims, request: LoginRequest) -> Ite
     """Yield the verdicts on the request, before any request to the cloud."""
     named = request.subscription_id and request.resource_group_name
     yield BindingCheck(
-        rule="subscription and group are named",
+        rule="subscription and group are given",
         looked_at="subscription_id, resource_group_name",
         seen=f"{request.subscription_id} {request.resource_group_name}",
         refusal="" if named else "subscription_id and resource_group_name are required",
@@ -135,7 +135,7 @@ def _check_resource(
 ) -> Iterator[BindingCheck]:
     """Yield the verdicts on the requested resource: a scale set, a machine, or any other type."""
     seen = f"xms_az_rid {claims.xms_az_rid or '-'}, xms_mirid {claims.xms_mirid or '-'}"
-    agreement = "the token was issued for what the request names"
+    agreement = "the token was issued for the requested resource"
     if request.vmss_name:
         yield BindingCheck(
             rule=agreement,
@@ -157,7 +157,7 @@ def _check_resource(
     else:
         yield _without_sets(role, "resource_id", "scale set requires the vmss_name field to be set")
         yield BindingCheck(
-            rule="the resource is in the group that the request names",
+            rule="the resource is in the requested group",
             looked_at="resource_id",
             seen=request.resource_id,
             refusal=_resource_refusal(claims, request),

@@ -112,11 +112,11 @@ class ClientSecretRotator:
             failures=0,
             try_again_at=0,
         )
-        text = f"a new client secret was made ({password.key_id})"
+        text = f"a new client secret was created ({password.key_id})"
         if not await self._advance(
             mount, (marked, state), text, lambda tx: secrets.put(tx, place, sealed)
         ):
-            raise Refused("the configuration was changed meanwhile")
+            raise Refused("the configuration was changed in the meantime")
 
     async def _activate(self, mount: Mount, state: Rotation) -> None:
         """Put a new secret to use if a token can be got with it. Raises `Refused`."""
@@ -139,7 +139,7 @@ class ClientSecretRotator:
                 identity.put_config(tx, mount.accessor, expiring)
 
         done = Rotation(since=state.since, current=state.pending, unclean=True, rotated_at=now)
-        text = f"a token was got with the new client secret, it is in use ({state.pending})"
+        text = f"the new client secret works and is in use ({state.pending})"
         await self._advance(mount, (state, done), text, write)
         self._credentials.forget(mount.accessor)
 
@@ -158,14 +158,16 @@ class ClientSecretRotator:
                 removed.append(password.key_id)
             else:
                 log.warning(
-                    "%s: a secret that was not made here stays (%s)", mount.path, password.key_id
+                    "%s: keeping a client secret of another program (%s)",
+                    mount.path,
+                    password.key_id,
                 )
         clean = msgspec.structs.replace(state, unclean=False, problem="")
         text = f"old client secrets were removed: {', '.join(removed) or 'there were none'}"
         await self._advance(mount, (state, clean), text)
 
     async def _give_up(self, mount: Mount, state: Rotation) -> None:
-        """Throw away a new secret that never worked; the old one stays in use."""
+        """Delete a new secret that never worked; the old one stays in use."""
         without = msgspec.structs.replace(state, pending="", unclean=True)
         text = f"the new client secret does not work and is removed ({state.pending})"
         await self._advance(
@@ -207,7 +209,12 @@ class ClientSecretRotator:
             return True
 
         counts = await self._store.write(write)
-        log.info("%s: %s%s", mount.path, text, "" if counts else ", too late")
+        log.info(
+            "%s: %s%s",
+            mount.path,
+            text,
+            "" if counts else ", but the configuration was changed in the meantime",
+        )
         return counts
 
     # --- background task ---

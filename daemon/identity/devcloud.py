@@ -93,7 +93,13 @@ class DevCloud:
             MACHINE_ID.lower(): partial(self._machine, request),
         }
         page = pages.get(request.path) or pages.get(request.path.lower())
-        return page() if page else _refused(404, "NotFound", "this small cloud has no such thing")
+        return (
+            page()
+            if page
+            else _refused(
+                404, "NotFound", "the cloud for development does not support this request"
+            )
+        )
 
     def _discovery(self) -> Said:
         keys = f"{self.url}/{TENANT}/discovery/keys"
@@ -182,7 +188,7 @@ async def open_devcloud(clock: Clock, port: int = PORT) -> AsyncIterator[DevClou
     cloud = DevCloud(f"http://127.0.0.1:{number}", clock, key)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, partial(_serve_connection, cloud), listeners)
-        log.info("a small cloud for development is at %s", cloud.url)
+        log.info("the cloud for development is at %s", cloud.url)
         yield cloud
         nursery.cancel_scope.cancel()
 

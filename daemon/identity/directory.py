@@ -150,7 +150,7 @@ class DirectoryKeyCache:
         keys = await self._keys(discovery.jwks_uri)
         same = before if before and before.issuer == discovery.issuer else None
         if same and not keys:  # a directory always has keys, so the known ones stay
-            raise CloudRequestFailed(f"{_NO_KEYS}: there is none in {discovery.jwks_uri}")
+            raise CloudRequestFailed(f"{_NO_KEYS}: there are none in {discovery.jwks_uri}")
         now = self._clock.now()
         directory = Directory(
             issuer=discovery.issuer, keys=_merged(keys, same, now), fetched_at=now
@@ -231,4 +231,4 @@ def _merged(keys: list[_Key], before: Directory | None, now: int) -> list[Direct
 
 
 def _unreadable(answer: CloudResponse) -> str:
-    return f"the answer is not what it should be: {answer.text[:200]}"
+    return f"unexpected answer: {answer.text[:200]}"

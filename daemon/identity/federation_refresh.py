@@ -79,7 +79,7 @@ class FederationTokenRefresher:
         try:
             kept = msgspec.json.decode(self._seal.unseal(sealed, place), type=_Kept)
         except (Unsealable, msgspec.DecodeError) as error:
-            log.warning("the access token kept for %s is unusable: %s", place, error)
+            log.warning("the stored access token of %s is unusable: %s", place, error)
             return
         if kept.whose == _client_label(client) and kept.ends_at > self._clock.now():
             granted = TokenGrant(kept.token)
@@ -159,7 +159,7 @@ class FederationTokenRefresher:
             if identity.config(tx, client.mount.accessor) == config:
                 secrets.put(tx, place, sealed)
 
-        async with tolerate_disk_full("the federation credential is not kept"):
+        async with tolerate_disk_full("cannot store the federation credential"):
             await self._store.write(write)
 
 

@@ -88,7 +88,9 @@ class Issuer:
         except (InvalidToken, msgspec.ValidationError) as error:
             raise UnknownToken(f"failed to parse signed token: {error}") from error
         if not workload.nomad_task:
-            raise UnknownToken("failed to parse signed token: it is a service's, not a task's")
+            raise UnknownToken(
+                "failed to parse signed token: it belongs to a service, not to a task"
+            )
         return workload
 
     async def has_key(self) -> None:
@@ -134,7 +136,7 @@ class Issuer:
         now = self._clock.now()
         if rotation_due(self._keys, now):
             await self.rotate(at_once=not self._keys)
-            log.info("a new signing key was made")
+            log.info("a new signing key was created")
         self._has_key.set()
         in_use = self._store.read(signing.of_live_allocations)
         for key in expired_keys(self._keys, now, in_use):
@@ -166,7 +168,7 @@ async def open_issuer(
     ids: Iterator[str],
     fences: Fences | None = None,
 ) -> AsyncIterator[Issuer]:
-    """Give an issuer whose keys are looked after; see `Issuer.has_key`."""
+    """Yield an issuer whose keys are maintained; see `Issuer.has_key`."""
     issuer = Issuer(store, seal, clock, ids)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_start_rotation, issuer, fences or Fences(clock))
@@ -184,7 +186,7 @@ async def _start_rotation(issuer: Issuer, fences: Fences) -> None:
 
 async def _rotate_forever(issuer: Issuer) -> None:
     while True:
-        async with tolerate_disk_full("signing keys stay as they are"):
+        async with tolerate_disk_full("cannot rotate the signing keys"):
             await issuer.rotate_keys()
         await trio.sleep(_LOOK_AGAIN / SECOND)
 

@@ -59,7 +59,7 @@ Key = TypeVar("Key", bound=JwtKey)
 
 
 class UnknownKey(Refused):
-    """No known key fits: the directory may have a new one."""
+    """No known key matches; the directory may have a new one."""
 
     def __init__(self) -> None:
         super().__init__("failed to verify signature: failed to verify id token signature")
@@ -144,7 +144,7 @@ def _decoded(part: str) -> bytes:
     try:
         return urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except ValueError:
-        raise Refused("oidc: malformed jwt: a part of it was cut") from None
+        raise Refused("oidc: malformed jwt: a part is truncated") from None
 
 
 def _signature(part: str) -> bytes:
@@ -182,7 +182,7 @@ def matching_keys(token: ParsedJwt, keys: Iterable[Key]) -> list[Key]:
 
 @lru_cache(maxsize=64)
 def _public(n: str, e: str) -> RSAPublicKey | None:
-    """Return a key, or None when its numbers are none."""
+    """Return a key, or None if its parameters are invalid."""
     try:
         modulus, exponent = (int.from_bytes(_decoded(number)) for number in (n, e))
         if modulus.bit_length() not in _KEY_BITS:
@@ -335,7 +335,7 @@ def read_standard(token: ParsedJwt) -> StandardClaims:
         raise Refused(f"oidc: failed to unmarshal claims: {error}") from error
     for number in (claims.exp, claims.nbf, claims.iat):
         if number is not None and not math.isfinite(number):
-            raise Refused(f"oidc: failed to unmarshal claims: {number} is no time")
+            raise Refused(f"oidc: failed to unmarshal claims: {number} is not a time")
     return claims
 
 

@@ -113,7 +113,7 @@ class LoginFlow:
             settings = self.settings(mount)
         with examination.rule("the token can be read", "jwt"):
             token = jwt_verification.parse_jwt(request.jwt)
-        with examination.rule("the directory signed it", "kid", token.kid):
+        with examination.rule("the directory signed the token", "kid", token.kid):
             directory = await self._directories.verify(mount, settings, token)
         with examination.rule("issuer, audience, time", "iss, aud, exp, nbf", settings.resource):
             jwt_verification.check_standard(
@@ -130,7 +130,7 @@ class LoginFlow:
         if role.asks_resources:
             client = self.client(mount)
             await inspect(self.cloud, client, role, claims, request, examination)
-        with examination.rule("the token names its holder", "oid", claims.oid or ""):
+        with examination.rule("the token has an object ID", "oid", claims.oid or ""):
             return _authenticated(mount, role, claims, request)
 
     def settings(self, mount: Mount) -> CloudSettings:

@@ -104,8 +104,8 @@ class LoginMethods:
     ) -> LoginResult:
         """Verify a login and return its token.
 
-        `party` is whose failure a forged token is: a user of this host, or by default the address.
-        Raises `Invalid`, `Refused`, `UnknownToken` or `TooOften`.
+        A forged token counts as a failure of `party`: a user of this host, or by default the
+        address. Raises `Invalid`, `Refused`, `UnknownToken` or `TooOften`.
         """
         role = self._role(mount, request, address)
         examination = LoginTrace()
@@ -226,8 +226,8 @@ async def open_methods(
         async with trio.open_nursery() as nursery:
             for name, loop in (
                 ("cloud tokens", credentials.renew),
-                ("keys of directories", directories.renew),
-                ("rotation of client secrets", rotations.run),
+                ("directory keys", directories.renew),
+                ("client secret rotation", rotations.run),
                 ("warm cloud tokens", warm.run),
             ):
                 nursery.start_soon(fences.keep_running, name, loop)

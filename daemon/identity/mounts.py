@@ -162,7 +162,7 @@ async def tune(store: Store, path: str, fields: RequestFields) -> None:
         mount = mounts.find(tx, path)
         if mount is None and path == TOKEN_PATH:
             raise Invalid(
-                "auth/token cannot be tuned: set the TTL of a token when it is made, or in its role"
+                "auth/token cannot be tuned: set the TTL of a token when it is created, or in its role"
             )
         if mount is None:
             raise Invalid(f'tune of path "auth/{path}" failed: no mount entry found')

@@ -229,7 +229,7 @@ def _whole_days(event: "Component") -> tuple[date, int]:
         raise _Skipped("it has no start (DTSTART)")
     start = getattr(event["DTSTART"], "dt", None)
     if not isinstance(start, date) or isinstance(start, datetime):
-        raise _Skipped("it has a time of day, and is not about whole days")
+        raise _Skipped("it has a time of day, but only whole-day events are imported")
     length = timedelta(days=1)
     if "DTEND" in event:
         end = getattr(event["DTEND"], "dt", None)
@@ -239,7 +239,7 @@ def _whole_days(event: "Component") -> tuple[date, int]:
     elif "DURATION" in event:
         length = getattr(event["DURATION"], "dt", length)
     if not 1 <= length.days <= _MOST_OF_EVENT:
-        raise _Skipped(f"it has {length.days} days; 1 to {_MOST_OF_EVENT} are possible")
+        raise _Skipped(f"it has {length.days} days; 1 to {_MOST_OF_EVENT} are allowed")
     return start, length.days
 
 

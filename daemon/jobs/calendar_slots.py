@@ -121,7 +121,7 @@ def _are_one(before: Launch, launch: Launch) -> bool:
 def launches_after(
     slot_after: Callable[[int], int | None], job_openings: JobOpenings, after: int
 ) -> Iterator[int]:
-    """Yield the launches of the slots after a time, without a look at each closed slot.
+    """Yield the launches of the slots after a time, without examining each closed slot.
 
     Raises `TooManySteps`.
     """

@@ -151,9 +151,9 @@ def _reference_fault(found: Mapping[str, set[str]], name: str) -> str:
 
 
 def _reached(found: Mapping[str, set[str]], name: str, *, most: int) -> set[str]:
-    """Return the names to which a name leads, directly or through others.
+    """Return the names of the calendars that a calendar refers to, directly or through others.
 
-    With more than `most` of them, some are missing.
+    If there are more than `most`, some are missing.
     """
     reached, coming = set[str](), [name]
     while coming and len(reached) <= most:

@@ -22,14 +22,14 @@ def follow_errors(
     sources = sources_of(job)
     if sources and not may_dispatch(job.namespace):
         yield (
-            "steward_after starts the job without you: it needs the capability dispatch-job or "
+            "steward_after starts the job automatically, so it needs the capability dispatch-job or "
             f'submit-job in namespace "{job.namespace}"'
         )
     for namespace in dict.fromkeys(source.namespace for source in sources):
         if not may_read(namespace):
             yield (
                 "steward_after needs the capability read-job in namespace "
-                f'"{namespace}", whose jobs it names'
+                f'"{namespace}", whose jobs it lists'
             )
     for source in sources:
         follower_lines = triggers.followers(db, source.namespace, source.job_id)
@@ -41,9 +41,9 @@ def follow_errors(
 
 
 def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool]) -> Iterator[str]:
-    """Yield warnings about sources that never end or do not exist, and about chains that come back.
+    """Yield warnings about sources that never end or do not exist, and about circular chains.
 
-    Jobs of namespaces that the caller cannot read are not named.
+    The warnings omit jobs of namespaces that the caller cannot read.
     """
     for item in sources_of(job):
         source = jobs.current(db, item.namespace, item.job_id) if may_read(item.namespace) else None
@@ -51,13 +51,13 @@ def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool])
             if (item.namespace, item.job_id) != (job.namespace, job.id):
                 yield f'steward_after names "{item}", which does not exist yet'
         elif source.type not in (JobType.BATCH, JobType.SYSBATCH):
-            yield f'steward_after names "{item}", which is of type {source.type} and has no end'
+            yield f'steward_after names "{item}", which is of type {source.type} and never ends'
     if chain := _cycle(db, job):
         names = " -> ".join(
             str(item) if may_read(item.namespace) else "a job of another namespace"
             for item in chain
         )
-        yield f"the chain of jobs is a circle: {names}; it ends after 32 runs"
+        yield f"the chain of jobs is circular: {names}; it ends after 32 runs"
 
 
 def _cycle(db: ReadSnapshot, job: Job) -> tuple[Source, ...]:

@@ -1,4 +1,4 @@
-"""Freezes: make and end them, refuse changes of frozen jobs, and release held jobs after the end.
+"""Freezes: create and end them, refuse changes of frozen jobs, and release held jobs after the end.
 
 A decision of the scheduler that a freeze holds stores the job in `frozen_jobs`. After the end of the
 freeze, this loop evaluates these jobs again, in their order and at a limited rate.
@@ -68,7 +68,9 @@ def freeze_of(request: FreezeRequest, namespace: str, freeze_id: str, now: int) 
     if not request.reason.strip() or len(request.reason) > LONGEST_REASON:
         raise Malformed(f"Reason must be a text of 1 to {LONGEST_REASON} characters")
     if len(request.jobs) > LONGEST_PATTERN:
-        raise Malformed(f"Jobs has {len(request.jobs)} characters; {LONGEST_PATTERN} is the most")
+        raise Malformed(
+            f"Jobs has {len(request.jobs)} characters; the maximum is {LONGEST_PATTERN}"
+        )
     if request.queue:
         try:
             queue_name(request.queue)
@@ -119,7 +121,7 @@ async def make(store: Store, freeze: Freeze) -> int:
             raise Malformed(f'Namespace = "{namespace[:_SHOWN]}" does not exist')
         if freezes.number(tx, namespace) >= MOST_OPEN:
             raise Malformed(
-                f'namespace "{namespace}" has {MOST_OPEN} freezes, which is the most: end one of '
+                f'namespace "{namespace}" has {MOST_OPEN} freezes, which is the maximum: end one of '
                 "them with: steward thaw ID"
             )
         freezes.add(tx, msgspec.structs.replace(freeze, person=tx.person))
@@ -184,7 +186,7 @@ def _until_text(freeze: Freeze) -> str:
 
 
 async def follow_freezes(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
-    """End freezes in time, and release the jobs that they held."""
+    """End freezes on time, and release the jobs that they held."""
     earliest = 0  # of the next release
     while True:
         with store.watch(freezes.TOPIC, TOPIC) as change:
@@ -201,7 +203,7 @@ async def follow_freezes(store: Store, clock: Clock, ids: Iterator[str], fences:
                 later = (time for time in times if time is not None and time > now)
                 await wait_until(min(later, default=None), clock, change)
                 continue
-        async with tolerate_disk_full("freezes and the jobs that they hold wait"):
+        async with tolerate_disk_full("cannot end freezes or begin held jobs"):
             for freeze in over:
                 with fences.around(_FENCED, freeze.id):
                     await store.write(partial(end_in_time, freeze_id=freeze.id, now=now))
@@ -213,14 +215,14 @@ async def follow_freezes(store: Store, clock: Clock, ids: Iterator[str], fences:
 
 
 def end_in_time(tx: Transaction, freeze_id: str, now: int) -> None:
-    """Store the end of a freeze whose time is over."""
+    """Store the end of a freeze that has expired."""
     freeze = freezes.find(tx, freeze_id)
     if freeze is not None and not freeze.ended and 0 < freeze.until <= now:
         freezes.end(tx, freeze, at=freeze.until, by="")
 
 
 def release(tx: Transaction, key: Key, now: int, eval_id: str) -> None:
-    """Evaluate a job again whose freeze has ended."""
+    """Re-evaluate a job whose freeze has ended."""
     freeze = freezes.find(tx, freezes.holder(tx, key))
     if freeze is not None and not freeze.ended:
         return  # another freeze holds it now

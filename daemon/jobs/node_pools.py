@@ -44,7 +44,7 @@ def _faults(pool: NodePool) -> Iterator[str]:
         yield f"description longer than {_MAX_DESCRIPTION}"
     if pool.scheduler_configuration:
         yield (
-            "SchedulerConfiguration is not supported: one configuration holds for all pools, "
+            "SchedulerConfiguration is not supported: one configuration applies to all pools, "
             "at /v1/operator/scheduler/configuration"
         )
 

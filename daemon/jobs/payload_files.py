@@ -2,9 +2,9 @@
 
 The name of a file is the SHA-256 of its content, in the namespace of the upload. Each namespace has
 its own directory, so that no caller learns which files other namespaces have. An interrupted upload
-continues at the offset that the daemon reports. The content is verified before the file is complete,
-and again when a task gets it. Pieces are small, so memory use does not grow with the file.
-The files that tasks leave come whole, from a directory of the daemon.
+continues at the offset that the daemon reports. The content is verified before the file is
+complete, and again when a task gets it. Pieces are small, so memory use does not grow with the
+file. The files that tasks leave arrive complete, from a directory of the daemon.
 """
 
 import errno
@@ -83,7 +83,7 @@ def check_digest(digest: str) -> None:
     """Raise `Malformed` unless a text is a SHA-256 digest."""
     if not _DIGEST.fullmatch(digest):
         raise Malformed(
-            f"digest {digest[:80]!r} is not a SHA-256: write 64 digits from 0 to 9 and a to f"
+            f"digest {digest[:80]!r} is not a SHA-256: write 64 hexadecimal digits in lower case"
         )
 
 
@@ -332,7 +332,7 @@ def attach_files(
 def replace_files(
     tx: Transaction, namespace: str, job_id: str, files: Mapping[str, str], now: int
 ) -> None:
-    """Give files to a registered job, and remove those that no version of it names.
+    """Give files to a registered job, and remove those that no version of it uses.
 
     Raises `Malformed` if the job then has too many.
     """
@@ -407,7 +407,7 @@ def _append(place: str, piece: bytes, offset: int) -> int:
 
 
 def _verified(place: str) -> str:
-    """Return the digest of an upload, and give it its name if that is right; else delete it."""
+    """Return the digest of an upload; rename it if the digest is correct, otherwise delete it."""
     path = place if os.path.exists(place) else place + _PART
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -423,7 +423,7 @@ def _verified(place: str) -> str:
 
 
 def _move(source: str, place: str) -> None:
-    """Give a file its place, on disk before it returns."""
+    """Move a file to its final path; it is on disk on return."""
     directory = Path(place).parent
     os.makedirs(directory, 0o700, exist_ok=True)
     fsync_path(Path(source))

@@ -67,7 +67,7 @@ _CLOSED_LINES = 30  # records about slots that were missed while a calendar was 
 _SHOWN = 10  # upcoming launches shown to users
 
 _PAUSED = "the job is paused"
-_BUSY = "a child is still at work and overlap is prohibited"
+_BUSY = "a child is still active and overlap is prohibited"
 _TAKEN = "a child was launched by hand in the same second"
 _FENCED = faults.CLOCK
 
@@ -454,7 +454,7 @@ def _catch_up_by_calendar(
         return
     if policy == CatchUpPolicy.ALL:  # the oldest ones, up to the next closed slot
         missed = list(takewhile(lambda item: item.at is not None, due))[: len(missed) - most]
-        reason = f"it was missed, and this job catches up the newest {most} only"
+        reason = f"it was missed, and this job catches up only the newest {most}"
         _skip(tx, job, missed[0].first, now, reason, sum(item.slots for item in missed))
         _advance(tx, job, slots, max(missed[-1].last, missed[-1].at or 0))
         return
@@ -490,7 +490,7 @@ def _catch_up(tx: Transaction, job: Job, slots: Slots, slot: int, now: int, eval
             _skip(tx, job, slot, now, "it was missed, and this job does not catch up", missed)
             _advance(tx, job, slots, until)
         case CatchUpPolicy.ALL if missed > most:
-            reason = f"it was missed, and this job catches up the newest {most} only"
+            reason = f"it was missed, and this job catches up only the newest {most}"
             _skip(tx, job, slot, now, reason, missed - most)
             _advance(tx, job, slots, _nth(slots, slot, missed - most))
         case CatchUpPolicy.ALL:
@@ -537,7 +537,7 @@ def _write_down(tx: Transaction, job: Job, done: Slot) -> None:
     if event == NotifyEvent.LATE:
         reason = f"the slot of {when} was missed, and is caught up now"
     if done.slots > 1:
-        reason += f"; with it {done.slots - 1} more"
+        reason += f", together with {done.slots - 1} more"
     key = (job.namespace, job.id)
     run_id = done.child_id or job.id
     notifications.add(tx, key, wanted, event, run_id=run_id, reason=reason, now=done.decided_at)

@@ -1,9 +1,9 @@
 """Give the slots of queues to the runs and steps that wait for them.
 
-A run enters its queue in the transaction that stores it, and leaves in the one that ends it. A step
-enters all its queues when it may begin, and its elements free their slots when they end. Between,
-this loop grants slots: by priority, then by arrival. The first is never overtaken, so a run or step
-that needs several slots gets them. A grant and the evaluation of its run are one write.
+A run enters its queue in the transaction that stores it, and leaves the queue in the one that ends
+it. A step enters all its queues when it may begin, and its elements free their slots when they end.
+In between, this loop grants slots: by priority, then by arrival. The first is never overtaken, so a
+run or step that needs several slots gets them. A grant and the evaluation of its run are one write.
 
 A step takes the slots of all its queues together, so nothing that holds slots of steps waits for
 others. Its order is the same in all queues of a namespace, so two steps never wait for each other.
@@ -42,7 +42,7 @@ _AT_ONCE = 32  # runs or steps to which one write grants slots, or runs that it 
 
 
 def queue_of_runs(job: Job) -> RunQueue:
-    """Return the queue that the runs of a job enter; the job names one."""
+    """Return the queue that the runs of a job enter; the job has one."""
     return RunQueue(
         name=queue_of(job), slots=RUN_SLOTS.of(job.meta), beyond=RUN_BEYOND.of(job.meta)
     )
@@ -62,7 +62,7 @@ async def grant_slots(store: Store, clock: Clock, ids: Iterator[str], fences: Fe
             if not ready:
                 await wait_until(fences.next_time(_FENCED), clock, change)
                 continue
-        async with tolerate_disk_full("runs and steps wait for slots"):
+        async with tolerate_disk_full("cannot assign slots of queues"):
             for key in ready:
                 with fences.around(_FENCED, "/".join(key)):
                     await store.write(partial(serve, key=key, now=clock.now(), ids=ids))
@@ -95,7 +95,7 @@ def _acts(db: ReadSnapshot, entry: QueueEntry) -> bool:
 def _to_cancel(db: ReadSnapshot, entry: QueueEntry) -> Iterator[tuple[FlowRun, str, bool]]:
     """Yield the runs that a waiting run cancels, each with the reason, and whether it has begun."""
     found: list[QueueEntry] = []
-    reason = f'run {entry.number} of {entry.job_id} took its place in the queue "{entry.name}"'
+    reason = f'run {entry.number} of {entry.job_id} replaced it in the queue "{entry.name}"'
     match entry.beyond:
         case Beyond.QUEUE:
             return
@@ -112,7 +112,7 @@ def _to_cancel(db: ReadSnapshot, entry: QueueEntry) -> Iterator[tuple[FlowRun, s
 
 
 def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
-    """Grant slots of a queue to the first; then apply what other runs do without a slot.
+    """Grant slots of a queue to the first runs; then apply the policies of runs without a slot.
 
     A run that a freeze holds keeps its place, and the others pass it.
     """
@@ -134,7 +134,7 @@ def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
 
 
 def _hold(tx: Transaction, entry: QueueEntry, now: int) -> bool:
-    """Return whether a freeze that was made while a run waits for slots holds it; note that."""
+    """Return whether a freeze, created while a run waits for slots, holds the run; record this."""
     job = jobs.current(tx, entry.namespace, entry.job_id)
     freeze = covering(tx, job, now) if job is not None else None
     if freeze is None or (
@@ -177,7 +177,7 @@ def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:
 
 
 def _cancel(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
-    """Apply what the runs do that wait although the first of them finds no slot."""
+    """Apply the policies of the waiting runs, given that the first of them gets no slot."""
     for entry in concurrency.not_patient(tx, key, _AT_ONCE):
         for run, reason, has_begun in _to_cancel(tx, entry):
             # Steps for every end still run, as after a cancellation by a person.
@@ -253,7 +253,7 @@ def _use_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
 
 
 def _is_too_many(db: ReadSnapshot, key: Key) -> bool:
-    """Return whether no job names a queue, and jobs name as many others as they may."""
+    """Return whether no job uses a queue, and jobs use the maximum number of other queues."""
     if concurrency.is_used(db, key):
         return False
     return concurrency.used(db, key[0], MOST_QUEUES) >= MOST_QUEUES

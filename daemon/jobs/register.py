@@ -1,8 +1,8 @@
 """Registration: store a submitted job as a new version unless it is unchanged, in one transaction.
 
 The order of checks is Nomad's, because clients show the first error (recorded from Nomad:
-register-request-errors, register-validation, enforce-index, update-job). It is the body, the job
-itself, the enforced index, and immutable fields.
+register-request-errors, register-validation, enforce-index, update-job). The order is: the body,
+the job itself, the enforced index, and immutable fields.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -93,7 +93,9 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     node_pools: Collection[str]
     policies: JobPolicySet = JobPolicySet()
     budgets: Budgets = DEFAULTS
-    secrets: Callable[[ReadSnapshot, SecretsConfig], str] = lambda _, block: "nobody vouches for it"
+    secrets: Callable[[ReadSnapshot, SecretsConfig], str] = lambda _, block: (
+        "no Vault token can be issued"
+    )
     may_mount: Callable[[str, bool], bool] = lambda _, read_only: False
     may_open: Callable[[str], bool] = lambda _: False
     commands: Collection[str] = ()
@@ -324,7 +326,7 @@ def _check_sensitive(values: Sequence[str]) -> None:
     if len(values) > _MOST_VALUES or size > _MOST_OF_VALUES:
         raise Malformed(
             f"Submission: the sensitive variables have {len(values)} texts of {size} bytes: "
-            f"at most {_MOST_VALUES} texts of {_MOST_OF_VALUES} bytes are possible"
+            f"at most {_MOST_VALUES} texts of {_MOST_OF_VALUES} bytes are allowed"
         )
 
 
@@ -398,7 +400,7 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
     ):
         if volume.type == "host" and not surroundings.may_mount(volume.source, volume.read_only):
             errors.append(
-                f'the host volume "{volume.source}" may not be mounted so: see its policies'
+                f'the host volume "{volume.source}" cannot be mounted in this mode: a host_volume policy must allow it'
             )
     return errors
 

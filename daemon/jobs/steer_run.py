@@ -46,9 +46,9 @@ class RunActRequest(Record, frozen=True, kw_only=True):
     """The body of an operation.
 
     `number` names the run, 0 the newest. `steps` are the chosen steps. `failed` and `every` choose
-    steps for a re-run, and `version` is that of the job, or of the parent of a child, with which they
-    run. `now` cancels without the steps for every end. `preview` changes nothing.
-    A repeated request with the same `idempotency_token` changes nothing and gets the same response.
+    steps for a re-run, and `version` is that of the job, or of the parent of a child, with which
+    they run. `now` cancels without clean-up steps. `preview` changes nothing. A repeated request
+    with the same `idempotency_token` changes nothing and gets the same response.
     """
 
     number: int = 0
@@ -156,7 +156,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
             self.check_person(step)
 
     def check_person(self, step: Step) -> None:
-        """Raise `Denied` if the gate of a step names others, or excludes the person."""
+        """Raise `Denied` if the gate of a step is for other people, or excludes the person."""
         if step.approvers and self.labels is not None and self.labels.isdisjoint(step.approvers):
             raise Denied(f"the gate of step {step.name} is for {', '.join(step.approvers)}")
         if not step.not_self or not self.knows_people:
@@ -495,7 +495,7 @@ def _chosen(case: _Case) -> list[str]:
         if step.outcome is not None and (request.every or _is_failure(step))
     ]
     if not found:
-        raise _NotNow(f"run {case.run.number} has no step that ended like this")
+        raise _NotNow(f"run {case.run.number} has no such ended step")
     return found
 
 

@@ -70,7 +70,7 @@ async def follow_triggers(
                 times = (store.read(triggers.next_expiry), fences.next_time(_FENCED))
                 await wait_until(min(filter(None, times), default=None), clock, change)
                 continue
-        async with tolerate_disk_full("ended runs wait for their followers"):
+        async with tolerate_disk_full("cannot start the followers of ended runs"):
             for trigger in found:
                 with fences.around(_FENCED, str(trigger.id)):
                     await _decide(store, trigger, clock.now(), ids, budgets)
@@ -92,7 +92,7 @@ async def _decide(
 
 
 def passed_on(db: ReadSnapshot, trigger: JobTrigger) -> Passed | None:
-    """Return the meta that an ended run passes on; None if the follower is gone."""
+    """Return the meta that an ended run passes on; None if the follower no longer exists."""
     follower = jobs.current(db, trigger.namespace, trigger.job_id)
     if follower is None:
         return None
@@ -111,7 +111,7 @@ class _Gone(Exception):
 
 
 class _Facts:
-    """The values to which the references of a follower refer. Each is read when it is needed."""
+    """The values of a follower's references, each read when it is needed."""
 
     def __init__(self, db: ReadSnapshot, trigger: JobTrigger) -> None:
         self._db, self._trigger = db, trigger
@@ -173,7 +173,7 @@ def _name_of(trigger: JobTrigger) -> str:
 
 
 def expire(tx: Transaction, trigger_id: int, now: int) -> None:
-    """Give up an ended run that has waited too long for the other sources."""
+    """Expire an ended run that has waited too long for the other sources."""
     one, follower = _find(tx, trigger_id, TriggerState.WAITING)
     if one is None or follower is None or one.expires > now:
         return
@@ -199,7 +199,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
 def decide(tx: Transaction, trigger_id: int, passed: Passed, means: Means) -> None:
     """Dispatch the follower of an ended run, let the run wait for others, or refuse it.
 
-    If the follower has changed since `passed` was read, nothing happens: the loop comes back.
+    If the follower has changed since `passed` was read, nothing happens, and the loop retries.
     """
     one, follower = _find(tx, trigger_id, TriggerState.ARRIVED)
     if one is None or follower is None or follower.version != passed.version:
@@ -223,7 +223,7 @@ def decide(tx: Transaction, trigger_id: int, passed: Passed, means: Means) -> No
 def _fault(trigger: JobTrigger, passed: Passed, sources: list[Source]) -> str:
     """Return why an ended run cannot start its follower; empty if it can."""
     if _source_of(trigger) not in sources:
-        return f"the job does not follow {_source_of(trigger)} any more"
+        return f"the job no longer follows {_source_of(trigger)}"
     if trigger.depth > MOST_DEPTH:
         return (
             f"the chain of jobs has {trigger.depth - 1} runs already; the maximum is {MOST_DEPTH}"

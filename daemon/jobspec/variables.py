@@ -354,5 +354,5 @@ def _message(rule: ValidationRule, scope: Scope) -> str:
     try:
         return to_text(evaluate(rule.message, scope))
     except ConversionError as error:
-        detail = f"The error message is no text: {error}."
+        detail = f"The error message is not a text: {error}."
         raise scope.fault(rule.message, "Invalid error message", detail) from error

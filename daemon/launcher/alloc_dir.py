@@ -74,7 +74,7 @@ def lay_out(
             with suppress(FileNotFoundError):  # its directory was removed
                 source = opened.enter_context(below(above, previous))
                 if is_at_work(source):
-                    raise OSError(errno.EBUSY, f"a task of {previous} is at work", previous)
+                    raise OSError(errno.EBUSY, f"a task of {previous} is running", previous)
         home = opened.enter_context(made(above, allocation, None, ours()))
         _make_shared(home, whose, source, guest)
         _describe(home, layout.about)

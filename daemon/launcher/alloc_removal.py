@@ -42,7 +42,7 @@ def check(directory: str, allocation: str) -> None:
         # It has one of the two names.
         with suppress(FileNotFoundError), below(directory, name) as home:
             if is_at_work(home):
-                raise OSError(errno.EBUSY, f"a task of {allocation} is at work", allocation)
+                raise OSError(errno.EBUSY, f"a task of {allocation} is running", allocation)
 
 
 def retain_logs(directory: str, logs: str, allocation: str) -> None:

@@ -266,7 +266,7 @@ class Bridge:
     ) -> str:
         """Return the output of a program that succeeded. Raises `OSError`, immediately if one hung."""
         if time.monotonic() < self._resumes:
-            raise TimeoutError(errno.ETIMEDOUT, f"{name} waits: a program of the bridge hung")
+            raise TimeoutError(errno.ETIMEDOUT, f"{name} was not run: a program of the bridge hung")
         words = [getattr(self._tools, name), *words]
         try:
             status, said = run(words, text.encode(), descriptors, seconds=_SECONDS)

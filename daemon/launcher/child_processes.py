@@ -45,7 +45,7 @@ class ChildOperations:
         if len(self._children) >= MOST_ERRANDS:
             errand.after()
             return OperationFailed(
-                number=errno.EAGAIN, text=f"{MOST_ERRANDS} errands are under way"
+                number=errno.EAGAIN, text=f"{MOST_ERRANDS} operations are in progress"
             )
         result, launcher = os.memfd_create("result"), os.getpid()
         try:

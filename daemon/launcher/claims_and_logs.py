@@ -231,7 +231,7 @@ def open_own(folder: int, name: str, flags: int) -> int:
     is_own = (found.st_uid, found.st_nlink) == (os.geteuid(), 1)
     if not (stat.S_ISREG(found.st_mode) and is_own):
         os.close(descriptor)
-        raise FileExistsError(errno.EEXIST, "not a regular file of ours", name)
+        raise FileExistsError(errno.EEXIST, "not a regular file of the agent", name)
     os.fchmod(descriptor, _LOG_MODE)
     os.set_blocking(descriptor, True)
     return descriptor

@@ -112,7 +112,7 @@ class LauncherGone(BaseException):
     """
 
     def __init__(self) -> None:
-        super().__init__("the launcher has ended, and the daemon with it; tasks go on")
+        super().__init__("the launcher has ended, so the daemon ends too; tasks keep running")
 
 
 class LauncherSilent(Exception):

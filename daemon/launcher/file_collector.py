@@ -64,7 +64,7 @@ def _checked(task: str, pattern: str) -> str:
     first, *names = pattern.split("/")
     is_own = first in (task, SHARED) and names and names[0] not in (SECRETS, PRIVATE)
     if not is_own or any(map(leads_elsewhere, names)):
-        raise OSError(errno.EPERM, "no place from which files are kept", pattern)
+        raise OSError(errno.EPERM, "files at this path cannot be kept", pattern)
     return first
 
 
@@ -162,7 +162,7 @@ class _Collection:
             for entry in entries:
                 self._entries += 1
                 if self._entries > _MOST_ENTRIES:
-                    raise _TooMuch(f"more than {_MOST_ENTRIES} files are to be searched")
+                    raise _TooMuch(f"more than {_MOST_ENTRIES} files would be searched")
                 if entry.name.startswith(_HIDDEN) and not pattern.startswith(_HIDDEN):
                     continue
                 if pattern == ANY_DEPTH or fnmatchcase(entry.name, pattern):
@@ -192,7 +192,9 @@ class _Collection:
         if not stat.S_ISREG(facts.st_mode):  # replaced since it was found
             raise OSError(errno.EINVAL, "it is not a regular file")
         if facts.st_nlink > 1 and os.geteuid() == 0:
-            raise OSError(errno.EPERM, "it has a second name, which may be another user's file")
+            raise OSError(
+                errno.EPERM, "it has a second hard link, so it may be another user's file"
+            )
         if facts.st_size > most:
             raise OSError(errno.EFBIG, f"it has {facts.st_size} bytes, more than {most}")
         if facts.st_size > self._left:

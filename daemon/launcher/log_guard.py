@@ -2,8 +2,8 @@
 
 The launcher does this after its daemon has ended. It cannot pause tasks, and a limit of the kernel
 would affect them. So it punches holes over the data that the logs do not keep, which neither blocks
-a writer nor changes an offset. It keeps the claims and the logs open, so a task cannot lead it to
-another file. On file systems without holes, logs grow until the next daemon starts.
+a writer nor changes an offset. It keeps the claims and the logs open, so a task cannot redirect it
+to another file. On file systems without holes, logs grow until the next daemon starts.
 
 Each pass holds the lock of the launcher, so the next launcher waits for its end. When the lock is
 taken, the next launcher runs, and the guard ends. It also ends with the last task.

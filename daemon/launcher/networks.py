@@ -105,7 +105,7 @@ class Networks:
             with self.inside("host", ()):
                 self.connect(_TRIAL, [port], ())
         except OSError as error:
-            return f"this machine lets us make no bridge: {error.strerror}"
+            return f"this host does not allow a bridge: {error.strerror}"
         return ""
 
     def update_bridge(self) -> None:

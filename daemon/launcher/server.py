@@ -188,7 +188,7 @@ class Server:
         try:
             self._starter.networks.update_bridge()
         except OSError as error:
-            write_log(f"the bridge stays as it was: {error}")
+            write_log(f"cannot update the bridge: {error}")
         return messages.HelloReply(is_root=os.geteuid() == 0), []
 
     def allow(self, policy: messages.LauncherPolicy, directory: str) -> None:
@@ -402,7 +402,7 @@ class Server:
             if allocation in self._starter.networks:
                 self._starter.networks.release(allocation)
         except OSError as error:
-            write_log(f"the uid or the network of allocation {allocation} stays taken: {error}")
+            write_log(f"cannot release the uid or the network of allocation {allocation}: {error}")
 
     def create_volume(self, request: messages.MakeVolume) -> Given:
         """Create the directory of a volume."""

@@ -51,7 +51,7 @@ _WITHIN = 10  # seconds for a trial
 _TERMINAL = "xterm"  # the default TERM of a terminal in a task
 _DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, or use exec"
 _NO_SECCOMP = "the kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)"
-_NO_NETWORK = "raw_exec cannot keep a task from the network where the agent is not root; use exec"
+_NO_NETWORK = "raw_exec can deny a task the network only if the agent is root; use exec"
 # Python and the daemon's parent may ignore signals; tasks get the default actions.
 SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 Line = tuple[list[str], dict[str, str]]  # arguments and variables
@@ -404,12 +404,12 @@ class Starter:
             return SandboxSupport(tools=shell, walls=problem, no_filter="")
         problem = self._try(b"")
         if problem:
-            problem = f"this machine lets us build no sandbox: {problem}"
+            problem = f"this host does not allow a sandbox: {problem}"
             return SandboxSupport(tools=shell, walls=problem, no_filter="")
         no_filter = self._policy.no_filter or ("" if supports_filters() else _NO_SECCOMP)
         if not no_filter and (problem := self._try(self._policy.filter)):
             if not self._policy.is_dev:
-                problem = f"this machine puts up no filter of system calls: {problem}"
+                problem = f"this host does not allow a system call filter: {problem}"
                 return SandboxSupport(tools=shell, walls=problem, no_filter="")
             no_filter = problem
         return SandboxSupport(tools=shell, walls="", no_filter=no_filter)

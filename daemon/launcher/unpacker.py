@@ -107,7 +107,7 @@ class _Unpacking:
         self._bytes += member.size
         if self._members > self._request.most_members or self._bytes > self._request.most_bytes:
             raise ValueError(
-                f"more than {self._request.most_members} files or {self._request.most_bytes} bytes come"
+                f"more than {self._request.most_members} files or {self._request.most_bytes} bytes were sent"
             )
 
     def _put(self, folder: int, name: str, member: ArchiveMember) -> None:

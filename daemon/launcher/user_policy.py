@@ -62,7 +62,7 @@ class UserPolicy:
             name = NOBODY if driver == "exec" else self._policy.usual
         found = self.find(driver, name) if name else None
         if found is None and driver == "exec" and os.geteuid() == _ROOT:
-            raise Refusal(f'user "{name}" is the daemon\'s own, and may run no task of exec')
+            raise Refusal(f'user "{name}" is the daemon\'s own, and cannot run tasks of exec')
         return found
 
     def owner(self, driver: Whose, name: str, allocation: str) -> Owner | None:
@@ -105,7 +105,7 @@ class UserPolicy:
             raise Refusal(f'{_UNKNOWN} "{name}": the agent runs as {own} and cannot become {name}')
         groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
         if self.own == _ROOT and (reason := self._reason(driver, entry, groups)):
-            raise Refusal(f'user "{name}" may run no task of {driver}: {reason}')
+            raise Refusal(f'user "{name}" cannot run tasks of {driver}: {reason}')
         if entry.pw_uid == self.own:
             return None
         return User(
@@ -129,7 +129,7 @@ class UserPolicy:
             found = User(name="", uid=owner[0], gid=owner[1], groups=_groups(owner), home="/")
         if found is None and _ROOT == os.geteuid() != self._policy.owner:
             raise Refusal(
-                'root runs no program of a cluster: name another user, or set user = "root"'
+                'root cannot run programs of a cluster: name another user, or set user = "root"'
             )
         return found
 
@@ -141,7 +141,7 @@ class UserPolicy:
         if uid == self._policy.owner != os.geteuid():
             raise Refusal(f"no file of a task may belong to user {uid}, the agent's own")
         if _is_in(uid, self._policy.denied_uids) or _is_in(gid, self._policy.denied_gids):
-            raise Refusal(f"denied_host_uids or denied_host_gids holds {uid}:{gid}")
+            raise Refusal(f"denied_host_uids or denied_host_gids contains {uid}:{gid}")
 
     def _reason(self, driver: str, entry: pwd.struct_passwd, groups: Sequence[int]) -> str:
         """Return why a user must not run tasks, or an empty string."""
@@ -149,17 +149,17 @@ class UserPolicy:
         everyone = {entry.pw_gid, *groups}
         is_named = _names((NOBODY, policy.usual, *policy.users), entry, everyone)
         if driver in policy.checked and _names(policy.denied, entry, everyone):
-            return "user_denylist names it; choose another user"
+            return "user_denylist contains it; choose another user"
         if _is_in(uid, policy.denied_uids):
-            return f"denied_host_uids holds its uid {uid}; choose another user"
+            return f"denied_host_uids contains its uid {uid}; choose another user"
         if found := sorted(gid for gid in everyone if _is_in(gid, policy.denied_gids)):
-            return f"denied_host_gids holds its group {found[0]}; choose another user"
+            return f"denied_host_gids contains its group {found[0]}; choose another user"
         if uid == _ROOT:
             needed = "name another user, or set raw_exec_root = true in the agent's configuration"
             return "" if policy.permits_root else f"it is root; {needed}"
         if is_named or (EVERYBODY in policy.users and uid != policy.owner):
             return ""
-        what = "it is the agent's own" if uid == policy.owner else "task_users does not name it"
+        what = "it is the agent's own" if uid == policy.owner else "task_users does not contain it"
         return f"{what}; choose another user, or add it to task_users"
 
     def _own(self, allocation: str) -> User | None:

@@ -51,7 +51,7 @@ def _of_task(task: Task) -> Iterator[tuple[str, str]]:
         yield f'{what}lifecycle.hook = "{task.lifecycle.hook}"', "leave it out"
     if task.resources.devices:
         names = ", ".join(device.name for device in task.resources.devices)
-        yield f"{what}resources.device ({names})", "ask for a feature of the hosts by a constraint"
+        yield f"{what}resources.device ({names})", "use a constraint on a feature of the hosts"
     if task.volume_mounts:
         names = ", ".join(mount.volume for mount in task.volume_mounts)
         yield f"{what}volume_mount ({names})", "leave it out"

@@ -166,7 +166,7 @@ def _request(
         "user-agent": "steward",
         "connection": "close",
     }
-    # Programs that this one calls go on with its trace.
+    # The called programs continue its trace.
     if trace := request_context.traceparent():
         usual["traceparent"] = trace
     if body:

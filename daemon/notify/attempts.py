@@ -94,7 +94,7 @@ class NotificationAttempts:
             with trio.fail_after(_ATTEMPT):
                 await send()
         except trio.TooSlowError:
-            return DeliveryFailed(f"it was not done within {_ATTEMPT:.0f} seconds")
+            return DeliveryFailed(f"there was no result within {_ATTEMPT:.0f} seconds")
         except DeliveryFailed as error:
             return error
         except Exception as error:  # one invalid message must not stop the daemon
@@ -193,7 +193,7 @@ class NotificationAttempts:
                     f'the item "{_ITEM}" of the variable "{path}" {error}'
                 ) from error
         raise DeliveryFailed(
-            f'there is nothing to sign with: put a secret into the item "{_ITEM}" of the variable '
+            f'there is no secret to sign with: store one in the item "{_ITEM}" of the variable '
             f'"{own}" or "{_FOLDER}" of the namespace "{namespace}"'
         )
 
@@ -207,7 +207,7 @@ class NotificationAttempts:
             status, later = NotificationStatus.FAILED, 0
             self._fences.forget(_FENCED, f"{one.namespace}/{one.job_id}")
             to = f" to {one.receiver}" if one.receiver else ""
-            log.warning("%s of job %s was not told%s: %s", one.event, one.run_id, to, problem)
+            log.warning("%s of job %s was not delivered%s: %s", one.event, one.run_id, to, problem)
         else:
             status = NotificationStatus.PENDING
         return msgspec.structs.replace(tried, status=status, next_attempt=later, error=str(problem))

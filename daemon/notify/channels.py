@@ -63,7 +63,11 @@ async def send_webhook(url: str, headers: Mapping[str, str], body: bytes, permit
             raise DeliveryFailed(str(error)) from error
     if status not in _GOOD:
         gone = status == _GONE
-        reason = "it wants no more (410)" if gone else f"it was answered with {status}"
+        reason = (
+            "the receiver accepts no more messages (410)"
+            if gone
+            else f"the receiver answered with {status}"
+        )
         raise DeliveryFailed(reason, final=gone, answer=said)
     return f"{status} {said}".rstrip()
 

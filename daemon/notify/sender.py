@@ -127,7 +127,7 @@ class NotificationSender:
 
         while True:
             async with tolerate_disk_full(
-                f"it is not written down that job {some[0].job_id} was told of"
+                f"cannot store the delivery results of job {some[0].job_id}"
             ):
                 await self._store.write(write)
                 return

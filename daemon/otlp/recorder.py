@@ -19,7 +19,7 @@ from storage import request_context
 from storage.request_context import Attributes
 
 _READS = ("GET", "HEAD", "OPTIONS")
-_REFUSED = (401, 403)  # strangers must not fill the queue
+_REFUSED = (401, 403)  # unknown clients must not fill the queue
 _STATUS = "http.response.status_code"
 VARIABLE = "TRACEPARENT"
 

@@ -2,7 +2,7 @@
 
 All moves are renames below one open descriptor. If the daemon is killed between two of them, the
 next start continues. After the first rename, older versions refuse to start. docs/service.md
-describes the way back.
+describes the rollback.
 """
 
 import ctypes
@@ -63,7 +63,7 @@ def _check(data_dir: Path, top: int) -> None:
     if _is(top, STORE, stat.S_ISDIR) and _is(top, FILE_NAME, stat.S_ISREG):
         raise StorageUnusable(
             f"there are two stores, {data_dir / STORE / FILE_NAME} and {data_dir / FILE_NAME}: "
-            "an older version has run here; move the store away that you do not need"
+            "an older version has run here; move the store that you do not need to another directory"
         )
     for name in (ALLOC, LOGS):
         place = data_dir / name

@@ -120,7 +120,7 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         gc.set_threshold(*_GARBAGE)
         sys.setswitchinterval(SWITCH_INTERVAL)
         nursery.start_soon(
-            parts.fences.keep_running, "garbage of the interpreter", garbage.run_collector
+            parts.fences.keep_running, "Python garbage collection", garbage.run_collector
         )
         watch = partial(parts.launcher.watch, parts.context.clock.now)
         nursery.start_soon(parts.fences.keep_running, "launcher", watch)
@@ -151,7 +151,9 @@ async def _reload_on_hangup(
             try:
                 from daemon.process.reload import SettingsReloader  # late: most never reload
             except (ImportError, OSError) as error:
-                log.warning("the settings are unchanged: they cannot be loaded again: %s", error)
+                log.warning(
+                    "the settings are unchanged, because they cannot be reloaded: %s", error
+                )
                 manager.ready(_status(parts.config))
                 continue
             reload = SettingsReloader(

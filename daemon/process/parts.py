@@ -56,7 +56,7 @@ log = logging.getLogger("steward")
 class DaemonParts:
     """The parts that are open so far. Reading a part before its opener ran is an `AttributeError`.
 
-    `config` holds the settings in force. Openers complete it with values that are only known once a
+    `config` holds the current settings. Openers complete it with values that are only known once a
     part is open, such as the port. Loops that take longer with more jobs wait for `is_ready`.
     """
 
@@ -94,7 +94,7 @@ class DaemonParts:
         return await self.stack.enter_async_context(part)
 
     def complete(self, config: Settings) -> None:
-        """Replace the settings in force by settings that an opener has completed."""
+        """Replace the current settings by settings that an opener has completed."""
         self.config = config
 
 
@@ -422,7 +422,7 @@ async def _freezes(parts: DaemonParts) -> None:
 async def open_freezes(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences
 ) -> AsyncIterator[None]:
-    """End freezes in time, and release the jobs that they held, while the block runs."""
+    """End freezes on time, and release the jobs that they held, while the block runs."""
     async with trio.open_nursery() as nursery:
         loop = partial(_end_freezes, store, clock, ids, fences)
         nursery.start_soon(fences.keep_running, "freezes", loop)

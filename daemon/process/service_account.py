@@ -75,14 +75,14 @@ def unreachable(account: ServiceAccount, config: Settings) -> str:
             if not os.access(place, os.R_OK, effective_ids=True):
                 return (
                     f"{account.name} cannot read the program in {place}: install it where all users "
-                    'can read, such as /usr/local, or say user = "root"'
+                    'can read, such as /usr/local, or set user = "root"'
                 )
         # The daemon changes the data directory itself at the start, but never its parents.
         for parent in above.parents if above else ():
             if not os.access(parent, os.X_OK, effective_ids=True):
                 return (
                     f"{account.name} cannot pass through {parent} to the data directory: let others pass "
-                    f'(chmod o+x {parent}), or say user = "root"'
+                    f'(chmod o+x {parent}), or set user = "root"'
                 )
     return ""
 

@@ -50,9 +50,9 @@ _ROOT = ServiceAccount("root", ROOT, 0)
 class StartupResult(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the daemon after it gave up root's rights, with a locked store.
 
-    `present` holds the settings in force and `given` the settings as read. `read` reads the
-    settings again. `channel` is the socket to the launcher. `holding` manages the cgroups of tasks.
-    `guard` enforces the egress policy.
+    `present` holds the current settings and `given` the settings as read. `read` reads the settings
+    again. `channel` is the socket to the launcher. `holding` manages the cgroups of tasks. `guard`
+    enforces the egress policy.
     """
 
     present: Settings

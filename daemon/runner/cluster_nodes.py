@@ -205,7 +205,7 @@ def build_node(before: Node, pool: Pool, seen: Partition, drivers: Drivers, now:
         status = NodeStatus.INITIALIZING
         description = (
             f"partition {before.attributes['engine.partition']} is {seen.state}: "
-            "it takes no new jobs"
+            "it accepts no new jobs"
         )
     return _classed(_with_status(node, status, description, now))
 
@@ -231,9 +231,9 @@ def _describe_error(error: SlurmCommandFailed) -> str:
 def _of_hosts(seen: Partition) -> str:
     """Return a warning about a partition that accepts jobs, or an empty string."""
     if seen.state != "UP":
-        return f"the partition is {seen.state}: what is submitted waits"
+        return f"the partition is {seen.state}: submitted jobs wait"
     if not seen.working:
-        return "no host of the partition is up: what is submitted waits"
+        return "no host of the partition is up: submitted jobs wait"
     return ""
 
 
@@ -288,7 +288,7 @@ def describe_change(before: Node, node: Node) -> str:
     if node.status != before.status:
         if node.status == NodeStatus.READY:
             first = before.status == NodeStatus.INITIALIZING
-            return "the cluster takes jobs" if first else "the cluster answers again"
+            return "the cluster accepts jobs" if first else "the cluster answers again"
         return node.status_description
     old = {host.name: host for host in before.hosts or ()}
     told = [
@@ -297,7 +297,7 @@ def describe_change(before: Node, node: Node) -> str:
         if (known := old.pop(host.name, None)) is None
         or (known.state, known.reason) != (host.state, host.reason)
     ]
-    told += [f"{name} is gone" for name in old]
+    told += [f"{name} was removed" for name in old]
     more = len(told) - _TOLD_HOSTS
     return ", ".join(told[:_TOLD_HOSTS]) + (f" and {more} more hosts changed" if more > 0 else "")
 
@@ -403,5 +403,5 @@ class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
                 nodes.put(tx, node, "NodeEvent")
 
         if self.store.read(changed) is not None:
-            async with tolerate_disk_full(f"what the cluster says of pool {name}"):
+            async with tolerate_disk_full(f"cannot store the state of pool {name}"):
                 await self.store.write(write)

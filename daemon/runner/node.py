@@ -469,9 +469,9 @@ class NodeRunner:
                 nursery.start_soon(self._remove, alloc_id)
 
     async def _over(self, ids: Set[str]) -> Set[str]:
-        """Return those that the store does not know, or that have ended, and that do not run here.
+        """Return the allocations that do not run here and that have ended or are not in the store.
 
-        That an allocation does not run here is not enough: none runs yet when a daemon starts.
+        The first condition is not sufficient: no allocation runs yet when a daemon starts.
         """
 
         def look(db: ReadSnapshot) -> set[str]:
@@ -566,12 +566,12 @@ async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
                 nursery.start_soon(clusters.mirror.run)  # fenced: its loops survive errors
             removing = (runner.ended, runner.owners, runner.remove_directory)
             rooms = partial(enforce_retention, config, *removing, measure=launcher.measure)
-            nursery.start_soon(fences.keep_running, "directories of what has ended", rooms)
+            nursery.start_soon(fences.keep_running, "directories of ended allocations", rooms)
             if config.usage_history:
                 runner.recorder = _recorder(runner, needs)
                 nursery.start_soon(fences.keep_running, "usage history", runner.recorder.run)
             logs = partial(retain_logs, config, needs.clock, launcher, needs.secret_keeper)
-            nursery.start_soon(fences.keep_running, "logs of what has ended", logs)
+            nursery.start_soon(fences.keep_running, "logs of ended allocations", logs)
             if config.alloc_disk_limit != DISK_OFF:
                 period = config.alloc_disk_seconds
                 watch = partial(disk_usage.watch, runner.present, launcher.measure, period, fences)

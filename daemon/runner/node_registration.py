@@ -85,7 +85,7 @@ async def why_no_podman(config: Settings) -> str:
         return "podman_socket is none"
     if config.podman_root or await trio.to_thread.run_sync(os.path.exists, socket):
         return ""
-    return f"there is no socket of podman at {socket}"
+    return f"there is no podman socket at {socket}"
 
 
 def fetcher_of(
@@ -183,7 +183,7 @@ def _lost(lost: Sequence[nodes.UnreadableNode], path: str) -> str:
     ids = ", ".join(f"'{unreadable_node.id}'" for unreadable_node in lost)
     return (
         f"{'; '.join(unreadable_node.reason for unreadable_node in lost)}; no event holds a copy: restore a snapshot with "
-        "`steward operator snapshot restore`, or give up all that runs there and delete the row: "
+        "`steward operator snapshot restore`, or give up all tasks there and delete the row: "
         f"the table is nodes and its id {ids}, in {path}"
     )
 
@@ -232,5 +232,5 @@ async def register(
     except StorageUnavailable as error:
         if before is None:
             raise
-        _log.warning("the node is not registered anew: %s", error)
+        _log.warning("cannot update the registration of the node: %s", error)
         return node

@@ -92,7 +92,7 @@ def _limits(
             return found, found
         found = f"cgroup v2: {found_trouble}"
     reasons = dict.fromkeys(
-        CONTROLLERS, f"{found}, and the daemon may make no such group of version 1"
+        CONTROLLERS, f"{found}, and the daemon cannot create such a group of version 1"
     )
     old = cgroup_v1.find(config.groups_of, reasons)
     return groups, RlimitEnforcer(with_rlimits({}), reasons) if _delegation_error(

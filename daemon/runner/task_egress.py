@@ -15,9 +15,9 @@ from daemon.runner import host_networks
 from daemon.runner.drivers import cgroup_v2
 from daemon.runner.setup.runtime import unguarded
 
-_NO_GROUPS = "the daemon may make no control groups of version 2 for tasks"
-_NOT_ROOT = "only root may guard the connections of tasks"
-_REFUSED = "the kernel lets this daemon attach no BPF programs, as in many containers"
+_NO_GROUPS = "the daemon cannot create control groups of version 2 for tasks"
+_NOT_ROOT = "only root can filter the connections of tasks"
+_REFUSED = "the kernel does not let this daemon attach BPF programs, as in many containers"
 
 _log = logging.getLogger("steward.runner")
 
@@ -49,7 +49,10 @@ class TaskEgressPolicy:
         if self.trouble:
             return False, self.trouble
         if all(map(self._has_programs, self._groups)):
-            return True, "BPF programs at the control groups of tasks; not in containers and pools"
+            return (
+                True,
+                "BPF programs of the tasks' control groups; containers and pools are not covered",
+            )
         return False, "the kernel has no program for a group of tasks: restart the daemon"
 
     def _has_programs(self, group: Path) -> bool:

@@ -17,7 +17,7 @@ async def remove_unfinished(store: Store, launcher: Launcher, found: Sequence[st
         try:
             await launcher.remove_volume(volume_id)
         except OSError as error:
-            _log.warning("the directory of volume %s stays: %s", volume_id, error)
+            _log.warning("cannot delete the directory of volume %s: %s", volume_id, error)
             continue
-        async with tolerate_disk_full(f"the deletion of volume {volume_id}"):
+        async with tolerate_disk_full(f"cannot complete the deletion of volume {volume_id}"):
             await store.write(partial(host_volumes.forget, volume_id=volume_id))

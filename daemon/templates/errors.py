@@ -17,7 +17,7 @@ class TemplateOutputTooLong(TemplateError):
     """Rendering exceeds the step limit."""
 
     def __init__(self, steps: int) -> None:
-        super().__init__(f"the template takes more than {steps} steps: let it loop less")
+        super().__init__(f"the template takes more than {steps} steps: use fewer iterations")
 
 
 class StepBudget:

@@ -111,7 +111,7 @@ class LookupResults:
         question = LookupKey(kind, text_of(name))
         self.asked.add(question)
         if len(self.asked) > _MOST_QUESTIONS:
-            raise TemplateError(f"the template asks for more than {_MOST_QUESTIONS} things")
+            raise TemplateError(f"the template has more than {_MOST_QUESTIONS} lookups")
         return self._answers.get(question)
 
     def _need(self, kind: LookupType, name: object) -> object:

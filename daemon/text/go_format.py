@@ -45,7 +45,7 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def decimal(value: float) -> str:
-    """Return a floating number in as few digits as tell it from others.
+    """Return a float with the fewest digits that identify it.
 
     >>> decimal(8080.0), decimal(1e6), decimal(0.5)
     ('8080', '1e+06', '0.5')
@@ -133,7 +133,7 @@ def multi_error(errors: Sequence[str]) -> str:
 
 
 def wrap_error(subject: str, errors: Iterable[str]) -> Iterator[str]:
-    """Yield the errors of something as one error that names it; nothing when there are none."""
+    """Yield the errors of an object as one error with its name; nothing without errors."""
     if found := list(errors):
         yield f"{subject}: {multi_error(found)}"
 

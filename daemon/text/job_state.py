@@ -162,7 +162,7 @@ def _of_parent(facts: JobFacts, runs: Runs) -> JobState:
     if facts.is_paused:
         return JobState(State.PAUSED, _last(runs))
     if facts.is_off:
-        return JobState(State.PAUSED, "its clock is off: periodic.enabled is false")
+        return JobState(State.PAUSED, "its schedule is off: periodic.enabled is false")
     if runs.last in (State.FAILED, State.BLOCKED, State.FAILING):
         failed = sum(run == State.FAILED for run in runs.recent)
         often = f"; {failed} of the last {len(runs.recent)} failed" if len(runs.recent) > 1 else ""

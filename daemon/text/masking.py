@@ -160,7 +160,7 @@ class Matcher:
         """Return the bytes of `data` from `begin` to `end`, masked; the other bytes are context.
 
         With `at_start` or `at_end`, nothing before or after `data` is known. So two adjacent parts
-        show one mask for a secret that lies across their border.
+        show one mask for a secret that spans them.
         """
         spans = self._whole(data)
         if at_start:
@@ -176,9 +176,9 @@ class Matcher:
     def _whole(self, data: bytes) -> list[Span]:
         """Return the places of all secrets.
 
-        A text with more candidates than one in 16 bytes is not logged by accident. The rest of it
-        counts as one secret, which limits the time. It begins where the first bytes of a secret may
-        be whose key follows.
+        More than one candidate in 16 bytes is not an accident. The rest of such a text counts as
+        one secret, which limits the time. The rest begins at the possible first bytes of a secret
+        whose key follows.
         """
         if not self.may_match(data):
             return []
@@ -290,7 +290,7 @@ def _pieces(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _step(forms: Sequence[bytes]) -> int:
-    """Return the distance of the bytes to look at, so that at least five of each form remain.
+    """Return the sampling distance that leaves at least five bytes of each form.
 
     More than 20,000 samples would not fit into the memory of the pattern, so it would be slow.
     """
@@ -299,7 +299,7 @@ def _step(forms: Sequence[bytes]) -> int:
 
 
 def _samples(forms: Iterable[bytes], step: int) -> set[bytes]:
-    """Return the bytes that a form leaves in a text of which every `step`-th byte is taken."""
+    """Return the bytes of a form that remain if every `step`-th byte of a text is sampled."""
     return {form[first::step][:_KEY] for form in forms for first in range(step)}
 
 

@@ -13,7 +13,7 @@ _WEEKENDS = ("Saturday", "Sunday")
 
 
 class YearCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A day: its place, its class (`open`, `part`, `weekend` or `closed`), and its text."""
+    """A day: its position, its class (`open`, `part`, `weekend` or `closed`), and its text."""
 
     x: int
     y: int

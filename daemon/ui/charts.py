@@ -179,7 +179,7 @@ def _height(value: float, top: float) -> float:
 
 
 def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
-    """Return the values without gaps in between, each with its place."""
+    """Return the values without gaps in between, each with its position."""
     found: list[list[tuple[int, float]]] = [[]]
     for place, value in enumerate(values):
         if value is not None:
@@ -214,7 +214,7 @@ def _clock(nanos: int) -> str:
 def _describe_place(
     lines: Mapping[str, Sequence[Value]], place: int, shown: Format, at: int
 ) -> str:
-    """Return the text of one place; empty if nothing was measured."""
+    """Return the text of one position; empty if nothing was measured."""
     parts = [
         (f"{name} " if len(lines) > 1 else "") + shown(value)
         for name, values in lines.items()

@@ -1,7 +1,7 @@
-"""Find anything by a part of its name: objects, pages and actions.
+"""Search for objects, pages and actions by a part of their name.
 
-All results come from the API in the name of the user, so they are only objects that the user may
-see. Each kind of object has at most `MOST` results.
+All results come from the API with the user's token, so the user may see all of them. Each kind of
+object has at most `MOST` results.
 """
 
 import re
@@ -21,8 +21,8 @@ LONGEST = 200  # characters of a text that can be in a name
 _ID = re.compile(r"[0-9a-f]{4,8}[0-9a-f-]{0,28}", re.IGNORECASE)  # that may begin an identifier
 _MORE_PLACES = (
     ("/ui/run", "Run a job"),
-    ("/ui/variables#new", "Make a variable"),
-    ("/ui/access#tokens", "Make a token"),
+    ("/ui/variables#new", "Create a variable"),
+    ("/ui/access#tokens", "Create a token"),
     ("/ui/keys", "Keys"),
 )
 # By word: the end of the page's path, and the button that is opened there.

@@ -1,4 +1,4 @@
-"""The page of freezes, and the banner while one is in force."""
+"""The page of freezes, and the banner while one is active."""
 
 from typing import Any
 

@@ -47,7 +47,7 @@ PHASES = {
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """A phase as a bar: its place on the axis, and its text."""
+    """A phase as a bar: its position on the axis, and its text."""
 
     kind: str
     x: float

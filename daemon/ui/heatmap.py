@@ -20,7 +20,7 @@ _NARROWEST = 3  # minutes of a bar
 
 
 class DayCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A day: its place, its class, and its text. `has_runs` means that it links to its runs."""
+    """A day: its position, its class, and its text. `has_runs` means that it links to its runs."""
 
     date: str
     x: int
@@ -109,7 +109,7 @@ def _text_alternative(days: Iterable[Mapping[str, Any]]) -> str:
 
 
 class DayMark(msgspec.Struct, frozen=True, kw_only=True):
-    """A run or a slot of a day: its place in minutes, its class and its text."""
+    """A run or a slot of a day: its position in minutes, its class and its text."""
 
     x: float
     width: float

@@ -66,7 +66,7 @@ def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
 
 
 async def task_lines(ui_request: UiRequest) -> HandlerReply:
-    """Give lines of a log in pieces for the page's script: a page of them, or as they come."""
+    """Return styled lines of a log for the page's script: one page, or a stream."""
     return await _lines(
         ui_request, _path(ui_request, "lines"), {"task": ui_request.query.text("task")}
     )

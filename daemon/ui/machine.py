@@ -41,7 +41,7 @@ class JobShare(msgspec.Struct, kw_only=True):
 
 
 class StripPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a strip: its place, its color and its text; `job_id` is empty for free resources."""
+    """A part of a strip: position, color and text; `job_id` is empty for free resources."""
 
     x: float
     width: float

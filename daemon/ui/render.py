@@ -128,9 +128,9 @@ async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> Handl
 
 
 def _last_index(ui_request: UiRequest) -> int:
-    """Return the index of the last write. A page has the one before its data was read.
+    """Return the index of the last write.
 
-    So no change between the two is missed.
+    A page has the index from before its data was read, so it misses no change.
     """
     return ui_request.request.parts.store.read(lambda db: db.last_index())
 
@@ -138,8 +138,8 @@ def _last_index(ui_request: UiRequest) -> int:
 def _tag(known: Found) -> str:
     """Return a hash of everything that a page shows, and the session's CSRF token; empty if unknown.
 
-    A thread makes it, so it does not read the store. Pages show some durations in minutes. The mark
-    of this process stands for its templates.
+    A thread computes the hash, so it does not read the store. Pages show some durations in minutes.
+    A value unique to this process stands for its templates.
     """
     ui_request: Any = known["ui_request"]
     minute = ui_request.now // (60 * SECOND)
@@ -232,7 +232,7 @@ async def _known(ui_request: UiRequest, found: Found, index: int) -> dict[str, o
 
 
 async def _frozen(ui_request: UiRequest) -> object:
-    """Return the freezes in force that the user may see, for the banner of each page."""
+    """Return the active freezes that the user may see, for the banner of each page."""
     found = await optional(
         ui_request, "/v1/freezes", namespace="*", active="true", per_page=_BANNERS
     )

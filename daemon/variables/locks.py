@@ -45,7 +45,7 @@ async def _follow(store: Store, clock: Clock, fences: Fences) -> None:
                     changes,
                 )
                 continue
-        async with tolerate_disk_full("locks whose time is over are not ended"):
+        async with tolerate_disk_full("cannot release expired locks"):
             for entry in due:
                 with fences.around(_FENCED, _name(entry)):
                     await store.write(partial(release_expired, now=now, only=entry))

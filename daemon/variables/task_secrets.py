@@ -146,7 +146,7 @@ class OutputMatchers:
 
 
 class _MadeOfJob:
-    """The matcher of one job, and the rows that it is for. The lock is held while it is made."""
+    """The matcher of one job, and the rows that it covers. The lock is held while it is built."""
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
@@ -161,10 +161,10 @@ class _MadeOfJob:
 
 
 class JobMasks:
-    """The matchers for the sensitive values of jobs: one for each job, made when it is needed.
+    """The matchers for the sensitive values of jobs: one for each job, built when it is needed.
 
-    One request makes the matcher of a job in a thread, and others wait for it. A change of another
-    job's values leaves it as it is. If the cache is full, the largest matcher is dropped first. So
+    One request builds the matcher of a job in a thread, and others wait for it. A change of another
+    job's values does not affect it. If the cache is full, the largest matcher is dropped first. So
     jobs with many values never displace those with few, which are the fastest to make.
     """
 

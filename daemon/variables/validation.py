@@ -24,7 +24,7 @@ def path_error(path: str) -> str:
     if below[:1] == [_TEMPLATES]:
         if len(below) == 2 and below[1]:
             return ""
-        return f'a template stands one level below "{RESERVED}/{_TEMPLATES}", not at {quote(path)}'
+        return f'a template must be one level below "{RESERVED}/{_TEMPLATES}", not at {quote(path)}'
     return (
         f'only paths at "{RESERVED}/{_JOBS}" or "{RESERVED}/{_TEMPLATES}" and below are valid paths '
         f'under the top-level "{RESERVED}" directory'

@@ -157,7 +157,7 @@ class Admission:
     def may_explain(self) -> bool:
         """Return whether the reason of a rejection can be sent; then it counts as sent.
 
-        To send it takes ten times as long as to close the connection.
+        Sending it takes ten times as long as closing the connection.
         """
         now = trio.current_time()
         while self._explained and self._explained[0] <= now - _LINGER:

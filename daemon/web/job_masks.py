@@ -1,8 +1,8 @@
 """Masks of sensitive job variables in responses.
 
-The values of a job mask only that which belongs to this job: objects that name it, and responses of
-routes of the job or of its allocations. Text and JSON are masked; files, snapshots, the output of
-tasks and variables are not, because other rules protect them.
+The values of a job mask only the data of this job: objects that name it, and responses of routes of
+the job or of its allocations. Text and JSON are masked; files, snapshots, the output of tasks and
+variables are not, because other rules protect them.
 """
 
 from collections.abc import AsyncGenerator

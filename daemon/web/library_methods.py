@@ -33,6 +33,6 @@ def checked(cls: _Class) -> _Class:
             library = base.__module__.partition(".")[0]
             raise MethodGone(
                 f"this version of {library} has no {base.__qualname__}.{name}, which Steward "
-                f"overrides: install the version of {library} that pyproject.toml names"
+                f"overrides: install the version of {library} that pyproject.toml specifies"
             )
     return cls

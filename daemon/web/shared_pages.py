@@ -18,7 +18,7 @@ Key = tuple[object, ...]
 
 
 class SharedPage:
-    """A page that is being made, or was made a moment ago; its maker holds `lock`.
+    """A page that is being rendered, or was rendered recently; its renderer holds `lock`.
 
     `known` is the data of the page and `tag` its hash. `body` is empty until a viewer needs it.
     """

@@ -205,7 +205,7 @@ def _permit(call: RouteCall, endpoint: Endpoint | None) -> None:
 
 
 def _note_login(call: RouteCall, *, is_login: bool) -> None:
-    """Record a permission if a call of an open endpoint has shown who its caller is."""
+    """Record a permission if a call of an open endpoint has identified its caller."""
     if is_login and call.operation is Operation.WRITE:
         request_context.show_permission()
 
@@ -388,7 +388,7 @@ def _help_of_mount(call: RouteCall) -> Mapping[str, object]:
 
 def _help(endpoint: Endpoint, call: RouteCall) -> Mapping[str, object]:
     offered = [item for item in Operation if endpoint.handler(item)]
-    text = f"{endpoint.path}: {', '.join(offered)}. The documentation of the API says more."
+    text = f"{endpoint.path}: {', '.join(offered)}. See the API documentation."
     methods = {"read": "get", "list": "get", "write": "post", "delete": "delete"}
     described = {methods[item]: {"responses": {"200": {"description": "OK"}}} for item in offered}
     openapi = {

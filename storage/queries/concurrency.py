@@ -316,7 +316,7 @@ def other_user(db: ReadSnapshot, key: Key, use: QueueUse, job_id: str) -> str | 
 
 
 def is_used(db: ReadSnapshot, key: Key) -> bool:
-    """Return whether a job names a queue."""
+    """Return whether a job uses a queue."""
     return db.one(_IS_USED, {"namespace": key[0], "name": key[1]}) is not None
 
 

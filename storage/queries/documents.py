@@ -69,7 +69,7 @@ def text_of(row: sqlite3.Row, table: str, column: str = "document") -> bytes:
     except (msgspec.DecodeError, UnicodeError) as error:
         raise unreadable(row, table, error) from None
     if not text.startswith(b"{"):
-        raise unreadable(row, table, "its text is no JSON object")
+        raise unreadable(row, table, "its text is not a JSON object")
     return text
 
 
@@ -120,7 +120,7 @@ def sound(column: str) -> str:
 def check_sound(row: sqlite3.Row, table: str) -> None:
     """Raise `StorageUnreadable` if the column `is_sound` of a row is 0, or a text is damaged."""
     if not row["is_sound"]:
-        raise unreadable(row, table, "its text is no JSON object")
+        raise unreadable(row, table, "its text is not a JSON object")
     try:
         for value in row:
             if isinstance(value, str):

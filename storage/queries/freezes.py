@@ -209,7 +209,7 @@ def _queues_changed(tx: Transaction, key: Key) -> None:
 
 
 def holder(db: ReadSnapshot, key: Key) -> str:
-    """Return the ID of the freeze for whose end a job waits; empty if it waits for none."""
+    """Return the ID of the freeze that holds a job, or an empty text."""
     row = db.one(_HELD, {"namespace": key[0], "job_id": key[1]})
     return row["freeze_id"] if row else ""
 
@@ -221,7 +221,7 @@ def held_number(db: ReadSnapshot) -> int:
 
 
 def thawed(db: ReadSnapshot, now: int, most: int, without: frozenset[str]) -> list[Key]:
-    """Return the first jobs whose freeze has ended, in their order; `without` some names."""
+    """Return the first jobs whose freeze has ended, in their order, `without` some names."""
     values = {"now": now, "most": most, "without": encode(sorted(without)).decode()}
     return [(row["namespace"], row["job_id"]) for row in db.all(_THAWED, values)]
 

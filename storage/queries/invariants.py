@@ -36,7 +36,7 @@ RULES = {
                             WHERE s.namespace = v.namespace AND s.job_id = v.job_id
                               AND s.version = v.version)
     """,
-    "the columns of a job say what its definition says": f"""
+    "the columns of a job match its definition": f"""
         SELECT {_JOB_OF} FROM jobs j
           JOIN job_versions v
             ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
@@ -45,7 +45,7 @@ RULES = {
             OR j.parent_id <> v.document ->> '$.ParentID' OR j.stop <> v.document ->> '$.Stop'
             OR j.job_modify_index <> v.create_index
     """,
-    "a job counts its children as they are": f"""
+    "the child counts of a job are correct": f"""
         SELECT {_JOB_OF} FROM jobs j
          WHERE (j.children_pending, j.children_running, j.children_dead)
                <> (SELECT count(*) FILTER (WHERE c.status = 'pending'),
@@ -54,7 +54,7 @@ RULES = {
                      FROM jobs c
                     WHERE c.namespace = j.namespace AND c.parent_id = j.id AND c.parent_id <> '')
     """,
-    "a child that waits for others has nothing to be done": f"""
+    "a queued child has no pending or blocked evaluation": f"""
         SELECT {_JOB_OF} FROM jobs j JOIN evaluations e ON e.namespace = j.namespace AND e.job_id = j.id
          WHERE j.held = 1 AND e.status IN ('pending', 'blocked')
     """,
@@ -75,7 +75,7 @@ RULES = {
         SELECT namespace || '/' || job_id FROM periodic_slots
       GROUP BY namespace, job_id HAVING count(*) > {periodic.KEPT}
     """,
-    "no slot is decided that has not come": """
+    "no future slot is decided": """
         SELECT s.namespace || '/' || s.job_id FROM periodic_slots s
           JOIN periodic_jobs p ON p.namespace = s.namespace AND p.job_id = s.job_id
          WHERE s.slot > p.followed_to
@@ -107,7 +107,7 @@ RULES = {
     "no launch is expected before the next slot": """
         SELECT namespace || '/' || job_id FROM periodic_jobs WHERE next_launch < next_slot
     """,
-    "the columns of an evaluation say what its document says": """
+    "the columns of an evaluation match its document": """
         SELECT id FROM evaluations
          WHERE id <> document ->> '$.ID' OR status <> document ->> '$.Status'
             OR job_id <> document ->> '$.JobID' OR namespace <> document ->> '$.Namespace'
@@ -115,7 +115,7 @@ RULES = {
             OR create_index <> document ->> '$.CreateIndex'
             OR modify_index <> document ->> '$.ModifyIndex'
     """,
-    "a job has at most one evaluation that waits for room": """
+    "a job has at most one blocked evaluation": """
         SELECT namespace || '/' || job_id FROM evaluations
          WHERE status = 'blocked' GROUP BY namespace, job_id HAVING count(*) > 1
     """,
@@ -129,7 +129,7 @@ RULES = {
         SELECT id FROM allocations a
          WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = a.node_id)
     """,
-    "what is wanted has a name of its own": """
+    "desired allocations have unique names": """
         SELECT name
           FROM (SELECT namespace, job_id, name, count(*) AS number, max(job_version) AS newest,
                        count(DISTINCT job_version) AS versions
@@ -149,11 +149,11 @@ RULES = {
                                 WHERE e.namespace = a.namespace AND e.job_id = a.job_id
                                   AND e.status = 'pending')
     """,
-    "only what has not ended holds ports": """
+    "only allocations that have not ended hold ports": """
         SELECT a.id FROM allocation_ports p JOIN allocations a ON a.id = p.allocation_id
          WHERE a.client_status NOT IN ('pending', 'running', 'unknown') OR a.node_id <> p.node_id
     """,
-    "what a node holds is added up as it is": """
+    "the allocated resources of a node are summed correctly": """
         SELECT node_id
           FROM (SELECT node_id, number, cpu, memory, disk FROM holdings WHERE number > 0
                 UNION ALL
@@ -161,7 +161,7 @@ RULES = {
                  WHERE client_status IN ('pending', 'running', 'unknown') GROUP BY node_id)
       GROUP BY node_id, number, cpu, memory, disk HAVING count(*) <> 2
     """,
-    "allocations are counted as they are": """
+    "the counts of allocations are correct": """
         SELECT node_id || ' ' || client_status
           FROM (SELECT node_id, client_status, number FROM allocation_counts WHERE number > 0
                 UNION ALL
@@ -169,7 +169,7 @@ RULES = {
               GROUP BY node_id, client_status)
       GROUP BY node_id, client_status, number HAVING count(*) <> 2
     """,
-    "jobs are counted as they are": """
+    "the counts of jobs are correct": """
         SELECT status FROM (SELECT status, number FROM job_counts WHERE number > 0
                             UNION ALL
                             SELECT status, count(*) FROM jobs GROUP BY status)
@@ -179,18 +179,18 @@ RULES = {
         SELECT allocation_id || ' task ' || task FROM task_events
       GROUP BY allocation_id, task HAVING max(number) - min(number) + 1 <> count(*)
     """,
-    "the columns of a deployment say what its document says": """
+    "the columns of a deployment match its document": """
         SELECT id FROM deployments
          WHERE id <> document ->> '$.ID' OR status <> document ->> '$.Status'
             OR job_id <> document ->> '$.JobID' OR namespace <> document ->> '$.Namespace'
             OR job_version <> document ->> '$.JobVersion'
             OR modify_index <> document ->> '$.ModifyIndex'
     """,
-    "a job has at most one deployment under way": """
+    "a job has at most one active deployment": """
         SELECT namespace || '/' || job_id FROM deployments
          WHERE status IN ('running', 'paused') GROUP BY namespace, job_id HAVING count(*) > 1
     """,
-    "events stand in the order of the writes": """
+    "events are in the order of the writes": """
         SELECT number FROM (SELECT number, write_index,
                                    lag(write_index) OVER (ORDER BY number) AS before FROM events)
          WHERE write_index < before
@@ -212,7 +212,7 @@ RULES = {
                           AND s.number = r.number AND s.step = a.task_group
          WHERE s.opened = 0
     """,
-    "nothing of an ended run is wanted": """
+    "an ended run has no desired allocations": """
         SELECT a.id FROM allocations a
           JOIN runs r ON r.namespace = a.namespace AND r.job_id = a.job_id
                      AND r.version = a.job_version
@@ -261,7 +261,7 @@ RULES = {
       GROUP BY t.namespace, t.job_id, t.source_namespace, t.source_id, t.value
         HAVING count(*) > 1 OR count(s.place) = 0 OR min(t.expires) = 0
     """,
-    "a job that follows others launches children and says so": """
+    "a job that follows others launches children and has steward_after": """
         SELECT DISTINCT s.namespace || '/' || s.job_id FROM job_sources s
           JOIN jobs j ON j.namespace = s.namespace AND j.id = s.job_id
           JOIN job_versions v
@@ -280,7 +280,7 @@ RULES = {
                             AND a.job_version = r.version
          WHERE e.state = 'waiting' AND a.client_status IN ('pending', 'running')
     """,
-    "a queue in which runs wait and nobody holds a slot is to be served": """
+    "a queue with waiting runs and no used slot is marked to be served": """
         SELECT DISTINCT e.namespace || '/' || e.name
           FROM queue_entries e INDEXED BY queue_entries_waiting
          WHERE e.state = 'waiting'
@@ -318,7 +318,7 @@ RULES = {
           JOIN run_steps r USING (namespace, job_id, number, step)
          WHERE r.state NOT IN ('held', 'open')
     """,
-    "a step has a slot for each element at work": """
+    "a step has a slot for each active element": """
         SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step
           FROM step_slots s
           JOIN runs r USING (namespace, job_id, number)
@@ -328,7 +328,7 @@ RULES = {
       GROUP BY s.namespace, s.job_id, s.number, s.step, s.name
         HAVING count(DISTINCT a.name) > s.held
     """,
-    "the first step that waits in a namespace waits for others, or its queues are to be served": """
+    "the first step that waits in a namespace waits for others, or its queues are marked to be served": """
         SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step
           FROM step_slots s
          WHERE (s.namespace, s.job_id, s.number, s.step) =
@@ -357,11 +357,11 @@ RULES = {
             ("moments", "last_index"),
         )
     ),
-    "nothing was changed before it was made": " UNION ALL ".join(
+    "no object was modified before it was created": " UNION ALL ".join(
         f"SELECT id FROM {table} WHERE modify_index < create_index"
         for table in ("jobs", "evaluations", "allocations", "deployments", "nodes")
     ),
-    "a listing is as new as what it lists": " UNION ALL ".join(
+    "the index of a table is not older than its rows": " UNION ALL ".join(
         f"SELECT '{table}' WHERE (SELECT max(modify_index) FROM {table})"
         f" > coalesce((SELECT last_index FROM table_indexes WHERE name = '{table}'), 0)"
         for table in ("jobs", "evaluations", "allocations", "deployments", "nodes")
@@ -372,7 +372,7 @@ RULES = {
 def find_violations(db: ReadSnapshot) -> Iterator[str]:
     """Yield a description of each violation.
 
-    If rows cannot be read, only they are named: the rules read them too.
+    If rows cannot be read, only these are reported, because the rules also read them.
     """
     unreadable = [f"documents can be read: {error}" for error in document_types.unreadable(db)]
     if unreadable:
@@ -380,7 +380,7 @@ def find_violations(db: ReadSnapshot) -> Iterator[str]:
         return
     for rule, query in RULES.items():
         for row in db.all(query):
-            yield f"{rule}: not so for {row[0]}"
+            yield f"{rule}: violated by {row[0]}"
     yield from _unsettled(db)
     yield from _not_followed(db)
 
@@ -389,9 +389,9 @@ def _unsettled(db: ReadSnapshot) -> Iterator[str]:
     """Yield jobs whose stored status or summary differs from the computed one."""
     for row in db.all("SELECT * FROM jobs"):
         if row["status"] != job_status.status_of(db, row):
-            yield f"a job's status follows from what belongs to it: not so for {row['id']}"
+            yield f"the stored status of a job is correct: violated by {row['id']}"
         if row["summary"] != job_status.counts_of(db, row):
-            yield f"a job's counts follow from what belongs to it: not so for {row['id']}"
+            yield f"the stored counts of a job are correct: violated by {row['id']}"
 
 
 def _not_followed(db: ReadSnapshot) -> Iterator[str]:
@@ -400,4 +400,4 @@ def _not_followed(db: ReadSnapshot) -> Iterator[str]:
         job = jobs.current(db, *key)
         followed = periodic.of_job(db, *key) is not None
         if job is not None and followed != periodic.is_followed(job):
-            yield f"the clock is followed for periodic jobs alone: not so for {row['id']}"
+            yield f"only periodic jobs have a stored schedule: violated by {row['id']}"

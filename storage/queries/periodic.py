@@ -108,7 +108,7 @@ def sync_schedule(tx: Transaction, job: Job) -> None:
         tx.execute(_LOOK_AGAIN, key)
     else:
         if known and known.next_slot and known.next_slot <= job.submit_time:
-            reason = "its clock was changed" if goes_on else "the job was stopped"
+            reason = "its schedule was changed" if goes_on else "the job was stopped"
             _record_unschedulable(tx, job, known.next_slot, f"{reason} before it was decided")
         if goes_on:
             tx.execute(_FOLLOW, {**key, "followed_to": job.submit_time})

@@ -52,7 +52,7 @@ class CalendarListing(Record, frozen=True, kw_only=True):
 
 
 class CalendarVersion(Record, frozen=True, kw_only=True):
-    """A version of a calendar, who stored it, and when (nanoseconds since the epoch)."""
+    """A version of a calendar, its author, and its time (nanoseconds since the epoch)."""
 
     version: int
     person: str

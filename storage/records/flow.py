@@ -219,7 +219,7 @@ class RunActType(StrEnum):
 
 
 class RunAct(Record, frozen=True, kw_only=True):
-    """An operation on a run: the steps it names, who did it, and when (nanoseconds since the epoch).
+    """An operation on a run: its steps, the person, and the time (nanoseconds since the epoch).
 
     `attempt` is that of the step, 0 for an operation on several steps.
     """
@@ -297,7 +297,7 @@ class StepSlots(msgspec.Struct, frozen=True, kw_only=True):
     """The elements of a step that hold slots, or wait for them: each takes `slots` of each queue.
 
     `wanted` elements hold slots or wait, and `held` of them hold. `busy` were active, or about to
-    begin, after the last decision. `since` is when the step asked, or last got a slot, in
+    begin, after the last decision. `since` is when the step requested slots, or last got one, in
     nanoseconds since the epoch.
     """
 

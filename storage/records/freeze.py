@@ -51,7 +51,7 @@ class Freeze(Record, frozen=True, kw_only=True):
         )
 
     def holds_at(self, at: int) -> bool:
-        """Return whether the freeze was, is or will be in force at a time."""
+        """Return whether the freeze is active at a time, which may be past or future."""
         return self.begin <= at and (not self.end or at < self.end)
 
     @property

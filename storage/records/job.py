@@ -9,7 +9,7 @@ from storage.records.group import Migrate, ReschedulePolicy, TaskGroup, Update
 
 
 class JobType(StrEnum):
-    """How a job is placed, and when it is complete."""
+    """The type of a job, which determines its placement and its completion."""
 
     SERVICE = "service"
     BATCH = "batch"

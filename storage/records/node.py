@@ -159,7 +159,7 @@ class DrainStrategy(Record, frozen=True, kw_only=True):
 
 
 class LastDrain(Record, frozen=True, kw_only=True):
-    """The last drain of a node: when, by whom, and its outcome."""
+    """The last drain of a node: its time, its author, and its outcome."""
 
     started_at: str
     updated_at: str

@@ -94,7 +94,7 @@ async def test_task_runs_as_root_where_the_configuration_says_so(tmp_path: Path)
 async def test_task_may_not_choose_a_user_beyond_the_list(user: str, tmp_path: Path) -> None:
     async with steward_with(tmp_path, OPEN) as steward:
         told = await refusal_of(steward, saying_who(user=user))
-    assert f'user "{user}" may run no task of raw_exec' in told
+    assert f'user "{user}" cannot run tasks of raw_exec' in told
     assert ("raw_exec_root" if user.strip("0") in ("", "root") else "task_users") in told
 
 

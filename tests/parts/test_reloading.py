@@ -170,4 +170,4 @@ async def test_a_daemon_that_cannot_load_the_reload_goes_on(
             with trio.fail_after(HAPPENS_WITHIN):
                 assert await told.receive() == "answers at http://here"
         nursery.cancel_scope.cancel()
-    assert "the settings are unchanged: they cannot be loaded again" in caplog.text
+    assert "the settings are unchanged, because they cannot be reloaded" in caplog.text

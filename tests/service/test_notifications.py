@@ -69,7 +69,7 @@ async def test_receivers_are_tested_by_the_command_line(tmp_path: Path) -> None:
             receiver.answers = [500]
             bad = await steward.cli("notify", "test", "alerts")
             assert bad.returncode == 1
-            assert b"it was answered with 500" in bad.stdout
+            assert b"the receiver answered with 500" in bad.stdout
             unknown = await steward.cli("notify", "test", "nigth")
             assert unknown.returncode == 1
             assert b'no receiver "nigth"' in unknown.stderr

@@ -41,7 +41,7 @@ async def test_slots_are_set_and_deleted(steward: Steward) -> None:
     assert listed[1].split() == ["default", "db", "0/2", "0", "main"]
     await steward.cli("queues", "delete", "db")
     answer = await steward.request("DELETE", "/v1/concurrency/db")
-    assert (answer.status_code, answer.text) == (404, "queue 'db' has no limit of its own")
+    assert (answer.status_code, answer.text) == (404, "queue 'db' has no limit to delete")
     answer = await steward.request("PUT", "/v1/concurrency/db", {"Slots": 0})
     assert (answer.status_code, answer.text) == (400, "Slots is 0; it must be from 1 to 10000")
     answer = await steward.request("PUT", "/v1/concurrency/a%20b", {"Slots": 1})
@@ -69,7 +69,7 @@ async def test_one_step_at_a_time_also_over_a_kill(steward: Steward) -> None:
     page = await steward.request("GET", "/ui/queues", name="gpu", namespace="default")
     assert '<span class="quiet">1</span> a</td>' in page.text
     graph = (await steward.cli("job", "graph", "second")).stdout.decode()
-    assert 'at once, with a slot of "gpu"' in graph
+    assert 'immediately, with a slot of "gpu"' in graph
     refused = await steward.request(
         "PUT",
         "/v1/jobs",

@@ -48,7 +48,7 @@ async def test_the_graph_of_a_file_is_shown_in_three_forms(
     assert shown.splitlines() == [
         'job "etl": 3 steps in 3 levels',
         "Level  Step     Elements  Begins",
-        "1      extract  1         at once",
+        "1      extract  1         immediately",
         "2      load     1         after success of extract",
         "3      alert    2         after failure of extract, load, if needs.load.exit_code > 2",
         "Longest chain: extract -> load -> alert",

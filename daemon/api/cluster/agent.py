@@ -177,7 +177,7 @@ class SchedulerWorkerPoolArgs(Record, frozen=True, kw_only=True, rename="lower")
 
 
 async def set_scheduler_workers(request: Request) -> HandlerReply:
-    """Have one worker or none, for some types of jobs or all. Raises `Malformed`."""
+    """Set the number of workers, 0 or 1, and their job types. Raises `Malformed`."""
     asked = await request.decoded(SchedulerWorkerPoolArgs)
     kinds = ALL if asked.enabled_schedulers is None else asked.enabled_schedulers
     done = await set_workers(request.parts.store, asked.num_schedulers, kinds)
@@ -291,7 +291,7 @@ def _client_health(request: Request) -> AgentHealth:
         return AgentHealth(ok=False, message=problem)
     holds, reason = parts.tasks.egress()
     is_amiss = parts.config.task_egress == GUARDED and not holds
-    message = f'task_egress = "{GUARDED}" does not hold: {reason}' if is_amiss else "ok"
+    message = f'task_egress = "{GUARDED}" is not enforced: {reason}' if is_amiss else "ok"
     return AgentHealth(ok=True, message=message)
 
 

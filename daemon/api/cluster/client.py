@@ -75,7 +75,7 @@ async def allocation_stats(request: Request) -> HandlerReply:
 
 
 async def usages(request: Request) -> HandlerReply:
-    """Show a short usage of the allocations in the query, and the state index.
+    """Show the usage of the allocations in the query, and the state index.
 
     Allocations that do not run, or that the caller may not see, are left out. Raises `Malformed`
     for too many.

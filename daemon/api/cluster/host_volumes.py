@@ -117,7 +117,7 @@ async def register(request: Request) -> HandlerReply:
     refusal = await trio.to_thread.run_sync(why_no_volume, path, config.volume_paths, taken)
     own = str(config.data_dir)
     if not refusal and not config.dev and f"{own}/".startswith(f"{path.rstrip('/')}/"):
-        refusal = "the daemon's data directory lies in it"
+        refusal = "it contains the daemon's data directory"
     if refusal:
         raise Malformed(f"HostPath {path!r} cannot be a volume: {refusal}")
     return await _put(request, msgspec.structs.replace(volume, host_path=path))
@@ -126,8 +126,8 @@ async def register(request: Request) -> HandlerReply:
 async def delete(request: Request) -> HandlerReply:
     """Delete an unused volume; its directory is deleted if the daemon created it.
 
-    A directory that cannot be deleted is the answer, and the volume stays in the state `deleting`.
-    With `force`, only the directory stays.
+    If the directory cannot be deleted, the answer is an error, and the volume stays in the state
+    `deleting`. With `force`, only the directory stays.
     """
     force, parts = request.query.flag("force"), request.parts
     found = parts.store.read(lambda db: _find(request, db, "host-volume-delete"))
@@ -142,7 +142,7 @@ async def delete(request: Request) -> HandlerReply:
                 f"the directory of volume {found.id} cannot be deleted: {error}. The volume stays "
                 f"in the state {DELETING}: delete it again, or with force=true without its directory"
             ) from error
-        _log.warning("the directory of volume %s stays: %s", found.id, error)
+        _log.warning("cannot delete the directory of volume %s: %s", found.id, error)
     return HandlerReply(body={}, index=await rules.forget(parts.store, found.id))
 
 

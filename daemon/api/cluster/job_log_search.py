@@ -16,7 +16,7 @@ _MOST_TEXT = 512 * 1024  # bytes of all lines of an answer
 
 
 class _Match(NamedTuple):
-    """A line that was found, and the place of its log."""
+    """A matching line, and the position of its log."""
 
     place: int
     line: LogLine

@@ -1,7 +1,7 @@
 """Logs of a whole job for people: pages of lines, a search, and lines as they are written.
 
 The streams of the newest allocations are merged by time (see `log_views.py`). A cursor names each
-stream with its position, so that it stays right when allocations come and go.
+stream with its position, so that it stays valid when allocations are added or removed.
 """
 
 import re
@@ -180,7 +180,9 @@ async def search(request: Request) -> HandlerReply:
     _check(request)
     for name in ("after", "at"):
         if query.text(name):
-            raise Malformed(f"a search goes towards the start: give before instead of {name}")
+            raise Malformed(
+                f"a search runs towards the start of the log: give before instead of {name}"
+            )
     text = query.text("contains")
     if not 0 < len(text) <= MOST_TEXT:
         raise Malformed(f"contains has {len(text)} characters: give from 1 to {MOST_TEXT}")
@@ -400,7 +402,7 @@ def _update(
 
 
 def _last(selection: _Selection, streams: list[OpenedStream], known: dict[str, int]) -> bytes:
-    """Return the answer after which nothing follows. Runs in a thread."""
+    """Return the final answer. Runs in a thread."""
     positions = ",".join(map(str, _begins(streams, known)))
     page = LogLines(lines=[], before=positions, after=positions)
     return selection.encoded(page, ended=True) + b"\n"

@@ -56,7 +56,7 @@ Key = tuple[str, str, str]  # allocation, task, kind
 class _Newest(msgspec.Struct, frozen=True, kw_only=True):
     """The newest allocations with the log configuration of their tasks, newest first.
 
-    `begin` is the place of the oldest one in the creation order. `omitted` counts older ones.
+    `begin` is the position of the oldest one in the creation order. `omitted` counts older ones.
     """
 
     found: deque[tuple[Allocation, dict[str, LogConfig]]]
@@ -104,7 +104,7 @@ async def stream_job_logs(request: Request) -> HandlerReply:
         labels="labels" not in query or parse_flag(query, "labels"),
     )
     if log_selection.previous and log_selection.follow:
-        raise Malformed("the attempt before has ended: follow or previous, not both")
+        raise Malformed("the previous attempt has ended: use follow or previous, not both")
     merged = MergedLogs(request, log_selection)
     if not merged.is_known:
         raise NotFound("job not found")
@@ -193,7 +193,8 @@ class MergedLogs:
     async def find_more(self) -> None:
         """Open the logs of new allocations, with pauses for other tasks of the event loop.
 
-        The newest ones come first. New allocations without room wait until other logs have ended.
+        The newest ones come first. New allocations beyond the limit wait until other logs have
+        ended.
         """
         index = await self._store.read_any(lambda db: allocations.highest_index(db, *self._job))
         if index == self._index and len(self._open) >= self._waiting:

@@ -70,7 +70,7 @@ def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tup
     if not task:
         tasks = kept_files.tasks_with(db, allocation.id, path)
         if len(tasks) > 1:
-            raise Malformed(f"task is missing: {', '.join(tasks)} left a file {path!r}")
+            raise Malformed(f"task is missing: {', '.join(tasks)} each have a kept file {path!r}")
         task = next(iter(tasks), "")
     found = kept_files.find(db, allocation.id, task, path)
     if found is None:

@@ -48,7 +48,7 @@ class LogLines(SparseRecord, frozen=True, kw_only=True):
 
 
 class OpenedStream(msgspec.Struct, frozen=True):
-    """One stream of a task: as it was found, and when its lines were written. `kind` names it in lines."""
+    """One stream of a task, with the times of its lines. `kind` is its name in lines."""
 
     kind: str
     log: TaskLog

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 _STATES = {
-    "queued": "are wanted and not placed",
-    "starting": "are placed and do not run yet",
+    "queued": "are desired but not placed",
+    "starting": "are placed but not running yet",
     "running": "run",
-    "complete": "have ended well",
+    "complete": "have succeeded",
     "failed": "have failed",
     "lost": "were lost with their node",
     "unknown": "are on a node that is disconnected",
@@ -26,7 +26,7 @@ MEANINGS: Mapping[str, str] = {
     " With thousands of jobs the counts may be some seconds old.",
     "steward.store.unreadable_rows": "Known rows of the store that cannot be decoded, by table.",
     "steward.store.damaged": "1 when a page of the store is corrupt and no write is accepted.",
-    "steward.launcher.silent_seconds": "Seconds since which the launcher has not answered; 0 if it does.",
+    "steward.launcher.silent_seconds": "Seconds for which the launcher has not answered; 0 if it answers.",
     "steward.faults": "Units of the daemon's work that failed at their last attempt.",
     "steward.freezes": "Freezes that have not ended.",
     "steward.freezes.held": "Jobs that a freeze holds.",

@@ -70,7 +70,7 @@ def named_node(request: Request, in_body: str) -> str:
     in_query = request.query.text("node_id")
     if in_body and in_query and in_body != in_query:
         raise Malformed(
-            f'NodeID = "{in_body}" in the body and node_id = "{in_query}" name different nodes'
+            f'NodeID = "{in_body}" in the body and node_id = "{in_query}" specify different nodes'
         )
     return in_body or in_query
 

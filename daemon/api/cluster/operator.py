@@ -24,7 +24,7 @@ from storage.records.operator_api import (
 )
 from storage.records.times import rfc3339
 
-_ALONE = "there is one server, and nothing to take it out of"
+_ALONE = "this is the only server, and it cannot be removed"
 
 
 def scheduler(request: Request, db: ReadSnapshot) -> HandlerReply:

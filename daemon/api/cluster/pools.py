@@ -112,7 +112,7 @@ async def check(request: Request) -> HandlerReply:
     pool = config.pools.get(name)
     if pool is None:
         raise NotFound(
-            f"pool {name!r} is none of a cluster: the configuration has no [pools.{name}]"
+            f"pool {name!r} is not a cluster pool: the configuration has no [pools.{name}]"
         )
     tools = SlurmCommands(
         path=os.environ.get("PATH", os.defpath),

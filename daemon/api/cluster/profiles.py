@@ -38,7 +38,7 @@ async def profile(request: Request) -> HandlerReply:
     try:
         _BUSY.acquire_nowait()
     except trio.WouldBlock:
-        raise TooOften("another profile is being made: ask again when it is done") from None
+        raise TooOften("another profile is being recorded: retry when it is complete") from None
     try:
         made = await trio.to_thread.run_sync(make)
         if debug and name != "profile":
@@ -59,9 +59,7 @@ def _maker(request: Request, name: str) -> Callable[[], Profile]:
         return partial(profiling.heap, clock, collects=_flag(request, "gc"))
     if name == "goroutine":
         return partial(profiling.threads, clock)
-    raise NotFound(
-        f'there is no profile "{name}" of this daemon: ask for one of {", ".join(_NAMES)}'
-    )
+    raise NotFound(f'there is no profile "{name}": request one of {", ".join(_NAMES)}')
 
 
 def _number(request: Request, name: str, least: int, most: int) -> int:

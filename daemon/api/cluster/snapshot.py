@@ -56,6 +56,6 @@ async def _pieces(packed: IO[bytes]) -> AsyncIterator[bytes]:
 async def reject_restore(request: Request) -> HandlerReply:
     """Reject: a running daemon cannot replace its store."""
     raise Refused(
-        "a daemon that works cannot exchange its store: stop it, and run "
+        "a running daemon cannot replace its store: stop it, and run "
         "`steward operator snapshot restore FILE`"
     )

@@ -13,7 +13,7 @@ from storage.errors import Invalid
 
 @click.command("api")
 @click.argument("path")
-@click.option("-X", "method", metavar="METHOD", help="[default: GET, with a body PUT]")
+@click.option("-X", "method", metavar="METHOD", help="[default: GET; PUT with a body]")
 @click.option(
     "-d", "--data", "body", metavar="TEXT", help="Body; @FILE: from a file; -: standard input."
 )

@@ -83,7 +83,9 @@ def dispatch(
         own["--file"] = files
         own["--id-prefix-template"] = id_prefix_template
         if given := [name for name, value in own.items() if value]:
-            raise Invalid(f"--from does not go with {', '.join(given)}: set them in each line")
+            raise Invalid(
+                f"--from cannot be combined with {', '.join(given)}: set them in each line"
+            )
         return dispatch_file(client, screen, line, lines, idempotency_token)
     body: dict[str, object] = {"Meta": dict(map(pair, meta))}
     if source is not None:

@@ -24,7 +24,7 @@ _CHOICE = click.option("--enable/--disable", "enable", default=None, help="Start
 
 
 def _selected_node(client: ApiClient, given: str | None, *, own: bool) -> Node:
-    """Return the node of the arguments. Raises `Invalid` unless exactly one way names it."""
+    """Return the node of the arguments. Raises `Invalid` unless it is given exactly once."""
     if (given is None) != own:
         raise Invalid("name a NODE, or pass -self for the daemon's own node")
     return resolve.node(client, given or own_id(client))

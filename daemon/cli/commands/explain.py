@@ -33,7 +33,7 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
     found = answer.decode(Explanation)
     state = client.fetch(f"/v1/job/{segment(line.id)}/state", StateLine, namespace=line.namespace)
     running = count_noun(found.running, "allocation")
-    screen.line(f'job "{line.id}" is {state.state}, {running} of it running')
+    screen.line(f'job "{line.id}" is {state.state}; {running} running')
     if state.reason and not _names_places(state, found):
         screen.line(f"- {state.reason}")
     if not found.reasons:

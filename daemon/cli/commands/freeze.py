@@ -22,12 +22,14 @@ class FreezeResult(Record, frozen=True, kw_only=True):
     "--strength",
     type=click.Choice([strength.value for strength in Strength]),
     default=Strength.BEGIN.value,
-    help="Hold new runs (begin), also new steps (steps), or refuse changes of jobs (changes).",
+    help="begin: hold new runs; steps: also hold new steps; changes: refuse changes of jobs.",
 )
 @click.option("--jobs", default="", metavar="PATTERN", help="Only these jobs; * matches any text.")
 @click.option("--queue", default="", metavar="NAME", help="Only jobs whose runs enter this queue.")
-@click.option("--from", "begin", default="", metavar="TIME", help="When it begins [default: now].")
-@click.option("--until", default="", metavar="TIME", help="When it ends: a moment, or +2h.")
+@click.option(
+    "--from", "begin", default="", metavar="TIME", help="Begin of the freeze [default: now]."
+)
+@click.option("--until", default="", metavar="TIME", help="End of the freeze: a time, or +2h.")
 @click.option("--everything", is_flag=True, help="All namespaces; needs operator:write.")
 @with_output
 @with_client
@@ -81,7 +83,9 @@ def thaw(client: ApiClient, screen: Screen, freeze_id: str) -> None:
 
 
 @click.command()
-@click.option("--all", "every", is_flag=True, help="Also those that have ended or not begun.")
+@click.option(
+    "--all", "every", is_flag=True, help="Also list freezes that have ended or not begun."
+)
 @with_output
 @with_client
 def freezes(client: ApiClient, screen: Screen, *, every: bool) -> None:

@@ -171,7 +171,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
 def opened(*, colour: bool) -> Iterator[FullScreen]:
     """Use full-screen mode while the block runs. Raises `Invalid` without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Invalid('this needs a terminal; in a script use "steward status -json"')
+        raise Invalid('this command needs a terminal; in a script use "steward status -json"')
     screen = FullScreen(colour=colour)
     handlers = {number: signal.signal(number, _end) for number in _ENDING}
     handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, screen.resized)

@@ -112,7 +112,7 @@ _AFTER = {
 def _waits(step: GraphStep) -> str:
     """Return when a step begins, in words."""
     needs = [f"{need}[i]" if need in step.each_of else need for need in step.needs]
-    begins = _AFTER[step.when].format(_listed(needs)) if needs else "at once"
+    begins = _AFTER[step.when].format(_listed(needs)) if needs else "immediately"
     parts = [
         begins,
         step.condition and f"if {step.condition}",

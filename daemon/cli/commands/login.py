@@ -130,7 +130,7 @@ _OPTIONS = (
         help="File with the identity token; - reads standard input.",
     ),
     click.option("--resource", default=_RESOURCE, help="Audience of the token [default: …azure…]."),
-    click.option("--identity", default="", help="Client or resource id, if there are several."),
+    click.option("--identity", default="", help="Client ID or resource ID, if there are several."),
     click.option(
         "--metadata-url",
         envvar=variables("CLOUD_METADATA_URL"),

@@ -40,7 +40,7 @@ _SINCE = click.option(
 _CONTAINS = click.option(
     "--contains", default="", metavar="TEXT", help="Show only lines that contain TEXT."
 )
-_PREVIOUS = click.option("--previous", is_flag=True, help="The attempt before the current one.")
+_PREVIOUS = click.option("--previous", is_flag=True, help="Show the previous attempt.")
 
 
 class LineSelection(NamedTuple):

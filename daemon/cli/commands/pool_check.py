@@ -131,7 +131,7 @@ class _Trial(NamedTuple):
                 return
             if left <= 0:
                 self.steps.add(
-                    "result", f"the time limit is over: {_waits(line, events)}", good=False
+                    "result", f"the time limit has passed: {_waits(line, events)}", good=False
                 )
                 return
 
@@ -157,7 +157,7 @@ class _Trial(NamedTuple):
 
 
 def _job(job_id: str, pool: str, driver: str) -> dict[str, object]:
-    """Return the job: a process that prints its host, once."""
+    """Return the test job, which prints its host once."""
     task = {
         "Name": _TASK,
         "Driver": driver,

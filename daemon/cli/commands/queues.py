@@ -114,4 +114,4 @@ def delete(client: ApiClient, screen: Screen, name: str) -> None:
     if screen.wants_document:
         screen.document(answer.body)
         return
-    screen.line(f"Queue {name!r} has 1 slot, because it has no limit of its own")
+    screen.line(f"Queue {name!r} has 1 slot, because no limit is set for it")

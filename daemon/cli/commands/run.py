@@ -32,7 +32,7 @@ _Json = dict[str, object]
 @click.command()
 @click.argument("file")
 @click.option("--detach", is_flag=True, help="Do not wait for the job to run.")
-@click.option("--wait", is_flag=True, help="Wait until all has ended; exit like the task.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended; exit with its exit code.")
 @click.option("--logs", is_flag=True, help="Wait, and print the output of tasks.")
 @click.option("--timeout", metavar="TIME", help="Time limit of the wait, such as 10m.")
 @click.option("--output", is_flag=True, help="Print the request as JSON; submit nothing.")
@@ -151,7 +151,7 @@ def _follow(
         ended = wait_for_end(client, screen, progress, eval_id, logs=logs, seconds=longest)
     if ended is None:
         screen.warn(
-            "no longer waiting: the time is over; the job continues, see: steward job status"
+            "no longer waiting: the time limit has passed; the job continues, see: steward job status"
         )
         return EXIT_TIMED_OUT
     if logs:

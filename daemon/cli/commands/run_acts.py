@@ -18,7 +18,7 @@ _TOKEN = click.option(
     "--idempotency-token",
     default="",
     metavar="TEXT",
-    help="Carry out at most one act per token.",
+    help="Apply at most one operation per token.",
 )
 _JOB = click.argument("job_id", metavar="JOB")
 _STEPS = click.argument("steps", metavar="STEP...", nargs=-1, required=True)
@@ -50,7 +50,7 @@ class _Done(Record, frozen=True, kw_only=True):
 @click.command()
 @_JOB
 @_RUN
-@click.option("--now", is_flag=True, help="Skip the clean-up steps, too.")
+@click.option("--now", is_flag=True, help="Also skip the clean-up steps.")
 @_NOTE
 @_TOKEN
 @with_output
@@ -168,8 +168,8 @@ def rerun(
 ) -> None:
     """Run ended steps of JOB again, and all steps that come after them.
 
-    Without STEP, --failed is meant. A step that failed keeps its good elements. With --version, a new
-    run begins, which takes over the results of the other steps.
+    Without STEP, --failed applies. A step that failed keeps its good elements. With --version, a
+    new run begins, which takes over the results of the other steps.
 
     Example: steward runs rerun -preview nightly load
     """

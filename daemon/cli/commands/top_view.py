@@ -425,7 +425,7 @@ _MOVES = frozenset({"up", "down", "k", "j", "page up", "page down", "home", "end
 
 
 def _columns(page: str, width: int) -> list[Column]:
-    """Return the columns of a page: the name takes what the others leave, and the reason a part of it."""
+    """Return the columns of a page; the name gets the remaining width, the reason a part of it."""
     if page == "nodes":
         some = [Column("STATE", 12), Column("RUN", 5, right=True)]
         extra = Column("POOL", 10)

@@ -30,7 +30,7 @@ _GONE = 404
 
 
 class LockLost(StewardError):
-    """The lock is free, or another client holds it."""
+    """The client no longer holds the lock."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

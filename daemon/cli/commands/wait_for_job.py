@@ -1,7 +1,7 @@
-"""`job run --wait`: wait until all has ended, print the output, and exit like the task.
+"""`job run --wait`: wait for the end of the job, print its output, and use its exit code.
 
 One thread follows the allocations, and one thread reads each log. One nursery owns all of them.
-After a timeout or an interrupt, none is waited for.
+After a timeout or an interrupt, the command waits for none of them.
 """
 
 import signal

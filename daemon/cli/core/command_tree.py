@@ -287,7 +287,7 @@ class LazyGroup(CommandGroup):
         self._tree[name] = entry
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the command that is meant if its name is left out."""
+        """Insert the name of the default command if it is missing."""
         meant = _MEANT.get(self.name or "")
         first = args[0] if args else ""
         if meant and first not in self._tree and first not in _HELP["help_option_names"]:

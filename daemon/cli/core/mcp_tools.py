@@ -78,7 +78,7 @@ class ExplainJob(Arguments, frozen=True, kw_only=True):
 
 
 class JobLogs(Arguments, frozen=True, kw_only=True):
-    """Show the last lines that the tasks of a job printed, or the last ones with a text."""
+    """Show the last lines that the tasks of a job printed, or the last ones that contain a text."""
 
     job: JobID
     task: Annotated[str, Meta(description="Task; empty for all")] = ""

@@ -132,7 +132,7 @@ def with_output(command: Command) -> Command:
 
 
 def shown_values(command: Command) -> Command:
-    """Do the same for a command whose own `--field` names a value, as in Vault."""
+    """Do the same for a command whose own `--field` selects a value, as in Vault."""
     return _shown(command, _SCREEN_OF_VALUES)
 
 

@@ -63,7 +63,7 @@ def _content(block: Block, blocks: list[Block], scope: Scope) -> Body | ObjectEx
             block.body.start,
             block.body.start,
             "Missing content block",
-            'A dynamic block has a block "content": that is what it repeats.',
+            'A dynamic block needs a block "content", which it repeats.',
         )
     raise scope.fault_at(
         blocks[1].start,

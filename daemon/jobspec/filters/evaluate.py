@@ -36,8 +36,8 @@ class _Missing(Exception):
 class FilterEvaluation:
     """Evaluation of an expression against one document.
 
-    It takes at most so many steps, None for any number. A step evaluates one part of the expression
-    for one item. The search of a pattern takes a step for each 3 µs that it may last.
+    It has a limit of steps; None means no limit. A step evaluates one part of the expression for
+    one item. The search of a pattern takes a step for each 3 µs that it may last.
     """
 
     forgiving = False  # whether a field of null is null, instead of an error

@@ -122,7 +122,7 @@ class _Reader:
         # Inner positions are exact unless the text has escapes; then they are approximate.
         self.copied += start
         if self.copied > _MOST_COPIED:
-            raise self.fault("Text too long", "The text has too many texts with holes in them.")
+            raise self.fault("Text too long", "The text has too many templates.")
         before = self.text[: start + 1]
         return read_template(SourceText(self.source.name, before + text), start + 1)
 

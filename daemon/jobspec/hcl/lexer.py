@@ -296,11 +296,11 @@ def _ends_line(text: str, at: int) -> bool:
 _UNKNOWN = ("Invalid character", "This character is not used within the language.")
 _CURLY = (
     "Invalid character",
-    '"Curly quotes" are not valid here; a text stands in "straight quotes".',
+    '"Curly quotes" are not valid here; write a text in "straight quotes".',
 )
 _MULTI_LINE = (
     "Invalid multi-line string",
-    'A quoted text ends on its line. Write \\n for a new line, or use a "heredoc", like <<EOT.',
+    'A quoted text must end on the same line. Write \\n for a new line, or use a "heredoc", like <<EOT.',
 )
 # Common mistakes from other languages, reported once per text.
 _ODD = {
@@ -311,7 +311,7 @@ _ODD = {
     ),
     ";": (
         "Invalid character",
-        'The ";" character is not valid. Arguments and blocks end with their line; '
+        'The ";" character is not valid. An argument or a block ends at the end of its line; '
         "the items of a list are separated by commas.",
     ),
     "\u201c": _CURLY,

@@ -81,7 +81,9 @@ class _Reader(Expressions):
         while self.accept(NEWLINE):
             pass
         if self.kind != END:
-            raise self.error("Extra characters after expression", "The expression ended before.")
+            raise self.error(
+                "Extra characters after expression", "The expression has already ended."
+            )
         return found
 
     def body(self, opener: int | None = None) -> Body:

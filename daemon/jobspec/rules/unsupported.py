@@ -33,11 +33,11 @@ INERT: Mapping[type, Mapping[str, str]] = {
         "consul": _NO_CLUSTERS,
         "csi_plugin_config": _NO_PLUGINS,
         "kind": _NO_MESH,
-        "scaling_policies": "resources of tasks are not scaled here",
+        "scaling_policies": "Steward does not scale the resources of tasks",
     },
     Service: {
         "connect": _NO_MESH,
-        "enable_tag_override": "tags are only changed by the job here",
+        "enable_tag_override": "only the job can change the tags",
     },
 }
 
@@ -76,8 +76,8 @@ def _networks(group: TaskGroup) -> Iterator[str]:
     for task in group.tasks or ():
         if is_listed(task.driver, ["raw_exec"]):
             yield (
-                f"task {quote(task.name)} in group {quote(group.name)}: raw_exec keeps it from the network, "
-                'as the mode "none" asks, only where the agent is root; use exec'
+                f"task {quote(task.name)} in group {quote(group.name)}: raw_exec can "
+                'enforce the network mode "none" only if the agent is root; use exec'
             )
 
 

@@ -103,7 +103,7 @@ def _after(job: Job) -> Iterator[str]:
             "which is in neither meta_required nor meta_optional"
         )
     if missing := sorted({*required} - passed.keys()):
-        yield f"{AFTER_META.name} lacks {quote(missing[0])}, which meta_required names"
+        yield f"{AFTER_META.name} lacks {quote(missing[0])}, which meta_required lists"
     if block.payload == "required":
         yield f"{AFTER.name} passes no payload, but the job requires one"
 

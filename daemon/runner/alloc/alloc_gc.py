@@ -142,7 +142,7 @@ async def enforce_retention(
             for alloc_id in gone:
                 _log.info(
                     "removing the files of terminal allocation %s: the files of its job"
-                    " hold more than %d MB",
+                    " exceed %d MB",
                     *(alloc_id, config.retention_alloc_mb),
                 )
                 await remove(alloc_id)

@@ -46,7 +46,7 @@ async def watch(
 ) -> None:
     """Check all running allocations every `period` seconds until cancelled."""
     await in_rounds(
-        "look at disk usage",
+        "disk usage check",
         lambda: notify_over_limit(tenants(), measure, fences),
         period=period,
         first=period,

@@ -52,7 +52,7 @@ from storage.records.times import nanoseconds, rfc3339
 _LOST = ExitResult(
     code=137,
     signal=9,
-    message="the task is gone, as after a restart of the machine: its end is unknown",
+    message="the task no longer exists, as after a restart of the host: its result is unknown",
 )
 # Bytes read before the kept ones, to recognize a secret that begins there.
 _LONGEST_SECRET = 16 * 1024

@@ -213,7 +213,7 @@ def max_run_exceeded(now: int, longest: int) -> TaskEvent:
     return TaskEvent(
         type="Max Run Duration Exceeded",
         time=now,
-        display_message=f"The allocation has run for {span}, which is as long as it may",
+        display_message=f"The allocation has run for {span}, its maximum run time",
         details={"max_run_duration": span},
     )
 
@@ -224,7 +224,7 @@ def disk_exceeded(now: int, used: int, limit: int) -> TaskEvent:
     return TaskEvent(
         type="Disk Resources Exceeded",
         time=now,
-        display_message=f"The allocation takes {used_mb} MB of disk, and its group asked for {limit_mb} MB",
+        display_message=f"The allocation uses {used_mb} MB of disk, but its group requested {limit_mb} MB",
         disk_limit=limit,
         details={"disk_limit": str(limit), "disk_size": str(used)},
     )

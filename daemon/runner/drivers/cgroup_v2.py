@@ -248,7 +248,7 @@ def _make(path: str, *, threaded: bool) -> None:
     with suppress(FileExistsError):  # left by a killed daemon
         os.mkdir(path)
     if threaded and not _make_threaded(path):
-        raise OSError(f"cannot make a threaded group of {path}")
+        raise OSError(f"cannot make {path} a threaded group")
 
 
 def _make_threaded(path: str) -> bool:

@@ -270,21 +270,21 @@ def find(
     above = _above(parent, tree, files)
     if above is None:
         return (
-            "of cgroup v2 no group was handed to the daemon beside its own "
-            "(a unit steward-tasks.service beside its own, DelegateSubgroup= of its unit, "
+            "no group of cgroup v2 was delegated to the daemon in addition to its own "
+            "(use a unit steward-tasks.service next to its unit, DelegateSubgroup= of its unit, "
             "or the setting cgroup_parent)"
         )
     wanted = frozenset(CONTROLLERS.values())
     offered = frozenset(files.read(f"{above}/cgroup.controllers").split())
     if not wanted & offered:
-        return f"cgroup v2 has no controller of {', '.join(sorted(wanted))} at {above}"
+        return f"cgroup v2 has none of the controllers {', '.join(sorted(wanted))} at {above}"
     base = f"{above}/{name_of(owner, 'limits-')}"
     try:
         _enable(above, wanted & offered, files)
         _open(base, wanted & offered, files)
         controllers = wanted & frozenset(files.read(f"{base}/cgroup.subtree_control").split())
     except OSError as error:
-        return f"cgroup v2 lets the daemon make no groups at {above}: {error.strerror}"
+        return f"the daemon cannot create groups of cgroup v2 at {above}: {error.strerror}"
     finally:
         files.remove(base)
     if not controllers:

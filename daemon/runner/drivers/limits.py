@@ -19,8 +19,8 @@ CPU, CORES, MEMORY, PROCESSES = "cpu", "cores", "memory", "processes"
 CONTROLLERS = {CPU: "cpu", CORES: "cpuset", MEMORY: "memory", PROCESSES: "pids"}
 CPUSET = CONTROLLERS[CORES]
 SHARED = "shared"  # the cgroup for tasks without reserved cores
-KEPT_FREE = "; other tasks that are held to limits keep off them"
-BY_RLIMIT = "rlimit (each process alone, by what it maps for itself)"
+KEPT_FREE = "; other limited tasks do not use them"
+BY_RLIMIT = "rlimit (for each process alone, by its private mappings)"
 
 _MEGABYTE = 1024 * 1024
 _KILOBYTE = 1024
@@ -191,7 +191,7 @@ class RlimitEnforcer:
 # For a driver that enforces no limits.
 UNLIMITED = RlimitEnforcer(
     {},
-    dict.fromkeys(CONTROLLERS, "tasks are held to it where the agent has raw_exec_limits = true"),
+    dict.fromkeys(CONTROLLERS, "enforced only if the agent has raw_exec_limits = true"),
 )
 
 

@@ -76,7 +76,7 @@ class ProcessScanner:
             "containment": "scan",
             "unenforced.stop": (
                 "a process that clears its environment, leaves its session and loses its parent "
-                "outlives its task; let the daemon make control groups to prevent it"
+                "outlives its task; let the daemon create control groups to prevent this"
             ),
         }
 

@@ -224,7 +224,7 @@ def _parts(stream: BinaryIO) -> Iterator[FilePart]:
         try:
             yield _part.decode(_exactly(stream, length))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _FaultyStream(f"no part: {error}") from None
+            raise _FaultyStream(f"an invalid part: {error}") from None
 
 
 def _exactly(stream: BinaryIO, size: int) -> bytes:

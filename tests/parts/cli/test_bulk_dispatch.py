@@ -120,7 +120,7 @@ def test_a_refused_request_says_why(web: FakeDaemon, terminal: Terminal) -> None
 def test_options_of_one_child_do_not_go_with_a_file(web: FakeDaemon, terminal: Terminal) -> None:
     result = terminal.type("job", "dispatch", "--from", "-", "--wait", "--meta", "a=b", "web")
     assert result.exit_code == 1
-    assert "--from does not go with --meta, --wait: set them in each line" in result.stderr
+    assert "--from cannot be combined with --meta, --wait: set them in each line" in result.stderr
 
 
 def test_a_file_that_cannot_be_read_is_named(web: FakeDaemon, terminal: Terminal) -> None:

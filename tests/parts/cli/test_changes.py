@@ -197,7 +197,7 @@ def test_sent_notifications_are_listed(fake: FakeDaemon, terminal: Terminal) -> 
         "Status": "pending",
         "Attempts": 2,
         "NextAttempt": NOW + 10**9,
-        "Error": "it was answered with 500",
+        "Error": "the receiver answered with 500",
         "CreateTime": NOW,
         "ModifyTime": NOW,
     }
@@ -211,7 +211,7 @@ def test_sent_notifications_are_listed(fake: FakeDaemon, terminal: Terminal) -> 
         "pending",
         "2",
         "2026-11-21T01:40:01Z",
-        "it broke; it was answered with 500",
+        "it broke; the receiver answered with 500",
     ]
     result = terminal.type("job", "notifications", "web")
     assert result.stdout == "No notifications\n"
@@ -261,7 +261,7 @@ def test_explain_command_shows_missing_allocations(fake: FakeDaemon, terminal: T
     fake.tell("/v1/job/web/explain", {**answer, "Reasons": [reason]}, {**answer, "Reasons": []})
     result = terminal.type("job", "explain", "web")
     assert result.stdout.splitlines() == [
-        'job "web" is running, 1 allocation of it running',
+        'job "web" is running; 1 allocation running',
         '- group "api": too little room',
     ]
     assert terminal.type("job", "explain", "web").stdout.endswith("Nothing is missing\n")

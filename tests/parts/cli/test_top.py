@@ -180,7 +180,7 @@ def test_a_daemon_that_does_not_answer_is_named_and_the_last_facts_stay(told: Fa
 def test_top_needs_a_terminal(terminal: Terminal) -> None:
     result = terminal.type("top")
     assert result.exit_code == 1
-    assert 'this needs a terminal; in a script use "steward status -json"' in result.stderr
+    assert 'this command needs a terminal; in a script use "steward status -json"' in result.stderr
 
 
 def test_the_program_draws_and_ends(told: FakeDaemon) -> None:

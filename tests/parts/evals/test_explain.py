@@ -71,7 +71,7 @@ async def test_too_little_room_is_reported_with_amounts(full: Cluster) -> None:
     assert (reason.task_group, reason.missing) == ("api", 2)
     assert reason.message == (
         "2 allocations not placed, because the only node has too little cpu left; "
-        "each needs 40 MHz of cpu, the most that a node has free is 20 MHz"
+        "each needs 40 MHz of cpu, and a node has at most 20 MHz free"
     )
 
 
@@ -112,17 +112,17 @@ def asking(**needs: Any) -> Task:
         (
             group("web", asking(memory_mb=99_999)),
             "the only node has too little memory left; each needs 99999 MiB of memory, "
-            "the most that a node has free is 24105 MiB",
+            "and a node has at most 24105 MiB free",
         ),
         (
             group("web", ephemeral_disk=EphemeralDisk(size_mb=999_999)),
             "the only node has too little disk left; each needs 999999 MiB of disk, "
-            "the most that a node has free is 258019 MiB",
+            "and a node has at most 258019 MiB free",
         ),
         (
             group("web", asking(cpu=0, cores=5)),
             "the only node has too few free cores; each needs 5 cores, "
-            "the most that a node has free is 4 cores",
+            "and a node has at most 4 cores free",
         ),
         (
             group("web", asking(devices=[Device(name="acme/gpu", count=2)])),
@@ -166,12 +166,12 @@ async def test_holder_of_a_port_is_named_within_a_namespace(
     [
         (
             {"scheduling_eligibility": "ineligible"},
-            'node "node-1" takes no new work; open it again with: '
+            'node "node-1" is ineligible for placements; make it eligible with: '
             "steward node eligibility -enable node-1",
         ),
         (
             {"drain": True, "scheduling_eligibility": "ineligible"},
-            'node "node-1" is being drained; open it again with: steward node drain -disable node-1',
+            'node "node-1" is being drained; cancel the drain with: steward node drain -disable node-1',
         ),
         ({"status": NodeStatus.DOWN}, 'node "node-1" is down'),
         (
@@ -211,16 +211,16 @@ async def test_preempted_and_preempting_jobs_are_explained(
 ) -> None:
     await make_room(full)
     assert only(full, Cause.START).message == (
-        "web.web[0] has its place and begins when 1 allocation there came to an end"
+        "web.web[0] is placed and starts after the end of 1 earlier allocation"
     )
     found = full.store.read(lambda db: explain_job(db, "default", "low"))
     assert found is not None
     assert [(reason.cause, reason.message) for reason in found.reasons] == [
-        (Cause.PREEMPTED, 'low.web[0] made room for job "web", which matters more'),
+        (Cause.PREEMPTED, 'low.web[0] was preempted by job "web", which has a higher priority'),
         (
             Cause.PLACE,
             "1 allocation not placed, because the only node has too little cpu left; "
-            "each needs 80 MHz of cpu, the most that a node has free is 0 MHz",
+            "each needs 80 MHz of cpu, and a node has at most 0 MHz free",
         ),
     ]
     await full.run_all(job_id="low")
@@ -240,7 +240,10 @@ async def test_for_whom_it_made_room_is_not_told_when_that_is_kept_no_longer(ful
     )
     found = full.store.read(lambda db: explain_job(db, "default", "low"))
     assert found is not None
-    assert found.reasons[0].message == "low.web[0] made room for another job, which matters more"
+    assert (
+        found.reasons[0].message
+        == "low.web[0] was preempted by another job, which has a higher priority"
+    )
 
 
 @pytest.mark.parametrize("kind", ["system", "sysbatch"])
@@ -248,7 +251,7 @@ async def test_system_allocations_are_never_rescheduled(full: Cluster, kind: str
     await run(full, job("web", type=kind))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     assert only(full, Cause.LIMIT).message == (
-        f"web.web[0] failed once and is not placed again: {kind} jobs never are"
+        f"web.web[0] failed once and is not placed again: {kind} jobs are never rescheduled"
     )
 
 
@@ -262,7 +265,7 @@ async def test_a_rollout_says_what_it_waits_for_and_until_when(full: Cluster) ->
     await run(full, msgspec.structs.replace(first, task_groups=[changed]))
     await full.run_all()
     assert only(full, Cause.DEPLOYMENT).message.endswith(
-        "; 0 of 2 are healthy, more have to be, by 2026-11-21T01:50:00Z at the latest"
+        "; 0 of 2 are healthy, more must become healthy, by 2026-11-21T01:50:00Z at the latest"
     )
 
 
@@ -317,7 +320,7 @@ async def test_an_allocation_says_how_often_it_was_tried_and_what_comes_next(ful
     await run(full, job("web", group(reschedule_policy=ONCE)))
     (first,) = full.wanted()
     await full.report(first, ClientStatus.RUNNING)
-    assert tries(full, first) == (1, 0, "needs no other try: it is running", 0)
+    assert tries(full, first) == (1, 0, "needs no retry: it is running", 0)
     await full.report(first, ClientStatus.FAILED)
     await run(full, full.job())
     at = NOW + 30 * SECOND
@@ -368,13 +371,13 @@ async def test_what_failed_of_work_that_restarts_counts_no_more(full: Cluster) -
 async def test_evaluation_the_scheduler_has_not_seen_is_queued(full: Cluster) -> None:
     made = await full.register(job("web", priority=70))
     assert only(full, Cause.TURN).message == (
-        f"1 allocation not placed: evaluation {made.id} waits for its turn (priority 70)"
+        f"1 allocation not placed: evaluation {made.id} is queued (priority 70)"
     )
 
 
 async def test_placed_allocation_is_starting(full: Cluster) -> None:
     await run(full, job("web"))
-    assert only(full, Cause.START).message == "web.web[0] has its place and is starting"
+    assert only(full, Cause.START).message == "web.web[0] is placed and starting"
 
 
 async def test_canaries_that_wait_hold_back_the_rest(full: Cluster) -> None:
@@ -390,7 +393,7 @@ async def test_canaries_that_wait_hold_back_the_rest(full: Cluster) -> None:
     assert reason.missing == 2
     assert reason.message.startswith("2 allocations of an older version not replaced yet: ")
     assert "requires manual promotion" in reason.message
-    assert "; 0 of 1 are healthy, more have to be" in reason.message
+    assert "; 0 of 1 are healthy, more must become healthy" in reason.message
 
 
 async def test_a_stopped_job_says_so(full: Cluster) -> None:
@@ -422,4 +425,4 @@ async def test_a_periodic_job_says_when_and_why_not(full: Cluster) -> None:
 async def test_a_clock_that_is_off_says_so(full: Cluster) -> None:
     off = job("web", type="batch", periodic=Periodic(enabled=False, spec="@daily"))
     await full.store.write(lambda tx: jobs.append_version(tx, off))
-    assert only(full, Cause.CLOCK).message == "its clock is off: periodic.enabled is false"
+    assert only(full, Cause.CLOCK).message == "its schedule is off: periodic.enabled is false"

@@ -187,7 +187,7 @@ async def test_the_number_of_freezes_is_limited(
 ) -> None:
     monkeypatch.setattr(rules, "MOST_OPEN", 1)
     await freeze(cluster)
-    with pytest.raises(Malformed, match='namespace "default" has 1 freezes, which is the most'):
+    with pytest.raises(Malformed, match='namespace "default" has 1 freezes, which is the maximum'):
         await freeze(cluster, "g")
     with pytest.raises(Malformed, match='Namespace = "none" does not exist'):
         await freeze(cluster, "g", namespace="none")

@@ -73,7 +73,7 @@ async def test_it_is_explained_what_keeps_work_in_a_cluster_from_beginning(store
     await world.work()
     await world.join(cluster(**away))
     (reason,) = explained(world)
-    assert reason == f'there.web[0] has its place and is starting (node "hpc": {said})'
+    assert reason == f'there.web[0] is placed and starting (node "hpc": {said})'
 
 
 async def test_it_is_explained_why_nothing_is_placed_in_a_cluster(store: Store) -> None:

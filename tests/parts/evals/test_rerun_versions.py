@@ -122,7 +122,7 @@ async def test_what_does_not_apply_is_refused(cluster: Cluster) -> None:
         await again(cluster, 7, every=True)
     with pytest.raises(Malformed, match="has no step 'z'"):
         await again(cluster, 0, steps=["z"])
-    assert (await again(cluster, failed=True)).refusal == ("run 1 has no step that ended like this")
+    assert (await again(cluster, failed=True)).refusal == ("run 1 has no such ended step")
     with pytest.raises(Malformed, match="Version belongs to a re-run"):
         await act_on_run(
             *(cluster.store, "default", "etl", RunActType.CANCEL, RunActRequest(version=0)),

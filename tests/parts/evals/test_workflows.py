@@ -572,7 +572,7 @@ async def test_a_step_that_waits_behind_its_gate_too_long_fails_the_run(cluster:
     cluster.clock.time += 2 * HOUR
     assert (await act(cluster, RunActType.APPROVE, "a")).done
     await cluster.work()
-    assert run_of(cluster).reason == "step a came too late"
+    assert run_of(cluster).reason == "step a missed its time"
     assert cluster.job("etl").status == "dead"
 
 

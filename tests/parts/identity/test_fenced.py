@@ -178,7 +178,7 @@ async def test_token_whose_renewal_raises_is_given_up_and_the_other_is_renewed(
     assert exchanges(cloud) == before + 1
 
 
-# ---- keys of directories ------------------------------------------------------------------------
+# ---- directory keys ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", ["find", "fetch"])

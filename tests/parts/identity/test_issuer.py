@@ -136,7 +136,7 @@ async def test_a_token_of_a_service_opens_nothing_here(issuer: Issuer) -> None:
     assert issuer.workload(issuer.sign({**every, "nomad_task": "main"})).nomad_task == "main"
     with pytest.raises(UnknownToken) as caught:
         issuer.workload(issuer.sign({**every, "nomad_service": "web"}))
-    assert "it is a service's, not a task's" in caught.value.reason
+    assert "it belongs to a service, not to a task" in caught.value.reason
 
 
 async def test_a_token_of_another_installation_is_refused(

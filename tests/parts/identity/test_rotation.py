@@ -199,8 +199,8 @@ async def test_every_step_is_in_the_audit(login: Login, cloud: Cloud, clock: Clo
     assert {item.path for item in found} == {"/v1/auth/cloudid/rotate-root"}
     beginnings = [" ".join(item.reason.split()[:6]) for item in found]
     assert beginnings == [
-        "a new client secret was made",
-        "a token was got with the",
+        "a new client secret was created",
+        "the new client secret works and",
         "old client secrets were removed: there",
     ]
 

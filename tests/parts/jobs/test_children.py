@@ -204,7 +204,7 @@ async def test_a_child_that_waits_says_why(parent: Parent) -> None:
     found = parent.store.read(lambda db: explain_job(db, "default", second.job_id))
     assert found is not None
     assert [(reason.cause, reason.message) for reason in found.reasons] == [
-        (Cause.CHILDREN, 'it waits until fewer children of "web" are at work')
+        (Cause.CHILDREN, 'it waits until fewer children of "web" are active')
     ]
 
 

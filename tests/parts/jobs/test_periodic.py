@@ -173,7 +173,7 @@ async def test_the_ledger_says_why_nothing_was_launched(store: Store) -> None:
     await look(store, FIRST + HOUR)
     newest = ledger(store)[0]
     assert (newest.reason, newest.child_id) == (
-        "a child is still at work and overlap is prohibited",
+        "a child is still active and overlap is prohibited",
         "",
     )
 
@@ -397,7 +397,10 @@ async def test_a_new_version_keeps_a_launch_that_jitter_delays(store: Store) -> 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"block": Periodic(specs=["0 9 * * *"])}, "its clock was changed before it was decided"),
+        (
+            {"block": Periodic(specs=["0 9 * * *"])},
+            "its schedule was changed before it was decided",
+        ),
         ({"stop": True}, "the job was stopped before it was decided"),
     ],
 )

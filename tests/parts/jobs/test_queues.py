@@ -247,7 +247,7 @@ async def test_the_newest_of_a_family_waits_in_place_of_the_others(made: Queues)
     )
     await made.register(queued("a"), queued("other", beyond="newest"), first, second)
     assert made.waiters() == ["other", "p/dispatch-2"]
-    reason = 'run 1 of p/dispatch-2 took its place in the queue "db"'
+    reason = 'run 1 of p/dispatch-2 replaced it in the queue "db"'
     assert made.status("p/dispatch-1") == ("canceled", reason)
 
 

@@ -40,7 +40,10 @@ async def test_a_host_volume_needs_a_policy_for_what_is_done_with_it(store: Stor
     reading = around(may_mount=lambda source, read_only: source == "data" and read_only)
     assert faults(store, mounting(read_only=True), reading) == []
     (fault,) = faults(store, mounting(read_only=False), reading)
-    assert fault == 'the host volume "data" may not be mounted so: see its policies'
+    assert (
+        fault
+        == 'the host volume "data" cannot be mounted in this mode: a host_volume policy must allow it'
+    )
 
 
 async def test_a_token_for_a_task_needs_somebody_who_could_make_it(store: Store) -> None:

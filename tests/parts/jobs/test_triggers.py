@@ -411,7 +411,7 @@ async def test_a_new_version_of_a_follower_decides_again_about_runs_that_wait(ma
     await made.register(follower("report", "b", join="each"))
     await made.settle()
     first, second = made.ledger("report")
-    assert (first.state, first.reason) == ("refused", "the job does not follow default/a any more")
+    assert (first.state, first.reason) == ("refused", "the job no longer follows default/a")
     assert second.state == "fired"
 
 
@@ -578,9 +578,9 @@ async def test_a_follower_needs_rights_on_itself_and_on_its_sources(made: Jobs) 
 
     assert errors({"default", "billing"}, dispatch=True) == []
     assert errors({"default"}, dispatch=False) == [
-        "steward_after starts the job without you: it needs the capability dispatch-job or "
+        "steward_after starts the job automatically, so it needs the capability dispatch-job or "
         'submit-job in namespace "default"',
-        'steward_after needs the capability read-job in namespace "billing", whose jobs it names',
+        'steward_after needs the capability read-job in namespace "billing", whose jobs it lists',
     ]
 
 
@@ -603,7 +603,7 @@ async def test_a_registration_warns_of_missing_sources_services_and_chains(made:
     one = follower("a", "b, web, none")
     told = made.store.read(lambda db: list(follow_warnings(db, one, everywhere)))
     assert told == [
-        'steward_after names "default/web", which is of type service and has no end',
+        'steward_after names "default/web", which is of type service and never ends',
         'steward_after names "default/none", which does not exist yet',
-        "the chain of jobs is a circle: default/a -> default/b -> default/a; it ends after 32 runs",
+        "the chain of jobs is circular: default/a -> default/b -> default/a; it ends after 32 runs",
     ]

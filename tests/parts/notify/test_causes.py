@@ -223,7 +223,7 @@ async def test_a_slot_that_is_skipped_is_reported(store: Store) -> None:
     )
     assert one.reason == (
         "the slot of 2026-11-21T02:00:00Z was skipped: it was missed, and this job does not catch "
-        "up; with it 3 more"
+        "up, together with 3 more"
     )
 
 
@@ -250,7 +250,7 @@ async def test_a_slot_that_was_skipped_for_a_child_at_work_is_reported(store: St
     await look(store, FIRST)
     await look(store, FIRST + HOUR)
     assert [
-        (notification.event, "still at work" in notification.reason) for notification in told(store)
+        (notification.event, "still active" in notification.reason) for notification in told(store)
     ] == [("missed", True)]
 
 

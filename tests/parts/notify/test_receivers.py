@@ -119,7 +119,7 @@ async def test_a_group_is_tried_again_as_a_whole(store: Store, fake: FakeReceive
     async with at_work(store, clock, receivers={"chat": chat}):
         await fail(store, "a", "b")
         one = await until_tried(store, "b")
-        assert (one.status, one.error) == ("pending", "it was answered with 503")
+        assert (one.status, one.error) == ("pending", "the receiver answered with 503")
         await later(store, clock, SECOND)
         assert (await until_tried(store, "b", 2)).status == "sent"
     assert [len(request.told) for request in fake.received] == [2, 2]

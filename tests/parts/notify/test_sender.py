@@ -163,7 +163,7 @@ async def test_refused_notification_is_sent_again_with_the_same_id(
     async with at_work(store, clock):
         await cause(store, receiver.url)
         first = await until(store, attempts=1)
-        assert (first.status, first.error) == ("pending", "it was answered with 500")
+        assert (first.status, first.error) == ("pending", "the receiver answered with 500")
         assert first.next_attempt - NOW == 10**9
         await later(store, clock, 10**9)
         second = await until(store, attempts=2)
@@ -198,7 +198,7 @@ async def test_sent_notification_is_not_sent_again_after_a_restart(
     [
         (
             "",
-            'there is nothing to sign with: put a secret into the item "secret" of the variable '
+            'there is no secret to sign with: store one in the item "secret" of the variable '
             '"steward/notify/web" or "steward/notify" of the namespace "default"',
         ),
         (
@@ -257,7 +257,7 @@ async def test_nothing_is_sent_where_an_answer_leads(store: Store, receiver: Rec
     await cause(store, receiver.url)
     async with at_work(store, Ticking()):
         one = await until(store, attempts=1)
-    assert (one.status, one.error) == ("pending", "it was answered with 307")
+    assert (one.status, one.error) == ("pending", "the receiver answered with 307")
     assert len(receiver.received) == 1
 
 
@@ -267,7 +267,7 @@ async def test_a_receiver_that_wants_no_more_gets_no_more(store: Store, receiver
     await cause(store, receiver.url)
     async with at_work(store, Ticking()):
         one = await until(store, attempts=1)
-    assert (one.status, one.error) == ("failed", "it wants no more (410)")
+    assert (one.status, one.error) == ("failed", "the receiver accepts no more messages (410)")
 
 
 async def test_after_a_day_it_is_given_up(store: Store, receiver: Receiver) -> None:
@@ -305,7 +305,7 @@ async def test_slow_webhook_is_retried(
     await cause(store, receiver.url)
     async with at_work(store, Ticking()):
         one = await until(store, attempts=1)
-    assert (one.status, one.error) == ("pending", "it was not done within 0 seconds")
+    assert (one.status, one.error) == ("pending", "there was no result within 0 seconds")
 
 
 # ---- commands ---------------------------------------------------------------------------------------

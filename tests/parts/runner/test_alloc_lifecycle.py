@@ -391,7 +391,7 @@ async def test_a_new_deployment_asks_for_health_again(
 DISK = EphemeralDisk(size_mb=1)
 TOO_MUCH = (
     "Disk Resources Exceeded",
-    "The allocation takes 3 MB of disk, and its group asked for 1 MB",
+    "The allocation uses 3 MB of disk, but its group requested 1 MB",
 )
 
 

@@ -126,7 +126,7 @@ async def test_a_signal_of_the_cluster_is_reported_with_its_reason_where_the_wra
     await world.until_done(done)
     (found,) = [text for kind, text in world.told(done) if kind == "Terminated"]
     assert found.startswith(said)
-    assert found.endswith('(the cluster says TIMEOUT)"') == ("Signal" in said)
+    assert found.endswith('(the cluster reports TIMEOUT)"') == ("Signal" in said)
     pipe.close()
 
 
@@ -144,7 +144,7 @@ async def test_a_task_that_heeds_the_clusters_signal_is_reported_with_its_reason
         opened.write("go on\n")
     await world.until_done(done)
     (found,) = [text for kind, text in world.told(done) if kind == "Terminated"]
-    assert found.endswith('(the cluster says TIMEOUT)"')
+    assert found.endswith('(the cluster reports TIMEOUT)"')
     pipe.close()
 
 
@@ -159,7 +159,7 @@ async def test_signals_that_end_nothing_do_not_hide_the_reason_of_the_clusters(
     await world.runner.signal(done, "main", "SIGHUP")
     await world.until_done(done)
     (found,) = [text for kind, text in world.told(done) if kind == "Terminated"]
-    assert found.endswith('(the cluster says TIMEOUT)"')
+    assert found.endswith('(the cluster reports TIMEOUT)"')
 
 
 @pytest.mark.parametrize("is_away", [True, False])

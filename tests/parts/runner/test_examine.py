@@ -36,7 +36,7 @@ async def test_all_is_well(world: FakeSlurm) -> None:
     said = {finding.step: finding.message for finding in findings}
     assert said["version"] == "slurm-wlm 22.05.8"
     assert said["partition"] == "main is up, with 2 hosts and 32 cores"
-    assert said["hosts"] == "2 of 2 take jobs, the largest with 16 cores and 8000 MB"
+    assert said["hosts"] == "2 of 2 accept jobs, the largest with 16 cores and 8000 MB"
     assert said["limits"] == (
         "jobs run for unlimited at most, 10000 are known at the same time; "
         "one that has ended is remembered for 300 sec"
@@ -47,7 +47,7 @@ async def test_all_is_well(world: FakeSlurm) -> None:
 async def test_an_address_of_this_machine_is_reported(world: FakeSlurm) -> None:
     findings = await found(world, url="http://127.0.0.1:4690")
     assert findings[-1].message.endswith(
-        "only hosts of the cluster that are this machine itself reach it"
+        "only this host can reach it, not other hosts of the cluster"
     )
 
 
@@ -63,14 +63,16 @@ async def test_nothing_more_is_asked_of_a_controller_that_is_away(world: FakeSlu
     findings = await found(world)
     assert [finding.step for finding in findings] == STEPS[:3]
     assert not findings[-1].good
-    assert findings[-1].message.startswith("the controller does not answer: look whether slurmctld")
+    assert findings[-1].message.startswith(
+        "the controller does not answer: check whether slurmctld"
+    )
 
 
 async def test_a_partition_that_is_not_there_is_reported(world: FakeSlurm) -> None:
     findings = await found(world, "nope")
     assert (findings[-1].step, findings[-1].good) == ("partition", False)
     assert findings[-1].message == (
-        "the cluster has no such partition: compare with what sinfo -s lists "
+        "the cluster has no such partition: compare with the output of sinfo -s "
         "(Partition nope not found)"
     )
 
@@ -80,14 +82,14 @@ async def test_hosts_that_take_no_jobs_are_reported_with_their_reasons(world: Fa
     said = (await found(world))[3]
     assert said.good
     assert said.message == (
-        "1 of 2 take jobs, the largest with 16 cores and 8000 MB; "
+        "1 of 2 accept jobs, the largest with 16 cores and 8000 MB; "
         "node1 is drained (Duplicate jobid)"
     )
     world.node_down("node2")
     said = (await found(world))[3]
     assert not said.good
     assert said.message == (
-        "no host takes jobs: node1 is drained (Duplicate jobid); node2 is down* (Not responding)"
+        "no host accepts jobs: node1 is drained (Duplicate jobid); node2 is down* (Not responding)"
     )
 
 

@@ -215,7 +215,7 @@ async def test_a_task_is_nobody_unless_it_says_who(walled: World) -> None:
     ]
     alloc_id = await walled.place(batch(inside("true", user="root"), job_id="root"))
     await walled.until_done(alloc_id)
-    assert "may run no task of exec" in walled.told(alloc_id)[-2][1]
+    assert "cannot run tasks of exec" in walled.told(alloc_id)[-2][1]
 
 
 @needs_root

@@ -405,7 +405,7 @@ async def test_disconnect_ends_the_command(world: World, fake: FakePodman) -> No
 
 async def test_where_podman_is_not_a_node_says_why(tmp_path: Path) -> None:
     config = Settings(podman_socket=str(tmp_path / "no.sock"))
-    why = f"there is no socket of podman at {tmp_path}/no.sock"
+    why = f"there is no podman socket at {tmp_path}/no.sock"
     assert await why_no_podman(config) == why
     deaf = trio.socket.socket(trio.socket.AF_UNIX)
     await deaf.bind(str(tmp_path / "deaf.sock"))

@@ -164,7 +164,7 @@ async def test_ids_and_history_are_kept_and_what_left_the_configuration_is_down(
     async with beside(store, data_dir, slurm):
         back = await until_ready(store, "hpc")
         assert back.id == first.id
-        assert messages(back) == ["the cluster takes jobs", LEFT, "the cluster takes jobs"]
+        assert messages(back) == ["the cluster accepts jobs", LEFT, "the cluster accepts jobs"]
 
 
 async def test_wrapper_in_a_removed_pool_is_rejected(
@@ -324,16 +324,16 @@ async def test_hosts_that_are_not_up_count_for_nothing_but_remain_the_largest(
         node = await until(store, "hpc", lambda node: node.hosts == later.hosts)
         assert node.capacity == (8000, 100, 0)
         assert node.attributes["engine.host.cores"] == "8"
-        assert messages(node)[-1] == "b takes no new jobs: disk is full"
+        assert messages(node)[-1] == "b accepts no new jobs: disk is full"
         assert node.status == NodeStatus.READY
 
 
 @pytest.mark.parametrize(
     ("state", "status", "text"),
     [
-        ("DOWN", NodeStatus.READY, "the partition is DOWN: what is submitted waits"),
-        ("DRAIN", NodeStatus.INITIALIZING, "partition main is DRAIN: it takes no new jobs"),
-        ("INACTIVE", NodeStatus.INITIALIZING, "partition main is INACTIVE: it takes no new jobs"),
+        ("DOWN", NodeStatus.READY, "the partition is DOWN: submitted jobs wait"),
+        ("DRAIN", NodeStatus.INITIALIZING, "partition main is DRAIN: it accepts no new jobs"),
+        ("INACTIVE", NodeStatus.INITIALIZING, "partition main is INACTIVE: it accepts no new jobs"),
     ],
 )
 async def test_the_state_of_a_partition_is_said(
@@ -353,7 +353,7 @@ async def test_an_operator_may_close_a_pool_and_it_stays_closed(
     later = Partition(hosts=[host("c")])
     node = as_seen(closed, POOL, later, {}, MINUTE)
     assert node.scheduling_eligibility == "ineligible"
-    assert describe_change(closed, node) == "c takes jobs, a is gone, b is gone"
+    assert describe_change(closed, node) == "c takes jobs, a was removed, b was removed"
 
 
 # ---- errors of the daemon ----------------------------------------------------------------------------

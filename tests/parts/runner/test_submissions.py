@@ -157,7 +157,7 @@ async def test_under_the_name_of_exec_nothing_runs_as_root(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for user in ("root", "0"):
-        with pytest.raises(StartFailed, match="may run no task of exec"):
+        with pytest.raises(StartFailed, match="cannot run tasks of exec"):
             await stage.start("exec", user=user)
     assert (await stage.start("exec")).attempt.user == "nobody"
     assert (await stage.start("raw_exec", number=1, user="root")).attempt.user == "root"
@@ -170,7 +170,7 @@ async def test_tasks_of_a_pool_are_held_to_the_same_users(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     users = of(Settings(task_users=["@games"]))
     for user in ("daemon", "root", "0"):
-        with pytest.raises(StartFailed, match=f"may run no task of {name}"):
+        with pytest.raises(StartFailed, match=f"cannot run tasks of {name}"):
             await stage.start(name, users, user=user)
     assert stage.tools.calls == []
     assert (await stage.start(name, users)).attempt.user == "nobody"

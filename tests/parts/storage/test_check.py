@@ -96,7 +96,7 @@ async def test_resources_in_use_on_a_node_follow_its_allocations(
             connection.execute(f"DROP TRIGGER {trigger}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.executescript(statement)
-    assert "what a node holds is added up as it is" not in str(check(busy))
+    assert "the allocated resources of a node are summed correctly" not in str(check(busy))
 
 
 LINE = """
@@ -117,9 +117,9 @@ DAMAGE = {
         "UPDATE jobs SET version = version + 1"
     ),
     "every version has a state": "DELETE FROM job_version_states",
-    "the columns of a job say what its definition says": "UPDATE jobs SET type = 'system'",
-    "a job counts its children as they are": "UPDATE jobs SET children_dead = 3",
-    "a child that waits for others has nothing to be done": (
+    "the columns of a job match its definition": "UPDATE jobs SET type = 'system'",
+    "the child counts of a job are correct": "UPDATE jobs SET children_dead = 3",
+    "a queued child has no pending or blocked evaluation": (
         "UPDATE jobs SET held = 1 WHERE id = 'far'"
     ),
     "a job that is not dead is in a namespace that exists": "DELETE FROM namespaces",
@@ -136,7 +136,7 @@ DAMAGE = {
         INSERT INTO periodic_slots
         SELECT 'default', 'clock', value, 1, 1, 'launched', '', '', 1 FROM (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 1001) SELECT value FROM n)
     """,
-    "no slot is decided that has not come": """
+    "no future slot is decided": """
         INSERT INTO periodic_slots
         VALUES ('default', 'clock', 9000000000000000000, 1, 1, 'launched', '', '', 1)
     """,
@@ -152,30 +152,30 @@ DAMAGE = {
     "no launch is expected before the next slot": """
         UPDATE periodic_jobs SET next_slot = 9, next_launch = 8
     """,
-    "the columns of an evaluation say what its document says": "UPDATE evaluations SET priority = 9",
-    "a job has at most one evaluation that waits for room": (
+    "the columns of an evaluation match its document": "UPDATE evaluations SET priority = 9",
+    "a job has at most one blocked evaluation": (
         "UPDATE evaluations SET status = 'blocked' WHERE job_id = 'far'"
     ),
     "an allocation is of a version that exists": "UPDATE allocations SET job_version = 9",
     "an allocation is on a node that exists": "DELETE FROM nodes",
-    "what is wanted has a name of its own": "UPDATE allocations SET name = 'web.web[0]'",
-    "only what has not ended holds ports": """
+    "desired allocations have unique names": "UPDATE allocations SET name = 'web.web[0]'",
+    "only allocations that have not ended hold ports": """
         INSERT INTO allocation_ports SELECT node_id, 80, id FROM allocations
          WHERE client_status = 'complete'
     """,
-    "what a node holds is added up as it is": "UPDATE holdings SET memory = memory + 1",
-    "allocations are counted as they are": "UPDATE allocation_counts SET number = number + 1",
-    "jobs are counted as they are": "UPDATE job_counts SET number = number + 1",
+    "the allocated resources of a node are summed correctly": "UPDATE holdings SET memory = memory + 1",
+    "the counts of allocations are correct": "UPDATE allocation_counts SET number = number + 1",
+    "the counts of jobs are correct": "UPDATE job_counts SET number = number + 1",
     "the events of a task are numbered without a gap": """
         INSERT INTO task_events SELECT allocations.id, 'main', value, '{"Type":"Started","Time":1}' FROM allocations, json_each('[5, 7]')
     """,
-    "the columns of a deployment say what its document says": "UPDATE deployments SET status = 'x'",
-    "a job has at most one deployment under way": """
+    "the columns of a deployment match its document": "UPDATE deployments SET status = 'x'",
+    "a job has at most one active deployment": """
         INSERT INTO deployments
         SELECT 'd2', namespace, job_id, job_version, status, create_index, modify_index, document
           FROM deployments
     """,
-    "events stand in the order of the writes": """
+    "events are in the order of the writes": """
         UPDATE events SET write_index = 1 WHERE number = (SELECT max(number) FROM events)
     """,
     "an ended run has no step that can still change": """
@@ -185,7 +185,7 @@ DAMAGE = {
         UPDATE run_steps SET outcome = 'good' WHERE step = 'second'
     """,
     "only a step that was opened has allocations": "UPDATE run_steps SET opened = 0",
-    "nothing of an ended run is wanted": "UPDATE runs SET status = 'canceled'",
+    "an ended run has no desired allocations": "UPDATE runs SET status = 'canceled'",
     "a step counts the bytes of its outputs": "UPDATE run_steps SET output_bytes = 1",
     "outputs belong to an element of a step that was opened": """
         INSERT INTO run_outputs VALUES ('default', 'flow', 1, 'first', 7, 'a', '{}', 0)
@@ -199,7 +199,7 @@ DAMAGE = {
     "a run waits only at a job that follows its source, once for each source and value": (
         LINE.format("'waiting'", 5)
     ),
-    "a job that follows others launches children and says so": """
+    "a job that follows others launches children and has steward_after": """
         INSERT INTO job_sources VALUES ('default', 'flow', 'default', 'x', 0, 'any', 1)
     """,
     "a run that holds or awaits slots has not ended": """
@@ -211,7 +211,7 @@ DAMAGE = {
         INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'waiting', 50, 'queue',
                                          1, 1 FROM runs WHERE job_id = 'flow'
     """,
-    "a queue in which runs wait and nobody holds a slot is to be served": """
+    "a queue with waiting runs and no used slot is marked to be served": """
         INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'waiting', 50, 'queue',
                                          1, 1 FROM runs WHERE job_id = 'flow'
     """,
@@ -230,20 +230,20 @@ DAMAGE = {
                                          1, 1 FROM runs WHERE job_id = 'flow'
     """,
     "a step that holds or awaits slots may begin or has begun": STEP_SLOTS.format("second", 1, 1),
-    "a step has a slot for each element at work": STEP_SLOTS.format("first", 1, 0),
-    "the first step that waits in a namespace waits for others, or its queues are to be served": (
+    "a step has a slot for each active element": STEP_SLOTS.format("first", 1, 0),
+    "the first step that waits in a namespace waits for others, or its queues are marked to be served": (
         STEP_SLOTS.format("first", 1, 0)
     ),
     "no index is higher than that of the last write": "UPDATE jobs SET modify_index = 99999",
-    "nothing was changed before it was made": "UPDATE nodes SET create_index = modify_index + 1",
-    "a listing is as new as what it lists": "UPDATE table_indexes SET last_index = 0",
-    "a job's status follows from what belongs to it": "UPDATE jobs SET status = 'pending'",
-    "a job's counts follow from what belongs to it": (
+    "no object was modified before it was created": "UPDATE nodes SET create_index = modify_index + 1",
+    "the index of a table is not older than its rows": "UPDATE table_indexes SET last_index = 0",
+    "the stored status of a job is correct": "UPDATE jobs SET status = 'pending'",
+    "the stored counts of a job are correct": (
         "UPDATE jobs SET summary = replace(summary, '\"Running\":2', '\"Running\":1')"
     ),
-    "the clock is followed for periodic jobs alone": "DELETE FROM periodic_jobs",
+    "only periodic jobs have a stored schedule": "DELETE FROM periodic_jobs",
     "documents can be read": "UPDATE nodes SET document = '[]'",
-    "what is referred to exists": "UPDATE job_submissions SET job_id = 'nobody'",
+    "referenced rows exist": "UPDATE job_submissions SET job_id = 'nobody'",
 }
 
 
@@ -270,7 +270,7 @@ async def test_where_a_rollout_failed_halfway_what_it_brought_may_share_a_name(
         connection.execute(
             "UPDATE deployments SET status = 'failed', job_version = :failed", {"failed": failed}
         )
-    told = [fault for fault in check(busy) if fault.startswith("what is wanted has a name")]
+    told = [fault for fault in check(busy) if fault.startswith("desired allocations have unique")]
     assert not told if sound else told
 
 

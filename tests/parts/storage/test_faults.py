@@ -70,7 +70,7 @@ async def test_a_log_torn_anywhere_gives_whole_writes_or_is_refused(work: Path, 
     edges = {size + near for size in sizes for near in range(-FRAME - 2, -FRAME + 26)}
     cuts = {*range(first, len(whole), EVERY), *edges, *(size - 1 for size in sizes)}
     for cut in sorted(number for number in cuts if first <= number < len(whole))[part::PARTS]:
-        with pytest.raises(StorageUnusable, match="writes that were answered are missing"):
+        with pytest.raises(StorageUnusable, match="confirmed writes are missing"):
             await opened_at(work, whole[:cut])
         # Whoever accepts the loss gets what was whole.
         (work / MARK_NAME).unlink()

@@ -175,7 +175,7 @@ async def test_without_the_capability_the_forms_are_disabled_and_refused(
     for place in ("config", "edit", "roles", "role/web"):
         page = (await reader.get(f"/ui/method/azure/{place}")).text
         assert re.search('<button class="main" disabled>', page), place
-        assert "Your token does not allow this. It needs" in page
+        assert "Your token does not allow this. Required:" in page
         refused = await reader.send(f"/ui/method/azure/{place}", None, name="x", **fields)
         assert refused.status_code == 403
     writer = cloud.browser()

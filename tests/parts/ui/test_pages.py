@@ -336,7 +336,7 @@ async def test_a_job_that_hcl_cannot_say_is_changed_as_json(open_site: Site) -> 
     browser = open_site.browser()
     await register(browser, decomposed)
     page = (await browser.get("/ui/run?job=web")).text
-    assert "HCL cannot say everything" in page
+    assert "HCL cannot express every field" in page
     source = written_in(page)
     assert source.startswith("{")
     await submit(browser, source.replace('"Count": 2', '"Count": 3'))

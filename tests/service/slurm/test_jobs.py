@@ -165,7 +165,7 @@ async def test_cancellation_in_the_cluster_is_reported(steward: Steward, cluster
     alloc_id = await running(steward, script("cancelled", "echo begun; exec sleep 600"))
     cluster.run("scancel", f"--name=alloc-{alloc_id}")
     (found,) = await steward.allocations("cancelled", "failed", "lost")
-    assert "(the cluster says CANCELLED)" in ending(found)["DisplayMessage"]
+    assert "(the cluster reports CANCELLED)" in ending(found)["DisplayMessage"]
 
 
 async def test_a_job_ends_when_it_has_run_for_as_long_as_it_may(steward: Steward) -> None:

@@ -34,7 +34,7 @@ async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
     ]
     first, second = partition.hosts
     assert (first.state, first.description) == ("up", "takes jobs")
-    assert second.description == "takes no new jobs: the | disk is full"
+    assert second.description == "accepts no new jobs: the | disk is full"
     assert (partition.is_open, partition.max_time) == (True, "UNLIMITED")
     assert partition.version.count(".") >= 1
 

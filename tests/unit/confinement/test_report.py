@@ -22,8 +22,11 @@ MOUNTS = """\
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        ("/var/lib/steward/tasks", "/var/lib/steward/tasks is mounted so"),
-        ("/var/lib/steward/tasks/alloc", "/var/lib/steward/tasks/alloc is mounted so"),
+        ("/var/lib/steward/tasks", "/var/lib/steward/tasks is mounted with nosuid and nodev"),
+        (
+            "/var/lib/steward/tasks/alloc",
+            "/var/lib/steward/tasks/alloc is mounted with nosuid and nodev",
+        ),
         (
             "/var/lib/steward/tasks2",
             "/var/lib/steward/tasks2 is mounted without nosuid and nodev",

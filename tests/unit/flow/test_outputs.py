@@ -89,7 +89,7 @@ def test_a_condition_over_outputs_that_cannot_be_read_has_no_answer(
         ),
         (
             (step("a", outputs="y"), step("b", "a", **{"if": "needs.a.outputs.x == 1"})),
-            'Task group b: steward_if names output "x" of a, but a declares only: y',
+            'Task group b: steward_if refers to output "x" of a, but a declares only: y',
         ),
     ],
 )

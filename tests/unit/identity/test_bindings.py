@@ -102,7 +102,7 @@ def test_each_rule_says_what_it_looked_at() -> None:
     ]
     assert looked[2:] == [
         ("bound_service_principal_ids", "oid", "a"),
-        ("bound_group_ids", "groups", "[x] (too many for the token: it says where to ask)"),
+        ("bound_group_ids", "groups", "[x] (too many for the token, which has a link to them)"),
     ]
 
 

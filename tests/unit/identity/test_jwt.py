@@ -137,7 +137,7 @@ def test_claims_of_wrong_types_are_refused(payload: dict[str, Any] | bytes) -> N
         ("garbage", "compact JWS format must have three parts"),
         ("a.b", "compact JWS format must have three parts"),
         ("a.b.c.d", "compact JWS format must have three parts"),
-        ("a.b.c", "a part of it was cut"),
+        ("a.b.c", "a part is truncated"),
         ("é.b.c", "a part is not base64url"),
         (f"{encoded(b'{}')}.e30.e30", 'unexpected signature algorithm ""; expected ["RS256"]'),
         (f"{encoded(b'[]')}.e30.e30", "its header cannot be read"),

@@ -58,7 +58,7 @@ def test_a_span_counts_from_the_begin() -> None:
         ({}, "Reason must be a text of 1 to 500 characters"),
         ({"reason": "x" * 501}, "Reason must be a text of 1 to 500 characters"),
         ({"reason": "x", "strength": "hard"}, "Strength = 'hard' must be one of begin, steps, ch"),
-        ({"reason": "x", "jobs": "x" * 257}, "Jobs has 257 characters; 256 is the most"),
+        ({"reason": "x", "jobs": "x" * 257}, "Jobs has 257 characters; the maximum is 256"),
         ({"reason": "x", "queue": "a b"}, "Queue = 'a b' must have 1 to 128 letters"),
         ({"reason": "x", "begin": "soon"}, "Begin = 'soon' must be a time such as 2026-12-24"),
         ({"reason": "x", "until": "+soon"}, "Until = '+soon' "),

@@ -111,7 +111,7 @@ def job_with(record: type, /, **fields: Any) -> Job:
 @pytest.mark.parametrize(("kind", "field", "value"), CASES)
 def test_field_without_effect_gets_a_warning(kind: type, field: str, value: Any) -> None:
     (warning,) = unsupported_fields(job_with(kind, **{field: value}))
-    assert warning.endswith(f"is kept, but does nothing here: {INERT[kind][field]}")
+    assert warning.endswith(f"is stored, but has no effect: {INERT[kind][field]}")
     assert warning in validate(job_with(kind, **{field: value})).warnings
 
 

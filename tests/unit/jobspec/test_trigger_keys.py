@@ -42,7 +42,7 @@ def test_a_follower_is_accepted(keys: dict[str, str]) -> None:
         ({"after_key": "day"}, 'steward_after_key needs steward_after_join = "all"'),
         ({"after_within": "1h"}, 'steward_after_within needs steward_after_join = "all"'),
         ({"after": ""}, "steward_after_meta needs steward_after"),
-        ({"after_meta": ""}, 'steward_after_meta lacks "day", which meta_required names'),
+        ({"after_meta": ""}, 'steward_after_meta lacks "day", which meta_required lists'),
         (
             {"after_meta": '{"day": "x", "hour": "y"}'},
             'steward_after_meta names "hour", which is in neither meta_required nor meta_optional',

@@ -30,17 +30,17 @@ def test_how_busy_a_host_is_makes_no_difference(state: str) -> None:
     [
         ("down*", "Not responding", "down*", "is down, and does not respond: Not responding"),
         ("allocated*", "none", "up*", "does not respond"),
-        ("drained", "disk | is full", "drained", "takes no new jobs: disk | is full"),
+        ("drained", "disk | is full", "drained", "accepts no new jobs: disk | is full"),
         (
             "draining",
             "Duplicate jobid",
             "draining",
-            "finishes what runs there and takes no new jobs: Duplicate jobid",
+            "finishes the running jobs and accepts no new jobs: Duplicate jobid",
         ),
         ("maint", "", "maint", "is being maintained"),
         ("idle~", "none", "up", "takes jobs"),
         ("idle$", "none", "maint", "is being maintained"),
-        ("mixed@", "none", "reboot", "is being started anew"),
+        ("mixed@", "none", "reboot", "is being restarted"),
         ("blocked", "x\x1b[2Jy", "blocked", "is blocked: x[2Jy"),
     ],
 )

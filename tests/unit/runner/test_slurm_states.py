@@ -44,7 +44,7 @@ def test_an_end_is_reported_with_its_code_and_where_that_comes_from(
     found = end_of(shown(state, code), NAME)
     assert found is not None
     assert (found.code, found.signal) == end
-    assert "the cluster says" in found.message
+    assert "the cluster reports" in found.message
     assert not found.ok
 
 
@@ -84,7 +84,7 @@ def test_the_wrappers_own_ends_are_reported_in_plain_words(code: str, said: str)
         ("Resources", "the cluster has no free resources (Resources)"),
         (
             "ReqNodeNotAvail, UnavailableNodes:n1",
-            "a host that it needs cannot be had at the moment (ReqNodeNotAvail, UnavailableNodes:n1)",
+            "a host that it needs is currently not available (ReqNodeNotAvail, UnavailableNodes:n1)",
         ),
         (
             "QOSMaxCpuPerUserLimit",
@@ -117,7 +117,7 @@ def test_a_launch_that_was_refused_is_stuck() -> None:
 def test_a_job_says_where_it_stands() -> None:
     assert sighting("SUSPENDED", host="node1").description == "job 7 is suspended on node1"
     assert sighting("PENDING", "Priority").description == (
-        "job 7 waits: others that wait in the cluster come first (Priority)"
+        "job 7 waits: other waiting jobs of the cluster have precedence (Priority)"
     )
 
 

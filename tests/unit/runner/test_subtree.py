@@ -315,5 +315,5 @@ def test_a_tree_without_controllers_bounds_nothing(controllers: str) -> None:
     kernel = Kernel("")
     kernel.files[f"{MOUNT}/cgroup.controllers"] = controllers
     found = find(Path("/data"), "", CgroupMount(MOUNT, "/"), kernel)
-    assert found == f"cgroup v2 has no controller of cpu, cpuset, memory, pids at {MOUNT}"
+    assert found == f"cgroup v2 has none of the controllers cpu, cpuset, memory, pids at {MOUNT}"
     assert find(Path("/data"), "", None, kernel) == "no cgroup v2 is mounted"

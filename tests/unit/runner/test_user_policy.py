@@ -38,10 +38,14 @@ def test_user_is_allowed(settings: dict[str, object], user: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "user", "reason"),
     [
-        ({}, "daemon", "task_users does not name it"),
+        ({}, "daemon", "task_users does not contain it"),
         ({}, "root", "raw_exec_root"),
         ({"task_users": ["*"]}, "root", "raw_exec_root"),
-        ({"task_users": ["@nosuchgroup", "nosuchuser"]}, "daemon", "task_users does not name it"),
+        (
+            {"task_users": ["@nosuchgroup", "nosuchuser"]},
+            "daemon",
+            "task_users does not contain it",
+        ),
         ({"task_users": ["*"], "denied_host_uids": "1"}, "daemon", "denied_host_uids"),
         ({"task_users": ["*"], "denied_host_gids": "0-5"}, "daemon", "denied_host_gids"),
         ({"dev": True, "user_denylist": ["daemon"]}, "1", "user_denylist"),

@@ -44,7 +44,7 @@ _ANSWERS_WITHIN = 10.0
 _SIGNALLED = 128
 _OOM = "OOM Killed"  # Nomad's message
 _GONE = ExitResult(
-    code=137, signal=9, message="the container was removed: how the task ended is unknown"
+    code=137, signal=9, message="the container was removed: the result of the task is unknown"
 )
 
 _log = logging.getLogger("steward.runner")
@@ -53,8 +53,8 @@ _log = logging.getLogger("steward.runner")
 class PodmanDriver:
     """The driver. `found` is podman's description of itself, or why podman is not usable.
 
-    Of `inherited`, the agent's environment, a container gets only some, because images define their
-    own.
+    A container gets only some variables of `inherited`, the agent's environment, because images
+    define their own.
     """
 
     file_owner_rule: Whose = "anybody"
@@ -172,7 +172,7 @@ class PodmanDriver:
                 found = await self._podman.find(name)
             except PodmanFailed as error:
                 # The container may be running. Treating it as lost would start the task twice.
-                _log.warning("container %s cannot be looked for: %s", name, error)
+                _log.warning("cannot search for container %s: %s", name, error)
                 await trio.sleep(_AGAIN)
                 continue
             return self._running(attempt) if found is not None else None

@@ -535,7 +535,7 @@ class SlurmAttempt:
         self._apply(await self.cluster.write(write))
 
     def _apply(self, row: ClusterRun) -> None:
-        """Continue with a changed record. This is the only way to another state."""
+        """Continue with a changed record. Only this method changes the state."""
         if not self._machine.allows(row.status):
             # Two writes shared a commit, and the caller of the later one resumed first.
             row = self._stored()

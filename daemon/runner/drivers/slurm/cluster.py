@@ -124,8 +124,9 @@ class SlurmCluster:
     async def _cancel(self, name: str, job_ids: list[str]) -> None:
         """Cancel jobs whose name matches, because a cluster reuses the IDs of deleted jobs.
 
-        Their user cancels them, as no other but an operator of the cluster may. With a name,
-        `scancel` ends the whole array of a pending element, so elements are looked up instead.
+        They are cancelled as their user, because only that user and operators of the cluster may do
+        so. With a name, `scancel` ends the whole array of a pending element, so elements are looked
+        up instead.
         """
         elements = [job_id for job_id in job_ids if "_" in job_id]
         listed = await self.listed(name) if elements or self.users.is_root else []
@@ -203,12 +204,12 @@ class SlurmCluster:
     async def write(self, work: Callable[[Transaction], Written]) -> Written:
         """Store a change of an attempt; retry while the disk is full."""
         while True:
-            async with tolerate_disk_full(f"what becomes of an attempt in pool {self.name}"):
+            async with tolerate_disk_full(f"cannot store an attempt of pool {self.name}"):
                 return await self.store.write(work)
 
     async def run(self) -> None:
         """Poll the watched attempts until cancelled."""
-        async with tolerate_disk_full(f"that old attempts of pool {self.name} are forgotten"):
+        async with tolerate_disk_full(f"cannot delete old attempts of pool {self.name}"):
             await self.store.write(lambda tx: cluster_runs.prune(tx, self.name))
         while True:
             void = self.store.read(lambda db: cluster_runs.pending_cancellation(db, self.name))
@@ -265,7 +266,7 @@ class SlurmCluster:
         if active:
             self.cancel(row.name, *active)
         elif row.comment not in self._watched:
-            async with tolerate_disk_full(f"that attempt {row.comment} is forgotten"):
+            async with tolerate_disk_full(f"cannot delete attempt {row.comment}"):
                 await self.store.write(lambda tx: cluster_runs.remove(tx, row))
 
     async def _cancel_unwanted(self) -> None:

@@ -75,7 +75,7 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(fields, ProgramCommand)
         except msgspec.ValidationError as error:
-            raise SlurmCommandFailed(f"{program} cannot be asked that: {error}") from error
+            raise SlurmCommandFailed(f"{program} does not take these arguments: {error}") from error
 
     async def _said(self, order: ProgramCommand, stdin: bytes) -> str:
         try:

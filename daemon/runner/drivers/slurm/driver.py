@@ -86,7 +86,7 @@ class SlurmDriver:
         attempt = self._as_somebody(attempt)
         if attempt.user and self._refuses(attempt.user):
             raise StartFailed(
-                f'user "{attempt.user}" is the daemon\'s own, and may run no task of exec'
+                f'user "{attempt.user}" is the daemon\'s own, and cannot run tasks of exec'
                 if self._is_walled
                 else f'user "{attempt.user}" submits no jobs: name another one, or set user = "root" '
                 "in the agent's configuration"
@@ -188,7 +188,7 @@ class SlurmDriver:
         rows = self._cluster.store.read(lambda db: cluster_runs.of_allocation(db, alloc_id))
         if not rows:
             return
-        async with tolerate_disk_full(f"that nobody claims what is left of allocation {alloc_id}"):
+        async with tolerate_disk_full(f"cannot release the attempts of allocation {alloc_id}"):
             await self._cluster.store.write(write)
         for run in self._desk.of_allocation(alloc_id):
             run.reread()

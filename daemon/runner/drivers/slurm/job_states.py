@@ -36,24 +36,24 @@ _PASSING = re.compile(
 )
 
 _WAITS = {
-    "None": "the cluster has not looked at it yet",
-    "Priority": "others that wait in the cluster come first",
+    "None": "the cluster has not considered it yet",
+    "Priority": "other waiting jobs of the cluster have precedence",
     "Resources": "the cluster has no free resources",
     "Dependency": "it waits for another job of the cluster",
-    "BeginTime": "the cluster starts it later",
-    "JobHeldUser": "somebody holds it in the cluster: scontrol release lets it go on",
+    "BeginTime": "the cluster will start it later",
+    "JobHeldUser": "a user holds it in the cluster: release it with scontrol release",
     "JobHeldAdmin": "an operator of the cluster holds it",
     "Licenses": "it waits for a licence of the cluster",
     "PartitionDown": "the partition is down",
-    "PartitionInactive": "the partition starts nothing at the moment",
-    "PartitionConfig": "no host of the partition can hold it, as it is configured now",
-    "PartitionTimeLimit": "it may run for longer than the partition allows",
-    "PartitionNodeLimit": "the partition has not as many hosts as it needs, or they are down",
+    "PartitionInactive": "the partition currently starts no jobs",
+    "PartitionConfig": "no host of the partition has the resources that it requests",
+    "PartitionTimeLimit": "its time limit exceeds that of the partition",
+    "PartitionNodeLimit": "the partition has fewer hosts than it needs, or they are down",
     "NodeDown": "a host that it needs is down",
     "BadConstraints": "no host meets its constraints",
-    "ReqNodeNotAvail": "a host that it needs cannot be had at the moment",
+    "ReqNodeNotAvail": "a host that it needs is currently not available",
     "Reservation": "it waits for a reservation of the cluster",
-    "Prolog": "the cluster makes a host ready for it",
+    "Prolog": "the cluster is preparing a host for it",
     "Cleaning": "the cluster cleans up after its last launch",
     "NonZeroExitCode": "it has ended",
 }
@@ -107,7 +107,7 @@ class SlurmJobState(msgspec.Struct, frozen=True, kw_only=True):
     def description(self) -> str:
         """Return a description of the state, with Slurm's words in parentheses."""
         if self.state == "CONFIGURING":
-            return f"job {self.job_id}: the cluster makes {self.host or 'a host'} ready"
+            return f"job {self.job_id}: the cluster is preparing {self.host or 'a host'}"
         if self.is_waiting:
             return f"job {self.job_id} waits: {waits(self.reason)}"
         at = f" on {self.host}" if self.host else ""
@@ -164,11 +164,11 @@ _KILLED = 9
 _LOST = {
     "NODE_FAIL": "its host was lost",
     "BOOT_FAIL": "its host did not start",
-    "PREEMPTED": "it had to make room for other jobs of the cluster",
+    "PREEMPTED": "it was preempted by other jobs of the cluster",
     "CANCELLED": "it was cancelled in the cluster",
     "TIMEOUT": "it reached the time limit of the cluster",
-    "DEADLINE": "it was not done by its deadline in the cluster",
-    "OUT_OF_MEMORY": "it took more memory than it has",
+    "DEADLINE": "it missed its deadline in the cluster",
+    "OUT_OF_MEMORY": "it used more memory than it requested",
     "REVOKED": "another cluster took it",
 }
 # The result of a wrapper that was killed by a signal; the cluster may know the reason.
@@ -177,9 +177,9 @@ SOMEHOW = (
     "has passed"
 )
 _OURS = {
-    UNHEARD: "its host could not reach this daemon: look at wrapper_url",
-    NOT_OURS: "what the cluster started was not let in: the attempt was claimed by another copy",
-    NO_DIRECTORY: "its directory could not be made on the host: something is there already, the "
+    UNHEARD: "its host could not reach this daemon: check wrapper_url",
+    NOT_OURS: "the started job was rejected, because another copy had claimed the attempt",
+    NO_DIRECTORY: "its directory could not be created on the host: the path exists already, the "
     "pool's directory is not writable, or the disk is full",
     NO_PROGRAMS: "its host has no curl or no tar: install them there",
 }
@@ -214,11 +214,13 @@ def describe_end(state: str, code: int, signal: int) -> ExitResult:
             code=_SIGNALLED + _KILLED,
             signal=_KILLED,
             oom_killed=state == "OUT_OF_MEMORY",
-            message=f"{why} (the cluster says {state})",
+            message=f"{why} (the cluster reports {state})",
         )
     if signal:
-        return ExitResult(code=_SIGNALLED + signal, signal=signal, message="the cluster says so")
-    why = _OURS.get(code, "its wrapper did not say how it ended; the cluster says so")
+        return ExitResult(code=_SIGNALLED + signal, signal=signal, message="as the cluster reports")
+    why = _OURS.get(
+        code, "the wrapper reported no result; this is the result that the cluster reports"
+    )
     number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + 64 else 0
     return ExitResult(code=code, signal=number, message=why)
 

@@ -17,19 +17,19 @@ _OTHERWISE = {"$": "maint", "@": "reboot", "^": "reboot"}
 _WORDS = {
     UP: "takes jobs",
     "down": "is down",
-    "drain": "takes no new jobs",
-    "drained": "takes no new jobs",
-    "draining": "finishes what runs there and takes no new jobs",
-    "fail": "takes no new jobs because it is about to fail",
-    "failing": "finishes what runs there and takes no new jobs because it is about to fail",
+    "drain": "accepts no new jobs",
+    "drained": "accepts no new jobs",
+    "draining": "finishes the running jobs and accepts no new jobs",
+    "fail": "accepts no new jobs because it is about to fail",
+    "failing": "finishes the running jobs and accepts no new jobs because it is about to fail",
     "error": "is in error",
     "maint": "is being maintained",
     "reserved": "is reserved",
-    "reboot": "is being started anew",
+    "reboot": "is being restarted",
     "powered_down": "is switched off",
     "powering_down": "is being switched off",
     "unknown": "is not known to the controller yet",
-    "future": "is not there yet",
+    "future": "does not exist yet",
 }
 _SILENT = "*"
 _LONGEST = 200  # characters of a reason, a free text of the cluster's operators
@@ -125,7 +125,7 @@ def described(state: str, reason: str) -> str:
     """Return a description of a host's state, to follow its name.
 
     >>> described("drained", "disk is full")
-    'takes no new jobs: disk is full'
+    'accepts no new jobs: disk is full'
     """
     word = state.rstrip(_SILENT)
     text = _WORDS.get(word, f"is {word}")

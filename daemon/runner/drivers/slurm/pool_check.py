@@ -23,15 +23,15 @@ _MEANINGS = {
         "name it in cluster_config"
     ),
     "configuration file": (
-        "the programs cannot use their configuration: look at slurm.conf, or at the one that "
-        "cluster_config names"
+        "the programs cannot use their configuration: check slurm.conf, or the file in "
+        "cluster_config"
     ),
     "Unable to contact": (
-        "the controller does not answer: look whether slurmctld runs, and whether this machine may "
+        "the controller does not answer: check whether slurmctld runs, and whether this host can "
         "connect to it"
     ),
-    "did not answer": "the controller takes too long: look at slurmctld, and at the network",
-    "not found": "the cluster has no such partition: compare with what sinfo -s lists",
+    "did not answer": "the controller takes too long: check slurmctld and the network",
+    "not found": "the cluster has no such partition: compare with the output of sinfo -s",
     "Access/permission denied": "the cluster does not let the daemon's user do this",
 }
 _WORKS = ("idle", "mixed", "allocated", "completing", "planned")
@@ -116,9 +116,9 @@ def _hosts(listed: str) -> str:
     others = [f"{fields[0]} is {fields[1]} ({fields[4]})" for fields in hosts if fields not in able]
     told = "; ".join(others[:_TOLD_HOSTS])
     if not able:
-        raise _NotGood("hosts", f"no host takes jobs: {told or 'the partition has none'}")
+        raise _NotGood("hosts", f"no host accepts jobs: {told or 'the partition has none'}")
     largest = max(able, key=lambda fields: (int(fields[2]), int(fields[3])))
-    words = f"{len(able)} of {len(hosts)} take jobs, the largest with {largest[2]} cores and {largest[3]} MB"
+    words = f"{len(able)} of {len(hosts)} accept jobs, the largest with {largest[2]} cores and {largest[3]} MB"
     return f"{words}; {told}" if told else words
 
 
@@ -146,5 +146,5 @@ def _limits(about: dict[str, str], settings: str) -> str:
 
 def _address(url: str) -> str:
     if is_loopback(urlsplit(url).hostname or ""):
-        return f"{url}: only hosts of the cluster that are this machine itself reach it"
+        return f"{url}: only this host can reach it, not other hosts of the cluster"
     return f"hosts report to {url}"

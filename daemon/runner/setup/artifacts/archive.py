@@ -165,7 +165,7 @@ class _Zip(io.FileIO):
 
 
 def _too_many(files: int) -> str:
-    return f"more than {files} files come out of the archive"
+    return f"more than {files} files are in the archive"
 
 
 class Unpacker:
