@@ -55,7 +55,7 @@ class Rival:
         return next(filter(None, map(shutil.which, cls.programs)), None)
 
     def start(self) -> None:
-        """Start what must run before jobs are submitted."""
+        """Start the processes that jobs need."""
 
     def submit(self, commands: Sequence[Command]) -> None:
         """Submit jobs, and return when all are accepted."""
@@ -115,7 +115,7 @@ class TaskSpooler(Rival):
 
 
 class Parallel(Rival):
-    """One process that reads a file of commands, and notes ended ones in a job log."""
+    """One process that reads a file of commands, and records ended ones in a job log."""
 
     name, programs = "GNU parallel", ("parallel",)
 

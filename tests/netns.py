@@ -1,4 +1,4 @@
-"""A separate host for a test: a network namespace with an address, and an outside behind it.
+"""A separate host for a test: a network namespace with an address, and an external network.
 
 The main thread enters the namespace, so what the test connects to and starts is in it. Neither the
 bridge of a test nor its rules and settings reach the network of the machine.
@@ -40,7 +40,7 @@ class World:
         return inside(self.outside, *command)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command outside, to its end."""
+        """Run a command in the external network, to its end."""
         return subprocess.run(
             self.words(*command), capture_output=True, text=True, check=False, timeout=30
         )

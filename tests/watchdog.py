@@ -14,7 +14,7 @@ _GRACE = 60  # seconds until a test that ignores the exception ends the process
 
 
 class TookTooLong(BaseException):
-    """A test did not end in time. No handler of `Exception` may hide that."""
+    """A test exceeded its time limit. No handler of `Exception` may hide this."""
 
 
 @contextmanager

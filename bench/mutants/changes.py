@@ -192,7 +192,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _is_log(node: ast.AST) -> bool:
-    """Return whether a call only writes to the log, whose texts are no promise."""
+    """Return whether a call only writes to the log, whose texts are not tested."""
     text = ast.unparse(node)
     return text.startswith(("logger.", "_LOG.", "log.", "_log."))
 

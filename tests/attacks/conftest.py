@@ -47,7 +47,7 @@ def walls(launcher: Launcher) -> None:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """Return a file of root in a directory of root, named as the one that the daemon writes."""
+    """Return a file of root in a directory of root, with the name of the daemon's file."""
     file = tmp_path / "victim" / "resolv.conf"
     file.parent.mkdir()
     file.write_text(CONTENT)

@@ -1,7 +1,9 @@
-"""A task of raw_exec puts what blocks where the launcher works: pipes, and a file system that never answers.
+"""A task of raw_exec puts blocking files where the launcher works: pipes, and a file system that
+never answers.
 
-The kernel lets nobody but who has mounted it into a file system of FUSE, not even root, unless root allows
-`allow_other` to users (`/etc/fuse.conf`). The launcher enters no mount but its own, so it does not wait.
+The kernel admits only the mounting user to a file system of FUSE, and not even root, unless root
+allows `allow_other` to users (`/etc/fuse.conf`). The launcher enters only its own mounts, so it
+does not wait.
 """
 
 import ctypes
@@ -72,7 +74,7 @@ def root(talk: Talk, tmp_path: Path) -> Path:
 
 
 def answers(talk: Talk, path: str) -> list[Any]:
-    """Return the answers to all of them. Raises `TimeoutError` where the launcher waits for something."""
+    """Return the answers to all requests. Raises `TimeoutError` if the launcher blocks."""
     found = []
     for request, content in asked(path):
         passed = [] if content is None else [sealed(content)]
@@ -91,7 +93,7 @@ def held() -> Iterator[ExitStack]:
 def mount_silent(place: Path, exit_stack: ExitStack, more: str = "") -> None:
     """Mount a file system that answers nothing, as `fusermount` does for the task's user.
 
-    With `,allow_other` the kernel lets root in, so that root waits for an answer.
+    With `,allow_other` the kernel admits root, so that root waits for an answer.
     """
     try:
         server = os.open("/dev/fuse", os.O_RDWR)

@@ -1,6 +1,6 @@
 """A compromised daemon sends any message to its launcher: each kind is tried.
 
-A message without a line in `SAMPLES` fails the first test, so none comes without being attacked.
+A message without a line in `SAMPLES` fails the first test, so every message is attacked.
 """
 
 import errno
@@ -232,7 +232,7 @@ def named(kind: type) -> Iterator[str]:
 
 
 def wire(message: Any, **changed: Any) -> list[Any]:
-    """Return a message as it travels, with some fields changed."""
+    """Return an encoded message, with some fields changed."""
     given = msgspec.structs.asdict(message) | changed
     return [message.__struct_config__.tag, *given.values()]
 

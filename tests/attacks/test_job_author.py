@@ -1,4 +1,4 @@
-"""The author of a job, who may submit jobs and nothing else, tries to get further than the job."""
+"""The author of a job, who may only submit jobs, tries to get access beyond the job."""
 
 import io
 import tarfile

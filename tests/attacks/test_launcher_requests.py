@@ -89,7 +89,7 @@ def asking(request: pytest.FixtureRequest, place: Place) -> Iterator[StartTask |
 
 
 def refusal(talk: Talk, place: Place, asking: Any, **order: Any) -> str:
-    """Return why a command is refused; nothing was started, and a claim is as it was."""
+    """Return why a command is refused; nothing was started, and a claim is unchanged."""
     before = sorted(place.root.iterdir())
     answer = talk.ask(asking, passed(ordered("/bin/echo", "ran", **order))).body
     assert isinstance(answer, RefusedReply), answer
@@ -195,7 +195,7 @@ def test_name_of_a_task_makes_no_second_entry(talk: Talk, tmp_path: Path, place:
 
 
 class Held:
-    """An attempt in two groups: one of cgroup version 1, and the one that ends it."""
+    """An attempt in two groups: one of cgroup version 1, and the one for killing it."""
 
     def __init__(self, talk: Talk, directory: Path) -> None:
         self.talk, self.above = talk, [directory / "ends", directory / "bounds"]

@@ -85,7 +85,7 @@ def test_no_variable_of_a_task_reaches_what_is_root(
 
 
 def exchange(path: Path, other: Path) -> None:
-    """Let two names change places at once."""
+    """Exchange two names atomically."""
     call = ctypes.CDLL(None).renameat2
     assert call(-100, os.fsencode(path), -100, os.fsencode(other), _EXCHANGE) == 0
 
@@ -94,7 +94,7 @@ def exchange(path: Path, other: Path) -> None:
 def test_a_volume_that_is_exchanged_for_a_link_shows_nothing_else(
     talk: Talk, tmp_path: Path, place: Place
 ) -> None:
-    """The user who owns the directory above a volume exchanges it all the time."""
+    """The owner of the directory above a volume exchanges the volume continuously."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim/secret").touch()
     (tmp_path / "roots/v").mkdir(parents=True)
@@ -166,7 +166,7 @@ def test_a_volume_is_opened_without_a_link_that_came_after_the_look(
 def test_namespaces_of_a_number_that_was_given_again_are_not_entered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sandbox has ended, and its number is that of another process when it is looked at again."""
+    """The sandbox has ended, and at the second check its number belongs to another process."""
     for then in (None, os.getppid()):
         looks = iter([os.getpid(), then])
         monkeypatch.setattr(sandbox, "sandbox_of", lambda _, looks=looks: next(looks))

@@ -94,7 +94,7 @@ async def test_tasks_of_several_users_share_without_letting_others_in(node: Worl
 async def test_a_set_uid_program_of_a_task_gives_its_user_to_no_local_user(
     node: World, driver: str, bits: str
 ) -> None:
-    """The filter of `exec` refuses the bit; elsewhere nobody reaches the program."""
+    """The filter of `exec` refuses the bit; elsewhere no other user reaches the program."""
     places = " ".join(PLACES[driver].values())
     text = f"for d in {places}; do cp /bin/dash $d/sh; chmod 6755 $d/sh; ls -l $d/sh; done"
     alloc_id = await node.place(batch(script(text, driver=driver, user="daemon")))

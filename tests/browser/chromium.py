@@ -87,7 +87,7 @@ class Tab:
         self.faults: list[str] = []  # what scripts complained of
 
     async def listen(self) -> None:
-        """Take what the browser says, until it is closed."""
+        """Receive messages of the browser until it is closed."""
         try:
             while True:
                 told = json.loads(await self._socket.get_message())
@@ -107,7 +107,7 @@ class Tab:
             self.faults.append(f"{given['entry']['text']} {given['entry'].get('url', '')}")
 
     async def tell(self, method: str, **parameters: object) -> dict[str, Any]:
-        """Have the browser do something; return its answer. Raises `Failed`."""
+        """Send a command to the browser; return its answer. Raises `Failed`."""
         number = next(self._numbers)
         answered = self._waiting[number] = trio.Event()
         message = {"id": number, "method": method, "params": parameters}
@@ -198,7 +198,7 @@ class Tab:
             await self.tell("Input.dispatchKeyEvent", type=kind, modifiers=modifiers, **key, **said)
 
     async def picture(self, path: Path) -> None:
-        """Keep what is to be seen as a PNG."""
+        """Store a screenshot as a PNG."""
         shot = await self.tell("Page.captureScreenshot", format="png")
         await trio.Path(path).write_bytes(base64.b64decode(shot["data"]))
 
@@ -242,7 +242,7 @@ async def open_browser(directory: Path) -> AsyncIterator[Tab]:
 
 
 async def _place(errors: trio.abc.ReceiveStream) -> str:
-    """Return where the browser listens, which it says on standard error."""
+    """Return the address of the browser, which it prints on standard error."""
     said = b""
     while b"DevTools listening on " not in said or not said.endswith(b"\n"):
         piece = await errors.receive_some()

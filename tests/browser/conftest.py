@@ -1,4 +1,4 @@
-"""A daemon and a real browser that looks at it."""
+"""A daemon, and a real browser that shows its pages."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
 
 @pytest.fixture
 async def filled(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon that asks nobody, with jobs of each kind."""
+    """Run a daemon without access control, with jobs of each kind."""
     async with open_steward(tmp_path, "--dev") as running:
         await fill(running)
         yield running

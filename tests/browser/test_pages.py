@@ -9,7 +9,7 @@ from tests.service.daemon import Steward
 
 
 async def see(browser: Tab, steward: Steward, path: str, picture: str = "") -> None:
-    """Look at a page, and keep its picture when pictures are wanted."""
+    """Open a page, and store its screenshot if screenshots are requested."""
     await browser.open(f"{steward.address}/ui/{path}")
     await browser.until("document.querySelector('h1') !== null")
     assert await browser.value("document.querySelector('[role=alert]') === null")

@@ -1,4 +1,4 @@
-"""People find things and give commands with the keyboard in a real browser."""
+"""The search finds objects and actions by keyboard in a real browser."""
 
 from tests.browser.chromium import Tab
 from tests.service.daemon import Steward

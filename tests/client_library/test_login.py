@@ -1,4 +1,4 @@
-"""Login with the identity of the host, and a new login when the token is gone."""
+"""Login with the identity of the host, and a new login when the token is revoked or expired."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

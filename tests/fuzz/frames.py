@@ -14,7 +14,7 @@ _LONGEST = 125  # bytes of a control frame, and of a length in one byte
 
 
 class Sent(NamedTuple):
-    """A conversation, as a client sends it: the pieces after the upgrade, and the headers of that."""
+    """The messages of a client: the headers of its upgrade, and the pieces after it."""
 
     query: str
     headers: tuple[str, ...]
@@ -140,7 +140,7 @@ def _wrong(rng: random.Random) -> bytes:
 
 
 def _large(rng: random.Random) -> bytes:
-    """Return a message that is larger than any may be, in one frame or in several."""
+    """Return a message above the maximum size, in one frame or in several."""
     kind, text = rng.choice((TEXT, BINARY)), b"x" * rng.choice((2**20, 2**20 + 1, 300_000))
     parts = (frame(kind, text, last=False), *(frame(CONTINUED, text, last=False) for _ in "123"))
     return rng.choice((frame(kind, text) + frame(3 - kind, b"y"), b"".join(parts)))

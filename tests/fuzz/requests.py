@@ -1,7 +1,7 @@
-"""Requests that nobody would send, drawn from the description of the API: half sense, half nonsense.
+"""Unusual requests, drawn from the description of the API: half valid, half invalid.
 
-Names and texts come from short lists, so that what one request makes, others meet; and so that no
-draw is ever a command that does anything.
+Names and texts come from short lists. So requests meet objects of earlier requests, and no drawn
+command has an effect.
 """
 
 import json
@@ -81,7 +81,7 @@ _SCALARS: Mapping[Any, st.SearchStrategy[Any]] = {
 
 
 def _fitting(name: str, drawn: Any) -> Any:
-    """Name what there is where a request must: of a body that is only drawn, little would fit."""
+    """Insert names of existing objects where a request needs them: few random names would exist."""
     if name == "ScalingRequest" and isinstance(drawn, dict):
         return {"Target": {"Group": "web"}, "Message": "m", **drawn}
     if name.startswith("Deployment") and isinstance(drawn, dict):
@@ -91,7 +91,7 @@ def _fitting(name: str, drawn: Any) -> Any:
 
 @st.composite
 def objects(draw: st.DrawFn, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    """Draw some of the fields of an object, and now and then one that is wrong."""
+    """Draw some of the fields of an object, and sometimes an invalid one."""
     fields = schema.get("properties")
     if not fields:
         others = schema.get("additionalProperties") or {}
@@ -108,7 +108,7 @@ def objects(draw: st.DrawFn, schema: Mapping[str, Any], depth: int) -> dict[str,
 
 @st.composite
 def jobs(draw: st.DrawFn, depth: int) -> dict[str, Any]:
-    """Draw a job that could be one, now and then with parts that could not."""
+    """Draw a plausible job, sometimes with invalid parts."""
     task = {
         "Name": "main",
         "Driver": "raw_exec",

@@ -97,7 +97,7 @@ class Attack:
             raise
 
     def start_talker(self) -> str:
-        """Start a task to talk to; return its allocation."""
+        """Start a task for exec sessions; return its allocation."""
         self._reconnect()
         self._ask(Asked("POST", "/v1/jobs", json.dumps({"Job": TALKER}).encode(), {}))
         path, index = "/v1/job/talker/allocations", 1

@@ -1,7 +1,7 @@
 """Parsers of untrusted texts, each with sample texts and the permitted results.
 
-A target answers any text: it takes it, or it refuses it with the one kind of error that it declares.
-Any other exception is a finding, and so is what `AssertionError` says here.
+A target accepts a text, or refuses it with the one type of error that it declares. Any other
+exception is a finding, and so is an `AssertionError` of this module.
 """
 
 import json
@@ -52,7 +52,8 @@ class Target(NamedTuple):
 
 
 def sent(given: Iterator[str]) -> Iterator[str]:
-    """Yield texts as they arrive by JSON or in a query: half a character is a question mark there."""
+    """Yield texts as they arrive by JSON or in a query, where half a character is a question
+    mark."""
     return (text.encode(errors="replace").decode() for text in given)
 
 
@@ -302,7 +303,7 @@ def directory_token(text: str) -> bool:
 
 
 def own_token(text: str) -> bool:
-    """Show a token as one of those that we give to tasks."""
+    """Verify a token as one of Steward's tokens for tasks."""
     try:
         key = keypair.public("one", samples.KEY)
         encode(jwt_signing.read(text, [key], samples.AUDIENCE, samples.NOW))
@@ -340,7 +341,7 @@ def settings(text: str) -> bool:
 
 
 def environment(text: str) -> bool:
-    """Take the lines of a text as variables, as an operating system could hold them."""
+    """Read the lines of a text as environment variables."""
     pairs = [line.partition("=") for line in text.replace("\x00", "").splitlines()]
     given = {f"STEWARD_{name.strip().upper()}": value for name, _, value in pairs}
     return _loaded(Path("/dev/null"), given)

@@ -1,4 +1,4 @@
-"""Any text is taken, or refused in the one way that is declared; `bench/fuzz.py` sends many more."""
+"""Any text is accepted, or refused with the declared error; `bench/fuzz.py` sends many more."""
 
 from collections.abc import Iterator
 

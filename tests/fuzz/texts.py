@@ -1,4 +1,4 @@
-"""Texts that are almost something: made from a seed, of the signs of a language and of good examples."""
+"""Almost valid texts: drawn from a seed, out of the tokens of a language and valid examples."""
 
 import random
 import re
@@ -26,10 +26,9 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def texts(
     seed: int, count: int, corpus: Sequence[str], signs: Sequence[str] = HCL
 ) -> Iterator[str]:
-    """Yield texts: signs of a language in any order, and texts of the corpus with changes.
-
-    Some are changed anywhere, which few readers take; others only in a word or two, for which most
-    get another from elsewhere: they come further.
+    """Yield texts: tokens of a language in any order, and changed texts of the corpus. Some are
+    changed anywhere, and few parsers accept these. In others, a word or two is changed, mostly to a
+    word from elsewhere. Parsers read more of these.
     """
     chance, signs = random.Random(seed), (*signs, *ODD)
     words = sorted({word for text in corpus for word in _WORD.findall(text)})

@@ -30,7 +30,7 @@ _RAW = (b"", b"null", b"[]", b"{", b'{"iss":1e999}', b'{"exp":1e999}', b"\xff", 
 
 @cache
 def genuine() -> frozenset[str]:
-    """Return tokens that the key has really signed: good ones, and with every odd claim."""
+    """Return tokens with a valid signature: valid ones, and one with each odd claim."""
     chance = random.Random(1)
     payloads: list[Any] = [claims(), claims(aud=["other", AUDIENCE]), *_RAW]
     for _ in range(300):
@@ -62,7 +62,7 @@ def _parts(token: str, rng: random.Random) -> str:
 
 
 def _claims(token: str, rng: random.Random) -> str:
-    """Return a token that says something else, under the signature that it had."""
+    """Return a token with other claims under its old signature."""
     head, _, signature = token.split(".")
     said = {**claims(), rng.choice(_CLAIMS): rng.choice(_VALUES)}
     return f"{head}.{encoded(json.dumps(said).encode())}.{signature}"

@@ -213,7 +213,7 @@ class ApiMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.has_crashed)
     @rule(dice=st.integers(0, 9))
     def crash(self, dice: int) -> None:
-        """Kill the daemon, once in some of the examples: each answer above was durable."""
+        """Kill the daemon, once in some of the examples: all earlier answers were durable."""
         if dice == CRASHES:
             self.has_crashed = True
             self.daemon.kill_and_restart()

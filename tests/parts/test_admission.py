@@ -1,4 +1,4 @@
-"""Long work of requests: a few at once, some that wait, and no client that takes all of it."""
+"""Long requests: a few run, some wait, and no client takes all places."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""Snapshots that the daemon saves by itself: when, where, and how many of them stay."""
+"""Automatic snapshots: their times, their directory, and the number of retained ones."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A wall clock that is set by days, forwards and back, takes nothing away that is wanted or young."""
+"""A system clock that is set days forwards or back removes no active or young objects."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The form of the data directory: made, reached from an older one however often it is cut short, and left."""
+"""The layout of the data directory: creation, migration despite interruptions, and rollback."""
 
 import os
 import re
@@ -58,7 +58,7 @@ def _told(path: Path) -> str:
 
 
 def back(place: Path) -> None:
-    """Go the way back as the guide tells it."""
+    """Roll back as the guide describes."""
     [block] = re.findall(
         r"((?:^    .*\n)*^    rmdir .*\n(?:^    .*\n)*)", GUIDE.read_text(), re.MULTILINE
     )
@@ -73,7 +73,7 @@ def back(place: Path) -> None:
 
 
 def killed(place: Path, last: int, *, can_exchange: bool = True) -> None:
-    """Have a daemon that prepares a directory end after so many effects."""
+    """End a daemon that prepares a directory after this many effects."""
     with pytest.MonkeyPatch.context() as patch:
         if not can_exchange:
             without_exchange(patch)

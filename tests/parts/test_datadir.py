@@ -1,4 +1,4 @@
-"""The daemon keeps its data where nobody else can put another directory in its place."""
+"""The daemon requires a data directory that other users cannot replace."""
 
 import os
 from pathlib import Path

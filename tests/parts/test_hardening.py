@@ -1,4 +1,4 @@
-"""The daemon's memory: nobody of the same user reads it, and it is never dumped."""
+"""The daemon's memory: no process of the same user reads it, and it is never dumped."""
 
 import os
 import platform
@@ -61,7 +61,7 @@ def place() -> Iterator[Path]:
 
 
 def gcore(process: subprocess.Popen[bytes], place: Path) -> bool:
-    """Tell whether a core of a process can be had by its own user."""
+    """Return whether a process's own user can get a core dump of it."""
     command = [*USER, "gcore", "-o", str(place / "core"), str(process.pid)]
     subprocess.run(command, capture_output=True, check=False)
     return any(place.glob("core*"))

@@ -1,4 +1,5 @@
-"""Every loop of the daemon is fenced: an error in one unit costs that unit, and the fault is named."""
+"""Every loop of the daemon is fenced: an error in one unit affects only that unit, and the fault is
+reported."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The store changes hands whole, and nothing outside of it does, whatever its owner has put there."""
+"""The whole store changes its owner, and nothing outside does, despite hostile entries."""
 
 import os
 from collections.abc import Callable

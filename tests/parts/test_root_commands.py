@@ -1,4 +1,4 @@
-"""Root's commands on the store of another user: they do what they did, and follow nothing of that user's."""
+"""Root's commands on the store of another user: they work, and follow no link of that user."""
 
 import os
 import re

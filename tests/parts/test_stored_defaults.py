@@ -1,4 +1,5 @@
-"""Values that an upgrade keeps come from a file of the data directory, and once from the store."""
+"""Values that an upgrade preserves come from a file of the data directory, initially from the
+store."""
 
 import os
 from pathlib import Path

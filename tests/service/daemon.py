@@ -60,7 +60,7 @@ class Steward:
     async def _run(
         self, words: list[str], log: BinaryIO, before: tuple[str, ...] = ()
     ) -> trio.Process:
-        """Start the program with these words; what it says of itself goes to its log."""
+        """Start the program with these arguments; its own output goes to its log."""
         return await trio.lowlevel.open_process(
             [*before, sys.executable, "-m", "daemon", *words],
             stdout=subprocess.PIPE,
@@ -88,15 +88,15 @@ class Steward:
         return text.decode().partition("\n")[0]
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to end; return its exit status."""
+        """Stop it; return its exit status."""
         return await self._end(number)
 
     async def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it like a crash."""
         await self._end(signal.SIGKILL)
 
     async def kill_and_restart(self) -> None:
-        """End it as a crash does, and start it again on the same data."""
+        """Kill it like a crash, and start it again on the same data."""
         await self.kill()
         await self.start()
 
@@ -118,7 +118,7 @@ class Steward:
         return status
 
     async def close(self) -> None:
-        """End it if it runs, and whatever it left behind."""
+        """Kill it if it runs, and all processes that it left behind."""
         if self._process is not None:
             await self._end(signal.SIGTERM)
         await self._http.aclose()
@@ -145,7 +145,7 @@ class Steward:
     async def request(
         self, method: str, path: str, body: object = None, /, **query: object
     ) -> httpx.Response:
-        """Return any answer, errors as well."""
+        """Return any answer, including errors."""
         return await self._http.request(
             method,
             f"{self.address}{path}",
@@ -230,7 +230,7 @@ class Steward:
         )
 
     async def task_pids(self, job_id: str) -> list[int]:
-        """Return the processes of a job's allocations that are wanted."""
+        """Return the processes of a job's desired allocations."""
         found = await self.get(f"/v1/job/{job_id}/allocations")
         wanted = [alloc["ID"] for alloc in found if alloc["DesiredStatus"] == "run"]
         return [pid for alloc_id in wanted for pid in self.processes(alloc_id)]

@@ -12,7 +12,7 @@ from tests.time_limits import HAPPENS_WITHIN
 
 
 class Stream:
-    """An answer under way."""
+    """An open stream."""
 
     def __init__(self, connection: trio.SocketStream) -> None:
         self._connection = connection

@@ -150,7 +150,7 @@ async def test_evaluation_from_another_namespace_is_refused(
 async def test_cached_response_of_one_caller_is_not_shown_to_another(
     guarded: Steward, path: str
 ) -> None:
-    """An empty namespace in the query leaves the choice to the header; a second one means nothing."""
+    """An empty namespace in the query leaves the choice to the header; a second one is ignored."""
     await make_namespace(guarded, "secret")
     for namespace in ("default", "secret"):
         await guarded.post(

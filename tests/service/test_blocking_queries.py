@@ -12,7 +12,7 @@ WAITERS = 1000
 
 
 def job(job_id: str) -> object:
-    """Return a job that nothing happens to until it is dispatched."""
+    """Return a job that stays unchanged until it is dispatched."""
     task = {"Name": "t", "Driver": "mock_driver", "Config": {"run_for": "60s"}}
     groups = [{"Name": "g", "Tasks": [task]}]
     return {"ID": job_id, "Type": "batch", "ParameterizedJob": {}, "TaskGroups": groups}

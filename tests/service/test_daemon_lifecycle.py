@@ -35,7 +35,7 @@ def service(job_id: str = "web", script: str = "exec sleep 1000", **fields: obje
 
 
 async def refused(*flags: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """Start a daemon that is expected to give up by itself."""
+    """Start a daemon that is expected to exit."""
     with trio.fail_after(60):
         return await trio.run_process(
             [sys.executable, "-m", "daemon", "agent", *flags],
@@ -170,7 +170,7 @@ async def test_a_daemon_killed_while_it_made_its_file_starts_again(tmp_path: Pat
 
 
 async def stopped_copy(tmp_path: Path) -> Path:
-    """Return a copy of the data of a daemon that has ended, to do damage to."""
+    """Return a copy of the data of an ended daemon, for damage."""
     async with open_steward(tmp_path, "--dev") as steward:
         await steward.stop()
         return shutil.copytree(steward.data_dir, tmp_path / "copy")

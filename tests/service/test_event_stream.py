@@ -30,7 +30,7 @@ class Reader:
         self.seen: Seen = []
 
     async def read(self, until: str) -> None:
-        """Read until the job of this name has been registered, or the daemon is gone."""
+        """Read until the job of this name has been registered, or the daemon has ended."""
         async with open_stream(self._steward, "/v1/event/stream", index=self._next) as stream:
             while line := await stream.line():
                 if self._take(json.loads(line), until):

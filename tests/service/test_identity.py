@@ -1,4 +1,4 @@
-"""Identity tokens from outside: the keys by which others check them, and tasks that use theirs."""
+"""Identity tokens from outside: their public keys, and tasks that use their tokens."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Policies from outside: they guard every way by which a job comes in or grows."""
+"""Job policies from outside: they apply to every route that registers or scales a job."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

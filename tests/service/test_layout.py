@@ -43,7 +43,7 @@ async def test_tasks_go_on_through_the_way_back_and_an_upgrade(tmp_path: Path) -
 
 
 async def say(pipe: Path, line: str) -> None:
-    """Write a line to a pipe that the task opens when it comes to it."""
+    """Write a line to a pipe that the task opens."""
     with trio.fail_after(20):
         await trio.to_thread.run_sync(_write, pipe, line, abandon_on_cancel=True)
 

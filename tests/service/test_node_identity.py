@@ -1,4 +1,4 @@
-"""The identity of the daemon's node: its claims, their life, and a new one on demand."""
+"""The identity of the daemon's node: its claims, its lifetime, and a new one on request."""
 
 import pytest
 

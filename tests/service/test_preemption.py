@@ -1,4 +1,4 @@
-"""A job that matters more takes the room of one that matters less, which waits and comes back."""
+"""A job of a higher priority preempts one of a lower priority, which waits and runs again."""
 
 from pathlib import Path
 from typing import Any

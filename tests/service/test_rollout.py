@@ -1,4 +1,4 @@
-"""Two services of one job: one finds the other through a template, while that is replaced."""
+"""Two services of one job: one finds the other through a template during its replacement."""
 
 import sys
 from pathlib import Path
@@ -90,7 +90,8 @@ def task(name: str, text: str, *args: str, **fields: Any) -> Any:
 
 
 def job(version: str, gate: Path) -> Any:
-    """Return the job: its web servers say their version, and are well when the gate exists."""
+    """Return the job: its web servers return their version, and are healthy if the gate file
+    exists."""
     check = {
         "Type": "http",
         "Path": "/health",
@@ -131,7 +132,7 @@ class Said:
         self.lines: list[str] = []
 
     async def until(self, *beginnings: str) -> None:
-        """Return when it has said so many more things that begin like these."""
+        """Return when it has printed this many more lines with these beginnings."""
         wanted = list(beginnings)
         while wanted:
             line = (await self._stream.line()).decode()
@@ -142,7 +143,7 @@ class Said:
 
 
 async def until_checked(steward: Steward, alloc_id: str, status: str) -> None:
-    """Return when a check of an allocation has found this: nobody tells, so it is asked for."""
+    """Return when a check of an allocation has this result, found by polling."""
     path = f"/v1/client/allocation/{alloc_id}/checks"
     with trio.fail_after(HAPPENS_WITHIN):
         while status not in {item["Status"] for item in (await steward.get(path)).values()}:  # noqa: ASYNC110  # no event reports it

@@ -45,7 +45,7 @@ def talk(
 
 
 async def command(steward: Steward, alloc_id: str, *words: str, **query: str) -> list[Any]:
-    """Run a command; return the frames up to the one that tells its end."""
+    """Run a command; return the frames up to the exit frame."""
     path = f"/v1/client/allocation/{alloc_id}/exec"
     given = {"task": "main", "command": json.dumps(words), **query}
     async with talk(steward, path, **given) as socket:

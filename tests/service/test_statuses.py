@@ -1,4 +1,4 @@
-"""Jobs in short, as dashboards read them."""
+"""Job statuses, as dashboards read them."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.service.test_daemon_lifecycle import service
 
 
 def idle(job_id: str, **fields: Any) -> dict[str, Any]:
-    """Return a job of which nothing runs."""
+    """Return a job without running allocations."""
     task = {"Name": "main", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
     return {
         "ID": job_id,

@@ -115,7 +115,7 @@ class Reader:
             raise AssertionError(f"$ {typed}\n{answer}\ninstead of\n{expected}\nThe log:\n{log}")
 
     async def _begin(self, typed: str) -> str:
-        """Start the daemon as one does, at ports that nobody else has; return its first line."""
+        """Start the daemon as a user does, at free ports; return its first line."""
         places = {"STEWARD_PORT": "0", "STEWARD_DEV_CLOUD_PORT": "0"}
         with self._log.open("wb") as log:
             self._daemon = await trio.lowlevel.open_process(

@@ -1,4 +1,4 @@
-"""Responses that Nomad's clients compare, where they differed: one test for each."""
+"""Details of responses that Nomad's clients compare: one test for each earlier difference."""
 
 from typing import Any
 

@@ -23,7 +23,7 @@ def started_by(monkeypatch: pytest.MonkeyPatch) -> Start:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the machine call its `nobody` `steward`."""
+    """Rename the host's user `nobody` to `steward`."""
     entry = pwd.struct_passwd(("steward", "x", NOBODY.pw_uid, NOBODY.pw_gid, "", "/", "/bin/false"))
     names = {"steward": entry, "root": pwd.getpwuid(0)}
     monkeypatch.setattr(pwd, "getpwnam", lambda name: names[name])

@@ -1,4 +1,4 @@
-"""Pools of clusters in the configuration, and where what runs there reports to."""
+"""Pools of clusters in the configuration, and the address to which their tasks report."""
 
 from collections.abc import Mapping
 from pathlib import Path

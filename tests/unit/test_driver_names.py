@@ -1,4 +1,4 @@
-"""The names of one driver mean the same wherever a driver is named."""
+"""All names of one driver have the same meaning everywhere."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fences: one unit's error costs that unit; errors of the store pass through."""
+"""Fences: one unit's error affects only that unit; errors of the store pass through."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""The daemon comes before its tasks for CPU time and memory, as far as it may."""
+"""The daemon has priority over its tasks for CPU time and memory, if permitted."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Lines of the log: one for each record, whatever a request has put into it."""
+"""Lines of the log: one for each record, even with hostile text of a request."""
 
 import json
 import logging

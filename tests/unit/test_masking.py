@@ -1,4 +1,4 @@
-"""Masks: no secret is left, nothing else changes, and every length stays."""
+"""Masks: no secret remains visible, nothing else changes, and every length stays."""
 
 import base64
 import json

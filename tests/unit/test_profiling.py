@@ -58,7 +58,7 @@ def numbers(data: bytes) -> list[int]:
 
 
 def read(packed: bytes) -> tuple[list[str], dict[tuple[str, ...], list[int]]]:
-    """Return the kinds of a profile, and by the functions of each stack what was seen."""
+    """Return the value types of a profile, and the values by the functions of each stack."""
     every = list(fields(gzip.decompress(packed)))
     words = [value.decode() for number, value in every if number == 6 and isinstance(value, bytes)]
     assert words[0] == ""

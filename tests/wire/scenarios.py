@@ -113,7 +113,7 @@ def run_scenario(scenario: Mapping[str, Any], known: set[str], door: str) -> Fai
 
 
 def bootstrapped(url: str) -> Mapping[str, Any]:
-    """Have the first token made with a secret of our choice; return the names for replaying."""
+    """Create the first token with a chosen secret; return the names for replaying."""
     secret = str(uuid.uuid4())
     body = json.dumps({"BootstrapSecret": secret}).encode()
     urllib.request.urlopen(f"{url}/v1/acl/bootstrap", body).close()  # noqa: S310  # ours
@@ -142,7 +142,7 @@ def _hurried(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problems(player: replay.Player, step: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Do what a step says; return how the answer differs (as the replayer's own `play` does)."""
+    """Play a step; return the differences of the answer (as the replayer's own `play` does)."""
     try:
         if step.get("background"):
             player.start(step)

@@ -1,4 +1,4 @@
-"""Nothing of the specification is forgotten: each of its facts has a route, a field and a scenario."""
+"""The specification is implemented completely: each fact has a route, a field and a scenario."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -88,7 +88,7 @@ def answers(call: Call) -> Iterator[set[str]]:
 
 
 def facts(part: str) -> list[tuple[str, str]]:
-    """Return each fact of a part of the calls that are there: name of the call, name of the fact."""
+    """Return each fact of a part of the implemented calls: name of the call, name of the fact."""
     return [(name, fact) for name in CALLS for fact in getattr(CALLS[name], part)]
 
 

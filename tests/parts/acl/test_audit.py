@@ -1,4 +1,4 @@
-"""The audit: a change and its entry are one, refusals are bounded, secrets do not appear."""
+"""The audit: a change and its entry are one write, refusals are bounded, secrets do not appear."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The seal: what is sealed opens at its place with its key, and nowhere else; and new keys."""
+"""The encryption: a value decrypts only at its own path with its own key; and new keys."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Tokens: found by their secret alone, ended on time, changed policies in force at once."""
+"""Tokens: found only by their secret, removed on time, with changed policies immediately."""
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -223,7 +223,7 @@ async def test_only_a_token_that_ends_soon_wakes_the_task_that_removes_it(
 
 
 async def has_looked(tokens: TokenStore) -> None:
-    """Wait until the task that removes tokens has looked for the first time."""
+    """Wait until the task that removes tokens has run for the first time."""
     with trio.fail_after(10):
         while tokens._looks_at > NOW + 3600 * SECOND:
             await trio.lowlevel.checkpoint()
@@ -340,7 +340,7 @@ def test_a_batch_token_that_was_changed_is_none() -> None:
 
 
 def test_how_much_of_a_secret_is_right_shows_nowhere() -> None:
-    """A secret is looked for by its keyed hash: near guesses are as far off as any others."""
+    """A secret is found by its keyed hash, so near guesses are as wrong as all others."""
     keyring = Keyring(bytes(32))
     secret = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
     near = [secret[:at] + "x" + secret[at + 1 :] for at in range(len(secret))]

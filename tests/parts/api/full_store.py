@@ -1,4 +1,4 @@
-"""A store with a long history, made by SQL from one of each thing."""
+"""A store with a long history, copied by SQL from one object of each kind."""
 
 import sqlite3
 from contextlib import closing
@@ -26,7 +26,7 @@ _MIXED = "n * 2654435761 % 4294967296"  # as ids are, they lie anywhere among wh
 
 
 async def fill(store: Store, number: int, events: int) -> None:
-    """Fill a store with so many ended children and events, on one node."""
+    """Fill a store with these numbers of ended children and events, on one node."""
     cluster = Cluster(store)
     await cluster.join(msgspec.structs.replace(node(), id=NODE))
     parent = job(PARENT, type="batch", parameterized_job=Parameterized())
@@ -82,7 +82,7 @@ _DEPLOYMENT = {
 
 
 def _copy(path: Path, number: int, events: int) -> None:
-    """Copy the one child so often, with all that it has. Nobody else writes meanwhile."""
+    """Copy the one child this many times, with all its rows. No other write happens."""
     texts = {
         CHILD: f"printf('{PARENT}/dispatch-%d-%08x', n, {_MIXED})",
         **{

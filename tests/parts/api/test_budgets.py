@@ -1,4 +1,4 @@
-"""A job beyond a limit of the settings is refused wherever it comes in, before it is completed."""
+"""A job beyond a limit of the settings is refused by every route, before it is completed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -162,7 +162,7 @@ def limited(setting: str, most: int) -> Settings:
 
 
 async def comes_in(store: Store, way: str, config: Settings, document: Document) -> str:
-    """Let a job come in by one way; return what it is refused for, or nothing."""
+    """Submit a job by one route; return the reason of its refusal, or nothing."""
     try:
         match way:
             case "validate":

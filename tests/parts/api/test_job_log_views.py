@@ -116,7 +116,7 @@ def logs(store: Store, tmp_path: Path) -> JobLogs:
 
 @pytest.fixture
 def searched_seldom() -> Iterator[None]:
-    """Have garbage looked for as a daemon that is ready has it."""
+    """Collect garbage like a daemon that is ready."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -131,7 +131,7 @@ def with_tasks(*names: str, **fields: Any) -> Job:
 
 
 async def news(stream: AsyncGenerator[bytes, None]) -> Any:
-    """Return the next answer with something in it."""
+    """Return the next answer that is not empty."""
     while not (found := json.loads(await anext(stream))):
         pass
     return found

@@ -1,4 +1,4 @@
-"""A large body is read in a thread, whatever route it is sent to."""
+"""A large body is read in a thread, on every route."""
 
 import ast
 import threading

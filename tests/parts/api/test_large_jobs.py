@@ -1,4 +1,4 @@
-"""Small requests about a job of several megabytes do not decode it on the loop."""
+"""Small requests about a job of several megabytes do not decode the job on the loop."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A page of a listing costs its page, whatever the store holds: no route of the table escapes.
+"""The cost of a page of a list does not depend on the size of the store, for every route.
 
 The measure is the number of steps of SQLite's virtual machine; a row takes some tens.
 """

@@ -1,4 +1,4 @@
-"""Pages of a listing that is read step by step: the same as if all of it had been read at once."""
+"""Pages of a list that is read in steps: the same as in one read."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain

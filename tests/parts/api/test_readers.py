@@ -1,4 +1,4 @@
-"""Answers without an end: they have one when their reader loses its token or its rights."""
+"""Endless answers: they end when their reader loses its token or its permissions."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import nullcontext

@@ -71,7 +71,7 @@ SERVICES = ("directory", "resource_manager", "graph", "metadata")
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """Give a port that is taken, and that nobody listens at."""
+    """Yield a port that is in use, without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -89,7 +89,7 @@ class Asking:
     async def longest(
         self, request: Asked, then: Callable[[], Awaitable[object]] | None = None
     ) -> int:
-        """Return how long the longest step takes that answers a request, or that follows from it."""
+        """Return the time of the longest step of a request, or of its effects."""
         path, query = request.target(KNOWN)
         headers = {
             "host": "localhost",
@@ -137,7 +137,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def searched_seldom() -> Iterator[None]:
-    """Have garbage looked for as a daemon that is ready has it."""
+    """Collect garbage like a daemon that is ready."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""One unreadable row costs a list this row alone, and every reader names it.
+"""A list omits only its unreadable row, and every reader reports this row.
 
 Each column with documents is damaged in one row, in each way that a defect leaves behind. Then every
 route of the table is read, and the check of the store names the row.
@@ -88,7 +88,7 @@ async def dispatcher(store: Store, secret: str) -> tuple[Dispatcher, str]:
 
 
 def change(store: Store, statement: str, values: tuple[object, ...] = ()) -> None:
-    """Change the store as no daemon does, without the triggers of the schema."""
+    """Change the store in an unusual way, without the triggers of the schema."""
     with closing(sqlite3.connect(store.path)) as other, other:
         found = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
         for (name,) in other.execute(found).fetchall():
@@ -147,7 +147,7 @@ def items(answer: WireResponse) -> list[object] | None:
 def fault_of(
     path: str, clean: WireResponse, answer: WireResponse, table: str, key: tuple[object, ...]
 ) -> str:
-    """Return the fault of a response while a row is unreadable; empty if it keeps the rule."""
+    """Return the fault of a response while a row is unreadable; empty if it is correct."""
     text = answer.body.decode(errors="replace")[:200]
     try:
         every, shown = items(clean), items(answer)

@@ -34,7 +34,7 @@ TIME = NOW // SECOND
 
 
 class Recorded(Tasks):
-    """A runner with a usage history; it notes what it was asked for."""
+    """A runner with a usage history, which records the requests."""
 
     def __init__(self, found: dict[str, UsageBlock] | None) -> None:
         self.found = found
@@ -204,7 +204,7 @@ class Recording(Tasks):
 
 @pytest.fixture
 async def freed_by_threads(nursery: trio.Nursery) -> AsyncIterator[None]:
-    """Let threads free large objects, and look for garbage as seldom as the daemon does."""
+    """Let threads free large objects, and collect garbage as rarely as the daemon."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

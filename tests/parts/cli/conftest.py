@@ -1,4 +1,4 @@
-"""A small HTTP server that answers what a test tells it to: the command line's other end."""
+"""A small HTTP server with the answers that a test configures, for the command line."""
 
 import json
 import threading
@@ -46,7 +46,7 @@ def _read(handler: BaseHTTPRequestHandler, body: bytes) -> Any:
 
 
 def _usual(path: str) -> Told:
-    """Return the answer that a test leaves out: a job without deployments, which runs."""
+    """Return the default answer: a running job without deployments."""
     if path.endswith("/deployments"):
         return Told(b"[]")
     if path.startswith("/v1/job/") and path.endswith("/state"):
@@ -86,7 +86,7 @@ class FakeDaemon:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def tell(self, path: str, *answers: object, method: str = "GET") -> None:
-        """Answer a path with these; what is not `Told` is sent as JSON."""
+        """Configure the answers of a path; a value other than `Told` is sent as JSON."""
         self._told[method, path] = [
             answer if isinstance(answer, Told) else Told(json.dumps(answer).encode())
             for answer in answers
@@ -155,7 +155,7 @@ def client(fake: FakeDaemon) -> Iterator[ApiClient]:
 
 
 class Terminal:
-    """Someone who types commands, each followed by the fake daemon's address."""
+    """A user who types commands, each followed by the fake daemon's address."""
 
     def __init__(self, fake: FakeDaemon) -> None:
         self._fake = fake

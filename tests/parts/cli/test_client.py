@@ -151,7 +151,7 @@ def test_an_answer_of_something_else_is_recognised(
 
 @pytest.fixture
 def gibberish() -> Iterator[str]:
-    """The address of something that accepts a connection and does not speak HTTP."""
+    """The address of a server that does not speak HTTP."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def greet() -> None:

@@ -1,4 +1,4 @@
-"""A terminal that a program takes is given back as it was, however the program ends."""
+"""A full-screen program restores the terminal, no matter how it ends."""
 
 import fcntl
 import os
@@ -58,7 +58,7 @@ class Terminal:
         self.status: int | None = None
 
     def until(self, text: bytes) -> bytes:
-        """Read until a text comes; return what came."""
+        """Read until a text arrives; return the whole output."""
         while text not in self.seen:
             self.seen += os.read(self.end, 4096)
         before, _, self.seen = self.seen.partition(text)

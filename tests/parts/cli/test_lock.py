@@ -27,7 +27,7 @@ def answer(variable: Variable) -> ClientResponse:
 
 
 class Daemon:
-    """Answers to each attempt in turn; the last answer again and again."""
+    """Answers to successive attempts; the last answer repeats."""
 
     def __init__(self, *attempts: Exception | None, shown: Iterable[Variable] = ()) -> None:
         self.attempts, self.shown = list(attempts), list(shown)

@@ -78,7 +78,7 @@ class Cluster:
         return await self.store.write(work)
 
     async def work(self) -> list[str]:
-        """Process what is ready until nothing is; return the ids of the evaluations."""
+        """Process all ready evaluations; return their IDs."""
         done = []
         while (found := self.next()) is not None:
             done.append(found.id)
@@ -126,7 +126,7 @@ class Cluster:
         await self.store.write(work)
 
     async def run_all(self, job_id: str = "web", *, healthy: bool | None = None) -> None:
-        """Let everything of a job that is wanted run, and everything that is not end."""
+        """Let the desired allocations of a job run, and end all others."""
         for alloc in self.allocations(job_id):
             if alloc.client_terminal:
                 continue

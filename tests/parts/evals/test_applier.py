@@ -1,4 +1,4 @@
-"""Storing plans: kept whole and together with the end of their evaluation, or not at all."""
+"""Storing plans: complete and together with the end of their evaluation, or not at all."""
 
 from collections.abc import Callable
 

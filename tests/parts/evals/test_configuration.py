@@ -1,4 +1,4 @@
-"""The scheduler's configuration: kept as it was set, refused where it could not be."""
+"""The scheduler's configuration: stored as it was set, refused if unsupported."""
 
 import msgspec
 import pytest

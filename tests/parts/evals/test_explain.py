@@ -31,7 +31,7 @@ ONCE = ReschedulePolicy(attempts=1, interval=HOUR, delay=30 * SECOND, delay_func
 
 @pytest.fixture
 async def full(cluster: Cluster) -> Cluster:
-    """A cluster whose only node has room for five of the usual tasks."""
+    """A cluster whose only node has capacity for five default tasks."""
     await cluster.join(small())
     return cluster
 

@@ -184,7 +184,7 @@ async def test_counts_that_are_wrong_are_put_right(cluster: Cluster) -> None:
 
 
 async def fail_often(cluster: Cluster, times: int) -> None:
-    """Let the one allocation of a service fail, and be replaced, so many times."""
+    """Let the one allocation of a service fail and be replaced, this many times."""
     policy = ReschedulePolicy(unlimited=True, delay=0, delay_function="constant")
     await cluster.register(job("web", group(reschedule_policy=policy)))
     await cluster.work()
@@ -234,7 +234,7 @@ async def test_the_work_that_a_batch_job_has_done_stays(cluster: Cluster) -> Non
 
 
 async def scale_down_and_up(cluster: Cluster, times: int) -> None:
-    """Give a batch job one allocation more, and take it away again, so many times."""
+    """Add an allocation to a batch job and remove it again, this many times."""
     for _ in range(times):
         for number in (2, 1):
             await cluster.register(job("web", group(count=number), type="batch"))
@@ -374,7 +374,7 @@ async def test_only_the_newest_events_of_a_task_are_kept(
 
 
 async def many(cluster: Cluster, number: int, job_id: str = "web") -> None:
-    """Let a batch job of so many allocations run to its end, long ago."""
+    """Let a batch job of this many allocations end, long ago."""
     await cluster.register(job(job_id, group(count=number), type="batch"))
     await cluster.work()
     for alloc in cluster.allocations(job_id):
@@ -419,7 +419,7 @@ async def deleted_per_write(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -
 
 
 async def begin(cluster: Cluster, rows: int) -> None:
-    """Remove so many rows of the job, and no more: as if the daemon were killed then."""
+    """Remove only this many rows of the job, as if the daemon were killed then."""
     key = ("default", "web")
     await cluster.store.write(lambda tx: garbage_collection.forget_job(tx, key, rows))
 

@@ -1,4 +1,4 @@
-"""The state of a job, read from the store: what each of them looks like, and that it is no lie."""
+"""The state of a job, read from the store: each state, and that it is correct."""
 
 import msgspec
 import pytest
@@ -36,7 +36,7 @@ TERMINATED = TaskEvent(
 
 @pytest.fixture
 async def full(cluster: Cluster) -> Cluster:
-    """A cluster whose only node has room for five of the usual tasks."""
+    """A cluster whose only node has capacity for five default tasks."""
     await cluster.join(small())
     return cluster
 

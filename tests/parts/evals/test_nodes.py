@@ -131,7 +131,7 @@ async def goes_on(cluster: Cluster) -> None:
 
 
 async def rests(cluster: Cluster) -> None:
-    """See that the drain does nothing now."""
+    """Check that the drain does nothing now."""
     before = cluster.store.read(lambda db: db.last_index())
     async with trio.open_nursery() as watching:
         watching.start_soon(watch_drains, cluster.store, cluster.clock, cluster.ids)

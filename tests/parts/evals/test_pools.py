@@ -16,7 +16,7 @@ from tests.unit.scheduler.world import cluster, small
 
 
 async def joined(store: Store, **fields: object) -> Cluster:
-    """Return a full machine and a cluster that is as it is said."""
+    """Return a full host and a cluster with these properties."""
     world = Cluster(store)
     await world.join(small("here", cpu=20, memory=20), cluster(**fields))
     return world

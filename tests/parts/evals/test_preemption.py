@@ -1,4 +1,5 @@
-"""Preemption in the store: the evicted and the evaluation of its job are one write with the placed."""
+"""Preemption in the store: one write has the placement, the victim and the evaluation of its
+job."""
 
 from typing import Any
 

@@ -52,7 +52,7 @@ async def watched(cluster: Cluster) -> AsyncIterator[None]:
 
 
 async def until(cluster: Cluster, condition: Callable[[Deployment], bool]) -> Deployment:
-    """Process evaluations until the newest deployment is as wanted."""
+    """Process evaluations until the newest deployment meets a condition."""
     with trio.fail_after(20):
         while True:
             with cluster.store.watch("deployments/", "evaluations/") as change:
@@ -67,7 +67,7 @@ def is_(status: DeploymentStatus) -> Callable[[Deployment], bool]:
 
 
 async def succeed(cluster: Cluster, wanted: Job) -> None:
-    """Bring a version of a job up well."""
+    """Deploy a version of a job, whose allocations become healthy."""
     await cluster.register(wanted)
     await cluster.work()
     while cluster.deployment().active:

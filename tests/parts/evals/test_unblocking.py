@@ -194,7 +194,7 @@ async def test_one_that_matters_less_than_before_can_be_displaced(one_host: Clus
 async def test_evaluation_that_no_change_helps_is_checked_once_per_change(
     one_host: Cluster,
 ) -> None:
-    """A group that needs what two others need besides is woken by room, and then sleeps again."""
+    """A group with the needs of two others wakes when capacity is freed, and then blocks again."""
     await run(one_host, job("other", asking(memory_mb=50)), job("holder", asking(port=8080)))
     wanted = job("web", asking(port=8080), msgspec.structs.replace(asking(port=8080), name="db"))
     await run(one_host, wanted)

@@ -180,7 +180,7 @@ async def test_a_defect_fails_the_evaluation_and_not_the_daemon(
 
 
 async def all_attempts(cluster: Cluster) -> None:
-    """Process what there is, with the pauses after errors."""
+    """Process all evaluations, with the pauses after errors."""
     for _ in range(ATTEMPTS):
         await cluster.work()
         cluster.wait(60)
@@ -267,7 +267,7 @@ async def test_an_evaluation_that_failed_once_is_decided_at_the_next_attempt(
 async def test_a_paused_evaluation_is_taken_again_by_the_worker(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The worker wakes for it by itself."""
+    """The worker wakes for it automatically."""
     autojump_clock.autojump_threshold = 0.2  # the clock stands still while a thread commits
     made = await cluster.register(job("web"))
     calls, real = count(), worker.load_cluster_state

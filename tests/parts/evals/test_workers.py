@@ -1,4 +1,4 @@
-"""The workers of the scheduler: types of jobs that nobody works for wait, all others do not."""
+"""The workers of the scheduler: only jobs of types without a worker wait."""
 
 import trio
 

@@ -1,4 +1,4 @@
-"""Runs of workflows over a real store: what opens, what is skipped, and how runs end."""
+"""Runs of workflows over a real store: opened and skipped steps, and ends of runs."""
 
 from functools import partial
 from typing import Any

@@ -42,7 +42,7 @@ MACHINE = f"/subscriptions/{SUB_A}/resourceGroups/rg-one/providers/Microsoft.Com
 
 
 class Clock:
-    """The machine's clock, put forward by hand."""
+    """The system clock, advanced by the test."""
 
     def __init__(self) -> None:
         self.ahead = 0
@@ -57,14 +57,14 @@ class Clock:
 
 
 class Cloud:
-    """A cloud that runs in the test's own loop: what it was asked, and how it is to fail."""
+    """A cloud in the test's own loop: its recorded requests, and its configured failures."""
 
     def __init__(self) -> None:
         self.fake = FakeCloud(copy.deepcopy(DEFAULT_WORLD), Authority())
         self.url = ""
 
     def asked(self, service: str = "", path: str = "") -> list[str]:
-        """Return the paths that were asked for."""
+        """Return the requested paths."""
         return [
             item["path"]
             for item in self.fake.log
@@ -100,7 +100,7 @@ def damage(store: Store, path: str, left: bytes) -> None:
 
 
 class Login:
-    """Login methods with one mount, ready to be asked."""
+    """Login methods with one mount, ready for logins."""
 
     def __init__(
         self, methods: LoginMethods, store: Store, tokens: TokenStore, mount: Mount

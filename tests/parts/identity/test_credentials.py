@@ -1,4 +1,4 @@
-"""The daemon's own access tokens: kept, renewed, and got in each of the ways there are."""
+"""The daemon's own access tokens: cached, renewed, and obtained from each source."""
 
 from pathlib import Path
 

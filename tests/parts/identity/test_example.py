@@ -21,7 +21,7 @@ class Killed(Exception):
 
 
 def killed_before(number: int) -> Callable[..., Any]:
-    """Return a way to write to a store that ends before a write."""
+    """Return a write function that fails before one of its writes."""
     write, done = Store.write, []
 
     async def counted(store: Store, work: Any) -> Any:

@@ -159,7 +159,7 @@ async def test_directory_that_fails_is_asked_after_growing_pauses(
 async def test_kept_credential_of_another_mount_is_not_used(
     federated: Login, cloud: Cloud, clock: Clock, config: Settings
 ) -> None:
-    """A sealed value is bound to its place: a row that is moved does not open."""
+    """An encrypted value is bound to its path: a moved row cannot be decrypted."""
     await federated.methods.warm.refresh()
     sealed = kept(federated)
     other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), str(uuid4()))

@@ -94,7 +94,7 @@ def exchanges(cloud: Cloud) -> int:
 
 
 async def gives_up(two: Two, clock: Clock, round_: Callable[[], Awaitable[object]]) -> None:
-    """Check that the broken mount is given up after some rounds, and the other one never fails."""
+    """Check that the broken mount is suspended after some rounds, and the other one never fails."""
     for number in range(1, ATTEMPTS + 1):
         await round_()
         assert two.failed() == [("bad/", number)]

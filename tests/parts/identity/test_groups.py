@@ -1,4 +1,4 @@
-"""Groups: whose policies they give, and when that ends."""
+"""Groups: the policies that they grant, and the end of membership."""
 
 import pytest
 
@@ -22,7 +22,7 @@ async def write(login: Login, new_id: str, before: Group | None = None, **fields
 
 
 async def external(login: Login) -> None:
-    """Create an external group with a policy, named as a claim names it."""
+    """Create an external group with a policy, for a value of the claim."""
     await write(login, "g", type="external", policies="admin")
     alias = RequestFields(
         {"name": CLAIM, "mount_accessor": login.mount.accessor, "canonical_id": "g"}

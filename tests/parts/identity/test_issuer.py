@@ -1,4 +1,4 @@
-"""Our own signatures: they can be checked by others, and keys come and go with overlap."""
+"""Steward's signatures: other services can verify them, and successive keys overlap."""
 
 import base64
 from collections.abc import Iterator

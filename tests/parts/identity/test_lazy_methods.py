@@ -1,4 +1,4 @@
-"""The way to the login methods: they are opened when there is something for them to do."""
+"""Lazy login methods: they are opened at their first use."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager as Opening

@@ -1,4 +1,4 @@
-"""Mounts: moving one keeps what is set up and ends what it issued."""
+"""Mounts: a move keeps the configuration and revokes the issued tokens."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Signing in at the web interface with an identity of the directory, and why that works or does not."""
+"""Signing in at the web interface with a directory identity, and the reasons of refusals."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

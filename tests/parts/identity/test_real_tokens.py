@@ -1,4 +1,4 @@
-"""Logins with tokens whose claims have the shape that each environment of the cloud gives them."""
+"""Logins with tokens that have the claims of each environment of the cloud."""
 
 import json
 from pathlib import Path

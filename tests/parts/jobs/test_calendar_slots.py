@@ -93,7 +93,7 @@ def coming(store: Store) -> str:
 
 
 async def pass_time(store: Store, *, until: int, step: int = 30 * MINUTE) -> None:
-    """Decide what is due every half an hour, as a daemon that runs would."""
+    """Decide the due slots every half an hour, like a running daemon."""
     for now in range(FRIDAY, until + 1, step):
         await look(store, now, started=FRIDAY)
 

@@ -1,4 +1,5 @@
-"""The fast way to insert a child leaves the same rows, and wakes the same, as the general way."""
+"""The fast insertion of a child stores the same rows and wakes the same topics as the general
+one."""
 
 from itertools import count
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Children of a parameterized job: so many at once, the others wait, are dropped, or replace."""
+"""Children of a parameterized job: beyond the limit they wait, are dropped, or replace others."""
 
 from functools import partial
 from itertools import count
@@ -59,7 +59,7 @@ class Parent:
         )
 
     async def end(self, child: DispatchOutcome) -> None:
-        """Let all that is to be done for a child be done."""
+        """Process all evaluations of a child."""
 
         def work(tx: Transaction) -> None:
             for evaluation in evaluations.unfinished(tx, "default", child.job_id):

@@ -1,4 +1,4 @@
-"""Periodic jobs: every slot is decided once, and the ledger says how."""
+"""Periodic jobs: every slot is decided once, and its outcome is recorded."""
 
 import threading
 from collections.abc import AsyncIterator
@@ -63,7 +63,7 @@ async def register(store: Store, block: Periodic | None = HOURLY, **fields: Any)
 
 
 async def look(store: Store, now: int, *, started: int = 0, eval_id: str = "e-launch") -> None:
-    """Decide what there is to decide now, as the loop does."""
+    """Decide the due slots, as the loop does."""
     while True:
         due = store.read(lambda db: periodic.due(db, now, 10))
         if not due:

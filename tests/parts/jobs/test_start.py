@@ -1,4 +1,4 @@
-"""A start works out no slot before the daemon is ready, whatever clocks have missed meanwhile."""
+"""A start computes no slot before the daemon is ready, no matter how many were missed."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ MOST_AT_ONCE = 4000  # looks at expressions for one decision
 
 
 async def fill(store: Store) -> None:
-    """Store jobs whose clocks were followed until three months ago."""
+    """Store periodic jobs whose slots were decided until three months ago."""
     specs = [f"{number % 60} {number % 24} * * *" for number in range(SPECS)]
 
     def write(tx: Transaction, first: int) -> None:

@@ -77,7 +77,7 @@ class Jobs:
                 await self.cluster.work()
 
     async def end(self, job_id: str, status: ClientStatus = ClientStatus.COMPLETE) -> None:
-        """Let what runs of a job end, and decide about the job."""
+        """Let the running allocations of a job end, and evaluate the job."""
         for alloc in self.cluster.allocations(job_id):
             if not alloc.client_terminal:
                 await self.cluster.report(alloc, status)

@@ -1,5 +1,4 @@
-"""Fixtures of the launcher tests: the bare channel to a launcher, as a compromised daemon has
-it."""
+"""Fixtures of the launcher tests: the channel to a launcher, as a compromised daemon uses it."""
 
 import os
 import socket

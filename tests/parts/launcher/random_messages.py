@@ -1,4 +1,4 @@
-"""Random messages to launchers: bytes that are nearly right, and right messages with odd values.
+"""Random messages to launchers: almost valid bytes, and valid messages with odd values.
 
 The odd values are fields of every request type, and fit their types. So the launcher has to judge
 them, and must continue.
@@ -47,7 +47,7 @@ _BYTES = [b"", b"true", b"/bin/true", b"/nowhere", b"\0", b"\xff", b"../true", b
 
 
 def until_readable(descriptor: int) -> None:
-    """Wait for news; numbers of descriptors beyond 1,023 are no matter to `poll`."""
+    """Wait for input; `poll` accepts descriptors beyond 1,023."""
     waits = select.poll()
     waits.register(descriptor, select.POLLIN)
     waits.poll()
@@ -56,7 +56,7 @@ def until_readable(descriptor: int) -> None:
 def fuzz(rng: random.Random, directory: Path, number: int) -> int:
     """Send that many messages to launchers; return how many ended one.
 
-    Nothing is made in the directory, except what a launcher makes at its greeting.
+    They create nothing in the directory, except for the files of a launcher's start.
     """
     ended, talk = 0, None
     before = made(directory)
@@ -110,7 +110,7 @@ def nearly_right(rng: random.Random) -> tuple[bytes, list[int]]:
 
 
 def odd(rng: random.Random) -> tuple[bytes, list[int]]:
-    """Return a message that is right in form, with its descriptors."""
+    """Return a message of a valid form, with its descriptors."""
     kind = rng.choice(_KINDS)
     count = rng.choice(server._TABLE[kind][0])
     descriptors = []

@@ -48,7 +48,7 @@ def laid_out(
 
 
 def owners(directory: Path) -> dict[str, tuple[int, str]]:
-    """Return user and mode of all that lies in a directory."""
+    """Return user and mode of each entry of a directory."""
     found = {path.name: path.lstat() for path in directory.iterdir()}
     return {name: (one.st_uid, stat.filemode(one.st_mode)) for name, one in found.items()}
 

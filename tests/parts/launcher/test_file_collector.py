@@ -1,4 +1,4 @@
-"""Kept files: a child reads them as the task's user, and passes on nothing else."""
+"""Kept files: a child reads them as the task's user, and sends no other files."""
 
 import os
 from pathlib import Path

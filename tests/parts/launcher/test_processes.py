@@ -1,4 +1,4 @@
-"""Processes of attempts: which ones the launcher finds, holds and ends, and which ones it lets be."""
+"""Processes of attempts: the launcher finds, freezes and kills these, and no others."""
 
 import os
 import select
@@ -41,7 +41,7 @@ LINGER = "trap 'exit 0' TERM; while :; do sleep 600 & echo; wait $!; done"
 
 
 def ended(watched: int, within: int | None = None) -> bool:
-    """Wait for the end of a process; numbers of descriptors beyond 1,023 are no matter to `poll`."""
+    """Wait for the end of a process; `poll` accepts descriptors beyond 1,023."""
     waits = select.poll()
     waits.register(watched, select.POLLIN)
     return bool(waits.poll(within))

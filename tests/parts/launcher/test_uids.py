@@ -1,4 +1,4 @@
-"""Users of allocations: no two have one, whatever is removed, restarted or killed in between."""
+"""Users of allocations: no two share one, despite removals, restarts and kills."""
 
 import os
 import pwd
@@ -132,7 +132,7 @@ def test_a_number_of_an_account_is_left_out(
 
 
 class Life(RuleBasedStateMachine):
-    """Allocations come and go, and the launcher is killed between any two of its steps."""
+    """Allocations are created and removed, and the launcher is killed between any two steps."""
 
     @initialize()
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Sending: tried until it arrives, signed, bounded, and to no place that nobody may reach."""
+"""Sending: retried until it arrives, signed, bounded, and never to a forbidden address."""
 
 import base64
 import hashlib
@@ -101,7 +101,7 @@ def of(store: Store, job_id: str = "web") -> list[Notification]:
 
 
 async def until(store: Store, *, attempts: int, job_id: str = "web") -> Notification:
-    """Return the one notification of a job after so many attempts."""
+    """Return the one notification of a job after this many attempts."""
     with trio.fail_after(HAPPENS_WITHIN):
         while True:
             with store.watch(notifications.topic("default", job_id)) as changes:
@@ -112,7 +112,7 @@ async def until(store: Store, *, attempts: int, job_id: str = "web") -> Notifica
 
 
 async def later(store: Store, clock: Ticking, time: int) -> None:
-    """Let time pass, and have the sender look."""
+    """Advance the time, and run the sender."""
     clock.time += time
     await store.write(lambda tx: tx.publish(notifications.TOPIC))
 

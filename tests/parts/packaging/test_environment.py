@@ -26,7 +26,7 @@ def run(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def python(directory: Path, exit_status: int) -> Path:
-    """Make something that calls itself a Python, and is one that will do or not."""
+    """Create a fake Python, of a sufficient version or not."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "python3"
     path.write_text(f'#!/bin/sh\n[ {exit_status} = 0 ] && exec "{sys.executable}" "$@"\nexit 1\n')
@@ -107,7 +107,7 @@ def program(directory: Path, name: str, body: str) -> str:
 
 
 def with_apt(directory: Path, user: int, wanted: str) -> subprocess.CompletedProcess[str]:
-    """Ask for programs where apt-get and dpkg only say what they are asked for."""
+    """Request programs with a fake apt-get and dpkg, which print their arguments."""
     for name in ("apt-get", "dpkg"):
         (directory / name).write_text(f'#!/bin/sh\necho {name} "$@" >>"{directory}/asked"\n')
         (directory / name).chmod(0o755)
@@ -198,7 +198,7 @@ def test_a_word_is_printed_as_a_shell_reads_it(word: str, form: str) -> None:
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    """Something that looks like a virtual environment."""
+    """A fake virtual environment."""
     directory = tmp_path / "a venv"
     python(directory / "bin", 0).rename(directory / "bin" / "python")
     (directory / "bin" / "pip").write_text(f"#!{directory}/bin/python\n")

@@ -40,7 +40,7 @@ def compiles(tmp_path: Path, base: Path) -> Path | None:
 
 
 class Packed:
-    """The one file, around a program that says how it was called."""
+    """The single file, around a program that prints its arguments."""
 
     def __init__(self, directory: Path) -> None:
         self.base, self.file = directory / "base", directory / "steward"

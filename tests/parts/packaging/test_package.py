@@ -1,4 +1,4 @@
-"""The Debian package: what is made for it from the documentation and the commands, and what is in it."""
+"""The Debian package: its files, and those generated from the documentation and the commands."""
 
 import re
 import shutil

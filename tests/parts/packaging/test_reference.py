@@ -1,4 +1,4 @@
-"""The reference that is made of the program names all that there is."""
+"""The generated reference is complete."""
 
 import importlib.util
 from pathlib import Path

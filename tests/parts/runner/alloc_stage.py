@@ -75,7 +75,7 @@ class Stage:
         self._began = trio.current_time()
 
     def want(self, **fields: Any) -> None:
-        """Let the scheduler change its mind."""
+        """Change the desired state of the allocation."""
         self._allocation = msgspec.structs.replace(self._allocation, **fields)
         self.runner.update(self._allocation, self._job)
 
@@ -152,7 +152,7 @@ def no_fetcher() -> ArtifactFetcher:
 
 
 def mock(name: str = "main", config: dict[str, object] | None = None, **fields: Any) -> Task:
-    """Return a task that does as its block says."""
+    """Return a task that behaves as its block specifies."""
     given = {"restart_policy": NO_RESTARTS, "kill_timeout": SECOND, **fields}
     return samples.task(name, driver="mock_driver", config=config or {}, **given)
 

@@ -43,13 +43,13 @@ def end_all_of(data_dir: Path) -> None:
 
 
 def unmount_all_below(data_dir: Path) -> None:
-    """Unmount what a runner that was let go has left for the next one."""
+    """Unmount the mounts that a runner has left for the next one."""
     for place in mounted(str(data_dir)):
         subprocess.run(["umount", "-l", place], check=True)
 
 
 def discard(owner: Path) -> None:
-    """Remove the control groups of a directory, once what was killed in them is gone."""
+    """Remove the control groups of a directory, once their killed processes have ended."""
     groups = cgroup_v2.find(owner)
     for _ in range(100):
         if groups is None or groups.release():
@@ -77,7 +77,7 @@ async def world(store: Store, data_dir: Path, launcher: Launcher) -> AsyncIterat
 
 @pytest.fixture(params=["cgroup", "scan"])
 def groups(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[ProcessGroups]:
-    """Both ways to hold the processes of a task together."""
+    """Both mechanisms that group the processes of a task."""
     found = cgroup_v2.find(data_dir) if request.param == "cgroup" else ProcessScanner()
     if found is None:
         pytest.skip("this machine lets us make no control groups")
@@ -90,7 +90,7 @@ def groups(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[ProcessGr
 async def held_world(
     store: Store, data_dir: Path, groups: ProcessGroups, launcher: Launcher
 ) -> AsyncIterator[World]:
-    """A node that holds processes together in each of the ways."""
+    """A node with each of these mechanisms."""
     drivers = {"raw_exec": RawExecDriver(groups, {}, launcher)}
     async with open_world(store, data_dir, drivers=drivers) as opened:
         yield opened

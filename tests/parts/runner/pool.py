@@ -52,7 +52,7 @@ class PoolWorld(World):
         await self.until_status(alloc_id, "running")
 
     async def ask(self, method: str, path: str, secret: str = "", **options: Any) -> httpx.Response:
-        """Ask as a wrapper does."""
+        """Send a request like a wrapper."""
         headers = {"Connection": "close"}  # as those do who ask once
         if secret:
             headers["Authorization"] = f"Bearer {secret}"

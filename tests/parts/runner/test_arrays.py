@@ -1,4 +1,4 @@
-"""Attempts that become elements of one array of a cluster: each runs once, whatever happens to it."""
+"""Attempts that become elements of one array of a cluster: each runs exactly once."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -48,7 +48,7 @@ async def placed(world: PoolWorld, text: str, **fields: Any) -> list[str]:
 
 
 async def waiting(world: PoolWorld) -> list[str]:
-    """Place the elements of a job on hosts that take none."""
+    """Place the elements of a job on hosts that start no jobs."""
     for node in NODES:
         world.slurm.drain(node, "for a test")
     allocs = await placed(world, "echo ran")

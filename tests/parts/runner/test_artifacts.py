@@ -416,7 +416,7 @@ async def test_a_zip_archive_is_only_stored_or_deflated(
 def test_the_table_of_a_zip_archive_has_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], said: int, words: str
 ) -> None:
-    """No entry is made an object of before it is known how many there are."""
+    """The entries are counted before any is decoded."""
     path = tmp_path / "a.zip"
     path.write_bytes(table(names, said * len(names)))
     made: list[object] = []

@@ -190,7 +190,7 @@ async def test_a_set_uid_program_has_no_effect(walled: World) -> None:
 
 
 async def test_a_name_space_of_its_own_opens_no_wall(walled: World) -> None:
-    """Many machines let anybody make one, with all rights in it, but over nothing outside."""
+    """Many hosts let every user create a namespace, with all rights inside and none outside."""
     attacks = (
         "mount -o remount,rw /usr",
         "mount -o remount,bind,rw /usr",

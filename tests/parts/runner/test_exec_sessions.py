@@ -1,4 +1,4 @@
-"""Commands inside a task: what goes in and out, and that nothing of them is left (golden: alloc-exec)."""
+"""Commands inside a task: input, output, and no remaining processes (golden: alloc-exec)."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ LINGER = "exec sleep 600"
 
 
 class Client:
-    """The other end of the line, as a client would use it."""
+    """The client's end of a session."""
 
     def __init__(self, *, reads_at_most: float = math.inf) -> None:
         self.frames: list[Any] = []
@@ -106,7 +106,7 @@ async def run(world: World, alloc_id: str, *command: str, tty: bool = False) -> 
 async def talking(
     world: World, alloc_id: str, command: Sequence[str], client: Client, *, tty: bool = False
 ) -> AsyncIterator[None]:
-    """Run a command while the block talks with it, and then to its end."""
+    """Run a command during the block, and then to its end."""
 
     async def talk() -> None:
         await world.runner.run_exec_session(alloc_id, "main", command, client, tty=tty)

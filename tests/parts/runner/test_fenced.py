@@ -1,4 +1,5 @@
-"""An allocation that fails by an error of the daemon costs no other one, and the fault is named."""
+"""An allocation that fails by an error of the daemon affects no other, and the fault is
+reported."""
 
 from collections.abc import Callable
 from typing import Any

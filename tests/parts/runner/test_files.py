@@ -66,7 +66,7 @@ def files(root: Path) -> Shown:
 
 @pytest.fixture
 def seeing(root: Path) -> Shown:
-    """Return the files as a caller sees them who may see secrets."""
+    """Return the files as seen by a caller with access to secrets."""
     return files_in(root, {}, sees_secrets=True)
 
 

@@ -1,4 +1,4 @@
-"""A version that changes in place is what runs from then on: one test for each field that matters."""
+"""An in-place update takes effect in the running allocation: one test for each field."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ async def until_tags(world: World, alloc_id: str, tags: list[str]) -> None:
 
 
 def offering(*services: Service, max_parallel: int = 1) -> Job:
-    """Return a service whose health takes hours to be known."""
+    """Return a service whose health is decided after hours."""
     slow = Update(max_parallel=max_parallel, health_check="task_states", min_healthy_time=LONG * 9)
     return service(script("exec sleep 600"), services=list(services), update=slow)
 

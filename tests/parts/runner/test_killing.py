@@ -1,4 +1,4 @@
-"""Ending tasks: in order, in time, and with everything that they have started."""
+"""Killing tasks: in order, on time, and with all their processes."""
 
 import os
 import signal

@@ -42,7 +42,7 @@ MULTIPLY = "n=0; while sleep 600 & do n=$((n+1)); done; echo never"
 
 
 class Held(NamedTuple):
-    """A node whose only driver holds tasks to limits."""
+    """A node whose only driver enforces limits."""
 
     world: World
     bounds: LimitEnforcer
@@ -67,7 +67,7 @@ class Held(NamedTuple):
 
 
 def found(way: str, data_dir: Path) -> tuple[ProcessGroups, LimitEnforcer]:
-    """Return one way to hold tasks to limits, or skip the test."""
+    """Return one mechanism of limits, or skip the test."""
     groups: ProcessGroups = cgroup_v2.find(data_dir) or ProcessScanner()
     if way == "v2":
         tree = cgroup_v2_limits.find(
@@ -85,7 +85,7 @@ def found(way: str, data_dir: Path) -> tuple[ProcessGroups, LimitEnforcer]:
 async def held(
     request: pytest.FixtureRequest, store: Store, data_dir: Path, launcher: Launcher
 ) -> AsyncIterator[Held]:
-    """A node with each way to hold tasks to limits, for each driver."""
+    """A node with each mechanism of limits, for each driver."""
     way, _, name = request.param.partition("-")
     groups, bounding = found(way, data_dir)
     driver: Driver = (ExecDriver if name == "exec" else RawExecDriver)(

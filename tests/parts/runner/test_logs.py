@@ -23,7 +23,7 @@ MEGABYTE = 1024 * 1024
 
 
 class Writers:
-    """Processes that could be held still."""
+    """Processes that can be frozen."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -51,7 +51,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def beside(tmp_path: Path) -> Path:
-    """Where that lies which was moved out of logs."""
+    """The directory of rotated log data."""
     found = tmp_path / "output/a"
     found.mkdir(parents=True)
     return found
@@ -64,7 +64,7 @@ def log(directory: Path) -> TaskLog:
 
 
 def numbered(first: int, last: int) -> bytes:
-    """Return lines of eight bytes that say where they are."""
+    """Return lines of eight bytes that contain their positions."""
     return b"".join(b"%07d\n" % number for number in range(first, last))
 
 

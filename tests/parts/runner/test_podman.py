@@ -52,7 +52,7 @@ def contained(text: str, name: str = "main", driver: str = "podman", **fields: A
 
 @pytest.fixture
 async def fake(tmp_path: Path) -> AsyncIterator[FakePodman]:
-    """A strict service; whatever was asked, it was as documented."""
+    """A strict service, which fails the test if a request is not as documented."""
     async with serve_podman(str(tmp_path / "podman.sock")) as served:
         yield served
     assert served.faults == []
@@ -123,7 +123,7 @@ async def test_a_container_has_what_its_task_has(world: World, fake: FakePodman)
 
 
 def looking_up(task: Task, job_id: str = "job") -> Job:
-    """Return a job whose group says where its task looks names up."""
+    """Return a job whose group sets the name servers of its task."""
     dns = NetworkDNS(servers=["10.9.8.7"], searches=["a.example", "b.example"], options=["ndots:2"])
     job = batch(task, job_id=job_id)
     (group,) = job.task_groups or ()
@@ -450,7 +450,7 @@ async def real(store: Store, data_dir: Path) -> AsyncIterator[World]:
     trial = [*line, "run", "--rm", "--network=host", IMAGE, "/bin/sh", "-c", "echo runs"]
 
     def prepare() -> str:
-        """Return why containers cannot be run here, or nothing."""
+        """Return why this host cannot run containers, or an empty text."""
         packed = image(place / "image")
         made = subprocess.run([*line, "import", packed, IMAGE], env=env, capture_output=True)
         ran = subprocess.run(trial, env=env, capture_output=True)

@@ -1,4 +1,5 @@
-"""Tasks started, limited, looked at, adopted and ended by a daemon that may do nothing to them itself."""
+"""Tasks are started, limited, measured, re-attached and killed by a daemon without rights to
+them."""
 
 import ctypes
 import os
@@ -63,7 +64,7 @@ async def attempt(launcher: Launcher, data_dir: Path, text: str, number: int = 0
 
 @asynccontextmanager
 async def watched(running: TaskHandle) -> AsyncIterator[list[ExitResult]]:
-    """Give a list that holds the end when there is one; the block ends with the task."""
+    """Yield a list that gets the exit of the task; the block ends with the task."""
     ends: list[ExitResult] = []
 
     async def wait() -> None:
@@ -75,7 +76,7 @@ async def watched(running: TaskHandle) -> AsyncIterator[list[ExitResult]]:
 
 
 async def until_many(running: TaskHandle, least: int) -> list[int]:
-    """Return the processes of a task as soon as there are so many."""
+    """Return the processes of a task as soon as there are this many."""
     while len(found := (await running.usage()).processes) < least:  # noqa: ASYNC110  # nobody rings
         await trio.sleep(0.01)
     return [*found]
@@ -237,7 +238,7 @@ async def is_held_to_its_processes(
 async def has_no_more_than_the_group_above(
     launcher: Launcher, data_dir: Path, holding: TaskCgroups
 ) -> None:
-    """The daemon makes groups and adds to them, but what bounds all of them is root's."""
+    """The daemon creates groups and adds processes, but their common limits belong to root."""
     for place in holding.above:
         can = {name for name in os.listdir(place) if os.access(place / name, os.W_OK)}
         files = {name for name in can if (place / name).is_file()}

@@ -61,7 +61,7 @@ class Repository:
         return self.git("rev-parse", "HEAD")
 
     def write(self, content: bytes, name: str) -> None:
-        """Commit a file as it is, whatever the repository's attributes wish."""
+        """Commit a file unchanged, regardless of the repository's attributes."""
         blob = self.git("hash-object", "-w", "--stdin", said=content)
         self.git("update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
         self.git("commit", "-qm", name)
@@ -164,7 +164,7 @@ async def test_a_repository_is_found_where_it_has_moved_to(
 async def test_git_follows_nothing_by_itself(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
-    """The first answer is looked at by us; a server may send git elsewhere afterwards."""
+    """Steward checks the first answer; a server may redirect git afterwards."""
     repository.commit("data")
     url = repository.show(site)
     for path in [page for page in site.pages if "/objects/" in page]:
@@ -211,7 +211,7 @@ async def test_a_repository_has_a_bound(
     words: str,
     fetcher: Fetching,
 ) -> None:
-    """No file of it may be larger than all of it, however rarely it is measured."""
+    """No file may exceed the limit of the whole repository, even between two measurements."""
     monkeypatch.setattr(git, "_PACE", 10 * HAPPENS_WITHIN)
     repository.commit(content or os.urandom(5 * MEGABYTE).hex())
     with pytest.raises(FetchFailed, match=words):
@@ -245,7 +245,8 @@ async def test_git_gets_no_more_memory_than_unpacking_may_take(
     monkeypatch: pytest.MonkeyPatch,
     fetcher: Fetching,
 ) -> None:
-    """A file may be larger, it is only copied; what git has to hold may not."""
+    """A file may exceed the memory limit, because it is only copied; objects in git's memory may
+    not."""
     monkeypatch.setattr(git, "MOST_MEMORY", 32 * MEGABYTE)
     limits = ArchiveLimits(bytes=100 * MEGABYTE, files=50)
     repository.commit("x" * 40 * MEGABYTE)
@@ -285,7 +286,7 @@ class Elsewhere(trio.abc.HostnameResolver):
 async def test_git_asks_the_address_that_was_looked_at(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
-    """For git itself the name means nothing; and it could mean another address by then."""
+    """Git does not resolve the name, which could have another address by then."""
     repository.commit("data")
     trio.socket.set_custom_hostname_resolver(Elsewhere())
     url = repository.show(site).replace("127.0.0.1", "no.such.invalid")

@@ -1,4 +1,4 @@
-"""Data that outlives an allocation: that of a group that keeps its disk, and the logs."""
+"""Data that outlives an allocation: sticky disks, and logs."""
 
 import os
 import shutil

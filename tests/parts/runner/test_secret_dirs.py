@@ -25,7 +25,7 @@ from tests.parts.runner.world import Pipe, World, batch, open_world, script
 
 
 def may_mount(directory: Path) -> bool:
-    """Tell whether this machine lets us mount at all; containers often do not."""
+    """Return whether this host permits mounts; containers often do not."""
     words = ["mount", "-t", "tmpfs", "steward", directory]
     if os.geteuid() != 0 or subprocess.run(words, check=False).returncode:
         return False
@@ -50,7 +50,7 @@ def waiting(pipe: Pipe, **fields: Any) -> Any:
 
 
 async def until_unmounted(world: World) -> None:
-    """Return when nothing is mounted any more: nobody tells, so it is looked for."""
+    """Return when nothing is mounted any more, found by polling."""
     while mounted(str(world.config.data_dir)):  # noqa: ASYNC110  # no event reports it
         await trio.sleep(0.005)
 

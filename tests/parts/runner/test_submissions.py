@@ -72,7 +72,7 @@ def programs(answer: Answer, **fields: Any) -> Programs:
 
 
 async def seventeen(program: str, words: list[str]) -> str:
-    """Take a job as number 17, and know of nothing else."""
+    """Accept a job as number 17, and know no other jobs."""
     return "17\n" if program == "sbatch" else ""
 
 
@@ -146,7 +146,7 @@ def stage(store: Store, tmp_path: Path) -> Stage:
 
 
 def silent(text: str) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 # ---- as whom ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tasks outlive the daemon, whatever it was doing when it was killed."""
+"""Tasks outlive the daemon, no matter when it is killed."""
 
 import os
 import shutil
@@ -60,7 +60,7 @@ def daemon(data_dir: Path, point: str, text: str) -> Iterator[subprocess.Popen[s
 
 @asynccontextmanager
 async def reopened(data_dir: Path, **settings: object) -> AsyncIterator[World]:
-    """Open a node on what a daemon has left behind."""
+    """Open a node on the data of an earlier daemon."""
     async with (
         open_store(data_dir, cluster_id="cluster", now=NOW) as store,
         open_world(store, data_dir, **settings) as world,
@@ -222,7 +222,7 @@ async def test_attempts_are_counted_over_the_life_of_several_daemons(
 async def test_a_pid_that_another_process_has_now_deceives_nobody(
     data_dir: Path, pipe: Pipe
 ) -> None:
-    """As after a restart of the machine: shim and task are gone, the shim's number is taken."""
+    """As after a restart of the host: shim and task have ended, and the shim's number is in use."""
     alloc_id = alloc_id_in(data_dir)
     with daemon(data_dir, "recorded", f"echo $$ $PPID >{pipe.path}; exec sleep 600") as process:
         main, shim = map(int, (await pipe.line()).split())
@@ -296,7 +296,7 @@ async def test_an_end_is_known_though_its_claim_was_removed(
 
 
 async def test_a_directory_on_its_way_out_ends_nobody(data_dir: Path) -> None:
-    """As a daemon leaves it that was killed while it removed what a purged job had."""
+    """The state after a kill during the removal of a purged job."""
     left = alloc_dir(data_dir) / f"{uuid4()}.removed"
     left.mkdir(parents=True)
     (left / ".claim.main.0").write_text("group -\nshim 1\nexit 0\n")
@@ -336,7 +336,7 @@ def test_a_daemon_that_ends_leaves_the_group_of_a_task_that_is_about_to_join_it(
 
 
 class Tardy(RawExecDriver):
-    """Ends what nobody knows any more only after something else has begun, or nothing will."""
+    """A runner that stops unknown tasks only after another task has begun."""
 
     def __init__(self, neighbour: int, launcher: Launcher) -> None:
         super().__init__(ProcessScanner(), {}, launcher)
@@ -378,7 +378,7 @@ async def test_successor_of_a_purged_job_begins_after_its_remains_have_ended(
 
 
 class Stuck(RawExecDriver):
-    """Never ends what nobody knows any more."""
+    """A runner that never stops unknown tasks."""
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
         await trio.sleep_forever()

@@ -15,7 +15,7 @@ from tests.fakes.authority import Authority
 
 @pytest.fixture(autouse=True)
 def builders(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Forget what other tests have built, and note the thread of each context that is built."""
+    """Clear the contexts of other tests, and record the thread that builds each context."""
     monkeypatch.setattr(tls_contexts, "_built", {})
     threads: list[int] = []
     real = ssl.create_default_context

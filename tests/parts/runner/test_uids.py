@@ -1,4 +1,4 @@
-"""Users of allocations: their tasks run as these, and cannot touch what another has."""
+"""Users of allocations: tasks run as their allocation's user, and cannot access others' files."""
 
 import os
 from pathlib import Path
@@ -99,7 +99,7 @@ async def test_two_jobs_without_a_user_cannot_touch_each_other(
 
 
 async def restart(world: World, alloc_id: str) -> None:
-    """Restart the task as soon as the daemon has found it again: nobody tells."""
+    """Restart the task as soon as the daemon has recovered it, found by polling."""
     while True:
         try:
             return await world.runner.restart(alloc_id, "main")

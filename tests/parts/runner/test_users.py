@@ -1,4 +1,4 @@
-"""Which program a task runs, and as whom."""
+"""The program and the user of a task."""
 
 import os
 import pwd

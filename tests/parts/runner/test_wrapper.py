@@ -39,7 +39,7 @@ def who(pid: int | str = "self") -> str:
 
 
 def dead(text: str) -> str:
-    """Return the same number as another process had it, before."""
+    """Return the identity of an earlier process with the same number."""
     return f"{text.rpartition(' ')[0]} 1"
 
 
@@ -66,7 +66,7 @@ def living(text: str) -> str:
 
 
 def lay(directory: Path, name: str, text: str, number: int = 0) -> Path:
-    """Lay out what a wrapper has left there; return its file."""
+    """Create the files that a wrapper has left there; return its record."""
     own = directory / name / ".steward"
     own.mkdir(parents=True)
     (own / "pid").write_text(f"{number} {text} {name}\n")

@@ -173,7 +173,7 @@ class World:
         return await self.until_status(alloc_id, "complete", "failed")
 
     async def until_no_directory(self, alloc_id: str) -> None:
-        """Return when the directory of an allocation is gone: nobody tells, so it is looked for."""
+        """Return when the directory of an allocation is removed, found by polling."""
         directory = trio.Path(self.directory(alloc_id))
         while await directory.exists():  # noqa: ASYNC110  # no event reports it
             await trio.sleep(0.005)
@@ -275,7 +275,7 @@ class Signer:
 
 
 def made_for(root: Path, *tasks: str, previous: str | None = None, about: bytes = b"") -> None:
-    """Make the directory of an allocation whose tasks run as we do."""
+    """Create the directory of an allocation whose tasks run as the current user."""
     rooms = [TaskDirLayout(task=task, driver="ours", user="", is_seen=True) for task in tasks]
     layout = AllocDirLayout(rooms=rooms, about=about)
     owners = [None] * len(tasks)
@@ -318,7 +318,7 @@ def environment_of(pid: int) -> Mapping[str, str]:
 
 
 class Pipe:
-    """A named pipe into which a task writes what a test waits for."""
+    """A named pipe through which a task signals a test."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

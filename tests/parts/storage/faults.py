@@ -1,5 +1,5 @@
 """A program that writes to a store while the disk fails it: `python -m tests.parts.storage.faults DIRECTORY
-CALL ERRNO TIMES`; it prints what came of the write, and ends as a crash does."""
+CALL ERRNO TIMES`; it prints the outcome of the write, and ends like a crash."""
 
 import ctypes
 import os

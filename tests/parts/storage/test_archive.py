@@ -1,4 +1,4 @@
-"""Snapshots as they are sent: whole, or refused."""
+"""Snapshot archives: complete, or refused."""
 
 import tarfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Another program that holds the write lock delays writes, and nothing else."""
+"""Another program that holds the write lock delays only writes."""
 
 import sqlite3
 from collections.abc import Iterator

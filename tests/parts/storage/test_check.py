@@ -1,4 +1,4 @@
-"""The check finds whatever should not be, and nothing in a store that is sound."""
+"""The check finds each violation, and none in a correct store."""
 
 import sqlite3
 from contextlib import closing

@@ -31,7 +31,7 @@ PARTS = 1 + 3 * FRAME // EVERY // 1000  # each has its own time limit
 
 
 async def look(directory: Path) -> set[str]:
-    """Open a store, and return what is in it."""
+    """Open a store, and return its contents."""
     async with open_store(directory, cluster_id="c", now=NOW) as store:
         return names(store)
 
@@ -81,7 +81,7 @@ async def test_a_log_torn_anywhere_gives_whole_writes_or_is_refused(work: Path, 
 
 
 async def opened_at(work: Path, log: bytes) -> set[str]:
-    """Put the file as it was at the crash, and this log, in their places, and look."""
+    """Restore the file as of the crash with this log, and open the store."""
     if not (work / "file").exists():
         shutil.copy(work / FILE_NAME, work / "file")
     shutil.copy(work / "file", work / FILE_NAME)
@@ -145,7 +145,7 @@ async def test_an_older_file_in_the_place_of_the_store_is_refused(tmp_path: Path
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library under whose hand calls fail."""
+    """A library that makes system calls fail."""
     if COMPILER is None:
         pytest.skip("there is no C compiler")
     target = tmp_path_factory.mktemp("faulty") / "faulty.so"

@@ -70,7 +70,7 @@ LONG = "x[^y]{900}z|x[^w]{900}q"  # of 14,000 instructions
 
 @pytest.fixture
 def compiled() -> Iterator[Callable[[str], object]]:
-    """Give a function that compiles a pattern, and begin and end without compiled ones."""
+    """Yield a function that compiles a pattern; begin and end without compiled patterns."""
     regexp._compile.cache_clear()
     yield regexp.pattern_error
     regexp._compile.cache_clear()

@@ -1,4 +1,4 @@
-"""Garbage is looked for when few objects live, and a thread frees what is large."""
+"""Garbage is collected when few objects live, and a thread frees large objects."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""Snapshots: sound copies of the whole file, and back."""
+"""Snapshots: valid copies of the whole file, and their restore."""
 
 from pathlib import Path
 

@@ -90,7 +90,7 @@ class Runner:
     async def run_exec_session(
         self, alloc_id: str, task: str, command: Sequence[str], line: MessageChannel, *, tty: bool
     ) -> None:
-        """Say what is to be done, and say again whatever is said, until nobody is there."""
+        """Print a prompt, and echo all input until the client disconnects."""
         said = f"{task} {' '.join(command)} {tty}"
         await line.send(msgspec.json.encode({"stdout": {"data": said}}))
         while (message := await line.receive()) is not None:
@@ -119,7 +119,7 @@ def machine() -> MachineUsage:
 
 
 class Receivers:
-    """A receiver of notifications that answers nothing good."""
+    """A receiver of notifications that always answers with an error."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -132,7 +132,7 @@ class Receivers:
 
 
 class Browser:
-    """Somebody's browser: it keeps cookies, and sends forms as browsers do."""
+    """A user's browser: it stores cookies, and sends forms like a real one."""
 
     def __init__(self, address: str, trusts: ssl.SSLContext | None = None) -> None:
         self.address = address
@@ -150,7 +150,7 @@ class Browser:
     async def send(
         self, path: str, headers: dict[str, str] | None = None, /, **fields: str
     ) -> httpx.Response:
-        """Send a form as one of our pages does; `headers` replace what a browser says."""
+        """Send a form like a page of Steward; `headers` replace those of a browser."""
         given = {"proof": await self.proof(), **fields}
         said = {"Origin": self.address} if headers is None else headers
         return await self.http.post(path, data=given, headers=said)
@@ -192,7 +192,7 @@ class Site:
         return (await self.parts.tokens.issue(token)).secret
 
     async def run(self, job_id: str = "web", *groups: TaskGroup, **fields: object) -> None:
-        """Have a job run as the scheduler places it."""
+        """Let a job run after its placement."""
         await self.cluster.register(job(job_id, *groups, **fields))
         await self.cluster.work()
         await self.cluster.run_all()

@@ -1,4 +1,4 @@
-"""Every page, on what a store holds; and nothing in a page but what its template says."""
+"""Every page over a store with objects; a page contains only the markup of its template."""
 
 import gzip
 import hashlib

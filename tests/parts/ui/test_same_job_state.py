@@ -1,4 +1,4 @@
-"""One word and one reason for a job on every surface, whatever has happened to it.
+"""Every interface shows the same state and reason of a job after any events.
 
 Each run is a random sequence of events: jobs are submitted, placed, run, fail, are stopped, paused
 and dispatched. After each step every surface is asked about every job.

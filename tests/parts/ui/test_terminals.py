@@ -43,7 +43,7 @@ def of_browser(browser: Browser, *others: tuple[str, str]) -> list[tuple[bytes, 
 
 
 async def begin(socket: Conversation, secret: str | None) -> None:
-    """Say what a client says first."""
+    """Send the first message of a client."""
     await socket.accepted()
     await socket.send(TextMessage(data=json.dumps({"version": 1, "auth_token": secret})))
 
@@ -68,7 +68,7 @@ async def opened(site: Site, browser: Browser, query: str = "") -> tuple[str, Ta
 
 
 async def talks_noted(site: Site) -> list[int]:
-    """Return how the audit says that terminals of pages went."""
+    """Return the outcomes of page terminals in the audit log."""
     await site.parts.audit.flush()
     found = site.cluster.store.read(lambda db: audit.after(db, 0))
     return [item.status for item in found if item.path.startswith("/ui/v1/client/")]

@@ -1,4 +1,4 @@
-"""Too many connections, errors of accept, and heads that do not come."""
+"""Too many connections, errors of accept, and heads that do not arrive."""
 
 import errno
 import os
@@ -48,7 +48,7 @@ async def connect(port: int) -> trio.SocketStream:
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], trio.Event]:
-    """Return an event that is set when so many more connections have ended."""
+    """Return an event that is set when this many more connections have ended."""
     waiting = list[tuple[int, trio.Event]]()
     number = 0
     leave = Admission.disconnect

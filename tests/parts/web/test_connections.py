@@ -1,4 +1,4 @@
-"""Connections, through either door: they close when they should, and take their requests along."""
+"""Connections of both servers: they close correctly, and end their requests."""
 
 import json
 import os
@@ -87,14 +87,14 @@ WISH = (
 
 
 class EndOfAnswer(Exception):
-    """An answer has ended before all of it was there."""
+    """An answer ended before it was complete."""
 
 
 @asynccontextmanager
 async def serving_much(
     store: Store, directory: Path, lean: bool
 ) -> AsyncIterator[trio.SocketStream]:
-    """Give a connection through which much has begun to come that nobody reads."""
+    """Yield a connection with a long answer that the client does not read."""
     asked = trio.Event()
 
     def much(request: Request, db: ReadSnapshot) -> HandlerReply:

@@ -132,7 +132,7 @@ def asking(line: str, *headers: str, body: str = "") -> bytes:
 
 
 async def answered(stream: trio.SocketStream, number: int = 1) -> bytes:
-    """Return so many answers, each with all of its body."""
+    """Return this many answers, each with its whole body."""
     data = rest = b""
     while number:
         head, end, body = rest.partition(b"\r\n\r\n")

@@ -237,7 +237,7 @@ def test_one_client_may_use_half_of_the_budget() -> None:
 
 
 class Pieces:
-    """A body that comes in pieces."""
+    """A body that arrives in pieces."""
 
     def __init__(self, count: int) -> None:
         self.left = count

@@ -1,4 +1,4 @@
-"""Answers that are kept: given again only while they hold, and never without bound."""
+"""Cached answers: used only while they are valid, and limited in number and size."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ from tests.parts.api.requests import parts_of
 
 
 class Counting:
-    """A handler that counts how often it is asked."""
+    """A handler that counts its calls."""
 
     def __init__(self, size: int = 10) -> None:
         self.asked, self.size = 0, size

@@ -43,7 +43,7 @@ async def alloc_id(steward: Steward) -> str:
 
 @asynccontextmanager
 async def at_a_terminal(steward: Steward, *words: str) -> AsyncIterator[tuple[int, trio.Process]]:
-    """Type a command at a terminal; yields our end of it, and the process."""
+    """Run a command in a terminal; yield the terminal's other end, and the process."""
     master, slave = pty.openpty()
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", "daemon", *words],

@@ -42,7 +42,7 @@ class Cluster:
     # ---- its life ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start everything, and return when both nodes take jobs."""
+        """Start everything, and return when both nodes accept jobs."""
         for name in ("", "ctld", *NODES):
             (self.directory / name).mkdir(mode=0o755, exist_ok=True)
         key = self.directory / "munge.key"
@@ -66,7 +66,7 @@ class Cluster:
         self.until("munge listens", (self.directory / "munge.sock").exists)
 
     def start_controller(self) -> None:
-        """Start the controller; it answers when `answers` says so."""
+        """Start the controller, and wait until `answers` succeeds."""
         self._spawn("slurmctld", "-D", "-f", str(self.config))
         self.until("the controller answers", self.answers)
 
@@ -94,13 +94,13 @@ class Cluster:
             )
 
     def end(self, name: str, number: int = signal.SIGTERM) -> None:
-        """End one of the children, in order or as a crash does."""
+        """Stop one of the children, regularly or like a crash."""
         child = self.children.pop(name)
         child.send_signal(number)
         child.wait(HAPPENS_WITHIN)
 
     def mend(self) -> None:
-        """Start what does not run."""
+        """Start the missing daemons."""
         if "slurmctld" not in self.children:
             self.start_controller()
         for node in NODES:
@@ -108,17 +108,17 @@ class Cluster:
                 self.start_node(node)
 
     def has_saved(self, alloc_id: str) -> bool:
-        """Tell whether a controller that is killed now would know a job when it starts again."""
+        """Return whether a controller that is killed now would know a job after its restart."""
         file = self.directory / "ctld" / "job_state"
         return file.exists() and f"alloc-{alloc_id}".encode() in file.read_bytes()
 
     def clear(self) -> None:
-        """End all jobs, and let all hosts take jobs again."""
+        """End all jobs, and let all hosts accept jobs again."""
         self.run("scancel", "--me")
         self.clear_hosts()
 
     def clear_hosts(self) -> None:
-        """Let all hosts take jobs again, and return when nothing runs there."""
+        """Let all hosts accept jobs again, and return when nothing runs there."""
         self.until("both nodes are idle", self._resumed)
 
     def _resumed(self) -> bool:
@@ -128,7 +128,7 @@ class Cluster:
         return self._all_idle()
 
     def close(self) -> None:
-        """End everything, jobs as well."""
+        """Stop everything, including jobs."""
         for name in (*NODES, "slurmctld", "munged"):
             if name in self.children:
                 self.end(name, signal.SIGKILL)
@@ -179,7 +179,7 @@ class Cluster:
         return [line.split("|") for line in said.splitlines()]
 
     def until(self, what: str, happened: Callable[[], bool]) -> None:
-        """Look until something has happened: a cluster has no way to tell of it."""
+        """Poll until a condition holds: a cluster sends no notifications."""
         ends = time.monotonic() + HAPPENS_WITHIN
         while not happened():
             said = {name: child.returncode for name, child in self.children.items() if child.poll()}
@@ -238,7 +238,7 @@ PartitionName=short Nodes=node2 MaxTime=1 State=UP
 
 
 def free_ports(draw: random.Random, count: int) -> list[int]:
-    """Return ports on which nobody listens now, of those that connections do not get."""
+    """Return free ports outside of the range for outgoing connections."""
     found: list[int] = []
     while len(found) < count:
         port = draw.choice(PORTS)

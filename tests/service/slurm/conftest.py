@@ -14,7 +14,7 @@ from tests.service.slurm.jobs import POOL, Task
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Run a cluster for the tests of a module, which leave it as they found it."""
+    """Run a cluster for the tests of a module, which leave it unchanged."""
     if lacking := missing():
         pytest.skip(f"a cluster needs {', '.join(lacking)}")
     with open_cluster() as running:
@@ -50,7 +50,7 @@ async def steward(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 def is_ready(nodes: list[dict[str, object]]) -> bool:
-    """Tell whether the node of the pool takes work."""
+    """Return whether the node of the pool is eligible."""
     return [node["Status"] for node in nodes] == ["ready"]
 
 

@@ -35,7 +35,7 @@ def script(job_id: str, text: str, **task: object) -> Document:
 
 
 class Task:
-    """A task that writes a line when it begins, waits for a sign, and writes one when it ends."""
+    """A task that writes a line when it begins, waits for a signal, and writes one when it ends."""
 
     def __init__(self, directory: Path) -> None:
         self._lines, self._sign = directory / "lines", directory / "go"
@@ -53,14 +53,14 @@ class Task:
         return self._lines.read_text().splitlines() if self._lines.exists() else []
 
     async def until(self, *lines: str) -> None:
-        """Return when it has written just that: it has no way to tell us of it."""
+        """Return when it has written exactly this text, found by polling."""
         with trio.fail_after(HAPPENS_WITHIN):
             while self.lines() != list(lines):  # noqa: ASYNC110  # a file has no event
                 await trio.sleep(PAUSE)
 
 
 async def submitted(steward: Steward, job: Any) -> str:
-    """Register a job, and return its one allocation when the cluster has taken it."""
+    """Register a job, and return its one allocation when the cluster has accepted it."""
     await steward.register(job)
     found = await steward.until(f"/v1/job/{job['ID']}/allocations", was_submitted)
     return str(found[0]["ID"])

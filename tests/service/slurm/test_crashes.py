@@ -15,7 +15,7 @@ COUNT = 6  # elements of an array
 
 @pytest.fixture(autouse=True)
 def _whole(cluster: Cluster) -> Iterator[None]:
-    """Leave the cluster as it was: everything runs, and hosts take jobs."""
+    """Restore the cluster: all its daemons run, and hosts accept jobs."""
     yield
     cluster.mend()
     cluster.clear()

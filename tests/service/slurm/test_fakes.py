@@ -69,7 +69,7 @@ def shown(commands: Commands, number: str, pattern: str = FORMAT) -> str:
 
 
 def until(commands: Commands, number: str, *states: str) -> str:
-    """Return how a job is shown when it is in one of these states: nothing tells of it."""
+    """Return the listing of a job when it is in one of these states, found by polling."""
     ends = time.monotonic() + HAPPENS_WITHIN
     while shown(commands, number, "%T") not in states:
         assert time.monotonic() < ends, shown(commands, number)

@@ -30,7 +30,7 @@ async def ended(steward: Steward, job: Any) -> Any:
 
 
 async def running(steward: Steward, job: Any) -> str:
-    """Register a job, and return its one allocation when its script says that it has begun."""
+    """Register a job, and return its one allocation when its script has reported its start."""
     await steward.register(job)
     (found,) = await steward.allocations(job["ID"], "running")
     async with following(steward, found["ID"]) as log:
@@ -44,7 +44,7 @@ def following(steward: Steward, alloc_id: str) -> AbstractAsyncContextManager[St
 
 
 def ending(allocation: Any) -> Any:
-    """Return the event of its task that says how it ended."""
+    """Return the event with the exit of its task."""
     events = allocation["TaskStates"]["main"]["Events"]
     return [event for event in events if event["Type"] == "Terminated"][-1]
 
@@ -131,7 +131,7 @@ async def test_a_log_is_followed_while_it_is_written(steward: Steward) -> None:
 
 
 async def command(steward: Steward, alloc_id: str, *words: str, **query: str) -> list[Any]:
-    """Run a command inside; return the frames up to the one that tells its end."""
+    """Run a command inside; return the frames up to the exit frame."""
     path = f"/v1/client/allocation/{alloc_id}/exec"
     given = {"task": "main", "command": json.dumps(words), **query}
     async with websocket_client.talk(steward.address, path, **given) as socket:

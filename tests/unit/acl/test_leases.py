@@ -1,4 +1,4 @@
-"""How long a token lives: at most what its limits leave."""
+"""The TTL of a token: at most its remaining limits."""
 
 import pytest
 

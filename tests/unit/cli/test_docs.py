@@ -1,4 +1,4 @@
-"""The documentation of the command line says what there is."""
+"""The documentation of the command line is complete."""
 
 from pathlib import Path
 

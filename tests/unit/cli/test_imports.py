@@ -1,4 +1,4 @@
-"""A short command imports only what it needs, because that is most of the time that it takes."""
+"""A short command imports only the necessary modules, because imports take most of its time."""
 
 import subprocess
 import sys

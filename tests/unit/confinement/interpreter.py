@@ -16,7 +16,7 @@ def instructions(program: bytes) -> list[tuple[int, int, int, int]]:
 
 
 def check(program: bytes) -> None:
-    """Raise `AssertionError` unless the kernel would take the filter."""
+    """Raise `AssertionError` unless the kernel would accept the filter."""
     lines = instructions(program)
     assert 0 < len(lines) <= 4096
     for at, (code, yes, no, value) in enumerate(lines):

@@ -86,7 +86,7 @@ def test_a_sandbox_of_its_own_can_be_allowed(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("number", [0x5412, 0x541C])
 def test_no_input_is_put_into_a_terminal(machine: str, number: int) -> None:
-    """The kernel reads 32 bits of the number: to compare 64 was a way around (CVE-2019-10063)."""
+    """The kernel reads 32 bits of the number: comparing 64 allowed a bypass (CVE-2019-10063)."""
     assert ask(machine, "ioctl", 0, number) == EPERM
     assert ask(machine, "ioctl", 0, number | HIGH) == EPERM
     assert ask(machine, "ioctl", 0, 0x5413) == ALLOW

@@ -1,4 +1,4 @@
-"""Names of resources, taken apart."""
+"""Parsing of resource IDs."""
 
 import pytest
 

@@ -24,7 +24,7 @@ class Fetch:
 
 
 async def join_all(flights: SingleFlight[str], fetch: Fetch, number: int) -> list[object]:
-    """Return the result or error of so many callers of one key."""
+    """Return the results or errors of this many callers of one key."""
     seen: list[object] = []
 
     async def call() -> None:

@@ -20,7 +20,7 @@ class Registration(Record, frozen=True, kw_only=True):
 
 
 def document(job: object) -> Document:
-    """Return a job of a request as the daemon hands it on: checked and respelled."""
+    """Return a job of a request after decoding: checked and renamed."""
     found = decode(Registration, json.dumps({"Job": job}).encode()).job
     assert found is not None
     return found

@@ -1,4 +1,5 @@
-"""How large a job may be: each limit is checked, by the same name in the settings, and all at once."""
+"""Limits on the size of a job: each is checked, has the same name in the settings, and all are
+reported together."""
 
 from typing import Any
 

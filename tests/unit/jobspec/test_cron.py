@@ -1,4 +1,4 @@
-"""Cron expressions, and the times at which they come true."""
+"""Cron expressions, and the times at which they match."""
 
 import json
 from bisect import bisect_left
@@ -24,7 +24,7 @@ def moment(text: str) -> int:
 
 
 def times(spec: str, after: str, zone: str = "UTC", count: int = 6) -> list[str]:
-    """Return the next times at which an expression comes true, as local times."""
+    """Return the next times at which an expression matches, as local times."""
     found: list[str] = []
     time_zone, at = cron.zone(zone), moment(after)
     while len(found) < count and (following := cron.next_after(spec, at, time_zone)) is not None:
@@ -236,7 +236,7 @@ def changes(local: tzinfo) -> Iterator[tuple[int, int, int]]:
 
 
 def came_true(spec: str, window: range, local: tzinfo) -> list[int]:
-    """Return the seconds of a window at which an expression comes true."""
+    """Return the seconds of a window at which an expression matches."""
     found, at = [], window.start - 1
     while (following := cron.next_after(spec, at * SECOND, local) or 0) < window.stop * SECOND:
         at = following // SECOND

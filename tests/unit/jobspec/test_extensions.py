@@ -1,4 +1,4 @@
-"""Our own keys in meta are checked like fields."""
+"""Steward's own keys in meta are checked like fields."""
 
 import pytest
 

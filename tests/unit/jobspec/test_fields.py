@@ -1,4 +1,5 @@
-"""docs/fields.md says of every field whether it acts; what does not brings a warning that says why."""
+"""docs/fields.md shows for every field whether it has an effect; a field without one causes a
+warning with the reason."""
 
 import re
 from pathlib import Path

@@ -46,7 +46,7 @@ def findings(step: recorded.Step) -> ValidationResult:
 
 
 def is_warned_like(step: recorded.Step, validation_result: ValidationResult) -> bool:
-    """Tell whether a job gets the warnings of a step, unless the step leaves them open."""
+    """Return whether a job gets the warnings of a step, unless the step has none recorded."""
     expected = step["response"]["body"].get("Warnings", "")
     return "/Warnings" in step.get("loose", ()) or validation_result.warnings == expected
 

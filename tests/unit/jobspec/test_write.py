@@ -1,4 +1,4 @@
-"""Jobs written as job files: what is parsed of a text is the job from which it was written."""
+"""Jobs written as job files: parsing a written text returns the original job."""
 
 import json
 import secrets

@@ -1,4 +1,4 @@
-"""Regular expressions as Go reads them."""
+"""Regular expressions with Go's syntax."""
 
 import re
 import time

@@ -13,7 +13,7 @@ UNSAMPLED = f"00-{'a' * 32}-{'b' * 16}-00"
 
 
 class Recorded:
-    """A recorder and its spans; its clock advances by one with each look."""
+    """A recorder and its spans; its clock advances by one with each reading."""
 
     def __init__(self, percent: int = 100, chance: float = 0.5) -> None:
         self.spans: list[Span] = []

@@ -1,4 +1,4 @@
-"""Each text of a `dns` block is one word: the file that holds it is read line by line."""
+"""Each text of a `dns` block is one word, because resolv.conf is read line by line."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Work that outlives a request does not inherit from it."""
+"""Work that outlives a request does not inherit its context."""
 
 import re
 from contextvars import ContextVar

@@ -1,4 +1,4 @@
-"""Attempts: which of them have to wait for their turn."""
+"""Attempts: those that must wait in a queue."""
 
 from typing import cast
 

@@ -29,7 +29,7 @@ TOOLS = Tools(
 def told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, work_dir: str = ""
 ) -> list[str]:
-    """Return all words before a command, as a launcher of this user says them."""
+    """Return all arguments before a command, for a launcher of this user."""
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     folder = os.open(tmp_path, os.O_PATH)
     order = ordered("/bin/true", driver="exec", work_dir=work_dir)

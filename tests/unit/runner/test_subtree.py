@@ -1,4 +1,4 @@
-"""Limits by control groups of version 2, on a tree of files that behaves as the kernel's does."""
+"""Limits by control groups of version 2, on a tree of files that behaves like the kernel's."""
 
 from errno import EBUSY, ENOENT
 from pathlib import Path
@@ -29,7 +29,7 @@ OF = {
 
 
 class Kernel(CgroupFiles):
-    """The tree: a group has the files of the controllers that the one above lets it have."""
+    """The tree: a group has the files of the controllers that its parent delegates."""
 
     def __init__(self, controllers: str = "cpu cpuset memory pids") -> None:
         self.files: dict[str, str] = {}
@@ -101,7 +101,7 @@ class Kernel(CgroupFiles):
 
 
 def delegated(controllers: str = "cpu cpuset memory pids") -> Kernel:
-    """Return a tree in which systemd has handed a unit over, and put the daemon into a part of it."""
+    """Return a tree with a unit that systemd has delegated, and the daemon in a subgroup."""
     kernel = Kernel(controllers)
     kernel.make_all(UNIT)
     kernel.make(f"{UNIT}/daemon")

@@ -67,7 +67,7 @@ def lines_of_update(groups: int) -> int:
 
 
 def lines_of_watch(groups: int) -> int:
-    """Return the lines of a look at a deployment."""
+    """Return the lines of a decision about a deployment."""
     world = World()
     world.run(wide(groups, constraints=[IMPOSSIBLE]))
     with LineCount() as count:

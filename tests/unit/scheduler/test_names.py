@@ -1,4 +1,4 @@
-"""Names of allocations: which number comes next."""
+"""Names of allocations: the next free index."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Ports: static and dynamic ones, and how an allocation shows what it got."""
+"""Ports: static and dynamic ones, and their form in an allocation."""
 
 from typing import Any
 

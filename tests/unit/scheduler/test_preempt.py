@@ -301,7 +301,7 @@ groups = some.builds(
 
 
 def _admitted(holders: list[ResourceHolder]) -> list[ResourceHolder]:
-    """Return those that a node could have taken: none has what another one has that stays."""
+    """Return the feasible victims: none shares a resource with an allocation that stays."""
     admitted: list[ResourceHolder] = []
     for number, one in enumerate(holders):
         present = [each for each in admitted if not each.ending]
@@ -316,7 +316,7 @@ def _admitted(holders: list[ResourceHolder]) -> list[ResourceHolder]:
 
 
 def _with_priorities(holders: Iterable[ResourceHolder], movable: set[str]) -> list[ResourceHolder]:
-    """Return the same with only those left who may go."""
+    """Return the same with only the preemptible allocations."""
     return [
         holder if holder.id in movable else msgspec.structs.replace(holder, priority=100)
         for holder in holders

@@ -69,7 +69,7 @@ def _group(name: str, kind: str, *, scarce: bool) -> some.SearchStrategy[TaskGro
 
 
 def jobs(kind: str, *, scarce: bool) -> some.SearchStrategy[Job]:
-    """Return the strategy for jobs, some of which may want what a node has only once."""
+    """Return the strategy for jobs, some of which may request a resource that a node has once."""
     return some.builds(
         job,
         some.just("web"),
@@ -226,7 +226,7 @@ class Step(msgspec.Struct):
 
 
 def play(history: Any) -> tuple[World, list[Step]]:
-    """Let a history happen; after each thing that happens the job is evaluated."""
+    """Apply a history; after each event the job is evaluated."""
     nodes, first, later = history
     world, steps = World(*nodes), []
     for act in (first, *later):
@@ -388,7 +388,7 @@ gentle = some.builds(
 
 
 def _promote_well(world: World, number: int) -> None:
-    """Promote canaries as it may be done: when all of them are well."""
+    """Promote canaries if all of them are healthy."""
     state = world.deployment.task_groups.get("web")
     if state is None or len(state.placed_canaries or ()) < state.desired_canaries:
         return
@@ -429,7 +429,7 @@ def test_an_update_of_a_service_that_is_well_leaves_as_many_well_as_its_limit_de
 
 
 def _there(world: World, well: set[str]) -> int:
-    """Return how many are wanted, run, and have been found to be well."""
+    """Return the numbers of desired, running and healthy allocations."""
     return sum(
         alloc.client_status == ClientStatus.RUNNING and alloc.id in well
         for alloc in world.running()
@@ -493,7 +493,7 @@ def _calm_down(world: World) -> None:
 
 
 def _done(world: World, group: TaskGroup) -> int:
-    """Return how many of a group run in the current version, or have done their work in it."""
+    """Return how many of a group run in the current version, or have completed in it."""
     assert world.job is not None
     return sum(
         alloc.desired_status == "run"

@@ -1,4 +1,4 @@
-"""Deployments: when there is one, how fast it goes, what stops it (golden: deploy-*)."""
+"""Deployments: their creation, their pace, and reasons to stop them (golden: deploy-*)."""
 
 from typing import Any
 

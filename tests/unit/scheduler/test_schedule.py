@@ -1,4 +1,4 @@
-"""The entry: jobs that are wanted no more, that run nothing themselves, and evaluations for them."""
+"""The entry point: stopped jobs, jobs that run nothing themselves, and their evaluations."""
 
 from functools import partial
 

@@ -26,7 +26,7 @@ def web(*tasks: Any, count: int = 2, **fields: Any) -> TaskGroup:
 
 
 def settled(wanted: Job) -> World:
-    """Return a cluster in which a job runs and is well."""
+    """Return a cluster with a healthy running job."""
     world = World()
     world.run(wanted)
     world.settle()

@@ -1,7 +1,7 @@
 """A small cluster for tests: jobs are registered, plans applied, tasks run and end, time passes.
 
-`World` does with a plan what the applier does with it, and plays the runner and the watcher of
-deployments as far as a test asks. Nothing here decides anything.
+`World` applies a plan like the applier, and plays the runner and the watcher of deployments as far
+as a test needs them. It makes no decisions.
 """
 
 from collections.abc import Iterable, Iterator
@@ -84,7 +84,7 @@ def host(name: str, cores: int, memory: int, state: str = "up") -> EngineHost:
 
 
 def cluster(*hosts: EngineHost, **fields: Any) -> Node:
-    """Return a pool of hosts whose cores count for 1000 MHz; no more than that is up of it."""
+    """Return a pool of hosts whose cores count for 1000 MHz; at most these are up."""
     known = hosts or (host("a", 8, 1000), host("b", 2, 4000, "down"))
     return node(
         "hpc",
@@ -134,7 +134,7 @@ def held(node: Node, allocations: Iterable[Allocation]) -> NodeState:
 
 
 class World:
-    """A cluster with one job, and the other allocations that are in its way."""
+    """A cluster with one job, and competing allocations."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class World:
         return changed
 
     def start(self, *, healthy: bool | None = None) -> None:
-        """Let everything that is wanted run, and everything that is not end."""
+        """Let all desired allocations run, and end all others."""
         for alloc in list(self.allocations.values()):
             if alloc.client_terminal:
                 continue
@@ -275,7 +275,7 @@ class World:
             self._count(group, deployment.id)
 
     def _count(self, group: str, deployment_id: str) -> None:
-        """Count as `daemon.evals.deployment_health` does: what is to stop is well for nobody."""
+        """Count like `daemon.evals.deployment_health`: stopping allocations do not count."""
         placed = [
             alloc for alloc in self.allocations.values() if alloc.deployment_id == deployment_id
         ]

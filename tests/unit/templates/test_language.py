@@ -1,4 +1,4 @@
-"""The language of templates, by tables: what Go's text/template writes for the same text."""
+"""The language of templates, by tables: the output is that of Go's text/template."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Lines of logs in colours: names of classes from a closed set, and text in which nothing acts."""
+"""Lines of logs in color: class names from a closed set, and text without active content."""
 
 import re
 

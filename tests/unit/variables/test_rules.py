@@ -1,4 +1,4 @@
-"""Which variables there may be."""
+"""Valid paths and items of variables."""
 
 import pytest
 

@@ -23,7 +23,7 @@ async def departures() -> AsyncIterator[DisconnectWatcher]:
 
 @contextmanager
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Give the daemon's end of a connection, and its client's."""
+    """Yield the daemon's end of a connection, and its client's."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as theirs,

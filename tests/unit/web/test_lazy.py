@@ -1,4 +1,4 @@
-"""Handlers that come with their module when they are called."""
+"""Handlers whose module is imported at their first call."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""No file keeps the daemon busy or takes its memory: each of these is answered soon, by an error."""
+"""No file blocks the daemon or fills its memory: each of these quickly gives an error."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def doubling(first: str, again: str, times: int) -> str:
 
 
 def again(expression: str) -> str:
-    """Return a job in which something large is looked at a thousand times, and nothing kept."""
+    """Return a job that reads a large value a thousand times and stores nothing."""
     large = f'locals {{\n  text = "{"é" * 20_000}"\n  plain = "{"ab " * 7_000}"\n'
     large += f"  digits = {'9' * 1_000}\n  small = 7e-1000\n}}\n"
     return job(f"r = length([for x in range(1000) : length([{expression}])])", before=large)

@@ -1,4 +1,4 @@
-"""The canonical form: what changes, and that the meaning does not."""
+"""The canonical form: the layout changes, the meaning does not."""
 
 import json
 from pathlib import Path

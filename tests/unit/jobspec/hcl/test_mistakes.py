@@ -1,4 +1,4 @@
-"""Mistakes: all of them in one answer, each at its place, with the line and the nearest name."""
+"""Mistakes: all in one answer, each with its position, the line and the nearest name."""
 
 import pytest
 

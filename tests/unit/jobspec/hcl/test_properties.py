@@ -1,4 +1,4 @@
-"""Any text is answered: by a value, or by errors that have a place in it."""
+"""Any text gives a value, or errors with positions in the text."""
 
 import json
 from pathlib import Path
