@@ -23,7 +23,7 @@ def test_every_setting_is_described(name: str) -> None:
     assert f"| `{name}` |" in (DOCS / "configuration.md").read_text()
 
 
-def test_it_is_said_what_becomes_of_the_rows_of_every_table() -> None:
+def test_retention_of_every_table_is_documented() -> None:
     tables = set(re.findall(r"^CREATE TABLE (\w+)", schema_text(), re.MULTILINE))
     text = (DOCS / "configuration.md").read_text().partition("| Table |")[2].partition("\n\n")[0]
     named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in text.splitlines()[2:]))

@@ -263,7 +263,7 @@ ONLY_IN = {
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{min(route.methods)} {route.path}")
-def test_a_route_says_what_right_it_needs(route: Route) -> None:
+def test_every_route_declares_its_capability(route: Route) -> None:
     assert isinstance(route.needs, RequiredCapability)
     asks_for_some = route.needs.asks in (
         Requirement.NAMESPACE,
@@ -303,7 +303,7 @@ def rule_of(name: str) -> str:
     return max((place for place in ALLOWED if within(name, (place,))), key=len)
 
 
-def test_a_module_imports_only_what_its_folder_may() -> None:
+def test_module_imports_only_packages_that_its_folder_may_import() -> None:
     wrong = []
     for path in MODULES:
         rule = rule_of(name_of(path))

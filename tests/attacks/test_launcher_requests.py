@@ -326,7 +326,7 @@ def test_a_variable_does_nothing_before_the_user_is_changed(
 
 @needs_root
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
-def test_an_argument_is_no_word_of_a_shell_or_of_what_builds_walls(
+def test_argument_is_never_read_by_a_shell_or_the_sandbox_programs(
     closed: Talk, place: Place, outside: Path, driver: Any
 ) -> None:
     found = closed.ask(ProbeSandbox()).body

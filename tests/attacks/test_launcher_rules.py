@@ -57,7 +57,7 @@ def is_root(pid: int) -> bool:
 
 @needs_root
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
-def test_no_variable_of_a_task_reaches_what_is_root(
+def test_no_variable_of_a_task_reaches_a_program_of_root(
     closed: Talk, place: Place, driver: Any
 ) -> None:
     if driver == "exec" and not has_walls(closed):

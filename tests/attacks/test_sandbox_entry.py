@@ -91,7 +91,7 @@ def test_no_way_leads_behind_walls_that_are_a_tasks_own(
 
 
 @needs_root
-def test_a_task_that_may_make_namespaces_leads_nobody_into_them(
+def test_namespaces_of_a_task_do_not_mislead_exec_sessions(
     talk: Talk, place: Place, open_place: Path, tmp_path: Path
 ) -> None:
     talk.greet(tmp_path, POLICY)

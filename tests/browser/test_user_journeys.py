@@ -149,7 +149,7 @@ async def test_a_slow_network_is_only_slow(browser: Tab, steward: Steward) -> No
     assert browser.faults == []
 
 
-async def test_what_a_page_had_nothing_of_comes_and_goes_by_itself(
+async def test_empty_part_of_a_page_appears_and_disappears_with_its_objects(
     browser: Tab, steward: Steward
 ) -> None:
     async def register(count: int, memory: int) -> None:

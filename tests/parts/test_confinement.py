@@ -157,7 +157,7 @@ def test_unreachable_capabilities_of_an_ordinary_user_are_not_reported() -> None
     assert held(1000, 0) == ("sys_admin",)
 
 
-def test_a_report_names_what_the_kernel_tells() -> None:
+def test_report_shows_values_from_the_kernel() -> None:
     status = (
         "Name:\tx\nUid:\t1000\t1001\t1000\t1000\nCapInh:\t0000000000000000\n"
         "CapPrm:\t0000000000000000\nCapEff:\t0000000000000001\nCapBnd:\t0000020000200000\n"

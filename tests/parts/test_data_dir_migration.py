@@ -125,7 +125,7 @@ def test_a_new_directory_gets_its_form(tmp_path: Path) -> None:
     assert find_store(tmp_path) == store_dir(tmp_path)
 
 
-def test_an_older_directory_is_moved_and_what_others_put_there_stays(tmp_path: Path) -> None:
+def test_older_directory_is_moved_without_entries_of_other_users(tmp_path: Path) -> None:
     place = older(tmp_path / "data")
     prepare(place)
     assert {name: (store_dir(place) / name).read_text() for name in OF_STORE} == dict(

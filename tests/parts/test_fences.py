@@ -104,7 +104,7 @@ async def test_a_unit_in_whose_work_the_daemon_ends_has_failed_and_others_have_n
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"0000000099[[", b"0000000004nope", b"\xff" * 30])
-def test_a_note_that_is_torn_blames_nobody(tmp_path: Path, text: bytes) -> None:
+def test_torn_note_blames_no_unit(tmp_path: Path, text: bytes) -> None:
     (tmp_path / HAND_NAME).write_bytes(text)
     assert Hand(tmp_path).found == []
 

@@ -168,7 +168,7 @@ async def test_cached_response_of_one_caller_is_not_shown_to_another(
             assert '"Namespace":"secret"' not in answer.text
 
 
-async def test_a_refusal_does_not_tell_what_exists(guarded: Steward) -> None:
+async def test_refusal_does_not_reveal_existing_objects(guarded: Steward) -> None:
     await guarded.register(job("there"))
     nobody = await new_token(guarded, 'namespace "elsewhere" { policy = "write" }')
     response = await as_(guarded, nobody, "GET", "/v1/job/there")

@@ -56,7 +56,7 @@ def kept_token(variables: dict[str, str]) -> str:
     return kept.read_text().strip()
 
 
-async def test_a_machine_logs_in_and_does_only_what_its_token_allows(steward: Steward) -> None:
+async def test_machine_logs_in_and_has_only_the_permissions_of_its_token(steward: Steward) -> None:
     variables = settings(steward)
     await steward.request("POST", "/v1/namespace/other", {"Name": "other"})
     for namespace in ("default", "other"):
@@ -154,7 +154,7 @@ async def test_development_setup_outlasts_the_daemon(steward: Steward) -> None:
     assert done.returncode == 0, done.stderr
 
 
-async def test_the_audit_says_why_nobody_was_let_in(steward: Steward) -> None:
+async def test_audit_log_has_the_reason_of_a_refused_login(steward: Steward) -> None:
     variables = settings(steward)
     other = {"bound_service_principal_ids": "another"}
     await steward.request("POST", "/v1/auth/cloudid/role/dev", other)
@@ -202,7 +202,7 @@ async def test_the_metrics_say_how_old_the_daemons_own_tokens_are(steward: Stewa
     assert [gauge for gauge in shown if gauge["Name"] == age["Name"]] == []
 
 
-async def test_a_login_finds_the_cloud_of_its_daemon_whatever_its_port(steward: Steward) -> None:
+async def test_login_finds_the_cloud_of_its_daemon_on_any_port(steward: Steward) -> None:
     variables = settings(steward)
     del variables["STEWARD_CLOUD_METADATA_URL"]
     done = await steward.cli("login", "--role", "dev", **variables)

@@ -267,7 +267,7 @@ async def test_a_development_daemon_without_a_directory_leaves_none(tmp_path: Pa
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_snapshot_brings_back_what_was_there(steward: Steward, tmp_path: Path) -> None:
+async def test_restored_snapshot_has_all_objects(steward: Steward, tmp_path: Path) -> None:
     await steward.run_job(service("kept"))
     file, where = str(tmp_path / "snapshot"), str(steward.data_dir)
     saved = await steward.cli("operator", "snapshot", "save", file, "--data-dir", where)

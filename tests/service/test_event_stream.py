@@ -81,7 +81,7 @@ async def test_every_reader_sees_every_event_once_and_in_order(steward: Steward)
     assert [reader.seen == slow.seen for reader in fast] == [True] * len(fast)
 
 
-async def test_a_reader_that_does_not_read_holds_nobody_up(steward: Steward) -> None:
+async def test_slow_reader_delays_no_other_reader(steward: Steward) -> None:
     async with open_stream(steward, "/v1/event/stream", index=1):  # and never reads
         for number in range(JOBS):
             await steward.register(idle(f"job-{number}"))

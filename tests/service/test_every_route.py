@@ -104,7 +104,7 @@ async def answers(steward: Steward, namespace: str) -> list[tuple[Route, str, ht
     ]
 
 
-async def test_no_route_opens_to_a_stranger(guarded: Steward) -> None:
+async def test_no_route_is_open_without_a_token(guarded: Steward) -> None:
     opened = {
         f"{method} {route.path}: {answer.status_code}"
         for route, method, answer in await answers(guarded, "default")
@@ -130,7 +130,9 @@ async def test_a_right_that_the_table_asks_for_is_asked_for_before_all_else(
 
 
 @pytest.mark.parametrize("namespace", ["default", "*"])
-async def test_no_answer_shows_a_stranger_what_is_hidden(guarded: Steward, namespace: str) -> None:
+async def test_no_answer_reveals_hidden_data_without_a_token(
+    guarded: Steward, namespace: str
+) -> None:
     shown = {
         f"{method} {route.path}: {answer.text[:80]}"
         for route, method, answer in await answers(guarded, namespace)
@@ -139,7 +141,7 @@ async def test_no_answer_shows_a_stranger_what_is_hidden(guarded: Steward, names
     assert shown == set()
 
 
-async def test_nothing_of_the_secrets_side_opens_to_a_stranger(guarded: Steward) -> None:
+async def test_no_path_of_the_vault_api_is_open_without_a_token(guarded: Steward) -> None:
     token = await stranger(guarded)
     opened = {
         f"{method} {endpoint.path}: {answer.status_code}"

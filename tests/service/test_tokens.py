@@ -61,7 +61,7 @@ async def test_one_policy_guards_both_sides(guarded: Steward) -> None:
     assert [item["Name"] for item in listed] == ["both"]
 
 
-async def test_a_client_token_of_the_jobs_side_is_one_of_the_secrets_side(
+async def test_client_token_of_the_jobs_api_is_valid_for_the_vault_api(
     guarded: Steward,
 ) -> None:
     await write_policy(guarded, "p", 'path "auth/token/lookup-self" { capabilities = ["read"] }')

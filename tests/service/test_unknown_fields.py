@@ -72,7 +72,7 @@ ROLE = {"bound_locations": ["westeurope"]}
         ("/v1/sys/policies/acl/p", {"policy": ""}),
     ],
 )
-async def test_secrets_side_warns_of_fields_that_it_does_not_know(
+async def test_vault_api_warns_about_unknown_fields(
     steward: Steward, path: str, body: dict[str, Any]
 ) -> None:
     await steward.request("POST", "/v1/sys/auth/azure", {"type": "azure"})

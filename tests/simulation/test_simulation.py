@@ -24,7 +24,7 @@ def simulate(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_promises_are_kept_whatever_happens(part: int) -> None:
+def test_invariants_hold_in_random_runs(part: int) -> None:
     count = SEEDS // PARTS
     done = simulate("--first", part * count, "--seeds", count)
     assert done.returncode == 0, done.stdout + done.stderr

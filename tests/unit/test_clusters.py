@@ -107,7 +107,7 @@ def test_a_listener_that_could_be_read_along_or_not_be_found_is_refused(
         loaded(tmp_path, POOL, **flags)
 
 
-def test_without_pools_nobody_listens_and_nothing_is_refused(tmp_path: Path) -> None:
+def test_without_pools_there_is_no_wrapper_listener(tmp_path: Path) -> None:
     assert loaded(tmp_path, wrapper_bind=EVERYWHERE).pools == {}
 
 

@@ -78,7 +78,7 @@ async def test_a_change_that_failed_leaves_no_entry(store: Store, opened: Audit)
     assert entries(store) == []
 
 
-async def test_a_request_has_one_entry_whatever_it_changes(store: Store, opened: Audit) -> None:
+async def test_request_has_one_audit_entry(store: Store, opened: Audit) -> None:
     trail = opened.open_scope("POST", "/v1/jobs", "", "")
     with trail.watching():
         await store.write(add_job)

@@ -126,7 +126,7 @@ async def test_some_tokens_make_no_others(store: Store, maker: Token) -> None:
 # ---- by a role -------------------------------------------------------------------------------
 
 
-async def test_a_role_gives_what_it_allows(store: Store) -> None:
+async def test_token_role_grants_its_properties(store: Store) -> None:
     role = TokenRole(name="r", allowed_policies=("c", "d"), orphan=True, token_period=60)
     token = made(store, {}, role=role).token
     assert token.policies == ("c", "d", "default")
@@ -154,7 +154,7 @@ async def test_a_role_gives_what_it_allows(store: Store) -> None:
         ),
     ],
 )
-async def test_a_role_refuses_what_it_does_not_allow(
+async def test_token_role_refuses_other_properties(
     store: Store, role: TokenRole, policies: list[str], message: str
 ) -> None:
     with pytest.raises(Malformed) as caught:

@@ -354,7 +354,7 @@ def test_how_much_of_a_secret_is_right_shows_nowhere() -> None:
 # ---- speed -----------------------------------------------------------------------------------
 
 
-async def test_many_tokens_that_end_at_once_hold_up_nobody(
+async def test_many_tokens_that_expire_together_delay_no_request(
     store: Store, clock: Clock, tokens: TokenStore
 ) -> None:
     async with trio.open_nursery() as nursery:

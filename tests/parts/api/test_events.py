@@ -160,7 +160,7 @@ async def test_another_namespace_is_seen_when_it_is_asked_for(store: Store) -> N
         assert await opened.keys(2) == ["theirs", "ours"]
 
 
-async def test_a_reader_gets_what_he_may_see(store: Store) -> None:
+async def test_reader_gets_only_visible_events(store: Store) -> None:
     await store.write(lambda tx: nodes.put(tx, node(), "NodeRegistration"))
     await begun(store, "theirs", namespace="team")
     await begun(store, "ours")

@@ -271,7 +271,7 @@ class Collecting(Direct):
 
 
 @pytest.mark.parametrize("handler", [job_log_views.lines, job_log_views.search])
-async def test_an_allocation_that_is_removed_meanwhile_is_no_error(
+async def test_allocation_removed_during_the_request_is_no_error(
     logs: JobLogs, handler: Handler
 ) -> None:
     await logs.register(with_tasks("main"))

@@ -159,7 +159,7 @@ async def test_statuses_of_the_children_that_changed_last_cost_their_page(
     assert len({*found}) == 2 * PAGE
 
 
-async def test_metrics_cost_the_same_whatever_the_history(
+async def test_cost_of_metrics_does_not_depend_on_the_history(
     asking: tuple[Dispatcher, str], counted: Counted
 ) -> None:
     await ask(asking, "/v1/metrics", "", b"")  # the states of jobs are known then

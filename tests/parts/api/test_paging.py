@@ -156,7 +156,7 @@ async def test_pages_are_those_of_a_list_that_was_read_at_once(
         assert len(set(map(str, shown))) == len(shown)
 
 
-async def test_a_page_shows_only_what_its_caller_may_see(
+async def test_page_shows_only_objects_that_its_caller_may_see(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paging, "STEP_ROWS", 3)

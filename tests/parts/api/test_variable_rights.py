@@ -56,7 +56,7 @@ async def test_read_permission_does_not_permit_writes(store: Store) -> None:
         await put(store, reader)
 
 
-async def test_only_who_may_destroy_removes(store: Store) -> None:
+async def test_removal_needs_the_capability_to_destroy(store: Store) -> None:
     await put(store, caller())
     with pytest.raises(Denied):
         await variables.remove(request(store, DESTROY, allowing("read", "write"), path="app/db"))

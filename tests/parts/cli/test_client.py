@@ -71,7 +71,7 @@ def test_waiting_asks_for_what_is_newer(fake: FakeDaemon, client: ApiClient) -> 
     assert second["index"] == "1"  # 0 would not wait
 
 
-def test_a_request_says_who_asks_and_where(fake: FakeDaemon) -> None:
+def test_request_has_token_namespace_and_region(fake: FakeDaemon) -> None:
     fake.tell("/proxied/v1/jobs", [])
     address = f"{fake.address}/proxied/"
     settings = {"token": "secret", "namespace": "ops", "region": "eu", "http_auth": "me:pw"}

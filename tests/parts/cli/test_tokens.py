@@ -56,7 +56,7 @@ def test_the_beginning_of_an_accessor_is_enough(
         (("token", "capabilities", "--accessor", "97X", "a/b"), "/v1/sys/capabilities-accessor"),
     ],
 )
-def test_it_is_on_the_secrets_side_too(
+def test_command_works_with_tokens_of_the_vault_api(
     fake: FakeDaemon, terminal: Terminal, words: tuple[str, ...], path: str
 ) -> None:
     fake.tell(path, {"data": {"capabilities": ["read"]}}, method="POST")

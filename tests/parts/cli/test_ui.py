@@ -27,7 +27,7 @@ def test_where_nobody_is_asked_no_link_is_made(fake: FakeDaemon, terminal: Termi
     assert terminal.type("ui", "--token", "secret").output == f"{fake.address}/ui/\n"
 
 
-def test_others_of_the_machine_cannot_read_what_is_opened(
+def test_other_users_of_the_host_cannot_read_the_opened_link(
     fake: FakeDaemon, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []

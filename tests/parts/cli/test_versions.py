@@ -102,7 +102,7 @@ def test_a_plan_that_cannot_be_made_is_reported_from_both(
     assert (ended.exit_code, said in ended.stderr) == (255, True)
 
 
-def test_a_plan_names_who_would_have_to_make_room(
+def test_plan_names_the_allocations_to_preempt(
     fake: FakeDaemon, terminal: Terminal, file: str
 ) -> None:
     answer = planned(DesiredUpdates(place=1, preemptions=1))
@@ -152,7 +152,7 @@ def two_versions(fake: FakeDaemon) -> FakeDaemon:
     return fake
 
 
-def test_a_history_shows_what_each_version_changed(
+def test_history_shows_the_changes_of_each_version(
     two_versions: FakeDaemon, terminal: Terminal
 ) -> None:
     printed = terminal.type("job", "history", "-p", "web").output

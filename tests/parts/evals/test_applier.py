@@ -57,7 +57,7 @@ def another_node(tx: Transaction) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [a_new_version, a_purge, another_node])
-async def test_a_plan_is_not_stored_when_what_it_rests_on_has_changed(
+async def test_plan_is_stale_after_a_change_of_its_input(
     cluster: Cluster, meanwhile: Callable[[Transaction], None]
 ) -> None:
     made = await cluster.register(job("web"))
@@ -68,7 +68,7 @@ async def test_a_plan_is_not_stored_when_what_it_rests_on_has_changed(
     assert cluster.allocations() == []
 
 
-async def test_a_plan_is_not_stored_when_somebody_asked_something_of_an_allocation(
+async def test_plan_is_stale_after_a_request_to_one_of_its_allocations(
     cluster: Cluster,
 ) -> None:
     await cluster.register(job("web"))

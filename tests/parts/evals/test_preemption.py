@@ -151,7 +151,7 @@ async def test_ended_allocation_is_not_preempted(narrow: Cluster) -> None:
     assert only(narrow, "low").desired_status == DesiredStatus.RUN
 
 
-async def test_a_plan_says_what_the_decision_will_do(narrow: Cluster) -> None:
+async def test_plan_predicts_the_decision(narrow: Cluster) -> None:
     await run(narrow, sized("low", 80, 20))
     wanted = sized("high", 60, 80)
     outlook = narrow.store.read(

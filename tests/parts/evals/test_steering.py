@@ -124,7 +124,7 @@ async def test_canaries_that_are_healthy_are_promoted_and_the_rest_follows(
     assert canary.job().stable
 
 
-async def test_a_promoted_canary_beside_what_it_replaces_breaks_no_rule(
+async def test_promoted_canary_next_to_its_predecessor_violates_no_invariant(
     canary: Cluster, tmp_path: Path
 ) -> None:
     await canary.run_all(healthy=True)
@@ -201,7 +201,7 @@ async def test_going_back_needs_a_version_that_worked(cluster: Cluster) -> None:
     )
 
 
-async def test_going_back_ends_with_what_a_stopped_version_wanted(cluster: Cluster) -> None:
+async def test_rollback_of_a_stopped_version_ends(cluster: Cluster) -> None:
     wanted = web("/bin/one", with_(auto_revert=True))
     async with watched(cluster):
         await succeed(cluster, wanted)

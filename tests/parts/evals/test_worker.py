@@ -104,7 +104,7 @@ async def test_a_huge_job_that_does_not_fit_keeps_no_other_from_its_place(
     assert len(narrow.wanted("web")) == 1
 
 
-async def test_a_changed_node_without_room_wakes_nobody(narrow: Cluster) -> None:
+async def test_changed_node_without_capacity_unblocks_no_evaluation(narrow: Cluster) -> None:
     await narrow.register(large("small", 80))
     await narrow.register(large("web", 60))
     await narrow.work()
@@ -131,7 +131,7 @@ def ready(cluster: Cluster) -> list[Evaluation]:
     return cluster.store.read(lambda db: evaluations.runnable(db, cluster.clock.now(), 16))
 
 
-async def test_room_that_is_too_small_wakes_nobody(narrow: Cluster) -> None:
+async def test_insufficient_capacity_unblocks_no_evaluation(narrow: Cluster) -> None:
     await narrow.register(large("small", 20))
     await narrow.register(large("other", 80))
     await narrow.work()
@@ -154,7 +154,9 @@ async def test_of_those_that_wait_for_room_the_most_urgent_gets_it(narrow: Clust
     assert (len(narrow.wanted("high")), len(narrow.wanted("low"))) == (1, 0)
 
 
-async def test_a_change_of_the_nodes_wakes_what_no_room_helps(cluster: Cluster) -> None:
+async def test_change_of_nodes_unblocks_evaluations_that_capacity_cannot_help(
+    cluster: Cluster,
+) -> None:
     await cluster.register(job("web", datacenters=["dc2"]))
     await cluster.work()
     assert await cluster.work() == []
@@ -349,7 +351,7 @@ async def test_plans_that_are_made_together_take_different_ports(cluster: Cluste
     assert len(held) == len(set.union(*held)) == 3
 
 
-async def test_a_dynamic_port_is_none_on_which_a_stranger_listens(cluster: Cluster) -> None:
+async def test_dynamic_port_is_never_one_with_a_foreign_listener(cluster: Cluster) -> None:
     free = 20007
     cluster.listening = frozenset(range(20000, 32001)) - {free}
     network = Network(mode="host", dynamic_ports=[Port(label="http")])

@@ -52,7 +52,7 @@ async def test_without_a_worker_all_wait_until_the_next_start(cluster: Cluster) 
     assert await cluster.work() == [made.id]
 
 
-async def test_those_who_wait_hear_of_a_new_worker(cluster: Cluster) -> None:
+async def test_new_worker_wakes_waiting_evaluations(cluster: Cluster) -> None:
     await set_workers(cluster.store, 0, ALL)
     with cluster.store.watch("room") as change:
         await set_workers(cluster.store, 1, ALL)

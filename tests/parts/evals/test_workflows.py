@@ -297,7 +297,7 @@ async def test_a_stopped_job_cancels_its_run(cluster: Cluster) -> None:
     assert cluster.job("etl").status == "dead"
 
 
-async def test_each_step_says_what_it_waits_for(cluster: Cluster) -> None:
+async def test_each_step_shows_its_unfinished_needs(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a"), step("c", "a, b")))
     found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
     assert found is not None

@@ -78,7 +78,7 @@ async def test_a_wrong_method_is_refused(store: Store, change: dict[str, Any], t
     assert store.read(lambda db: auth_methods.find(db, "ci")) is None
 
 
-async def test_an_update_keeps_what_it_leaves_empty(store: Store) -> None:
+async def test_update_keeps_fields_that_it_leaves_empty(store: Store) -> None:
     made = await put(store, {**METHOD, "Default": True})
     changed = await put(store, {"Name": "ci", "MaxTokenTTL": "1m"})
     assert (changed.type, changed.config) == (made.type, made.config)

@@ -120,7 +120,7 @@ async def test_a_renewal_that_is_slow_holds_up_no_other(
     assert sorted(age > 1000 for age in credentials.ages().values()) == [False, True]
 
 
-async def test_a_token_that_nobody_uses_is_let_go(login: Login, cloud: Cloud, clock: Clock) -> None:
+async def test_unused_token_is_dropped(login: Login, cloud: Cloud, clock: Clock) -> None:
     cloud.fake.world["access_token_ttl"] = 86_400
     await login.log_in_machine(cloud.mint_machine())
     clock.advance(4 * 3600)

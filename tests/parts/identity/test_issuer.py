@@ -122,7 +122,7 @@ async def test_token_signed_by_others_is_refused(issuer: Issuer, change: object)
         {"aud": "us", "nbf": "soon"},
     ],
 )
-async def test_a_token_of_ours_that_is_not_for_us_or_not_for_now_is_refused(
+async def test_own_token_with_another_audience_or_time_is_refused(
     issuer: Issuer, claims: dict[str, object]
 ) -> None:
     with pytest.raises(InvalidToken):

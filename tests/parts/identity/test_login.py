@@ -210,7 +210,7 @@ async def test_methods_at_two_paths_know_nothing_of_each_other(login: Login, clo
 # ---- explain -------------------------------------------------------------------------------------
 
 
-async def test_explain_shows_each_rule_and_lets_nobody_in(login: Login, cloud: Cloud) -> None:
+async def test_explain_shows_each_rule_and_issues_no_token(login: Login, cloud: Cloud) -> None:
     request = LoginRequest(
         role="vm",
         jwt=cloud.mint_machine(),
@@ -299,7 +299,7 @@ async def test_explain_knows_disabled_entities(login: Login, cloud: Cloud) -> No
     assert (await explained(login, cloud.mint()))[0].startswith("the entity is not disabled")
 
 
-async def test_a_cloud_that_fails_is_not_held_against_who_logs_in(
+async def test_failure_of_the_cloud_does_not_count_as_a_failed_login(
     login: Login, cloud: Cloud
 ) -> None:
     noted: list[tuple[str, str]] = []

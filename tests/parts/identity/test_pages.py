@@ -143,7 +143,7 @@ async def test_a_token_that_the_directory_has_not_signed_opens_nothing(
     assert of_logins(site) == []
 
 
-async def test_a_login_is_explained_rule_by_rule_and_lets_nobody_in(
+async def test_login_is_explained_rule_by_rule_without_issuing_a_token(
     site: Site, cloud: Cloud, login: Login
 ) -> None:
     await login.role("narrow", bound_service_principal_ids="someone-else")

@@ -260,7 +260,7 @@ async def test_a_child_beyond_a_limit_of_jobs_is_refused(parent: Parent) -> None
     assert "at most 8 KB" in refused.error
 
 
-async def test_a_job_that_was_deleted_meanwhile_stops_the_batch(parent: Parent) -> None:
+async def test_job_deleted_during_the_batch_stops_the_batch(parent: Parent) -> None:
     with pytest.raises(Refused, match="parameterized job not found"):
         await parent.dispatch({})
 

@@ -207,7 +207,7 @@ async def test_memory_does_not_grow_with_the_file(files: PayloadFiles) -> None:
     assert most < 4 * MAX_PIECE
 
 
-async def test_another_size_deletes_what_was_received(files: PayloadFiles, root: Path) -> None:
+async def test_another_size_restarts_the_upload(files: PayloadFiles, root: Path) -> None:
     await files.receive("default", DIGEST, CONTENT[:-1], size=len(CONTENT), offset=0, now=NOW)
     with pytest.raises(Malformed, match="not"):
         await files.receive("default", DIGEST, b"", size=0, offset=0, now=NOW)

@@ -225,7 +225,7 @@ async def test_slots_that_passed_while_the_daemon_was_down_are_one_launch(
     assert following > back
 
 
-async def test_a_job_that_does_not_catch_up_skips_what_was_missed(store: Store) -> None:
+async def test_job_without_catch_up_skips_missed_slots(store: Store) -> None:
     await register(store, QUARTERS, meta={"steward_catch_up": "none"})
     await look(store, NOW)
     back = NOW + 2 * HOUR + MINUTE

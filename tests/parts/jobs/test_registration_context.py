@@ -36,7 +36,7 @@ def faults(store: Store, job: Job, surroundings: RegistrationContext) -> list[st
     return store.read(lambda db: reference_error(db, job, surroundings))
 
 
-async def test_a_host_volume_needs_a_policy_for_what_is_done_with_it(store: Store) -> None:
+async def test_host_volume_needs_a_policy_for_its_access_mode(store: Store) -> None:
     reading = around(may_mount=lambda source, read_only: source == "data" and read_only)
     assert faults(store, mounting(read_only=True), reading) == []
     (fault,) = faults(store, mounting(read_only=False), reading)
@@ -46,7 +46,7 @@ async def test_a_host_volume_needs_a_policy_for_what_is_done_with_it(store: Stor
     )
 
 
-async def test_a_token_for_a_task_needs_somebody_who_could_make_it(store: Store) -> None:
+async def test_token_of_a_task_needs_a_submitter_who_could_create_it(store: Store) -> None:
     asking = samples.task("main", secrets_config=SecretsConfig(role="web"))
     job = samples.job("web", samples.group("web", asking))
     refusing = around(secrets=lambda _, block: f"no {block.role}")
@@ -205,7 +205,7 @@ async def test_a_plain_task_may_be_in_a_cluster(store: Store) -> None:
         ({"user_namespaces": "${meta.it}", "seccomp": "off"}, ["seccomp", "user_namespaces"]),
     ],
 )
-async def test_a_task_opens_its_walls_only_with_a_right_of_its_own(
+async def test_task_relaxes_its_sandbox_only_with_a_separate_capability(
     store: Store, config: dict[str, object], opened: list[str]
 ) -> None:
     job = samples.job(

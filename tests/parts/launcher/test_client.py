@@ -183,7 +183,7 @@ async def test_no_more_requests_are_open_than_the_protocol_allows(tmp_path: Path
             nursery.cancel_scope.cancel()
 
 
-async def test_end_of_the_launcher_is_contained_by_nobody(tmp_path: Path) -> None:
+async def test_end_of_the_launcher_passes_through_exception_handlers(tmp_path: Path) -> None:
     contained: list[Exception] = []
     with faked() as (launcher, fake):
 
@@ -202,7 +202,7 @@ async def test_end_of_the_launcher_is_contained_by_nobody(tmp_path: Path) -> Non
     assert contained == []
 
 
-def test_greeting_of_an_ended_launcher_is_contained_by_nobody(tmp_path: Path) -> None:
+def test_greeting_of_an_ended_launcher_passes_through_exception_handlers(tmp_path: Path) -> None:
     ours, theirs = pair()
     theirs.close()
     with ours, pytest.raises(LauncherGone):

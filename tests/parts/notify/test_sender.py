@@ -242,7 +242,9 @@ async def test_the_secret_of_the_job_goes_before_that_of_the_namespace(
         ("http://0.0.0.0:9/x", "0.0.0.0 is not the address of a host"),
     ],
 )
-async def test_nobody_reaches_what_the_daemon_alone_may(store: Store, url: str, said: str) -> None:
+async def test_no_message_is_sent_to_an_address_of_the_egress_policy(
+    store: Store, url: str, said: str
+) -> None:
     await keep(store)
     await cause(store, url)
     async with at_work(store, Ticking()):

@@ -82,6 +82,6 @@ def test_a_dependency_without_an_oldest_version_is_refused(asked) -> None:
     assert "write h11 as name>=version" in done.stderr
 
 
-def test_each_dependency_of_ours_names_its_oldest_version(asked) -> None:
+def test_each_dependency_has_an_oldest_version(asked) -> None:
     done = asked({"h11==0.16.0": clean("0.16.0")}, (ROOT / "pyproject.toml").read_text())
     assert "write" not in done.stderr

@@ -600,7 +600,7 @@ def test_the_daemon_is_not_asked_by_itself() -> None:
     fetcher(own_ports={4646}).permit("127.0.0.1", 80)
 
 
-async def test_a_redirect_to_what_is_refused_is_refused(site: Site, root: Path) -> None:
+async def test_redirect_to_a_forbidden_address_is_refused(site: Site, root: Path) -> None:
     url = site.put("/a", b"", 302, "Location: http://169.254.169.254/latest")
     with pytest.raises(FetchFailed, match="metadata service"):
         await fetcher().fetch(order(root, url))
@@ -630,9 +630,7 @@ async def life(store: Store, data_dir: Path) -> AsyncIterator[World]:
         yield opened
 
 
-async def test_a_task_finds_what_it_brings_along_and_it_is_fetched_once(
-    life: World, site: Site
-) -> None:
+async def test_task_finds_its_artifact_which_is_fetched_once(life: World, site: Site) -> None:
     url = site.put("/a.tgz", tar({"tool": b"#!/bin/sh\necho hi\n"}))
     artifacts = [Artifact(getter_source="${URL}", relative_dest="local/")]
     policy = {"attempts": 1, "interval": 10**10, "delay": 0, "mode": "fail"}

@@ -277,7 +277,7 @@ async def test_check_does_not_follow_redirects() -> None:
         ("a\0b", "nomad: "),
     ],
 )
-async def test_a_service_at_an_address_that_nobody_may_reach_is_not_asked(
+async def test_check_does_not_connect_to_a_forbidden_address(
     kind: str, address: str, words: str
 ) -> None:
     permit = partial(egress_policy.check, own_ports=frozenset({4646}))

@@ -248,7 +248,7 @@ async def test_it_counts_when_it_was_found_often_enough(
         (CheckRestart(limit=1, grace=0), {"failures_before_critical": 3}, [2, 3, 4, 5]),
     ],
 )
-async def test_a_check_restarts_what_fails_too_often_after_its_grace(
+async def test_check_restarts_a_task_that_fails_too_often_after_its_grace(
     autojump_clock: trio.testing.MockClock, rule: CheckRestart | None, fields: Any, moments: Any
 ) -> None:
     request = Asked(*[1] * 6)

@@ -45,7 +45,7 @@ async def test_a_task_runs_on_a_host_and_tells_how_it_ended(world: PoolWorld) ->
     assert any(text.endswith(("runs on node1", "runs on node2")) for text in world.said(done))
 
 
-async def test_a_task_finds_what_it_was_given(world: PoolWorld) -> None:
+async def test_task_finds_its_inputs(world: PoolWorld) -> None:
     text = 'cat "$NOMAD_TASK_DIR/x"; echo "$A|$NOMAD_ALLOC_ID|${STEWARD_CLAIM-none}"; pwd; umask'
     template = Template(embedded_tmpl="rendered\n", dest_path="local/x", change_mode="noop")
     task = script(text, env={"A": 'it\'s "1"\n2'}, templates=[template])
@@ -228,7 +228,7 @@ async def test_waiting_job_is_pending_names_its_reason_and_can_be_stopped(world:
     assert [row.status for row in world.rows(one)] in ([RunStatus.VOID], [])
 
 
-async def test_a_daemon_after_another_finds_what_runs(
+async def test_next_daemon_recovers_running_attempts(
     store: Store, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     pipe = Pipe(tmp_path / "pipe")
@@ -248,7 +248,7 @@ async def test_a_daemon_after_another_finds_what_runs(
     pipe.close()
 
 
-async def test_a_daemon_after_another_hears_what_has_ended_meanwhile(
+async def test_next_daemon_learns_the_exit_of_tasks_that_ended_in_between(
     store: Store, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "GRACE", 0)  # which bounds nothing after the beginning
@@ -270,7 +270,7 @@ async def test_a_daemon_after_another_hears_what_has_ended_meanwhile(
     end.close()
 
 
-async def test_a_daemon_after_another_finds_what_waits(
+async def test_next_daemon_recovers_pending_attempts(
     store: Store, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     for node in ("node1", "node2"):
@@ -385,7 +385,7 @@ async def test_a_task_without_logs_keeps_none(world: PoolWorld) -> None:
     assert not (world.directory(one) / "alloc/logs/main.stdout.0").exists()
 
 
-async def test_a_secret_of_ours_stands_in_no_word_and_no_script(world: PoolWorld) -> None:
+async def test_secret_is_in_no_argument_and_no_script(world: PoolWorld) -> None:
     one = await world.place(batch(script("exit 0")))
     await world.until_done(one)
     row = world.rows(one)[0]

@@ -156,7 +156,7 @@ async def test_a_task_runs_as_its_user_who_owns_its_directory(world: World) -> N
 
 
 @needs_root
-async def test_a_task_of_another_user_cannot_touch_what_tells_of_its_end(world: World) -> None:
+async def test_task_of_another_user_cannot_change_its_claim_file(world: World) -> None:
     text = "echo exit 0 >>../.claim.main.0; rm -f ../.claim.main.0; mv ../alloc ../x; exit 5"
     alloc_id = await world.place(batch(script(text, user="nobody")))
     await world.until_done(alloc_id)

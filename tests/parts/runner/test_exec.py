@@ -208,7 +208,7 @@ async def test_a_name_space_of_its_own_opens_no_wall(walled: World) -> None:
 
 
 @needs_root
-async def test_a_task_is_nobody_unless_it_says_who(walled: World) -> None:
+async def test_task_without_a_user_runs_as_nobody(walled: World) -> None:
     assert await outcome(walled, "id -un; cat /etc/shadow") == [
         "nobody",
         "cat: /etc/shadow: Permission denied",
@@ -313,7 +313,7 @@ async def test_a_shim_that_is_killed_takes_the_sandbox_along(walled: World) -> N
     assert state_of(done).failed
 
 
-async def test_a_command_runs_behind_the_same_walls(walled: World) -> None:
+async def test_command_runs_in_the_same_sandbox(walled: World) -> None:
     alloc_id = await walled.place(service(inside(f"echo up; {LINGER}", env={"COLOR": "blue"})))
     await walled.until_printed(alloc_id, "up")
     client = await run(
@@ -398,7 +398,7 @@ async def test_a_volume_that_is_to_be_read_only_is(
 @pytest.mark.parametrize(
     "destination", ["/usr/bin", "/etc", "", "/", "//usr/lib", "/x/../usr", "local/data", "/alloc/logs"]
 )  # fmt: skip
-async def test_a_volume_covers_nothing_that_walls_are_built_with(
+async def test_volume_hides_no_program_that_builds_the_sandbox(
     walled: World, destination: str
 ) -> None:
     alloc_id = await walled.place(mounting("true", destination))

@@ -139,7 +139,7 @@ async def test_a_death_by_signal_has_the_status_that_shells_give_it(
     assert client.others[-1]["result"] == {"exit_code": 128 + signal.SIGTERM}
 
 
-async def test_a_command_finds_what_the_task_finds(world: World, running: str) -> None:
+async def test_command_has_the_directories_of_the_task(world: World, running: str) -> None:
     text = "pwd; echo $COLOR $NOMAD_TASK_NAME; umask; ls /proc/$$/fd"
     client = await run(world, running, "sh", "-c", text)
     directory = world.directory(running) / "main"

@@ -32,7 +32,7 @@ async def runs_still(world: World) -> None:
 # ---- a thousand open sessions ---------------------------------------------------------------------------
 
 
-async def test_a_thousand_open_sessions_harm_nobody_and_there_is_a_most(world: World) -> None:
+async def test_thousand_open_sessions_work_and_further_ones_are_refused(world: World) -> None:
     import resource
 
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < DESCRIPTORS:
@@ -84,7 +84,9 @@ async def narrow_world(store: Store, narrow: Path) -> AsyncIterator[World]:
             yield opened
 
 
-async def test_a_full_disk_fails_who_needs_it_and_is_reported(narrow_world: World) -> None:
+async def test_full_disk_fails_the_task_that_needs_space_and_is_reported(
+    narrow_world: World,
+) -> None:
     world = narrow_world
     text = "head -c 100m /dev/zero >local/f; s=$?; echo full >&2; exit $s"
     greedy = await world.place(batch(script(text)))

@@ -245,7 +245,7 @@ def test_caller_who_may_see_secrets_gets_names_and_sizes_but_no_contents(seeing:
         seeing.read("main/secrets/token", 0, 100)
 
 
-def test_a_pipe_keeps_nobody_waiting(files: Shown, root: Path) -> None:
+def test_pipe_blocks_no_request(files: Shown, root: Path) -> None:
     os.mkfifo(root / "main/local/pipe")
     assert files.read("main/local/pipe", 0, 100) == b""
     assert not files.info("main/local/pipe").is_regular

@@ -113,7 +113,7 @@ def test_a_token_has_the_further_claims_that_it_asks_for(tmp_path: Path) -> None
     assert "team" not in claims(held.identities.environment["NOMAD_TOKEN"])
 
 
-def test_a_claim_that_nobody_has_defined_is_refused(tmp_path: Path) -> None:
+def test_undefined_claim_is_refused(tmp_path: Path) -> None:
     held = Held(tmp_path, given(named(env=True, extra_claims=["role"])))
     with pytest.raises(Refused, match="identity_claims has no claim 'role'"):
         held.hand_over()

@@ -37,7 +37,7 @@ def only_node(store: Store) -> Node:
     return node
 
 
-async def test_a_node_registers_ready_with_what_it_has(world: World) -> None:
+async def test_node_registers_as_ready_with_its_resources(world: World) -> None:
     node = only_node(world.store)
     assert (node.id, node.name, node.status) == (world.runner.node_id, "node-1", "ready")
     assert node.ready
@@ -244,7 +244,7 @@ async def test_task_with_a_reused_port_begins_after_its_last_owner_has_ended(
     assert str(state_of(ended).finished_at) < str(state_of(begun).started_at)
 
 
-async def test_a_port_that_nobody_gives_up_keeps_nobody_waiting(world: World, pipe: Pipe) -> None:
+async def test_shared_port_does_not_delay_an_allocation(world: World, pipe: Pipe) -> None:
     shared = service(script(f"echo up >{pipe.path}; exec sleep 600"), job_id="old")
     await world.place(shared, placement=holding(7000))  # both with ignore_collision
     assert await pipe.line() == "up"
@@ -352,7 +352,7 @@ async def test_only_what_has_ended_is_collected(world: World) -> None:
     await world.runner.collect(ended)
 
 
-async def test_all_that_has_ended_is_collected_while_nobody_waits(world: World) -> None:
+async def test_ended_allocations_are_collected_in_the_background(world: World) -> None:
     ended = [await world.place(batch(script("exit 0"), job_id=f"ended-{n}")) for n in range(3)]
     running = await world.place(service(script("exec sleep 600"), job_id="running"))
     for item in ended:

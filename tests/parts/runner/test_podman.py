@@ -98,7 +98,7 @@ async def test_a_container_runs_to_its_end_and_nothing_stays(
     assert left == []
 
 
-async def test_a_container_has_what_its_task_has(world: World, fake: FakePodman) -> None:
+async def test_container_has_the_inputs_of_its_task(world: World, fake: FakePodman) -> None:
     env = {"COLOR": "blue", "PATH": "/the/agents"}
     task = contained(LINGER, env=env, user="1000")
     alloc_id = await world.place(service(task))
@@ -179,7 +179,7 @@ async def test_a_signal_and_a_restart_reach_it(world: World) -> None:
     await world.until_done(alloc_id)
 
 
-async def test_another_daemon_finds_it_and_what_it_printed_meanwhile(
+async def test_next_daemon_recovers_the_task_and_its_output(
     store: Store, data_dir: Path, tmp_path: Path, fake: FakePodman
 ) -> None:
     socket, first, second = tmp_path / "podman.sock", tmp_path / "first", tmp_path / "second"
@@ -211,9 +211,7 @@ async def test_one_that_nobody_knows_any_more_is_removed(world: World, fake: Fak
     assert fake.containers == {}
 
 
-async def test_a_container_that_somebody_has_removed_has_failed(
-    world: World, fake: FakePodman
-) -> None:
+async def test_task_of_a_removed_container_has_failed(world: World, fake: FakePodman) -> None:
     alloc_id = await world.place(batch(contained("echo up; " + LINGER)))
     await world.until_printed(alloc_id, "up")
     (one,) = fake.containers.values()

@@ -85,7 +85,7 @@ async def test_success_makes_no_evaluation(world: World) -> None:
     assert pending(world) == []
 
 
-async def test_a_failure_of_what_is_not_wanted_any_more_makes_no_evaluation(
+async def test_failure_of_an_undesired_allocation_creates_no_evaluation(
     world: World, pipe: Pipe
 ) -> None:
     text = f"echo x >{pipe.path}; read x <{pipe.path}.go; exit 1"

@@ -88,7 +88,7 @@ async def test_the_next_daemon_finds_them_and_ends_them(
         await until_unmounted(world)
 
 
-async def test_a_daemon_leaves_the_secrets_of_what_it_has_not_found_again_yet(
+async def test_daemon_keeps_the_secrets_of_tasks_that_are_not_recovered_yet(
     store: Store, data_dir: Path, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_world(store, data_dir) as world:

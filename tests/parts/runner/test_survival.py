@@ -219,9 +219,7 @@ async def test_attempts_are_counted_over_the_life_of_several_daemons(
     assert len(attempts(data_dir)) == 3
 
 
-async def test_a_pid_that_another_process_has_now_deceives_nobody(
-    data_dir: Path, pipe: Pipe
-) -> None:
+async def test_reused_pid_does_not_confuse_the_recovery(data_dir: Path, pipe: Pipe) -> None:
     """As after a restart of the host: shim and task have ended, and the shim's number is in use."""
     alloc_id = alloc_id_in(data_dir)
     with daemon(data_dir, "recorded", f"echo $$ $PPID >{pipe.path}; exec sleep 600") as process:
@@ -451,7 +449,7 @@ async def test_a_cancelled_development_daemon_ends_its_tasks_too(
     assert not alive(pid)
 
 
-async def test_a_claim_is_held_by_the_shim_and_by_nobody_else(world: World, pipe: Pipe) -> None:
+async def test_only_the_shim_holds_a_claim(world: World, pipe: Pipe) -> None:
     text = f"ls -l /proc/$$/fd >{world.config.data_dir}/fds; echo $$ >{pipe.path}; exec sleep 600"
     alloc_id = await world.place(batch(script(text)))
     await pipe.line()

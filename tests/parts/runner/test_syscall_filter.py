@@ -84,7 +84,7 @@ async def test_a_task_makes_no_file_that_runs_as_its_owner(world: World, make: s
 
 @needs_python
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
-async def test_the_kernel_refuses_what_the_filter_refuses(world: World) -> None:
+async def test_kernel_enforces_the_filter(world: World) -> None:
     """bpf, io_uring, keyctl, userfaultfd, perf events, ptrace; newer than the table; x32."""
     numbers = [321, 425, 250, 323, 298, 101, NEWEST + 1, 0x40000000 + 39]
     text = ASKING.format(numbers=numbers)

@@ -180,7 +180,7 @@ async def test_failed_start_names_the_reason(
     assert (state.failed, state.started_at) == (True, None)
 
 
-async def test_a_task_is_not_run_without_what_it_needs(world: World) -> None:
+async def test_task_without_its_inputs_does_not_run(world: World) -> None:
     alloc_id = await world.place(batch(script("exit 0", secrets=[Secret()])))
     await world.until_done(alloc_id)
     expected = ("Setup Failure", "this version of Steward cannot provide secrets")

@@ -75,7 +75,7 @@ def lay(directory: Path, name: str, text: str, number: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("left", [living, elsewhere, confined])
-def test_a_directory_in_which_somebody_may_live_is_left_alone(
+def test_directory_that_may_be_in_use_is_not_touched(
     tmp_path: Path, left: Callable[[str], str]
 ) -> None:
     file = lay(tmp_path, ATTEMPT, left(who()))

@@ -258,7 +258,7 @@ async def test_broken_invariant_is_found(busy: Path, rule: str, statement: str) 
 
 
 @pytest.mark.parametrize(("failed", "sound"), [(1, True), (0, False)])
-async def test_where_a_rollout_failed_halfway_what_it_brought_may_share_a_name(
+async def test_allocations_of_a_failed_rollout_may_share_a_name(
     busy: Path, failed: int, sound: bool
 ) -> None:
     damage(

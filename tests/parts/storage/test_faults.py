@@ -215,7 +215,7 @@ def remount(place: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", place], check=True)
 
 
-async def test_a_full_disk_keeps_what_was_answered_and_goes_on_when_there_is_room(
+async def test_full_disk_keeps_acknowledged_writes_and_writes_succeed_when_space_is_free(
     small_disk: Path,
 ) -> None:
     kept = []

@@ -87,7 +87,7 @@ def test_a_store_of_this_version_is_not_copied(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.version-*")) == []
 
 
-def test_without_room_for_the_copy_nothing_is_changed_and_it_is_said_what_is_needed(
+def test_migration_without_space_for_its_copy_changes_nothing_and_names_the_required_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = store_of(STORES[0], tmp_path)

@@ -55,7 +55,7 @@ def test_newest_garbage_is_collected_only_when_no_thread_works_and_few_objects_l
     assert garbage.collect_newest()
 
 
-async def test_a_thread_frees_what_nobody_else_has(nursery: trio.Nursery) -> None:
+async def test_thread_frees_an_object_without_other_references(nursery: trio.Nursery) -> None:
     await trio.testing.wait_all_tasks_blocked()
     nursery.start_soon(garbage.run_collector)
     await trio.testing.wait_all_tasks_blocked()

@@ -52,7 +52,7 @@ def test_opening_a_file_again_changes_nothing(tmp_path: Path) -> None:
     assert form(path) == before
 
 
-def test_every_table_says_what_its_rows_are() -> None:
+def test_every_table_has_a_comment_about_its_rows() -> None:
     text = schema.schema_text()
     undescribed = re.findall(r"(?<!\n)\n\nCREATE TABLE (\w+)|;\nCREATE TABLE (\w+)", text)
     assert undescribed == []

@@ -72,7 +72,7 @@ async def test_all_watchers_of_a_topic_are_woken(autojump_clock: trio.testing.Mo
     assert len(awake) == 1000
 
 
-async def test_nothing_is_kept_about_topics_that_nobody_watches_any_more() -> None:
+async def test_unwatched_topics_use_no_memory() -> None:
     topics = TopicSet()
     with topics.watch(["a", "b/"]):
         pass

@@ -172,7 +172,7 @@ async def test_names_that_jobs_choose_are_only_text(open_site: Site) -> None:
     assert all("&lt;script&gt;" in answer.text for answer in answers)
 
 
-async def test_what_is_asked_for_is_only_text(open_site: Site) -> None:
+async def test_query_text_is_escaped_in_pages(open_site: Site) -> None:
     answer = await open_site.browser().http.get("/ui/jobs", params={"search": f'"{EVIL}'})
     assert answer.status_code == 200, answer.text
     assert strange(answer.text) == []
@@ -437,7 +437,7 @@ async def test_a_job_that_is_called_like_an_endpoint_has_its_pages(
         assert f"<h1>web/{end} " in (await browser.get(path)).text
 
 
-async def test_a_job_shows_what_somebody_was_told_of_it(open_site: Site) -> None:
+async def test_job_shows_its_notifications(open_site: Site) -> None:
     meta = {"steward_notify_webhook": "https://hooks.example/x?key=secret"}
     await open_site.cluster.register(job("web", type="batch", meta=meta))
     await open_site.cluster.work()

@@ -26,7 +26,7 @@ from tests.parts.ui.conftest import Site, opened
 from tests.samples import NOW
 
 
-async def test_a_stranger_is_asked_to_sign_in(site: Site) -> None:
+async def test_user_without_a_session_is_asked_to_sign_in(site: Site) -> None:
     answer = await site.browser().get("/ui/jobs")
     assert (answer.status_code, answer.headers["Location"]) == (
         303,
@@ -49,7 +49,7 @@ async def test_a_script_and_another_site_cannot_have_the_cookie(site: Site) -> N
 
 
 @pytest.mark.parametrize("other", ['seen={"a": 1}', "a:b=1", "flag", "path=/", "x=\xfc"])
-async def test_the_cookies_of_other_services_do_not_hide_ours(site: Site, other: str) -> None:
+async def test_cookies_of_other_services_do_not_hide_the_session(site: Site, other: str) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token())
     ours = f"{COOKIE}={browser.http.cookies.get(COOKIE)}"
@@ -153,7 +153,7 @@ async def test_a_session_that_is_used_lasts_and_its_cookie_as_well(site: Site) -
         assert (await browser.get("/ui/")).status_code == 200
 
 
-async def test_whoever_signs_out_is_out_with_every_copy_of_the_cookie(site: Site) -> None:
+async def test_sign_out_invalidates_every_copy_of_the_cookie(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token())
     cookie = str(browser.http.cookies.get(COOKIE))

@@ -179,7 +179,7 @@ async def test_the_proof_of_another_session_is_none(site: Site, master: Browser)
         assert (socket.code, socket.reason) == (1011, "Permission denied")
 
 
-async def test_without_a_session_nobody_gets_in(site: Site, master: Browser) -> None:
+async def test_terminal_without_a_session_is_refused(site: Site, master: Browser) -> None:
     proof, talks = await opened(site, master)
     for said in (proof, ""):
         async with talks(of=site.browser()) as socket:
@@ -208,7 +208,7 @@ async def test_the_cookie_opens_no_terminal_but_that_of_a_page(site: Site, maste
         assert socket.reason == "Permission denied"
 
 
-async def test_a_terminal_ends_when_somebody_signs_out(site: Site, master: Browser) -> None:
+async def test_terminal_ends_at_sign_out(site: Site, master: Browser) -> None:
     proof, talks = await opened(site, master)
     async with talks() as socket:
         await begin(socket, proof)

@@ -99,7 +99,7 @@ async def test_a_removal_can_expect_a_state_as_well(store: Store) -> None:
     assert store.read(secrets.below) == []
 
 
-async def test_removing_what_is_not_there_is_as_good(store: Store) -> None:
+async def test_removing_a_missing_object_succeeds(store: Store) -> None:
     assert not (await change.remove(store, NAME, expected=None, lock_id="", now=NOW)).conflict
 
 

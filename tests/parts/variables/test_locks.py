@@ -47,7 +47,7 @@ async def until_lost(store: Store) -> None:
 SHORT = VariableLock(id="mine", ttl=SECOND // 20, delay=10 * SECOND)
 
 
-async def test_a_lock_that_is_not_renewed_ends_and_wakes_who_waits(
+async def test_lock_that_is_not_renewed_expires_and_wakes_waiters(
     store: Store, clock: Clock
 ) -> None:
     taken = await acquire(store, SHORT)

@@ -254,7 +254,7 @@ async def test_an_answer_is_sent_in_one_piece(
     assert sent[1:] == [answer]  # the first is what the client sent
 
 
-async def test_whoever_reads_slowly_gets_everything_in_order(server: Server) -> None:
+async def test_slow_reader_gets_all_events_in_order(server: Server) -> None:
     """The response exceeds the kernel's buffer, so the client gets it in several parts."""
     async with await server.connect() as stream:
         await stream.send_all(b"GET /long HTTP/1.0\r\nHost: localhost\r\n\r\n")
@@ -266,7 +266,7 @@ async def test_whoever_reads_slowly_gets_everything_in_order(server: Server) -> 
 
 
 @pytest.mark.parametrize("target", ["/stream", "/show?index=1000000"])
-async def test_those_who_wait_leave_connections_to_others(
+async def test_streams_leave_connections_to_other_clients(
     server: Server, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     monkeypatch.setattr(stream_limit, "MOST", 2)

@@ -132,7 +132,7 @@ async def test_a_client_waits_when_it_is_ahead_and_others_ask(
     fair.check("busy")  # the other asks no more
 
 
-async def test_without_a_share_nobody_waits() -> None:
+async def test_without_a_share_no_client_is_limited() -> None:
     fair = Fairness(0)
     fair.spend("busy", 1000)
     fair.check("other")
@@ -206,7 +206,7 @@ async def as_nobody(port: int, path: str, **headers: str) -> str:
 @pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("path", ["/heavy", "/thread", "/parts"])
 @pytest.mark.usefixtures("soon")
-async def test_a_user_who_keeps_the_daemon_busy_waits_for_others(
+async def test_client_that_exceeds_its_share_is_limited(
     store: Store, home: Path, path: str, *, lean: bool
 ) -> None:
     settings = MappingProxyType({"client_cpu_percent": 1, "lean_door": lean, "data_dir": home})

@@ -390,7 +390,7 @@ async def test_request_answered_during_shutdown_is_done_once(store: Store, tmp_p
     await stream.aclose()
 
 
-async def test_clients_that_break_off_harm_nobody(port: int) -> None:
+async def test_clients_that_disconnect_affect_no_other_client(port: int) -> None:
     linger = struct.pack("ii", 1, 0)  # closing resets the connection
     for begun in (b"", READ[:20], READ, asking("POST /echo", body="abc")[:-1], READ + READ):
         stream = await trio.open_tcp_stream("127.0.0.1", port)

@@ -120,7 +120,7 @@ async def test_root_needs_no_token_at_the_socket(store: Store, home: Path) -> No
     assert '"Token":"user-0"' in answer
 
 
-async def test_through_the_port_everybody_needs_a_token(store: Store, home: Path) -> None:
+async def test_every_client_of_the_port_needs_a_token(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home) as port:
         answer = await ask(await trio.open_tcp_stream("127.0.0.1", port), "/all")
     assert answer.startswith("HTTP/1.1 403")
@@ -154,7 +154,7 @@ async def test_members_of_the_group_are_operators(
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="takes the place of other users")
-async def test_at_the_socket_of_tasks_everybody_needs_a_token(store: Store, home: Path) -> None:
+async def test_every_client_of_the_task_socket_needs_a_token(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home):
         assert (await as_user(home / "tasks.sock")).startswith("HTTP/1.1 403")
         assert (await through_socket(home / "tasks.sock")).startswith("HTTP/1.1 403")

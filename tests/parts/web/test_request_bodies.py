@@ -144,7 +144,7 @@ def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("length", [LENGTH, -1], ids=["announced", "chunked"])
 @pytest.mark.parametrize("token", ["", "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"])
 @pytest.mark.parametrize("route", sorted(NEEDS))
-async def test_a_long_body_of_a_stranger_is_rejected_before_it_is_read(
+async def test_long_body_without_a_valid_token_is_rejected_before_it_is_read(
     opened: Opened, route: str, token: str, length: int
 ) -> None:
     async with opened.begun(f"/v1/{route}", length, sent=2 * SHORT_BODY, token=token) as stream:
@@ -195,7 +195,7 @@ async def test_the_connection_stays_open_after_a_rejected_body_that_was_sent(
         assert (await answer(stream)).endswith('{"Length":0}')
 
 
-async def test_a_short_body_of_a_stranger_is_read_for_open_routes(opened: Opened) -> None:
+async def test_short_body_without_a_token_is_read_for_open_routes(opened: Opened) -> None:
     async with opened.begun("/v1/anyone", SHORT_BODY, sent=SHORT_BODY) as stream:
         assert (await answer(stream)).endswith(f'{{"Length":{SHORT_BODY}}}')
 

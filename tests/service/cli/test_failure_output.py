@@ -119,7 +119,9 @@ async def test_a_node_tells_what_allocations_hold_where_it_is_asked(steward: Ste
     assert node["Held"]["CPUTotal"] > node["Held"]["CPU"]
 
 
-async def test_a_failed_deployment_without_a_way_back_names_what_runs(steward: Steward) -> None:
+async def test_failed_deployment_without_a_rollback_names_the_running_versions(
+    steward: Steward,
+) -> None:
     # A task that fails on a busy machine must not have been healthy for a moment before.
     update = {**UPDATE, "AutoRevert": False, "MinHealthyTime": 2 * SECOND}
     await steward.cli("run", "-", stdin=job_file("web", FOREVER, Update=update, Count=2))

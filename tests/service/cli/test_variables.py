@@ -66,7 +66,7 @@ async def test_invalid_arguments_for_variables_are_named(steward: Steward) -> No
     assert "only: k" in await failed(steward, "var", "get", "-item", "x", "a")
 
 
-async def test_a_namespace_keeps_what_is_not_said_again(steward: Steward) -> None:
+async def test_update_keeps_omitted_fields_of_a_namespace(steward: Steward) -> None:
     apply = ("namespace", "apply", "ops")
     await ran(steward, *apply, "-description", "ours", "-enable-driver", "exec")
     await ran(steward, *apply, "-meta", "owner=me")

@@ -49,7 +49,7 @@ def ending(allocation: Any) -> Any:
     return [event for event in events if event["Type"] == "Terminated"][-1]
 
 
-async def test_a_batch_job_gets_what_it_needs_and_its_output_comes_back(steward: Steward) -> None:
+async def test_batch_job_gets_its_inputs_and_its_output_is_returned(steward: Steward) -> None:
     template = {"EmbeddedTmpl": "a template\n", "DestPath": "local/made.txt"}
     text = "cat local/made.txt; echo $GREETING; echo wrong >&2"
     job = script("gets", text, Templates=[template], Env={"GREETING": "hello"})

@@ -110,7 +110,7 @@ def test_failure_during_a_lockout_does_not_prolong_it() -> None:
     assert failures.locked_for(ELSEWHERE, NOW + SPAN) == 0
 
 
-def test_without_a_threshold_nobody_is_locked_out() -> None:
+def test_without_a_threshold_no_client_is_locked_out() -> None:
     failures = FailedLogins()
     for _ in range(9):
         failures.are_too_many(ELSEWHERE, NOW)

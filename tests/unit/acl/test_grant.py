@@ -44,7 +44,7 @@ def test_policies_for_the_same_namespace_add_up() -> None:
     assert both.may("a", "submit-job", "list-jobs")
 
 
-def test_a_denial_wins_over_what_other_policies_allow() -> None:
+def test_denial_overrides_other_policies() -> None:
     both = grant('namespace "a" { policy = "write" }', 'namespace "a" { policy = "deny" }')
     assert not both.may("a", "read-job")
     assert not both.knows("a")

@@ -28,14 +28,14 @@ def test_every_route_is_described(route: Any) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
-def test_every_endpoint_of_the_secrets_side_is_described(endpoint: Any) -> None:
+def test_every_endpoint_of_the_vault_api_is_described(endpoint: Any) -> None:
     methods = DESCRIPTION["paths"][endpoint.path]
     assert ("get" in methods) == bool(endpoint.read or endpoint.list)
     assert ("post" in methods, "delete" in methods) == (bool(endpoint.write), bool(endpoint.delete))
 
 
 @pytest.mark.parametrize(("name", "operation"), OPERATIONS)
-def test_every_call_says_what_it_does(name: str, operation: Any) -> None:
+def test_every_call_has_a_description(name: str, operation: Any) -> None:
     assert operation["summary"].endswith(".")
     assert "recorded from" not in operation["summary"]
 

@@ -80,7 +80,7 @@ def test_a_call_that_only_the_other_architecture_has_needs_no_rule() -> None:
     assert assemble("aarch64", [Rule("open", KILL)]) == assemble("aarch64", [])
 
 
-def test_a_call_that_nobody_has_is_an_error() -> None:
+def test_unknown_system_call_is_an_error() -> None:
     with pytest.raises(Unknown, match="no architecture has the system call oepn"):
         assemble("aarch64", [Rule("oepn", KILL)])
 

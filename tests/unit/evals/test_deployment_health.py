@@ -149,7 +149,7 @@ def test_without_a_progress_deadline_there_is_none() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_deployment_fails_for_what_is_unhealthy_or_too_slow(
+def test_deployment_fails_for_unhealthy_or_late_allocations(
     healths: tuple[bool | None, ...],
     fields: dict[str, Any],
     policy: ReschedulePolicy | None,

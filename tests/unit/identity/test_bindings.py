@@ -94,7 +94,7 @@ def test_a_clock_that_is_behind_may_be_granted_some_seconds() -> None:
     assert refusal(role, Claims(oid="a", nbf=1_000_030), leeway=30) == ""
 
 
-def test_each_rule_says_what_it_looked_at() -> None:
+def test_each_rule_shows_the_checked_value() -> None:
     role = bound(bound_service_principal_ids=["a"], bound_group_ids=["g"])
     claims = Claims(oid="a", groups=["x"], hasgroups=True)
     looked = [

@@ -313,7 +313,7 @@ def test_ports_are_on_the_default_host_network() -> None:
     assert (network.reserved_ports, network.device) == (None, "")
 
 
-def test_a_network_shows_only_what_it_has() -> None:
+def test_network_shows_only_its_set_fields() -> None:
     given = {"Mode": "host", "DynamicPorts": [{"Label": "a"}]}
     (network,) = only_group(job(group(Networks=[given]))).networks or []
     assert msgspec.to_builtins(network) == {

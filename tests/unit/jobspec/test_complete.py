@@ -28,7 +28,7 @@ def registered(document: Document) -> Job:
 
 
 @pytest.mark.parametrize("path", ACCEPTED, ids=lambda path: path.stem)
-def test_a_job_is_registered_the_same_whoever_completed_it(path: Path) -> None:
+def test_registration_does_not_depend_on_the_side_that_completed_the_job(path: Path) -> None:
     text = path.read_bytes().decode()
     request = json.loads(path.with_suffix(".request.json").read_text())
     variables = request.get("Variables", "")

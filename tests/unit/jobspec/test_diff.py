@@ -409,14 +409,14 @@ def test_the_second_of_two_artifacts_at_one_place_is_not_lost() -> None:
         ({"Config": {"command": "x"}}, "forces create/destroy update"),
     ],
 )
-def test_a_change_of_a_task_says_what_it_forces(change: Document, forced: str) -> None:
+def test_diff_of_a_task_shows_the_forced_change(change: Document, forced: str) -> None:
     job_diff = annotate(diff(job(), job(group(task(**change)))), {})
     (changed,) = job_diff.task_groups or []
     assert [task.annotations for task in changed.tasks or ()] == [[forced]]
 
 
 @pytest.mark.parametrize(("count", "forced"), [(3, ["forces create"]), (1, ["forces destroy"])])
-def test_a_change_of_a_count_says_what_it_forces(count: int, forced: list[str]) -> None:
+def test_diff_of_a_count_shows_the_forced_change(count: int, forced: list[str]) -> None:
     job_diff = annotate(diff(job(group(Count=2)), job(group(Count=count))), {})
     (changed,) = job_diff.task_groups or []
     assert [field.annotations for field in changed.fields or ()] == [forced]

@@ -126,5 +126,5 @@ def test_a_key_that_means_nothing_is_an_error(given: Document, said: str) -> Non
     ("meta", "value"),
     [(None, False), ({}, False), ({KEY: "true"}, True), ({KEY: "nonsense"}, False)],
 )
-def test_whoever_acts_on_a_key_gets_its_value(meta: dict[str, str] | None, *, value: bool) -> None:
+def test_value_of_a_key_is_read_from_meta(meta: dict[str, str] | None, *, value: bool) -> None:
     assert FREQUENT_LAUNCHES.of(meta) is value

@@ -67,7 +67,7 @@ def test_every_field_is_described(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_every_description_says_what_the_field_does(name: str) -> None:
+def test_every_field_has_a_description(name: str) -> None:
     assert [text for text in SECTIONS[name].values() if not text.startswith(STATES)] == []
 
 

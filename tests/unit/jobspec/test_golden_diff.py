@@ -90,7 +90,9 @@ def test_the_recorded_plans_are_there() -> None:
 
 
 @pytest.mark.parametrize(("plan", "before"), PLANS, ids=lambda step: step["id"] if step else "new")
-def test_a_plan_shows_what_nomad_shows(plan: recorded.Step, before: recorded.Step | None) -> None:
+def test_plan_shows_the_annotations_of_nomad(
+    plan: recorded.Step, before: recorded.Step | None
+) -> None:
     body, new = plan["response"]["body"], complete(plan)
     assert new is not None
     planned = msgspec.convert(body["Annotations"], PlanAnnotations).desired_tg_updates

@@ -89,7 +89,7 @@ def constraints(given: Any) -> list[tuple[str, str, str]]:
         ),
     ],
 )
-def test_a_group_implies_what_its_parts_need(given: Any, wanted: list[Any]) -> None:
+def test_group_has_the_implicit_constraints_of_its_parts(given: Any, wanted: list[Any]) -> None:
     assert constraints(job(given)) == wanted
 
 

@@ -527,7 +527,7 @@ def test_a_mount_names_its_volume() -> None:
         ),
     ],
 )
-def test_a_storage_plugin_says_what_it_is(given: dict[str, Any], text: str | None) -> None:
+def test_storage_plugin_is_validated(given: dict[str, Any], text: str | None) -> None:
     wanted = wrong(f"CSIPluginConfig {text}") if text else []
     assert of_task(CSIPluginConfig=given) == wanted
 

@@ -96,7 +96,7 @@ def test_under_semver_a_pre_release_has_its_place_in_the_order(
         (str(2**63), OUT_OF_RANGE, OUT_OF_RANGE),
     ],
 )
-def test_each_dialect_says_what_it_cannot_read(
+def test_each_dialect_reports_unreadable_versions(
     constraint: str, version: str | None, semver: str | None
 ) -> None:
     assert constraint_error(constraint, VersionDialect.VERSION) == version

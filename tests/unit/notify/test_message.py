@@ -23,7 +23,7 @@ ONE = Notification(
 )
 
 
-def test_a_message_says_what_happened_to_which_job_and_when() -> None:
+def test_message_has_the_event_the_job_and_the_time() -> None:
     assert msgspec.json.decode(message.body("c-7", ONE)) == {
         "id": "c-7",
         "type": "job.failure",

@@ -37,6 +37,6 @@ def test_a_text_that_is_no_span_is_refused(text: str) -> None:
         durations.nanoseconds(text)
 
 
-def test_a_span_that_nobody_lives_to_see_is_refused() -> None:
+def test_duration_beyond_the_maximum_is_refused() -> None:
     with pytest.raises(ValueError, match="is longer than 292 years"):
         durations.nanoseconds(f"{'9' * 5000}h")

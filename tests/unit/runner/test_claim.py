@@ -4,7 +4,7 @@ from daemon.runner.core.driver import ExitResult
 from daemon.runner.drivers.claim_file import ClaimRecord, completed, parse
 
 
-def test_a_claim_tells_who_runs_the_task_and_how_it_ended() -> None:
+def test_claim_file_records_the_shim_and_the_exit_status() -> None:
     text = "group /sys/fs/cgroup/x\nshim 12\nmain 13\nexit 7\n"
     expected = ClaimRecord(group="/sys/fs/cgroup/x", shim=12, main=13, status=7)
     assert parse(text) == expected

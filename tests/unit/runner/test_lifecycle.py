@@ -115,7 +115,7 @@ def test_success_ends_tasks_that_run_once(job_type: str, task: Task, once: bool)
         ([DONE, DONE], ("complete", "All tasks have completed")),
     ],
 )
-def test_an_allocation_is_what_its_tasks_are(
+def test_status_of_an_allocation_follows_from_its_tasks(
     present: list[TaskState], expected: tuple[str, str]
 ) -> None:
     assert client_status(present) == expected

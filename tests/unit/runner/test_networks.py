@@ -82,7 +82,7 @@ def test_where_the_kernel_may_not_be_asked_there_are_none(
     assert "AF_NETLINK" in caplog.text
 
 
-def test_an_interface_that_goes_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interface_removed_during_the_query_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(_: int) -> str:
         raise OSError(6, "No such device or address")
 

@@ -48,7 +48,7 @@ async def test_beat_comes_after_a_second_without_news(
 
 
 @pytest.mark.parametrize("many", [250, 1000, 10_000])
-async def test_many_who_wait_look_no_more_often_together(
+async def test_many_followers_poll_no_more_often_together(
     autojump_clock: trio.testing.MockClock, many: int
 ) -> None:
     with ExitStack() as others:

@@ -123,7 +123,7 @@ def test_a_unit_that_was_handed_over_bounds_everything() -> None:
     assert found.parent.startswith("/system.slice/steward.service/steward-limits-")
 
 
-def test_a_task_is_held_to_what_it_may_have() -> None:
+def test_task_is_limited_to_its_resources() -> None:
     kernel = delegated()
     found = opened(kernel)
     resources = Resources(memory_mb=64, memory_max_mb=96)

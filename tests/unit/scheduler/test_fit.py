@@ -134,7 +134,7 @@ def test_a_shortage_of_something_else_is_listed_without_numbers() -> None:
 # ---- what an allocation gets ---------------------------------------------------------------------
 
 
-def test_an_allocation_holds_what_its_tasks_ask_for() -> None:
+def test_allocation_holds_the_resources_of_its_tasks() -> None:
     prestart = Lifecycle(hook="prestart")
     wanted = group(
         "web",

@@ -23,7 +23,7 @@ def test_names_say_job_and_group() -> None:
     assert AllocNameIndex("a/b", "c.d", []).next() == "a/b.c.d[0]"
 
 
-def test_canaries_take_the_names_of_what_they_will_replace() -> None:
+def test_canaries_take_the_names_of_their_predecessors() -> None:
     names = AllocNameIndex("web", "web", having(0, 1, 2))
     got = names.canaries(2, existing=having(0), to_replace=having(2, 1, 0))
     assert got == ["web.web[1]", "web.web[2]"]

@@ -118,15 +118,13 @@ def test_ports_that_cannot_be_had_are_named(network: Network, here: Node, dimens
         ({20000, 20001}, [20000, 20001]),  # then it is tried all the same
     ],
 )
-def test_a_dynamic_port_is_taken_where_nobody_listens(
-    listening: set[int], taken: list[int]
-) -> None:
+def test_dynamic_port_has_no_listener(listening: set[int], taken: list[int]) -> None:
     world = World(with_range(20000, 20001), listening=frozenset(listening))
     (placed,) = world.run(job("web", group("web", networks=[dynamic(1)]))).place
     assert placed.placement.resources.ports <= set(taken)
 
 
-def test_a_static_port_is_given_whoever_listens_there() -> None:
+def test_static_port_is_assigned_despite_a_listener() -> None:
     world = World(node(), listening=frozenset({8080}))
     assert len(world.run(job("web", group("web", networks=[static(8080)]))).place) == 1
 
@@ -142,7 +140,7 @@ def test_a_static_port_that_may_collide_does() -> None:
     assert len(plan_of(static(8080, ignore_collision=True), count=2).place) == 2
 
 
-def test_a_static_port_is_free_again_for_what_replaces_its_holder() -> None:
+def test_static_port_is_free_for_the_replacement_of_its_holder() -> None:
     world = World()
     world.run(job("web", group("web", networks=[static(8080)])))
     again = group("web", task(config={"command": "other"}), networks=[static(8080)])

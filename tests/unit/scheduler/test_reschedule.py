@@ -233,7 +233,7 @@ def test_a_failure_is_followed_by_an_evaluation_that_waits() -> None:
     assert known.desired_status == DesiredStatus.RUN
 
 
-def test_another_evaluation_meanwhile_changes_nothing() -> None:
+def test_evaluation_during_the_reschedule_delay_changes_nothing() -> None:
     world = started(policy())
     after_failure(world)
     plan = world.evaluate()
@@ -299,7 +299,7 @@ def test_beyond_its_attempts_a_failure_stays() -> None:
 
 
 @pytest.mark.parametrize("given", [ReschedulePolicy(), limited(1, delay=3600), policy()])
-def test_force_replaces_a_failure_at_once_whatever_the_policy(given: ReschedulePolicy) -> None:
+def test_force_replaces_a_failure_immediately_despite_its_policy(given: ReschedulePolicy) -> None:
     world = started(given)
     first = world.mark(world.fail(), force_reschedule=True)
     plan = world.evaluate()

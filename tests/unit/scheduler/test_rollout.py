@@ -304,7 +304,7 @@ def test_the_first_version_has_no_canaries() -> None:
 @pytest.mark.parametrize(
     ("automatic", "description"), [(False, NEEDS_PROMOTION), (True, AUTO_PROMOTION)]
 )
-def test_canaries_run_beside_what_they_may_replace(automatic: bool, description: str) -> None:
+def test_canaries_run_next_to_their_predecessors(automatic: bool, description: str) -> None:
     world = settled(web(count=2))
     plan = world.run(web(SECOND_TASK, count=2, update=rolling(canary=1, auto_promote=automatic)))
     assert counts(plan) == {"canary": 1, "ignore": 2}
@@ -392,7 +392,7 @@ def test_a_failed_deployment_stops_its_canaries() -> None:
     assert world.of_version(1) == []
 
 
-def test_what_takes_the_place_of_a_rest_takes_no_name_of_what_was_promoted() -> None:
+def test_replacement_of_a_leftover_takes_no_name_of_a_promoted_canary() -> None:
     """After a rollout failed halfway, its allocations run next to canaries of the same name."""
     world = settled(web(count=2, update=rolling(canary=2)))
     world.run(web(SECOND_TASK, count=3, update=rolling(canary=2)))
@@ -442,7 +442,7 @@ def test_a_canary_that_failed_is_replaced_once() -> None:
     assert (again.name, again.job_version) == (canary.name, 1)
 
 
-def test_a_canary_is_tried_though_what_it_would_replace_has_gone() -> None:
+def test_canary_is_placed_although_its_predecessor_has_ended() -> None:
     world = settled(web(count=1, update=ONE_CANARY))
     (old,) = world.running()
     ready = world.nodes[old.node_id]

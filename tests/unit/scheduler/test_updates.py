@@ -84,7 +84,7 @@ def of_resources(**fields: Any) -> Job:
         job("web", group("other")),
     ],
 )
-def test_a_change_of_what_a_task_is_made_of_replaces_it(changed: Job) -> None:
+def test_change_of_the_inputs_of_a_task_replaces_it(changed: Job) -> None:
     assert requires_replacement(job(), changed, "web")
     assert requires_replacement(changed, job(), "web")
 

@@ -21,7 +21,7 @@ def special(source: str) -> list[tuple[str, str]]:
     return [(kind, text.strip()) for kind, text in highlight(source) if kind]
 
 
-def test_each_piece_is_what_it_is() -> None:
+def test_highlighting_recognizes_each_piece() -> None:
     assert special(SOURCE) == [
         ("block", "job"),
         ("text", '"web"'),

@@ -76,7 +76,7 @@ async def test_reset_cancels_the_request_despite_unread_data(departures: Disconn
         assert scope.cancel_called
 
 
-async def test_a_connection_that_somebody_else_has_closed_is_gone(
+async def test_connection_closed_elsewhere_is_removed(
     departures: DisconnectWatcher,
 ) -> None:
     with pair() as (ours, theirs), ours.dup():  # the kernel keeps reporting it
