@@ -299,7 +299,7 @@ def is_due(config: MethodConfig, state: Rotation, now: int) -> bool:
 
 
 def failed(state: Rotation, problem: str, now: int) -> Rotation:
-    """Return a rotation that waits after a step that failed, longer each time."""
+    """Return a rotation that pauses after a failed step, longer each time."""
     failures = min(state.failures + 1, 12)
     pause = min(_LONGEST_BACKOFF, 15 * SECOND * 2**failures)
     return msgspec.structs.replace(

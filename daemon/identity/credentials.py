@@ -329,7 +329,7 @@ def _margin(cached_token: CachedToken) -> int:
 
 
 def _is_due(cached_token: CachedToken, now: int) -> bool:
-    """Return whether it is time to renew a token, before it is no longer used."""
+    """Return whether the client should now renew a token, some time before its expiry."""
     ttl = cached_token.ends_at - cached_token.fetched_at
     return (
         cached_token.ends_at - min(2 * BEFORE_END, ttl * 3 // 4) <= now

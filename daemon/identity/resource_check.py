@@ -38,7 +38,7 @@ async def inspect(
     with examination.rule("the resource has an identity", "identity", _named(request)):
         principals = await _principals(cloud, client, resource, request)
     oid, appid = claims.oid or "", claims.appid or ""
-    with examination.rule("the identity is the resource's", "oid, appid", f"{oid} {appid}"):
+    with examination.rule("the identity belongs to the resource", "oid, appid", f"{oid} {appid}"):
         if not (oid and oid in principals) or _is_of_another(claims, request):
             await _check_by_client(cloud, client, role, appid, request)
     # A resource of any type has no reliable location, so a role with bound locations rejects it.

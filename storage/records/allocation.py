@@ -357,7 +357,7 @@ class Allocation(Record, frozen=True, kw_only=True):
 
     @property
     def terminal(self) -> bool:
-        """Return whether it has ended or is no longer desired."""
+        """Return whether the allocation has ended or is no longer desired."""
         return self.desired_status != DesiredStatus.RUN or self.client_terminal
 
     @property

@@ -63,12 +63,12 @@ class FileMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_directory(self) -> bool:
-        """Return whether it is a directory."""
+        """Return whether the entry is a directory."""
         return stat.S_ISDIR(self.mode)
 
     @property
     def is_regular(self) -> bool:
-        """Return whether it is a regular file."""
+        """Return whether the entry is a regular file."""
         return stat.S_ISREG(self.mode)
 
 

@@ -203,7 +203,8 @@ async def prepare(files: TaskFiles, found: StepData) -> None:
 class _Stored(msgspec.Struct, frozen=True):
     """The stored outputs of an allocation by task.
 
-    `of_step` and `of_run` are the bytes of the other elements of its step and of its run.
+    `of_step` counts the bytes that the other elements of the same step stored. `of_run` counts the
+    bytes of the other elements of the run.
     """
 
     by_task: dict[str, dict[str, str]]
