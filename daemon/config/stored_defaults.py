@@ -93,7 +93,7 @@ def in_force(config: Settings, values: Mapping[str, str]) -> Settings:
         lines = ", ".join(f"{name} = {values[name]}" for name in sorted(found))
         _log.warning(
             "this store is older than the stricter defaults of these settings, so the old values "
-            "still apply: %s;  set each of them in the configuration",
+            "still apply: %s; set each of them in the configuration",
             lines,
         )
     return msgspec.structs.replace(config, **found)

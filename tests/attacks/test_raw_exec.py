@@ -141,5 +141,5 @@ async def test_configuration_ends_what_an_upgrade_keeps(tmp_path: Path) -> None:
         assert await uid_of(steward, saying_who()) == str(pwd.getpwnam("nobody").pw_uid)
         assert (
             "raw_exec"
-            not in steward.log.read_text().partition("the old values stay in force")[2][:200]
+            not in steward.log.read_text().partition("the old values still apply")[2][:200]
         )

@@ -133,7 +133,7 @@ PLAINLY = [
     ("GET", "/v1/quotas", 501, "Enterprise only endpoint"),
     ("PUT", "/v1/sentinel/policy/x", 501, "Enterprise only endpoint"),
     ("POST", "/v1/node/pool/gpu", 400, "Request body is empty"),
-    ("DELETE", "/v1/operator/raft/peer", 500, "there is one server"),
+    ("DELETE", "/v1/operator/raft/peer", 500, "this is the only server"),
     ("PUT", "/v1/operator/snapshot", 500, "stop it"),
 ]
 

@@ -20,7 +20,7 @@ UNSUPPORTED = {
     "acl.generate_bootstrap": "done once, before the other methods have a token",
     "client.stream_file.stream": "follows the file, and waits for an end that does not come",
     "node.drain_node": "sends a form that the peer dropped: no body",
-    "operator.delete_peer": "there is one server",
+    "operator.delete_peer": "this is the only server",
     "sentinel.create_policy": "not part of the peer's free edition",
     "sentinel.delete_policy": "not part of the peer's free edition",
     "sentinel.get_policies": "not part of the peer's free edition",

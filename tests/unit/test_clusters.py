@@ -50,7 +50,7 @@ def test_everything_of_a_pool_can_be_said(tmp_path: Path) -> None:
         (f'{POOL}partition = "--uid=0"', ["partition = '--uid=0'"]),
         (f'{POOL}account = "a b"', ["account = 'a b'"]),
         (f'{POOL}qos = "-x"', ["qos = '-x'"]),
-        (f'{POOL}directory = "tmp"', ["directory = 'tmp'", "from their root on"]),
+        (f'{POOL}directory = "tmp"', ["directory = 'tmp'", "absolute path"]),
         (f'{POOL}directory = "/tmp/../etc"', ["directory = '/tmp/../etc'"]),
         (f'{POOL}directory = "/tmp; id"', ["directory = '/tmp; id'"]),
         (f'{POOL}cluster_config = "/nowhere/slurm.conf"', ["cluster_config", "slurm.conf"]),
@@ -62,7 +62,7 @@ def test_everything_of_a_pool_can_be_said(tmp_path: Path) -> None:
         (POOL + POOL, ["not valid TOML"]),
         (
             f'{POOL}[pools.two]\nengine = "slurm"\npartition = "hpc"',
-            ["pools.two", "pools.hpc is that partition already"],
+            ["pools.two", "pools.hpc already uses that partition"],
         ),
     ],
 )

@@ -148,7 +148,7 @@ CHECKED = Service(name="web", checks=[Check(name="alive")])
         (
             in_cluster(group(samples.task(resources=Resources(devices=[Device(name="gpu")])))),
             'task "main": resources.device (gpu)',
-            "ask for a feature",
+            "use a constraint on a feature",
         ),
         (
             in_cluster(group(samples.task(driver="exec"))),

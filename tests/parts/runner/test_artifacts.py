@@ -408,7 +408,7 @@ async def test_a_zip_archive_is_only_stored_or_deflated(
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ([f"{number:050}" for number in range(4000)], "more than 50 files come out"),
+        ([f"{number:050}" for number in range(4000)], "more than 50 files are in the archive"),
         (["x" * 60_000] * 300, "a table of more than 16777216 bytes in the archive"),
     ],
     ids=["many files", "long names"],

@@ -534,5 +534,5 @@ async def test_arguments_of_another_form_are_refused(tmp_path: Path) -> None:
         with pytest.raises(SlurmCommandFailed, match="arguments of another form") as failed:
             await tools.run("squeue", "--federation")
         assert not failed.value.unsure
-        with pytest.raises(SlurmCommandFailed, match="squeue cannot be asked that"):
+        with pytest.raises(SlurmCommandFailed, match="squeue does not take these arguments"):
             await tools.run("squeue", "--name=a\nb")

@@ -134,7 +134,7 @@ async def test_an_older_file_in_the_place_of_the_store_is_refused(tmp_path: Path
         save(tmp_path, tmp_path / "snapshot")
         await store.write(add("b"))
     shutil.copy(tmp_path / "snapshot", tmp_path / FILE_NAME)
-    with pytest.raises(StorageUnusable, match="an older file took its place"):
+    with pytest.raises(StorageUnusable, match="an older file replaced it"):
         await look(tmp_path)
     restore(tmp_path / "snapshot", tmp_path)
     assert await look(tmp_path) == {"default", "a"}

@@ -98,7 +98,7 @@ def test_migration_without_space_for_its_copy_changes_nothing_and_names_the_requ
 
     with monkeypatch.context() as disk:
         disk.setattr(schema, "fsync_path", full)
-        with pytest.raises(StorageFull, match=r"has version 1, .* room for 1 MB"):
+        with pytest.raises(StorageFull, match=r"has version 1, .* free 1 MB of disk space"):
             make(path)
     assert (form(path), pragma(path, "user_version")) == (older, 1)
     assert list(tmp_path.glob("*.version-*")) == []

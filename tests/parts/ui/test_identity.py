@@ -128,7 +128,7 @@ async def test_read_permission_offers_no_forms(reader: Browser) -> None:
     text = (await reader.get("/ui/access")).text
     assert "/ui/policy/theirs" in text
     assert 'action="/ui/tokens"' not in text
-    assert "It needs a management token" in text
+    assert "Required: a management token" in text
 
 
 async def test_a_request_is_explained_for_a_token_and_for_a_policy(

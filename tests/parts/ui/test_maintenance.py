@@ -142,7 +142,7 @@ async def test_a_snapshot_is_downloaded_as_a_file(open_site: Site, tmp_path: Pat
 async def test_refused_snapshot_names_the_missing_capability(site: Site) -> None:
     browser = await signed_in(site, await site.token('agent { policy = "read" }'))
     page = (await browser.get("/ui/settings")).text
-    assert "It needs a management token" in page
-    assert "It needs write on operator" in page
+    assert "Required: a management token" in page
+    assert "Required: write on operator" in page
     assert (await browser.send("/ui/snapshot")).status_code == 403
     assert (await browser.send("/ui/notify")).status_code == 403

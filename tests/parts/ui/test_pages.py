@@ -370,7 +370,7 @@ async def test_slots_that_come_are_reported_and_paused(open_site: Site) -> None:
     overview = (await browser.get("/ui/")).text.partition("Next launches")[2]
     assert "in 1 h" in overview.partition("Recently changed")[0]
     assert ">clock<" in overview.partition("Recently changed")[0]
-    coming = (await browser.get("/ui/job/clock/launches")).text.partition("To come")[2]
+    coming = (await browser.get("/ui/job/clock/launches")).text.partition("Upcoming slots")[2]
     assert coming.partition("Past")[0].count("T03:00:00Z") >= 10
     await browser.send("/ui/job/clock/pause")
     assert "It is paused" in (await browser.get("/ui/job/clock/launches")).text

@@ -50,7 +50,7 @@ MISTAKES = {
     "oneline": refused("oneline.hcl:4,27-28", "Single-line block syntax", "multi-line block"),
     "cron": refused('"61 * * * *"', "'61' in the minute field", "0-59"),
     "undeclared_var": refused("undeclared_var.hcl:12,16-24", "nothere", 'variable "nothere" {}'),
-    "driver_docker": unplaced("no socket of podman", "systemctl enable --now podman.socket"),
+    "driver_docker": unplaced("no podman socket", "systemctl enable --now podman.socket"),
     "constraint": unplaced("${attr.kernel.name} = windows", "has linux"),
     "constraint_attr": unplaced('no node has the attribute "cpu.archh"', '"cpu.arch"?'),
     "dc": unplaced("no node is in datacenter eu-1: there is dc1"),

@@ -104,11 +104,11 @@ def test_a_job_without_keys_is_no_workflow() -> None:
         ),
         (
             workflow(step("a"), step("b", "a", **{"if": "needs.c.outcome == good"})),
-            'Task group b: steward_if names "c", which the group does not need',
+            'Task group b: steward_if refers to "c", which the group does not need',
         ),
         (
             workflow(step("load"), step("b", "load", **{"if": "needs.laod.outcome == good"})),
-            'Task group b: steward_if names "laod", which the group does not need; '
+            'Task group b: steward_if refers to "laod", which the group does not need; '
             'did you mean "load"?',
         ),
         (
