@@ -39,7 +39,7 @@ class TurnedAway(StewardError):
 
 
 class FileRefused(StewardError):
-    """A wrapper must go on with the next file."""
+    """A wrapper must continue with the next file."""
 
     status = 422
 
