@@ -101,7 +101,7 @@ def slowest(pattern: re.Pattern[str] | re.Pattern[bytes], method: str) -> tuple[
         for end in ENDS:
             text = unit * (SIZE // len(unit)) + end
             spent = _time(pattern, run, text)
-            if spent > MOST:  # once more, because another process may have taken the caches
+            if spent > MOST:  # again, because another process may have taken the caches
                 spent = _time(pattern, run, text)
             found = max(found, (spent, f"{SIZE} characters of {unit!r}, then {end!r}"))
             if spent > MOST:

@@ -192,9 +192,7 @@ class _Collection:
         if not stat.S_ISREG(facts.st_mode):  # replaced since it was found
             raise OSError(errno.EINVAL, "it is not a regular file")
         if facts.st_nlink > 1 and os.geteuid() == 0:
-            raise OSError(
-                errno.EPERM, "it has a second hard link, so it may be another user's file"
-            )
+            raise OSError(errno.EPERM, "it has a second link: another user may own the file")
         if facts.st_size > most:
             raise OSError(errno.EFBIG, f"it has {facts.st_size} bytes, more than {most}")
         if facts.st_size > self._left:

@@ -248,7 +248,7 @@ class KeptUpload:
 
     def discard(self) -> None:
         """Delete the staged file."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # nothing was received
             os.unlink(self._place)
 
 
