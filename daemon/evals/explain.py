@@ -91,6 +91,7 @@ def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[R
         yield from _of_triggers(db, job)
     else:
         case = _case(db, run_views.sized(db, job), allocs)
+        case = msgspec.structs.replace(case, is_frozen=holder is not None)
         every = allocations.of_job(db, job.namespace, job.id)
         if (run := run_views.view(db, job.namespace, job.id)) is not None:
             yield from _of_run(db, case, run, every)
@@ -118,8 +119,7 @@ def _of_run(
         group = groups.get(step.name)
         if step.outcome is not None:
             if step.outcome != Outcome.GOOD:
-                message = f"it was {step.state}: {step.reason}" if step.reason else step.state
-                yield Reason(cause=Cause.STEP, message=message, task_group=step.name)
+                yield Reason(cause=Cause.STEP, message=_end_of(step), task_group=step.name)
         elif step.state == StepState.WAITING:
             message = f"it waits for {', '.join(step.waits_for)}"
             yield Reason(
@@ -145,6 +145,13 @@ def _of_run(
                 yield from _of_counterparts(step, len(there))
                 group = msgspec.structs.replace(group, count=len(there))
             yield from _of_group(db, case, group, every)
+
+
+def _end_of(step: RunStepView) -> str:
+    """Return how a step ended; the reason of failed tasks says already that they failed."""
+    if step.state == StepState.FAILED:
+        return step.reason if step.failed else f"it failed: {step.reason}"
+    return f"it was {step.state}: {step.reason}" if step.reason else f"it was {step.state}"
 
 
 def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
@@ -259,6 +266,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     waiting: list[Evaluation]  # pending or blocked
     newest: Evaluation | None
     deployment: Deployment | None
+    is_frozen: bool = False
 
     def blocked(self) -> list[Evaluation]:
         return [item for item in self.waiting if item.status == EvalStatus.BLOCKED]
@@ -495,7 +503,7 @@ def _unplaced(
             missing = 1 + metric.coalesced_failures
             explained += missing
             yield _without_place(db, case, group, metric, missing)
-    if lacking > explained:
+    if lacking > explained and not case.is_frozen:  # the freeze explains them
         cause, message = _without_decision(db, case)
         missing = lacking - explained
         text = f"{count_noun(missing, 'allocation')} not placed: {message}"

@@ -33,9 +33,14 @@ def newest_error(db: ReadSnapshot, namespace: str, job_id: str) -> TaskError | N
 
 
 def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
-    """Return the newest error of the tasks of an allocation, or None."""
+    """Return the error of the task that failed an allocation, or the newest one, or None."""
     every = list(_errors(db, allocation))
-    # The failed task is the cause. Steward stopped the other tasks of its group because of it.
+    # The task that failed first is the cause. Steward stopped the others of its group because of it,
+    # and poststop tasks only ran afterwards.
+    states = allocation.client.task_states or {}
+    failed = [error for error in every if states[error.task].failed]
+    if failed:
+        return min(failed, key=lambda error: error.time)
     return max(every, key=lambda error: (error.fails_task, error.time), default=None)
 
 

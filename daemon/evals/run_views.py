@@ -1,15 +1,16 @@
 """Runs of workflows as the API shows them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from daemon.flow import lists
 from daemon.flow.advance import changes_at, waits_for_queues
 from daemon.flow.graph import Graph, Step, stored_graph
 from daemon.text.job_state import State
 from storage.loop_share import spend
-from storage.queries import jobs, runs, tallies
+from storage.queries import evaluations, jobs, runs, tallies
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus
+from storage.records.evaluation import EvalStatus
 from storage.records.flow import (
     FlowRun,
     FlowRunView,
@@ -69,6 +70,8 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
     is_open = any(step.state == StepState.OPEN for step in stored)
     at_work = _at_work(db, run) if is_open else {}
     slots = _slots(db, run, graph)
+    idle = [one for one in stored if one.state == StepState.OPEN and not at_work.get(one.name)]
+    without = _without_work(db, run) if idle else {}
     views = list[RunStepView]()
     for step in stored:
         spend(_VIEWED)
@@ -79,7 +82,7 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
             RunStepView(
                 **{name: getattr(step, name) for name in _FIELDS},
                 state=_state(step, at_work),
-                reason=_reason(step, at_work, queues) if is_ready else step.reason,
+                reason=_reason(step, at_work, queues, without) if is_ready else step.reason,
                 queues=queues,
                 level=level.get(step.name, 0),
                 needs=list(node.needs),
@@ -138,7 +141,28 @@ def _slots(db: ReadSnapshot, run: FlowRun, graph: Graph) -> dict[str, list[StepQ
     }
 
 
-def _reason(step: RunStep, at_work: _AtWork, queues: Sequence[StepQueue]) -> str:
+_WAITS = "it waits for capacity, or for its next attempt"
+_ENDS = "its tasks are ending"
+
+
+def _without_work(db: ReadSnapshot, run: FlowRun) -> Mapping[str, str]:
+    """Return the reasons of open steps without work by name, with the key `""` for all others."""
+    ending = tallies.stopped(db, run.namespace, run.job_id, run.version)
+    # After an end, the next decision is due: until then, nothing is known to be missing.
+    is_due = any(
+        one.status == EvalStatus.PENDING and not one.wait_until
+        for one in evaluations.unfinished(db, run.namespace, run.job_id)
+    )
+    is_known = is_due or run.status == FlowStatus.STOPPING
+    return {"": "" if is_known else _WAITS, **dict.fromkeys(ending, _ENDS)}
+
+
+def _reason(
+    step: RunStep,
+    at_work: _AtWork,
+    queues: Sequence[StepQueue],
+    without: Mapping[str, str],
+) -> str:
     """Return the reason of a step, and why an open one has no allocation that runs or starts."""
     if any(queue.waiting and not queue.held for queue in queues):
         before = max(queue.before for queue in queues)
@@ -146,7 +170,7 @@ def _reason(step: RunStep, at_work: _AtWork, queues: Sequence[StepQueue]) -> str
         return waits_for_queues([queue.name for queue in queues]) + (words if before else "")
     if step.reason or step.state != StepState.OPEN or at_work.get(step.name):
         return step.reason
-    return "it waits for capacity, or for its next attempt"
+    return without.get(step.name) or without.get("", "")
 
 
 def listed(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[Run]:

@@ -232,6 +232,19 @@ _AT_WORK = """
 """
 
 
+_STOPPED = """
+    SELECT DISTINCT task_group FROM allocations INDEXED BY allocations_ending
+     WHERE namespace = :namespace AND job_id = :job_id AND job_version = :version
+       AND desired_status <> 'run' AND client_status IN ('pending', 'running', 'unknown')
+"""
+
+
+def stopped(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> frozenset[str]:
+    """Return the groups of a version with allocations that are being stopped."""
+    key = {"namespace": namespace, "job_id": job_id, "version": version}
+    return frozenset(row["task_group"] for row in db.all(_STOPPED, key))
+
+
 def at_work(
     db: ReadSnapshot, namespace: str, job_id: str, version: int
 ) -> Iterator[tuple[str, str]]:

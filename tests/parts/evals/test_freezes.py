@@ -57,7 +57,8 @@ async def test_a_batch_job_waits_for_the_end_of_a_freeze(cluster: Cluster, stren
     await cluster.register(PLAIN)
     await cluster.work()
     assert (at_work(cluster), cluster.job("etl").status) == ([], "pending")
-    assert messages(cluster)[0].startswith("held by freeze f until 2026-")
+    (message,) = messages(cluster)
+    assert message.startswith("held by freeze f until 2026-")
     await thaw(cluster)
     assert (at_work(cluster), cluster.job("etl").status) == (["a"], "running")
     assert cluster.store.read(freezes.held_number) == 0
