@@ -426,12 +426,13 @@ CREATE INDEX allocations_considered    ON allocations (namespace, job_id, create
                                           OR desired ->> '$.Transition.MigrateDisablePlacement';
 
 -- Completed allocations of a batch job that stay. The scheduler needs only their numbers, from
--- the end of their names: `job.group[NUMBER]`.
+-- the end of their names: `job.group[NUMBER]`. Those that took too long are failures of their step.
 CREATE INDEX allocations_settled ON allocations
     (namespace, job_id, task_group, job_version,
      CAST(substr(name, length(job_id) + length(task_group) + 3) AS INTEGER))
  WHERE job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
-   AND desired ->> '$.NextAllocation' IS NULL;
+   AND desired ->> '$.NextAllocation' IS NULL
+   AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration';
 
 -- The other allocations that the scheduler reads for a batch job.
 CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_index, id)
@@ -439,7 +440,8 @@ CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_ind
         OR client_status IN ('pending', 'running', 'unknown')
         OR desired ->> '$.Transition.MigrateDisablePlacement')
    AND NOT (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
-            AND desired ->> '$.NextAllocation' IS NULL);
+            AND desired ->> '$.NextAllocation' IS NULL
+            AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration');
 
 -- The sum of the resources of a node's allocations whose tasks have not ended. The scheduler
 -- reads one row, however many allocations run. Maintained by triggers on allocations.

@@ -1,7 +1,7 @@
 """Load the state for one evaluation in one read."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,8 @@ def load_cluster_state(
     steps = tuple(runs.steps(db, run)) if run is not None else ()
     found = _unsettled(db, job, run, steps) if job is not None and kind is None else None
     if found is None:
-        found = _allocations(db, namespace, job_id, kind or (job.type if job else None), run)
+        kept = _kept(job, run, steps)
+        found = _allocations(db, namespace, job_id, kind or (job.type if job else None), run, kept)
     versions = {job.version: job} if job else {}
     for number in {alloc.job_version for alloc in found.allocations} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
@@ -259,14 +260,37 @@ class _Found(msgspec.Struct, frozen=True):
     settled: Mapping[str, SettledAllocations] = {}
 
 
+def _kept(job: Job | None, run: FlowRun | None, steps: Sequence[RunStep]) -> Collection[str]:
+    """Return the ended steps whose elements are still needed one by one."""
+    if job is None or run is None or run.version != job.version:
+        return ()
+    ended = {step.name for step in steps if step.outcome is not None}
+    if not ended:
+        return ()
+    from daemon.flow.lists import element_needs  # imported late: few jobs are workflows
+
+    return {
+        need
+        for group in job.task_groups or ()
+        if group.name not in ended
+        for need in element_needs(group)
+        if need in ended
+    }
+
+
 def _allocations(
-    db: ReadSnapshot, namespace: str, job_id: str, kind: str | None, run: FlowRun | None
+    db: ReadSnapshot,
+    namespace: str,
+    job_id: str,
+    kind: str | None,
+    run: FlowRun | None,
+    kept: Collection[str],
 ) -> _Found:
     """Return the allocations of a job with this type."""
     if kind == JobType.SYSBATCH:  # stopped allocations count as completed
         return _Found(allocations.of_job(db, namespace, job_id)[::-1])
     if run is not None:
-        allocs = allocations.for_run(db, run)
+        allocs = allocations.for_run(db, run, kept)
     else:
         allocs = allocations.for_scheduler(db, namespace, job_id)
     if kind != JobType.BATCH:
@@ -292,7 +316,7 @@ def _unsettled(
     if run is None:
         allocs = allocations.unsettled(db, job.namespace, job.id)
     else:
-        allocs = allocations.unsettled_for_run(db, run)
+        allocs = allocations.unsettled_for_run(db, run, _kept(job, run, steps))
     read = Counter(alloc.task_group for alloc in allocs)
     ranges: defaultdict[str, list[SettledRange]] = defaultdict(list)
     settled: Counter[str] = Counter()

@@ -14,11 +14,12 @@ from daemon.flow import lists
 from daemon.flow.begin_times import Window, window
 from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta.job_keys import RUN_CLEANUP, RUN_TIMEOUT
-from daemon.jobspec.steward_meta.step_values import Allowance, When
+from daemon.jobspec.steward_meta.step_values import When
 from daemon.text.go_format import duration, quote
 from storage.loop_share import spend
 from storage.records.base import HOUR
 from storage.records.flow import (
+    ACCEPTED_REASON,
     GATE_REASON,
     SLOT_REASON,
     TIME_REASON,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _DECIDED = 5  # units of work for a step
 _CALENDAR_AGAIN = 24 * HOUR  # until the next decision about a calendar without a known opening
 _WITH_ELEMENTS = (StepState.OPEN, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELED)
+OVERTIME_REASON = "Max Run Duration Exceeded"  # as the event of the task
+_TOO_LATE = "too late, because "
 _PREVIOUS = "tasks of the previous run have not ended"
 
 
@@ -47,7 +50,8 @@ class Elements(msgspec.Struct, frozen=True, kw_only=True):
     """The allocations of a step in a run: how many have ended, and how many may still change.
 
     An element counts as failed only when no restart and no reschedule follows. `exit_code` is that
-    of the element that failed last. The indexes of elements are set bits in `good_bits` and
+    of the element that failed last, and `overtime` counts those that exceeded their
+    `max_run_duration`. The indexes of elements are set bits in `good_bits` and
     `failed_bits`, if other steps need them one by one.
     """
 
@@ -55,6 +59,7 @@ class Elements(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     at_work: int = 0
     exit_code: int = 0
+    overtime: int = 0
     good_bits: int = 0
     failed_bits: int = 0
 
@@ -146,7 +151,6 @@ def advance(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
     )
     decision.granted, decision.openings = granted, openings
-    decision.allowances = graph.allowances
     decision.wait_for(freeze, slot)
     if max_count and graph.has_sources:
         rows = (steps.get(one.name) for one in graph.steps)
@@ -289,10 +293,39 @@ def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
     ]
     if not bad:
         return msgspec.structs.replace(run, status=FlowStatus.SUCCEEDED, ended=now)
+    return msgspec.structs.replace(
+        run, status=FlowStatus.FAILED, reason=_failure_of(bad), ended=now
+    )
+
+
+_ENDS = {
+    StepState.FAILED: ("failed", "failed"),
+    StepState.CANCELED: ("was canceled", "were canceled"),
+    StepState.SKIPPED: ("missed its time", "missed their time"),
+}
+
+
+def _failure_of(bad: Sequence[RunStep]) -> str:
+    """Return the reason of a run with bad steps.
+
+    The errors of tasks are known elsewhere. A step that ended without failed tasks has its own reason.
+    """
+    states = dict.fromkeys(one.state for one in bad)
+    one_way, way = _ENDS.get(next(iter(states)), _ENDS[StepState.FAILED])
+    if len(bad) == 1:
+        own = _own_reason(bad[0])
+        return f"step {bad[0].name} {one_way}{f': {own}' if own else ''}"
     names = ", ".join(one.name for one in bad[:3]) + (" and others" if len(bad) > 3 else "")
-    how = "missed its time" if all(one.state == StepState.SKIPPED for one in bad) else "failed"
-    words = f"step {names} {how}" if len(bad) == 1 else f"steps {names} {how}"
-    return msgspec.structs.replace(run, status=FlowStatus.FAILED, reason=words, ended=now)
+    words = f"steps {names} {way if len(states) == 1 else 'were not successful'}"
+    first = next((one for one in bad if _own_reason(one)), None)
+    return f"{words}: {first.name}: {_own_reason(first)}" if first is not None else words
+
+
+def _own_reason(row: RunStep) -> str:
+    """Return the reason of a bad step that no error of a task explains; empty for others."""
+    if row.failed and row.state == StepState.FAILED and OVERTIME_REASON not in row.reason:
+        return ""
+    return row.reason.removeprefix("it failed: ").removeprefix(f"{TIME_REASON}{_TOO_LATE}")
 
 
 class _Ended(msgspec.Struct, frozen=True):
@@ -335,7 +368,6 @@ class _Decision:
         self.granted: Mapping[str, int] = {}  # elements that hold slots of the queues of their step
         self.ask = set[str]()
         self.openings: Mapping[str, Openings] = {}
-        self.allowances: Mapping[str, Allowance] = {}  # of steps that others need by element
         self.only = dict[str, int]()
         self.reopen = set[int]()  # when calendars of steps that are held open
 
@@ -566,8 +598,9 @@ class _Decision:
             case None:
                 return _Ended(0, 0, 0)
             case Outcome.GOOD:
-                # An accepted step is good as a whole, and the elements of another run are unknown.
-                is_accepted = row.failed > self.allowances[name].of(row.total)
+                # An accepted step is good as a whole. The elements of a step that was taken over
+                # from a run of another version are unknown.
+                is_accepted = row.reason.startswith(ACCEPTED_REASON)
                 is_unknown = not good and row.good > 0
                 return _Ended(every if is_accepted or is_unknown else good, bad, every)
             case Outcome.BAD:
@@ -594,7 +627,7 @@ class _Decision:
             return None
         times = _window(step, self._facts.run, row, self._now)
         if times.last is not None and self._now >= times.last:
-            reason = f"{TIME_REASON}too late, because it had to begin before {rfc3339(times.last)}"
+            reason = f"{TIME_REASON}{_TOO_LATE}it had to begin before {rfc3339(times.last)}"
             return self._end(row, StepState.SKIPPED, Outcome.BAD, reason)
         if times.first is not None and self._now < times.first:
             reason = f"{TIME_REASON}it begins at {rfc3339(times.first)}"
@@ -628,6 +661,9 @@ class _Decision:
                 reason = "; ".join(filter(None, (reason, few)))
             return self._end(row, StepState.SUCCEEDED, Outcome.GOOD, reason)
         code = f", exit code {found.exit_code}" if found.exit_code else ""
+        if found.overtime:
+            many = f"{found.overtime} with " if found.overtime < found.failed else ""
+            code += f": {many}{OVERTIME_REASON}"
         return self._end(row, StepState.FAILED, Outcome.BAD, words + code)
 
     def _end(self, row: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:

@@ -15,11 +15,12 @@ from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, evaluations, job_status, jobs, runs
-from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
+from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.base import Record, Uint64
 from storage.records.codec import encode
 from storage.records.evaluation import Trigger
 from storage.records.flow import (
+    ACCEPTED_REASON,
     TIME_REASON,
     FlowRun,
     FlowStatus,
@@ -449,7 +450,7 @@ def _accept(case: _Case) -> _Change:
     if case.run.status == FlowStatus.STOPPING:
         raise _NotNow(f"run {case.run.number} is stopping")
     accepted = [
-        case.ended(item, StepState.SUCCEEDED, Outcome.GOOD, f"accepted by {case.who}")
+        case.ended(item, StepState.SUCCEEDED, Outcome.GOOD, f"{ACCEPTED_REASON}{case.who}")
         for item in found
     ]
     later = successors(case.graph, case.request.steps) - {*case.request.steps}
@@ -585,7 +586,7 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
     kept -= successors(case.graph, {*chosen, *redone})
     for alloc in _ended(tx, case, names):
         keeps = alloc.task_group in kept
-        if keeps and alloc.client_status == ClientStatus.COMPLETE:
+        if keeps and alloc.has_succeeded:
             continue
         desired = msgspec.structs.replace(alloc.desired, description=RERUN)
         stopped = msgspec.structs.replace(alloc, desired_status=DesiredStatus.STOP, desired=desired)

@@ -20,7 +20,7 @@ from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, ReconcileContext, is_o
 from daemon.scheduler.reconcile import GroupChange, MissingAllocation, reconcile
 from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange, StepGrant
-from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
+from storage.records.allocation import OVERTIME, Allocation, DesiredStatus
 from storage.records.evaluation import DesiredUpdates, EvalStatus, Evaluation, Trigger
 from storage.records.flow import FlowRun, FlowStatus, RunStep, SlotDemand, StepState
 from storage.records.freeze import FREEZE_REASON, Strength
@@ -423,12 +423,10 @@ def _elements(
     """
     sets = alloc_sets.sort(situation, name, allocations)
     ended = [alloc for alloc in sets.keep if alloc.client_terminal]
-    complete = [alloc for alloc in ended if alloc.client_status == ClientStatus.COMPLETE]
+    complete = [alloc for alloc in ended if alloc.has_succeeded]
     good = len(complete)
     failed = [
-        alloc
-        for alloc in ended
-        if alloc.client_status != ClientStatus.COMPLETE and not _is_retried(situation, alloc)
+        alloc for alloc in ended if not alloc.has_succeeded and not _is_retried(situation, alloc)
     ]
     kept = {alloc.id for alloc in sets.keep}
     stopped = sum(
@@ -443,6 +441,7 @@ def _elements(
         failed=len(failed),
         at_work=every + stopped - good - len(failed),
         exit_code=exit_code if failed else 0,
+        overtime=sum(alloc.client.description == OVERTIME for alloc in failed),
         good_bits=_bits(complete) | _settled_bits(situation, name) if is_paired else 0,
         failed_bits=_bits(failed) if is_paired else 0,
     )

@@ -108,7 +108,8 @@ _CONSIDERED = """
             OR desired ->> '$.Transition.MigrateDisablePlacement')
   ORDER BY create_index, id
 """
-# Ended allocations of an ended step, or of an older version, change no decision.
+# Ended allocations of an ended step, or of an older version, change no decision. An exception are
+# steps whose elements others still need one by one.
 _MATTERS_TO_RUN = """
     (client_status IN ('pending', 'running', 'unknown')
      OR job_version > :version
@@ -116,7 +117,8 @@ _MATTERS_TO_RUN = """
         AND task_group NOT IN
             (SELECT step FROM run_steps
               WHERE namespace = :namespace AND job_id = :job_id AND number = :number
-                AND outcome IS NOT NULL))
+                AND outcome IS NOT NULL
+                AND step NOT IN (SELECT value FROM json_each(:kept))))
 """
 _OF_RUN = f"""
     SELECT * FROM allocations INDEXED BY allocations_considered
@@ -127,9 +129,11 @@ _OF_RUN = f"""
        AND {_MATTERS_TO_RUN}
   ORDER BY create_index, id
 """
+# The text is that of `OVERTIME`, in the form of the index.
 _SETTLES = """
     (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
-     AND desired ->> '$.NextAllocation' IS NULL)
+     AND desired ->> '$.NextAllocation' IS NULL
+     AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration')
 """
 _UNSETTLED = f"""
     SELECT * FROM allocations INDEXED BY allocations_unsettled
@@ -262,18 +266,21 @@ def for_scheduler(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocat
     return [_from(row) for row in db.all(_CONSIDERED, {"namespace": namespace, "job_id": job_id})]
 
 
-def for_run(db: ReadSnapshot, run: FlowRun) -> list[Allocation]:
-    """Return the allocations that a decision about the newest run considers, oldest first."""
-    return [_from(row) for row in db.all(_OF_RUN, _key_of_run(run))]
+def for_run(db: ReadSnapshot, run: FlowRun, kept: Iterable[str] = ()) -> list[Allocation]:
+    """Return the allocations that a decision about the newest run considers, oldest first.
+
+    Ended allocations of ended steps are only read for the steps in `kept`.
+    """
+    return [_from(row) for row in db.all(_OF_RUN, _key_of_run(run, kept))]
 
 
-def unsettled_for_run(db: ReadSnapshot, run: FlowRun) -> list[Allocation]:
+def unsettled_for_run(db: ReadSnapshot, run: FlowRun, kept: Iterable[str] = ()) -> list[Allocation]:
     """Return the same allocations without the settled ones."""
-    return [_from(row) for row in db.all(_UNSETTLED_OF_RUN, _key_of_run(run))]
+    return [_from(row) for row in db.all(_UNSETTLED_OF_RUN, _key_of_run(run, kept))]
 
 
-def _key_of_run(run: FlowRun) -> dict[str, str | int]:
-    key = {"namespace": run.namespace, "job_id": run.job_id}
+def _key_of_run(run: FlowRun, kept: Iterable[str]) -> dict[str, str | int]:
+    key = {"namespace": run.namespace, "job_id": run.job_id, "kept": encode(list(kept)).decode()}
     return {**key, "number": run.number, "version": run.version}
 
 

@@ -34,6 +34,8 @@ class ClientStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
+# The description of an allocation that had to end, although its status is "complete" (recorded from Nomad).
+OVERTIME = "allocation exceeded max_run_duration"
 CLIENT_TERMINAL = frozenset({ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST})
 
 
@@ -354,6 +356,11 @@ class Allocation(Record, frozen=True, kw_only=True):
     def client_terminal(self) -> bool:
         """Return whether its tasks have ended permanently."""
         return self.client_status in CLIENT_TERMINAL
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Return whether its tasks have ended on their own, without a failure."""
+        return self.client_status == ClientStatus.COMPLETE and self.client.description != OVERTIME
 
     @property
     def terminal(self) -> bool:

@@ -68,6 +68,7 @@ GATE_REASON = "gate: "
 SLOT_REASON = "slot: it waits for"  # a step, for its own queues or for that of its run
 TIME_REASON = "time: "
 TIMEOUT_REASON = "timeout: "
+ACCEPTED_REASON = "accepted by "
 
 
 class StepState(StrEnum):

@@ -12,9 +12,8 @@ from daemon.runner.core.notifier import Notifier
 from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup.runtime import RuntimeContext
+from storage.records.allocation import OVERTIME
 from storage.records.base import SECOND
-
-_OVERTIME = "allocation exceeded max_run_duration"  # recorded from Nomad: max-run-duration
 
 
 class RunLimit:
@@ -43,7 +42,7 @@ class RunLimit:
             with trio.move_on_after(left):
                 await self._changes.wait()
         longest = self._instance().group.max_run_duration or 0
-        self._report.ended_for = _OVERTIME
+        self._report.ended_for = OVERTIME
         for task in self._tasks.live:
             task.record(task_events.max_run_exceeded(self._host.clock.now(), longest))
         await self._tasks.abort()

@@ -197,7 +197,10 @@ def test_a_step_that_comes_too_late_is_bad_and_named_by_its_run() -> None:
     assert late.steps[0].reason == (
         "time: too late, because it had to begin before 2026-11-27T13:00:00Z"
     )
-    assert (late.run.status, late.run.reason) == (FlowStatus.FAILED, "step a missed its time")
+    assert (late.run.status, late.run.reason) == (
+        FlowStatus.FAILED,
+        "step a missed its time: it had to begin before 2026-11-27T13:00:00Z",
+    )
 
 
 def test_the_delay_counts_from_the_first_moment_at_which_the_step_was_held() -> None:

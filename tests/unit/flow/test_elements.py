@@ -98,7 +98,7 @@ class Simulation:
 
     def decide(self) -> Advance:
         self.now += 1
-        found = {step.name: self._elements(step) for step in self.graph.steps}
+        found = {step.name: self._elements(step) for step in self.graph.steps if self._knows(step)}
         self.last = advance(self.graph, self.run, self.steps, found, now=self.now)
         self.run, self.steps = self.last.run, {step.name: step for step in self.last.steps}
         for name in self.last.wanted:
@@ -112,6 +112,13 @@ class Simulation:
             at_work = sum(name == step.name for name, _ in self.begun - self.ended.keys())
             if at_work < most and only >> index & 1:
                 self.begun.add((step.name, index))
+
+    def _knows(self, step: Step) -> bool:
+        """Return whether the store still has the elements of a step for a decision."""
+        ended = {name for name, row in self.steps.items() if row.outcome is not None}
+        return step.name not in ended or any(
+            step.name in one.each_of for one in self.graph.steps if one.name not in ended
+        )
 
     def _elements(self, step: Step) -> Elements:
         mine = {index: good for (name, index), good in self.ended.items() if name == step.name}

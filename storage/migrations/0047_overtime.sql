@@ -1,0 +1,16 @@
+-- Allocations that exceeded their max_run_duration are failed elements of their step.
+DROP INDEX allocations_settled;
+DROP INDEX allocations_unsettled;
+CREATE INDEX allocations_settled ON allocations
+    (namespace, job_id, task_group, job_version,
+     CAST(substr(name, length(job_id) + length(task_group) + 3) AS INTEGER))
+ WHERE job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
+   AND desired ->> '$.NextAllocation' IS NULL
+   AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration';
+CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_index, id)
+ WHERE (desired_status = 'run'
+        OR client_status IN ('pending', 'running', 'unknown')
+        OR desired ->> '$.Transition.MigrateDisablePlacement')
+   AND NOT (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
+            AND desired ->> '$.NextAllocation' IS NULL
+            AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration');
