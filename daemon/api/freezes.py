@@ -23,6 +23,7 @@ class FreezeResponse(Record, frozen=True, kw_only=True):
 
     id: str
     index: int
+    warnings: str = ""
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -57,7 +58,25 @@ async def make(request: Request) -> HandlerReply:
     )
     _check_scope(request, freeze.namespace)
     done = await rules.make(parts.store, freeze)
-    return HandlerReply(body=FreezeResponse(id=freeze.id, index=done), index=done)
+    warnings = parts.store.read(lambda db: _warnings(db, freeze))
+    response = FreezeResponse(id=freeze.id, index=done, warnings=warnings)
+    return HandlerReply(body=response, index=done)
+
+
+def _warnings(db: ReadSnapshot, freeze: Freeze) -> str:
+    """Return the warning about a queue without a job and a limit; empty for others."""
+    from storage.queries import concurrency  # imported late: few freezes name a queue
+
+    if not freeze.queue or freeze.namespace == EVERYTHING:
+        return ""
+    key = (freeze.namespace, freeze.queue)
+    if (
+        concurrency.has_limit(db, key)
+        or concurrency.has_run(db, key)
+        or concurrency.is_used(db, key)
+    ):
+        return ""
+    return f'no job of namespace "{freeze.namespace}" names the queue "{freeze.queue}"'
 
 
 async def thaw(request: Request) -> HandlerReply:

@@ -14,10 +14,17 @@ import msgspec
 from daemon.text.go_format import quote
 from daemon.text.hints import Hints
 from storage.errors import Malformed
+from storage.records.flow import Outcome
 
 MAX_STEPS = 2_000  # of an evaluation
 _OUTPUT = 3  # place of the name in needs.STEP.outputs.NAME
 
+
+# The values of a step that has ended.
+_WORDS = {
+    "outcome": tuple(map(str, Outcome)),
+    "state": ("succeeded", "failed", "skipped", "canceled"),
+}
 
 # Compared by order as a number.
 _Output = Annotated[str, msgspec.Meta(extra={"is_numeric": True})]
@@ -70,7 +77,12 @@ def problems(
     The condition cannot refer to needs in `each_of`, whose elements are needed one by one.
     `declared` maps steps to their declared outputs; steps that declare none are absent.
     """
-    from daemon.jobspec.filters.policy_rule import PolicyFilter, has_nested_collections, selectors
+    from daemon.jobspec.filters.policy_rule import (
+        PolicyFilter,
+        equalities,
+        has_nested_collections,
+        selectors,
+    )
 
     try:
         rule = PolicyFilter(text, Facts)
@@ -79,6 +91,13 @@ def problems(
         return
     if has_nested_collections(rule.node):
         yield "has any or all inside another any or all; write the key of the inner any or all instead"
+    for path, word in equalities(rule.node):
+        words = _WORDS.get(path[2]) if path[0] == "needs" and len(path) == _OUTPUT else None
+        if words and word not in words:
+            yield (
+                f"compares the {path[2]} of a step with {quote(word[:_LONGEST_NAME])}, "
+                f"but it is one of: {', '.join(words)}"
+            )
     hints, known = hints or Hints(), dict.fromkeys(needs)
     for path in selectors(rule.node):
         if path[0] == "needs" and len(path) > 1 and path[1] in each_of:

@@ -146,11 +146,6 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(tuple(level) for level in found)
 
     @cached_property
-    def allowances(self) -> Mapping[str, Allowance]:
-        """Return how many elements may fail of each step that others need by element."""
-        return {need: self.by_name[need].allowance for one in self.steps for need in one.each_of}
-
-    @cached_property
     def has_sources(self) -> bool:
         """Return whether an output is the list of a step, so that its elements are not known before."""
         return any(one.source is not None for one in self.steps)

@@ -203,8 +203,8 @@ def check(group: TaskGroup) -> None:
         longest = {name: max(values, key=_size) for name, values in matrix.items()}
         if _size(longest) > MAX_ITEM:
             raise Faulty(f"its longest combination has more than {MAX_ITEM} bytes")
-    elif source(group) is None:
-        length(FOR_EACH.of(group.meta))
+    elif source(group) is None and (text := FOR_EACH.of(group.meta)):
+        length(text)  # a list with a wrong form has its own error
 
 
 def _size(value: object) -> int:

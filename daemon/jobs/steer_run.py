@@ -52,7 +52,7 @@ class RunActRequest(Record, frozen=True, kw_only=True):
     with the same `idempotency_token` changes nothing and gets the same response.
     """
 
-    number: int = 0
+    number: Uint64 = 0
     steps: list[str] = msgspec.field(default_factory=list)
     failed: bool = False
     every: bool = False

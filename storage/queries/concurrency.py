@@ -107,12 +107,15 @@ def _next(sign: str, way: str) -> str:
 _STEPS = {
     sign: _next(sign, way) for sign, way in ((">=", ""), (">", ""), ("<=", "DESC"), ("<", "DESC"))
 }
+# A run or an element that asks for more slots than there are takes all.
 _LINE = """
     SELECT coalesce(q.slots, 1) AS slots, coalesce(q.note, '') AS note,
            coalesce(q.modify_index, 0) AS modify_index, q.name IS NOT NULL AS there,
-           (SELECT coalesce(sum(slots), 0) FROM queue_entries e INDEXED BY queue_entries_holding
+           (SELECT coalesce(sum(min(e.slots, coalesce(q.slots, 1))), 0)
+              FROM queue_entries e INDEXED BY queue_entries_holding
              WHERE e.namespace = :namespace AND e.name = :name AND e.state = 'holding')
-         + (SELECT coalesce(sum(slots * held), 0) FROM step_slots s INDEXED BY step_slots_holding
+         + (SELECT coalesce(sum(min(s.slots, coalesce(q.slots, 1)) * s.held), 0)
+              FROM step_slots s INDEXED BY step_slots_holding
              WHERE s.namespace = :namespace AND s.name = :name AND s.held > 0) AS in_use,
            (SELECT count(*) FROM queue_entries e INDEXED BY queue_entries_waiting
              WHERE e.namespace = :namespace AND e.name = :name AND e.state = 'waiting')

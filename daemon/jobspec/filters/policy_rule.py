@@ -56,6 +56,27 @@ def selectors(node: Node) -> Iterator[tuple[str, ...]]:
             yield from selectors(node.node)
 
 
+def equalities(node: Node) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the path and the text of each value that a rule compares for equality.
+
+    In `any` and `all`, the path begins with that of the collection, and `*` for the item.
+    """
+    match node:
+        case Not(inner):
+            yield from equalities(inner)
+        case And(nodes) | Or(nodes):
+            for item in nodes:
+                yield from equalities(item)
+        case Comparison():
+            if node.operator == "equal":
+                yield node.selector.path, node.value
+        case CollectionMatch():
+            bound = {name for name in (node.name, node.item) if name}
+            for path, value in equalities(node.node):
+                is_bound = path[0] in bound
+                yield (*node.selector.path, "*", *path[1:]) if is_bound else path, value
+
+
 def has_nested_collections(node: Node, *, is_inside: bool = False) -> bool:
     """Return whether an `any` or `all` of a rule is inside another."""
     match node:

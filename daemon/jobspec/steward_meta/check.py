@@ -129,7 +129,7 @@ def _in(place: str, name: str, meta: Meta, hints: Hints) -> Iterator[str]:
     where = f"{place} {quote(name)}" if name else place
     known = _BY_NAME
     for key, text in (meta or {}).items():
-        if not key.startswith(PREFIX):
+        if not key.startswith(PREFIX) and key.lower() not in known:
             continue
         extension = known.get(key)
         if extension is None:
@@ -145,5 +145,5 @@ def _in(place: str, name: str, meta: Meta, hints: Hints) -> Iterator[str]:
 
 def _nearest(key: str, hints: Hints) -> str:
     """Return a suggestion for an unknown key; the common prefix would make all keys similar."""
-    found = hints.closest(key.removeprefix(PREFIX), _STEMS)
+    found = hints.closest(key.lower().removeprefix(PREFIX), _STEMS)
     return f"; did you mean {quote(PREFIX + found)}?" if found else ""

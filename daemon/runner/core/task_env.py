@@ -184,7 +184,7 @@ def network_variables(
 
 
 def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]) -> str:
-    """Interpolate a text; an unknown reference stays as it is.
+    """Interpolate a text; an unknown reference stays as it is. A field that an item lacks is empty.
 
     `${X}` and `${env["X"]}` are variables; `${attr.x}`, `${meta.x}` and `${node.x}` are values of
     the node.
@@ -195,7 +195,8 @@ def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]
         if variable is not None:
             return environment.get(variable, match[0])
         found = environment.get(name)
-        return found if found is not None else values.get(name, match[0])
+        is_field = name.startswith("each.value.") and "each.value" in values
+        return found if found is not None else values.get(name, "" if is_field else match[0])
 
     return _REFERENCE.sub(replace, text)
 

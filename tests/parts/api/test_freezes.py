@@ -13,7 +13,7 @@ from daemon.api.routes import FREEZE, LIST, REVERT, SUBMIT
 from daemon.jobs import freezes as rules
 from daemon.jobs.freezes import FreezeRequest
 from storage.errors import Denied, NotFound
-from storage.queries import jobs
+from storage.queries import concurrency, jobs
 from storage.records.freeze import Freeze
 from storage.store import Store
 from tests.parts.api.requests import caller, request
@@ -117,3 +117,14 @@ async def test_a_revert_neither_leaves_nor_enters_a_frozen_queue(store: Store) -
 
 _TASK = {"Name": "main", "Driver": "exec", "Config": {"command": "/bin/true"}}
 _GROUP = {"Name": "a", "Tasks": [_TASK]}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_freeze_of_an_unknown_queue_has_a_warning(store: Store, is_known: bool) -> None:
+    if is_known:
+        await store.write(lambda tx: concurrency.set_limit(tx, ("default", "db"), 2, ""))
+    body = {"Reason": "release", "Queue": "db"}
+    reply = await api.make(request(store, FREEZE, caller(WRITER), body=body))
+    assert isinstance(reply.body, api.FreezeResponse)
+    warning = 'no job of namespace "default" names the queue "db"'
+    assert reply.body.warnings == ("" if is_known else warning)

@@ -6,7 +6,9 @@ import pytest
 
 from daemon.api import job_status
 from daemon.api.routes import READ
+from daemon.jobs.steer_run import RunActRequest
 from storage.errors import Malformed, NotFound
+from storage.records.codec import decode
 from storage.store import Store
 from tests.parts.api.requests import caller, request
 from tests.parts.evals.cluster import Cluster
@@ -49,3 +51,8 @@ async def test_unknown_job_is_not_found(registered: Store) -> None:
 
 async def test_day_without_runs_is_empty(registered: Store) -> None:
     assert ask(registered, "day=20261121") == []
+
+
+def test_the_number_of_a_run_is_not_negative() -> None:
+    with pytest.raises(Malformed, match="number -1"):
+        decode(RunActRequest, b'{"Number": -1, "Failed": true}')

@@ -419,3 +419,13 @@ async def test_one_write_grants_many_steps_of_a_run_with_one_evaluation(store: S
     assert len(store.read(lambda db: evaluations.unfinished(db, "default", "j"))) == 1
     before = {one.name: one.queues[0].before for one in queues.run("j").steps}
     assert [before[f"s{number}"] for number in (0, 19, 20, 29)] == [0, 0, 0, 9]
+
+
+async def test_an_element_that_takes_all_slots_uses_no_more_than_there_are(store: Store) -> None:
+    made = Queues(store)
+    await made.cluster.join()
+    await made.limit(1)
+    await made.register(flow("j", step(count=2, meta={"steward_concurrency_slots": "2"})))
+    line = store.read(lambda db: concurrency.line(db, ("default", "db")))
+    assert line is not None
+    assert (line.slots, line.in_use, len(made.active("j"))) == (1, 1, 1)

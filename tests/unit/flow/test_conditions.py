@@ -82,3 +82,26 @@ def test_a_filter_that_costs_little_per_object_may_select_from_a_long_list(
     document = {"Meta": {f"k{number}": "x" for number in range(10)}}
     cheap = filters.compile_filter("Meta.k1 matches `^x$` and (any Meta as m { m == `k9` })", Job)
     assert all(cheap(document) for _ in range(5_000))
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "word"),
+    [
+        ("needs.a.outcome == goood", "outcome", "goood"),
+        ("run.number == 1 and not (needs.a.outcome != Good)", "outcome", "Good"),
+        ("needs.a.state == running", "state", "running"),
+        ("any needs as name, need { need.outcome == ok }", "outcome", "ok"),
+    ],
+)
+def test_an_unknown_word_for_the_end_of_a_step_is_refused(text: str, field: str, word: str) -> None:
+    (problem,) = problems(text, ["a"])
+    assert problem.startswith(f'compares the {field} of a step with "{word}", but it is one of: ')
+
+
+def test_known_words_and_patterns_for_the_end_of_a_step_are_accepted() -> None:
+    texts = (
+        "needs.a.outcome == neutral or needs.a.state != canceled",
+        "any needs as name, need { need.state == skipped }",
+        'needs.a.reason == "goood" or needs.a.state matches "^s"',
+    )
+    assert [problem for text in texts for problem in problems(text, ["a"])] == []

@@ -8,6 +8,7 @@ import pytest
 from daemon.flow import lists
 from daemon.flow.graph import problems, stored_graph, view
 from daemon.flow.lists import Faulty, Item, Reference
+from daemon.jobspec.steward_meta import check
 from storage.errors import Invalid
 from storage.records.group import TaskGroup
 from tests.unit.flow.test_graph import step, workflow
@@ -135,3 +136,9 @@ def test_values_of_lists_are_checked(key: object, text: str, expected: str) -> N
     with pytest.raises(Invalid) as refused:
         key.read(text)
     assert expected in str(refused.value)
+
+
+def test_a_list_with_a_wrong_form_has_one_error() -> None:
+    wrong = workflow(step("a", for_each="[1,"), step("b", "a"))
+    assert list(problems(wrong)) == []
+    assert len([*check.problems(wrong)]) == 1

@@ -56,6 +56,11 @@ def test_invalid_address_is_refused(url: str) -> None:
             'did you mean "steward_frequent_launches"?',
         ),
         (
+            job(Meta={"Steward_Frequent_Launches": "true"}),
+            'Meta of job: unknown key "Steward_Frequent_Launches"; '
+            'did you mean "steward_frequent_launches"?',
+        ),
+        (
             job(group(Meta={KEY: "true"})),
             f'Meta of task group "web": "{KEY}" belongs in the meta of a job',
         ),

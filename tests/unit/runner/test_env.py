@@ -252,3 +252,9 @@ def test_a_node_is_known_by_its_attributes_meta_data_and_place() -> None:
         "node.pool": "default",
         "node.region": "global",
     }
+
+
+def test_a_field_that_an_item_lacks_is_empty() -> None:
+    item = {"each.value": "{}", "each.value.a": "1"}
+    text = "${each.value.a}${each.value.b}"
+    assert (resolve(text, {}, item), resolve(text, {}, {})) == ("1", text)
