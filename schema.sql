@@ -432,7 +432,8 @@ CREATE INDEX allocations_settled ON allocations
      CAST(substr(name, length(job_id) + length(task_group) + 3) AS INTEGER))
  WHERE job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
    AND desired ->> '$.NextAllocation' IS NULL
-   AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration';
+   AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
+           IS NOT 'allocation exceeded max_run_duration';
 
 -- The other allocations that the scheduler reads for a batch job.
 CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_index, id)
@@ -441,7 +442,8 @@ CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_ind
         OR desired ->> '$.Transition.MigrateDisablePlacement')
    AND NOT (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
             AND desired ->> '$.NextAllocation' IS NULL
-            AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration');
+            AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
+           IS NOT 'allocation exceeded max_run_duration');
 
 -- The sum of the resources of a node's allocations whose tasks have not ended. The scheduler
 -- reads one row, however many allocations run. Maintained by triggers on allocations.

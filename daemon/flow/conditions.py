@@ -18,6 +18,7 @@ from storage.records.flow import Outcome
 
 MAX_STEPS = 2_000  # of an evaluation
 _OUTPUT = 3  # place of the name in needs.STEP.outputs.NAME
+_SHOWN = 200  # characters of a wrong word
 
 
 # The values of a step that has ended.
@@ -95,7 +96,7 @@ def problems(
         words = _WORDS.get(path[2]) if path[0] == "needs" and len(path) == _OUTPUT else None
         if words and word not in words:
             yield (
-                f"compares the {path[2]} of a step with {quote(word[:_LONGEST_NAME])}, "
+                f"compares the {path[2]} of a step with {quote(word[:_SHOWN])}, "
                 f"but it is one of: {', '.join(words)}"
             )
     hints, known = hints or Hints(), dict.fromkeys(needs)

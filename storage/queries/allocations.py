@@ -133,7 +133,8 @@ _OF_RUN = f"""
 _SETTLES = """
     (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
      AND desired ->> '$.NextAllocation' IS NULL
-     AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration')
+     AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
+           IS NOT 'allocation exceeded max_run_duration')
 """
 _UNSETTLED = f"""
     SELECT * FROM allocations INDEXED BY allocations_unsettled

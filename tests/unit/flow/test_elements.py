@@ -245,7 +245,7 @@ def test_a_step_takes_the_number_of_elements_of_its_need() -> None:
         (
             load(2),
             check(**{"if": "needs.load.failed > 0"}),
-            'Task group check: steward_if names "load", which the group needs element by element',
+            'Task group check: steward_if refers to "load", which the group needs element by element',
         ),
         (
             load(),

@@ -6,11 +6,13 @@ CREATE INDEX allocations_settled ON allocations
      CAST(substr(name, length(job_id) + length(task_group) + 3) AS INTEGER))
  WHERE job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
    AND desired ->> '$.NextAllocation' IS NULL
-   AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration';
+   AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
+           IS NOT 'allocation exceeded max_run_duration';
 CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_index, id)
  WHERE (desired_status = 'run'
         OR client_status IN ('pending', 'running', 'unknown')
         OR desired ->> '$.Transition.MigrateDisablePlacement')
    AND NOT (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
             AND desired ->> '$.NextAllocation' IS NULL
-            AND client ->> '$.Description' IS NOT 'allocation exceeded max_run_duration');
+            AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
+           IS NOT 'allocation exceeded max_run_duration');
