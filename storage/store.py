@@ -123,6 +123,11 @@ class Store:
         """Return why writes are rejected; empty while no corrupt page is known."""
         return self._writer.damage
 
+    @property
+    def full(self) -> str:
+        """Return why the last write failed, if the disk was full; otherwise an empty text."""
+        return self._writer.full
+
     def _error(self, error: sqlite3.DatabaseError) -> StorageError:
         """Return the storage error for an error of a read; a corrupt page stops all writes."""
         found = storage_error(error)

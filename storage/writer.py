@@ -12,6 +12,7 @@ is undone and started again in a thread, in the same transaction. Waiting for an
 write lock also happens in a thread, with a timeout.
 """
 
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,8 @@ from storage.wal_watermark import WalWatermark
 from storage.watch import TopicSet
 
 T = TypeVar("T")
+
+_log = logging.getLogger("steward.store")
 
 # Maximum writes per transaction. More would block readers on the event loop for longer than a
 # single write takes (bench/writes.py).
@@ -180,6 +183,7 @@ class Writer:
         self._ended = False
         self.unreadable_rows = UnreadableRows()
         self.damage = ""  # why writes are rejected
+        self.full = ""  # why the last write failed, while the disk is full
         self.damaged = trio.Event()
         # During a commit, readers may see different states between two reads.
         self.is_committing = False
@@ -263,9 +267,23 @@ class Writer:
                 ):
                     continue
                 pending.result, pending.topics = outcome.Error(error), ()
+        self._note_space(batch)
         for pending in batch:
             self._topics.publish(pending.topics)
             pending.done.set()
+
+    def _note_space(self, batch: list[_Pending[object]]) -> None:
+        """Log when the disk becomes full, and when writes succeed again."""
+        results = [pending.result for pending in batch]
+        errors = [result.error for result in results if isinstance(result, outcome.Error)]
+        full = next((str(error) for error in errors if isinstance(error, StorageFull)), "")
+        if full and not self.full:
+            _log.warning("%s; writes are refused until there is space", full)
+        elif self.full and not full and len(errors) < len(batch):
+            _log.info("the store has space again")
+        else:
+            return
+        self.full = full
 
     async def _begin(self) -> None:
         """Begin a transaction; wait in a thread while another program holds the write lock.

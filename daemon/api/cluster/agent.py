@@ -255,7 +255,8 @@ async def _sent(
 def health(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Return the health of the daemon; `type` selects the client or the server part."""
     asked = request.query.text("type")
-    damage = request.parts.store.damage
+    store = request.parts.store
+    damage = store.damage or store.full
     config = request.parts.config
     rights = "ok, but the daemon runs as root" if config.user and os.geteuid() == 0 else "ok"
     server = AgentHealth(ok=not damage, message=damage or (rights if not config.dev else "ok"))

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn, Union
 
 import click
@@ -349,6 +350,8 @@ class CommandLine(LazyGroup):
         words = [short_option(word) for word in (sys.argv[1:] if args is None else args)]
         try:
             status: object = click.Group.main(self, words, prog_name, standalone_mode=False)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # else the interpreter would report a full disk at its end
         except click.Abort as error:
             sys.exit(EXIT_INTERRUPTED if _interrupted(error) else EXIT_ERROR)
         except click.ClickException as error:
@@ -357,6 +360,10 @@ class CommandLine(LazyGroup):
             sys.exit(error.exit_code if error.exit_code > EXIT_USAGE else EXIT_ERROR)
         except StewardError as error:
             _complain(str(error))
+            sys.exit(EXIT_ERROR)
+        except OSError as error:
+            _complain(f"cannot write the output or use a file: {error}")
+            _drop_output()
             sys.exit(EXIT_ERROR)
         sys.exit(status if isinstance(status, int) else 0)
 
@@ -379,6 +386,13 @@ def _complain_of(error: click.ClickException) -> None:
     _complain(words)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(f"See: {error.ctx.command_path} --help", err=True)
+
+
+def _drop_output() -> None:
+    """Send the rest of the output nowhere, so that it causes no second error at the end."""
+    if sys.stdout is not None:
+        with suppress(OSError, ValueError):  # the output is lost either way
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(words: str) -> None:

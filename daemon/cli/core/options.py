@@ -176,11 +176,16 @@ def wants_colour(given: bool | None, environment: Mapping[str, str]) -> bool:
         return False
     if any(environment.get(name) for name in ("FORCE_COLOR", "NOMAD_CLI_FORCE_COLOR")):
         return True
-    return sys.stdout.isatty() and environment.get("TERM") != "dumb"
+    return _is_terminal() and environment.get("TERM") != "dumb"
+
+
+def _is_terminal() -> bool:
+    """Return whether the output is a terminal; it is absent if the caller closed it."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def wants_hints(environment: Mapping[str, str]) -> bool:
     """Return whether to suggest the next command."""
     names = ("STEWARD_CLI_SHOW_HINTS", "NOMAD_CLI_SHOW_HINTS")
     given = next((environment[name] for name in names if name in environment), "1")
-    return sys.stdout.isatty() and given.lower() not in ("0", "f", "false")
+    return _is_terminal() and given.lower() not in ("0", "f", "false")

@@ -69,7 +69,7 @@ def _allocation_id(client: ApiClient, prefix: str) -> str:
     lines = client.fetch(
         "/v1/allocations",
         list[AllocationItem],
-        prefix=_even(prefix),
+        prefix=_even(prefix, _FOR_ALLOCATIONS),
         namespace=client.namespace or "*",
         task_states=False,
     )
@@ -147,13 +147,15 @@ def may_be_identifier(prefix: str) -> bool:
     return True
 
 
-def _even(prefix: str) -> str:
+_FOR_ALLOCATIONS = '; for the allocations of a job use -job or "steward job status"'
+
+
+def _even(prefix: str, advice: str = "") -> str:
     """Return the longest prefix that the daemon accepts: an even number of hexadecimal digits."""
     digits = prefix.replace("-", "")
     if not may_be_identifier(prefix):
         raise Invalid(
-            f"{prefix!r} is not a prefix of an ID: those have digits and the letters a to f; "
-            'for the allocations of a job use -job or "steward job status"'
+            f"{prefix!r} is not a prefix of an ID: those have digits and the letters a to f{advice}"
         )
     return prefix[:-1] if len(digits) % 2 else prefix
 

@@ -1,6 +1,7 @@
 """The store after disk failures: rejected or repaired, and never silently wrong."""
 
 import errno
+import logging
 import os
 import shutil
 import sqlite3
@@ -216,8 +217,9 @@ def remount(place: Path, how: str) -> None:
 
 
 async def test_full_disk_keeps_acknowledged_writes_and_writes_succeed_when_space_is_free(
-    small_disk: Path,
+    small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "steward.store")
     kept = []
     async with open_store(small_disk, cluster_id="c", now=NOW) as store:
         (small_disk / "others").write_bytes(bytes(1_000_000))
@@ -227,8 +229,14 @@ async def test_full_disk_keeps_acknowledged_writes_and_writes_succeed_when_space
                 kept.append(f"{number}" + "x" * 20_000)
         assert len(kept) < 1000
         assert names(store) == {"default", *kept}
+        with suppress(StorageFull):
+            await store.write(add("again" + "x" * 20_000))
+        assert "is full" in store.full
+        assert caplog.text.count("writes are refused until there is space") == 1
         (small_disk / "others").unlink()
         await store.write(add("after"))
+        assert store.full == ""
+        assert caplog.text.count("the store has space again") == 1
     assert await look(small_disk) == {"default", *kept, "after"}
     assert check(small_disk) == []
 
