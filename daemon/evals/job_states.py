@@ -259,7 +259,7 @@ def _of_parent(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
 def _runs(db: ReadSnapshot, row: job_status.Row, due: periodic.DueLaunch | None, now: int) -> Runs:
     ended = tallies.results(db, row["namespace"], row["id"], RECENT)
     # A stopped child job says nothing about its parent.
-    judged = [item for item in ended if not item.is_stopped]
+    judged = [item for item in ended if ended_as(item) != State.STOPPED]
     slot = due.launch if due else None
     common = Runs(
         recent=tuple(map(ended_as, judged)),

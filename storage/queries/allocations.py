@@ -132,7 +132,7 @@ _OF_RUN = f"""
 # The text is that of `OVERTIME`, in the form of the index.
 _SETTLES = """
     (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
-     AND desired ->> '$.NextAllocation' IS NULL
+     AND CASE WHEN json_valid(desired) THEN desired ->> '$.NextAllocation' END IS NULL
      AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
            IS NOT 'allocation exceeded max_run_duration')
 """
@@ -141,7 +141,8 @@ _UNSETTLED = f"""
      WHERE namespace = :namespace AND job_id = :job_id
        AND (desired_status = 'run'
             OR client_status IN ('pending', 'running', 'unknown')
-            OR desired ->> '$.Transition.MigrateDisablePlacement')
+            OR CASE WHEN json_valid(desired)
+                    THEN desired ->> '$.Transition.MigrateDisablePlacement' END)
        AND NOT {_SETTLES}
   ORDER BY create_index, id
 """
@@ -150,7 +151,8 @@ _UNSETTLED_OF_RUN = f"""
      WHERE namespace = :namespace AND job_id = :job_id
        AND (desired_status = 'run'
             OR client_status IN ('pending', 'running', 'unknown')
-            OR desired ->> '$.Transition.MigrateDisablePlacement')
+            OR CASE WHEN json_valid(desired)
+                    THEN desired ->> '$.Transition.MigrateDisablePlacement' END)
        AND NOT {_SETTLES}
        AND {_MATTERS_TO_RUN}
   ORDER BY create_index, id

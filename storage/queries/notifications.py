@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -107,8 +108,8 @@ _SET_OUTCOME = """
      WHERE namespace = :namespace AND id = :id
 """
 _RUN = """
-    SELECT number, status, reason FROM (
-        SELECT number, status, reason, version FROM runs
+    SELECT number, status, reason, ended FROM (
+        SELECT number, status, reason, ended, version FROM runs
          WHERE namespace = :namespace AND job_id = :id
       ORDER BY number DESC
          LIMIT 1)
@@ -130,6 +131,18 @@ _LAST = """
   ORDER BY modify_time DESC
      LIMIT 1
 """
+# The newest failed allocation of a bad step.
+_LAST_OF_RUN = """
+    SELECT id, task_group, client ->> '$.Description' AS description
+      FROM allocations
+     WHERE namespace = :namespace AND job_id = :id AND job_version = :version
+       AND client_status IN ('failed', 'lost')
+       AND task_group IN (SELECT step FROM run_steps
+                           WHERE namespace = :namespace AND job_id = :id AND number = :number
+                             AND outcome = 'bad')
+  ORDER BY modify_time DESC
+     LIMIT 1
+"""
 
 
 def queue_job_notification(
@@ -145,40 +158,52 @@ def queue_job_notification(
     key = {"namespace": row["namespace"], "id": row["id"]}
     if row["stop"] or row["launches_children"]:
         return
-    said = ""
+    result = None
     if row["type"] in ("batch", "sysbatch"):
         result = _result(tx, {**key, "version": row["version"]}) if ended else None
         if result is None:
             return
-        failed, said = result
+        failed = result.failed
     elif not failed:
         last = tx.one(_ENDED, {**key, "version": row["version"]})
         if not runs or (last is not None and last["failed"]):
             return
-    last = tx.one(_LAST, {**key, "failed": failed})
-    if last is not None and failed:
-        said = _of_allocation(last)
-    elif failed and said:  # a run fails also without a failed task
-        last = tx.one(_LAST, {**key, "failed": False})
-    if last is None:
-        return
+    if result is None or not result.time:
+        last = tx.one(_LAST, {**key, "failed": failed})
+        if last is None:
+            return
+        result = _Result(failed, _of_allocation(last) if failed else "", last["time"])
     owner_id = row["parent_id"] or row["id"]
-    before = _record_outcome(tx, (row["namespace"], owner_id), last["time"], failed=failed)
+    before = _record_outcome(tx, (row["namespace"], owner_id), result.time, failed=failed)
     if before is not None:
-        _publish(tx, row, owner_id, last["time"], before, failure=said if failed else "")
+        _publish(tx, row, owner_id, result.time, before, failure=result.reason)
 
 
-def _result(tx: Transaction, key: dict[str, object]) -> tuple[bool, str] | None:
-    """Return whether an ended batch job failed, and why its run did; None if it has no result.
+class _Result(NamedTuple):
+    """The result of a job; `time` is that of its end in nanoseconds, 0 if no run tells it."""
 
-    The run of a workflow decides, because it may allow failures. A canceled run has no result.
+    failed: bool
+    reason: str = ""
+    time: int = 0
+
+
+def _result(tx: Transaction, key: dict[str, object]) -> _Result | None:
+    """Return the result of an ended batch job; None if it has none.
+
+    The run of a workflow decides, because it may allow failures, and may fail without a failed
+    task. A canceled run has no result.
     """
     run = tx.one(_RUN, key)
     if run is None:
         last = tx.one(_ENDED, key)
-        return (bool(last["failed"]), "") if last else None
-    reason = f"run {run['number']} has failed: {run['reason']}"
-    return {"succeeded": (False, ""), "failed": (True, reason)}.get(run["status"])
+        return _Result(bool(last["failed"])) if last else None
+    if run["status"] == "succeeded":
+        return _Result(False, time=run["ended"])
+    if run["status"] != "failed":
+        return None
+    last = tx.one(_LAST_OF_RUN, {**key, "number": run["number"]})
+    reason = _of_allocation(last) if last else f"run {run['number']} has failed: {run['reason']}"
+    return _Result(True, reason, run["ended"])
 
 
 def _of_allocation(last: sqlite3.Row) -> str:

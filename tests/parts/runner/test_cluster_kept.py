@@ -8,7 +8,7 @@ from functools import partial
 from importlib import resources
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -520,3 +520,53 @@ def on_host(directory: Path, pattern: str) -> set[bytes]:
     ).stdout
     entries = kept_patterns.entries(listing)
     return {entry.path for entry in entries if kept_patterns.matches(entry.path, "main", pattern)}
+
+
+class SlowPayloads:
+    """A store of files that takes a file only after the test allows it."""
+
+    most_bytes = 100
+
+    def __init__(self) -> None:
+        self.begun, self.allowed = trio.Event(), trio.Event()
+        self.stored: dict[str, bytes] = {}
+
+    def room(self, db: object, namespace: str) -> int:
+        return 100
+
+    async def take_in(self, namespace: str, digest: str, source: str, **_: int) -> None:
+        self.begun.set()
+        await self.allowed.wait()
+        self._take(digest, Path(source))
+
+    def _take(self, digest: str, source: Path) -> None:
+        self.stored[digest] = source.read_bytes()
+        source.unlink()
+
+
+class AnyStore:
+    async def read_any(self, work: Any) -> Any:
+        return work(None)
+
+
+async def test_a_second_list_does_not_change_a_file_that_is_being_stored(tmp_path: Path) -> None:
+    payloads = SlowPayloads()
+    uploads: Any = KeptUploads(
+        cast(Any, AnyStore()), cast(Any, payloads), str(tmp_path / "sent"), lambda: 1
+    )
+
+    async def begin() -> None:
+        fields = {"namespace": "default", "task": "main", "patterns": ["a"]}
+        await uploads.begin("one", b"f 1 3 ./main/a\0", **fields, is_root=False, is_whole=True)
+
+    await begin()
+    await uploads.take("one", 0, 0, b"AAA", is_end=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(uploads.take, "one", 0, 3, b"", is_end=True))
+        await payloads.begun.wait()
+        await begin()
+        await uploads.take("one", 0, 0, b"BBB", is_end=False)
+        payloads.allowed.set()
+    assert payloads.stored == {hashlib.sha256(b"AAA").hexdigest(): b"AAA"}
+    uploads.forget("one")
+    assert list((tmp_path / "sent").iterdir()) == []

@@ -466,6 +466,7 @@ class SlurmAttempt:
 
     async def orders(self, seen: int) -> str:
         """Return the unacknowledged commands, one per line, waiting until there is one."""
+        self._is_sending = False  # a wrapper asks only before it sends files
         try:
             return await self._orders.after(seen, lambda: self.row.status == RunStatus.RUNNING)
         finally:

@@ -4,10 +4,11 @@ The wrapper knows only `find`, so its searches are wider than the patterns. It s
 entries, of which the daemon chooses. The list is untrusted. No I/O.
 """
 
+import re
 import shlex
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import translate
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,7 @@ _WILD = frozenset("*?[")
 _HIDDEN = "."
 _FIELDS = 4
 _MOST_DIGITS = 15
+_MOST_STEPS = 3_000_000  # of all patterns with all paths: some seconds of a thread
 _HERE = b"./"
 
 
@@ -72,32 +74,107 @@ def full(task: str, pattern: str) -> list[str]:
     return names if names[0] == SHARED and len(names) > 1 else [task, *names]
 
 
+class TooManySteps(Exception):
+    """A list and its patterns take too long to compare."""
+
+
+class _Steps:
+    """The comparisons of names with parts of patterns that one list may still cause."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_STEPS
+
+
+class _Pattern:
+    """A pattern of paths. Its states are the numbers of parts that a path has matched."""
+
+    def __init__(self, task: str, pattern: str) -> None:
+        names = full(task, pattern)
+        pairs = zip(names, ["", *names], strict=False)
+        self._parts = [name for name, before in pairs if (name, before) != (ANY_DEPTH, ANY_DEPTH)]
+        self._tests = [_test(name) for name in self._parts]
+
+    def matches(self, names: Sequence[str], steps: _Steps) -> bool:
+        """Return whether a path matches, by the rules of the daemon's host. Raises `TooManySteps`."""
+        states = self._reached({0})
+        for name in names:
+            steps.left -= len(states)
+            if steps.left < 0:
+                raise TooManySteps
+            states = self._reached(
+                {
+                    state if self._parts[state] == ANY_DEPTH else state + 1
+                    for state in states
+                    if state < len(self._parts) and self._tests[state](name)
+                }
+            )
+            if not states:
+                return False
+        return len(self._parts) in states
+
+    def _reached(self, states: set[int]) -> set[int]:
+        """Add the states after `**`, which also matches nothing."""
+        last = len(self._parts)
+        return states | {
+            state + 1 for state in states if state < last and self._parts[state] == ANY_DEPTH
+        }
+
+
+def _test(pattern: str) -> Callable[[str], bool]:
+    """Return the test of one name of a path."""
+    if not _WILD & {*pattern}:
+        return pattern.__eq__
+    fits = re.compile(translate("*" if pattern == ANY_DEPTH else pattern)).match
+    shows_hidden = pattern.startswith(_HIDDEN)
+    return lambda name: (shows_hidden or not name.startswith(_HIDDEN)) and fits(name) is not None
+
+
 def matches(path: bytes, task: str, pattern: str) -> bool:
     """Return whether a path matches a pattern, by the rules of the daemon's host."""
+    names = _names(path)
+    return names is not None and _Pattern(task, pattern).matches(names, _Steps())
+
+
+def _names(path: bytes) -> list[str] | None:
+    """Return the names of a path; None for one from which no file is kept."""
     names = path.decode(errors="surrogateescape").split("/")
-    if len(names) < 2 or names[1] in (SECRETS, PRIVATE):
-        return False
-    return _fits(names, full(task, pattern))
+    return None if len(names) < 2 or names[1] in (SECRETS, PRIVATE) else names
 
 
-def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    @cache
-    def fits(at: int, of: int) -> bool:
-        if of == len(pattern) or at == len(names):
-            return of == len(pattern) and at == len(names)
-        if pattern[of] != ANY_DEPTH:
-            return _is_named(names[at], pattern[of]) and fits(at + 1, of + 1)
-        return fits(at, of + 1) or (_is_named(names[at], "*") and fits(at + 1, of))
+class Found(NamedTuple):
+    """An entry that matches, or without one why none does."""
 
-    return fits(0, 0)
+    entry: Entry | None
+    reason: str = ""
 
 
-def _is_named(name: str, pattern: str) -> bool:
-    if not _WILD & {*pattern}:
-        return name == pattern
-    if name.startswith(_HIDDEN) and not pattern.startswith(_HIDDEN):
-        return False
-    return fnmatchcase(name, pattern)
+def select(listing: bytes, task: str, patterns: Sequence[str], most: int) -> list[Found]:
+    """Return up to `most` entries that match, in the order of the patterns and of the paths.
+
+    The work is limited, but takes seconds: call it in a thread.
+    """
+    known = sorted(entries(listing), key=lambda entry: entry.path)
+    named = [(entry, names) for entry in known if (names := _names(entry.path)) is not None]
+    found: dict[bytes, Found] = {}
+    steps, number = _Steps(), 0
+    try:
+        for text in patterns:
+            pattern, any_matches = _Pattern(task, text), False
+            for entry, names in named:
+                if not pattern.matches(names, steps):
+                    continue
+                any_matches = True
+                if entry.path in found:
+                    continue
+                if number == most:
+                    return [*found.values(), Found(None, f"more than {most} files match")]
+                found[entry.path], number = Found(entry), number + 1
+            if not any_matches:
+                found[b"\0" + text.encode()] = Found(None, f"no file matches {text}")
+    except TooManySteps:
+        reason = "there are too many files to compare with the patterns: use fewer patterns"
+        return [*found.values(), Found(None, reason)]
+    return [*found.values()]
 
 
 def entries(listing: bytes) -> Iterator[Entry]:
@@ -110,6 +187,8 @@ def entries(listing: bytes) -> Iterator[Entry]:
         fields = record.split(b" ", _FIELDS - 1)
         if len(fields) == _FIELDS and all(map(_is_number, fields[1:3])):
             kind, links, size, path = fields
+            if path.count(b"/") > _DEEPEST + 2:  # no wrapper searches as deep
+                continue
             yield Entry(kind.decode("latin-1"), int(links), int(size), path.removeprefix(_HERE))
 
 

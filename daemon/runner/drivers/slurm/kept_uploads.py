@@ -12,13 +12,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 
 import msgspec
 import trio
 
 from daemon.jobs.payload_files import PayloadFiles
 from daemon.runner.drivers.slurm import kept_patterns
-from daemon.runner.drivers.slurm.kept_patterns import MOST_LISTED, Entry
+from daemon.runner.drivers.slurm.kept_patterns import MOST_LISTED, Entry, Found
 from daemon.runner.setup.file_keeper import MOST_FILES, KeptPaths, told, why_unnamed
 from storage.errors import StewardError
 from storage.store import Store
@@ -61,6 +62,7 @@ class KeptUploads:
     ) -> None:
         self._store, self._payloads, self._staging, self._now = store, payloads, staging, now
         self._uploads: dict[str, KeptUpload] = {}
+        self._numbers = count()
 
     async def begin(
         self,
@@ -78,13 +80,20 @@ class KeptUploads:
         An earlier upload of the same attempt is forgotten. `is_root` means that the task had root's
         rights, `is_whole` that the host could list all files. Raises `TurnedAway`.
         """
+        found = await trio.to_thread.run_sync(
+            kept_patterns.select, listing, task, patterns, MOST_FILES
+        )
         room = await self._store.read_any(partial(self._payloads.room, namespace=namespace))
+        if (before := self._uploads.get(name)) is not None:
+            room += before.stored  # these files would count twice
         self.forget(name)
         others = sum(one.pending for one in self._uploads.values() if one.namespace == namespace)
-        place = f"{self._staging}/sent.{hashlib.sha256(name.encode()).hexdigest()}"
+        # Each upload has its own file: a piece of an earlier one may be on its way.
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        place = f"{self._staging}/sent.{digest}.{next(self._numbers)}"
         upload = KeptUpload(self._payloads, namespace, place, self._now)
-        choice = _Choice(upload, task, room=room, most=self._payloads.most_bytes, is_root=is_root)
-        choice.choose(listing, patterns)
+        choice = _Choice(upload, room=room, most=self._payloads.most_bytes, is_root=is_root)
+        choice.choose(found)
         if upload.pending > max(0, room - others):
             raise TurnedAway("other tasks send files in this namespace: retry")
         if not is_whole or len(listing) >= MOST_LISTED:
@@ -98,7 +107,13 @@ class KeptUploads:
         if upload is None:
             raise SendAgain("the daemon has been restarted: send the list again")
         async with upload.turn:
-            await upload.take(number, offset, data, is_end=is_end)
+            if self._uploads.get(name) is not upload:
+                raise SendAgain("the list was sent again: send the files that the daemon chose now")
+            try:
+                await upload.take(number, offset, data, is_end=is_end)
+            finally:
+                if self._uploads.get(name) is not upload:  # forgotten in the meantime
+                    upload.discard()
 
     async def report(self, name: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
         """Return the digests of the kept files by path, and why others are not kept.
@@ -113,41 +128,28 @@ class KeptUploads:
 
     def forget(self, name: str) -> None:
         """Delete what an incomplete upload left."""
-        if (upload := self._uploads.pop(name, None)) is not None:
+        upload = self._uploads.pop(name, None)
+        if upload is not None and not upload.turn.locked():  # else `take` deletes it at its end
             upload.discard()
 
 
 class _Choice:
-    """The choice of the files, in the order of the patterns and of the paths."""
+    """The decision about each file that matches, within the room of the namespace."""
 
-    def __init__(
-        self, upload: "KeptUpload", task: str, *, room: int, most: int, is_root: bool
-    ) -> None:
-        self._upload, self._task, self._is_root = upload, task, is_root
+    def __init__(self, upload: "KeptUpload", *, room: int, most: int, is_root: bool) -> None:
+        self._upload, self._is_root = upload, is_root
         self._room, self._most = room, most
 
-    def choose(self, listing: bytes, patterns: Sequence[str]) -> None:
-        """Choose the files that match patterns."""
-        upload, seen = self._upload, set[bytes]()
-        found = sorted(kept_patterns.entries(listing), key=lambda entry: entry.path)
-        for pattern in patterns:
-            matching = [
-                entry for entry in found if kept_patterns.matches(entry.path, self._task, pattern)
-            ]
-            if not matching:
-                upload.refuse(b"", f"no file matches {pattern}")
-            for entry in matching:
-                if entry.path in seen:
-                    continue
-                if len(seen) == MOST_FILES:
-                    return upload.refuse(b"", f"more than {MOST_FILES} files match")
-                seen.add(entry.path)
-                if reason := self._why_not(entry):
-                    upload.refuse(entry.path, reason)
-                else:
-                    self._room -= entry.size
-                    upload.expect(entry.path, entry.size)
-        return None
+    def choose(self, found: Sequence[Found]) -> None:
+        """Expect the files that may be kept, and refuse the others."""
+        for entry, reason in found:
+            if entry is None:
+                self._upload.refuse(b"", reason)
+            elif why := self._why_not(entry):
+                self._upload.refuse(entry.path, why)
+            else:
+                self._room -= entry.size
+                self._upload.expect(entry.path, entry.size)
 
     def _why_not(self, entry: Entry) -> str:
         """Return why a file is not kept, or an empty text."""
@@ -181,6 +183,11 @@ class KeptUpload:
     def pending(self) -> int:
         """Return the bytes of the files that may still arrive."""
         return sum(one.size for one in self._chosen if not one.is_done)
+
+    @property
+    def stored(self) -> int:
+        """Return the bytes of the files that the store has."""
+        return sum(size for _, size in self._kept.kept.values())
 
     @property
     def wanted(self) -> str:

@@ -231,6 +231,8 @@ class WrapperApi:
         The flags are those of `KeptUploads.begin`.
         """
         run = self._running(secret)
+        if not run.attempt.keep:
+            raise WrapperRejected(404, "this task keeps no files")
         run.sends_files()
         return await self._uploads.begin(
             run.row.comment,
