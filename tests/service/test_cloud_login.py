@@ -42,7 +42,9 @@ async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
 def settings(steward: Steward) -> dict[str, str]:
     """Return the variables of a command that runs on the machine of the small cloud."""
     log = steward.log.read_text()
-    url = next(line for line in log.splitlines() if "small cloud" in line).rpartition(" ")[2]
+    url = next(line for line in log.splitlines() if "cloud for development" in line).rpartition(
+        " "
+    )[2]
     return {
         "STEWARD_CLOUD_METADATA_URL": url,
         "STEWARD_TOKEN_FILE": str(steward.directory / "kept" / "token"),

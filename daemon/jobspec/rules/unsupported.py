@@ -85,7 +85,7 @@ def _of(record: Job | TaskGroup | Task | Service, place: str) -> Iterator[str]:
     for field, reason in _inert(type(record)):
         if getattr(record, field.name) != field.default:
             what = f"{place}: {field.encode_name}" if place else field.encode_name
-            yield f"{what} is kept, but does nothing here: {reason}"
+            yield f"{what} is stored, but has no effect: {reason}"
 
 
 @cache

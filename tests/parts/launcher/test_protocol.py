@@ -505,5 +505,5 @@ def test_no_task_of_exec_starts_where_the_filter_cannot_be_put_up(
     answer = talk.ask(START, passed(order)).body
     assert isinstance(answer, RefusedReply), answer
     if "sandbox" not in answer.text and "missing" not in answer.text:
-        assert "puts up no filter of system calls" in answer.text
+        assert "does not allow a system call filter" in answer.text
     assert place.is_untouched

@@ -99,12 +99,20 @@ class Stage:
         return [(round(moment - self._began), healthy) for moment, healthy in self.book.healthy]
 
 
+class NoRuns:
+    """A store without a run of a workflow."""
+
+    def read(self, _: object) -> None:
+        """Find nothing."""
+
+
 @asynccontextmanager
 async def on_stage(
     job: Job, directory: Path, *, disk_is_limit: bool = False, **fields: Any
 ) -> AsyncIterator[Stage]:
     """Run an allocation of a job's only group, to its end if the block does not cancel it."""
     book = Book()
+    no_runs: Any = NoRuns()
     nobody: Any = None  # whom tasks without templates and tokens do not ask
     launcher = Direct(directory)
     host = RuntimeContext(
@@ -113,7 +121,7 @@ async def on_stage(
         alloc_dir=directory,
         logs_dir=directory,
         logs=Logs(launcher, directory / "output"),
-        store=nobody,
+        store=no_runs,
         variables=nobody,
         credentials=nobody,
         launcher=launcher,

@@ -198,7 +198,7 @@ async def test_outputs_survive_a_kill_between_the_file_and_the_end(
 ) -> None:
     arrived = trio.Event()
 
-    async def fail(self: SlurmAttempt, end: Any) -> None:
+    async def fail(self: SlurmAttempt, end: Any, digests: Any) -> None:
         arrived.set()
         raise OSError(5, "for a test")
 

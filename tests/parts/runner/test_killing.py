@@ -142,7 +142,7 @@ async def test_a_shim_that_is_killed_by_hand_takes_its_task_along(
     await held_world.until_done(alloc_id)
     assert not alive(main)
     (end,) = [text for kind, text in held_world.told(alloc_id) if kind == "Terminated"]
-    assert "the shim that watched the task is gone" in end
+    assert "the shim that watched the task has ended" in end
 
 
 async def test_a_task_that_has_stopped_its_shim_leaves_its_true_end(

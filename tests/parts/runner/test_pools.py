@@ -170,7 +170,7 @@ async def test_ids_and_history_are_kept_and_what_left_the_configuration_is_down(
 async def test_wrapper_in_a_removed_pool_is_rejected(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wrapper_api = WrapperApi(store, SystemClock(), fresh=lambda: "fresh")
+    wrapper_api = WrapperApi(store, SystemClock(), lambda: "fresh", cast(Any, None))
     both = {"hpc": POOL, "short": Pool(engine="slurm")}
     await register_pools(store, Settings(pools=both), {}, unique_ids(), 1)
     rows = [

@@ -30,6 +30,7 @@ from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
 from daemon.runner.drivers.slurm.driver import SlurmDriver
 from daemon.runner.drivers.slurm.job_states import SlurmJobState
+from daemon.runner.drivers.slurm.kept_uploads import KeptUploads
 from daemon.runner.drivers.slurm.wrapper_api import WrapperApi, WrapperRejected
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
@@ -83,7 +84,7 @@ class Stage:
         self.store, self.directory = store, directory
         self.secrets: list[str] = []
         self.tools = programs(seventeen)
-        self.wrapper_api = WrapperApi(store, SystemClock(), self._fresh)
+        self.wrapper_api = WrapperApi(store, SystemClock(), self._fresh, cast(KeptUploads, None))
         self._numbers: Iterator[int] = count()
         given = Pool(engine=SLURM, directory="/hosts", **pool)
         self.cluster = SlurmCluster(

@@ -248,7 +248,7 @@ async def test_a_task_of_which_nothing_is_left_is_restarted_by_its_policy(
     async with reopened(data_dir) as world:
         await world.until(alloc_id, lambda _: len(world.types(alloc_id)) == 6)
         assert world.types(alloc_id)[2:] == ["Started", "Terminated", "Restarting", "Started"]
-        assert "the task is gone" in world.events(alloc_id)[3].message
+        assert "the task no longer exists" in world.events(alloc_id)[3].message
 
 
 @pytest.mark.parametrize("point", ["recorded", "unrecorded"])

@@ -167,7 +167,7 @@ async def test_without_the_capability_the_forms_are_disabled_and_refused(
     await reader.sign_in(await site.token(READER))
     page = (await reader.get("/ui/auth-methods")).text
     assert re.search('<button class="main" disabled>', page)
-    assert "Your token does not allow this. It needs" in page
+    assert "Your token does not allow this. Required:" in page
     refused = await reader.send("/ui/auth-methods", None, Name="theirs", **FIELDS)
     assert refused.status_code == 403
     assert "/ui/auth-method/ci" not in (await reader.get("/ui/access")).text
