@@ -90,7 +90,7 @@ def follow_run(
         return _follow_rollout(client, progress, evaluation, deployment)
     if evaluation.type == JobType.BATCH:
         run = find_run(client, evaluation.job_id, evaluation.namespace)
-        if run is not None:
+        if run is not None and _is_current(client, run.decode(FlowRunView), evaluation):
             return _follow_flow(client, progress, evaluation, run, tell)
     runs_to_its_end = until_ended or evaluation.type in _RUNS_TO_ITS_END
     path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
@@ -224,6 +224,11 @@ def _errors_of(client: ApiClient, lines: Sequence[AllocationItem]) -> dict[str, 
     failed = [line.id for line in lines if line.client_status in _CAME_TO_GRIEF]
     found = {alloc_id: error_of(client, alloc_id) for alloc_id in failed[:_MOST_EXPLAINED]}
     return {alloc_id: error for alloc_id, error in found.items() if error}
+
+
+def _is_current(client: ApiClient, run: FlowRunView, evaluation: Evaluation) -> bool:
+    """Return whether a run is of the current version; a later version may have no steps."""
+    return run.version == _job_of(client, evaluation).version
 
 
 def _job_of(client: ApiClient, evaluation: Evaluation) -> Job:
