@@ -74,7 +74,7 @@ def full(task: str, pattern: str) -> list[str]:
     return names if names[0] == SHARED and len(names) > 1 else [task, *names]
 
 
-class TooManySteps(Exception):
+class TooManyComparisons(Exception):
     """A list and its patterns take too long to compare."""
 
 
@@ -95,12 +95,12 @@ class _Pattern:
         self._tests = [_test(name) for name in self._parts]
 
     def matches(self, names: Sequence[str], steps: _Steps) -> bool:
-        """Return whether a path matches, by the rules of the daemon's host. Raises `TooManySteps`."""
+        """Return whether a path matches, by the rules of the daemon's host. Raises `TooManyComparisons`."""
         states = self._reached({0})
         for name in names:
             steps.left -= len(states)
             if steps.left < 0:
-                raise TooManySteps
+                raise TooManyComparisons
             states = self._reached(
                 {
                     state if self._parts[state] == ANY_DEPTH else state + 1
@@ -171,7 +171,7 @@ def select(listing: bytes, task: str, patterns: Sequence[str], most: int) -> lis
                 found[entry.path], number = Found(entry), number + 1
             if not any_matches:
                 found[b"\0" + text.encode()] = Found(None, f"no file matches {text}")
-    except TooManySteps:
+    except TooManyComparisons:
         reason = "there are too many files to compare with the patterns: use fewer patterns"
         return [*found.values(), Found(None, reason)]
     return [*found.values()]
