@@ -230,7 +230,7 @@ async def test_full_disk_keeps_acknowledged_writes_and_writes_succeed_when_space
                 kept.append(f"{number}" + "x" * 20_000)
         assert len(kept) < 1000
         assert names(store) == {"default", *kept}
-        with suppress(StorageFull):
+        with suppress(StorageFull):  # the disk is still full
             await store.write(add("again" + "x" * 20_000))
         assert "is full" in store.full
         assert caplog.text.count("writes are refused until there is space") == 1
