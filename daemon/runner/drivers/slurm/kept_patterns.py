@@ -4,10 +4,9 @@ The wrapper knows only `find`, so its searches are wider than the patterns. It s
 entries, of which the daemon chooses. The list is untrusted. No I/O.
 """
 
-import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import msgspec
@@ -124,9 +123,8 @@ def _test(pattern: str) -> Callable[[str], bool]:
     """Return the test of one name of a path."""
     if not _WILD & {*pattern}:
         return pattern.__eq__
-    fits = re.compile(translate("*" if pattern == ANY_DEPTH else pattern)).match
-    shows_hidden = pattern.startswith(_HIDDEN)
-    return lambda name: (shows_hidden or not name.startswith(_HIDDEN)) and fits(name) is not None
+    text, shows_hidden = "*" if pattern == ANY_DEPTH else pattern, pattern.startswith(_HIDDEN)
+    return lambda name: (shows_hidden or not name.startswith(_HIDDEN)) and fnmatchcase(name, text)
 
 
 def matches(path: bytes, task: str, pattern: str) -> bool:
