@@ -5,7 +5,7 @@ Templates escape all values. No HTML is built elsewhere, except the labels of ce
 
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache, wraps
 from pathlib import Path
@@ -37,6 +37,7 @@ _KINDS = {
 _FOR_EVER = "public, max-age=31536000, immutable"
 _A_YEAR = 31536000  # seconds
 _BANNERS = 5  # freezes that a page shows
+_LEVELS = 6  # of a page that its digest divides: down to the steps of a run
 _PROOF_MARK = secrets.token_hex(16)  # each viewer of a shared page gets its own token instead
 _NOT_SHOWN = frozenset({"ui_request", "proof", "now", "index"})
 _FAULT = 400  # the API reports some errors of the caller as 500, for old clients
@@ -145,11 +146,23 @@ def _tag(known: Found) -> str:
     minute = ui_request.now // (60 * SECOND)
     about = (_PROOF_MARK, ui_request.request.caller.grant.serial, minute)
     shown = {name: value for name, value in known.items() if name not in _NOT_SHOWN}
+    digest = hashlib.blake2b(digest_size=12)
     try:
-        document = msgspec.json.encode((shown, about))
+        for piece in _pieces((shown, about), _LEVELS):
+            digest.update(piece)
     except TypeError:  # a page with objects that JSON does not have
         return ""
-    return f"{hashlib.blake2b(document, digest_size=12).hexdigest()}.{ui_request.proof}"
+    return f"{digest.hexdigest()}.{ui_request.proof}"
+
+
+def _pieces(value: object, levels: int) -> Iterator[bytes]:
+    """Yield the JSON of a value in pieces, because one call would hold the interpreter for long."""
+    if levels and isinstance(value, dict | list | tuple):
+        yield b"%c%d" % (b"{" if isinstance(value, dict) else b"[", len(value))
+        for item in value.items() if isinstance(value, dict) else value:
+            yield from _pieces(item, levels - 1)
+    else:
+        yield msgspec.json.encode(value) + b","
 
 
 def action(doer: Doer) -> Handler:
