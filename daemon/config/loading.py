@@ -29,7 +29,6 @@ from daemon.config.settings import (
     is_loopback,
     task_numbers,
 )
-from daemon.text.hints import closest
 from storage.errors import Invalid
 from storage.records.numbers import ranges
 
@@ -136,6 +135,8 @@ def _from_file(file: Path | None) -> dict[str, object]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
+    from daemon.text.hints import closest  # imported late, like in other rare errors
+
     close = closest(name, known)
     return f"; did you mean {close!r}?" if close else ""
 

@@ -1,6 +1,7 @@
 """The table of all keys, and the errors of the keys in a job."""
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from daemon.jobspec.steward_meta.job_keys import (
     AFTER,
@@ -31,10 +32,12 @@ from daemon.jobspec.steward_meta.key import (
 )
 from daemon.jobspec.steward_meta.step_keys import STEP_KEYS
 from daemon.text.go_format import quote
-from daemon.text.hints import Hints
 from storage.errors import Invalid
 from storage.records.flow import TriggerJoin
 from storage.records.job import Job, JobType
+
+if TYPE_CHECKING:
+    from daemon.text.hints import Hints
 
 EXTENSIONS = (*JOB_KEYS, *STEP_KEYS)
 _BY_NAME = {extension.name: extension for extension in EXTENSIONS}
@@ -43,6 +46,8 @@ _STEMS = [name.removeprefix(PREFIX) for name in _BY_NAME]
 
 def problems(job: Job) -> Iterator[str]:
     """Yield the errors of a job's Steward keys."""
+    from daemon.text.hints import Hints  # imported late: a start checks no job
+
     hints = Hints()
     yield from _in("job", "", job.meta, hints)
     yield from _without_channels(job.meta or {})
@@ -125,7 +130,7 @@ def _without_schedule(job: Job) -> Iterator[str]:
             yield f"Meta of job: {quote(key)} needs a job with a periodic block"
 
 
-def _in(place: str, name: str, meta: Meta, hints: Hints) -> Iterator[str]:
+def _in(place: str, name: str, meta: Meta, hints: "Hints") -> Iterator[str]:
     where = f"{place} {quote(name)}" if name else place
     known = _BY_NAME
     for key, text in (meta or {}).items():
@@ -143,7 +148,7 @@ def _in(place: str, name: str, meta: Meta, hints: Hints) -> Iterator[str]:
                 yield f"Meta of {where}: {quote(key)} is {quote(text)}, {error}"
 
 
-def _nearest(key: str, hints: Hints) -> str:
+def _nearest(key: str, hints: "Hints") -> str:
     """Return a suggestion for an unknown key; the common prefix would make all keys similar."""
     found = hints.closest(key.lower().removeprefix(PREFIX), _STEMS)
     return f"; did you mean {quote(PREFIX + found)}?" if found else ""

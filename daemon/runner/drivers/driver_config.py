@@ -12,7 +12,6 @@ from typing import TypeVar
 import msgspec
 
 from daemon.runner.core.driver import InvalidConfig
-from daemon.text.hints import Hints
 from storage.records import resolver
 from storage.records.numbers import parse_integer
 from storage.records.task import NetworkDNS
@@ -74,6 +73,8 @@ def read(record: type[T], config: Mapping[str, object]) -> T:
 
 def faults(record: type[msgspec.Struct], config: Mapping[str, object]) -> Iterator[str]:
     """Yield the errors of a configuration before placement, when variables are unknown."""
+    from daemon.text.hints import Hints  # imported late: a start checks no job
+
     fields, hints = _fields(record), Hints()
     for name in sorted(config.keys() - fields.keys()):
         close = hints.closest(name, sorted(fields))

@@ -2,6 +2,7 @@
 CALL ERRNO TIMES`; it prints the outcome of the write, and ends like a crash."""
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ async def main(directory: Path, call: str, number: int, times: int) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("steward").addHandler(logging.NullHandler())  # the output has only results
     try:
         trio.run(main, Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     except* StorageError as group:
