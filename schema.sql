@@ -700,6 +700,7 @@ CREATE TABLE runs (
 CREATE INDEX runs_unfinished ON runs (namespace, job_id)
                              WHERE status IN ('running', 'stopping');
 CREATE INDEX runs_in_order   ON runs (create_index, job_id);
+CREATE INDEX runs_failed ON runs (namespace, job_id) WHERE status = 'failed';
 
 -- Steps of runs: one row for each group of the job's version. `outcome` is set when the step has
 -- ended. Written by daemon/evals/applier.py with the plan;

@@ -1,7 +1,7 @@
 """Job listings: lines, changes and children."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from storage.queries.documents import readable, text_of
@@ -132,14 +132,14 @@ _CONDITIONS = {
     "part": "(like(:part || '', id, '!') OR length(CAST(id AS BLOB)) <> length(id))",
     "kind": "type = :kind",
     "status": "status = :status",
-    "failed": """stop = 0 AND (type NOT IN ('batch', 'sysbatch')
-                               OR summary GLOB '*"Failed":[1-9]*' OR summary GLOB '*"Lost":[1-9]*')""",
 }
-# A run of a workflow may also fail without a failed task; an index cannot have this condition.
-_ANY_RUN = "SELECT 1 FROM runs LIMIT 1"
-_FAILED_OR_RUN = f"""({_CONDITIONS["failed"]}
-    OR (stop = 0 AND EXISTS (SELECT 1 FROM runs WHERE namespace = jobs.namespace
-                                AND job_id = jobs.id AND status = 'failed')))"""
+# The condition of the index jobs_failed.
+_FAILED = """stop = 0 AND (type NOT IN ('batch', 'sysbatch')
+               OR summary GLOB '*"Failed":[1-9]*' OR summary GLOB '*"Lost":[1-9]*')"""
+# A run of a workflow may also fail without a failed task.
+_OF_FAILED_RUN = """stop = 0 AND (namespace, id) IN (SELECT namespace, job_id
+                                                       FROM runs INDEXED BY runs_failed
+                                                      WHERE status = 'failed')"""
 _FEW = 4  # characters; longer prefixes match few enough rows to sort them
 
 
@@ -160,11 +160,10 @@ def by_change(
     finds few among many ended child jobs. The key of a job is its last change, then namespace and
     ID joined by a dot.
     """
-    values = {**page_request.values, "kind": kind, "status": status, "failed": failed}
+    values = {**page_request.values, "kind": kind, "status": status}
     values["part"] = like_part(part) if part.isascii() and part else ""
-    conditions = _conditions(db, values)
-    is_narrow = _CONDITIONS["failed"] in conditions
-    index = "jobs_failed" if is_narrow else "jobs_changed" if children else "jobs_by_change"
+    conditions = [text for name, text in _CONDITIONS.items() if values[name]]
+    index = "jobs_failed" if failed else "jobs_changed" if children else "jobs_by_change"
     if not children:
         conditions.append("parent_id IS ''")
     if page_request.namespace != "*":
@@ -182,19 +181,21 @@ def by_change(
             f"modify_index {sign}= :first"
             f" AND (modify_index {sign} :first OR namespace || '.' || id {sign}= :second)"
         )
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    parts = [(index, _FAILED), ("sqlite_autoindex_jobs_1", _OF_FAILED_RUN)]
+    statement = " UNION ".join(
+        _where(chosen, [condition, *conditions])
+        for chosen, condition in (parts if failed else [(index, "")])
+    )
     way = " DESC" if page_request.reverse else ""
     order = f"ORDER BY modify_index{way}, namespace{way}, id{way}"
-    for row in db.each(f"{_CHANGES} {index}{where} {order}", values):
+    for row in db.each(f"{statement} {order}", values):
         yield JobChange(*row)
 
 
-def _conditions(db: ReadSnapshot, values: Mapping[str, object]) -> list[str]:
-    """Return the conditions whose value is set."""
-    texts = _CONDITIONS
-    if values["failed"] and db.one(_ANY_RUN) is not None:
-        texts = {**_CONDITIONS, "failed": _FAILED_OR_RUN}
-    return [text for name, text in texts.items() if values[name]]
+def _where(index: str, conditions: Iterable[str]) -> str:
+    """Return the statement for the jobs of an index that meet all conditions."""
+    texts = " AND ".join(filter(None, conditions))
+    return f"{_CHANGES} {index}{f' WHERE {texts}' if texts else ''}"
 
 
 def by_name(
@@ -208,9 +209,11 @@ def by_name(
     part: str = "",
 ) -> Iterator[JobChange]:
     """Yield jobs by namespace and ID. The parameters are those of `by_change`."""
-    values = {**wish.values, "kind": kind, "status": status, "failed": failed}
+    values = {**wish.values, "kind": kind, "status": status}
     values["part"] = like_part(part) if part.isascii() and part else ""
-    conditions = _conditions(db, values)
+    conditions = [text for name, text in _CONDITIONS.items() if values[name]]
+    if failed:
+        conditions.append(f"({_FAILED} OR {_OF_FAILED_RUN})")
     index = "sqlite_autoindex_jobs_1"
     if not children:
         conditions.append("parent_id IS ''")

@@ -314,6 +314,17 @@ async def test_no_query_is_prepared_again_for_what_it_asks(
             ),
             "USING COVERING INDEX jobs_changed",
         ),
+        *(
+            (
+                lambda db: list(
+                    job_listings.by_change(
+                        db, PageRequest(namespace="*", reverse=True), children=True, failed=True
+                    )
+                ),
+                index,
+            )
+            for index in ("SCAN jobs USING INDEX jobs_failed", "USING INDEX runs_failed")
+        ),
         (
             lambda db: list(
                 allocations.on_node(db, "a", PageRequest(namespace="*", reverse=True), holding=True)
