@@ -120,13 +120,16 @@ def _held(db: ReadSnapshot, row: job_status.Row, run: FlowRun) -> str:
     if run.status.has_ended:
         return ""
     if run.version != row["version"]:
-        return f"run {run.number} of version {run.version} still ends"
-    from daemon.evals.run_views import of_run  # imported late: few jobs are workflows
+        return f"run {run.number} of version {run.version} is still stopping"
+    steps = runs_of.steps(db, run)
+    waiting = next((step for step in steps if step.state == StepState.HELD and step.reason), None)
+    if waiting is None and any(step.state == StepState.OPEN for step in steps):
+        from daemon.evals.run_views import of_run  # imported late: few jobs are workflows
 
-    steps = [step for step in of_run(db, run).steps if step.reason]
-    held = [step for step in steps if step.state == StepState.HELD]
-    waiting = held or [step for step in steps if step.state == StepState.OPEN]
-    return f"step {waiting[0].name} is {waiting[0].state}: {waiting[0].reason}" if waiting else ""
+        # Only a view has the reasons of open steps. It costs much for a large workflow.
+        opened = (step for step in of_run(db, run).steps if step.state == StepState.OPEN)
+        waiting = next((step for step in opened if step.reason), None)
+    return f"step {waiting.name} is {waiting.state}: {waiting.reason}" if waiting else ""
 
 
 def _freeze(db: ReadSnapshot, row: job_status.Row) -> str:
