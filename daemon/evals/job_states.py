@@ -162,7 +162,7 @@ def _desired_allocations(db: ReadSnapshot, row: job_status.Row, job: Job | None)
 def _tallies(db: ReadSnapshot, row: job_status.Row, now: int) -> tuple[Tally, Tally]:
     """Return the counts of the current version, and those of older versions.
 
-    The summary of a job tells whether it has allocations.
+    The summary of a job shows its number of allocations.
     """
     if not job_status.has_allocations(row):
         return Tally(), Tally()

@@ -68,7 +68,7 @@ Edges = Mapping[str, tuple[str, ...]]
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A group of a workflow: its needs in the order of the file, and its conditions.
 
-    `count` is the number of its elements, of which `parallel` may be active at the same time, None
+    `count` is the number of its elements. At most `parallel` may be active at the same time, None
     for all. Up to the `allowance`, elements may fail. With `stops`, no element begins after more
     have failed. The number of elements of a step with a `source` is known when it begins. A step
     with a `gate`, which is a question, needs this number of approvals; with `not_self`, not of the
@@ -570,7 +570,7 @@ def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
 
 
 def counterparts(graph: Graph, names: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return, for some steps, the needs of which each element awaits only its own index."""
+    """Return, for some steps, the needs whose elements are awaited one by one."""
     order = [step.name for step in graph.order]
     bit = {name: 1 << number for number, name in enumerate(order)}
     before, pairs, complete = (dict.fromkeys(order, 0) for _ in range(3))

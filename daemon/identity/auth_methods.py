@@ -2,7 +2,7 @@
 
 An update keeps the fields that the request leaves empty, except for `Default`, as in Nomad. Steward
 verifies JWTs. It stores OIDC methods so that tools can manage them. They cannot be used to log in,
-so their secrets are not stored: a placeholder replaces them.
+so the store has a fixed word instead of their secrets.
 """
 
 import re

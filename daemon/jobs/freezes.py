@@ -1,4 +1,4 @@
-"""Freezes: create and end them, refuse changes of frozen jobs, and release held jobs after the end.
+"""Freezes: create and close them, refuse changes of frozen jobs, and release held jobs afterwards.
 
 A decision of the scheduler that a freeze holds stores the job in `frozen_jobs`. After the end of the
 freeze, this loop evaluates these jobs again, in their order and at a limited rate.

@@ -21,10 +21,10 @@ def closest(name: str, known: Iterable[str]) -> str:
     """
     if len(name) > _LONGEST:
         return ""
-    room, compared = _MOST_PAIRS // max(len(name), 1), []
+    left, compared = _MOST_PAIRS // max(len(name), 1), []
     for one in known:
-        room -= len(one)
-        if room < 0:
+        left -= len(one)
+        if left < 0:
             break
         compared.append(one)
     found = difflib.get_close_matches(name, compared, n=1)

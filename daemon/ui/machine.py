@@ -162,7 +162,7 @@ def _core_mhz(node: Mapping[str, Any]) -> int:
 
 
 def _host_finder(names: Sequence[str]) -> Callable[[str], int | None]:
-    """Return a function that finds a host by the name that it gives itself.
+    """Return a function that finds a host by its own host name.
 
     Either name may lack the domain. A name that fits several hosts belongs to none of them.
     """

@@ -200,7 +200,7 @@ class Dispatcher:
         return routes, parameters
 
     def _of_existing_job(self, route: Route, request: Request, path: str) -> tuple[Route, Request]:
-        """Return the read of the job with the whole ID, if the job with the shorter ID is none.
+        """Return the read of the job with the whole ID, if there is no job with the shorter ID.
 
         `path` is the decoded path.
         """

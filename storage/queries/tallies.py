@@ -66,7 +66,7 @@ _LAUNCHED = """
 """
 
 # The rules of `daemon/text/job_state.py` for ended child jobs, in SQL, so that fifty need one statement.
-# Most children are complete: the summary of their job and a short index tell that without reading
+# Most children are complete: the summary of their job and a short index show that without reading
 # their allocations and evaluations.
 _RESULTS = """
     SELECT id, stop,

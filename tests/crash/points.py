@@ -154,7 +154,7 @@ APART = {
     "daemon/identity/issuer.py:Issuer._forget": "a signing key is forgotten weeks after another took its place",
     "daemon/identity/client_secret_rotation.py:ClientSecretRotator._failed": "a rotation by the clock that the cloud refused",
     "daemon/fences.py:Fences.save": "a fault of ours: tests/parts/test_fences.py",
-    "daemon/acl/tokens.py:TokenStore._remove_each": "a fault of ours, as above",
+    "daemon/acl/tokens.py:TokenStore._remove_each": "an error of the daemon: tests/parts/test_fences.py",
     "daemon/evals/deployment_watcher.py:_fail_deployment": "the same",
     "daemon/identity/federation_refresh.py": "needs the token file of a federation: tests/parts/identity/test_federation_refresh.py",
     "daemon/jobs/payload_files.py:PayloadFiles._collect": "a day after the last use: tests/parts/jobs/test_payload_files.py",

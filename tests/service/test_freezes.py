@@ -45,3 +45,10 @@ async def test_a_freeze_ends_in_time(steward: Steward) -> None:
     assert found[0]["Ended"] == found[0]["Until"]
     run = await steward.get("/v1/job/etl/run")
     assert run["Steps"][0]["Opened"] >= found[0]["Until"]
+
+
+async def test_a_freeze_of_a_queue_without_jobs_gets_a_warning(steward: Steward) -> None:
+    done = await steward.cli("freeze", "-queue", "nope", "release")
+    assert done.returncode == 0
+    warning = 'Warning: no job of namespace "default" names the queue "nope"'
+    assert done.stderr.decode().strip() == warning

@@ -11,9 +11,10 @@ from storage.records.times import rfc3339
 
 
 class FreezeResult(Record, frozen=True, kw_only=True):
-    """The ID of a new freeze."""
+    """The ID of a new freeze, and a warning about its scope."""
 
     id: str
+    warnings: str = ""
 
 
 @click.command()
@@ -63,6 +64,8 @@ def freeze(
         screen.document(answer.body)
         return
     made = answer.decode(FreezeResult)
+    if made.warnings:
+        screen.warn(f"Warning: {made.warnings}")
     screen.line(f"Freeze {made.id}; end it with: steward thaw {made.id}")
 
 

@@ -1,4 +1,4 @@
-"""The encryption: a value decrypts only at its own path with its own key; and new keys."""
+"""The encryption: a value decrypts only with its own key at its own path; and new keys."""
 
 import os
 from collections.abc import Callable

@@ -1363,7 +1363,7 @@ async def test_a_new_version_does_not_have_the_result_of_the_run_before_it(
 
 @pytest.mark.parametrize("code", [0, 3])
 async def test_notifications_follow_the_run(cluster: Cluster, code: int) -> None:
-    """A failure that the run allows is none; a run also fails without a failed task."""
+    """The run allows a failure, or fails without a failed task."""
     where = {"steward_notify_webhook": "https://example.org/hook"}
     second = step("b", "a") if code else step("b", "a", for_each="${output.a.s}")
     first = step("a", count=2 if code else 1, failures_allowed="1")

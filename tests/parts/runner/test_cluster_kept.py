@@ -290,7 +290,7 @@ async def sender(world: PoolWorld) -> Sender:
 
 
 async def finished(sender: Sender, query: str = "code=0&why=&kept=sent") -> list[str]:
-    """End the attempt; return why files were not kept."""
+    """Finish the attempt; return why files were not stored."""
     assert await sender.end(query) == 200
     assert (await sender.world.until_done(sender.alloc_id)).client_status == "complete"
     return reasons(sender.world, sender.alloc_id)

@@ -1,7 +1,7 @@
 """The files to keep on a host of a cluster: what its wrapper searches, and which entries match.
 
 The wrapper knows only `find`, so its searches are wider than the patterns. It sends a list of
-entries, of which the daemon chooses. The list is untrusted. No I/O.
+entries. The daemon chooses among them, and does not trust the list. No I/O.
 """
 
 import shlex
@@ -34,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> str:
-        """Return why no such entry is kept, or an empty text."""
+        """Return why no such entry is stored, or an empty text."""
         if self.kind == "l":
             return "it is a link, and links are not followed"
         return "" if self.kind == "f" else "it is not a regular file"
@@ -134,7 +134,7 @@ def matches(path: bytes, task: str, pattern: str) -> bool:
 
 
 def _names(path: bytes) -> list[str] | None:
-    """Return the names of a path; None for one from which no file is kept."""
+    """Return the names of a path; None for secrets and private files."""
     names = path.decode(errors="surrogateescape").split("/")
     return None if len(names) < 2 or names[1] in (SECRETS, PRIVATE) else names
 

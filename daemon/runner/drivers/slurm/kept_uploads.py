@@ -77,24 +77,24 @@ class KeptUploads:
     ) -> str:
         """Return the files that a wrapper shall send, one per line with its number.
 
-        An earlier upload of the same attempt is forgotten. `is_root` means that the task had root's
+        It replaces an earlier upload of the same attempt. `is_root` means that the task had root's
         rights, `is_whole` that the host could list all files. Raises `TurnedAway`.
         """
         found = await trio.to_thread.run_sync(
             kept_patterns.select, listing, task, patterns, MOST_FILES
         )
-        room = await self._store.read_any(partial(self._payloads.room, namespace=namespace))
+        free = await self._store.read_any(partial(self._payloads.room, namespace=namespace))
         if (before := self._uploads.get(name)) is not None:
-            room += before.stored  # these files would count twice
+            free += before.stored  # these files would count twice
         self.forget(name)
         others = sum(one.pending for one in self._uploads.values() if one.namespace == namespace)
         # Each upload has its own file: a piece of an earlier one may be on its way.
         digest = hashlib.sha256(name.encode()).hexdigest()
         place = f"{self._staging}/sent.{digest}.{next(self._numbers)}"
         upload = KeptUpload(self._payloads, namespace, place, self._now)
-        choice = _Choice(upload, room=room, most=self._payloads.most_bytes, is_root=is_root)
+        choice = _Choice(upload, free=free, most=self._payloads.most_bytes, is_root=is_root)
         choice.choose(found)
-        if upload.pending > max(0, room - others):
+        if upload.pending > max(0, free - others):
             raise TurnedAway("other tasks send files in this namespace: retry")
         if not is_whole or len(listing) >= MOST_LISTED:
             upload.refuse(b"", "its host could not list all files")
@@ -112,7 +112,7 @@ class KeptUploads:
             try:
                 await upload.take(number, offset, data, is_end=is_end)
             finally:
-                if self._uploads.get(name) is not upload:  # forgotten in the meantime
+                if self._uploads.get(name) is not upload:  # replaced in the meantime
                     upload.discard()
 
     async def report(self, name: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
@@ -134,21 +134,21 @@ class KeptUploads:
 
 
 class _Choice:
-    """The decision about each file that matches, within the room of the namespace."""
+    """The decision about each file that matches, within the free bytes of the namespace."""
 
-    def __init__(self, upload: "KeptUpload", *, room: int, most: int, is_root: bool) -> None:
+    def __init__(self, upload: "KeptUpload", *, free: int, most: int, is_root: bool) -> None:
         self._upload, self._is_root = upload, is_root
-        self._room, self._most = room, most
+        self._free, self._most = free, most
 
     def choose(self, found: Sequence[Found]) -> None:
-        """Expect the files that may be kept, and refuse the others."""
+        """Expect the permitted files, and refuse the others."""
         for entry, reason in found:
             if entry is None:
                 self._upload.refuse(b"", reason)
             elif why := self._why_not(entry):
                 self._upload.refuse(entry.path, why)
             else:
-                self._room -= entry.size
+                self._free -= entry.size
                 self._upload.expect(entry.path, entry.size)
 
     def _why_not(self, entry: Entry) -> str:
@@ -159,9 +159,9 @@ class _Choice:
             return "it has a second name, which may be another user's file"
         if entry.size > self._most:
             return f"it has {entry.size} bytes, more than {self._most}"
-        if entry.size > self._room:
+        if entry.size > self._free:
             return (
-                f"it has {entry.size} bytes, more than the {self._room} that are left in its "
+                f"it has {entry.size} bytes, more than the {self._free} that are left in its "
                 "namespace"
             )
         return ""

@@ -117,7 +117,7 @@ why=
 [ "$status" = 200 ] || why=bundle
 secret= logs=0 most=0 outputs=
 # secret, logs, most (seconds that the task may run; 0: any), outputs (the file for later steps); the
-# first of what was unpacked
+# first unpacked file
 [ ! -s .steward/settings ] || . ./.steward/settings
 
 # keep KIND: put what the task prints into files of some reads each, until nobody prints any more.
@@ -187,7 +187,7 @@ look() {
         -printf '%y %n %s %p\0' 2>/dev/null || whole=0
 }
 
-# find_kept: list what may be kept. The daemon decides what is.
+# find_kept: list the files that may match. The daemon chooses among them.
 find_kept() {
     (
         whole=1
@@ -349,7 +349,7 @@ if [ -z "$why" ]; then
 fi
 
 # What the task has written for later steps is read once. No pipe holds this up, not even one that takes
-# the place of the file now; of a file that is too large, one byte too many tells that.
+# the place of the file now; of a file that is too large, one byte too many shows that.
 sends=
 set -- -d ''
 if [ -n "$outputs" ]; then
