@@ -51,7 +51,9 @@ def unhealthy_reason(db: ReadSnapshot, allocation: Allocation) -> str:
     for name in sorted(allocation.client.task_states or {}):
         for event in reversed(allocations.newest_events(db, allocation.id, name)):
             if event.type == _UNHEALTHY:
-                return f'task "{name}": {event.display_message}'
+                checks = event.details.get("checks", "")
+                text = ": ".join(filter(None, (event.display_message, checks)))
+                return f'task "{name}": {text}'
     return ""
 
 

@@ -22,7 +22,7 @@ from storage.records.times import nanoseconds
 
 _BY_HAND = "manual"
 _BY_CHECKS = "checks"
-_UNHEALTHY_SERVICES = "Services not healthy by deadline"
+UNHEALTHY_SERVICES = "Services not healthy by deadline"
 _MOST_CHECKS = 5  # that are named
 
 
@@ -88,24 +88,20 @@ def up_since(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> str | No
 
 
 def unhealthy_reasons(
-    tasks: Iterable[Task],
-    states: Mapping[str, TaskState],
-    rule: HealthCriteria,
-    now: int,
-    failing: Iterable[CheckResult] = (),
+    tasks: Iterable[Task], states: Mapping[str, TaskState], rule: HealthCriteria, now: int
 ) -> dict[str, str]:
-    """Return the reason for each task that is not healthy at the deadline.
-
-    `failing` are the checks that have not passed.
-    """
+    """Return the reason for each task that is not healthy at the deadline."""
     found = {}
     for task in tasks:
         if hook(task) != Hook.POSTSTOP and (text := _complaint(states[task.name], rule, now)):
-            checks = [result for result in failing if result.task in ("", task.name)]
-            names = "; ".join(map(_of_check, checks[:_MOST_CHECKS]))
-            of_services = text == _UNHEALTHY_SERVICES and names
-            found[task.name] = f"{text}: {names}" if of_services else text
+            found[task.name] = text
     return found
+
+
+def failing_checks(task: str, failing: Iterable[CheckResult]) -> str:
+    """Return the checks of a task that have not passed, as a text; empty without one."""
+    checks = [result for result in failing if result.task in ("", task)]
+    return "; ".join(map(_of_check, checks[:_MOST_CHECKS]))
 
 
 def _of_check(result: CheckResult) -> str:
@@ -123,7 +119,7 @@ def _complaint(state: TaskState, rule: HealthCriteria, now: int) -> str:
     started = nanoseconds(state.started_at) if state.started_at else now
     if state.state == TaskPhase.RUNNING and now - started < rule.min_healthy_time:
         return f"Task not running for min_healthy_time of {least} by healthy_deadline of {deadline}"
-    return _UNHEALTHY_SERVICES if rule.by_checks else ""
+    return UNHEALTHY_SERVICES if rule.by_checks else ""
 
 
 def _is_dead(state: TaskState) -> bool:

@@ -109,6 +109,8 @@ class HealthWatch:
         if not rule.for_deployment or health.can_no_longer_succeed(tasks, states):
             return
         now = self._now()
-        found = health.unhealthy_reasons(tasks, states, rule, now, self._failing_checks())
-        for name, text in found.items():
-            self._report.event(name, task_events.unhealthy(now, text))
+        for name, text in health.unhealthy_reasons(tasks, states, rule, now).items():
+            checks = ""
+            if text == health.UNHEALTHY_SERVICES:
+                checks = health.failing_checks(name, self._failing_checks())
+            self._report.event(name, task_events.unhealthy(now, text, checks))

@@ -230,9 +230,14 @@ def disk_exceeded(now: int, used: int, limit: int) -> TaskEvent:
     )
 
 
-def unhealthy(now: int, reason: str) -> TaskEvent:
-    """Return the event for a task that makes its allocation unhealthy in a deployment."""
-    return _with_message("Alloc Unhealthy", now, reason)
+def unhealthy(now: int, reason: str, checks: str = "") -> TaskEvent:
+    """Return the event for a task that makes its allocation unhealthy in a deployment.
+
+    The failing `checks` are a detail, because clients match the text of the event.
+    """
+    event = _with_message("Alloc Unhealthy", now, reason)
+    details = {**event.details, **({"checks": checks} if checks else {})}
+    return msgspec.structs.replace(event, details=details)
 
 
 def downloading(now: int) -> TaskEvent:

@@ -237,7 +237,7 @@ async def test_a_failed_deployment_names_the_check(full: Cluster) -> None:
     (one,) = full.allocations()
     await full.report(one, ClientStatus.RUNNING, healthy=False)
     text = 'Services not healthy by deadline: check "c" of service "s" fails with status 503'
-    event = task_events.unhealthy(NOW, text)
+    event = task_events.unhealthy(NOW, *text.split(": ", 1))
     latest = full.deployment()
     counted = msgspec.structs.replace(latest.task_groups["g"], unhealthy_allocs=1)
 
