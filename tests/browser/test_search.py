@@ -44,7 +44,7 @@ async def test_a_closed_part_of_a_page_is_opened_for_its_link(
 ) -> None:
     await browser.open(f"{filled.address}/ui/variables")
     await browser.key("/")
-    await browser.write(FIELD, "make a var")
+    await browser.write(FIELD, "create a var")
     await browser.until_text("#palette .results", "Create a variable")
     await browser.key("Enter")
     await browser.until("document.getElementById('new').open")
