@@ -110,6 +110,7 @@ async def test_the_first_reason_for_its_end_is_reported(
     [
         ("kill -s TERM $$", "Exit Code: 143, Signal: 15, Exit Message: "),
         ("kill -s KILL $$", "Exit Code: 137, Signal: 9, Exit Message: "),
+        ("kill -s PIPE $$", "Exit Code: 141, Signal: 13, Exit Message: "),  # its reader ended first
         ("exit 3", "Exit Code: 3"),
     ],
 )

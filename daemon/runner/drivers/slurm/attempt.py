@@ -49,8 +49,9 @@ _TICK = SECOND // 100  # clock tick of /proc, the same on every Linux
 _PAGE = 4096
 # Job states that the wrapper reports more precisely.
 _EXPECTED = frozenset({"RUNNING", "COMPLETING", "COMPLETED", "FAILED"})
-# Signals with which a cluster ends jobs.
-_OF_CLUSTERS = frozenset({signals.SIGTERM, signals.SIGKILL})
+# Signals with which a cluster ends jobs. A task whose output was read by a process that ended first
+# gets SIGPIPE.
+_OF_CLUSTERS = frozenset({signals.SIGTERM, signals.SIGKILL, signals.SIGPIPE})
 KINDS = ("stdout", "stderr")
 _NEVER = ExitResult(code=137, signal=9, message="it was stopped before it began")
 
