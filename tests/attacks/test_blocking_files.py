@@ -111,7 +111,7 @@ def mount_silent(place: Path, exit_stack: ExitStack, more: str = "") -> None:
 
 @needs_root
 @pytest.mark.parametrize("place", PLACES)
-def test_a_file_system_that_never_answers_holds_up_no_request(
+def test_unresponsive_file_system_blocks_no_request(
     talk: Talk, root: Path, place: str, held: ExitStack
 ) -> None:
     (root / "main/local/deeper").mkdir()
@@ -132,7 +132,7 @@ def test_a_file_system_that_never_answers_holds_up_no_request(
 
 @needs_root
 @pytest.mark.parametrize("place", PLACES)
-def test_a_silent_file_system_that_lets_root_in_holds_up_no_request(
+def test_unresponsive_file_system_that_root_can_enter_blocks_no_request(
     talk: Talk, root: Path, place: str, held: ExitStack
 ) -> None:
     (root / "main/local/deeper").mkdir()
@@ -152,7 +152,7 @@ def test_a_silent_file_system_that_lets_root_in_holds_up_no_request(
     assert isinstance(removed, OperationFailed)  # the mount stays, and the launcher reports it
 
 
-def test_pipes_hold_up_no_request(talk: Talk, root: Path) -> None:
+def test_pipes_block_no_request(talk: Talk, root: Path) -> None:
     for place in ("main/local/x", "main/tmp/x", "alloc/data/x"):
         os.mkfifo(root / place)
     os.mkfifo(root / "alloc/logs/main.stdout.0")

@@ -144,7 +144,7 @@ def running(launcher: Talk) -> Iterator[int]:
     ],
     ids=str,
 )
-def test_port_of_another_form_ends_the_launcher(
+def test_malformed_port_stops_the_launcher(
     launcher: Talk, tmp_path: Path, forged: dict[str, Any]
 ) -> None:
     Place(tmp_path)
@@ -154,7 +154,7 @@ def test_port_of_another_form_ends_the_launcher(
     assert interfaces("sw") == []
 
 
-def test_network_of_an_unknown_allocation_is_not_made(launcher: Talk) -> None:
+def test_network_of_an_unknown_allocation_is_not_created(launcher: Talk) -> None:
     assert isinstance(connected(launcher), OperationFailed)
     assert interfaces("sw") == []
 
@@ -181,7 +181,7 @@ def test_port_of_a_process_of_the_host_is_refused(
     assert interfaces("sw") == []
 
 
-def test_port_of_another_allocation_stays_with_it(launcher: Talk, tmp_path: Path) -> None:
+def test_port_of_another_allocation_is_not_taken_over(launcher: Talk, tmp_path: Path) -> None:
     Place(tmp_path)
     assert isinstance(connected(launcher, port(8080)), NetworkConnected)
     before = elements()
@@ -194,7 +194,7 @@ def test_port_of_another_allocation_stays_with_it(launcher: Talk, tmp_path: Path
     assert len(interfaces("sw")) == 1
 
 
-def test_task_starts_on_the_bridge_only_in_a_network_that_was_made(
+def test_task_starts_on_the_bridge_only_in_an_existing_network(
     launcher: Talk, tmp_path: Path
 ) -> None:
     Place(tmp_path)
@@ -213,7 +213,7 @@ def test_network_of_a_running_task_is_not_released(launcher: Talk, tmp_path: Pat
         assert len(interfaces("sw")) == 1
 
 
-def test_released_network_leaves_nothing(launcher: Talk, tmp_path: Path) -> None:
+def test_network_release_removes_every_object(launcher: Talk, tmp_path: Path) -> None:
     Place(tmp_path)
     connected(launcher, port(8080))
     for _ in range(2):
@@ -232,7 +232,7 @@ def test_packets_to_other_hosts_are_not_redirected(
         assert connects(OUTSIDE, 8080)
 
 
-def test_loopback_of_the_host_is_out_of_reach(launcher: Talk, tmp_path: Path) -> None:
+def test_loopback_of_the_host_is_unreachable(launcher: Talk, tmp_path: Path) -> None:
     Place(tmp_path)
     connected(launcher)
     with (
@@ -259,7 +259,7 @@ def test_loopback_of_the_host_is_out_of_reach(launcher: Talk, tmp_path: Path) ->
         assert service.recv(9) == b"x"
 
 
-def test_interface_that_is_no_bridge_is_left_alone(outside: World, tmp_path: Path) -> None:
+def test_interface_other_than_a_bridge_is_not_changed(outside: World, tmp_path: Path) -> None:
     Place(tmp_path)
     policy = msgspec.structs.replace(POLICY, bridge=bridge_of(Settings(bridge_network_name="up0")))
     server, process = start_server()
@@ -299,7 +299,7 @@ def test_other_interfaces_are_not_connected_by_forwarding(
             assert connects("203.0.113.2", 7000, *outside.words())
 
 
-def test_address_is_not_given_twice_after_the_launcher_was_killed(
+def test_address_is_not_assigned_twice_after_a_kill_of_the_launcher(
     outside: World, tmp_path: Path
 ) -> None:
     Place(tmp_path)
@@ -327,9 +327,7 @@ def test_address_is_not_given_twice_after_the_launcher_was_killed(
     process.wait()
 
 
-def test_policy_with_another_name_of_the_bridge_ends_the_launcher(
-    outside: World, tmp_path: Path
-) -> None:
+def test_policy_with_another_bridge_name_stops_the_launcher(outside: World, tmp_path: Path) -> None:
     assert POLICY.bridge is not None
     bridge = msgspec.structs.asdict(POLICY.bridge)
     given = {**msgspec.structs.asdict(POLICY), "bridge": [*(bridge | {"name": "a;b"}).values()]}
@@ -354,7 +352,7 @@ def test_removal_of_a_directory_releases_its_network(launcher: Talk, tmp_path: P
     assert elements() == ""
 
 
-def test_forwarded_ports_without_a_network_are_deleted_with_the_next_change(
+def test_port_forwards_without_a_network_are_deleted_at_the_next_change(
     launcher: Talk, outside: World, tmp_path: Path
 ) -> None:
     Place(tmp_path)
@@ -370,7 +368,7 @@ def test_forwarded_ports_without_a_network_are_deleted_with_the_next_change(
     assert before != elements()
 
 
-def test_host_stays_closed_to_others_after_its_rules_were_reloaded(
+def test_host_stays_closed_to_tasks_after_a_reload_of_its_rules(
     launcher: Talk, tmp_path: Path
 ) -> None:
     Place(tmp_path)
@@ -383,7 +381,7 @@ def test_host_stays_closed_to_others_after_its_rules_were_reloaded(
     assert "8080" in elements()
 
 
-def test_deleted_bridge_is_made_again_with_its_interfaces(launcher: Talk, tmp_path: Path) -> None:
+def test_deleted_bridge_is_recreated_with_its_interfaces(launcher: Talk, tmp_path: Path) -> None:
     Place(tmp_path)
     connected(launcher)
     subprocess.run(["ip", "link", "delete", "steward"], check=True)
@@ -393,7 +391,7 @@ def test_deleted_bridge_is_made_again_with_its_interfaces(launcher: Talk, tmp_pa
     assert interfaces("sw")[0] in done.stdout
 
 
-def test_subnet_of_a_network_of_the_host_is_not_taken(launcher: Talk, tmp_path: Path) -> None:
+def test_subnet_of_a_host_network_is_not_used(launcher: Talk, tmp_path: Path) -> None:
     Place(tmp_path)
     subprocess.run(["ip", "addr", "add", "172.26.70.5/16", "dev", "up0"], check=True)
     text = "overlaps the network 172.26.0.0/16 of up0"
@@ -440,7 +438,7 @@ def test_failed_connection_leaves_no_interface_without_an_address(
                 os.kill(one, signal.SIGKILL)
 
 
-def test_firewall_that_drops_forwarded_packets_is_left_to_its_administrator(
+def test_firewall_that_drops_forwarded_packets_is_not_changed(
     launcher: Talk, tmp_path: Path, outside: World
 ) -> None:
     # As Docker sets it up. The documentation has the two rules that open it.

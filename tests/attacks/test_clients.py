@@ -54,7 +54,7 @@ async def running(steward: Steward) -> Any:
     return alloc["ID"]
 
 
-async def test_caller_with_read_fs_learns_nothing_of_secret_files(guarded: Steward) -> None:
+async def test_caller_with_read_fs_sees_no_secret_files(guarded: Steward) -> None:
     alloc = await running(guarded)
     guarded.token = await token_with(guarded, READ_FILES)
     there = {(verb, "main/secrets/password.txt") for verb in VERBS}

@@ -103,7 +103,7 @@ def refused(talk: Talk, *descriptors: int) -> str:
 
 @needs_root
 @pytest.mark.parametrize(("user", "name"), [("", "bin"), ("nobody", "nobody")])
-def test_a_program_has_a_user_and_nothing_of_the_launcher(
+def test_cluster_program_has_its_own_user_and_nothing_of_the_launcher(
     cluster: Talk, user: str, name: str
 ) -> None:
     account = pwd.getpwnam(name)
@@ -142,7 +142,7 @@ def test_nothing_runs_as_root_or_as_another_user(cluster: Talk, user: str, progr
 @pytest.mark.parametrize(
     "program", ["sh", "/bin/sh", "../sbatch", "sacctmgr", "", "sbatch\0", "git", "mail"]
 )
-def test_another_program_ends_the_launcher(cluster: Talk, program: str) -> None:
+def test_unlisted_program_stops_the_launcher(cluster: Talk, program: str) -> None:
     cluster.send(1, 1, ASK, descriptors=(asked(program),))
     assert cluster.has_ended()
 
@@ -179,9 +179,7 @@ def test_another_program_ends_the_launcher(cluster: Talk, program: str) -> None:
         ("srun", ["--jobid=1", "--overlap", "-Q", "--chdir=/", "--uid=0"]),
     ],
 )
-def test_no_option_of_another_form_is_passed_on(
-    cluster: Talk, program: str, words: list[str]
-) -> None:
+def test_malformed_option_is_not_passed_on(cluster: Talk, program: str, words: list[str]) -> None:
     command = [b"/bin/sh"] if program == "srun" else []
     assert "of another form" in refused(cluster, asked(program, *words, command=command))
 
@@ -189,7 +187,9 @@ def test_no_option_of_another_form_is_passed_on(
 @pytest.mark.parametrize(
     ("program", "command"), [("srun", []), ("srun", [b"--uid=0"]), ("squeue", [b"/bin/sh"])]
 )
-def test_a_command_is_for_a_job_only(cluster: Talk, program: str, command: list[bytes]) -> None:
+def test_cluster_command_applies_only_to_a_job(
+    cluster: Talk, program: str, command: list[bytes]
+) -> None:
     words = ["--jobid=1", "--overlap", "-Q", "--chdir=/"] if program == "srun" else []
     text = refused(cluster, asked(program, *words, command=command))
     assert "a command of another form" in text
@@ -212,9 +212,7 @@ def test_no_other_variable_and_configuration_is_passed_on(
     refused(cluster, asked(program, **fields))
 
 
-def test_input_that_can_change_or_is_too_long_ends_the_launcher(
-    cluster: Talk, tmp_path: Path
-) -> None:
+def test_mutable_or_oversized_input_stops_the_launcher(cluster: Talk, tmp_path: Path) -> None:
     with open(tmp_path / "file", "w+") as file:
         cluster.send(1, 2, ASK, descriptors=(asked("sbatch"), file.fileno()))
     assert cluster.has_ended()
@@ -230,7 +228,7 @@ def test_input_is_bounded() -> None:
     close(given)
 
 
-def test_a_program_without_end_is_killed_and_its_output_waits_for_a_reader(
+def test_endless_program_is_killed_and_its_output_waits_for_a_reader(
     tmp_path: Path,
 ) -> None:
     for parent in (tmp_path, *tmp_path.parents):
@@ -252,7 +250,7 @@ def test_a_program_without_end_is_killed_and_its_output_waits_for_a_reader(
     close(received)
 
 
-def test_programs_without_end_are_counted(talk: Talk, tmp_path: Path) -> None:
+def test_endless_programs_are_counted(talk: Talk, tmp_path: Path) -> None:
     for parent in (tmp_path, *tmp_path.parents):
         if parent.is_relative_to(Path(gettempdir())) and parent != Path(gettempdir()):
             parent.chmod(parent.stat().st_mode | 0o011)
@@ -303,7 +301,7 @@ def test_a_command_has_the_daemons_user_and_its_configured_arguments(cluster: Ta
         (["mail"], {"terminal": "xterm"}),
     ],
 )
-def test_a_command_takes_nothing_from_the_daemon_but_its_input(
+def test_cluster_command_inherits_only_its_input_from_the_daemon(
     cluster: Talk, words: list[str], fields: dict[str, Any]
 ) -> None:
     text = refused(cluster, asked("notify", *words, **fields), sealed(b"{}"))

@@ -262,7 +262,7 @@ def test_every_message_is_attacked() -> None:
 
 @pytest.mark.parametrize("kind", [message for message in MESSAGES if message is not Hello])
 @pytest.mark.usefixtures("place", "outside")
-def test_nothing_is_done_before_the_greeting(talk: Talk, kind: type, tmp_path: Path) -> None:
+def test_requests_before_the_greeting_are_ignored(talk: Talk, kind: type, tmp_path: Path) -> None:
     make, bring = SAMPLES[kind]
     descriptors = bring()
     before = tree(tmp_path)
@@ -272,7 +272,7 @@ def test_nothing_is_done_before_the_greeting(talk: Talk, kind: type, tmp_path: P
 
 
 @pytest.mark.usefixtures("place", "outside")
-def test_no_second_greeting_names_another_directory(greeted: Talk, tmp_path: Path) -> None:
+def test_second_greeting_cannot_change_the_directory(greeted: Talk, tmp_path: Path) -> None:
     hello = Hello(version=VERSION, directory=str(tmp_path.parent))
     greeted.send(2, 1, hello, descriptors=(policed(),))
     assert greeted.has_ended()
@@ -280,7 +280,7 @@ def test_no_second_greeting_names_another_directory(greeted: Talk, tmp_path: Pat
 
 @pytest.mark.parametrize("field", fields_of(LauncherPolicy))
 @pytest.mark.usefixtures("place", "outside")
-def test_policy_of_another_form_ends_the_launcher(talk: Talk, field: str, tmp_path: Path) -> None:
+def test_malformed_policy_stops_the_launcher(talk: Talk, field: str, tmp_path: Path) -> None:
     given = msgspec.structs.asdict(launchers.EVERYTHING) | {field: 1.5}
     hello = Hello(version=VERSION, directory=str(tmp_path))
     talk.send(1, 1, hello, descriptors=(sealed(msgspec.msgpack.encode([*given.values()])),))
@@ -288,7 +288,7 @@ def test_policy_of_another_form_ends_the_launcher(talk: Talk, field: str, tmp_pa
 
 
 @pytest.mark.usefixtures("place", "outside")
-def test_greeting_without_a_policy_ends_the_launcher(talk: Talk, tmp_path: Path) -> None:
+def test_greeting_without_a_policy_stops_the_launcher(talk: Talk, tmp_path: Path) -> None:
     talk.send(1, 0, Hello(version=VERSION, directory=str(tmp_path)))
     assert talk.has_ended()
 
@@ -297,7 +297,7 @@ def test_greeting_without_a_policy_ends_the_launcher(talk: Talk, tmp_path: Path)
     ("kind", "field"), [(kind, field) for kind in MESSAGES for field in fields_of(kind)]
 )
 @pytest.mark.usefixtures("place", "outside")
-def test_field_of_another_type_ends_the_launcher(
+def test_field_of_a_wrong_type_stops_the_launcher(
     talk: Talk, kind: type, field: str, tmp_path: Path
 ) -> None:
     make, bring = SAMPLES[kind]
@@ -316,7 +316,7 @@ def test_field_of_another_type_ends_the_launcher(
     ("kind", "field"), [(kind, field) for kind in MESSAGES for field in named(kind)]
 )
 @pytest.mark.usefixtures("place", "outside")
-def test_name_that_leads_out_is_refused(
+def test_name_that_escapes_the_directory_is_refused(
     greeted: Talk, kind: type, field: str, name: str, tmp_path: Path
 ) -> None:
     make, bring = SAMPLES[kind]
@@ -329,9 +329,7 @@ def test_name_that_leads_out_is_refused(
 
 @pytest.mark.parametrize("kind", MESSAGES)
 @pytest.mark.usefixtures("place", "outside")
-def test_descriptors_that_do_not_come_end_the_launcher(
-    talk: Talk, kind: type, tmp_path: Path
-) -> None:
+def test_missing_descriptors_stop_the_launcher(talk: Talk, kind: type, tmp_path: Path) -> None:
     make, bring = SAMPLES[kind]
     if kind is not Hello:
         talk.greet(tmp_path)
@@ -344,7 +342,7 @@ def test_descriptors_that_do_not_come_end_the_launcher(
 
 @pytest.mark.usefixtures("outside")
 @pytest.mark.parametrize("kind", [message for message in MESSAGES if [*named(message)]])
-def test_allocation_that_is_a_link_is_not_entered(
+def test_symlink_instead_of_an_allocation_is_not_entered(
     greeted: Talk, kind: type, outside: Path, tmp_path: Path
 ) -> None:
     (outside / "alloc/logs").mkdir(parents=True)
@@ -360,7 +358,9 @@ def test_allocation_that_is_a_link_is_not_entered(
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 @pytest.mark.parametrize("field", ["allocation", "task"])
 @pytest.mark.usefixtures("place", "outside")
-def test_mark_with_a_name_that_leads_out_is_refused(greeted: Talk, field: str, name: str) -> None:
+def test_marker_name_that_escapes_the_directory_is_refused(
+    greeted: Talk, field: str, name: str
+) -> None:
     mark = {"allocation": ALLOCATION, "task": "main", "attempt": 0, "action": "end"} | {field: name}
     greeted.send(2, 0, [33, [[*mark.values()]]])
     assert greeted.has_ended()
@@ -377,7 +377,7 @@ def test_mark_with_a_name_that_leads_out_is_refused(greeted: Talk, field: str, n
         f"/none/above/deeper/{ALLOCATION}.main",
     ],
 )
-def test_start_names_no_group_but_that_of_its_task(
+def test_start_accepts_only_the_cgroup_of_its_task(
     talk: Talk, place: Place, group: str, tmp_path: Path
 ) -> None:
     talk.greet(tmp_path, msgspec.structs.replace(launchers.EVERYTHING, groups=["/none/above"]))
@@ -397,7 +397,7 @@ def test_start_names_no_group_but_that_of_its_task(
         *("main/local/../secrets/token", "../x", "main/local", "alloc/logs"),
     ],
 )
-def test_no_descriptor_comes_of_what_is_no_open_file_of_a_task(
+def test_only_open_files_of_a_task_are_returned_as_descriptors(
     greeted: Talk, tmp_path: Path, path: str, sees_secrets: bool
 ) -> None:
     greeted.ask(*_sample(CreateAllocDir, tmp_path))
@@ -426,7 +426,7 @@ def test_no_descriptor_comes_of_what_is_no_open_file_of_a_task(
         ["", "stdout", "rotate"],
     ],
 )
-def test_nothing_but_a_log_can_be_opened_to_be_cut(greeted: Talk, fields: list[str]) -> None:
+def test_only_logs_can_be_opened_for_truncation(greeted: Talk, fields: list[str]) -> None:
     greeted.send(1, 0, [OpenLog.__struct_config__.tag, ALLOCATION, *fields])
     assert greeted.has_ended()
 
@@ -437,7 +437,7 @@ def _sample(kind: type, directory: Path) -> tuple[Any, ...]:
 
 
 @needs_root
-def test_no_allocation_gets_the_user_of_another(talk: Talk, tmp_path: Path) -> None:
+def test_no_allocation_gets_the_user_of_another_allocation(talk: Talk, tmp_path: Path) -> None:
     policy = msgspec.structs.replace(launchers.EVERYTHING, own_uids=(80_000, 80_002))
     directory = tmp_path / "alloc"
     talk.greet(directory, policy)
@@ -488,7 +488,7 @@ def test_no_allocation_gets_the_user_of_another(talk: Talk, tmp_path: Path) -> N
 @needs_root
 @pytest.mark.parametrize("owner", [(0, 0), (0, -1), (7, 7), (1234, 1234), (-1, 4321)])
 @pytest.mark.parametrize("kind", [WriteFile, MakeVolume])
-def test_no_file_gets_an_owner_that_no_task_may_be(
+def test_file_owner_must_be_a_user_that_tasks_can_have(
     talk: Talk, place: Place, kind: type, owner: tuple[int, int], tmp_path: Path
 ) -> None:
     policy = msgspec.structs.replace(
@@ -509,7 +509,7 @@ def test_no_file_gets_an_owner_that_no_task_may_be(
 
 @needs_root
 @pytest.mark.usefixtures("place")
-def test_no_number_of_an_attempt_hides_a_running_task(greeted: Talk, tmp_path: Path) -> None:
+def test_no_attempt_number_hides_a_running_task(greeted: Talk, tmp_path: Path) -> None:
     start = msgspec.structs.replace(SAMPLES[StartTask][0](tmp_path), attempt=2**32 - 1)
     answer = greeted.ask(start, payload("/bin/sleep", "600")).body
     assert isinstance(answer, ProcessStarted)
@@ -546,7 +546,7 @@ tell(lambda: open(f"/proc/{pid}/environ", "rb"))
 
 
 @needs_root
-def test_a_daemon_without_rights_has_no_hold_on_its_launcher(greeted: Talk, place: Place) -> None:
+def test_unprivileged_daemon_cannot_control_its_launcher(greeted: Talk, place: Place) -> None:
     sample = SAMPLES[StartTask][0](place.root)
     answer = greeted.ask(sample, payload("/bin/sleep", "600")).body
     assert isinstance(answer, ProcessStarted)

@@ -83,7 +83,7 @@ def ask(place: Path, has_sandboxes: str) -> Iterator[Ask]:
         stdin.close()
 
 
-def test_it_keeps_what_it_needs(ask: Ask) -> None:
+def test_confined_daemon_keeps_its_required_permissions(ask: Ask) -> None:
     for expression in (
         "open(store + '/new', 'w').write('x')",
         "os.rename(store + '/new', store + '/newer')",
@@ -115,7 +115,7 @@ def test_it_keeps_what_it_needs(ask: Ask) -> None:
         "__import__('resource').prlimit(launcher, 7, (1, 1))",
     ],
 )
-def test_its_launcher_is_out_of_reach(ask: Ask, expression: str) -> None:
+def test_confined_daemon_cannot_reach_its_launcher(ask: Ask, expression: str) -> None:
     assert ask(expression) in ("EPERM", "EACCES")
     assert ask("open(f'/proc/{launcher}/stat').read()") == "done"
 
@@ -147,7 +147,7 @@ def test_its_launcher_is_out_of_reach(ask: Ask, expression: str) -> None:
         "call('mprotect', 0, 4096, 5)",
     ],
 )
-def test_it_gets_no_rights_back(ask: Ask, expression: str) -> None:
+def test_confined_daemon_cannot_regain_privileges(ask: Ask, expression: str) -> None:
     assert ask(expression) == "EPERM"
 
 
@@ -155,11 +155,11 @@ def test_it_gets_no_rights_back(ask: Ask, expression: str) -> None:
     "expression",
     ["socket.socket(PACKET, socket.SOCK_RAW)", "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)"],
 )
-def test_it_has_no_other_sockets(ask: Ask, expression: str) -> None:
+def test_confined_daemon_has_no_other_sockets(ask: Ask, expression: str) -> None:
     assert ask(expression) == "EAFNOSUPPORT"
 
 
-def test_it_opens_no_raw_socket(ask: Ask) -> None:
+def test_confined_daemon_opens_no_raw_socket(ask: Ask) -> None:
     assert ask("socket.socket(IP, socket.SOCK_RAW, 1)") == "EPERM"
 
 
@@ -183,7 +183,9 @@ def test_it_opens_no_raw_socket(ask: Ask) -> None:
         "open(beside + '/kept-defaults.json', 'w')",
     ],
 )
-def test_it_writes_and_reads_nowhere_else(ask: Ask, place: Path, expression: str) -> None:
+def test_confined_daemon_reads_and_writes_only_its_directories(
+    ask: Ask, place: Path, expression: str
+) -> None:
     assert ask(expression) in ("EACCES", "EXDEV", "EPERM", "ENOENT")
     assert sorted(path.name for path in place.iterdir()) == ["open", "store"]
     assert [path.name for path in (place / "open").iterdir()] == ["file"]
@@ -202,7 +204,7 @@ def test_it_writes_and_reads_nowhere_else(ask: Ask, place: Path, expression: str
         "os.posix_spawn('/bin/true', ['true'], {})",
     ],
 )
-def test_it_executes_nothing_although_it_clones_and_notifies(
+def test_confined_daemon_can_clone_and_notify_but_not_execute(
     ask: Ask, has_sandboxes: str, expression: str
 ) -> None:
     if has_sandboxes == "no":
@@ -211,7 +213,9 @@ def test_it_executes_nothing_although_it_clones_and_notifies(
     assert ask("open('/etc/passwd').read()") == "done"
 
 
-def test_it_executes_git_on_a_host_without_sandboxes(ask: Ask, has_sandboxes: str) -> None:
+def test_confined_daemon_executes_git_on_a_host_without_sandboxes(
+    ask: Ask, has_sandboxes: str
+) -> None:
     answer = ask("__import__('subprocess').run(['/bin/true'], check=True)")
     assert answer == ("EPERM" if has_sandboxes == "yes" else "done")
     said = ask("1 / int(__import__('daemon.confinement.kernel').confinement.kernel.may_execute())")
@@ -219,7 +223,7 @@ def test_it_executes_git_on_a_host_without_sandboxes(ask: Ask, has_sandboxes: st
 
 
 @needs_landlock
-def test_it_executes_nothing_that_it_has_written(ask: Ask, place: Path) -> None:
+def test_confined_daemon_executes_no_file_that_it_has_written(ask: Ask, place: Path) -> None:
     shutil.copy("/bin/true", place / "store/true")
     (place / "store/true").chmod(0o755)
     assert ask("__import__('subprocess').run([store + '/true'])") in ("EPERM", "EACCES")

@@ -89,7 +89,7 @@ async def test_task_reaches_neither_metadata_nor_the_daemon(driver: str, tmp_pat
     assert {rule["Rule"]: rule["Holds"] for rule in rules}["task_egress"] is True
 
 
-def test_an_open_daemon_takes_the_guard_away_again(guarded_group: Path) -> None:
+def test_start_with_open_access_removes_the_guard(guarded_group: Path) -> None:
     guarded_group.mkdir()
     try:
         held = guarded(Settings(task_egress=GUARDED), [guarded_group])
@@ -103,7 +103,7 @@ def test_an_open_daemon_takes_the_guard_away_again(guarded_group: Path) -> None:
         guarded_group.rmdir()
 
 
-def test_daemon_without_rights_knows_its_guard_by_the_group(guarded_group: Path) -> None:
+def test_unprivileged_daemon_recognizes_its_guard_by_the_group(guarded_group: Path) -> None:
     guarded_group.mkdir()
     held = guarded(Settings(task_egress=GUARDED), [guarded_group])
     os.seteuid(65534)
@@ -123,7 +123,7 @@ def test_daemon_without_rights_knows_its_guard_by_the_group(guarded_group: Path)
         guarded_group.rmdir()
 
 
-def test_guard_stays_when_no_task_is_left(tmp_path: Path, guarded_group: Path) -> None:
+def test_guard_remains_after_the_last_task(tmp_path: Path, guarded_group: Path) -> None:
     groups = cgroup_v2.find(tmp_path)
     assert groups is not None
     groups.delegate((0, 0))
@@ -137,7 +137,7 @@ def test_guard_stays_when_no_task_is_left(tmp_path: Path, guarded_group: Path) -
         one.prepare()
 
 
-def test_a_guard_that_cannot_be_says_why(tmp_path: Path) -> None:
+def test_failure_to_set_up_a_guard_has_a_reason(tmp_path: Path) -> None:
     nowhere = guarded(Settings(task_egress=GUARDED), [])
     assert nowhere.check() == (False, nowhere.trouble)
     assert "control groups" in nowhere.trouble
@@ -147,7 +147,7 @@ def test_a_guard_that_cannot_be_says_why(tmp_path: Path) -> None:
     assert no_group.trouble
 
 
-async def test_health_tells_of_a_guard_that_does_not_hold(tmp_path: Path) -> None:
+async def test_health_reports_an_ineffective_guard(tmp_path: Path) -> None:
     async with steward_with(tmp_path, GUARDED) as steward:
         health = await steward.get("/v1/agent/health")
         rules = (await steward.get("/v1/operator/confinement"))["Node"]

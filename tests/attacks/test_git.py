@@ -103,7 +103,7 @@ async def until_gone() -> None:
 
 
 @needs_root
-async def test_git_has_a_user_of_its_own_and_nothing_of_the_host(place: SandboxedGit) -> None:
+async def test_git_has_its_own_user_and_nothing_of_the_host(place: SandboxedGit) -> None:
     uid, groups, *status, names, top, processes, own = (await said(place, LOOK)).splitlines()
     assert int(uid) in UIDS
     assert groups == uid
@@ -146,7 +146,7 @@ async def test_git_has_a_user_of_its_own_and_nothing_of_the_host(place: Sandboxe
         "mknod /local/d c 1 1",
     ],
 )
-async def test_git_gets_no_further(
+async def test_git_cannot_leave_its_sandbox(
     place: SandboxedGit, opener: Sandboxes, data_dir: Path, text: str
 ) -> None:
     store = data_dir / "store"
@@ -200,7 +200,7 @@ async def test_files_of_a_hostile_git_are_not_trusted(
 @pytest.mark.parametrize(
     "listed", ["\\0\\0", "\\t\\0", "x\\ty\\0", f"100644 blob aa {'9' * 5000}\\ty\\0"], ids=len
 )
-async def test_list_in_another_form_is_refused(workshop: Path, listed: str, data_dir: Path) -> None:
+async def test_malformed_file_list_is_refused(workshop: Path, listed: str, data_dir: Path) -> None:
     """A compromised git prints other text than the list of files."""
     script = f"""#!/bin/sh
 case "$*" in
@@ -219,7 +219,7 @@ esac
         await client.clone("http://h/r.git", "", "", LIMITS, lambda _: None)
 
 
-async def test_modes_and_links_come_as_they_are(place: SandboxedGit, workshop: Path) -> None:
+async def test_modes_and_links_are_preserved(place: SandboxedGit, workshop: Path) -> None:
     make = "mkdir -p tree/d tree/.git && echo x >tree/d/run && chmod 755 tree/d/run && ln -s d/run tree/l"
     await said(place, f"cd /local && {make} && chmod 6777 tree/d || true")
     await place.deliver(str(workshop / "tree"), ArchiveLimits(bytes=MEGABYTE, files=3))
@@ -229,7 +229,7 @@ async def test_modes_and_links_come_as_they_are(place: SandboxedGit, workshop: P
     assert os.readlink(workshop / "tree/l") == "d/run"
 
 
-async def test_disk_usage_is_measured_whatever_git_says(place: SandboxedGit) -> None:
+async def test_disk_usage_is_measured_independently_of_git(place: SandboxedGit) -> None:
     before = await place.used(0)
     await said(place, "head -c 3000000 /dev/zero >/tmp/hidden")
     assert await place.used(0) >= before + 3_000_000
@@ -251,7 +251,7 @@ async def test_disk_usage_is_measured_whatever_git_says(place: SandboxedGit) -> 
         ("git::ssh://-oProxyCommand=id/r.git", {}, "."),
     ],
 )
-async def test_no_option_comes_from_a_source(
+async def test_source_cannot_inject_an_option(
     fetching: Fetching, opener: Sandboxes, root: Path, source: str, options: Any, words: str
 ) -> None:
     with pytest.raises(FetchFailed, match=words):
@@ -260,7 +260,7 @@ async def test_no_option_comes_from_a_source(
     assert there(root) == []
 
 
-async def test_nothing_of_a_hostile_repository_runs(
+async def test_hostile_repository_cannot_execute_code(
     fetching: Fetching, site: Site, root: Path, repository: Repository
 ) -> None:
     """Hooks, filters, submodules and settings in a repository are files like others, or nothing."""
@@ -330,7 +330,7 @@ async def test_cancelled_fetch_leaves_neither_processes_nor_files(
 
 
 @needs_root
-async def test_sandbox_ends_with_the_daemon(
+async def test_sandbox_ends_with_its_daemon(
     opener: Sandboxes, workshop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel closes the descriptors of a dead daemon; so does this test with the leash."""
@@ -352,7 +352,7 @@ async def test_sandbox_ends_with_the_daemon(
 
 
 @needs_root
-async def test_next_sandbox_has_another_user_while_one_is_open(
+async def test_concurrent_sandboxes_have_different_users(
     opener: Sandboxes, place: SandboxedGit, workshop: Path
 ) -> None:
     async with opener.open(str(workshop)) as other:

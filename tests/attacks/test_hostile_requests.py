@@ -40,7 +40,7 @@ NOBODY = 65534
 
 
 @pytest.mark.usefixtures("place")
-def test_a_name_that_is_no_text_is_refused_and_ends_nothing(greeted: Talk) -> None:
+def test_name_that_is_not_text_is_refused_and_the_launcher_continues(greeted: Talk) -> None:
     order = ordered("/none", command=b"/none/\xff\n", env={b"PATH": b"/\xff"})
     answer = greeted.ask(START, passed(order)).body
     assert isinstance(answer, RefusedReply)
@@ -49,7 +49,7 @@ def test_a_name_that_is_no_text_is_refused_and_ends_nothing(greeted: Talk) -> No
 
 
 @needs_root
-def test_a_child_that_is_stopped_holds_no_place(greeted: Talk, tmp_path: Path) -> None:
+def test_stopped_child_of_the_launcher_is_killed(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room(user="nobody"))
     request = UnpackStream(
         allocation=ALLOCATION, task="main", path="main/local", most_bytes=9, most_members=9
@@ -115,7 +115,7 @@ def test_directories_that_a_task_could_replace_are_not_passed_to_it(
 
 
 @needs_root
-def test_a_volume_belongs_to_nobody_who_is_kept_from_tasks(closed: Talk, tmp_path: Path) -> None:
+def test_volume_cannot_belong_to_a_user_forbidden_to_tasks(closed: Talk, tmp_path: Path) -> None:
     for owner in ((0, 0), (1, 1)):
         request = MakeVolume(volume=ALLOCATION, mode=0o777, owner=owner)
         assert isinstance(closed.ask(request).body, RefusedReply)

@@ -26,7 +26,7 @@ def resolving(job: Job, dns: NetworkDNS) -> Job:
 
 
 @pytest.mark.usefixtures("walls")
-async def test_a_link_in_a_task_directory_leads_no_write_of_root_elsewhere(
+async def test_link_in_a_task_directory_does_not_redirect_writes_of_root(
     node: World, victim: Path
 ) -> None:
     plant = f"ln -s {victim} ../main/private/resolv.conf; exit 0"
@@ -40,7 +40,7 @@ async def test_a_link_in_a_task_directory_leads_no_write_of_root_elsewhere(
 
 @pytest.mark.usefixtures("walls")
 @pytest.mark.parametrize("driver", ["exec", "raw_exec"])
-async def test_an_archive_brings_nothing_beside_the_directories_of_its_task(
+async def test_archive_writes_only_into_the_directories_of_its_task(
     node: World, site: Site, victim: Path, driver: str
 ) -> None:
     packed = io.BytesIO()
@@ -61,7 +61,7 @@ async def test_an_archive_brings_nothing_beside_the_directories_of_its_task(
 
 
 @pytest.mark.usefixtures("walls")
-async def test_a_name_server_brings_no_line_of_its_own(node: World) -> None:
+async def test_name_server_cannot_inject_a_line(node: World) -> None:
     dns = NetworkDNS(servers=['${env["LINES"]}'])
     main = script("exit 0", driver="exec", env={"LINES": "1.1.1.1\n* * * * * root id"})
     alloc_id = await node.place(resolving(batch(main), dns))

@@ -193,7 +193,7 @@ async def submit(steward: Steward, jobs: Iterator[dict[str, Any]]) -> list[int]:
 
 
 @pytest.mark.parametrize(("scope", "part"), PARTS)
-async def test_no_field_of_a_job_leads_further_than_the_job(
+async def test_no_field_of_a_job_gives_access_outside_the_job(
     steward: Steward, victim: Path, tmp_path: Path, scope: str, part: str
 ) -> None:
     before = sorted(os.listdir(tmp_path))

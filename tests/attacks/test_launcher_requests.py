@@ -120,11 +120,11 @@ def test_no_list_of_users_permits_root(
 
 
 @needs_root
-def test_without_a_name_a_task_is_the_usual_user(closed: Talk, place: Place) -> None:
+def test_task_without_a_user_runs_as_the_default_user(closed: Talk, place: Place) -> None:
     assert ended(closed, place, words=("/usr/bin/id", "-u")) == "65534\n"
 
 
-def test_raw_exec_that_is_off_runs_nothing(
+def test_disabled_raw_exec_runs_no_command(
     talk: Talk, tmp_path: Path, place: Place, asking: Any
 ) -> None:
     talk.greet(tmp_path, msgspec.structs.replace(EVERYTHING, runs_raw_exec=False))
@@ -132,7 +132,7 @@ def test_raw_exec_that_is_off_runs_nothing(
 
 
 @pytest.mark.parametrize("kind", ["namespaces", "off"])
-def test_a_filter_is_not_opened(closed: Talk, place: Place, asking: Any, kind: Any) -> None:
+def test_filter_is_not_opened_as_a_file(closed: Talk, place: Place, asking: Any, kind: Any) -> None:
     assert "filter" in refusal(closed, place, asking, driver="exec", filter=kind)
 
 
@@ -150,7 +150,7 @@ def test_a_filter_is_not_opened(closed: Talk, place: Place, asking: Any, kind: A
         ("data", "/a\0b"),
     ],
 )
-def test_a_volume_is_one_of_the_settings_in_a_place_of_its_own(
+def test_volume_must_be_configured_and_have_its_own_path(
     talk: Talk, tmp_path: Path, place: Place, volume: str, destination: str
 ) -> None:
     allowed_volume = AllowedVolume(name="data", path=str(tmp_path), read_only=False)
@@ -176,13 +176,13 @@ def test_a_volume_is_one_of_the_settings_in_a_place_of_its_own(
         "/etc/cgroup.procs",
     ],
 )
-def test_a_shell_enters_nothing_but_groups(closed: Talk, place: Place, entry: str) -> None:
+def test_exec_shell_enters_only_groups(closed: Talk, place: Place, entry: str) -> None:
     answer = closed.ask(START, passed(ordered("/bin/echo", entries=["", entry]))).body
     assert isinstance(answer, RefusedReply)
     assert place.is_untouched
 
 
-def test_name_of_a_task_makes_no_second_entry(talk: Talk, tmp_path: Path, place: Place) -> None:
+def test_task_name_cannot_create_a_second_entry(talk: Talk, tmp_path: Path, place: Place) -> None:
     # A shell of root reads one entry from each line, and would write to a file of the task.
     above = str(tmp_path / "groups")
     talk.greet(tmp_path, msgspec.structs.replace(EVERYTHING, groups=[above]))
@@ -237,7 +237,7 @@ def begun(held: Held) -> Iterator[Held]:
 
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
 @pytest.mark.parametrize("left_out", [(0,), (1,), (0, 1)])
-def test_no_task_stays_out_of_a_group_that_holds_it(
+def test_task_always_runs_in_a_cgroup_that_limits_it(
     held: Held, place: Place, left_out: tuple[int, ...], driver: Any
 ) -> None:
     entries = ["" if number in left_out else one for number, one in enumerate(held.lists)]
@@ -248,7 +248,7 @@ def test_no_task_stays_out_of_a_group_that_holds_it(
     assert place.is_untouched
 
 
-def test_group_of_the_claim_is_the_one_that_is_entered(held: Held, place: Place) -> None:
+def test_cgroup_in_the_claim_is_the_entered_cgroup(held: Held, place: Place) -> None:
     for group in ("-", held.above[1] / f"{ALLOCATION}.main"):
         answer = held.start(*held.lists, group=group)
         assert isinstance(answer, RefusedReply)
@@ -256,14 +256,14 @@ def test_group_of_the_claim_is_the_one_that_is_entered(held: Held, place: Place)
     assert place.is_untouched
 
 
-def test_groups_that_tasks_share_are_those_of_version_1_alone(held: Held, place: Place) -> None:
+def test_only_cgroup_v1_groups_are_shared_by_tasks(held: Held, place: Place) -> None:
     shared = held.above[1] / "shared/cgroup.procs"
     assert isinstance(held.start(held.lists[0], shared, group=held.own), RefusedReply)
     assert place.is_untouched
 
 
 @pytest.mark.parametrize("left_out", [(0,), (1,), (0, 1)])
-def test_no_session_stays_out_of_the_groups_of_its_task(
+def test_exec_session_always_enters_the_cgroups_of_its_task(
     begun: Held, left_out: tuple[int, ...]
 ) -> None:
     entries = ["" if number in left_out else one for number, one in enumerate(begun.lists)]
@@ -295,9 +295,7 @@ def test_session_enters_the_groups_of_its_task(begun: Held) -> None:
         ("options", "A"),
     ],
 )
-def test_a_text_of_name_servers_is_one_word(
-    closed: Talk, place: Place, field: str, text: str
-) -> None:
+def test_name_server_text_is_one_word(closed: Talk, place: Place, field: str, text: str) -> None:
     texts: dict[str, Any] = {"servers": [], "searches": [], "options": [], field: [text]}
     order = ordered("/bin/echo", driver="exec", dns=DnsSettings(**texts))
     closed.send(1, 1, START, descriptors=(passed(order),))
@@ -310,7 +308,7 @@ def test_a_text_of_name_servers_is_one_word(
     "name",
     ["LD_PRELOAD", "LD_AUDIT", "STEWARD_SHIM_GROUPS", "STEWARD_SHIM_PLACE", "ENV", "BASH_ENV"],
 )
-def test_a_variable_does_nothing_before_the_user_is_changed(
+def test_variable_has_no_effect_before_the_user_is_changed(
     closed: Talk, place: Place, outside: Path, name: str
 ) -> None:
     env = {name.encode(): os.fsencode(outside / "victim"), b"PATH": os.fsencode(outside)}
@@ -326,7 +324,7 @@ def test_a_variable_does_nothing_before_the_user_is_changed(
 
 @needs_root
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
-def test_argument_is_never_read_by_a_shell_or_the_sandbox_programs(
+def test_argument_is_not_interpreted_by_a_shell_or_the_sandbox_programs(
     closed: Talk, place: Place, outside: Path, driver: Any
 ) -> None:
     found = closed.ask(ProbeSandbox()).body
@@ -349,7 +347,7 @@ def test_argument_is_never_read_by_a_shell_or_the_sandbox_programs(
 
 
 @needs_root
-def test_no_directory_is_entered_that_is_closed_to_the_user(
+def test_directory_closed_to_the_user_is_not_entered(
     closed: Talk, place: Place, tmp_path: Path
 ) -> None:
     inner = tmp_path / "closed" / "open"
@@ -366,7 +364,7 @@ def test_no_directory_is_entered_that_is_closed_to_the_user(
 @pytest.mark.parametrize(
     "changed", [{"command": b"/bin/e\0cho"}, {"args": [b"a\0b"]}, {"env": {b"a=b\0": b""}}]
 )
-def test_a_zero_byte_is_refused(closed: Talk, place: Place, changed: dict[str, Any]) -> None:
+def test_zero_byte_is_refused(closed: Talk, place: Place, changed: dict[str, Any]) -> None:
     answer = closed.ask(START, passed(ordered("/bin/echo", **changed))).body
     assert isinstance(answer, RefusedReply | OperationFailed)
 

@@ -57,7 +57,7 @@ def is_root(pid: int) -> bool:
 
 @needs_root
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
-def test_no_variable_of_a_task_reaches_a_program_of_root(
+def test_variable_of_a_task_does_not_reach_a_program_of_root(
     closed: Talk, place: Place, driver: Any
 ) -> None:
     if driver == "exec" and not has_walls(closed):
@@ -91,7 +91,7 @@ def exchange(path: Path, other: Path) -> None:
 
 
 @needs_root
-def test_a_volume_that_is_exchanged_for_a_link_shows_nothing_else(
+def test_volume_replaced_by_a_link_exposes_no_other_directory(
     talk: Talk, tmp_path: Path, place: Place
 ) -> None:
     """The owner of the directory above a volume exchanges the volume continuously."""
@@ -138,7 +138,7 @@ def mounted_from(path: Path, **changed: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_volume_is_opened_without_a_link_that_came_after_the_look(
+def test_link_created_after_the_check_does_not_affect_an_opened_volume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     (tmp_path / "victim").mkdir()
@@ -163,7 +163,7 @@ def test_a_volume_is_opened_without_a_link_that_came_after_the_look(
         sandbox.volumes(order, known, [str(tmp_path / "roots")], held)
 
 
-def test_namespaces_of_a_number_that_was_given_again_are_not_entered(
+def test_namespaces_of_a_reused_process_number_are_not_entered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The sandbox has ended, and at the second check its number belongs to another process."""
@@ -202,9 +202,7 @@ def own_of(talk: Talk, path: Path) -> str | None:
         close(received)
 
 
-def test_key_of_the_settings_is_read_and_no_other_file(
-    talk: Talk, key: Path, tmp_path: Path
-) -> None:
+def test_only_the_key_from_the_settings_is_read(talk: Talk, key: Path, tmp_path: Path) -> None:
     (key.parent / "other").write_text("other")
     assert own_of(talk, key) == "the key"
     assert own_of(talk, tmp_path / "link.pem") == "the key"
@@ -217,7 +215,7 @@ def test_key_of_the_settings_is_read_and_no_other_file(
 
 
 @needs_root
-def test_key_that_another_user_can_exchange_is_not_read(talk: Talk, key: Path) -> None:
+def test_key_that_another_user_can_replace_is_not_read(talk: Talk, key: Path) -> None:
     os.chown(key.parent, 65534, 65534)
     assert own_of(talk, key) is None
     os.chown(key.parent, 0, 0)

@@ -52,7 +52,7 @@ async def as_stranger(directory: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("driver", "user"), [("raw_exec", ""), ("raw_exec", "nobody"), ("exec", ""), ("exec", "daemon")]
 )
-async def test_a_local_user_neither_sees_nor_changes_anything_of_a_task(
+async def test_local_user_can_neither_read_nor_change_task_data(
     node: World, driver: str, user: str
 ) -> None:
     text = f"umask 0; {KEPT.format(**PLACES[driver])}; test -e {PLACES[driver]['alloc']}/data/f && echo written; exec sleep 600"
@@ -79,7 +79,9 @@ async def test_secrets_in_memory_belong_to_the_user_of_the_task(node: World) -> 
     await until_unmounted(node)
 
 
-async def test_tasks_of_several_users_share_without_letting_others_in(node: World) -> None:
+async def test_tasks_with_several_users_share_files_without_opening_them_to_others(
+    node: World,
+) -> None:
     first = script("echo one > ../alloc/data/f", "first", user="nobody", lifecycle=BEFORE)
     second = script("cat ../alloc/data/f", user="daemon")
     alloc_id = await node.place(batch(first, second))
@@ -91,7 +93,7 @@ async def test_tasks_of_several_users_share_without_letting_others_in(node: Worl
 
 @pytest.mark.usefixtures("walls")
 @pytest.mark.parametrize(("driver", "bits"), [("exec", "-rwxr-xr-x"), ("raw_exec", "-rwsr-sr-x")])
-async def test_a_set_uid_program_of_a_task_gives_its_user_to_no_local_user(
+async def test_set_uid_program_of_a_task_is_unusable_for_local_users(
     node: World, driver: str, bits: str
 ) -> None:
     """The filter of `exec` refuses the bit; elsewhere no other user reaches the program."""

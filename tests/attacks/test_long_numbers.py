@@ -14,7 +14,7 @@ from tests.parts.api.requests import caller, request
 DIGITS = "9" * 5000
 
 
-async def test_index_of_an_event_stream(store: Store) -> None:
+async def test_index_of_an_event_stream_is_bounded(store: Store) -> None:
     asked = request(store, KNOWN, caller(), query=f"index={DIGITS}")
     with pytest.raises(
         Malformed, match=r"parsing \"9+\.\.\. \(5000 digits\)\": value out of range"
@@ -22,7 +22,7 @@ async def test_index_of_an_event_stream(store: Store) -> None:
         await events.stream(asked)
 
 
-async def test_limit_of_a_list_of_the_vault_api(store: Store) -> None:
+async def test_limit_of_a_list_of_the_vault_api_is_bounded(store: Store) -> None:
     asked = request(store, KNOWN, caller(), query=f"limit={DIGITS}")
     call = RouteCall(
         **{name: getattr(asked, name) for name in asked.__struct_fields__},

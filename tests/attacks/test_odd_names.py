@@ -29,7 +29,7 @@ _LINES = f"""\
 
 
 @pytest.mark.parametrize("name", ["{", "{0.__class__}", "{:>99999999999}", "{x}", "}"])
-def test_name_of_a_job_is_no_format(name: str) -> None:
+def test_job_name_is_not_used_as_a_format_string(name: str) -> None:
     names = AllocNameIndex(name, name, [])
     assert names.next() == f"{name}.{name}[0]"
     assert names.canaries(1, existing=[], to_replace=[]) == [f"{name}.{name}[1]"]
@@ -56,7 +56,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_root
-def test_mount_below_a_task_of_any_name_hides_no_other(mounted: Path) -> None:
+def test_mount_below_a_task_with_any_name_hides_no_other_mount(mounted: Path) -> None:
     assert secrets_tmpfs.mounted(str(mounted.parent.parent)) == [str(mounted)]
     assert str(mounted) in {mount.place for mount in nosuid_mount.mounts()}
     assert report.mounts()
@@ -74,13 +74,13 @@ def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subproce
             running.kill()
 
 
-def test_process_of_any_name_is_measured(process: subprocess.Popen[bytes]) -> None:
+def test_process_with_any_name_is_measured(process: subprocess.Popen[bytes]) -> None:
     found = resource_usage.sample(process.pid)
     assert found is not None
     assert found.rss > 0
 
 
-def test_process_of_any_name_is_killed(process: subprocess.Popen[bytes]) -> None:
+def test_process_with_any_name_is_killed(process: subprocess.Popen[bytes]) -> None:
     with closing(open(f"/proc/{process.pid}/cgroup", encoding="utf-8")) as lines:
         own = next((line[3:].rstrip("\n") for line in lines if line.startswith("0::")), None)
     if own is None:

@@ -56,7 +56,7 @@ async def refusal_of(steward: Steward, job: Any) -> str:
     return " ".join(event["DisplayMessage"] for event in events)
 
 
-async def test_raw_exec_is_off_until_the_configuration_turns_it_on(tmp_path: Path) -> None:
+async def test_raw_exec_is_off_unless_configured(tmp_path: Path) -> None:
     async with steward_with(tmp_path, "") as steward:
         (node,) = await steward.get("/v1/nodes")
         driver = node["Drivers"]["raw_exec"]
@@ -85,20 +85,20 @@ async def test_task_without_user_runs_as_the_configured_user(
         assert await uid_of(steward, saying_who()) == str(pwd.getpwnam(user).pw_uid)
 
 
-async def test_task_runs_as_root_where_the_configuration_says_so(tmp_path: Path) -> None:
+async def test_task_runs_as_root_if_configured(tmp_path: Path) -> None:
     async with steward_with(tmp_path, OPEN + "raw_exec_root = true\n") as steward:
         assert await uid_of(steward, saying_who()) == "0"
 
 
 @pytest.mark.parametrize("user", ["root", "0", "00", "daemon", "1"])
-async def test_task_may_not_choose_a_user_beyond_the_list(user: str, tmp_path: Path) -> None:
+async def test_task_cannot_choose_an_unlisted_user(user: str, tmp_path: Path) -> None:
     async with steward_with(tmp_path, OPEN) as steward:
         told = await refusal_of(steward, saying_who(user=user))
     assert f'user "{user}" cannot run tasks of raw_exec' in told
     assert ("raw_exec_root" if user.strip("0") in ("", "root") else "task_users") in told
 
 
-async def test_development_daemon_runs_tasks_as_itself(tmp_path: Path) -> None:
+async def test_development_daemon_runs_tasks_as_its_own_user(tmp_path: Path) -> None:
     async with open_steward(tmp_path, "--dev") as steward:
         assert await uid_of(steward, saying_who()) == "0"
 
@@ -117,7 +117,7 @@ def put_older_store(directory: Path) -> None:
         file.executescript(gzip.decompress((STORES / "0014.sql.gz").read_bytes()).decode())
 
 
-async def test_upgrade_keeps_raw_exec_as_it_was_and_says_so(tmp_path: Path) -> None:
+async def test_upgrade_preserves_raw_exec_with_a_warning(tmp_path: Path) -> None:
     put_older_store(tmp_path)
     async with steward_with(tmp_path, "") as steward:
         steward.token = OF_OLD_STORE
@@ -134,7 +134,7 @@ async def test_upgrade_keeps_raw_exec_as_it_was_and_says_so(tmp_path: Path) -> N
         assert setting in said
 
 
-async def test_configuration_ends_what_an_upgrade_keeps(tmp_path: Path) -> None:
+async def test_configuration_overrides_a_setting_preserved_by_an_upgrade(tmp_path: Path) -> None:
     put_older_store(tmp_path)
     async with steward_with(tmp_path, OPEN + "raw_exec_root = false\n") as steward:
         steward.token = OF_OLD_STORE

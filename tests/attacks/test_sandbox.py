@@ -74,7 +74,7 @@ async def printed(node: World, text: str, env: dict[str, str], mode: str = "") -
 
 @needs_perl
 @pytest.mark.parametrize(("mode", "found"), [("none", "no"), ("host", "reached")])
-async def test_task_without_a_network_reaches_no_socket_of_the_machine(
+async def test_task_without_a_network_reaches_no_socket_of_the_host(
     node: World, listeners: dict[str, str], mode: str, found: str
 ) -> None:
     """In the network of the host it reaches both, which proves that the sockets exist."""
@@ -83,7 +83,7 @@ async def test_task_without_a_network_reaches_no_socket_of_the_machine(
 
 
 @needs_perl
-async def test_kernel_refuses_each_way_out(node: World) -> None:
+async def test_kernel_refuses_each_sandbox_escape(node: World) -> None:
     known = bpf.numbers(bpf.host_architecture())
     asked = " ".join(f"{name}={known[name]}" for name in CALLS)
     lines = await printed(node, ASKING, {"CALLS": asked})
@@ -91,14 +91,14 @@ async def test_kernel_refuses_each_way_out(node: World) -> None:
 
 
 @needs_root
-async def test_driver_for_tests_is_offered_by_no_service(tmp_path: Path) -> None:
+async def test_no_service_offers_the_test_driver(tmp_path: Path) -> None:
     async with steward_with(tmp_path, "") as steward:
         (node,) = await steward.get("/v1/nodes")
     assert "mock_driver" not in node["Drivers"]
 
 
 @needs_root
-async def test_tasks_of_a_group_without_a_network_share_one_that_is_their_own(node: World) -> None:
+async def test_tasks_of_a_group_without_a_network_share_a_private_network(node: World) -> None:
     tell = "readlink /proc/self/ns/net"
     tasks = [script(tell, item, driver=item) for item in ("exec", "raw_exec")]
     alloc_ids = [

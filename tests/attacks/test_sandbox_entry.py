@@ -82,7 +82,7 @@ def _attack(talk: Talk, place: Place, open_place: Path, wait: str, **order: Any)
 
 @needs_root
 @pytest.mark.parametrize("wait", [ALONE, WITH_OTHERS])
-def test_no_way_leads_behind_walls_that_are_a_tasks_own(
+def test_sandboxes_created_by_tasks_cannot_be_entered(
     talk: Talk, place: Place, open_place: Path, tmp_path: Path, wait: str
 ) -> None:
     talk.greet(tmp_path, POLICY)

@@ -67,7 +67,7 @@ async def view(browser: Tab, scheme: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-async def test_axe_finds_nothing_serious(browser: Tab, tmp_path: Path, group: str) -> None:
+async def test_axe_finds_no_serious_violation(browser: Tab, tmp_path: Path, group: str) -> None:
     if not AXE.exists():
         pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
     async with opened(tmp_path, browser, group) as places:
@@ -107,7 +107,7 @@ SEND = """
 """
 
 
-async def test_axe_finds_nothing_serious_in_the_answers_to_forms(
+async def test_axe_finds_no_serious_violation_in_form_responses(
     browser: Tab, tmp_path: Path
 ) -> None:
     if not AXE.exists():
@@ -147,7 +147,7 @@ async def show(browser: Tab, address: str) -> None:
         await browser.until_text("#terminal-state", "connected")
 
 
-async def test_the_keyboard_leads_everywhere_and_back(browser: Tab, filled: Steward) -> None:
+async def test_every_control_is_reachable_by_keyboard(browser: Tab, filled: Steward) -> None:
     *_, alloc = (page for page in await addresses(filled, "allocation") if "/terminal" in page)
     await browser.open(f"{filled.address}/ui/job/web")
     await browser.key("Tab")

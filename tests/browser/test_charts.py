@@ -55,7 +55,7 @@ async def recorded(tmp_path: Path) -> AsyncIterator[Steward]:
         yield running
 
 
-async def test_charts_show_days_and_the_present(browser: Tab, recorded: Steward) -> None:
+async def test_charts_show_days_and_current_values(browser: Tab, recorded: Steward) -> None:
     await browser.open(f"{recorded.address}/ui/job/web?range=24h")
     await browser.until("document.querySelectorAll('#usage svg[role=img]').length >= 3")
     assert await browser.value("document.querySelector('#usage .line').getTotalLength()") > 100

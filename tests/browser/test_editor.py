@@ -16,7 +16,7 @@ async def put_cursor(browser: Tab, text: str, after: str) -> None:
     await browser.value(f"editor.field.focus(); editor.field.setSelectionRange({place}, {place})")
 
 
-async def test_a_file_is_checked_planned_and_run(browser: Tab, filled: Steward) -> None:
+async def test_file_is_checked_planned_and_run(browser: Tab, filled: Steward) -> None:
     await browser.open(f"{filled.address}/ui/run")
     await browser.until_text("#problems", "valid")
     broken = SOURCE.replace("count = 2", "cuont = 2")
@@ -72,9 +72,7 @@ async def test_keys_are_completed_by_their_block(browser: Tab, filled: Steward) 
     assert browser.faults == []
 
 
-async def test_a_draft_survives_leaving_and_ends_with_its_discard(
-    browser: Tab, filled: Steward
-) -> None:
+async def test_draft_survives_navigation_until_discarded(browser: Tab, filled: Steward) -> None:
     await browser.open(f"{filled.address}/ui/run?job=web")
     changed = (await browser.value("editor.field.value")).replace("count = 3", "count = 4")
     await browser.write(FIELD, changed)

@@ -30,7 +30,9 @@ async def test_events_are_sentences_that_can_be_filtered(browser: Tab, filled: S
     assert browser.faults == []
 
 
-async def test_relative_times_go_on_and_tell_the_zone(browser: Tab, filled: Steward) -> None:
+async def test_relative_times_are_updated_and_show_the_time_zone(
+    browser: Tab, filled: Steward
+) -> None:
     await browser.open(f"{filled.address}/ui/jobs")
     time = "document.querySelector('#jobs time')"
     assert "UTC" in await browser.value(f"{time}.title")

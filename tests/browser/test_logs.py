@@ -50,7 +50,9 @@ async def at_end(browser: Tab) -> bool:
     return bool(await browser.value(shown))
 
 
-async def test_a_log_is_read_at_night(browser: Tab, printing: tuple[Steward, str]) -> None:
+async def test_log_page_shows_colours_and_escapes_output(
+    browser: Tab, printing: tuple[Steward, str]
+) -> None:
     steward, alloc_id = printing
     page = f"{steward.address}/ui/allocation/{alloc_id}/logs"
     await browser.open(page)

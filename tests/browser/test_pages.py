@@ -21,7 +21,7 @@ async def see(browser: Tab, steward: Steward, path: str, picture: str = "") -> N
         await keep(browser, picture)
 
 
-async def test_every_page_is_whole(browser: Tab, filled: Steward) -> None:
+async def test_every_page_is_complete(browser: Tab, filled: Steward) -> None:
     (node,) = await filled.get("/v1/nodes")
     placed = await filled.allocations("web", "running", "complete")
     alloc = next(alloc for alloc in placed if alloc["ClientStatus"] == "running")

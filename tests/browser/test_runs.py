@@ -12,7 +12,7 @@ LINES = f"yes 'a line of a long log, which says little' | head -c {LOG}; echo; e
 READ = 'cat local/input; wc -c < "local/data.bin"'
 
 
-async def test_the_reason_of_a_failure_is_two_clicks_from_the_overview(
+async def test_cause_of_a_failure_is_two_clicks_from_the_overview(
     browser: Tab, filled: Steward
 ) -> None:
     script = "echo all is well; echo the disk is on fire >&2; exit 3"
@@ -27,7 +27,9 @@ async def test_the_reason_of_a_failure_is_two_clicks_from_the_overview(
     assert browser.faults == []
 
 
-async def test_a_dispatch_gives_a_payload_and_an_input_file(browser: Tab, tmp_path: Path) -> None:
+async def test_dispatch_form_sends_a_payload_and_an_input_file(
+    browser: Tab, tmp_path: Path
+) -> None:
     (tmp_path / "input.bin").write_bytes(bytes(range(256)) * (BYTES // 256) + bytes(BYTES % 256))
     job = small("count", "/bin/sh", "-c", READ, ParameterizedJob={"Payload": "required"})
     (task,) = job["TaskGroups"][0]["Tasks"]
@@ -63,7 +65,7 @@ async def test_a_log_of_50_mb_is_searched(browser: Tab, tmp_path: Path) -> None:
         assert browser.faults == []
 
 
-async def test_an_expired_token_leads_to_signing_in(browser: Tab, steward: Steward) -> None:
+async def test_expired_token_redirects_to_sign_in(browser: Tab, steward: Steward) -> None:
     rules = 'namespace "default" { policy = "read" }'
     policy = {"Name": "lookers", "Rules": rules}
     assert (await steward.request("POST", "/v1/acl/policy/lookers", policy)).is_success

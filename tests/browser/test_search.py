@@ -39,7 +39,7 @@ async def test_a_job_is_found_and_stopped_by_keyboard(browser: Tab, filled: Stew
     assert browser.faults == []
 
 
-async def test_a_closed_part_of_a_page_is_opened_for_its_link(
+async def test_link_target_in_a_collapsed_section_is_expanded(
     browser: Tab, filled: Steward
 ) -> None:
     await browser.open(f"{filled.address}/ui/variables")

@@ -65,7 +65,7 @@ async def until_printed(browser: Tab, text: str) -> None:
     await browser.until_text(".xterm-rows", text)
 
 
-async def test_from_pasting_a_job_to_stopping_it(browser: Tab, steward: Steward) -> None:
+async def test_job_is_pasted_run_and_stopped(browser: Tab, steward: Steward) -> None:
     await sign_in(browser, steward)
 
     await run(browser, steward, SOURCE)
@@ -127,7 +127,7 @@ async def test_from_pasting_a_job_to_stopping_it(browser: Tab, steward: Steward)
     assert browser.faults == []
 
 
-async def test_a_slow_network_is_only_slow(browser: Tab, steward: Steward) -> None:
+async def test_slow_network_breaks_no_page(browser: Tab, steward: Steward) -> None:
     await browser.tell("Network.enable")
     await browser.tell(
         "Network.emulateNetworkConditions",
@@ -171,7 +171,7 @@ async def test_empty_part_of_a_page_appears_and_disappears_with_its_objects(
     assert browser.faults == []
 
 
-async def test_rights_are_given_and_explained(browser: Tab, steward: Steward) -> None:
+async def test_permissions_are_granted_and_explained(browser: Tab, steward: Steward) -> None:
     await sign_in(browser, steward)
     await browser.open(f"{steward.address}/ui/access")
     await browser.click("#policies > details summary")
@@ -194,7 +194,7 @@ async def test_rights_are_given_and_explained(browser: Tab, steward: Steward) ->
     assert browser.faults == []
 
 
-async def test_a_session_that_is_over_leads_to_signing_in(browser: Tab, steward: Steward) -> None:
+async def test_ended_session_redirects_to_sign_in(browser: Tab, steward: Steward) -> None:
     made = await steward.post("/v1/acl/token", {"Type": "management", "Name": "short"})
     await browser.open(f"{steward.address}/ui/jobs")
     await browser.write("input[name=token]", made["SecretID"])

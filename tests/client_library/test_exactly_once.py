@@ -12,7 +12,7 @@ CHILDREN = 60
 ENDED = 5  # children before the kill
 
 
-async def test_each_result_arrives_once_when_the_daemon_is_killed(
+async def test_each_result_arrives_once_after_a_kill_of_the_daemon(
     backend: Backend, steward: Steward, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"

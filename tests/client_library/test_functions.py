@@ -70,13 +70,13 @@ async def test_wrong_arguments_are_refused_before_a_job_starts() -> None:
         await move.submit(Client("http://nowhere"), Point(1))
 
 
-def test_other_options_are_another_job() -> None:
+def test_different_options_create_a_different_job() -> None:
     other = task(memory_mb=99)(divide.function)
     assert other.job().id != divide.job().id
     assert other(8, 2) == 4
 
 
-def test_retries_are_a_reschedule_policy() -> None:
+def test_retries_become_a_reschedule_policy() -> None:
     policies = [item.job().groups[0].reschedule_policy for item in (divide, unencodable)]
     assert [policy and policy.attempts for policy in policies] == [0, 1]
 

@@ -28,7 +28,7 @@ job "from-hcl" {
 """
 
 
-async def test_job_of_a_file_runs_with_its_variables(backend: Backend, steward: Steward) -> None:
+async def test_job_file_runs_with_its_variables(backend: Backend, steward: Steward) -> None:
     async def program(client: Client):
         job = await client.parse(HCL, flags={"word": "hello"})
         run = await client.run(job)
@@ -41,12 +41,12 @@ async def test_job_of_a_file_runs_with_its_variables(backend: Backend, steward: 
     assert (submission["Source"], submission["VariableFlags"]) == (HCL, {"word": "hello"})
 
 
-async def test_mistake_in_a_file_names_its_line(backend: Backend, steward: Steward) -> None:
+async def test_error_in_a_job_file_names_the_line(backend: Backend, steward: Steward) -> None:
     with pytest.raises(BadRequest, match=r"input\.hcl:2"):
         await backend.with_client(steward, lambda client: client.parse('job "a" {\n  x = \n}'))
 
 
-async def test_plan_describes_the_change_without_making_it(
+async def test_plan_describes_the_change_without_applying_it(
     backend: Backend, steward: Steward
 ) -> None:
     async def program(client: Client):
@@ -76,7 +76,7 @@ async def test_failed_job_has_exit_code_and_both_streams(
     assert (task.exit_code, task.failed, task.stdout, task.stderr) == (3, True, b"out\n", b"err\n")
 
 
-async def test_the_run_of_a_workflow_decides_whether_it_succeeded(
+async def test_workflow_run_determines_the_success_of_the_job(
     backend: Backend, steward: Steward
 ) -> None:
     async def program(client: Client):

@@ -51,7 +51,7 @@ async def test_revoked_token_is_replaced_by_a_new_login(backend: Backend, stewar
     assert first != second
 
 
-async def test_permission_is_not_asked_for_twice(backend: Backend, steward: Steward) -> None:
+async def test_denied_request_is_not_repeated(backend: Backend, steward: Steward) -> None:
     login = CloudLogin(role="dev", metadata_url=metadata_url(steward))
 
     async def program() -> tuple[str, str]:

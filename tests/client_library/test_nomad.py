@@ -124,7 +124,7 @@ async def test_result_of_a_recorded_batch_job_has_exit_codes() -> None:
     assert {alloc.client_status for alloc in allocations} == {"complete"}
 
 
-async def test_recorded_plan_tells_the_placements() -> None:
+async def test_recorded_plan_has_the_placements() -> None:
     number = recorded_step("plan", "POST", r".*/plan", 200)
     async with answering("plan", number) as client:
         plan = await client.plan(Job(id="g-pl", groups=[]))
@@ -155,7 +155,7 @@ async def test_recorded_lock_conflict_is_a_conflict() -> None:
         ("http-basics", "/v1/job/.*", 404, NotFound),
     ],
 )
-async def test_recorded_refusals_are_errors_by_meaning(
+async def test_recorded_refusals_become_the_matching_errors(
     scenario: str, path: str, status: int, error: type[Exception]
 ) -> None:
     number = next(
@@ -170,7 +170,7 @@ async def test_recorded_refusals_are_errors_by_meaning(
             await client.dispatch("g-par")
 
 
-async def test_gap_of_events_is_an_error() -> None:
+async def test_gap_in_events_is_an_error() -> None:
     gap = {"Gap": {"FirstIndex": 1, "LastIndex": 9}}
     event = {"Topic": "Gap", "Type": "EventsCollected", "Index": 9, "Payload": gap}
     body = json.dumps({"Index": 9, "Events": [event]}) + "\n"

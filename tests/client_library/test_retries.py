@@ -58,7 +58,7 @@ async def test_conditional_registration_is_not_repeated(autojump_clock: trio.abc
     assert calls == ["/v1/var/a"]
 
 
-async def test_connection_that_was_refused_is_repeated_until_the_limit(
+async def test_refused_connection_is_retried_until_the_limit(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     def handler(request: httpx.Request) -> httpx.Response:
@@ -78,7 +78,7 @@ async def test_overloaded_server_sets_the_delay(autojump_clock: trio.abc.Clock) 
     assert trio.current_time() == pytest.approx(7)
 
 
-async def test_error_of_the_caller_is_not_repeated(autojump_clock: trio.abc.Clock) -> None:
+async def test_client_error_is_not_retried(autojump_clock: trio.abc.Clock) -> None:
     async with client(lambda _: httpx.Response(400, text="wrong")) as opened:
         with pytest.raises(BadRequest, match=r"wrong \(status 400\)"):
             await opened.job("a")
@@ -111,7 +111,7 @@ class Authority:
         return httpx.Response(200, json={"auth": auth})
 
 
-async def test_token_is_renewed_and_replaced_near_its_last_end(
+async def test_token_is_renewed_and_replaced_near_its_final_expiry(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     authority = Authority()
@@ -134,7 +134,7 @@ async def test_error_of_the_block_is_not_wrapped_by_the_renewal(
             1 / 0  # noqa: B018  # raises
 
 
-async def test_login_is_tried_again_by_the_next_request(autojump_clock: trio.abc.Clock) -> None:
+async def test_login_is_retried_by_the_next_request(autojump_clock: trio.abc.Clock) -> None:
     authority = Authority()
     refusals = [httpx.Response(400, json={"errors": ["no such role"]})]
 
@@ -172,7 +172,7 @@ class Children:
         return {"Line": number, "DispatchedJobID": child}
 
 
-async def test_bulk_dispatch_sends_only_lines_without_an_answer_again(
+async def test_bulk_dispatch_repeats_only_unanswered_lines(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     server = Children(breaks_after=[3, 2])
@@ -191,7 +191,7 @@ async def test_bulk_dispatch_is_sent_in_parts(autojump_clock: trio.abc.Clock) ->
     assert (server.sizes, len({child.job_id for child in children})) == ([1000, 1000, 500], 2500)
 
 
-async def test_refused_lines_are_named_with_the_children_of_the_others(
+async def test_refused_lines_are_reported_with_the_children_of_accepted_lines(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     requests = [Dispatch(payload=b"x"), Dispatch()]

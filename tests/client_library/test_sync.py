@@ -14,7 +14,7 @@ METHODS = [name for name in vars(Client) if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_method_has_the_same_parameters(name: str) -> None:
+def test_synchronous_method_has_the_same_parameters(name: str) -> None:
     of_loop, of_thread = (
         list(inspect.signature(getattr(kind, name)).parameters.values())
         for kind in (Client, sync.Client)
@@ -32,7 +32,7 @@ async def in_thread(steward: Steward, program) -> object:
     return await trio.to_thread.run_sync(connected)
 
 
-async def test_jobs_run_and_streams_are_read(steward: Steward) -> None:
+async def test_synchronous_client_runs_jobs_and_reads_streams(steward: Steward) -> None:
     def program(client: sync.Client) -> list[object]:
         run = client.run(shell("plain", "echo one"))
         statuses = [item.allocation.client_status for item in client.follow(run) if item.allocation]
@@ -45,7 +45,7 @@ async def test_jobs_run_and_streams_are_read(steward: Steward) -> None:
     assert await in_thread(steward, program) == ["complete", 0, b"one\n", "plain"]
 
 
-async def test_children_locks_and_commands(steward: Steward) -> None:
+async def test_synchronous_client_handles_children_locks_and_commands(steward: Steward) -> None:
     def program(client: sync.Client) -> list[object]:
         client.run(parameterized("par", "cat local/in"))
         child = client.dispatch("par", payload=b"x")

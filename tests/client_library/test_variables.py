@@ -41,7 +41,7 @@ async def test_lock_excludes_other_clients_until_its_block_ends(
     assert await backend.with_client(steward, program) == {"step": "1"}
 
 
-async def test_error_of_the_block_passes_and_the_lock_is_released(
+async def test_error_of_the_block_is_raised_after_the_lock_is_released(
     backend: Backend, steward: Steward
 ) -> None:
     async def program(client: Client):

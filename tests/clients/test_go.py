@@ -28,7 +28,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_calls_of_its_users_are_answered(program: Path) -> None:
+def test_calls_of_the_go_client_are_answered(program: Path) -> None:
     with daemon("--acl") as url:
         token = bootstrapped(url)["token"]
         done = subprocess.run(

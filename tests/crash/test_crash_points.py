@@ -23,7 +23,7 @@ def counters(tmp_path: Path) -> PointCounters:
     return PointCounters(tmp_path / "points")
 
 
-def test_every_call_with_an_effect_is_known_to_have_one() -> None:
+def test_every_call_with_an_effect_is_registered() -> None:
     assert points.strangers() == {}
 
 
@@ -43,7 +43,7 @@ def test_every_effect_is_wrapped(monkeypatch: pytest.MonkeyPatch, counters: Poin
     }
 
 
-def test_what_is_left_alone_is_there() -> None:
+def test_excluded_call_points_exist() -> None:
     names = points.every()
     gone = [prefix for prefix in points.APART if not any(name.startswith(prefix) for name in names)]
     assert gone == []
@@ -60,7 +60,7 @@ def test_a_call_is_named_after_its_first_party_caller(
     ]
 
 
-def test_it_ends_before_or_after_at_the_wanted_time(
+def test_kill_happens_before_or_after_the_call_at_the_requested_count(
     tmp_path: Path, counters: PointCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from storage.store import lock
@@ -78,6 +78,6 @@ def test_it_ends_before_or_after_at_the_wanted_time(
     assert (tmp_path / "steward.lock").read_text() != ""
 
 
-def test_each_module_with_effects_is_called_under_the_name_that_is_searched_for() -> None:
+def test_each_module_with_effects_is_called_by_its_searched_name() -> None:
     found = {name.rpartition(":")[2].rpartition(".")[0] for name in points.every()}
     assert points.EFFECTS.keys() - found == set()

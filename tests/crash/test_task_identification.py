@@ -12,7 +12,7 @@ def is_sleeping(process: Path) -> bool:
     return name == "sleep\n" and bool((process / "environ").read_bytes())
 
 
-def test_a_process_that_got_the_number_of_a_task_is_not_the_task(tmp_path: Path) -> None:
+def test_process_with_a_reused_task_number_is_not_the_task(tmp_path: Path) -> None:
     starts = Starts(tmp_path)
     environment = {**os.environ, "NOMAD_ALLOC_ID": "mine"}
     with subprocess.Popen(["/bin/sleep", "600"], env=environment) as task:

@@ -35,7 +35,7 @@ def doors() -> Iterator[tuple[httpx.Client, httpx.Client]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_session_has_the_same_responses_through_both_doors(
+def test_random_session_has_the_same_responses_through_both_servers(
     doors: tuple[httpx.Client, httpx.Client], seed: int
 ) -> None:
     assert [*compare(*doors, session(seed, LENGTH))] == []
@@ -60,7 +60,7 @@ OTHER = "99999999-2222-3333-4444-555555555555"
         ("conflicting index: 7", "conflicting index: 8"),
     ],
 )
-def test_what_a_server_chooses_is_no_difference(one: Any, two: Any) -> None:
+def test_server_generated_values_are_no_difference(one: Any, two: Any) -> None:
     assert comparable(one) == comparable(two)
 
 
@@ -74,12 +74,12 @@ def test_what_a_server_chooses_is_no_difference(one: Any, two: Any) -> None:
         ([1], [1, 1], ""),
     ],
 )
-def test_every_other_difference_has_its_place(one: Any, two: Any, where: str) -> None:
+def test_every_other_difference_has_a_position(one: Any, two: Any, where: str) -> None:
     both = Response(200, one), Response(200, two)
     assert [item.where for item in differences("GET", "/v1/jobs", *both)] == [where]
 
 
-def test_another_status_is_a_difference() -> None:
+def test_different_status_is_a_difference() -> None:
     (found,) = differences("GET", "/v1/jobs", Response(200, []), Response(400, "bad"))
     assert (found.where, found.first, found.second) == ("status", 200, 400)
 

@@ -14,7 +14,7 @@ CONVERSATIONS = 40
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_any_text_has_an_answer(name: str) -> None:
+def test_any_text_gets_a_response(name: str) -> None:
     target = TARGETS[name]
     taken = [target.look(text) for text in target.texts(15, TEXTS)]
     assert len(taken) == TEXTS
@@ -45,7 +45,7 @@ def attack() -> Iterator[Attack]:
         attack.end()
 
 
-def test_any_conversation_has_an_answer(attack: Attack) -> None:
+def test_any_message_sequence_gets_a_response(attack: Attack) -> None:
     alloc_id = attack.start_talker()
     faults = [attack.fault_of_talk(sent, alloc_id) for sent in conversations(15, CONVERSATIONS)]
     assert faults == [None] * CONVERSATIONS

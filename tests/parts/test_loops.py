@@ -162,7 +162,7 @@ KINDS = {
     "token": "test_a_token_that_cannot_be_removed_stays_alone",
     "lock": "test_a_lock_that_cannot_be_ended_stays_alone",
     "drain": "test_a_drain_that_fails_holds_up_no_other",
-    "evaluation": "test_row_that_cannot_be_read_costs_its_evaluation_alone",
+    "evaluation": "test_unreadable_row_fails_only_its_evaluation",
     "collection round": "test_a_step_of_a_collection_that_fails_costs_no_other_its_turn",
     "collection of children": "test_children_of_a_parent_that_fail_to_go_hold_up_no_others",
     "deployment": "test_an_unreadable_row_costs_its_unit_alone",

@@ -48,7 +48,7 @@ def add_job(tx: Transaction) -> None:
 # ---- changes ------------------------------------------------------------------------------------
 
 
-async def test_a_change_and_its_entry_are_one_write(store: Store, opened: Audit) -> None:
+async def test_change_and_audit_entry_are_one_write(store: Store, opened: Audit) -> None:
     trail = opened.open_scope("POST", "/v1/jobs", "", "10.0.0.1")
     trail.set_caller("default", "secret")
     trail.known("accessor-1")
@@ -67,7 +67,7 @@ async def test_change_without_effect_leaves_no_entry(store: Store, opened: Audit
     assert entries(store) == []
 
 
-async def test_a_change_that_failed_leaves_no_entry(store: Store, opened: Audit) -> None:
+async def test_failed_change_leaves_no_audit_entry(store: Store, opened: Audit) -> None:
     def fail(tx: Transaction) -> None:
         add_job(tx)
         raise Refused("no")
@@ -87,7 +87,7 @@ async def test_request_has_one_audit_entry(store: Store, opened: Audit) -> None:
     assert len(entries(store)) == 1
 
 
-async def test_a_change_that_is_begun_twice_has_its_entry(store: Store, opened: Audit) -> None:
+async def test_repeated_change_has_one_audit_entry(store: Store, opened: Audit) -> None:
     def change_many(tx: Transaction) -> None:
         many = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 50000)"
         insert = "INSERT INTO namespaces SELECT 'n' || n, '{}', :index, :index FROM n"
@@ -107,7 +107,7 @@ async def test_a_change_that_is_begun_twice_has_its_entry(store: Store, opened: 
     assert len(entries(store)) == 2
 
 
-async def test_writes_of_others_do_not_belong_to_this_request(store: Store, opened: Audit) -> None:
+async def test_concurrent_writes_do_not_belong_to_this_request(store: Store, opened: Audit) -> None:
     trail = opened.open_scope("POST", "/v1/jobs", "", "")
     with trail.watching():
         pass
@@ -126,7 +126,7 @@ async def test_request_without_a_write_can_be_audited(store: Store, opened: Audi
 @pytest.mark.parametrize(
     ("status", "noted"), [(200, False), (404, False), (500, False), (401, True), (403, True)]
 )
-async def test_refusals_are_noted_and_other_failures_are_not(
+async def test_only_refusals_are_audited_among_failures(
     store: Store, opened: Audit, status: int, noted: bool
 ) -> None:
     opened.open_scope("GET", "/v1/jobs", "", "").ended(status, "Permission denied")
@@ -134,7 +134,7 @@ async def test_refusals_are_noted_and_other_failures_are_not(
     assert bool(entries(store)) is noted
 
 
-async def test_a_command_appears_as_a_hash_until_its_masks_are_known(
+async def test_command_is_logged_as_a_hash_until_its_masks_are_known(
     store: Store, opened: Audit
 ) -> None:
     for masked in ("", "command=***"):
@@ -150,7 +150,7 @@ async def test_a_command_appears_as_a_hash_until_its_masks_are_known(
     ]
 
 
-async def test_a_flood_of_refusals_is_counted_and_not_kept(
+async def test_flood_of_refusals_is_counted_instead_of_stored(
     store: Store, opened: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 3)
@@ -168,7 +168,7 @@ async def test_the_last_refusals_are_written_at_the_end(store: Store) -> None:
     assert len(entries(store)) == 1
 
 
-async def test_refusals_are_written_by_and_by(store: Store) -> None:
+async def test_refusals_are_written_gradually(store: Store) -> None:
     async with open_audit(store, Clock(), SEAL, Settings()) as opened:
         with store.watch(audit.TOPIC) as change:
             opened.open_scope("GET", "/v1/jobs", "", "").ended(403, "")
@@ -194,7 +194,7 @@ async def test_an_unknown_secret_appears_as_a_hash_of_this_installation(
     assert b"guess" not in first.encode()
 
 
-async def test_the_key_of_the_hashes_is_kept(store: Store) -> None:
+async def test_key_of_the_audit_hashes_is_stored(store: Store) -> None:
     hashes = set()
     for _ in range(2):
         async with open_audit(store, Clock(), SEAL, Settings()) as opened:
@@ -202,7 +202,7 @@ async def test_the_key_of_the_hashes_is_kept(store: Store) -> None:
     assert len(hashes) == 1
 
 
-async def test_values_that_sound_like_secrets_are_hashed(store: Store, opened: Audit) -> None:
+async def test_values_with_secret_names_are_hashed(store: Store, opened: Audit) -> None:
     trail = opened.open_scope("POST", "/v1/x", "purge=true&token=hidden&client_secret=hidden", "")
     await trail.acted()
     (entry,) = entries(store)
@@ -210,14 +210,14 @@ async def test_values_that_sound_like_secrets_are_hashed(store: Store, opened: A
     assert entry.query.startswith("purge=true&token=")
 
 
-async def test_a_line_break_forges_no_line(store: Store, opened: Audit) -> None:
+async def test_line_break_cannot_forge_a_line(store: Store, opened: Audit) -> None:
     await opened.open_scope("POST", "/v1/x\n2026 root: POST /v1/y", "a\r\nb", "").acted()
     (entry,) = entries(store)
     assert "\n" not in entry.path + entry.query
     assert "\r" not in entry.query
 
 
-async def test_an_endless_path_is_cut(store: Store, opened: Audit) -> None:
+async def test_endless_path_is_truncated(store: Store, opened: Audit) -> None:
     await opened.open_scope("POST", "/" + "x" * 10_000, "", "").acted()
     assert len(entries(store)[0].path) < 600
 
@@ -225,7 +225,7 @@ async def test_an_endless_path_is_cut(store: Store, opened: Audit) -> None:
 # ---- append-only ---------------------------------------------------------------------------------
 
 
-async def test_an_entry_can_be_neither_changed_nor_taken_out(store: Store, opened: Audit) -> None:
+async def test_audit_entry_can_be_neither_changed_nor_removed(store: Store, opened: Audit) -> None:
     for number in range(3):
         await opened.open_scope("POST", f"/v1/{number}", "", "").acted()
     with pytest.raises(Exception, match="append-only"):
@@ -235,7 +235,7 @@ async def test_an_entry_can_be_neither_changed_nor_taken_out(store: Store, opene
     assert len(entries(store)) == 3
 
 
-async def test_old_entries_go_in_steps(store: Store) -> None:
+async def test_old_audit_entries_are_deleted_in_steps(store: Store) -> None:
     for time in range(10):
         await store.write(
             lambda tx, at=time: audit.add(tx, AuditEntry(time=at, method="", path=""))
@@ -245,7 +245,7 @@ async def test_old_entries_go_in_steps(store: Store) -> None:
     assert [entry.time for entry in entries(store)] == [7, 8, 9]
 
 
-async def test_objects_beyond_the_configured_number_are_collected(store: Store) -> None:
+async def test_objects_beyond_the_configured_number_are_deleted(store: Store) -> None:
     for time in range(10):
         await store.write(
             lambda tx, at=time: audit.add(tx, AuditEntry(time=at, method="", path=""))
@@ -255,7 +255,7 @@ async def test_objects_beyond_the_configured_number_are_collected(store: Store) 
     assert [entry.time for entry in entries(store)] == [6, 7, 8, 9]
 
 
-async def test_objects_older_than_configured_are_collected(store: Store) -> None:
+async def test_objects_beyond_the_configured_age_are_deleted(store: Store) -> None:
     await store.write(lambda tx: audit.add(tx, AuditEntry(time=NOW, method="", path="old")))
     clock = Clock()
     clock.time = NOW + 2 * 86_400 * 10**9
@@ -281,7 +281,7 @@ async def copied(path: Path, count: int) -> list[str]:
     return lines(path)
 
 
-async def test_a_file_gets_every_entry_once_also_after_a_restart(
+async def test_audit_file_gets_every_entry_once_after_a_restart(
     store: Store, opened: Audit, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.log"
@@ -300,7 +300,7 @@ async def test_a_file_gets_every_entry_once_also_after_a_restart(
     assert os.stat(path).st_mode & 0o777 == 0o600
 
 
-async def test_the_journal_gets_a_field_for_each_part(tmp_path: Path) -> None:
+async def test_audit_journal_has_a_field_for_each_part(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
         journal.bind(str(tmp_path / "journal"))
         entry = AuditEntry(

@@ -43,21 +43,21 @@ def made(
     return store.read(lambda db: create_token(db, token_request, accessor="new", now=NOW))
 
 
-async def test_a_token_has_the_policies_of_its_maker_unless_fewer_are_named(store: Store) -> None:
+async def test_token_has_the_policies_of_its_parent_unless_fewer_are_named(store: Store) -> None:
     assert made(store, {}).token.policies == ("a", "b", "default")
     assert made(store, {"policies": ["B"]}).token.policies == ("b", "default")
     assert made(store, {"policies": "b", "no_default_policy": True}).token.policies == ("b",)
     assert made(store, {"no_default_policy": True}).token.policies == ("a", "b")
 
 
-async def test_token_made_with_a_task_token_ends_with_the_allocation(store: Store) -> None:
+async def test_token_created_with_a_task_token_ends_with_the_allocation(store: Store) -> None:
     maker = msgspec.structs.replace(MAKER, allocation="alloc")
     assert made(store, {}, maker).token.allocation == "alloc"
     assert made(store, {"type": "batch"}, maker).token.allocation == "alloc"
     assert made(store, {"no_parent": True}, maker, has_sudo=True).token.allocation == ""
 
 
-async def test_token_made_by_a_token_acts_for_the_same_person(store: Store) -> None:
+async def test_token_created_by_a_token_belongs_to_the_same_entity(store: Store) -> None:
     assert made(store, {}).token.person == MAKER.person == "e"
     nobody = msgspec.structs.replace(MAKER, entity_id="")
     child = made(store, {}, nobody).token
@@ -69,7 +69,7 @@ async def test_token_made_by_a_token_acts_for_the_same_person(store: Store) -> N
     assert made(store, {"no_parent": True}, of_login, has_sudo=True).token.person == "new"
 
 
-async def test_a_token_hangs_on_its_maker(store: Store) -> None:
+async def test_token_ends_with_its_parent_token(store: Store) -> None:
     token = made(store, {}).token
     assert (token.parent, token.entity_id) == ("maker", "e")
     orphan = made(store, {"no_parent": True}, has_sudo=True).token
@@ -89,7 +89,7 @@ async def test_a_token_hangs_on_its_maker(store: Store) -> None:
         ({"ttl": "abc"}, 'time: invalid duration "abc"'),
     ],
 )
-async def test_a_token_does_not_exceed_its_maker(
+async def test_token_does_not_exceed_its_parent(
     store: Store, fields: Mapping[str, object], message: str
 ) -> None:
     with pytest.raises(Malformed) as caught:
@@ -97,14 +97,14 @@ async def test_a_token_does_not_exceed_its_maker(
     assert str(caught.value) == message
 
 
-async def test_sudo_is_not_root(store: Store) -> None:
+async def test_sudo_does_not_permit_root_tokens(store: Store) -> None:
     assert made(store, {"policies": ["c"]}, has_sudo=True).token.policies == ("c", "default")
     with pytest.raises(Malformed, match="root tokens may not be created"):
         made(store, {"policies": ["root"]}, has_sudo=True)
     assert made(store, {"policies": ["root", "c"]}, ROOT, has_sudo=True).token.policies == ("root",)
 
 
-async def test_a_root_token_that_ends_makes_none_that_does_not(store: Store) -> None:
+async def test_expiring_root_token_creates_no_permanent_token(store: Store) -> None:
     ending = Token(accessor="r", policies=("root",), created_at=NOW, expires_at=NOW + SECOND)
     with pytest.raises(Malformed, match="expiring root tokens"):
         made(store, {}, ending, has_sudo=True)
@@ -118,7 +118,7 @@ async def test_a_root_token_that_ends_makes_none_that_does_not(store: Store) -> 
         Token(accessor="x", uses_left=5, created_at=NOW),
     ],
 )
-async def test_some_tokens_make_no_others(store: Store, maker: Token) -> None:
+async def test_some_tokens_create_no_child_tokens(store: Store, maker: Token) -> None:
     with pytest.raises(Malformed):
         made(store, {}, maker)
 

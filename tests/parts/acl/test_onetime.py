@@ -31,7 +31,7 @@ async def made(store: Store, tokens: TokenStore) -> IssuedToken:  # noqa: F811  
     return issued
 
 
-async def test_it_is_exchanged_for_its_token_once(store: Store, tokens: TokenStore) -> None:  # noqa: F811  # a fixture
+async def test_one_time_token_is_exchanged_once(store: Store, tokens: TokenStore) -> None:  # noqa: F811  # a fixture
     issued = await made(store, tokens)
     assert await one_time_tokens.exchange_one_time_token(store, tokens, ONE_TIME) == issued
     with pytest.raises(Denied):
@@ -39,7 +39,7 @@ async def test_it_is_exchanged_for_its_token_once(store: Store, tokens: TokenSto
     assert tokens.resolve(SECRET).token == issued.token
 
 
-async def test_neither_secret_is_in_the_file(
+async def test_neither_secret_is_stored_in_plain_text(
     store: Store,
     tokens: TokenStore,  # noqa: F811  # a fixture
     tmp_path: Path,
@@ -49,21 +49,24 @@ async def test_neither_secret_is_in_the_file(
     assert ONE_TIME.encode() not in whole_file(tmp_path)
 
 
-async def test_it_ends_with_its_time(store: Store, tokens: TokenStore, clock: Clock) -> None:  # noqa: F811  # a fixture
+async def test_one_time_token_expires(store: Store, tokens: TokenStore, clock: Clock) -> None:  # noqa: F811  # a fixture
     await made(store, tokens)
     clock.time += LIFE
     with pytest.raises(Denied):
         await one_time_tokens.exchange_one_time_token(store, tokens, ONE_TIME)
 
 
-async def test_it_ends_with_its_token(store: Store, tokens: TokenStore) -> None:  # noqa: F811  # a fixture
+async def test_one_time_token_ends_with_its_token(store: Store, tokens: TokenStore) -> None:  # noqa: F811  # a fixture
     await made(store, tokens)
     await store.write(lambda tx: rows.remove(tx, "a"))
     with pytest.raises(Denied):
         await one_time_tokens.exchange_one_time_token(store, tokens, ONE_TIME)
 
 
-async def test_it_cannot_be_unwrapped_on_the_other_side(store: Store, tokens: TokenStore) -> None:  # noqa: F811  # a fixture
+async def test_one_time_token_cannot_be_unwrapped_by_the_vault_api(
+    store: Store,
+    tokens: TokenStore,  # noqa: F811  # a fixture
+) -> None:
     await made(store, tokens)
     with pytest.raises(Malformed, match="is not valid or does not exist"):
         await response_wrapping.unwrap_response(store, tokens, ONE_TIME)
@@ -80,7 +83,11 @@ async def test_wrapped_response_of_the_other_api_cannot_be_exchanged(
 
 
 @pytest.mark.parametrize("text", ["", "guess", SECRET])
-async def test_another_text_is_refused(store: Store, tokens: TokenStore, text: str) -> None:  # noqa: F811  # a fixture
+async def test_malformed_one_time_token_is_refused(
+    store: Store,
+    tokens: TokenStore,
+    text: str,  # noqa: F811  # a fixture
+) -> None:
     await made(store, tokens)
     with pytest.raises(Denied):
         await one_time_tokens.exchange_one_time_token(store, tokens, text)

@@ -41,7 +41,7 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> Path:
     "content",
     [KEY, KEY.hex().encode(), KEY.hex().upper().encode() + b"\n", base64.b64encode(KEY) + b"\n"],
 )
-def test_a_key_file_holds_bytes_or_digits_or_base64(tmp_path: Path, content: bytes) -> None:
+def test_key_file_contains_bytes_hex_digits_or_base64(tmp_path: Path, content: bytes) -> None:
     file = write(tmp_path / "key", content)
     assert key_of(Settings(key_file=file)) == KEY
 
@@ -75,18 +75,18 @@ def test_a_link_to_a_key_file_is_refused(tmp_path: Path) -> None:
         key_of(Settings(key_file=link))
 
 
-def test_a_key_file_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+def test_key_file_that_is_a_pipe_is_refused_immediately(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "key", 0o600)
     with pytest.raises(Invalid, match="is not a file"):
         key_of(Settings(key_file=tmp_path / "key"))
 
 
-def test_a_key_file_that_was_named_is_never_made(tmp_path: Path) -> None:
+def test_configured_key_file_is_never_created(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="No such file"):
         key_of(Settings(key_file=tmp_path / "key"))
 
 
-def test_a_development_daemon_makes_a_key_in_its_data_directory(tmp_path: Path) -> None:
+def test_development_daemon_creates_a_key_in_its_data_directory(tmp_path: Path) -> None:
     config = Settings(dev=True, data_dir=tmp_path)
     made = key_of(config)
     assert key_of(config) == made
@@ -94,7 +94,7 @@ def test_a_development_daemon_makes_a_key_in_its_data_directory(tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root's place is /etc/steward")
-def test_a_user_has_the_key_outside_of_the_data_directory(tmp_path: Path) -> None:
+def test_daemon_of_a_user_stores_the_key_outside_of_the_data_directory(tmp_path: Path) -> None:
     key_of(Settings(data_dir=tmp_path / "data"), XDG_CONFIG_HOME=str(tmp_path / "config"))
     assert (tmp_path / "config" / "steward" / "root.key").exists()
 
@@ -111,7 +111,7 @@ def test_a_passphrase_can_be_a_credential(tmp_path: Path) -> None:
     assert found == key_from_passphrase(WORDS, "").wrapping_key(b"salt" * 4)
 
 
-def test_a_passphrase_is_asked_for() -> None:
+def test_passphrase_is_read_from_a_prompt() -> None:
     found = key_of(Settings(ask_passphrase=True), lambda prompt: WORDS)
     assert found == key_from_passphrase(WORDS, "").wrapping_key(b"salt" * 4)
 
@@ -121,21 +121,21 @@ def test_a_short_passphrase_is_refused() -> None:
         key_of(Settings(ask_passphrase=True), lambda prompt: "short")
 
 
-def test_a_passphrase_gives_another_key_with_another_salt() -> None:
+def test_passphrase_with_another_salt_gives_another_key() -> None:
     words = key_from_passphrase(WORDS, "")
     assert words.wrapping_key(b"a" * 16) != words.wrapping_key(b"b" * 16)
 
 
-def test_a_store_whose_key_file_is_gone_says_so(tmp_path: Path) -> None:
+def test_store_with_a_missing_key_file_reports_it(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="put it back"):
         KeyFile(tmp_path / "key", may_make=True).candidates()
 
 
-def test_a_key_says_nothing_of_itself() -> None:
+def test_key_object_does_not_show_its_value() -> None:
     assert KEY.hex()[:8] not in repr(RootKey(KEY, "x")) + str(vars(RootKey(KEY, "x")).keys())
 
 
-def test_passphrase_has_a_least_length() -> None:
+def test_passphrase_has_a_minimum_length() -> None:
     assert key_from_passphrase("x" * MIN_PASSPHRASE, "words").is_passphrase
     with pytest.raises(Invalid, match="choose a longer one"):
         key_from_passphrase("x" * (MIN_PASSPHRASE - 1), "words")

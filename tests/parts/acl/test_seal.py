@@ -27,14 +27,14 @@ WORDS = ConfiguredKey(rootkey.key_from_passphrase("correct horse battery", "word
 
 
 @given(st.binary(max_size=200), st.text(max_size=50))
-def test_sealed_value_can_be_opened(plain: bytes, place: str) -> None:
+def test_encrypted_value_can_be_decrypted(plain: bytes, place: str) -> None:
     seal = EnvelopeCipher({1: bytes(32)})
     sealed = seal.seal(plain, place)
     assert seal.unseal(sealed, place) == plain
     assert len(plain) < 4 or plain not in sealed
 
 
-def test_the_same_value_is_never_sealed_the_same_way() -> None:
+def test_repeated_encryption_gives_different_ciphertexts() -> None:
     seal = EnvelopeCipher({1: bytes(32)})
     assert seal.seal(b"x", "a") != seal.seal(b"x", "a")
 
@@ -52,13 +52,13 @@ def test_the_same_value_is_never_sealed_the_same_way() -> None:
         lambda sealed: b"",
     ],
 )
-def test_changed_value_does_not_open(change: Callable[[bytes], bytes]) -> None:
+def test_changed_ciphertext_cannot_be_decrypted(change: Callable[[bytes], bytes]) -> None:
     seal = EnvelopeCipher({1: bytes(32)})
     with pytest.raises(Unsealable):
         seal.unseal(change(seal.seal(b"value", "place")), "place")
 
 
-def test_value_moved_to_another_path_does_not_open() -> None:
+def test_ciphertext_moved_to_another_path_cannot_be_decrypted() -> None:
     seal = EnvelopeCipher({1: bytes(32)})
     with pytest.raises(Unsealable, match="misplaced"):
         seal.unseal(seal.seal(b"value", "variables/default/a"), "variables/default/b")
@@ -76,9 +76,7 @@ def opened(store: Store, seal: EnvelopeCipher, place: str) -> bytes:
 
 
 @pytest.mark.parametrize("source", [KEY, WORDS])
-async def test_a_store_opens_with_the_key_it_was_made_with(
-    store: Store, source: ConfiguredKey
-) -> None:
+async def test_store_opens_with_its_original_key(store: Store, source: ConfiguredKey) -> None:
     await keep(store, await open_seal(store, source, NOW), "a", b"secret")
     assert opened(store, await open_seal(store, source, NOW), "a") == b"secret"
 
@@ -92,7 +90,7 @@ async def test_a_store_does_not_open_with_another_key(
         await open_seal(store, tried, NOW)
 
 
-async def test_data_key_in_the_place_of_another_does_not_open(store: Store) -> None:
+async def test_data_key_moved_to_another_row_cannot_be_decrypted(store: Store) -> None:
     await open_seal(store, KEY, NOW)
     (key,) = store.read(secrets.data_keys)
     moved = key._replace(version=key.version + 1)
@@ -100,7 +98,7 @@ async def test_data_key_in_the_place_of_another_does_not_open(store: Store) -> N
         seal_module._unwrap(moved, KEY.take())
 
 
-async def test_after_a_change_of_key_only_the_new_one_opens(store: Store) -> None:
+async def test_after_rotation_only_the_new_root_key_opens_the_store(store: Store) -> None:
     await keep(store, await open_seal(store, KEY, NOW), "a", b"secret")
     assert await replace_root_key(store, KEY, WORDS.take(), NOW) == 1
     assert opened(store, await open_seal(store, WORDS, NOW), "a") == b"secret"
@@ -108,7 +106,7 @@ async def test_after_a_change_of_key_only_the_new_one_opens(store: Store) -> Non
         await open_seal(store, KEY, NOW)
 
 
-async def test_a_change_of_key_leaves_nothing_under_the_old_one(store: Store) -> None:
+async def test_root_key_rotation_reencrypts_every_data_key(store: Store) -> None:
     old = await open_seal(store, KEY, NOW)
     await keep(store, old, "a", b"secret")
     await replace_root_key(store, KEY, OTHER.take(), NOW)
@@ -121,7 +119,7 @@ def contents(home: Path) -> bytes:
     return b"".join(file.read_bytes() for file in home.glob(f"{FILE_NAME}*"))
 
 
-async def test_neither_a_secret_nor_a_key_stands_in_the_file(store: Store, tmp_path: Path) -> None:
+async def test_store_file_contains_neither_secrets_nor_keys(store: Store, tmp_path: Path) -> None:
     root = b"root-key-that-nobody-may-ever-se"
     seal = await open_seal(store, ConfiguredKey(RootKey(root, "key")), NOW)
     await keep(store, seal, "a", b"a-secret-to-look-for")
@@ -166,7 +164,7 @@ STEPS = [
 
 @pytest.mark.parametrize(("owner", "name", "calls"), STEPS)
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_crash_while_the_key_is_replaced_loses_nothing(
+def test_crash_during_a_root_key_rotation_loses_no_data(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     owner: object,

@@ -40,7 +40,7 @@ EVERYTHING = Caller(ROOT, CapabilitySet((), everything=True))
         (EVERYTHING, SecretsConfig(policies=["root"]), 'a task cannot have the policy "root"'),
     ],
 )
-async def test_a_task_gets_no_more_than_its_submitter_could_make(
+async def test_task_token_has_no_more_policies_than_its_submitter_could_grant(
     store: Store, who: Caller, block: SecretsConfig, problem: str
 ) -> None:
     role = TokenRole(name="web", allowed_policies=("reader",))

@@ -78,7 +78,9 @@ async def test_role_refuses_other_policies_by_name(store: Store, name: str) -> N
 
 
 @pytest.mark.parametrize("secret", ["s.abc", "a.b"])
-async def test_chosen_secret_cannot_look_like_a_generated_one(store: Store, secret: str) -> None:
+async def test_chosen_secret_must_not_resemble_a_generated_secret(
+    store: Store, secret: str
+) -> None:
     with pytest.raises(Malformed, match="custom token ID"):
         created(store, id=secret)
 
@@ -96,7 +98,7 @@ async def test_chosen_secret_cannot_look_like_a_generated_one(store: Store, secr
         ({"type": "client", "policies": ["a"], "expiration_ttl": "1h"}, "expiration time"),
     ],
 )
-async def test_changed_token_meets_the_rules_of_a_new_one(
+async def test_changed_token_must_meet_the_rules_of_a_new_token(
     store: Store, change: dict[str, object], problem: str
 ) -> None:
     token = Token(accessor=UUID_A, policies=("a",), created_at=NOW)
@@ -106,7 +108,7 @@ async def test_changed_token_meets_the_rules_of_a_new_one(
         store.read(lambda db: apply_token_update(db, request, NOW))
 
 
-async def test_change_without_an_expiry_keeps_the_rest(store: Store) -> None:
+async def test_change_without_an_expiry_keeps_all_other_fields(store: Store) -> None:
     token = Token(accessor=UUID_A, policies=("a",), created_at=NOW)
     await store.write(lambda tx: rows.add(tx, token, b"secret"))
     request = TokenRequest(accessor_id=UUID_A, type="client", policies=["b"], name="n")
@@ -146,7 +148,7 @@ async def test_expiry_of_a_token_is_counted_from_now(store: Store) -> None:
     ("accessor", "secret", "expected"),
     [(UUID_A, UUID_B, True), (UUID_A, "", False), ("", UUID_B, False), ("x", UUID_B, False)],
 )
-async def test_upload_names_both_accessor_and_secret(
+async def test_upload_names_accessor_and_secret(
     store: Store, accessor: str, secret: str, expected: bool
 ) -> None:
     request = TokenRequest(accessor_id=accessor, secret_id=secret, type="client")
@@ -190,7 +192,7 @@ async def test_no_role_gives_a_task_the_root_policy(store: Store, task_tokens: T
 
 
 @pytest.mark.parametrize(("period", "ttl"), [(0, 3600), (600, 600)])
-async def test_task_token_lives_for_the_period_of_its_role(
+async def test_task_token_has_the_period_of_its_role(
     store: Store, task_tokens: TaskTokens, period: int, ttl: int
 ) -> None:
     block = await with_role(store, allowed_policies=("reader",), token_period=period)
@@ -198,7 +200,7 @@ async def test_task_token_lives_for_the_period_of_its_role(
     assert (made.expires_at - made.renewed_at) // 10**9 == ttl
 
 
-async def test_token_store_issues_to_tasks_only_what_it_can_find(
+async def test_task_token_secret_is_checked_against_its_accessor(
     store: Store, task_tokens: TaskTokens
 ) -> None:
     made = await task_tokens.make(WORKLOAD, SecretsConfig())

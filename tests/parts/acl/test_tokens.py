@@ -67,7 +67,7 @@ async def test_a_token_is_found_by_its_secret(tokens: TokenStore) -> None:
     assert caller.grant.everything
 
 
-async def test_the_secret_is_not_in_the_file(
+async def test_token_secret_is_not_stored_in_plain_text(
     tokens: TokenStore, store: Store, tmp_path: Path
 ) -> None:
     issued = await tokens.issue(token("a", "root"), "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11")
@@ -108,7 +108,7 @@ async def test_token_is_cached_before_its_policy_is_written(
     assert tokens.resolve(secret).grant.may("default", "read-job")
 
 
-async def test_nobody_is_remembered_while_a_change_is_being_made(
+async def test_no_caller_is_cached_while_a_change_is_written(
     tokens: TokenStore, store: Store
 ) -> None:
     secret = (await tokens.issue(token("a", "root"))).secret
@@ -119,7 +119,7 @@ async def test_nobody_is_remembered_while_a_change_is_being_made(
     assert not await store.write(resolve)
 
 
-async def test_only_so_many_are_remembered(
+async def test_number_of_cached_callers_is_limited(
     tokens: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caller_cache, "MOST", 2)
@@ -130,7 +130,9 @@ async def test_only_so_many_are_remembered(
     assert tokens.resolve(secret) is not first
 
 
-async def test_no_secret_is_the_anonymous_token(tokens: TokenStore, store: Store) -> None:
+async def test_request_without_a_secret_has_the_anonymous_token(
+    tokens: TokenStore, store: Store
+) -> None:
     assert not tokens.resolve("").grant.may("default", "read-job")
     await write_policy(store, "anonymous", READ)
     caller = tokens.resolve("")
@@ -162,18 +164,14 @@ async def test_a_role_gives_its_policies(tokens: TokenStore, store: Store) -> No
     assert not tokens.resolve(secret).grant.may("default", "read-job")
 
 
-async def test_a_policy_that_cannot_be_read_takes_everything(
-    tokens: TokenStore, store: Store
-) -> None:
+async def test_unreadable_policy_revokes_all_permissions(tokens: TokenStore, store: Store) -> None:
     await write_policy(store, "good", READ)
     await write_policy(store, "broken", "what is {")
     secret = (await tokens.issue(token("a", "good", "broken"))).secret
     assert not tokens.resolve(secret).grant.may("default", "read-job")
 
 
-async def test_where_nobody_is_asked_everybody_may_do_everything(
-    store: Store, clock: Clock
-) -> None:
+async def test_disabled_access_control_permits_every_request(store: Store, clock: Clock) -> None:
     unasked = TokenStore(store, clock, Keyring(bytes(32)), asks=False)
     assert unasked.resolve("").grant.everything
     assert unasked.resolve("garbage").token.accessor == "acls-disabled"
@@ -182,7 +180,7 @@ async def test_where_nobody_is_asked_everybody_may_do_everything(
 # ---- time, uses, addresses -------------------------------------------------------------------
 
 
-async def test_a_token_ends_at_its_time_and_not_before(tokens: TokenStore, clock: Clock) -> None:
+async def test_token_expires_exactly_at_its_time(tokens: TokenStore, clock: Clock) -> None:
     secret = (await tokens.issue(token("a", "root", expires_at=NOW + SECOND))).secret
     clock.time = NOW + SECOND - 1
     assert tokens.resolve(secret).grant.everything
@@ -206,7 +204,7 @@ async def test_expired_tokens_are_deleted_in_steps(
 
 
 @pytest.mark.parametrize(("ends_in", "writes"), [(3600 * SECOND, 1), (59 * SECOND, 2)])
-async def test_only_a_token_that_ends_soon_wakes_the_task_that_removes_it(
+async def test_only_a_token_with_an_early_expiry_wakes_the_cleanup_task(
     store: Store, tokens: TokenStore, monkeypatch: pytest.MonkeyPatch, ends_in: int, writes: int
 ) -> None:
     await has_looked(tokens)
@@ -229,7 +227,7 @@ async def has_looked(tokens: TokenStore) -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_a_token_that_may_be_used_twice_is_used_twice(tokens: TokenStore) -> None:
+async def test_token_with_two_uses_is_used_twice(tokens: TokenStore) -> None:
     secret = (await tokens.issue(token("a", "p", uses_left=2))).secret
     assert (await tokens.authenticate(secret)).token.uses_left == 1
     assert (await tokens.authenticate(secret)).token.uses_left == -1
@@ -237,7 +235,7 @@ async def test_a_token_that_may_be_used_twice_is_used_twice(tokens: TokenStore) 
         await tokens.authenticate(secret)
 
 
-async def test_two_requests_at_once_cannot_share_the_last_use(tokens: TokenStore) -> None:
+async def test_concurrent_requests_cannot_share_the_last_use(tokens: TokenStore) -> None:
     secret = (await tokens.issue(token("a", "p", uses_left=1))).secret
     outcomes: list[str] = []
 
@@ -254,7 +252,7 @@ async def test_two_requests_at_once_cannot_share_the_last_use(tokens: TokenStore
     assert sorted(outcomes) == ["refused", "used"]
 
 
-async def test_a_token_that_is_bound_to_networks_is_refused_elsewhere(tokens: TokenStore) -> None:
+async def test_token_bound_to_networks_is_refused_from_other_addresses(tokens: TokenStore) -> None:
     secret = (await tokens.issue(token("a", "root", bound_cidrs=("10.0.0.0/8",)))).secret
     assert tokens.resolve(secret, "10.1.2.3").grant.everything
     with pytest.raises(UnknownToken):
@@ -272,7 +270,9 @@ async def test_a_token_that_is_bound_to_networks_is_refused_elsewhere(tokens: To
         ("no address", ["0.0.0.0/0"], False),
     ],
 )
-def test_an_address_lies_in_a_network(address: str, cidrs: list[str], *, answer: bool) -> None:
+def test_address_is_matched_against_a_network(
+    address: str, cidrs: list[str], *, answer: bool
+) -> None:
     assert is_within(address, cidrs) is answer
 
 
@@ -288,7 +288,7 @@ async def test_a_token_ends_with_its_parent(tokens: TokenStore, store: Store) ->
     assert [row.accessor for row in store.read(rows.list_all)] == ["other"]
 
 
-async def test_children_of_an_orphan_maker_live_on(tokens: TokenStore, store: Store) -> None:
+async def test_children_of_an_orphan_parent_stay_valid(tokens: TokenStore, store: Store) -> None:
     await tokens.issue(token("parent"))
     await tokens.issue(token("child", parent="parent"))
     await store.write(lambda tx: rows.orphan_children(tx, "parent"))
@@ -298,7 +298,7 @@ async def test_children_of_an_orphan_maker_live_on(tokens: TokenStore, store: St
     assert child.parent == ""
 
 
-async def test_a_login_method_takes_its_tokens_along(tokens: TokenStore, store: Store) -> None:
+async def test_deleted_auth_method_revokes_its_tokens(tokens: TokenStore, store: Store) -> None:
     for number in range(STEP + 5):
         await tokens.issue(token(f"a{number}", mount="auth_cloudid_1"))
     await tokens.issue(token("other", mount="auth_cloudid_2"))
@@ -306,7 +306,7 @@ async def test_a_login_method_takes_its_tokens_along(tokens: TokenStore, store: 
     assert [row.accessor for row in store.read(rows.list_all)] == ["other"]
 
 
-async def test_a_secret_belongs_to_one_token_only(tokens: TokenStore) -> None:
+async def test_secret_belongs_to_only_one_token(tokens: TokenStore) -> None:
     await tokens.issue(token("a"), "mine")
     with pytest.raises(Malformed, match="duplicate"):
         await tokens.issue(token("b"), "mine")
@@ -315,9 +315,7 @@ async def test_a_secret_belongs_to_one_token_only(tokens: TokenStore) -> None:
 # ---- batch tokens ----------------------------------------------------------------------------
 
 
-async def test_a_batch_token_is_kept_nowhere(
-    tokens: TokenStore, store: Store, clock: Clock
-) -> None:
+async def test_batch_token_is_not_stored(tokens: TokenStore, store: Store, clock: Clock) -> None:
     given = token("", "root", kind=TokenKind.BATCH, expires_at=NOW + SECOND)
     issued = await tokens.issue(given)
     assert issued.secret.startswith("b.")
@@ -328,7 +326,7 @@ async def test_a_batch_token_is_kept_nowhere(
         tokens.resolve(issued.secret)
 
 
-def test_a_batch_token_that_was_changed_is_none() -> None:
+def test_changed_batch_token_is_invalid() -> None:
     keyring = Keyring(bytes(32))
     secret = keyring.batch_secret(token("", "p", kind=TokenKind.BATCH))
     assert keyring.batch_token(secret) is not None
@@ -339,7 +337,7 @@ def test_a_batch_token_that_was_changed_is_none() -> None:
     assert Keyring(bytes(31) + b"1").batch_token(secret) is None
 
 
-def test_how_much_of_a_secret_is_right_shows_nowhere() -> None:
+def test_partly_correct_secret_is_as_wrong_as_any_other() -> None:
     """A secret is found by its keyed hash, so near guesses are as wrong as all others."""
     keyring = Keyring(bytes(32))
     secret = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
@@ -354,7 +352,7 @@ def test_how_much_of_a_secret_is_right_shows_nowhere() -> None:
 # ---- speed -----------------------------------------------------------------------------------
 
 
-async def test_many_tokens_that_expire_together_delay_no_request(
+async def test_simultaneous_expiry_of_many_tokens_delays_no_request(
     store: Store, clock: Clock, tokens: TokenStore
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -374,7 +372,7 @@ async def test_many_tokens_that_expire_together_delay_no_request(
     assert msgspec.structs.asdict(tokens.resolve(secret).token)["accessor"] == "kept"
 
 
-async def test_guessing_is_cut_short_and_a_good_token_still_passes(tokens: TokenStore) -> None:
+async def test_guessing_is_rate_limited_and_a_valid_token_still_passes(tokens: TokenStore) -> None:
     secret = (await tokens.issue(token("a", "root"))).secret
     for number in range(AT_ONCE):
         with pytest.raises(UnknownToken):
@@ -384,7 +382,9 @@ async def test_guessing_is_cut_short_and_a_good_token_still_passes(tokens: Token
     assert (await tokens.authenticate(secret, "127.0.0.1")).grant.everything
 
 
-async def test_guesses_of_one_user_turn_away_no_other_user_of_this_host(tokens: TokenStore) -> None:
+async def test_guesses_of_one_user_do_not_lock_out_other_users_of_this_host(
+    tokens: TokenStore,
+) -> None:
     for number in range(AT_ONCE):
         with pytest.raises(UnknownToken):
             await tokens.authenticate(f"guess-{number}", "127.0.0.1", client_key="user 1000")
@@ -394,7 +394,7 @@ async def test_guesses_of_one_user_turn_away_no_other_user_of_this_host(tokens: 
         await tokens.authenticate("guess", "127.0.0.1", client_key="user 1001")
 
 
-async def test_lockout_refuses_guesses_and_lets_valid_token_pass(
+async def test_lockout_refuses_guesses_and_accepts_a_valid_token(
     tokens: TokenStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = (await tokens.issue(token("a", "root"))).secret
@@ -413,7 +413,7 @@ async def test_lockout_refuses_guesses_and_lets_valid_token_pass(
         await tokens.authenticate("guess", "192.0.2.1")
 
 
-async def test_real_token_from_a_foreign_address_does_not_count_as_guess(
+async def test_valid_token_from_a_disallowed_address_does_not_count_as_a_guess(
     tokens: TokenStore,
 ) -> None:
     secret = (await tokens.issue(token("a", "root", bound_cidrs=("10.0.0.0/8",)))).secret
@@ -423,7 +423,7 @@ async def test_real_token_from_a_foreign_address_does_not_count_as_guess(
     assert tokens.failures.locked_for("192.0.2.1", NOW) == 0
 
 
-async def test_a_kept_secret_goes_with_its_token_and_with_the_tokens_parent(
+async def test_stored_secret_is_deleted_with_its_token_or_the_parent_token(
     store: Store, tokens: TokenStore
 ) -> None:
     def make(tx: Transaction) -> None:

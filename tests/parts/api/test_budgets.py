@@ -44,14 +44,16 @@ async def test_a_registration_is_refused_before_the_job_is_completed(
         assert raised.value.problems == (TEXT,)
 
 
-async def test_validate_lists_what_is_too_large(store: Store) -> None:
+async def test_validate_lists_oversized_fields(store: Store) -> None:
     reply = await jobs.validate(asked(store, NARROW, {"Job": JOB}))
     found: Any = reply.body
     assert found.validation_errors == [TEXT]
     assert found.error == f"1 error occurred:\n\t* {TEXT}\n\n"
 
 
-async def test_oversized_new_version_is_refused_and_the_old_one_works(store: Store) -> None:
+async def test_oversized_new_version_is_refused_and_the_old_version_keeps_running(
+    store: Store,
+) -> None:
     await jobs.register(asked(store, body={"Job": PARENT}))
     await jobs.register(asked(store, body={"Job": {**PARENT, "Priority": 60}}))
     with pytest.raises(OverBudget, match="job_max_groups"):
@@ -64,7 +66,7 @@ async def test_oversized_new_version_is_refused_and_the_old_one_works(store: Sto
     await dispatch.dispatch(asked(store, body={}))
 
 
-async def test_the_counts_of_a_job_have_their_setting(store: Store) -> None:
+async def test_limits_of_job_counts_have_settings(store: Store) -> None:
     few = Settings(job_max_count=3)
     reply = await jobs.validate(asked(store, few, {"Job": JOB}))
     found: Any = reply.body
@@ -190,7 +192,7 @@ async def comes_in(store: Store, way: str, config: Settings, document: Document)
 
 @pytest.mark.parametrize(("setting", "way"), CASES)
 @pytest.mark.parametrize("most", [2, 5])
-async def test_a_job_beyond_a_limit_is_refused_by_every_way_and_one_at_it_comes_in(
+async def test_job_beyond_a_limit_is_refused_by_every_route_and_a_job_at_the_limit_is_accepted(
     store: Store, setting: str, way: str, most: int
 ) -> None:
     document = {**MADE[setting](most), **LAUNCHES.get(way, {})}
@@ -206,13 +208,13 @@ async def test_a_job_beyond_a_limit_is_refused_by_every_way_and_one_at_it_comes_
     assert await comes_in(store, way, limited(setting, most), document) == ""
 
 
-def test_every_limit_is_tried() -> None:
+def test_every_limit_is_tested() -> None:
     assert MADE.keys() | OF_VERSIONS == set(Budgets.__struct_fields__)
 
 
 @pytest.mark.parametrize("way", sorted(NEW | OLD - LAUNCHES.keys()))
 @pytest.mark.parametrize("setting", sorted(OF_VERSIONS))
-async def test_a_job_with_as_many_versions_as_may_be_gets_no_other_and_none_goes(
+async def test_job_at_the_version_limit_gets_no_new_version_and_loses_none(
     store: Store, setting: str, way: str
 ) -> None:
     large = {"Meta": {"a": "x" * 600_000}} if setting == "job_max_versions_mb" else {}
@@ -231,7 +233,7 @@ async def test_a_job_with_as_many_versions_as_may_be_gets_no_other_and_none_goes
     assert await comes_in(store, way, roomy, changed) == ""
 
 
-async def test_a_job_with_as_many_versions_as_may_be_can_be_stopped(store: Store) -> None:
+async def test_job_at_the_version_limit_can_be_stopped(store: Store) -> None:
     await jobs.register(asked(store, body={"Job": JOB}))
     await jobs.deregister_job(asked(store, Settings(job_max_versions=1)))
     found = store.read(lambda db: stored_jobs.current(db, "default", "j"))
@@ -239,7 +241,7 @@ async def test_a_job_with_as_many_versions_as_may_be_can_be_stopped(store: Store
     assert found.stop
 
 
-async def test_the_size_of_all_versions_is_what_their_documents_hold(store: Store) -> None:
+async def test_size_of_all_versions_is_the_size_of_their_documents(store: Store) -> None:
     for priority in range(50, 55):
         meta = {"a": "ü" * priority}
         await jobs.register(asked(store, body={"Job": {**JOB, "Priority": priority, "Meta": meta}}))
@@ -248,7 +250,7 @@ async def test_the_size_of_all_versions_is_what_their_documents_hold(store: Stor
     assert store.read(lambda db: stored_jobs.size_of_versions(db, "default", "j")) == (5, octets)
 
 
-async def test_a_job_of_many_small_groups_at_the_limit_of_its_size_is_scaled_as_well(
+async def test_job_with_many_small_groups_at_the_size_limit_is_scaled(
     store: Store,
 ) -> None:
     groups = [{"Name": f"g{number}", "Tasks": [TASK], "Count": 0} for number in range(90)]

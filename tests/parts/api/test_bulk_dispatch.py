@@ -63,7 +63,7 @@ async def test_each_batch_is_answered_when_it_is_stored(store: Store) -> None:
     )
 
 
-async def test_a_token_that_was_revoked_dispatches_nothing_more(
+async def test_token_revoked_during_a_dispatch_dispatches_no_further_line(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await begin(store, 4)
@@ -75,7 +75,7 @@ async def test_a_token_that_was_revoked_dispatches_nothing_more(
     assert [item["Error"] for item in second] == ["Permission denied"] * 2
 
 
-async def test_a_right_that_was_taken_away_ends_the_dispatch(
+async def test_capability_removed_during_a_dispatch_ends_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await begin(store, 4)
@@ -91,7 +91,7 @@ async def test_a_right_that_was_taken_away_ends_the_dispatch(
     ]
 
 
-async def test_a_scheduler_that_takes_no_jobs_takes_none_of_the_rest(store: Store) -> None:
+async def test_scheduler_that_rejects_jobs_rejects_all_remaining_lines(store: Store) -> None:
     stream = await begin(store, 3)
     await anext(stream)
     await configure(store, SchedulerConfig(reject_job_registration=True), expected=None)

@@ -43,7 +43,7 @@ async def test_a_calendar_is_stored_and_its_days_are_shown(store: Store) -> None
     assert found.next_opening == "2026-11-23T00:00:00Z"
 
 
-async def test_a_calendar_without_an_opening_names_the_end_of_the_search(store: Store) -> None:
+async def test_calendar_without_an_opening_has_the_end_of_the_search(store: Store) -> None:
     await put(store, {"Blackouts": [{"Begin": "2020-01-01", "End": "2100-01-01"}]})
     found = days(store)
     assert (found.is_open, found.next_opening) == (False, "")
@@ -67,9 +67,7 @@ async def test_a_concurrent_change_has_status_409(store: Store) -> None:
         ({"Only": ["none"]}, 'unknown calendar "none"'),
     ],
 )
-async def test_a_wrong_calendar_is_an_error_of_the_client(
-    store: Store, body: object, message: str
-) -> None:
+async def test_invalid_calendar_is_a_client_error(store: Store, body: object, message: str) -> None:
     with pytest.raises(Malformed, match=message):
         await put(store, body)
 

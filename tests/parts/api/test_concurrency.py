@@ -69,7 +69,7 @@ async def test_a_queue_is_read_in_one_namespace(store: Store) -> None:
     assert str(caught.value) == 'namespace is "*", but a queue is in one namespace: name it'
 
 
-async def test_the_limits_of_queues_go_with_their_namespace(store: Store) -> None:
+async def test_queue_limits_are_deleted_with_their_namespace(store: Store) -> None:
     await apply(store, Namespace(name="ops"))
     await put(store, "db", "ops")
     await put(store, "db")
@@ -77,7 +77,7 @@ async def test_the_limits_of_queues_go_with_their_namespace(store: Store) -> Non
     assert [line.namespace for line in lines(store)] == ["default"]
 
 
-async def test_a_namespace_with_runs_in_queues_stays(store: Store) -> None:
+async def test_namespace_with_queued_runs_is_not_deleted(store: Store) -> None:
     await apply(store, Namespace(name="ops"))
     await store.write(enter)
     with pytest.raises(Refused, match=r'namespace "ops" has queues with runs in regions'):
@@ -144,7 +144,7 @@ EVERY = [
 @pytest.mark.parametrize("prefix", ["", "d", "db", "db.2", "none"])
 @pytest.mark.parametrize("namespace", ["*", "a", "default", "none"])
 @pytest.mark.parametrize("per_page", [1, 3, 50])
-async def test_pages_of_queues_are_the_list(
+async def test_pages_of_queues_are_equal_to_the_whole_list(
     many: Store, per_page: int, namespace: str, prefix: str, reverse: str
 ) -> None:
     query: dict[str, object] = {"namespace": namespace, "prefix": prefix, "reverse": reverse}
@@ -162,12 +162,12 @@ async def test_pages_of_queues_are_the_list(
     assert asked(many, **query) == (found, "")
 
 
-async def test_queues_are_filtered_and_shown_as_far_as_the_caller_sees_them(many: Store) -> None:
+async def test_queues_are_filtered_by_the_permissions_of_the_caller(many: Store) -> None:
     assert asked(many, filter="Waiting != 0")[0] == ["default/db", "default/db.2", "default/é"]
     assert asked(many, 'namespace "b" { policy = "read" }', per_page=9) == (EVERY[4:8], "")
 
 
-async def test_a_queue_shows_the_first_of_its_holders(
+async def test_queue_shows_its_first_slot_holders(
     many: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = ("default", "db")

@@ -82,7 +82,7 @@ async def following(asked: Request) -> AsyncIterator[Reading]:
         await reply.stream.aclose()
 
 
-async def test_a_registration_is_seen_with_the_job(store: Store) -> None:
+async def test_registration_event_contains_the_job(store: Store) -> None:
     (index,) = await begun(store, "web")
     async with reading(store, "topic=Job") as opened:
         line = await opened.line()
@@ -99,7 +99,7 @@ async def test_a_registration_is_seen_with_the_job(store: Store) -> None:
     }
 
 
-async def test_an_unreadable_job_costs_the_stream_its_definition_alone(store: Store) -> None:
+async def test_event_of_an_unreadable_job_lacks_only_its_definition(store: Store) -> None:
     await begun(store, "a", "b")
     change(store, "UPDATE job_versions SET document = '{' WHERE job_id = 'a'")
     async with reading(store, "topic=Job") as opened:
@@ -108,7 +108,7 @@ async def test_an_unreadable_job_costs_the_stream_its_definition_alone(store: St
     assert found[0]["Payload"] == {"Job": {"ID": "a", "Namespace": "default", "Version": 0}}
 
 
-async def test_an_unreadable_allocation_costs_the_stream_its_fields_alone(store: Store) -> None:
+async def test_event_of_an_unreadable_allocation_lacks_only_its_fields(store: Store) -> None:
     cluster = Cluster(store)
     await cluster.join()
     await cluster.register(job("web"))
@@ -120,7 +120,7 @@ async def test_an_unreadable_allocation_costs_the_stream_its_fields_alone(store:
     assert event["Payload"]["Allocation"].keys() >= {"ID", "ClientStatus"}
 
 
-async def test_one_goes_on_from_any_index(store: Store) -> None:
+async def test_event_stream_resumes_from_any_index(store: Store) -> None:
     indexes = await begun(store, "a", "b", "c")
     async with reading(store, f"topic=Job&index={indexes[1]}") as opened:
         assert await opened.keys(2) == ["b", "c"]
@@ -151,7 +151,7 @@ async def test_topics_and_keys_choose_events(store: Store, query: str, expected:
         assert await opened.keys(len(expected)) == expected
 
 
-async def test_another_namespace_is_seen_when_it_is_asked_for(store: Store) -> None:
+async def test_events_of_another_namespace_are_sent_on_request(store: Store) -> None:
     await begun(store, "theirs", namespace="team")
     await begun(store, "ours")
     async with reading(store, "topic=Job&namespace=team") as opened:
@@ -171,7 +171,7 @@ async def test_reader_gets_only_visible_events(store: Store) -> None:
         assert event["Topic"] == "Node"
 
 
-async def test_silence_is_reported(store: Store, autojump_clock: object) -> None:
+async def test_event_stream_sends_heartbeats(store: Store, autojump_clock: object) -> None:
     async with reading(store, "topic=Nope") as opened:
         before = trio.current_time()
         assert await opened.line() == {}
@@ -188,7 +188,7 @@ async def test_a_gap_is_an_event(store: Store) -> None:
         assert await opened.keys(1) == ["c"]
 
 
-async def test_there_is_no_gap_before_what_is_kept(store: Store) -> None:
+async def test_stream_from_the_first_stored_event_has_no_gap(store: Store) -> None:
     indexes = await begun(store, "a", "b", "c")
     await store.write(lambda tx: events.trim(tx, 1, 100))
     async with reading(store, f"topic=Job&index={indexes[2]}") as opened:
@@ -206,7 +206,7 @@ async def test_reader_overtaken_by_the_collection_is_notified(store: Store) -> N
         assert await opened.keys(1) == ["c"]
 
 
-async def test_an_allocation_is_shown_as_it_was(store: Store) -> None:
+async def test_allocation_event_shows_the_allocation_at_that_time(store: Store) -> None:
     cluster = Cluster(store)
     await cluster.join()
     await cluster.register(job("web"))
@@ -221,7 +221,7 @@ async def test_an_allocation_is_shown_as_it_was(store: Store) -> None:
     assert second["AllocatedResources"]["Tasks"]["main"]["Memory"]["MemoryMB"] == 20
 
 
-async def test_of_what_was_purged_the_names_are_left(store: Store) -> None:
+async def test_events_of_purged_objects_contain_only_names(store: Store) -> None:
     cluster = Cluster(store)
     await cluster.join()
     await cluster.register(job("web"))
@@ -245,7 +245,7 @@ async def test_of_what_was_purged_the_names_are_left(store: Store) -> None:
         assert purged["Payload"]["Job"]["ID"] == "web"
 
 
-async def test_a_token_that_ends_ends_the_stream(store: Store, monkeypatch: Any) -> None:
+async def test_stream_ends_with_its_token(store: Store, monkeypatch: Any) -> None:
     monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
     asked = request(store, KNOWN, caller())
     tokens = asked.parts.tokens
@@ -275,7 +275,7 @@ async def test_unreadable_parameter_of_a_stream_is_named(
         await stream.stream(request(store, KNOWN, caller(), query=query))
 
 
-async def test_where_nothing_is_new_a_thousand_readers_look_into_the_store_once(
+async def test_thousand_idle_readers_share_one_read_of_the_store(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await begun(store, "a")
@@ -295,7 +295,7 @@ async def test_where_nothing_is_new_a_thousand_readers_look_into_the_store_once(
     assert looks == [last, last]
 
 
-async def test_readers_who_wait_for_many_events_have_them_made_once_in_a_thread(
+async def test_thousand_waiting_readers_share_events_encoded_in_a_thread(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = list(map(str, range(20)))

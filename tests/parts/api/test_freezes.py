@@ -38,7 +38,7 @@ def listed(store: Store, policy: str = WRITER, **query: str) -> list[Freeze]:
     return msgspec.json.decode(reply.body, type=list[Freeze])
 
 
-async def test_a_freeze_of_everything_needs_an_operator(store: Store) -> None:
+async def test_freeze_of_the_whole_daemon_needs_an_operator(store: Store) -> None:
     with pytest.raises(Denied):
         await make(store, Namespace="*")
     everything = await make(store, OPERATOR, Namespace="*")

@@ -108,7 +108,7 @@ async def volumes(store: Store) -> Volumes:
     return Volumes(store, cluster, one.id)
 
 
-async def test_deletion_that_fails_is_the_answer_and_can_be_repeated(volumes: Volumes) -> None:
+async def test_failed_deletion_is_reported_and_can_be_repeated(volumes: Volumes) -> None:
     made = await volumes.create("photos")
     assert volumes.launcher.made == {made["ID"]}
     volumes.launcher.error = OSError(16, "busy")
@@ -151,7 +151,7 @@ async def test_deletion_that_a_kill_interrupts_is_done_at_the_next_start(volumes
     assert volumes.launcher.made == {made[2]["ID"]}
 
 
-async def test_volume_is_stored_before_its_directory_is_made(volumes: Volumes) -> None:
+async def test_volume_is_stored_before_its_directory_is_created(volumes: Volumes) -> None:
     seen: list[tuple[str, set[str]]] = []
 
     async def look() -> None:
@@ -172,7 +172,7 @@ async def test_volume_is_stored_before_its_directory_is_made(volumes: Volumes) -
     ("error", "told"),
     [(OSError(28, "no space"), Malformed), (Conflict("changed meanwhile"), Conflict)],
 )
-async def test_creation_that_fails_leaves_nothing(
+async def test_failed_creation_leaves_neither_row_nor_directory(
     volumes: Volumes, error: Exception, told: type[Exception]
 ) -> None:
     async def fail() -> None:
@@ -185,7 +185,7 @@ async def test_creation_that_fails_leaves_nothing(
     assert volumes.store.read(host_volumes.unfinished) == []
 
 
-async def test_use_is_checked_in_the_write_of_a_change(volumes: Volumes) -> None:
+async def test_use_is_checked_in_the_transaction_of_a_change(volumes: Volumes) -> None:
     made = await volumes.create("photos")
 
     async def place() -> None:
@@ -202,7 +202,7 @@ async def test_use_is_checked_in_the_write_of_a_change(volumes: Volumes) -> None
     assert (volumes.state(made["ID"]), volumes.offered()) == (READY, {"photos"})
 
 
-async def test_document_has_a_limit_and_the_error_names_its_longest_field(volumes: Volumes) -> None:
+async def test_document_has_a_limit_and_the_error_names_the_longest_field(volumes: Volumes) -> None:
     parameters = {f"p{number}": "x" * 4000 for number in range(5)}
     with pytest.raises(Malformed, match=r"20\d\d\d of them in Parameters: the limit is 16384"):
         await volumes.create("photos", Parameters=parameters)
@@ -242,7 +242,7 @@ async def test_list_has_pages(volumes: Volumes) -> None:
 
 
 @pytest.mark.usefixtures("searched_seldom")
-async def test_many_large_volumes_do_not_hold_the_loop(volumes: Volumes) -> None:
+async def test_many_large_volumes_do_not_block_the_event_loop(volumes: Volumes) -> None:
     await _fill(volumes, 999)
     node_id = volumes.launcher.node_id
 

@@ -148,7 +148,7 @@ HOSTILE = {
 
 @pytest.mark.usefixtures("searched_seldom")
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=[*HOSTILE])
-async def test_no_log_of_a_large_job_holds_the_loop(logs: JobLogs, data: bytes) -> None:
+async def test_log_of_a_large_job_does_not_block_the_event_loop(logs: JobLogs, data: bytes) -> None:
     names = ("main", "second", "third")
     await logs.register(with_tasks(*names, env={f"K{i:06}": "v" * 20 for i in range(10_000)}))
     for _ in range(16):
@@ -191,7 +191,7 @@ async def longest(work: Callable[[], Awaitable[None]]) -> int:
     return measure.longest
 
 
-async def test_a_search_gives_the_newest_matches_of_all_streams(logs: JobLogs) -> None:
+async def test_search_returns_the_newest_matches_of_all_streams(logs: JobLogs) -> None:
     await logs.register(with_tasks("main"))
     for place in range(5):
         alloc_id = await logs.add()
@@ -217,7 +217,7 @@ async def test_a_search_gives_the_newest_matches_of_all_streams(logs: JobLogs) -
 
 
 @pytest.mark.parametrize("context", [0, 20])
-async def test_a_search_gives_limited_text_and_goes_on_without_a_loss(
+async def test_search_returns_limited_text_and_continues_without_a_loss(
     logs: JobLogs, context: int
 ) -> None:
     await logs.register(with_tasks("main"))
@@ -240,7 +240,7 @@ async def test_a_search_gives_limited_text_and_goes_on_without_a_loss(
     assert len(found) == len(set(found)) == 4 * 2 * 30
 
 
-async def test_many_streams_share_the_bytes_of_a_page(logs: JobLogs) -> None:
+async def test_many_streams_share_the_byte_limit_of_a_page(logs: JobLogs) -> None:
     await logs.register(with_tasks("main"))
     for _ in range(16):
         alloc_id = await logs.add()
@@ -271,7 +271,7 @@ class Collecting(Direct):
 
 
 @pytest.mark.parametrize("handler", [job_log_views.lines, job_log_views.search])
-async def test_allocation_removed_during_the_request_is_no_error(
+async def test_allocation_removed_during_the_request_causes_no_error(
     logs: JobLogs, handler: Handler
 ) -> None:
     await logs.register(with_tasks("main"))
@@ -283,7 +283,7 @@ async def test_allocation_removed_during_the_request_is_no_error(
     assert [line["Text"] for line in page["Lines"]] == ["text"]
 
 
-async def test_an_allocation_that_returns_to_the_newest_continues_where_it_was(
+async def test_allocation_that_is_among_the_newest_again_continues_at_its_offset(
     logs: JobLogs,
 ) -> None:
     await logs.register(with_tasks("main"))
@@ -299,7 +299,7 @@ async def test_an_allocation_that_returns_to_the_newest_continues_where_it_was(
         assert [line["Text"] for line in (await news(stream))["Lines"]] == ["second"]
 
 
-async def test_whole_allocations_are_taken_and_counted(logs: JobLogs) -> None:
+async def test_only_whole_allocations_are_selected_and_counted(logs: JobLogs) -> None:
     await logs.register(with_tasks(*(f"task-{number}" for number in range(10))))
     made = [await logs.add() for _ in range(20)]
     for alloc_id in made:
@@ -317,7 +317,7 @@ async def test_whole_allocations_are_taken_and_counted(logs: JobLogs) -> None:
     assert "OmittedTasks" not in page
 
 
-async def test_an_allocation_with_too_many_tasks_shows_the_first(logs: JobLogs) -> None:
+async def test_allocation_with_too_many_tasks_shows_its_first_tasks(logs: JobLogs) -> None:
     await logs.register(with_tasks(*(f"task-{number:02}" for number in range(30))))
     await logs.add()
     page = await logs.ask(job_log_views.lines)
@@ -349,7 +349,7 @@ WRONG: list[tuple[Handler, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("handler", "query", "message"), WRONG)
-async def test_a_wrong_request_is_refused_with_its_reason(
+async def test_invalid_request_is_refused_with_a_reason(
     logs: JobLogs, handler: Handler, query: dict[str, str], message: str
 ) -> None:
     await logs.register(with_tasks("main", "other"))
@@ -358,6 +358,6 @@ async def test_a_wrong_request_is_refused_with_its_reason(
     assert message in str(raised.value)
 
 
-async def test_a_task_is_known_before_the_job_has_an_allocation(logs: JobLogs) -> None:
+async def test_task_is_accepted_before_the_job_has_an_allocation(logs: JobLogs) -> None:
     await logs.register(with_tasks("main"))
     assert (await logs.ask(job_log_views.lines, task="main"))["Lines"] == []

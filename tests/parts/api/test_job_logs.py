@@ -31,7 +31,7 @@ async def text(logs: JobLogs, **query: object) -> tuple[str, bytes]:
     return reply.headers.get(OMITTED_HEADER, ""), b"".join([piece async for piece in reply.stream])
 
 
-async def test_the_newest_allocations_are_shown_and_the_others_counted(
+async def test_newest_allocations_are_shown_and_all_others_counted(
     logs: JobLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_logs, "_MOST_ALLOCATIONS", 2)
@@ -45,7 +45,7 @@ async def test_the_newest_allocations_are_shown_and_the_others_counted(
     assert await text(logs, labels="false", allocation=every[0]) == ("", b"0\n")
 
 
-async def test_logs_that_are_open_at_the_same_time_have_a_limit(
+async def test_number_of_open_logs_is_limited(
     logs: JobLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_logs, "_MOST_STREAMS", 3)
@@ -69,7 +69,7 @@ async def test_an_allocation_with_too_many_logs_is_shown_in_part(
     assert (omitted, sorted(shown.split())) == ("1", [b"0", b"1"])
 
 
-async def test_a_follower_gets_new_allocations_when_others_have_ended(
+async def test_follower_gets_logs_of_new_allocations_after_others_ended(
     logs: JobLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_logs, "_MOST_STREAMS", 1)
@@ -91,7 +91,7 @@ async def test_a_follower_gets_new_allocations_when_others_have_ended(
 
 @pytest.mark.usefixtures("searched_seldom")
 @pytest.mark.parametrize("follow", ["false", "true"])
-async def test_empty_lines_do_not_hold_the_loop(logs: JobLogs, follow: str) -> None:
+async def test_empty_lines_do_not_block_the_event_loop(logs: JobLogs, follow: str) -> None:
     one = await logs.add()
     logs.print(one, b"\n" * 200_000)
 

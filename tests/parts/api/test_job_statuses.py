@@ -20,7 +20,7 @@ def ask(store: Store, query: str, body: object = None) -> object:
 
 @pytest.mark.parametrize("query", ["strip=true", "strip=1&states=false", "strip=t&states="])
 @pytest.mark.parametrize("body", [None, {"jobs": [{"id": "web"}]}])
-async def test_results_of_runs_without_the_state_are_refused(
+async def test_run_results_without_the_state_are_refused(
     store: Store, query: str, body: object
 ) -> None:
     with pytest.raises(Malformed, match="strip = true needs states = true"):
@@ -28,5 +28,5 @@ async def test_results_of_runs_without_the_state_are_refused(
 
 
 @pytest.mark.parametrize("query", ["", "strip=false", "states=true", "strip=true&states=true"])
-async def test_results_of_runs_come_with_the_state(store: Store, query: str) -> None:
+async def test_run_results_are_returned_with_the_state(store: Store, query: str) -> None:
     assert ask(store, query) is not None

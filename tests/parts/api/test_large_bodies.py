@@ -68,13 +68,13 @@ def test_no_handler_reads_its_body_on_the_loop() -> None:
     assert [item for module in MODULES for item in _decodes_on_the_loop(module)] == []
 
 
-def test_the_rule_finds_such_a_handler(tmp_path: Path) -> None:
+def test_rule_detects_a_handler_that_reads_its_body_on_the_loop(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text("async def f(request):\n    request.decode(int)\n")
     assert _decodes_on_the_loop(module) == ["module.py: f"]
 
 
-async def test_requests_of_one_client_are_known_by_token_or_address(store: Store) -> None:
+async def test_requests_of_one_client_are_grouped_by_token_or_address(store: Store) -> None:
     asked = request(store, KNOWN, caller())
     assert asked.client == "someone"
     nobody = msgspec.structs.replace(asked.caller.token, accessor="")
@@ -118,7 +118,7 @@ async def _longest_step(work: Callable[[], Awaitable[object]]) -> int:
 
 
 @pytest.mark.parametrize("kind", ["dispatch", "payload", "variable"])
-async def test_a_body_beyond_a_limit_does_not_hold_the_loop(
+async def test_body_beyond_a_limit_does_not_block_the_event_loop(
     store: Store, parent: str, kind: str
 ) -> None:
     payload = bytes(12_000_000)
@@ -142,7 +142,7 @@ async def test_a_body_beyond_a_limit_does_not_hold_the_loop(
 
 
 @pytest.mark.parametrize("size", [SHORT + 1, 40_000_000])
-async def test_the_search_for_masks_does_not_hold_the_loop(store: Store, size: int) -> None:
+async def test_search_for_masks_does_not_block_the_event_loop(store: Store, size: int) -> None:
     job: Document = {"ID": "x", "Meta": {"a": "x" * size}}
     body = JobRegisterRequest(job=job)
     asked = _asked(store, msgspec.json.encode({"Job": job}))
@@ -154,7 +154,9 @@ async def test_the_search_for_masks_does_not_hold_the_loop(store: Store, size: i
         await api_jobs._check_masks(asked, body)
 
 
-async def test_a_payload_in_the_body_is_that_of_the_child(store: Store, parent: str) -> None:
+async def test_payload_in_the_body_becomes_the_payload_of_the_child(
+    store: Store, parent: str
+) -> None:
     found = await dispatch.dispatch_payload(_asked(store, b"\xff\x00", job_id=parent))
     child = msgspec.to_builtins(found.body)["DispatchedJobID"]
     stored = store.read(lambda db: jobs.current(db, "default", child))

@@ -26,7 +26,7 @@ LARGE: Document = {**JOB, "Meta": {"a": "x" * 5000}}
         (jobs.register, LARGE, True),
     ],
 )
-async def test_a_thread_completes_a_job(
+async def test_job_defaults_are_set_in_a_thread(
     store: Store, monkeypatch: pytest.MonkeyPatch, handler: Any, job: Document, *, in_thread: bool
 ) -> None:
     threads: list[threading.Thread] = []

@@ -77,7 +77,7 @@ def forms_of(secret: str) -> list[bytes]:
     ]
 
 
-async def test_no_secret_is_visible_at_any_border(log: TaskLog) -> None:
+async def test_secret_is_masked_at_every_chunk_boundary(log: TaskLog) -> None:
     """10,000 secrets, in every encoding, read in pieces from one byte to 4 KiB."""
     chance = random.Random(34)
     for number in range(100):
@@ -100,7 +100,7 @@ async def test_no_secret_is_visible_at_any_border(log: TaskLog) -> None:
         assert not [form for form in forms if form[4:-4] in found and len(form) > 20], number
 
 
-async def test_pieces_show_what_one_read_shows(log: TaskLog) -> None:
+async def test_chunked_reads_are_equal_to_one_read(log: TaskLog) -> None:
     chance = random.Random(1)
     secrets = [secret_of(chance).encode() for _ in range(5)]
     text = b"".join(
@@ -111,7 +111,7 @@ async def test_pieces_show_what_one_read_shows(log: TaskLog) -> None:
     assert await everything(masked(log, Known(*secrets)), chance, 40) == Matcher(secrets).mask(text)
 
 
-async def test_a_mask_keeps_offsets_across_numbered_files(log: TaskLog) -> None:
+async def test_masking_preserves_offsets_across_numbered_files(log: TaskLog) -> None:
     secret = b"correct horse battery"
     text = b"x" * (1024 * 1024 - 10) + secret + b"!\n"
     add(log, text)
@@ -124,7 +124,7 @@ async def test_a_mask_keeps_offsets_across_numbered_files(log: TaskLog) -> None:
     assert (chunk.data + rest.data).decode() == "xxxxxx‹masked*********›!\n"
 
 
-async def test_the_rest_of_a_secret_that_rotation_has_cut_is_masked(log: TaskLog) -> None:
+async def test_rest_of_a_secret_truncated_by_rotation_is_masked(log: TaskLog) -> None:
     secret = b"correct horse battery"
     add(log, b"x" * (1024 * 1024 - 10) + secret + b"!" + b"y" * (3 * 1024 * 1024 - 100))
     stream = await masked(log, Known(secret)).current()
@@ -135,7 +135,7 @@ async def test_the_rest_of_a_secret_that_rotation_has_cut_is_masked(log: TaskLog
     assert b"battery" not in chunk.data
 
 
-async def test_a_half_written_secret_is_masked_and_so_is_its_rest(log: TaskLog) -> None:
+async def test_half_written_secret_and_its_rest_are_masked(log: TaskLog) -> None:
     secret = b"correct horse battery"
     add(log, b"> correct ho")
     reader = masked(log, Known(secret))
@@ -147,7 +147,7 @@ async def test_a_half_written_secret_is_masked_and_so_is_its_rest(log: TaskLog) 
     assert (first.data + second.data).decode() == "> ‹masked*********›\n"
 
 
-async def test_a_follower_learns_secrets_that_come_later(log: TaskLog, store: Store) -> None:
+async def test_follower_masks_secrets_that_are_added_later(log: TaskLog, store: Store) -> None:
     keeper, matchers = TaskSecretStore(store, SEAL), OutputMatchers(store, SEAL)
     ended, seen = trio.Event(), []
     add(log, b"first\n")
@@ -162,7 +162,7 @@ async def test_a_follower_learns_secrets_that_come_later(log: TaskLog, store: St
     assert "".join(seen) == "first\nsecond ‹masked***›\n"
 
 
-async def test_stored_secrets_end_with_their_logs(store: Store) -> None:
+async def test_stored_masks_are_deleted_with_their_logs(store: Store) -> None:
     keeper = TaskSecretStore(store, SEAL)
     other = ALLOC.replace("1", "2")
     await keeper.store(ALLOC, ["value one"])
@@ -179,7 +179,7 @@ async def test_stored_secrets_end_with_their_logs(store: Store) -> None:
     assert await OutputMatchers(store, SEAL).matcher(ALLOC) is None
 
 
-async def test_matchers_are_cached_up_to_a_number_of_forms(
+async def test_cached_matchers_are_limited_in_number(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper, matchers = TaskSecretStore(store, SEAL), OutputMatchers(store, SEAL)
@@ -196,7 +196,7 @@ async def test_matchers_are_cached_up_to_a_number_of_forms(
     assert sum(known.weight for known in matchers._made.values()) <= most
 
 
-async def test_values_in_use_stay_after_any_number_of_rotations(store: Store) -> None:
+async def test_masks_in_use_survive_any_number_of_rotations(store: Store) -> None:
     keeper = TaskSecretStore(store, SEAL)
     static, token = GivenSecrets(keeper, ALLOC, "web"), GivenSecrets(keeper, ALLOC, "side")
     static.add("variable db", "password of db")
@@ -215,7 +215,7 @@ async def test_values_in_use_stay_after_any_number_of_rotations(store: Store) ->
     assert matcher.mask_text("password of db") == "‹masked**›"
 
 
-async def test_a_value_that_is_used_again_is_stored_again(store: Store) -> None:
+async def test_mask_of_a_value_used_again_is_stored_again(store: Store) -> None:
     keeper = TaskSecretStore(store, SEAL)
     given = GivenSecrets(keeper, ALLOC, "web")
     for value in ("first value", "other value", "first value"):
@@ -239,13 +239,13 @@ async def test_two_hundred_deliveries_become_one_row(store: Store) -> None:
     assert (len(known), known[0], known[-1]) == (201, "value 0", "value 200")
 
 
-async def test_a_damaged_row_refuses_the_delivery(store: Store) -> None:
+async def test_damaged_row_fails_the_delivery(store: Store) -> None:
     await store.write(lambda tx: secrets.put(tx, f"output/{ALLOC}/000000000", b"damaged"))
     with pytest.raises(Refused, match="cannot be recorded"):
         await TaskSecretStore(store, SEAL).store(ALLOC, ["value"])
 
 
-async def test_the_matcher_of_many_rows_of_lines_is_bounded(store: Store) -> None:
+async def test_matcher_of_many_rows_is_bounded(store: Store) -> None:
     chance = random.Random(3)
     for number in range(20):
         value = "\n".join("".join(chance.choices(LETTERS[:40], k=20)) for _ in range(2000))

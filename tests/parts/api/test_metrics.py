@@ -41,7 +41,7 @@ def answering(store: Store, **fields: Any) -> AppContext:
     return msgspec.structs.replace(parts, door=LazyMethods(parts.fences), **fields)
 
 
-async def test_kills_for_memory_are_counted_of_each_task(store: Store) -> None:
+async def test_memory_kills_are_counted_for_each_task(store: Store) -> None:
     cluster = Cluster(store)
     await cluster.join(node())
     await cluster.register(job("web"))
@@ -62,7 +62,7 @@ async def test_kills_for_memory_are_counted_of_each_task(store: Store) -> None:
     assert counted == [2, 1, 0]
 
 
-async def test_jobs_are_counted_by_the_word_of_their_state(store: Store) -> None:
+async def test_jobs_are_counted_by_state(store: Store) -> None:
     cluster = Cluster(store)
     await cluster.join(node())
     for name in ("web", "api"):
@@ -87,7 +87,7 @@ async def test_jobs_are_counted_by_the_word_of_their_state(store: Store) -> None
 
 
 @pytest.mark.parametrize("table", ["allocations", "freezes", "jobs", "nodes"])
-async def test_metrics_tell_that_a_page_is_corrupt_and_show_all_others(
+async def test_metrics_report_a_corrupt_page_and_all_other_values(
     tmp_path: Path, table: str
 ) -> None:
     async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
@@ -106,7 +106,7 @@ async def test_metrics_tell_that_a_page_is_corrupt_and_show_all_others(
     assert found["nomad.client.host.memory.total"] > 0
 
 
-async def test_jobs_are_judged_for_metrics_with_a_share_of_the_processor(store: Store) -> None:
+async def test_job_states_for_metrics_use_a_limited_share_of_cpu_time(store: Store) -> None:
     cluster = Cluster(store)
     await cluster.register(job("web"))
 
@@ -138,7 +138,7 @@ async def test_jobs_are_judged_for_metrics_with_a_share_of_the_processor(store: 
     assert await pending() == 3
 
 
-async def test_many_values_are_written_in_a_thread_and_are_the_same(
+async def test_many_metric_values_written_in_a_thread_are_the_same(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = answering(store, tasks=cast("Any", Runner()))
@@ -178,7 +178,7 @@ async def test_many_values_are_written_in_a_thread_and_are_the_same(
     assert [thread == here for thread in threads] == [False, False, True]
 
 
-async def test_counts_follow_every_change_of_allocations_and_jobs(store: Store) -> None:
+async def test_metric_counts_reflect_every_change_of_allocations_and_jobs(store: Store) -> None:
     cluster = Cluster(store)
     await cluster.join(node())
     await cluster.register(job("web", group("g", count=2)))

@@ -52,7 +52,7 @@ async def ids(cluster: Cluster, query: str = "") -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("direction", ["", "&reverse=true"])
-async def test_pages_of_a_node_follow_one_another(cluster: Cluster, direction: str) -> None:
+async def test_pages_of_a_node_are_consecutive(cluster: Cluster, direction: str) -> None:
     together, token = await ids(cluster, f"per_page=2{direction}")
     while token:
         more, token = await ids(cluster, f"per_page=2&next_token={token}{direction}")
@@ -61,23 +61,23 @@ async def test_pages_of_a_node_follow_one_another(cluster: Cluster, direction: s
     assert len(together) == 9
 
 
-async def test_allocations_of_a_node_are_newest_first_and_by_id(cluster: Cluster) -> None:
+async def test_allocations_of_a_node_are_sorted_by_time_and_id(cluster: Cluster) -> None:
     every = [alloc for name in ("one", "two", "three") for alloc in cluster.allocations(name)]
     ordered = sorted(every, key=lambda item: (-item.create_index, item.id))
     assert (await ids(cluster))[0] == [item.id for item in ordered]
 
 
-async def test_filter_leaves_the_allocations_that_fit(cluster: Cluster) -> None:
+async def test_filter_keeps_matching_allocations(cluster: Cluster) -> None:
     wanted = {alloc.id for alloc in cluster.allocations("two")}
     assert set((await ids(cluster, "filter=JobID+%3D%3D+%22two%22"))[0]) == wanted
 
 
-async def test_answer_shows_the_last_change_of_the_node(cluster: Cluster) -> None:
+async def test_response_has_the_last_index_of_the_node(cluster: Cluster) -> None:
     last = max(alloc.modify_index for alloc in cluster.allocations("three"))
     assert (await ask(cluster, "per_page=1")).index == last
 
 
-async def test_holding_leaves_the_allocations_that_hold_resources(cluster: Cluster) -> None:
+async def test_holding_parameter_keeps_allocations_that_hold_resources(cluster: Cluster) -> None:
     ended = cluster.allocations("two")[0]
     await cluster.report(ended, ClientStatus.COMPLETE)
     assert set((await ids(cluster, "holding=true"))[0]) == {

@@ -125,7 +125,7 @@ async def ask(asking: tuple[Dispatcher, str], path: str, query: str, body: bytes
 
 @pytest.mark.parametrize("path", ROWS)
 @pytest.mark.parametrize("more", ["", "&reverse=true", "&prefix=00000"])
-async def test_a_page_costs_its_page(
+async def test_cost_of_a_page_depends_on_its_size(
     asking: tuple[Dispatcher, str], counted: Counted, path: str, more: str
 ) -> None:
     parts = path.replace("{", "}").split("}")
@@ -146,7 +146,7 @@ async def test_a_page_costs_its_page(
     "more",
     ["", "&reverse=true", "&type=batch&status=dead", "&sort=name", "&sort=name&reverse=true"],
 )
-async def test_statuses_of_the_children_that_changed_last_cost_their_page(
+async def test_cost_of_recently_changed_child_statuses_depends_on_the_page(
     asking: tuple[Dispatcher, str], counted: Counted, more: str
 ) -> None:
     query = f"per_page={PAGE}&namespace=*&include_children=true&contains=dispatch{more}"
@@ -171,7 +171,7 @@ async def test_cost_of_metrics_does_not_depend_on_the_history(
     assert gauges["nomad.nomad.job_status.dead"] >= NUMBER
 
 
-async def test_evaluations_are_counted_without_their_documents(
+async def test_evaluations_are_counted_without_reading_documents(
     asking: tuple[Dispatcher, str], counted: Counted
 ) -> None:
     counted.steps = 0
@@ -199,7 +199,7 @@ async def keys(asking: tuple[Dispatcher, str], path: str, query: str) -> list[st
 
 
 @pytest.mark.parametrize("path", LISTS)
-async def test_a_page_of_keys_costs_its_page(
+async def test_cost_of_a_page_of_keys_depends_on_its_size(
     asking: tuple[Dispatcher, str], counted: Counted, path: str
 ) -> None:
     every = await keys(asking, path, "")
@@ -217,11 +217,11 @@ async def test_a_page_of_keys_costs_its_page(
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "99999999999", "9" * 5000, "\u0663"])
-async def test_a_limit_that_is_none_is_refused(asking: tuple[Dispatcher, str], limit: str) -> None:
+async def test_invalid_limit_is_refused(asking: tuple[Dispatcher, str], limit: str) -> None:
     path, query = "/v1/auth/token/accessors", f"list=true&limit={limit}"
     answer = await ask(asking, path, query, b"")
     assert (answer.status, b"limit" in answer.body) == (400, True)
 
 
-def test_what_is_left_out_is_in_the_table() -> None:
+def test_omitted_lists_are_in_the_table() -> None:
     assert WHOLE.keys() <= {route.path for route in ROUTES if isinstance(route, ReadRoute)}

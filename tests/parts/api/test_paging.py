@@ -136,7 +136,7 @@ QUERIES: list[dict[str, object]] = [
 @pytest.mark.parametrize("rows", [1, 5, 1000])
 @pytest.mark.parametrize("size", [1, 2000, 10**6])
 @pytest.mark.parametrize("query", QUERIES)
-async def test_pages_are_those_of_a_list_that_was_read_at_once(
+async def test_pages_are_equal_to_the_whole_list(
     filled: Store, monkeypatch: pytest.MonkeyPatch, query: dict[str, object], rows: int, size: int
 ) -> None:
     monkeypatch.setattr(paging, "STEP_ROWS", rows)
@@ -156,7 +156,7 @@ async def test_pages_are_those_of_a_list_that_was_read_at_once(
         assert len(set(map(str, shown))) == len(shown)
 
 
-async def test_page_shows_only_objects_that_its_caller_may_see(
+async def test_page_shows_only_objects_visible_to_its_caller(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paging, "STEP_ROWS", 3)
@@ -167,7 +167,7 @@ async def test_page_shows_only_objects_that_its_caller_may_see(
 
 
 @pytest.mark.parametrize("reverse", ["false", "true"])
-async def test_pages_of_jobs_follow_one_another(filled: Store, reverse: str) -> None:
+async def test_pages_of_jobs_are_consecutive(filled: Store, reverse: str) -> None:
     every = said(await ask(filled, "/jobs", namespace="*", reverse=reverse))
     assert len(every) > 10
     shown: list[dict[str, object]] = []
@@ -181,14 +181,14 @@ async def test_pages_of_jobs_follow_one_another(filled: Store, reverse: str) -> 
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "99999999999999999999999.x", "-5.x", "3"])
-async def test_odd_token_is_a_place_in_the_order(filled: Store, token: str) -> None:
+async def test_unusual_token_is_a_position_in_the_order(filled: Store, token: str) -> None:
     asked: dict[str, object] = {"namespace": "*", "next_token": token, "per_page": 3}
     made = await ask(filled, "/evaluations", **asked)
     ids, following = expected(filled, asked, ("default", "one"))
     assert ([item["ID"] for item in said(made)], made.next_token) == (ids, following)
 
 
-async def test_a_readable_list_in_parts_is_readable(
+async def test_readable_list_is_readable_in_parts(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {"namespace": "*", "pretty": "1"}
@@ -200,7 +200,7 @@ async def test_a_readable_list_in_parts_is_readable(
     assert parts.body == msgspec.json.format(whole.body, indent=4) + b"\n"
 
 
-async def test_a_page_reads_no_row_before_it(filled: Store) -> None:
+async def test_page_reads_no_row_before_its_position(filled: Store) -> None:
     """A short read counts its rows: the last page of a long list fits into its share."""
 
     def last(handler: ReadHandler) -> str:
@@ -237,12 +237,12 @@ async def test_a_page_reads_no_row_before_it(filled: Store) -> None:
         (" or ".join(f'JobID == "{number}"' for number in range(1000)), 0),
     ],
 )
-def test_only_terms_at_the_beginning_are_left_to_the_store(text: str, number: int) -> None:
+def test_only_leading_terms_of_a_filter_are_evaluated_by_the_store(text: str, number: int) -> None:
     assert len(Conditions(parse(text), evaluations.COLUMNS).texts) == number
 
 
 @pytest.mark.parametrize("columns", [evaluations.COLUMNS, allocations.COLUMNS])
-def test_every_column_is_a_text_of_the_document(columns: dict[str, str]) -> None:
+def test_every_filtered_column_is_a_text_of_the_document(columns: dict[str, str]) -> None:
     record = Evaluation if columns is evaluations.COLUMNS else allocation_views.AllocationStub
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(record)}
     assert all(issubclass(fields[name], str) for name in columns)
@@ -294,7 +294,7 @@ SERVICES = [
 
 @pytest.mark.parametrize("step_bytes", [1, 200, paging.STEP_BYTES])
 @pytest.mark.parametrize("step_rows", [1, 7, paging.STEP_ROWS])
-async def test_services_of_a_namespace_are_one_element_however_small_the_steps_are(
+async def test_services_of_a_namespace_are_one_element_with_any_step_size(
     serving: Store, monkeypatch: pytest.MonkeyPatch, step_bytes: int, step_rows: int
 ) -> None:
     monkeypatch.setattr(paging, "STEP_BYTES", step_bytes)
@@ -312,7 +312,7 @@ async def test_services_of_a_namespace_are_one_element_however_small_the_steps_a
 @pytest.mark.parametrize("reverse", ["false", "true"])
 @pytest.mark.parametrize("step_bytes", [1, 200, paging.STEP_BYTES])
 @pytest.mark.parametrize("per_page", [1, 3, 40, 79, 80, 81])
-async def test_pages_of_services_are_cut_at_names(
+async def test_pages_of_services_are_split_at_names(
     serving: Store, monkeypatch: pytest.MonkeyPatch, step_bytes: int, per_page: int, reverse: str
 ) -> None:
     monkeypatch.setattr(paging, "STEP_BYTES", step_bytes)
@@ -341,7 +341,7 @@ async def walked(store: Store, per_page: int, reverse: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("query", [{}, {"per_page": 7}])
-async def test_a_filter_that_takes_too_long_is_the_answer_though_a_step_has_ended_before(
+async def test_slow_filter_is_reported_after_an_earlier_step_has_ended(
     filled: Store, monkeypatch: pytest.MonkeyPatch, query: dict[str, object]
 ) -> None:
     monkeypatch.setattr(paging, "STEP_ROWS", 5)

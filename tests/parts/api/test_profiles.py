@@ -21,7 +21,7 @@ async def make(store: Store, name: str, query: str = "") -> None:
     await profiles.profile(asked)
 
 
-async def test_cancelled_profile_ends_its_thread_and_frees_all_that_it_holds(store: Store) -> None:
+async def test_cancelled_profile_ends_its_thread_and_frees_its_resources(store: Store) -> None:
     usual, limiter = sys.getswitchinterval(), trio.to_thread.current_default_thread_limiter()
     for _ in range(3):
         with trio.fail_after(HAPPENS_WITHIN):
@@ -34,7 +34,7 @@ async def test_cancelled_profile_ends_its_thread_and_frees_all_that_it_holds(sto
     await make(store, "goroutine")
 
 
-async def test_second_profile_is_refused_while_the_first_is_made(store: Store) -> None:
+async def test_second_profile_is_refused_while_the_first_is_running(store: Store) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(make, store, "profile", "seconds=300")
         await trio.testing.wait_all_tasks_blocked()
@@ -51,7 +51,7 @@ async def test_second_profile_is_refused_while_the_first_is_made(store: Store) -
         *(("goroutine", "debug", item) for item in ("x", "1.5", "9" * 5000)),
     ],
 )
-async def test_number_that_is_none_is_refused_by_its_name(
+async def test_invalid_number_is_refused_with_its_name(
     store: Store, name: str, field: str, value: str
 ) -> None:
     told = rf'{field} = "{value}" is not a whole number from {field == "seconds":d} to '

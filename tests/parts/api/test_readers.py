@@ -44,7 +44,7 @@ async def shown(asked: Request) -> Request:
     return msgspec.structs.replace(asked, token=issued.secret, caller=tokens.resolve(issued.secret))
 
 
-async def test_stream_ends_with_its_token(store: Store, monkeypatch: Any) -> None:
+async def test_stream_ends_when_its_token_ends(store: Store, monkeypatch: Any) -> None:
     monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
     asked = await shown(request(store, KNOWN, caller()))
 
@@ -94,7 +94,7 @@ async def seen(asked: Request, between: Callable[[], Awaitable[object]]) -> list
         ('agent { policy = "write" }', 'agent { policy = "read" }', on_scope("agent", "write")),
     ],
 )
-async def test_stream_ends_when_its_reader_loses_the_routes_capability(
+async def test_stream_ends_when_its_reader_loses_the_capability_of_the_route(
     store: Store, monkeypatch: Any, before: str, after: str, needs: RequiredCapability
 ) -> None:
     monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
@@ -115,7 +115,7 @@ async def test_stream_ends_when_its_reader_loses_the_capability_on_the_object(
     assert await seen(asked, change) == expected
 
 
-async def test_stream_of_a_tokens_last_use_goes_on_with_its_rights_only(
+async def test_stream_of_the_last_use_of_a_token_continues_with_its_permissions(
     store: Store, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
@@ -129,7 +129,7 @@ async def test_stream_of_a_tokens_last_use_goes_on_with_its_rights_only(
     assert await seen(asked, lose) == [b"first"]
 
 
-async def test_event_stream_ends_when_its_reader_loses_every_right(
+async def test_event_stream_ends_when_its_reader_loses_every_capability(
     store: Store, autojump_clock: trio.testing.MockClock
 ) -> None:
     asked = await limited(store, MAY_READ, KNOWN)
@@ -142,7 +142,7 @@ async def test_event_stream_ends_when_its_reader_loses_every_right(
         assert [line async for line in stream] == []
 
 
-async def test_command_in_a_task_ends_with_the_right_to_run_it(
+async def test_exec_session_ends_when_its_caller_loses_the_capability(
     store: Store, autojump_clock: trio.testing.MockClock
 ) -> None:
     asked = await limited(store, MAY_READ, on_object("read-logs"))
@@ -154,7 +154,7 @@ async def test_command_in_a_task_ends_with_the_right_to_run_it(
 
 
 @pytest.mark.parametrize(("wait", "is_denied"), [("900ms", False), ("10s", True)])
-async def test_waiting_read_is_denied_after_its_reader_lost_the_right(
+async def test_blocking_query_is_denied_after_its_caller_lost_the_capability(
     store: Store, autojump_clock: trio.testing.MockClock, wait: str, is_denied: bool
 ) -> None:
     route = next(
@@ -181,7 +181,7 @@ async def test_wait_of_a_blocking_query_is_extended_by_up_to_a_sixteenth(
     assert trio.current_time() - began == pytest.approx(seconds)
 
 
-async def test_a_log_is_followed_no_longer_than_its_readers_token_lives(
+async def test_log_stream_ends_when_the_token_of_its_reader_expires(
     store: Store, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(stream_auth, "RECHECK", 0.0)

@@ -65,7 +65,7 @@ def recorded(store: Store) -> list[str]:
         ("/v1/jobs", True, 1),
     ],
 )
-async def test_reads_of_an_assistant_are_recorded_if_they_need_a_token(
+async def test_reads_of_an_ai_assistant_are_recorded_if_they_need_a_token(
     asker: Asker, store: Store, path: str, token: bool, entries: int
 ) -> None:
     before = len(recorded(store))
@@ -96,7 +96,7 @@ TRACED = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
         ("X" * 30_000, "/v1/jobs", 405),
     ],
 )
-async def test_request_without_a_route_makes_no_span(
+async def test_request_without_a_route_creates_no_span(
     asker: Asker, spans: list[Span], method: str, path: str, status: int
 ) -> None:
     answer = await asker.ask(method, path, **TRACED)

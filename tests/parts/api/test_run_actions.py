@@ -13,7 +13,7 @@ from tests.samples import group, job, task
 RULES = 'namespace "default" { capabilities = ["steer-run"%s] }'
 
 
-async def test_a_skip_of_a_step_with_a_gate_needs_approval(store: Store) -> None:
+async def test_skip_of_a_gated_step_needs_approval(store: Store) -> None:
     cluster = Cluster(store)
     await cluster.join()
     gated = group("a", task(), meta={"steward_gate": "Begin?"})

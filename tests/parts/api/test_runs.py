@@ -36,7 +36,7 @@ def ask(store: Store, query: str, job_id: str = "web") -> object:
         ("result=good", "result='good' is not known: give one of complete, failed"),
     ],
 )
-async def test_bad_filter_is_named(registered: Store, query: str, complaint: str) -> None:
+async def test_invalid_filter_is_named(registered: Store, query: str, complaint: str) -> None:
     with pytest.raises(Malformed, match=complaint):
         ask(registered, query)
 
@@ -53,6 +53,6 @@ async def test_day_without_runs_is_empty(registered: Store) -> None:
     assert ask(registered, "day=20261121") == []
 
 
-def test_the_number_of_a_run_is_not_negative() -> None:
+def test_number_of_a_run_is_not_negative() -> None:
     with pytest.raises(Malformed, match="number -1"):
         decode(RunActRequest, b'{"Number": -1, "Failed": true}')

@@ -43,13 +43,13 @@ def found(store: Store, who: Caller, query: str = "", /, **body: object) -> Any:
     return msgspec.json.decode(encode(store.read(lambda db: handler(asked, db)).body))
 
 
-async def test_jobs_are_found_by_how_they_begin(full: Store) -> None:
+async def test_jobs_are_found_by_prefix(full: Store) -> None:
     answer = found(full, caller(), Prefix="web", Context="jobs")
     assert answer["Matches"] == {"jobs": ["web", "web/child"]}
     assert answer["Truncations"] == {"jobs": False}
 
 
-async def test_only_the_first_twenty_are_shown_and_the_rest_is_counted(store: Store) -> None:
+async def test_first_twenty_matches_are_shown_and_the_remaining_ones_counted(store: Store) -> None:
     def fill(tx: Transaction) -> None:
         for number in range(21):
             jobs.append_version(tx, job(f"job-{number:02}"))
@@ -61,29 +61,29 @@ async def test_only_the_first_twenty_are_shown_and_the_rest_is_counted(store: St
 
 
 @pytest.mark.parametrize("prefix", ["e", "e3", "e36", "e3671fa4-2", ID])
-async def test_identifiers_are_found_by_any_number_of_digits(full: Store, prefix: str) -> None:
+async def test_identifiers_are_found_by_prefixes_of_any_length(full: Store, prefix: str) -> None:
     assert found(full, caller(), Prefix=prefix, Context="evals")["Matches"] == {"evals": [ID]}
 
 
 @pytest.mark.parametrize("prefix", ["xx", "e3-xx", "zzz"])
-async def test_text_that_begins_no_identifier_is_not_searched(full: Store, prefix: str) -> None:
+async def test_text_that_is_no_identifier_prefix_is_not_searched(full: Store, prefix: str) -> None:
     assert found(full, caller(), Prefix=prefix, Context="evals")["Matches"] == {}
 
 
-async def test_a_namespace_may_stand_in_the_body_or_the_query(full: Store) -> None:
+async def test_namespace_is_accepted_in_the_body_or_the_query(full: Store) -> None:
     expected = {"jobs": ["webhook"]}
     assert found(full, caller(), Prefix="", Context="jobs", Namespace="team")["Matches"] == expected
     assert found(full, caller(), "namespace=team", Context="jobs")["Matches"] == expected
 
 
-async def test_all_namespaces_are_those_that_the_caller_may_read(full: Store) -> None:
+async def test_wildcard_namespace_covers_all_namespaces_readable_by_the_caller(full: Store) -> None:
     mine = found(full, caller(READER), "namespace=*", Prefix="web", Context="jobs")
     assert mine["Matches"] == {"jobs": ["web", "web/child"]}
     every = found(full, caller(), "namespace=*", Prefix="web", Context="jobs")
     assert every["Matches"] == {"jobs": ["web", "web/child", "webhook"]}
 
 
-async def test_a_context_that_is_closed_to_the_caller_is_refused(full: Store) -> None:
+async def test_context_without_permission_is_refused(full: Store) -> None:
     with pytest.raises(Denied):
         found(full, caller(READER), Prefix="", Context="nodes")
     with pytest.raises(Denied):
@@ -95,13 +95,13 @@ async def test_caller_without_permissions_finds_nothing(full: Store) -> None:
         found(full, caller('namespace "default" { policy = "deny" }'), Prefix="", Context="all")
 
 
-async def test_all_contexts_are_those_that_are_open_to_the_caller(full: Store) -> None:
+async def test_wildcard_context_covers_all_contexts_readable_by_the_caller(full: Store) -> None:
     matches = found(full, caller(READER), Prefix="web", Context="all")["Matches"]
     assert matches["jobs"] == ["web", "web/child"]
     assert {"nodes", "node_pools", "plugins"} & matches.keys() == set()
 
 
-async def test_a_context_that_does_not_exist_is_named(full: Store) -> None:
+async def test_unknown_context_is_named(full: Store) -> None:
     with pytest.raises(Refused, match='got "fish"'):
         found(full, caller(), Prefix="", Context="fish")
 
@@ -124,7 +124,7 @@ async def test_object_inside_a_job_is_found_with_its_position(
     assert matches[kind] == [{"ID": name, "Scope": scope}]
 
 
-async def test_the_earliest_and_shortest_name_comes_first(store: Store) -> None:
+async def test_earliest_and_shortest_match_is_first(store: Store) -> None:
     def fill(tx: Transaction) -> None:
         for name in ("a-web", "web-long", "web"):
             jobs.append_version(tx, job(name))
@@ -136,11 +136,11 @@ async def test_the_earliest_and_shortest_name_comes_first(store: Store) -> None:
     assert [job["ID"] for job in matches["jobs"]] == ["web", "web-long", "a-web"]
 
 
-async def test_namespaces_have_no_place(full: Store) -> None:
+async def test_namespaces_have_no_scope(full: Store) -> None:
     matches = found(full, caller(), Text="ea", Context="namespaces")["Matches"]
     assert matches == {"namespaces": [{"ID": "team"}]}
 
 
-async def test_one_letter_is_too_little(full: Store) -> None:
+async def test_one_letter_is_too_short_for_a_search(full: Store) -> None:
     with pytest.raises(Refused, match="at least 2 characters, got 1"):
         found(full, caller(), Text="a", Context="all")

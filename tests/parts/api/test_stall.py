@@ -209,7 +209,7 @@ async def _read(answer: WireResponse) -> None:
 
 
 @pytest.mark.parametrize("row", sorted({expensive_request.row for expensive_request in READS}))
-async def test_no_read_holds_the_loop_for_long(asking: Asking, row: str) -> None:
+async def test_no_read_blocks_the_event_loop(asking: Asking, row: str) -> None:
     every = [expensive_request for expensive_request in READS if expensive_request.row == row]
     await asking.longest(msgspec.structs.replace(every[0], query={"per_page": 1}))  # imports
     for expensive_request in every:
@@ -219,7 +219,7 @@ async def test_no_read_holds_the_loop_for_long(asking: Asking, row: str) -> None
         assert min(taken) <= MOST or min(taken) <= MOST * slowness(), (expensive_request, taken)
 
 
-def test_each_route_that_shows_something_is_asked() -> None:
+def test_each_read_route_is_tested() -> None:
     assert {expensive_request.row for expensive_request in READS} | OUTSIDE.keys() == set(
         expensive_requests.rows()
     )

@@ -103,7 +103,7 @@ READS: list[tuple[str, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("path", "query"), READS)
-async def test_no_read_of_a_long_run_holds_the_loop(
+async def test_no_read_of_a_long_run_blocks_the_event_loop(
     asking: Asking, store: Store, path: str, query: dict[str, object]
 ) -> None:
     request = Asked(path, "GET", path.replace("{job_id}", "etl"), query)
@@ -118,7 +118,7 @@ async def test_no_read_of_a_long_run_holds_the_loop(
     await within_limits(work)
 
 
-async def test_no_decision_about_a_long_run_holds_the_loop(store: Store) -> None:
+async def test_no_decision_about_a_long_run_blocks_the_event_loop(store: Store) -> None:
     cluster = Cluster(store)
     cluster.ids = (f"{number:08x}-0000-4000-8000-00000000000b" for number in range(10**6))
 

@@ -91,7 +91,7 @@ async def store(directory: Path) -> AsyncIterator[Store]:
 
 
 @pytest.mark.parametrize("row", sorted({request.row for request in EVERY}, key=_last))
-async def test_no_write_holds_the_loop_for_long(asking: Asking, row: str) -> None:
+async def test_no_write_blocks_the_event_loop(asking: Asking, row: str) -> None:
     every = [request for request in EVERY if request.row == row]
     await asking.longest(msgspec.structs.replace(every[0], body=b"{}"))  # imports
     for request in every:
@@ -105,7 +105,7 @@ def _short(request: Asked) -> tuple[str, str, str]:
     return request.method, request.path, f"{request.body!r:.100}"
 
 
-def test_each_route_that_changes_something_is_asked() -> None:
+def test_each_write_route_is_tested() -> None:
     talks = {row for row in expensive_writes.rows() if row.startswith("TALK ")}
     assert {request.row for request in EVERY} | (
         OUTSIDE.keys() & expensive_writes.rows()

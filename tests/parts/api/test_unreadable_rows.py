@@ -164,7 +164,7 @@ def fault_of(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_an_unreadable_row_costs_a_list_this_row_alone(
+async def test_list_omits_only_the_unreadable_row(
     asking: tuple[Dispatcher, str], store: Store, damage: str
 ) -> None:
     for statement in MORE:
@@ -199,7 +199,7 @@ async def test_an_unreadable_row_costs_a_list_this_row_alone(
     assert untried <= {"allocations.desired"}  # an index reads it
 
 
-async def test_a_read_of_an_unreadable_row_and_the_health_name_it(
+async def test_read_of_an_unreadable_row_and_the_health_report_name_the_row(
     asking: tuple[Dispatcher, str], store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     (column,) = (column for column in COLUMNS if column.table == "namespaces")
@@ -218,7 +218,7 @@ async def test_a_read_of_an_unreadable_row_and_the_health_name_it(
     assert "unreadable_rows" not in msgspec.json.decode(health.body)
 
 
-async def test_an_error_of_a_row_does_not_keep_its_snapshot(store: Store) -> None:
+async def test_error_in_a_row_releases_its_snapshot(store: Store) -> None:
     def fail(db: ReadSnapshot) -> None:
         rows = db.each("SELECT name FROM table_indexes UNION ALL SELECT 'more'")
         raise StorageUnreadable(next(rows)["name"])
@@ -231,7 +231,7 @@ async def test_an_error_of_a_row_does_not_keep_its_snapshot(store: Store) -> Non
     assert held.traceback  # which holds the rows
 
 
-async def test_each_column_with_documents_is_known(store: Store) -> None:
+async def test_each_document_column_is_registered(store: Store) -> None:
     known = {(column.table, column.name) for column in COLUMNS}
     with closing(sqlite3.connect(store.path)) as other:
         every = other.execute(
@@ -244,7 +244,7 @@ async def test_each_column_with_documents_is_known(store: Store) -> None:
 
 
 @pytest.mark.parametrize("key", [("web\udcff",), ("?",)])
-async def test_row_whose_key_is_damaged_is_counted_and_fails_no_surface(
+async def test_row_with_a_damaged_key_is_counted_and_fails_no_response(
     asking: tuple[Dispatcher, str], store: Store, key: tuple[object, ...]
 ) -> None:
     store.unreadable_rows.note(StorageUnreadable.of_row("namespaces", key, "it is cut"))
@@ -264,7 +264,7 @@ async def test_unreadable_registration_ends_with_its_allocation(
     assert store.read(lambda db: db.all(left, {"id": full_store.ALLOC})) == []
 
 
-async def test_unreadable_alias_is_still_the_alias_of_its_mount(store: Store) -> None:
+async def test_unreadable_alias_still_belongs_to_its_mount(store: Store) -> None:
     row = "(mount, name, id, entity_id, document) VALUES ('m', 'n', 'a', 'e', '{')"
     change(store, f"INSERT INTO entity_aliases {row}")
     assert store.read(lambda db: entities.has_other_alias(db, "e", "m", "b"))
@@ -272,7 +272,7 @@ async def test_unreadable_alias_is_still_the_alias_of_its_mount(store: Store) ->
     assert not store.read(lambda db: entities.has_other_alias(db, "e", "other", "b"))
 
 
-async def test_unreadable_pool_gives_no_identity_a_longer_life(store: Store) -> None:
+async def test_unreadable_pool_does_not_extend_the_ttl_of_an_identity(store: Store) -> None:
     short = NodePool(name="short", node_identity_ttl=60 * SECOND)
     await store.write(lambda tx: node_pools.put(tx, short))
     assert store.read(lambda db: node_pools.identity_ttl(db, "short")) == 60 * SECOND
@@ -291,7 +291,7 @@ async def test_search_finds_the_names_of_readable_jobs(store: Store) -> None:
     ]
 
 
-async def test_an_unreadable_job_stays_and_the_collection_goes_on(store: Store) -> None:
+async def test_unreadable_job_is_not_deleted_and_garbage_collection_continues(store: Store) -> None:
     await store.write(partial(jobs.append_version, job=job("web")))
     change(store, "UPDATE job_versions SET document = '{'")
     key = ("default", "web")

@@ -86,7 +86,7 @@ async def test_default_is_the_last_hour(placed: Cluster) -> None:
         ("2026-11-21T01:30:00Z", TIME - 600),
     ],
 )
-async def test_time_has_three_forms(placed: Cluster, given: str, begin: int) -> None:
+async def test_time_is_accepted_in_three_forms(placed: Cluster, given: str, begin: int) -> None:
     _, found, _, step = await shown(placed.store, **{"from": given, "step": "10m"})
     assert found == begin // step * step
 
@@ -104,7 +104,7 @@ async def test_time_has_three_forms(placed: Cluster, given: str, begin: int) -> 
         ({"from": "30d", "step": "10s"}, f"ask for {MOST} at most"),
     ],
 )
-async def test_bad_parameter_is_named(
+async def test_invalid_parameter_is_named(
     placed: Cluster, query: dict[str, str], complaint: str
 ) -> None:
     with pytest.raises(Malformed, match=complaint):
@@ -152,7 +152,7 @@ async def test_allocation_of_another_namespace_is_denied(placed: Cluster) -> Non
         )
 
 
-async def test_answer_says_that_the_history_is_off(placed: Cluster) -> None:
+async def test_response_reports_a_disabled_history(placed: Cluster) -> None:
     found = _found((await usage_history.of_job(asked(placed.store, Recorded(None)))).body)
     assert (found.enabled, found.series) == (False, [])
 

@@ -64,18 +64,18 @@ async def test_removal_needs_the_capability_to_destroy(store: Store) -> None:
     assert done.status == 204
 
 
-async def test_a_right_holds_for_its_paths_alone(store: Store) -> None:
+async def test_capability_applies_only_to_its_paths(store: Store) -> None:
     with pytest.raises(Denied):
         await put(store, allowing("write"), "other")
 
 
-async def test_a_right_in_one_namespace_is_none_in_another(store: Store) -> None:
+async def test_capability_in_one_namespace_does_not_apply_to_others(store: Store) -> None:
     for asked in ({"query": "namespace=ops"}, {"Namespace": "ops"}):
         with pytest.raises(Denied):
             await put(store, allowing("write"), **asked)
 
 
-async def test_a_list_shows_what_may_be_listed(store: Store) -> None:
+async def test_list_shows_only_paths_with_the_list_capability(store: Store) -> None:
     for path in ("app/a", "app/b", "other"):
         await put(store, caller(), path)
     assert listed(store, caller()) == ["app/a", "app/b", "other"]
@@ -84,7 +84,7 @@ async def test_a_list_shows_what_may_be_listed(store: Store) -> None:
     assert listed(store, allowing("write")) == []
 
 
-async def test_a_conflict_shows_values_to_readers_alone(store: Store) -> None:
+async def test_conflict_shows_values_only_to_readers(store: Store) -> None:
     await put(store, caller())
     blind = await put(store, allowing("write"), query="cas=1")
     assert blind.status == 409

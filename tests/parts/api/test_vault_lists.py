@@ -66,7 +66,7 @@ async def ask(
 
 
 @pytest.mark.parametrize("query", ["", "&limit=9", "&limit=14", "&limit=100", "&after=a-03"])
-async def test_a_long_list_is_sent_in_parts_and_is_the_same(
+async def test_long_list_sent_in_parts_is_unchanged(
     asking: tuple[Dispatcher, str], monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     assert (whole := await ask(asking, query))[0] is False
@@ -106,7 +106,7 @@ async def filled(store: Store) -> None:
 
 @pytest.mark.parametrize("path", OTHERS)
 @pytest.mark.parametrize("query", ["", "&limit=9", "&limit=14"])
-async def test_a_list_of_any_form_is_sent_in_parts_and_is_the_same(
+async def test_list_of_any_form_sent_in_parts_is_unchanged(
     asking: tuple[Dispatcher, str],
     filled: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -122,7 +122,7 @@ async def test_a_list_of_any_form_is_sent_in_parts_and_is_the_same(
     assert await ask(asking, query, path) == (True, whole)
 
 
-async def test_keys_and_descriptions_agree_though_an_object_is_deleted_meanwhile(
+async def test_keys_and_descriptions_agree_after_a_concurrent_deletion(
     asking: tuple[Dispatcher, str], filled: None, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vault_reads, "INFO_STEP", STEP)
@@ -141,7 +141,7 @@ async def test_keys_and_descriptions_agree_though_an_object_is_deleted_meanwhile
     assert len(found["data"]["keys"]) == NUMBER * other_objects.FEW - 1
 
 
-async def test_a_wrapped_list_is_stored_as_one(
+async def test_wrapped_list_is_stored_as_one_body(
     asking: tuple[Dispatcher, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = (await ask(asking, ""))[1]
@@ -154,7 +154,7 @@ async def test_a_wrapped_list_is_stored_as_one(
     assert unwrapped[1]["data"] == whole["data"]
 
 
-async def test_a_wrapped_list_longer_than_the_limit_is_refused_and_not_read_to_its_end(
+async def test_wrapped_list_beyond_the_limit_is_refused_early(
     asking: tuple[Dispatcher, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vault_reads, "STEP", STEP)
@@ -169,7 +169,7 @@ async def test_a_wrapped_list_longer_than_the_limit_is_refused_and_not_read_to_i
     assert [span.after for span in looked] == [""]
 
 
-async def test_a_wrapped_response_longer_than_the_limit_is_refused(
+async def test_wrapped_response_beyond_the_limit_is_refused(
     asking: tuple[Dispatcher, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(response_wrapping, "MOST", 10)

@@ -55,7 +55,7 @@ async def ask(dispatcher: Dispatcher, query: str) -> tuple[bool, Any]:
         "diffs=true&next_token=0",
     ],
 )
-async def test_a_long_history_is_sent_in_parts_and_is_the_same(
+async def test_long_history_sent_in_parts_is_unchanged(
     asking: Dispatcher, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     in_parts, whole = await ask(asking, query)
@@ -67,7 +67,7 @@ async def test_a_long_history_is_sent_in_parts_and_is_the_same(
     assert {**found, "Diffs": found["Diffs"] or None} == whole
 
 
-async def test_a_page_ends_before_its_versions_fill_the_memory(
+async def test_page_ends_before_its_versions_exceed_the_memory_limit(
     asking: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, whole = await ask(asking, "")

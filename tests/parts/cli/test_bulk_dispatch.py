@@ -47,7 +47,7 @@ def test_a_block_of_long_lines_is_smaller(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
-def test_a_line_that_fits_into_no_request_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_larger_than_a_request_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_dispatch, "BYTES", 6)
     with pytest.raises(Invalid, match="line 2 has more than 6 bytes"):
         list(read_blocks(io.BytesIO(b"aa\nbbbbbbbb\n")))
@@ -110,14 +110,14 @@ def test_a_missing_answer_is_an_error(
     assert "so far: 1 dispatched\n" in result.stderr
 
 
-def test_a_refused_request_says_why(web: FakeDaemon, terminal: Terminal) -> None:
+def test_refused_request_has_a_reason(web: FakeDaemon, terminal: Terminal) -> None:
     web.tell(PATH, Told(b"it is not a parameterized job", 400), method="POST")
     result = terminal.type("job", "dispatch", "--from", "-", "web", stdin="{}\n")
     assert result.exit_code == 1
     assert "it is not a parameterized job" in result.stderr
 
 
-def test_options_of_one_child_do_not_go_with_a_file(web: FakeDaemon, terminal: Terminal) -> None:
+def test_options_for_one_child_are_refused_with_a_file(web: FakeDaemon, terminal: Terminal) -> None:
     result = terminal.type("job", "dispatch", "--from", "-", "--wait", "--meta", "a=b", "web")
     assert result.exit_code == 1
     assert "--from cannot be combined with --meta, --wait: set them in each line" in result.stderr

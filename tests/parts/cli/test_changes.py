@@ -94,7 +94,7 @@ def test_invalid_count_is_refused(terminal: Terminal, words: tuple[str, ...]) ->
     assert "is not [GROUP] COUNT" in result.stderr
 
 
-def test_an_evaluation_is_asked_for(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_evaluation_is_requested(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/job/web/evaluate", DONE, method="POST")
     result = terminal.type("job", "eval", "--force-reschedule", "web")
     assert result.exit_code == 0
@@ -155,7 +155,7 @@ def test_the_same_token_again_makes_no_evaluation(fake: FakeDaemon, terminal: Te
 
 
 @pytest.mark.parametrize(("status", "exit_code"), [("complete", 0), ("failed", 2), ("lost", 2)])
-def test_waiting_for_a_child_tells_how_it_ended(
+def test_wait_for_a_child_reports_its_outcome(
     fake: FakeDaemon, terminal: Terminal, status: str, exit_code: int
 ) -> None:
     fake.tell("/v1/job/web/dispatch", {**DONE, "DispatchedJobID": CHILD}, method="POST")
@@ -172,13 +172,13 @@ def test_meta_needs_key_and_value(terminal: Terminal, meta: str) -> None:
     assert (result.exit_code, result.stderr) == (1, f"steward: --meta {meta!r} is not KEY=VALUE\n")
 
 
-def test_a_payload_that_cannot_be_read_says_why(terminal: Terminal) -> None:
+def test_unreadable_payload_has_a_reason(terminal: Terminal) -> None:
     result = terminal.type("job", "dispatch", "web", "/nowhere")
     assert result.exit_code == 1
     assert "cannot read the payload /nowhere: No such file" in result.stderr
 
 
-def test_a_periodic_job_is_launched_by_hand(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_periodic_job_is_launched_by_force(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/job/web/periodic/force", DONE, method="POST")
     result = terminal.type("job", "periodic", "force", "web")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, 'job "web": placed')
@@ -236,7 +236,7 @@ def test_slots_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("verb", "said"), [("pause", "is paused"), ("resume", "launches children on schedule")]
 )
-def test_a_clock_is_paused_and_resumed(
+def test_schedule_is_paused_and_resumed(
     fake: FakeDaemon, terminal: Terminal, verb: str, said: str
 ) -> None:
     fake.tell(f"/v1/job/web/periodic/{verb}", {"Index": 7}, method="POST")
@@ -296,7 +296,7 @@ def test_an_unknown_deployment_is_named(fake: FakeDaemon, terminal: Terminal) ->
 @pytest.mark.parametrize(
     ("ends", "exit_code"), [("successful", 0), ("failed", 1), ("cancelled", 0), ("paused", 0)]
 )
-def test_a_deployment_is_followed_until_it_ends_or_waits(
+def test_deployment_is_followed_until_its_end_or_a_promotion(
     fake: FakeDaemon, terminal: Terminal, ends: str, exit_code: int
 ) -> None:
     fake.tell(PATH, deployed(), deployed(healthy_allocs=1), deployed(ends, healthy_allocs=2))
@@ -310,9 +310,7 @@ def test_a_deployment_is_followed_until_it_ends_or_waits(
     ]
 
 
-def test_following_ends_when_canaries_wait_for_a_person(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_follow_ends_when_canaries_need_a_promotion(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell(PATH, deployed(desired_canaries=1, healthy_allocs=1))
     result = terminal.type("deployment", "status", "--monitor", "d1")
     assert result.stdout.splitlines()[-1] == "deployment d1d1d1d1 is running: It is running"

@@ -42,7 +42,7 @@ def test_many_requests_share_a_connection(fake: FakeDaemon, client: ApiClient) -
     assert len({seen.connection for seen in fake.seen}) == 1
 
 
-def test_a_read_is_repeated_when_the_kept_connection_was_closed(
+def test_read_is_repeated_after_a_reused_connection_was_closed(
     fake: FakeDaemon, client: ApiClient
 ) -> None:
     fake.tell("/v1/jobs", Told(b"[]"), Told(hang_up=True), Told(b"[1]"))
@@ -62,7 +62,7 @@ def test_a_change_is_never_sent_twice(fake: FakeDaemon, client: ApiClient) -> No
     assert [seen.method for seen in fake.seen] == ["GET", "POST"]
 
 
-def test_waiting_asks_for_what_is_newer(fake: FakeDaemon, client: ApiClient) -> None:
+def test_wait_requests_a_newer_index(fake: FakeDaemon, client: ApiClient) -> None:
     fake.tell("/v1/jobs", [])
     client.newer("/v1/jobs", 41, prefix="a")
     client.newer("/v1/jobs", 0)
@@ -83,7 +83,7 @@ def test_request_has_token_namespace_and_region(fake: FakeDaemon) -> None:
     assert seen.headers["authorization"] == "Basic bWU6cHc="
 
 
-def test_a_namespace_of_the_request_wins(fake: FakeDaemon) -> None:
+def test_namespace_of_the_request_has_precedence(fake: FakeDaemon) -> None:
     fake.tell("/v1/jobs", [])
     with asking(address=fake.address, namespace="ops") as client:
         client.read("/v1/jobs", namespace="dev")
@@ -114,7 +114,7 @@ def test_a_namespace_of_the_request_wins(fake: FakeDaemon) -> None:
         (Told(b"Temporary Redirect", 307), "Temporary Redirect (status 307)"),
     ],
 )
-def test_an_error_of_the_daemon_is_reported_in_its_words(
+def test_daemon_error_is_reported_unchanged(
     fake: FakeDaemon, client: ApiClient, told: Told, words: str
 ) -> None:
     fake.tell("/v1/job/x", told)
@@ -124,7 +124,7 @@ def test_an_error_of_the_daemon_is_reported_in_its_words(
     assert caught.value.status == told.status
 
 
-def test_a_daemon_that_does_not_run_is_reported_with_what_to_do() -> None:
+def test_stopped_daemon_is_reported_with_a_fix() -> None:
     address = refused_address()
     with asking(address=address) as client, pytest.raises(DaemonUnreachable) as caught:
         client.read("/v1/jobs")
@@ -141,7 +141,7 @@ def test_a_daemon_that_does_not_run_is_reported_with_what_to_do() -> None:
         (Told(b'{"ID": 3}'), "Expected `array`, got `object`"),
     ],
 )
-def test_an_answer_of_something_else_is_recognised(
+def test_response_of_another_server_is_recognized(
     fake: FakeDaemon, client: ApiClient, told: Told, words: str
 ) -> None:
     fake.tell("/v1/jobs", told)
@@ -174,7 +174,7 @@ def test_client_that_does_not_speak_http_is_recognized(gibberish: str) -> None:
         client.read("/v1/jobs")
 
 
-def test_an_encrypted_address_without_encryption_there_is_recognised(gibberish: str) -> None:
+def test_https_address_of_a_plain_listener_is_recognized(gibberish: str) -> None:
     with (
         asking(address=f"https://{gibberish}") as client,
         pytest.raises(
@@ -184,7 +184,7 @@ def test_an_encrypted_address_without_encryption_there_is_recognised(gibberish: 
         client.read("/v1/jobs")
 
 
-def test_certificates_that_are_not_there_are_named() -> None:
+def test_missing_certificates_are_named() -> None:
     with (
         asking(address="https://127.0.0.1:1", ca_cert="/no/such.pem") as client,
         pytest.raises(Invalid, match=r"cannot use the certificates in /no/such\.pem"),
@@ -192,13 +192,13 @@ def test_certificates_that_are_not_there_are_named() -> None:
         client.read("/v1/jobs")
 
 
-def test_a_stream_gives_its_pieces_as_they_come(fake: FakeDaemon, client: ApiClient) -> None:
+def test_stream_yields_its_chunks_on_arrival(fake: FakeDaemon, client: ApiClient) -> None:
     fake.tell("/v1/client/fs/logs/a", Told(pieces=(b"one\n", b"two\n")))
     with client.stream("/v1/client/fs/logs/a", follow=True) as pieces:
         assert b"".join(pieces) == b"one\ntwo\n"
 
 
-def test_a_stream_that_is_refused_tells_why(fake: FakeDaemon, client: ApiClient) -> None:
+def test_refused_stream_has_a_reason(fake: FakeDaemon, client: ApiClient) -> None:
     fake.tell("/v1/client/fs/logs/a", Told(b'unknown task name "x"', 400))
     refused = pytest.raises(RequestRejected, match='unknown task name "x"')
     with refused, client.stream("/v1/client/fs/logs/a"):
@@ -233,14 +233,14 @@ def test_an_address_has_a_scheme_a_host_and_a_port(
         ("", "no host"),
     ],
 )
-def test_a_wrong_address_is_refused_with_the_right_form(address: str, complaint: str) -> None:
+def test_invalid_address_is_refused_with_the_correct_form(address: str, complaint: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_address(address)
     assert complaint in str(caught.value)
     assert repr(address) in str(caught.value)
 
 
-def test_certificates_are_checked_unless_told_otherwise() -> None:
+def test_certificates_are_verified_unless_disabled() -> None:
     strict = _tls_context(HttpConnection(address="https://x"))
     lax = _tls_context(HttpConnection(address="https://x", tls_skip_verify=True))
     assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)

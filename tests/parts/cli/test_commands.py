@@ -213,7 +213,7 @@ def test_an_evaluation_that_fails_ends_with_1(
     assert result.stdout.endswith('job "web": evaluation e1e1e1e1 is failed: it broke\n')
 
 
-def test_a_detached_run_prints_the_evaluation_and_leaves(
+def test_detached_run_prints_the_evaluation_and_exits(
     fake: FakeDaemon, terminal: Terminal, job_file: str
 ) -> None:
     fake.tell("/v1/jobs", {**REGISTERED, "Warnings": "1 warning:\n\n* careful"}, method="POST")
@@ -224,7 +224,7 @@ def test_a_detached_run_prints_the_evaluation_and_leaves(
 
 
 @pytest.mark.parametrize("verb", ["run", "plan", "validate"])
-def test_a_job_that_is_certain_to_fail_is_refused_before_it_is_registered(
+def test_infeasible_job_is_refused_before_its_registration(
     fake: FakeDaemon, terminal: Terminal, job_file: str, verb: str
 ) -> None:
     wrong = 'group "g", task "t": config has the unknown key "arg" (did you mean "args"?)'
@@ -237,7 +237,7 @@ def test_a_job_that_is_certain_to_fail_is_refused_before_it_is_registered(
     assert fake.asked("/v1/jobs") == []
 
 
-def test_failure_that_depends_on_the_present_state_is_a_warning(
+def test_failure_that_depends_on_the_current_state_is_a_warning(
     fake: FakeDaemon, terminal: Terminal, job_file: str
 ) -> None:
     found = {"Errors": [], "Warnings": ["no node is in datacenter eu-1: there is dc1"]}
@@ -248,7 +248,7 @@ def test_failure_that_depends_on_the_present_state_is_a_warning(
     assert result.stderr == "Warning: no node is in datacenter eu-1: there is dc1\n"
 
 
-def test_a_job_that_only_launches_others_is_not_followed(
+def test_run_of_a_parent_job_does_not_wait(
     fake: FakeDaemon, terminal: Terminal, job_file: str
 ) -> None:
     fake.tell("/v1/jobs", {**REGISTERED, "EvalID": ""}, method="POST")
@@ -257,9 +257,7 @@ def test_a_job_that_only_launches_others_is_not_followed(
     assert "It runs when it is dispatched, or on schedule." in result.stdout
 
 
-def test_the_options_of_a_run_become_fields_of_the_request(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_run_options_become_request_fields(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/jobs", REGISTERED, method="POST")
     numbers = ["--check-index", "7", "--eval-priority", "90"]
     options = [*numbers, "--preserve-counts", "--preserve-resources", "--detach"]
@@ -276,7 +274,7 @@ def test_the_options_of_a_run_become_fields_of_the_request(
     }
 
 
-def test_a_run_can_be_printed_instead(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_run_can_print_the_request_instead(fake: FakeDaemon, terminal: Terminal) -> None:
     source = '{"ID": "web"}'
     result = terminal.type("job", "run", "--output", "--check-index", "7", "-", stdin=source)
     assert result.stderr == ""
@@ -294,7 +292,7 @@ def test_a_run_can_be_printed_instead(fake: FakeDaemon, terminal: Terminal) -> N
         ('{"ID": "web", "Namespace": "file"}', ["--namespace", "flag"], {}, "flag"),
     ],
 )
-def test_the_command_line_names_the_namespace_before_the_file_and_the_file_before_the_variable(
+def test_options_override_the_job_file_and_the_job_file_overrides_the_environment(
     fake: FakeDaemon,
     terminal: Terminal,
     source: str,
@@ -317,7 +315,7 @@ def test_a_run_as_json_is_one_document(fake: FakeDaemon, terminal: Terminal, job
     assert [alloc["ClientStatus"] for alloc in shown["Allocations"]] == ["running"]
 
 
-def test_a_file_that_is_not_there_is_named(terminal: Terminal) -> None:
+def test_missing_file_is_named(terminal: Terminal) -> None:
     result = terminal.type("job", "run", "/no/such.json")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -378,7 +376,7 @@ def test_jobs_are_listed_in_columns(fake: FakeDaemon, terminal: Terminal) -> Non
     assert re.fullmatch(r"api +batch +complete +\S+ ago", lines[2])
 
 
-def test_runs_are_listed_only_when_they_are_asked_for(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_runs_are_listed_only_on_request(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/jobs/statuses", [])
     terminal.type("status")
     terminal.type("status", "--children")
@@ -386,13 +384,13 @@ def test_runs_are_listed_only_when_they_are_asked_for(fake: FakeDaemon, terminal
     assert asked == ["false", "true"]
 
 
-def test_no_jobs_is_an_answer(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_empty_job_list_is_reported(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/jobs/statuses", [])
     result = terminal.type("status")
     assert (result.exit_code, result.stdout) == (0, "No jobs\n")
 
 
-def test_jobs_of_all_namespaces_are_listed_with_theirs(
+def test_jobs_of_all_namespaces_are_listed_with_their_namespace(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     fake.tell("/v1/jobs/statuses", [status_line("web")])
@@ -422,9 +420,7 @@ def test_a_job_is_shown_with_counts_reasons_and_allocations(
     assert allocation.split()[:6] == ["6ff3f0a1", "0d6c34b4", "web", "0", "run", "running"]
 
 
-def test_the_parent_of_other_jobs_is_shown_with_its_children(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_parent_job_is_shown_with_its_children(fake: FakeDaemon, terminal: Terminal) -> None:
     children = {"Children": {"Pending": 0, "Running": 1, "Dead": 2}}
     parent = stub(ParameterizedJob=True, JobSummary=children)
     fake.tell("/v1/jobs", [parent])
@@ -471,7 +467,7 @@ def test_the_parent_of_other_jobs_is_shown_with_its_children(
 
 
 @pytest.mark.parametrize("verb", ["status", "inspect", "history", "stop"])
-def test_a_job_that_is_not_there_is_named(fake: FakeDaemon, terminal: Terminal, verb: str) -> None:
+def test_missing_job_is_named(fake: FakeDaemon, terminal: Terminal, verb: str) -> None:
     fake.tell("/v1/jobs", [])
     result = terminal.type("job", verb, "wbe")
     assert result.exit_code == 1
@@ -480,9 +476,7 @@ def test_a_job_that_is_not_there_is_named(fake: FakeDaemon, terminal: Terminal, 
     )
 
 
-def test_a_job_is_found_without_a_list_of_its_children(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_job_is_found_without_listing_its_children(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/jobs", [stub("web")])
     fake.tell("/v1/job/web/allocations", [])
     assert terminal.type("job", "allocs", "web").exit_code == 0
@@ -500,7 +494,7 @@ def test_a_job_with_a_quote_in_its_name_is_searched_by_its_prefix(
     assert [item.query for item in fake.asked("/v1/jobs")] == [{"prefix": name}]
 
 
-def test_a_mistyped_job_is_answered_with_the_nearest(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_mistyped_job_name_gets_a_suggestion(fake: FakeDaemon, terminal: Terminal) -> None:
     # Nothing has this ID, nothing begins with it, and then every job.
     fake.tell("/v1/jobs", [], [], [stub("mail"), stub("web")])
     result = terminal.type("job", "status", "wbe")
@@ -517,9 +511,7 @@ def test_a_prefix_of_several_jobs_lists_them(fake: FakeDaemon, terminal: Termina
     )
 
 
-def test_a_whole_name_is_meant_though_others_begin_with_it(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_whole_name_matches_before_longer_names(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/jobs", [stub("web"), stub("web-2")])
     fake.tell("/v1/job/web", {"ID": "web", "Meta": None})
     result = terminal.type("job", "inspect", "web")
@@ -541,7 +533,7 @@ def test_a_job_is_inspected_as_a_job_file(fake: FakeDaemon, terminal: Terminal) 
     assert terminal.type("job", "inspect", "--hcl", "web").stdout == said["Source"]
 
 
-def test_a_job_that_only_json_can_say_is_not_inspected_as_a_job_file(
+def test_job_beyond_the_job_file_syntax_is_not_inspected_as_a_job_file(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     fake.tell("/v1/jobs", [stub()])
@@ -565,9 +557,7 @@ def test_the_history_lists_versions_newest_first(fake: FakeDaemon, terminal: Ter
     assert as_json == [newest, oldest]
 
 
-def test_a_job_is_stopped_and_followed_until_nothing_of_it_runs(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_stop_waits_until_all_allocations_have_ended(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/jobs", [stub()])
     fake.tell("/v1/job/web", {"EvalID": EVAL}, method="DELETE")
     fake.tell(f"/v1/evaluation/{EVAL}", evaluated(create_index=10))
@@ -586,7 +576,7 @@ def test_a_job_is_stopped_and_followed_until_nothing_of_it_runs(
     assert sent == {"namespace": "default", "purge": "true", "eval_priority": "70"}
 
 
-def test_stopping_by_a_beginning_needs_a_yes(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_stop_by_a_prefix_needs_confirmation(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/jobs", [stub("web-server")])
     fake.tell("/v1/job/web-server", {"EvalID": EVAL}, method="DELETE")
     refused = terminal.type("job", "stop", "--detach", "web")
@@ -602,7 +592,7 @@ def test_stopping_by_a_beginning_needs_a_yes(fake: FakeDaemon, terminal: Termina
 # ---- allocations, logs, nodes -------------------------------------------------------------------
 
 
-def test_an_allocation_is_shown_with_its_tasks_and_what_is_not_enforced(
+def test_allocation_is_shown_with_its_tasks_and_unenforced_limits(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     fake.tell("/v1/allocations", [line(), line("7" + OTHER[1:])])
@@ -644,7 +634,7 @@ def test_an_allocation_is_shown_with_its_tasks_and_what_is_not_enforced(
         ("web", "'web' is not a prefix of an ID"),
     ],
 )
-def test_an_allocation_that_is_not_meant_clearly_is_asked_about(
+def test_ambiguous_allocation_is_reported(
     fake: FakeDaemon, terminal: Terminal, given: str, complaint: str
 ) -> None:
     fake.tell("/v1/allocations", [line(), line(OTHER)])
@@ -678,7 +668,7 @@ def logging(fake: FakeDaemon) -> FakeDaemon:
         (["-c", "5"], {"type": "stdout", "follow": "false", "origin": "end", "offset": "5"}),
     ],
 )
-def test_a_log_is_printed_as_it_comes(
+def test_log_is_printed_on_arrival(
     logging: FakeDaemon, terminal: Terminal, options: list[str], query: dict[str, str]
 ) -> None:
     logging.tell(LOGS, Told(pieces=(b"one\n", b"\xfftwo\n")))
@@ -687,26 +677,20 @@ def test_a_log_is_printed_as_it_comes(
     assert logging.seen[-1].query == {"task": "main", "plain": "true", **query}
 
 
-def test_the_end_of_a_log_is_as_many_lines_as_asked_for(
-    logging: FakeDaemon, terminal: Terminal
-) -> None:
+def test_tail_has_the_requested_number_of_lines(logging: FakeDaemon, terminal: Terminal) -> None:
     logging.tell(LOGS, Told(b"".join(b"%d\n" % number for number in range(100))))
     assert terminal.type("logs", "-n", "2", ALLOC).stdout == "98\n99\n"
     assert terminal.type("logs", "--tail", ALLOC).stdout.split() == [str(n) for n in range(90, 100)]
 
 
-def test_the_end_of_a_log_of_long_lines_is_asked_for_until_it_is_enough(
-    logging: FakeDaemon, terminal: Terminal
-) -> None:
+def test_tail_of_long_lines_reads_until_complete(logging: FakeDaemon, terminal: Terminal) -> None:
     long = b"x" * 70_000 + b"\n"
     logging.tell(LOGS, Told(long[-65536:]), Told(long * 3))
     assert terminal.type("logs", "-n", "1", ALLOC).stdout_bytes == long
     assert [seen.query["offset"] for seen in logging.asked(LOGS)] == ["65536", "262144"]
 
 
-def test_the_end_of_a_log_is_followed_without_a_gap(
-    logging: FakeDaemon, terminal: Terminal
-) -> None:
+def test_tail_is_followed_without_a_gap(logging: FakeDaemon, terminal: Terminal) -> None:
     past, tip = {"Data": "YQpiCmMK", "File": "x.0", "Offset": 6}, Told(b"a\nb\nc\n")
     new = {"Data": "ZAo=", "File": "x.1", "Offset": 2}
     last_byte = {"Data": "Cg==", "File": "x.0", "Offset": 6}
@@ -732,7 +716,7 @@ def test_the_log_of_a_job_is_that_of_its_newest_running_allocation(
         (["--job", "web"], 'job "web" has no allocations; see why with'),
     ],
 )
-def test_a_log_that_is_not_there_is_reported_with_what_is(
+def test_missing_log_is_reported_with_available_logs(
     logging: FakeDaemon, terminal: Terminal, words: list[str], complaint: str
 ) -> None:
     logging.tell("/v1/jobs", [stub()])
@@ -742,7 +726,7 @@ def test_a_log_that_is_not_there_is_reported_with_what_is(
     assert complaint in result.stderr
 
 
-def test_a_task_must_be_named_where_there_are_several(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_task_name_is_required_if_there_are_several(fake: FakeDaemon, terminal: Terminal) -> None:
     several = whole()
     tasks = several["AllocatedResources"]["Tasks"]
     tasks["side"] = tasks["main"]
@@ -775,7 +759,7 @@ def test_nodes_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("words", [["0d6"], ["node-1"], ["--self"]])
-def test_a_node_is_shown_with_what_is_in_use(
+def test_node_is_shown_with_used_resources(
     fake: FakeDaemon, terminal: Terminal, words: list[str]
 ) -> None:
     fake.tell("/v1/nodes", [node_line(), node_line(OTHER, "node-2")])
@@ -790,7 +774,7 @@ def test_a_node_is_shown_with_what_is_in_use(
     assert lines[lines.index("Meta") + 1 :] == ["zone = a"]
 
 
-def test_a_node_says_once_what_is_not_enforced_there(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_node_reports_unenforced_limits_once(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/nodes", [node_line()])
     limits = {
         "driver.raw_exec.unenforced.memory": "no cgroup can be had",
@@ -841,7 +825,7 @@ def pool_line(**engine: object) -> dict[str, object]:
     return {**node_line(OTHER, "hpc"), "NodePool": "hpc", "Engine": said}
 
 
-def test_pools_are_listed_with_what_runs_and_waits_there(
+def test_pools_are_listed_with_running_and_queued_tasks(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     away = {"Status": "disconnected", "StatusDescription": "the cluster does not answer: no"}
@@ -896,7 +880,7 @@ def test_running_tasks_of_a_cluster_are_listed_by_host(
 # ---- what all have in common ------------------------------------------------------------------
 
 
-def test_the_older_variables_are_read_where_ours_are_not_set(
+def test_nomad_variables_are_read_without_steward_variables(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     fake.tell("/v1/jobs", [])
@@ -908,9 +892,7 @@ def test_the_older_variables_are_read_where_ours_are_not_set(
     assert tokens == ["old", "new", "flag"]
 
 
-def test_the_other_peers_variables_count_on_its_own_side_alone(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_vault_variables_apply_only_to_the_vault_api(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/auth/token/lookup-self", {"data": {"id": "one"}})
     fake.tell("/v1/jobs", [])
     theirs = {"VAULT_ADDR": fake.address, "VAULT_TOKEN": "vault", "BAO_TOKEN": "bao"}
@@ -947,7 +929,7 @@ def test_completed_change_is_reported_as_text_or_document(
 
 
 @pytest.mark.parametrize("verb", [["job", "status"], ["node", "status"], ["alloc", "status"]])
-def test_a_document_is_printed_whole_or_in_part(
+def test_document_is_printed_whole_or_in_part(
     fake: FakeDaemon, terminal: Terminal, verb: list[str]
 ) -> None:
     for path in ("/v1/jobs", "/v1/nodes", "/v1/allocations"):

@@ -52,7 +52,7 @@ def test_names_are_those_of_the_daemon(
 
 
 @pytest.mark.parametrize("option", ["--namespace", "-namespace"])
-def test_the_namespace_typed_so_far_counts(
+def test_completion_respects_the_typed_namespace(
     fake: FakeDaemon, terminal: Terminal, option: str
 ) -> None:
     fake.tell("/v1/search", {"Matches": {"jobs": None}}, method="POST")
@@ -60,12 +60,12 @@ def test_the_namespace_typed_so_far_counts(
     assert fake.asked("/v1/search")[0].query["namespace"] == "shop"
 
 
-def test_a_daemon_that_refuses_offers_nothing(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_daemon_that_refuses_offers_no_completion(fake: FakeDaemon, terminal: Terminal) -> None:
     assert offered(terminal, "steward job status w") == []
     assert fake.asked("/v1/search")
 
 
-def test_a_daemon_that_accepts_and_does_not_answer_offers_nothing(
+def test_daemon_that_accepts_and_does_not_respond_offers_no_completion(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("daemon.cli.core.completion.ANSWER_WITHIN", 0.1)

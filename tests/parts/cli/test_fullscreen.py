@@ -98,7 +98,7 @@ def terminal() -> Iterator[Terminal]:
     ],
     ids=["quit", "interrupt", "error", "terminate", "hang-up"],
 )
-def test_the_terminal_is_as_it_was_however_the_program_ends(
+def test_terminal_is_restored_after_any_exit(
     terminal: Terminal, ending: object, status: int
 ) -> None:
     terminal.until(TAKEN)
@@ -123,7 +123,7 @@ def test_keys_come_one_by_one_by_name(terminal: Terminal) -> None:
         terminal.until(b"size")
 
 
-def test_a_new_size_draws_everything_again(terminal: Terminal) -> None:
+def test_new_terminal_size_redraws_everything(terminal: Terminal) -> None:
     terminal.until(b"ready")
     fcntl.ioctl(terminal.end, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 61, 0, 0))
     assert b"\x1b[2J" in terminal.until(b"size (61, 20)")
@@ -135,7 +135,7 @@ def test_only_lines_that_changed_are_drawn(terminal: Terminal) -> None:
     assert b"ready" not in terminal.until(b"key k")
 
 
-def test_another_program_gets_the_terminal_and_gives_it_back(terminal: Terminal) -> None:
+def test_another_program_gets_the_terminal_and_returns_it(terminal: Terminal) -> None:
     terminal.until(b"ready")
     terminal.type(b"l")
     assert terminal.until(b"lent").index(GIVEN) >= 0
@@ -143,7 +143,7 @@ def test_another_program_gets_the_terminal_and_gives_it_back(terminal: Terminal)
     terminal.until(b"ready")
 
 
-def test_a_stopped_program_leaves_the_terminal_until_it_goes_on(terminal: Terminal) -> None:
+def test_stopped_program_releases_the_terminal_until_it_continues(terminal: Terminal) -> None:
     terminal.until(b"ready")
     terminal.type(b"\x1a")
     terminal.until(GIVEN)

@@ -42,7 +42,7 @@ def sent(fake: FakeDaemon) -> Any:
 # ---- running -----------------------------------------------------------------------------------------
 
 
-def test_a_job_file_is_sent_as_the_job_it_describes_and_as_it_was_written(
+def test_job_file_is_sent_as_a_job_and_as_source(
     daemon: FakeDaemon, terminal: Terminal, job_file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "vars.hcl").write_text('who = "file"\n')
@@ -71,7 +71,7 @@ def test_a_job_file_is_sent_as_the_job_it_describes_and_as_it_was_written(
         ({}, "", ["--var", "who=one", "--var=who=two"], "two"),
     ],
 )
-def test_of_the_values_of_a_variable_the_nearest_to_the_command_counts(
+def test_variable_value_nearest_to_the_command_has_precedence(
     daemon: FakeDaemon,
     terminal: Terminal,
     job_file: Path,
@@ -123,16 +123,14 @@ def test_functions_on_files_start_from_the_directory_of_the_job_file(
     assert (job["AllAtOnce"], job["Region"]) == (False, "b.c a a2V5OiB2YWx1ZQo=")
 
 
-def test_a_json_file_may_be_in_the_form_of_the_language(
-    daemon: FakeDaemon, terminal: Terminal
-) -> None:
+def test_json_file_can_have_the_form_of_hcl(daemon: FakeDaemon, terminal: Terminal) -> None:
     source = json.dumps({"job": {"web": {"priority": 7}}})
     terminal.type("job", "run", "-", stdin=source)
     assert (sent(daemon)["Job"]["ID"], sent(daemon)["Job"]["Priority"]) == ("web", 7)
     assert sent(daemon)["Submission"]["Format"] == "hcl2"
 
 
-def test_the_old_syntax_is_read_when_asked_for(daemon: FakeDaemon, terminal: Terminal) -> None:
+def test_old_syntax_is_read_on_request(daemon: FakeDaemon, terminal: Terminal) -> None:
     terminal.type("job", "run", "--hcl1", "-", stdin='"job" "old" {\n  "priority" = 8\n}\n')
     assert sent(daemon)["Job"]["Priority"] == 8
     assert sent(daemon)["Submission"]["Format"] == "hcl1"
@@ -182,7 +180,7 @@ def test_the_old_syntax_is_read_when_asked_for(daemon: FakeDaemon, terminal: Ter
         ),
     ],
 )
-def test_a_mistake_is_shown_with_its_line(
+def test_error_is_shown_with_its_line(
     fake: FakeDaemon, terminal: Terminal, source: str, options: list[str], complaint: list[str]
 ) -> None:
     result = terminal.type("job", "run", *options, "-", stdin=source)
@@ -190,7 +188,7 @@ def test_a_mistake_is_shown_with_its_line(
     assert result.stderr.splitlines() == complaint
 
 
-def test_values_for_other_variables_may_be_allowed(
+def test_values_for_undeclared_variables_can_be_allowed(
     daemon: FakeDaemon, terminal: Terminal, job_file: Path
 ) -> None:
     options = ["--hcl2-strict=false", "--var", "n=1", "--var", "other=2"]
@@ -241,7 +239,7 @@ def test_the_example_never_overwrites_a_file(terminal: Terminal, job_file: Path)
     assert job_file.read_text() == FILE
 
 
-def test_files_are_brought_into_canonical_form_in_place(terminal: Terminal, tmp_path: Path) -> None:
+def test_files_are_formatted_in_place(terminal: Terminal, tmp_path: Path) -> None:
     path = tmp_path / "job.hcl"
     path.write_text('job "x" {\n name="a"\n   priority = 5\n}')
     check = terminal.type("fmt", "--check", str(path))

@@ -55,7 +55,7 @@ def held(daemon: Daemon) -> _Held:
     return one
 
 
-def test_the_exit_status_is_the_commands() -> None:
+def test_exit_status_is_that_of_the_command() -> None:
     one = held(Daemon(None))
     assert _run(one, ("sh", "-c", "exit 7")) == 7
     assert _run(one, ("sh", "-c", "kill -KILL $$")) == 128 + signal.SIGKILL
@@ -67,12 +67,12 @@ def test_the_lock_is_renewed_as_long_as_the_command_runs() -> None:
     assert set(daemon.asked[1:]) == {"renew"}
 
 
-def test_a_command_ends_when_its_lock_is_lost() -> None:
+def test_command_is_stopped_after_its_lock_is_lost() -> None:
     with pytest.raises(LockLost, match='the lock of variable "a" is lost'):
         _run(held(Daemon(None, CONFLICT)), ("sleep", "600"))
 
 
-def test_a_stubborn_command_is_killed_when_its_lock_is_lost(
+def test_command_that_ignores_signals_is_killed_after_its_lock_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(var_lock, "_GRACE", 0.1)
@@ -81,20 +81,20 @@ def test_a_stubborn_command_is_killed_when_its_lock_is_lost(
         _run(held(Daemon(None, None, None, CONFLICT)), ("sh", "-c", stubborn))
 
 
-def test_a_daemon_that_does_not_answer_costs_the_lock_only_when_it_has_ended() -> None:
+def test_unresponsive_daemon_loses_the_lock_only_after_its_ttl() -> None:
     daemon = Daemon(None, DaemonUnreachable("nobody is there"))
     with pytest.raises(LockLost, match="has ended: nobody is there"):
         _run(held(daemon), ("sleep", "600"))
     assert daemon.asked.count("renew") > 1
 
 
-def test_a_lock_that_another_has_is_waited_for() -> None:
+def test_held_lock_is_waited_for() -> None:
     daemon = Daemon(CONFLICT, None, shown=[TAKEN])
     held(daemon)
     assert daemon.asked == ["acquire", "newer than 5", "acquire"]
 
 
-def test_a_lock_that_was_lost_is_tried_again_a_little_later(
+def test_lost_lock_is_retried_after_a_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(var_lock, "_DELAYED", 0.0)
@@ -113,6 +113,6 @@ def test_a_command_that_cannot_be_run_is_named() -> None:
         _run(held(Daemon(None)), ("/no/such",))
 
 
-def test_that_a_lock_cannot_be_given_back_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_release_of_a_lock_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     held(Daemon(None, CONFLICT)).release()
     assert "cannot release the lock" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def spec(deadline: int, **more: Any) -> Any:
         ),
     ],
 )
-def test_a_node_is_drained_as_asked(
+def test_node_is_drained_with_the_given_options(
     fake: FakeDaemon, terminal: Terminal, words: list[str], asked: Any
 ) -> None:
     result = terminal.type("node", "drain", *words)
@@ -69,7 +69,7 @@ def test_a_drain_is_stopped(
 
 
 @pytest.mark.parametrize(("flag", "word"), [("--enable", "eligible"), ("--disable", "ineligible")])
-def test_a_node_is_closed_and_opened(
+def test_node_is_made_ineligible_and_eligible(
     fake: FakeDaemon, terminal: Terminal, flag: str, word: str
 ) -> None:
     result = terminal.type("node", "eligibility", flag, "--self")
@@ -112,7 +112,7 @@ def test_evaluations_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
     ]
 
 
-def test_an_evaluation_is_shown_with_what_it_placed_and_what_not(
+def test_evaluation_is_shown_with_placed_and_failed_allocations(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     failed = {"api": PlacementMetric(nodes_in_pool=0)}
@@ -122,7 +122,7 @@ def test_an_evaluation_is_shown_with_what_it_placed_and_what_not(
     assert "6ff3f0a1" in shown
 
 
-def test_a_blocked_evaluation_is_explained_as_nodes_are_now(
+def test_blocked_evaluation_is_explained_with_the_current_nodes(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     failed = {"api": PlacementMetric(nodes_in_pool=1, nodes_evaluated=1)}
@@ -169,7 +169,7 @@ def test_an_evaluation_is_followed_until_it_is_decided(
     ("words", "path"),
     [(["gc"], "/v1/system/gc"), (["reconcile", "summaries"], "/v1/system/reconcile/summaries")],
 )
-def test_tidying_up_is_asked_for(
+def test_garbage_collection_is_requested(
     fake: FakeDaemon, terminal: Terminal, words: list[str], path: str
 ) -> None:
     fake.tell(path, None, method="PUT")

@@ -35,7 +35,7 @@ def _known(fake: FakeDaemon) -> None:
 # ---- job start ---------------------------------------------------------------------------------------
 
 
-def test_a_stopped_job_is_registered_as_it_was_with_its_source(
+def test_stopped_job_is_registered_unchanged_with_its_source(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     fake.tell("/v1/job/web", {"ID": "web", "Stop": True, "Version": 3, "Priority": 70})
@@ -50,7 +50,7 @@ def test_a_stopped_job_is_registered_as_it_was_with_its_source(
     assert fake.asked("/v1/job/web/submission")[0].query["version"] == "3"
 
 
-def test_a_job_without_a_source_is_started_as_well(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_job_without_a_source_is_started(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/job/web", {"ID": "web", "Stop": True, "Version": 0})
     result = terminal.type("start", "--detach", "web")
     assert (result.exit_code, result.stdout) == (0, f'job "web": evaluation {EVAL}\n')
@@ -99,9 +99,7 @@ def test_running_allocations_of_a_job_restart(
     assert result.stdout.endswith(f'job "web": {number} of {number} allocations restarted\n')
 
 
-def test_allocations_are_replaced_where_that_is_wished(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_allocations_are_replaced_on_request(fake: FakeDaemon, terminal: Terminal) -> None:
     result = terminal.type("job", "restart", "--reschedule", "--group", "side", "web")
     assert (result.exit_code, restarted(fake)) == (0, [])
     assert len(fake.asked(f"/v1/allocation/{THIRD}/stop")) == 1
@@ -116,7 +114,7 @@ def test_allocations_are_replaced_where_that_is_wished(
         (["--yes"], all_of(THIRD, ALLOC, SECOND)),
     ],
 )
-def test_after_a_failure_it_goes_on_only_if_that_is_wished(
+def test_restart_continues_after_a_failure_only_on_request(
     fake: FakeDaemon, terminal: Terminal, words: list[str], asked: Any
 ) -> None:
     fake.tell(RESTART.format(THIRD), Told(b"Task not running", 500), method="PUT")
@@ -143,7 +141,9 @@ def test_an_invalid_restart_is_refused(
     assert complaint in result.stderr
 
 
-def test_a_job_of_which_nothing_runs_is_not_restarted(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_job_without_running_allocations_is_not_restarted(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
     fake.tell("/v1/job/web/allocations", [])
     result = terminal.type("job", "restart", "web")
     assert (result.exit_code, result.stderr) == (
@@ -155,7 +155,7 @@ def test_a_job_of_which_nothing_runs_is_not_restarted(fake: FakeDaemon, terminal
 # ---- alloc checks ------------------------------------------------------------------------------------
 
 
-def test_checks_are_shown_with_what_they_found(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_checks_are_shown_with_their_results(fake: FakeDaemon, terminal: Terminal) -> None:
     found = {
         "ID": "c1",
         "Mode": "healthiness",
@@ -192,7 +192,7 @@ def operate(fake: FakeDaemon, *words: str, stdin: str = "") -> Result:
     return CliRunner(env=variables).invoke(operator, list(words), input=stdin)
 
 
-def test_any_call_can_be_made(fake: FakeDaemon, tmp_path: Any) -> None:
+def test_any_api_call_can_be_made(fake: FakeDaemon, tmp_path: Any) -> None:
     file = tmp_path / "body"
     file.write_text('{"b": 2}')
     fake.tell("/v1/x", {"found": True})
@@ -213,13 +213,13 @@ def test_any_call_can_be_made(fake: FakeDaemon, tmp_path: Any) -> None:
     ]
 
 
-def test_a_token_is_shown_to_the_daemon_alone(fake: FakeDaemon) -> None:
+def test_token_is_sent_only_to_the_daemon(fake: FakeDaemon) -> None:
     result = operate(fake, "api", "http://elsewhere.example/v1/x")
     assert result.exit_code == 1
     assert fake.seen == []
 
 
-def test_metrics_are_printed_as_they_are_wished(fake: FakeDaemon) -> None:
+def test_metrics_are_printed_in_the_requested_format(fake: FakeDaemon) -> None:
     fake.tell("/v1/metrics", {"Gauges": []})
     assert operate(fake, "metrics").stdout == '{"Gauges": []}\n'
     operate(fake, "metrics", "--format", "prometheus")

@@ -56,7 +56,7 @@ def run(terminal: Terminal, tmp_path: Path, *words: str, **fields: Any) -> Any:
 # ---- a job that is unchanged -------------------------------------------------------------------
 
 
-def test_of_an_unchanged_job_the_end_of_what_it_has_counts(
+def test_wait_for_an_unchanged_job_uses_its_existing_allocations(
     fake: FakeDaemon, terminal: Terminal, tmp_path: Path
 ) -> None:
     older = failed(OTHER, 4, job_version=1)
@@ -82,7 +82,7 @@ def test_wait_covers_running_allocations_of_an_unchanged_job_and_their_replaceme
     assert run(terminal, tmp_path, "--wait").exit_code == 4
 
 
-def test_of_an_unchanged_job_only_what_nothing_has_replaced_prints(
+def test_wait_for_an_unchanged_job_prints_only_allocations_without_a_replacement(
     fake: FakeDaemon, terminal: Terminal, tmp_path: Path
 ) -> None:
     replaced = failed(OTHER, job_version=2, next_allocation=ALLOC)
@@ -118,7 +118,7 @@ def placed(**fields: Any) -> Any:
         (Told(pieces=(b"hel",), hang_up=True), "it closed the connection"),
     ],
 )
-def test_logs_that_are_not_all_there_say_so_once(
+def test_incomplete_logs_are_reported_once(
     fake: FakeDaemon, terminal: Terminal, tmp_path: Path, told: Told, reason: str
 ) -> None:
     fake.tell("/v1/job/web/allocations", [placed()])
@@ -131,7 +131,7 @@ def test_logs_that_are_not_all_there_say_so_once(
     assert ending == 'job "web": allocations: 1 complete'
 
 
-def test_a_task_that_never_began_to_print_is_no_matter(
+def test_task_without_output_causes_no_error(
     fake: FakeDaemon, terminal: Terminal, tmp_path: Path
 ) -> None:
     fake.tell("/v1/job/web/allocations", [placed()])
@@ -141,9 +141,7 @@ def test_a_task_that_never_began_to_print_is_no_matter(
     assert fake.asked(LOGS)
 
 
-def test_logs_into_a_pipe_that_nobody_reads_end_in_silence(
-    fake: FakeDaemon, tmp_path: Path
-) -> None:
+def test_logs_into_a_closed_pipe_end_without_an_error(fake: FakeDaemon, tmp_path: Path) -> None:
     fake.tell("/v1/job/web/allocations", [placed()])
     fake.tell(LOGS, Told(pieces=(b"hello\n",)))
     path = tmp_path / "web.json"

@@ -42,7 +42,7 @@ def test_the_layout_is_the_same_with_and_without_colour(
     assert out[:half] == out[half:]
 
 
-def test_progress_is_drawn_again_when_something_has_changed(
+def test_progress_is_redrawn_after_a_change(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with screen.progress() as progress:
@@ -58,7 +58,7 @@ def test_progress_is_drawn_again_when_something_has_changed(
     ]
 
 
-def test_counted_value_has_a_bar(
+def test_counted_value_has_a_progress_bar(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with screen.progress() as progress:
@@ -68,7 +68,7 @@ def test_counted_value_has_a_bar(
 
 
 @pytest.mark.parametrize(("hints", "shown"), [(True, "\nNext: x\n"), (False, "")])
-def test_a_hint_is_shown_unless_it_is_unwanted(
+def test_hint_is_shown_unless_disabled(
     hints: bool, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     TerminalScreen(OutputOptions(), hints=hints).hint("Next: x")
@@ -89,7 +89,7 @@ def test_a_hint_is_shown_unless_it_is_unwanted(
         (False, {"FORCE_COLOR": "1"}, True, False),
     ],
 )
-def test_colour_is_for_terminals_unless_someone_decides_otherwise(
+def test_colour_is_used_for_terminals_unless_overridden(
     given: bool | None,
     environment: Mapping[str, str],
     terminal: bool,
@@ -109,7 +109,7 @@ def test_colour_is_for_terminals_unless_someone_decides_otherwise(
         ({"NOMAD_CLI_SHOW_HINTS": "0", "STEWARD_CLI_SHOW_HINTS": "true"}, True, True),
     ],
 )
-def test_hints_are_for_people(
+def test_hints_are_shown_only_on_terminals(
     environment: Mapping[str, str], terminal: bool, hints: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)

@@ -35,7 +35,7 @@ def _tokens(fake: FakeDaemon) -> None:
     ("words", "method"),
     [(("info",), "GET"), (("update", "--name", "ci"), "POST"), (("delete",), "DELETE")],
 )
-def test_the_beginning_of_an_accessor_is_enough(
+def test_accessor_prefix_is_sufficient(
     fake: FakeDaemon, terminal: Terminal, words: tuple[str, ...], method: str
 ) -> None:
     path = f"/v1/acl/token/{ACCESSOR}"
@@ -72,14 +72,12 @@ def explained(fake: FakeDaemon, terminal: Terminal, whose: str) -> Any:
     return asked.body["Token"]
 
 
-def test_a_refusal_is_explained_to_the_beginning_of_an_accessor(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_denial_is_explained_for_an_accessor_prefix(fake: FakeDaemon, terminal: Terminal) -> None:
     assert explained(fake, terminal, "97bdc435") == ACCESSOR
 
 
 @pytest.mark.parametrize("whole", [ACCESSOR, "s.97XrkGe9ZQkzVbPu7q0TtY1d"])
-def test_what_is_whole_is_looked_up_nowhere_else(
+def test_complete_accessor_needs_no_search(
     fake: FakeDaemon, terminal: Terminal, whole: str
 ) -> None:
     assert explained(fake, terminal, whole) == whole
@@ -96,7 +94,7 @@ def test_argument_that_may_be_a_secret_is_not_sent_in_a_query(
     assert fake.asked("/v1/acl/tokens")[0].query == {}
 
 
-def test_a_beginning_of_several_accessors_is_refused_with_a_list(
+def test_ambiguous_accessor_prefix_is_refused_with_a_list(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     result = terminal.type("acl", "token", "delete", "97")
@@ -108,7 +106,7 @@ def test_a_beginning_of_several_accessors_is_refused_with_a_list(
     assert [seen.method for seen in fake.seen] == ["GET"]
 
 
-def test_nothing_begins_no_accessor(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_empty_text_is_no_accessor_prefix(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/acl/tokens", [{**STUB, "AccessorID": ACCESSOR, "Name": "ci"}])
     assert terminal.type("acl", "token", "delete", "").exit_code == 1
     assert fake.asked(f"/v1/acl/token/{ACCESSOR}") == []

@@ -73,7 +73,7 @@ def looked(fake_daemon: FakeDaemon, *times: float, view: View | None = None) -> 
         return watch
 
 
-def test_the_first_look_shows_jobs_with_their_use(told: FakeDaemon) -> None:
+def test_first_screen_shows_jobs_with_their_usage(told: FakeDaemon) -> None:
     facts = looked(told, 0.0).facts()
     assert [(job.id, job.state, job.reason) for job in facts.jobs] == [
         ("web", "failing", "it fails")
@@ -89,7 +89,7 @@ def test_lists_are_read_again_only_when_the_state_has_changed(told: FakeDaemon) 
     assert len(told.asked("/v1/client/usage")) == 4
 
 
-def test_a_change_of_the_state_has_the_lists_read_again_but_not_at_once(fake: FakeDaemon) -> None:
+def test_change_of_state_reloads_the_lists_after_a_delay(fake: FakeDaemon) -> None:
     fake.tell("/v1/jobs/statuses", [JOB])
     fake.tell("/v1/allocations", [ALLOCATION])
     fake.tell("/v1/client/stats", MACHINE)
@@ -98,7 +98,7 @@ def test_a_change_of_the_state_has_the_lists_read_again_but_not_at_once(fake: Fa
     assert len(fake.asked("/v1/jobs/statuses")) == 2
 
 
-def test_errors_are_asked_for_once_as_long_as_the_allocation_stays_the_same(
+def test_errors_are_requested_once_per_unchanged_allocation(
     told: FakeDaemon,
 ) -> None:
     error = {
@@ -117,7 +117,7 @@ def test_errors_are_asked_for_once_as_long_as_the_allocation_stays_the_same(
     assert len(told.asked(f"/v1/allocation/{ID}/error")) == 1
 
 
-def test_nodes_are_shown_with_their_state_and_what_is_asked_of_them(told: FakeDaemon) -> None:
+def test_nodes_are_shown_with_state_and_requested_resources(told: FakeDaemon) -> None:
     held = {"CPU": 250, "MemoryMB": 160, "CPUTotal": 5192, "MemoryTotalMB": 24105}
     one = {"ID": "n1", "Name": "vm", "NodePool": "default", "Status": "ready", "Held": held}
     closed = {"Drain": False, "SchedulingEligibility": "ineligible"}
@@ -141,7 +141,7 @@ def test_caller_without_access_to_nodes_sees_jobs(told: FakeDaemon) -> None:
     ("status", "reason"),
     [(403, "the token lacks node:read"), (429, "too many requests")],
 )
-def test_title_says_why_there_are_no_nodes(
+def test_title_has_the_reason_for_missing_nodes(
     told: FakeDaemon, path: str, status: int, reason: str
 ) -> None:
     told.tell("/v1/nodes", [])
@@ -155,7 +155,7 @@ def test_title_says_why_there_are_no_nodes(
     assert (facts.trouble, title.style) == ("", "bold")
 
 
-def test_title_has_no_reason_when_nodes_are_seen(told: FakeDaemon) -> None:
+def test_title_has_no_reason_when_nodes_are_visible(told: FakeDaemon) -> None:
     told.tell("/v1/nodes", [])
     view = View()
     view.press("o", 24)
@@ -163,7 +163,7 @@ def test_title_has_no_reason_when_nodes_are_seen(told: FakeDaemon) -> None:
     assert view.lines(facts, 200, 24)[0].text == facts.node != ""
 
 
-def test_a_daemon_that_does_not_answer_is_named_and_the_last_facts_stay(told: FakeDaemon) -> None:
+def test_unresponsive_daemon_is_named_and_the_last_values_remain(told: FakeDaemon) -> None:
     view = View()
     with ApiClient(HttpConnection(address=told.address)) as client:
         watch = TopPoller(client)
@@ -183,7 +183,7 @@ def test_top_needs_a_terminal(terminal: Terminal) -> None:
     assert 'this command needs a terminal; in a script use "steward status -json"' in result.stderr
 
 
-def test_the_program_draws_and_ends(told: FakeDaemon) -> None:
+def test_top_draws_and_exits(told: FakeDaemon) -> None:
     pid, end = pty.fork()
     if not pid:
         os.environ["STEWARD_ADDR"] = told.address

@@ -12,17 +12,19 @@ ONE_TIME = {"OneTimeToken": {"OneTimeSecretID": "once"}}
 PLACE = "/v1/acl/token/onetime"
 
 
-def test_with_a_token_the_link_signs_in(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_link_with_a_token_signs_in(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell(PLACE, ONE_TIME, method="POST")
     done = terminal.type("ui", "--token", "secret")
     assert done.output == f"{fake.address}/ui/sign-in#one-time=once\n"
 
 
-def test_without_a_token_the_link_is_the_place(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_link_without_a_token_is_the_plain_address(fake: FakeDaemon, terminal: Terminal) -> None:
     assert terminal.type("ui").output == f"{fake.address}/ui/\n"
 
 
-def test_where_nobody_is_asked_no_link_is_made(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_disabled_access_control_creates_no_sign_in_link(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
     fake.tell(PLACE, Told(b"show one", status=400), method="POST")
     assert terminal.type("ui", "--token", "secret").output == f"{fake.address}/ui/\n"
 

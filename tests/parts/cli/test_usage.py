@@ -43,7 +43,7 @@ def used(memory: MemoryUsage) -> Any:
         ),
     ],
 )
-def test_an_allocation_shows_what_its_tasks_use(
+def test_allocation_shows_the_usage_of_its_tasks(
     fake: FakeDaemon, terminal: Terminal, memory: MemoryUsage, shown: list[str]
 ) -> None:
     fake.tell(f"/v1/allocation/{ALLOC}", whole())
@@ -75,9 +75,7 @@ def test_allocation_shows_the_trend_of_the_last_hour(fake: FakeDaemon, terminal:
     ]
 
 
-def test_of_an_allocation_that_has_ended_nothing_is_in_use(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_ended_allocation_has_no_usage(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell(f"/v1/allocation/{ALLOC}", whole(client_status="complete"))
     fake.tell(f"/v1/node/{NODE}", node())
     nothing = AllocationUsage(resource_usage=ResourceUsage(), tasks={}, timestamp=0)
@@ -86,7 +84,7 @@ def test_of_an_allocation_that_has_ended_nothing_is_in_use(
     assert lines[lines.index("Resource Usage") + 1] == "No running tasks"
 
 
-def test_a_node_shows_what_its_machine_uses(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_node_shows_the_usage_of_its_host(fake: FakeDaemon, terminal: Terminal) -> None:
     disk = DiskUsage(
         device="/dev/vda",
         mountpoint="/",

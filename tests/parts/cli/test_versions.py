@@ -34,7 +34,7 @@ def planned(updates: DesiredUpdates = NOTHING, **fields: Any) -> Any:
 # ---- plan -------------------------------------------------------------------------------------------
 
 
-def test_a_plan_shows_what_changes_and_how_to_go_on(
+def test_plan_shows_changes_and_the_next_command(
     fake: FakeDaemon, terminal: Terminal, file: str
 ) -> None:
     fake.tell(PLAN, planned(), method="POST")
@@ -54,7 +54,7 @@ def test_a_plan_shows_what_changes_and_how_to_go_on(
     assert (asked.body["Diff"], asked.query) == (True, {"launches": "true", "limits": "true"})
 
 
-def test_a_plan_says_what_tasks_would_be_held_to_and_what_not(
+def test_plan_shows_enforced_and_unenforced_limits(
     fake: FakeDaemon, terminal: Terminal, file: str
 ) -> None:
     limits = [
@@ -79,7 +79,7 @@ def test_a_plan_says_what_tasks_would_be_held_to_and_what_not(
     "updates",
     [{"place": 1}, {"stop": 1}, {"migrate": 1}, {"destructive_update": 1}, {"canary": 1}],
 )
-def test_a_plan_that_begins_or_ends_something_says_so(
+def test_plan_that_creates_or_stops_allocations_exits_with_one(
     fake: FakeDaemon, terminal: Terminal, file: str, updates: dict[str, int]
 ) -> None:
     fake.tell(PLAN, planned(DesiredUpdates(**updates)), method="POST")
@@ -95,7 +95,7 @@ def test_a_plan_that_begins_or_ends_something_says_so(
         (["FILE", "--nope"], "No such option"),
     ],
 )
-def test_a_plan_that_cannot_be_made_is_reported_from_both(
+def test_failed_plan_exits_with_255_and_a_reason(
     terminal: Terminal, file: str, words: list[str], said: str
 ) -> None:
     ended = terminal.type("job", "plan", *(word.replace("FILE", file) for word in words))
@@ -112,7 +112,7 @@ def test_plan_names_the_allocations_to_preempt(
     assert 'Allocation 12345678 of job "low" would be preempted.' in told
 
 
-def test_a_plan_says_what_cannot_be_placed_and_when_it_is_launched(
+def test_plan_shows_unplaced_groups_and_the_next_launch(
     fake: FakeDaemon, terminal: Terminal, file: str
 ) -> None:
     full = {"web": {"NodesInPool": 1, "NodesEvaluated": 1, "DimensionExhausted": {"memory": 1}}}
@@ -132,7 +132,7 @@ def test_a_plan_is_coloured_on_a_terminal(fake: FakeDaemon, terminal: Terminal, 
     )
 
 
-def test_a_plan_without_an_id_is_refused_before_anything_is_asked(
+def test_plan_without_an_id_is_refused_before_any_request(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     ended = terminal.type("plan", "-", stdin='{"Job": {}}')
@@ -178,7 +178,9 @@ def test_a_history_can_be_of_one_version(two_versions: FakeDaemon, terminal: Ter
 
 
 @pytest.mark.parametrize("version", ["0", "good"])
-def test_a_revert_is_followed(two_versions: FakeDaemon, terminal: Terminal, version: str) -> None:
+def test_revert_waits_for_its_deployment(
+    two_versions: FakeDaemon, terminal: Terminal, version: str
+) -> None:
     two_versions.tell("/v1/job/web/revert", REGISTERED, method="POST")
     two_versions.tell(f"/v1/evaluation/{EVAL}", evaluated())
     two_versions.tell("/v1/job/web/allocations", [line()])
@@ -188,7 +190,7 @@ def test_a_revert_is_followed(two_versions: FakeDaemon, terminal: Terminal, vers
     assert (ended.exit_code, 'job "web": ' in ended.output) == (0, True)
 
 
-def test_a_revert_to_a_name_that_none_has_names_those_there_are(
+def test_revert_to_an_unknown_tag_lists_existing_tags(
     two_versions: FakeDaemon, terminal: Terminal
 ) -> None:
     ended = terminal.type("job", "revert", "web", "bad")
@@ -203,7 +205,7 @@ def test_a_revert_to_a_name_that_none_has_names_those_there_are(
         (("--version", "0", "--description", "d"), {"Version": 0, "Description": "d"}),
     ],
 )
-def test_a_version_is_named(
+def test_version_tag_is_set(
     two_versions: FakeDaemon, terminal: Terminal, options: tuple[str, ...], body: Any
 ) -> None:
     path = "/v1/job/web/versions/good/tag"
@@ -213,7 +215,7 @@ def test_a_version_is_named(
     assert [two_version.body for two_version in two_versions.asked(path)] == [body]
 
 
-def test_a_name_is_taken_away(two_versions: FakeDaemon, terminal: Terminal) -> None:
+def test_version_tag_is_removed(two_versions: FakeDaemon, terminal: Terminal) -> None:
     path = "/v1/job/web/versions/good/tag"
     two_versions.tell(path, Told(msgspec.json.encode({"Name": ""})), method="DELETE")
     ended = terminal.type("job", "tag", "unset", "--name", "good", "web")

@@ -29,7 +29,7 @@ def planned(cluster: Cluster, made: Evaluation) -> tuple[ClusterState, Plan]:
     return state, schedule(state, made, now=NOW, ids=cluster.ids)
 
 
-async def test_a_plan_is_stored_with_the_end_of_its_evaluation(cluster: Cluster) -> None:
+async def test_plan_is_stored_with_the_completion_of_its_evaluation(cluster: Cluster) -> None:
     made = await cluster.register(job("web", group("web", count=2, update=ROLLING)))
     state, plan = planned(cluster, made)
     assert await applier.apply(cluster.store, made, state, plan, now=NOW)
@@ -95,7 +95,7 @@ def stopped(before: Job) -> Job:
     return msgspec.structs.replace(before, stop=True)
 
 
-async def test_a_plan_is_not_stored_when_its_deployment_was_steered(cluster: Cluster) -> None:
+async def test_plan_is_not_stored_after_an_action_on_its_deployment(cluster: Cluster) -> None:
     await cluster.register(job("web", group("web", update=ROLLING)))
     await cluster.work()
     made = await cluster.register(job("web", group("web", count=2, update=ROLLING)))
@@ -105,7 +105,7 @@ async def test_a_plan_is_not_stored_when_its_deployment_was_steered(cluster: Clu
     assert not await applier.apply(cluster.store, made, state, plan, now=NOW)
 
 
-async def test_concurrent_report_of_the_runner_is_kept(cluster: Cluster) -> None:
+async def test_concurrent_report_of_the_runner_is_preserved(cluster: Cluster) -> None:
     await cluster.register(job("web", group("web", update=ROLLING)))
     await cluster.work()
     (placed,) = cluster.allocations()
@@ -136,7 +136,7 @@ def too_large() -> Job:
     return job("web", group("web", large))
 
 
-async def test_only_the_newest_of_several_that_are_ready_is_looked_at(cluster: Cluster) -> None:
+async def test_only_the_newest_ready_evaluation_is_processed(cluster: Cluster) -> None:
     made = [await cluster.register(job("web", group("web", count=n))) for n in (1, 2, 3)]
     await cluster.work()
     statuses = [cluster.evaluation(item.id).status for item in made]
@@ -144,7 +144,7 @@ async def test_only_the_newest_of_several_that_are_ready_is_looked_at(cluster: C
     assert len(cluster.wanted()) == 3
 
 
-async def test_a_new_plan_ends_the_waiting_of_the_old_one(cluster: Cluster) -> None:
+async def test_new_plan_cancels_the_blocked_evaluation(cluster: Cluster) -> None:
     await cluster.register(too_large())
     await cluster.work()
     (blocked,) = cluster.evaluations(EvalStatus.BLOCKED)
@@ -164,7 +164,7 @@ async def test_delayed_evaluation_is_not_canceled(cluster: Cluster) -> None:
     assert cluster.evaluation("later").status == EvalStatus.PENDING
 
 
-async def test_a_successful_deployment_makes_its_version_stable(cluster: Cluster) -> None:
+async def test_successful_deployment_marks_its_version_stable(cluster: Cluster) -> None:
     made = await cluster.register(job("web", group("web", update=ROLLING)))
     await cluster.work()
     done = msgspec.structs.replace(cluster.deployment(), status=DeploymentStatus.SUCCESSFUL)
@@ -174,7 +174,7 @@ async def test_a_successful_deployment_makes_its_version_stable(cluster: Cluster
     assert cluster.job().stable
 
 
-async def test_an_evaluation_that_fails_says_why(cluster: Cluster) -> None:
+async def test_failed_evaluation_has_a_reason(cluster: Cluster) -> None:
     made = await cluster.register(job("web"))
     await applier.fail(cluster.store, made, "the scheduler failed: because", now=NOW)
     failed = cluster.evaluation(made.id)
@@ -209,7 +209,7 @@ async def test_an_evaluation_that_fails_says_why(cluster: Cluster) -> None:
         ),
     ],
 )
-async def test_the_least_room_that_helps_is_that_of_the_smallest_group(
+async def test_smallest_useful_capacity_is_that_of_the_smallest_group(
     cluster: Cluster, groups: list[TaskGroup], least: tuple[int, int, int]
 ) -> None:
     await cluster.join(small(cpu=1, memory=1))
@@ -219,7 +219,7 @@ async def test_the_least_room_that_helps_is_that_of_the_smallest_group(
     assert (freed_resources.cpu, freed_resources.memory, freed_resources.disk) == least
 
 
-async def test_where_one_group_waits_for_room_and_one_for_a_node_any_room_is_worth_a_look(
+async def test_any_capacity_unblocks_a_job_with_groups_blocked_for_different_reasons(
     cluster: Cluster,
 ) -> None:
     await cluster.join(small(cpu=1, memory=1))
@@ -229,14 +229,14 @@ async def test_where_one_group_waits_for_room_and_one_for_a_node_any_room_is_wor
     assert unblocker.smallest_resource_ask(state, plan) == evaluations.FreedResources(memory=1)
 
 
-async def test_no_room_helps_what_a_constraint_keeps_out(cluster: Cluster) -> None:
+async def test_capacity_does_not_unblock_a_group_without_a_feasible_node(cluster: Cluster) -> None:
     made = await cluster.register(job("web", datacenters=["elsewhere"]))
     state, plan = planned(cluster, made)
     assert plan.blocked is not None
     assert unblocker.smallest_resource_ask(state, plan) == evaluations.NO_ROOM
 
 
-async def test_the_time_of_a_plan_is_the_time_of_its_objects(cluster: Cluster) -> None:
+async def test_time_of_a_plan_is_the_time_of_its_objects(cluster: Cluster) -> None:
     made = await cluster.register(job("web", group("web", update=Update(max_parallel=0))))
     state, plan = planned(cluster, made)
     await applier.apply(cluster.store, made, state, plan, now=NOW + MINUTE)

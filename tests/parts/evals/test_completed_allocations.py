@@ -65,7 +65,7 @@ def plan_of(
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_the_decision_is_that_about_all_allocations(
+async def test_decision_is_the_same_as_with_all_allocations(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -84,7 +84,7 @@ async def test_the_decision_is_that_about_all_allocations(
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_the_decision_about_a_workflow_is_that_about_all_allocations(
+async def test_decision_about_a_workflow_is_the_same_as_with_all_allocations(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -119,7 +119,7 @@ async def test_completed_elements_of_an_open_step_are_counted(
     assert [(step.good, step.total) for step in run.steps] == [(4, 6)]
 
 
-async def test_completed_allocations_are_ranges(
+async def test_completed_allocations_are_stored_as_ranges(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.register(job("web", many(6), type="batch"))
@@ -132,7 +132,7 @@ async def test_completed_allocations_are_ranges(
     assert (state.settled["web"].count, state.settled["web"].ranges) == (4, ((0, 1), (3, 4)))
 
 
-async def test_all_are_read_where_some_must_be_stopped(
+async def test_all_allocations_are_read_if_some_must_be_stopped(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.register(job("web", many(3), type="batch"))

@@ -20,7 +20,7 @@ async def test_stored_setting_is_shown_with_its_index(store: Store) -> None:
     )
 
 
-async def test_nothing_is_set_when_somebody_else_was_faster(store: Store) -> None:
+async def test_conditional_update_fails_after_a_concurrent_change(store: Store) -> None:
     first = store.read(configuration)
     scheduler_config = SchedulerConfig(scheduler_algorithm="spread")
     _, index = await configure(store, scheduler_config, expected=first.modify_index)
@@ -47,7 +47,7 @@ async def test_permission_to_preempt_is_stored(store: Store) -> None:
         ("scheduler_algorithm", "best", "invalid scheduler algorithm: best"),  # as in Nomad
     ],
 )
-async def test_what_could_not_be_kept_is_refused(
+async def test_unsupported_setting_is_refused(
     store: Store, field: str, value: object, named: str
 ) -> None:
     wanted = msgspec.structs.replace(SchedulerConfig(), **{field: value})
@@ -55,6 +55,6 @@ async def test_what_could_not_be_kept_is_refused(
         await configure(store, wanted)
 
 
-async def test_no_algorithm_is_the_first_of_them(store: Store) -> None:
+async def test_missing_algorithm_is_the_default(store: Store) -> None:
     await configure(store, SchedulerConfig(scheduler_algorithm=""))
     assert store.read(configuration).scheduler_algorithm == "binpack"

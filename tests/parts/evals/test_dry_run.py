@@ -89,26 +89,26 @@ def contents(cluster: Cluster) -> str:
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
-async def test_an_unchanged_job_is_left_alone_and_differs_in_nothing(cluster: Cluster) -> None:
+async def test_unchanged_job_has_no_differences(cluster: Cluster) -> None:
     await running(cluster, BEFORE)
     planned = look(cluster, msgspec.structs.replace(BEFORE, submit_time=NOW + 5))
     assert (planned.diff.type, counts(planned)) == ("None", {"ignore": 2})
     assert planned.index == cluster.job().job_modify_index
 
 
-async def test_a_scaling_policy_keeps_its_number(cluster: Cluster) -> None:
+async def test_scaling_policy_keeps_its_count(cluster: Cluster) -> None:
     policy = Scaling(type="horizontal", max=3, target={"Group": "web"})
     with_number = msgspec.structs.replace(policy, id="p-1", create_index=7, modify_index=7)
     await running(cluster, job("web", group(scaling=with_number)))
     assert look(cluster, job("web", group(scaling=policy))).diff.type == "None"
 
 
-async def test_a_new_job_is_planned_from_nothing(cluster: Cluster) -> None:
+async def test_plan_of_a_new_job_has_no_previous_version(cluster: Cluster) -> None:
     planned = look(cluster, job("web", group(count=2)))
     assert (planned.index, planned.diff.type, counts(planned)) == (0, "Added", {"place": 2})
 
 
-async def test_unplaced_group_names_the_reason_and_would_wait(cluster: Cluster) -> None:
+async def test_unplaced_group_has_a_reason_and_a_blocked_evaluation(cluster: Cluster) -> None:
     wide = task(resources=Resources(cpu=10, memory_mb=10**9))
     planned = look(cluster, job("web", group("web", wide)))
     (waiting,) = planned.evaluations
@@ -124,7 +124,7 @@ async def test_unplaced_group_names_the_reason_and_would_wait(cluster: Cluster) 
         ({"parameterized_job": Parameterized()}, False),
     ],
 )
-async def test_a_job_that_launches_children_is_planned_as_one_of_them(
+async def test_parent_job_is_planned_as_one_of_its_children(
     cluster: Cluster, fields: dict[str, Any], launch: bool
 ) -> None:
     planned = look(cluster, job("web", type="batch", **fields))
@@ -132,14 +132,14 @@ async def test_a_job_that_launches_children_is_planned_as_one_of_them(
     assert (planned.next_launch is not None) == launch
 
 
-async def test_a_plan_counts_from_the_version_that_would_be_next(cluster: Cluster) -> None:
+async def test_plan_uses_the_number_of_the_next_version(cluster: Cluster) -> None:
     await running(cluster, BEFORE)
     await running(cluster, CHANGES["more"])
     planned = look(cluster, BEFORE)
     assert counts(planned) == {"in_place_update": 2, "stop": 2}
 
 
-async def test_a_stranger_on_a_static_port_is_told_of_unless_we_hold_the_port(
+async def test_external_listener_on_a_static_port_is_reported_unless_steward_holds_the_port(
     cluster: Cluster,
 ) -> None:
     await cluster.join(node())

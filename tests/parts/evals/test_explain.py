@@ -57,13 +57,13 @@ async def test_an_unknown_job_has_no_explanation(cluster: Cluster) -> None:
     assert cluster.store.read(lambda db: explain_job(db, "default", "web")) is None
 
 
-async def test_of_a_job_that_runs_nothing_is_missing(full: Cluster) -> None:
+async def test_running_job_lacks_no_allocations(full: Cluster) -> None:
     await run(full, job("web", group(count=2)))
     await full.run_all()
     assert reasons(full) == []
 
 
-async def test_too_little_room_is_reported_with_amounts(full: Cluster) -> None:
+async def test_insufficient_capacity_is_reported_with_amounts(full: Cluster) -> None:
     big = task(resources=Resources(cpu=40, memory_mb=10))
     await run(full, job("web", group("api", big, count=4)))
     await full.run_all()
@@ -75,7 +75,7 @@ async def test_too_little_room_is_reported_with_amounts(full: Cluster) -> None:
     )
 
 
-async def test_a_constraint_that_no_node_meets_is_named(full: Cluster) -> None:
+async def test_constraint_without_a_feasible_node_is_named(full: Cluster) -> None:
     rule = Constraint(l_target="${meta.zone}", operand="=", r_target="b")
     await run(full, job("web", constraints=[rule]))
     assert only(full, Cause.PLACE).message == (
@@ -181,7 +181,7 @@ async def test_holder_of_a_port_is_named_within_a_namespace(
         ({"node_pool": "gpu"}, 'no node is in pool "default"'),
     ],
 )
-async def test_a_node_that_is_not_open_says_why(
+async def test_ineligible_node_has_a_reason(
     cluster: Cluster, changed: dict[str, Any], why: str
 ) -> None:
     await cluster.join(node(**changed))
@@ -232,7 +232,7 @@ async def test_preempted_and_preempting_jobs_are_explained(
     assert after.reasons == []
 
 
-async def test_for_whom_it_made_room_is_not_told_when_that_is_kept_no_longer(full: Cluster) -> None:
+async def test_preemption_by_a_deleted_allocation_names_no_job(full: Cluster) -> None:
     await make_room(full)
     (by,) = full.wanted()
     await full.store.write(
@@ -255,7 +255,7 @@ async def test_system_allocations_are_never_rescheduled(full: Cluster, kind: str
     )
 
 
-async def test_a_rollout_says_what_it_waits_for_and_until_when(full: Cluster) -> None:
+async def test_rollout_is_explained_with_its_condition_and_deadline(full: Cluster) -> None:
     update = Update(max_parallel=1, health_check="task_states", progress_deadline=600 * SECOND)
     first = job("web", group(count=2, update=update))
     await run(full, first)
@@ -269,7 +269,7 @@ async def test_a_rollout_says_what_it_waits_for_and_until_when(full: Cluster) ->
     )
 
 
-async def test_failed_allocation_names_the_time_of_the_next_try(full: Cluster) -> None:
+async def test_failed_allocation_has_the_time_of_the_next_attempt(full: Cluster) -> None:
     await run(full, job("web", group(reschedule_policy=DELAYED)))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     await run(full, full.job())
@@ -290,7 +290,7 @@ async def test_allocation_that_failed_too_often_is_reported(full: Cluster) -> No
     )
 
 
-async def test_without_a_policy_nothing_is_tried_again(full: Cluster) -> None:
+async def test_allocation_without_a_policy_is_not_retried(full: Cluster) -> None:
     await run(full, job("web"))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     assert "its reschedule policy allows no attempt" in only(full, Cause.LIMIT).message
@@ -316,7 +316,7 @@ def tries(cluster: Cluster, alloc: Allocation) -> tuple[int, int, str, int]:
     return found.attempts, found.restarts, found.message, found.next_time
 
 
-async def test_an_allocation_says_how_often_it_was_tried_and_what_comes_next(full: Cluster) -> None:
+async def test_allocation_is_explained_with_past_and_next_attempts(full: Cluster) -> None:
     await run(full, job("web", group(reschedule_policy=ONCE)))
     (first,) = full.wanted()
     await full.report(first, ClientStatus.RUNNING)
@@ -337,7 +337,7 @@ async def test_an_allocation_says_how_often_it_was_tried_and_what_comes_next(ful
     assert tries(full, second)[2].startswith("is not tried again: ")
 
 
-async def test_an_allocation_says_when_its_task_is_started_again(full: Cluster) -> None:
+async def test_allocation_is_explained_with_the_next_restart_of_its_task(full: Cluster) -> None:
     await run(full, job("web"))
     (one,) = full.wanted()
     waiting = TaskState(state="pending", restarts=2)
@@ -360,7 +360,7 @@ async def test_failed_allocation_follows_the_policy_of_its_version(full: Cluster
     assert "its reschedule policy allows no attempt" in only(full, Cause.LIMIT).message
 
 
-async def test_what_failed_of_work_that_restarts_counts_no_more(full: Cluster) -> None:
+async def test_failure_of_an_older_batch_version_is_not_counted(full: Cluster) -> None:
     await run(full, job("web", type="batch"))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     big = task(resources=Resources(cpu=4000, memory_mb=10))
@@ -380,7 +380,7 @@ async def test_placed_allocation_is_starting(full: Cluster) -> None:
     assert only(full, Cause.START).message == "web.web[0] is placed and starting"
 
 
-async def test_canaries_that_wait_hold_back_the_rest(full: Cluster) -> None:
+async def test_waiting_canaries_block_the_remaining_rollout(full: Cluster) -> None:
     update = Update(max_parallel=1, canary=1, health_check="task_states")
     first = job("web", group(count=2, update=update))
     await run(full, first)
@@ -396,17 +396,17 @@ async def test_canaries_that_wait_hold_back_the_rest(full: Cluster) -> None:
     assert "; 0 of 1 are healthy, more must become healthy" in reason.message
 
 
-async def test_a_stopped_job_says_so(full: Cluster) -> None:
+async def test_stopped_job_is_explained_as_stopped(full: Cluster) -> None:
     await run(full, job("web", stop=True))
     assert only(full, Cause.STOPPED).message == "the job was stopped; run it again to start it"
 
 
-async def test_a_parameterized_job_waits_to_be_dispatched(full: Cluster) -> None:
+async def test_parameterized_job_is_explained_as_waiting_for_a_dispatch(full: Cluster) -> None:
     await run(full, job("web", type="batch", parameterized_job=Parameterized()))
     assert only(full, Cause.DISPATCH).missing == 0
 
 
-async def test_a_periodic_job_says_when_and_why_not(full: Cluster) -> None:
+async def test_periodic_job_is_explained_with_its_next_launch_and_obstacles(full: Cluster) -> None:
     clocked = job("web", type="batch", periodic=Periodic(enabled=True, spec="@daily"))
     slot = Slot(slot=NOW, decided_at=NOW, outcome=SlotOutcome.SKIPPED, reason="it was late")
 
@@ -422,7 +422,7 @@ async def test_a_periodic_job_says_when_and_why_not(full: Cluster) -> None:
     ]
 
 
-async def test_a_clock_that_is_off_says_so(full: Cluster) -> None:
+async def test_disabled_schedule_is_reported(full: Cluster) -> None:
     off = job("web", type="batch", periodic=Periodic(enabled=False, spec="@daily"))
     await full.store.write(lambda tx: jobs.append_version(tx, off))
     assert only(full, Cause.CLOCK).message == "its schedule is off: periodic.enabled is false"

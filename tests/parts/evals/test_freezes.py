@@ -64,7 +64,7 @@ async def test_a_batch_job_waits_for_the_end_of_a_freeze(cluster: Cluster, stren
     assert cluster.store.read(freezes.held_number) == 0
 
 
-async def test_a_freeze_of_changes_holds_no_run(cluster: Cluster) -> None:
+async def test_freeze_of_changes_delays_no_run(cluster: Cluster) -> None:
     await freeze(cluster, strength="changes")
     await cluster.register(PLAIN)
     await cluster.work()
@@ -78,7 +78,7 @@ async def test_services_are_never_frozen(cluster: Cluster) -> None:
     assert at_work(cluster) == ["a"]
 
 
-async def test_a_run_that_has_begun_goes_on_in_a_freeze_of_runs(cluster: Cluster) -> None:
+async def test_started_run_continues_during_a_freeze_of_runs(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a")))
     await freeze(cluster)
     await end(cluster, "a")
@@ -86,7 +86,7 @@ async def test_a_run_that_has_begun_goes_on_in_a_freeze_of_runs(cluster: Cluster
     assert at_work(cluster) == ["b"]
 
 
-async def test_a_freeze_of_steps_holds_the_next_step(cluster: Cluster) -> None:
+async def test_freeze_of_steps_delays_the_next_step(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a")))
     await freeze(cluster, strength="steps")
     await end(cluster, "a")
@@ -97,7 +97,7 @@ async def test_a_freeze_of_steps_holds_the_next_step(cluster: Cluster) -> None:
     assert at_work(cluster) == ["b"]
 
 
-async def test_a_new_run_is_held_and_begins_after_the_freeze(cluster: Cluster) -> None:
+async def test_new_run_starts_after_the_freeze(cluster: Cluster) -> None:
     await freeze(cluster, jobs="e*")
     await begun(cluster, workflow(step("a"), step("b", "a")))
     assert (at_work(cluster), cluster.job("etl").status) == ([], "pending")
@@ -105,7 +105,7 @@ async def test_a_new_run_is_held_and_begins_after_the_freeze(cluster: Cluster) -
     assert at_work(cluster) == ["a"]
 
 
-async def test_freezes_add_up(cluster: Cluster) -> None:
+async def test_overlapping_freezes_all_apply(cluster: Cluster) -> None:
     await freeze(cluster, "f")
     await freeze(cluster, "g", namespace="*", strength="steps")
     await cluster.register(PLAIN)
@@ -130,7 +130,7 @@ async def test_held_jobs_are_released_in_the_order_of_their_arrival(cluster: Clu
     assert cluster.store.read(without) == [("default", "a"), ("default", "b")]
 
 
-async def test_a_freeze_ends_in_time(cluster: Cluster) -> None:
+async def test_freeze_ends_on_time(cluster: Cluster) -> None:
     await freeze(cluster, until="+1h")
     await cluster.register(PLAIN)
     await cluster.work()
@@ -145,7 +145,7 @@ async def test_a_freeze_ends_in_time(cluster: Cluster) -> None:
         await rules.thaw(cluster.store, "none", now=cluster.clock.now())
 
 
-async def test_a_stopped_job_is_held_no_longer(cluster: Cluster) -> None:
+async def test_stopped_job_is_released_from_a_freeze(cluster: Cluster) -> None:
     await freeze(cluster)
     await cluster.register(PLAIN)
     await cluster.work()
@@ -194,7 +194,7 @@ async def test_the_number_of_freezes_is_limited(
         await freeze(cluster, "g", namespace="none")
 
 
-async def test_old_freezes_are_deleted_unless_jobs_still_wait(
+async def test_old_freezes_are_deleted_without_waiting_jobs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freezes, "KEPT", 1)
@@ -234,7 +234,7 @@ async def frozen_queue(store: Store, **fields: str) -> Queues:
     return queues
 
 
-async def test_a_held_run_waits_in_its_queue_without_a_slot(store: Store) -> None:
+async def test_frozen_run_waits_in_its_queue_without_a_slot(store: Store) -> None:
     queues = await frozen_queue(store, jobs="b")
     await queues.register(queued("b", priority=90), queued("c"))
     await queues.end("a")
@@ -246,7 +246,7 @@ async def test_a_held_run_waits_in_its_queue_without_a_slot(store: Store) -> Non
     assert queues.at_work("b", "c") == ["b"]
 
 
-async def test_a_run_that_waits_for_a_slot_when_a_freeze_is_made_gets_none(store: Store) -> None:
+async def test_queued_run_gets_no_slot_during_a_freeze(store: Store) -> None:
     queues = Queues(store)
     await queues.cluster.join()
     await queues.register(queued("a"), queued("b"), queued("c"))
@@ -261,7 +261,7 @@ async def test_a_run_that_waits_for_a_slot_when_a_freeze_is_made_gets_none(store
     assert queues.at_work("b", "c") == ["b"]
 
 
-async def test_a_run_with_a_slot_that_a_freeze_holds_gives_it_back(store: Store) -> None:
+async def test_frozen_run_releases_its_slot(store: Store) -> None:
     queues = Queues(store)
     await queues.cluster.join()
     await queues.register(queued("a"), queued("c"))
@@ -276,7 +276,7 @@ async def test_a_run_with_a_slot_that_a_freeze_holds_gives_it_back(store: Store)
     assert queues.broken() == []
 
 
-async def test_a_run_that_takes_no_place_is_not_canceled_while_it_is_held(store: Store) -> None:
+async def test_run_without_a_queue_slot_is_not_canceled_during_a_freeze(store: Store) -> None:
     queues = await frozen_queue(store, jobs="b")
     await queues.register(queued("b", beyond="skip"))
     assert queues.status("b") == ("running", "")
@@ -286,7 +286,7 @@ async def test_a_run_that_takes_no_place_is_not_canceled_while_it_is_held(store:
     assert queues.at_work("b") == ["b"]
 
 
-async def test_the_state_of_a_job_names_the_freeze(cluster: Cluster) -> None:
+async def test_state_of_a_job_names_the_freeze(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a")))
     await freeze(cluster, strength="steps", until="+1h")
     until = rfc3339((cluster.clock.now() + HOUR) // SECOND * SECOND)

@@ -56,7 +56,7 @@ async def collect(cluster: Cluster, older_than: int = HOUR, **kept: int) -> None
     await gc.collect_once(cluster.store, cluster.clock.now(), kept)
 
 
-async def test_a_dead_job_goes_with_all_that_belongs_to_it(cluster: Cluster) -> None:
+async def test_dead_job_is_deleted_with_all_its_objects(cluster: Cluster) -> None:
     await finish(cluster)
     await note(cluster)
     cluster.wait(2 * 3600)
@@ -65,7 +65,7 @@ async def test_a_dead_job_goes_with_all_that_belongs_to_it(cluster: Cluster) -> 
     assert {table: count(cluster, table) for table in tables} == dict.fromkeys(tables, 0)
 
 
-async def test_a_job_that_died_lately_stays(cluster: Cluster) -> None:
+async def test_recently_ended_job_is_not_deleted(cluster: Cluster) -> None:
     await note(cluster)
     cluster.wait(2 * 3600)
     await finish(cluster)
@@ -74,7 +74,7 @@ async def test_a_job_that_died_lately_stays(cluster: Cluster) -> None:
     assert count(cluster, "jobs") == 1
 
 
-async def test_a_job_that_lives_stays_however_old(cluster: Cluster) -> None:
+async def test_live_job_of_any_age_is_not_deleted(cluster: Cluster) -> None:
     await cluster.register(job("web"))
     await cluster.work()
     await note(cluster)
@@ -83,7 +83,7 @@ async def test_a_job_that_lives_stays_however_old(cluster: Cluster) -> None:
     assert (count(cluster, "jobs"), count(cluster, "evaluations")) == (1, 1)
 
 
-async def test_a_job_that_was_started_again_is_as_young_as_that(cluster: Cluster) -> None:
+async def test_age_of_a_restarted_job_starts_at_the_restart(cluster: Cluster) -> None:
     await finish(cluster)
     await note(cluster)
     cluster.wait(2 * 3600)
@@ -103,7 +103,7 @@ async def test_a_job_that_was_started_again_is_as_young_as_that(cluster: Cluster
         (EvalStatus.BLOCKED, 2, True),
     ],
 )
-async def test_evaluations_that_outlived_a_purge_go_by_their_age(
+async def test_evaluations_of_a_purged_job_are_deleted_by_age(
     cluster: Cluster, status: EvalStatus, age: int, stays: bool
 ) -> None:
     orphan = evaluation(job("gone"), status=status)
@@ -112,7 +112,7 @@ async def test_evaluations_that_outlived_a_purge_go_by_their_age(
     assert (count(cluster, "evaluations") == 1) is stays
 
 
-async def test_more_than_one_step_removes_goes_in_several(
+async def test_large_deletions_are_split_into_steps(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gc, "STEP", 2)
@@ -140,7 +140,7 @@ async def test_only_the_newest_events_are_kept(cluster: Cluster) -> None:
     assert count(cluster, "events") == 3
 
 
-async def test_children_leave_the_counts_of_their_parent(cluster: Cluster) -> None:
+async def test_deleted_children_leave_the_counts_of_their_parent(cluster: Cluster) -> None:
     await cluster.register(job("web", type="batch", parameterized_job=Parameterized()))
     child = msgspec.structs.replace(job("web/dispatch-1", type="batch"), parent_id="web")
     await cluster.register(child)
@@ -165,7 +165,7 @@ async def test_dead_jobs_are_collected_immediately_on_request(cluster: Cluster) 
     assert cluster.job("lives").status == "running"
 
 
-async def test_counts_that_are_wrong_are_put_right(cluster: Cluster) -> None:
+async def test_wrong_counts_are_corrected(cluster: Cluster) -> None:
     await cluster.register(job("web"))
     await cluster.work()
 
@@ -220,7 +220,7 @@ async def test_allocation_replaced_by_the_running_one_stays_at_any_age(cluster: 
     assert cluster.allocations() == everything[-2:]
 
 
-async def test_the_work_that_a_batch_job_has_done_stays(cluster: Cluster) -> None:
+async def test_completed_allocations_of_a_batch_job_are_not_deleted(cluster: Cluster) -> None:
     await cluster.register(job("web", group(count=2), type="batch"))
     await cluster.work()
     done, _ = cluster.allocations()
@@ -291,7 +291,7 @@ async def test_ended_allocation_of_an_active_deployment_stays(cluster: Cluster) 
     assert canary.id in [alloc.id for alloc in cluster.allocations()]
 
 
-async def test_files_go_with_the_allocation(cluster: Cluster) -> None:
+async def test_files_are_deleted_with_their_allocation(cluster: Cluster) -> None:
     await fail_often(cluster, 4)
     (node_id,) = {alloc.node_id for alloc in cluster.allocations()}
     with cluster.store.watch(allocations.removed_topic(node_id)) as removals:
@@ -300,7 +300,7 @@ async def test_files_go_with_the_allocation(cluster: Cluster) -> None:
             await removals.wait()
 
 
-async def test_counts_of_a_job_follow_what_is_kept(cluster: Cluster) -> None:
+async def test_counts_of_a_job_match_its_stored_objects(cluster: Cluster) -> None:
     await fail_often(cluster, 4)
     await collect(cluster, allocations=1)
     found = cluster.store.read(lambda db: job_listings.summary_wire(db, "default", "web"))
@@ -308,7 +308,7 @@ async def test_counts_of_a_job_follow_what_is_kept(cluster: Cluster) -> None:
     assert b'"Failed":1' in found[0]
 
 
-async def test_evaluations_go_by_number_but_for_those_that_placed_what_is_kept(
+async def test_evaluations_are_limited_in_number_except_for_those_of_stored_allocations(
     cluster: Cluster,
 ) -> None:
     await cluster.register(job("web"))
@@ -327,7 +327,9 @@ def ids_of(db: ReadSnapshot, *, table: str) -> list[tuple[str, str]]:
     return [(row["id"], row["status"]) for row in rows]
 
 
-async def test_deployments_go_by_number_but_for_those_of_what_is_kept(cluster: Cluster) -> None:
+async def test_deployments_are_limited_in_number_except_for_those_of_stored_allocations(
+    cluster: Cluster,
+) -> None:
     update = Update(max_parallel=1, progress_deadline=600 * SECOND)
     for version in range(5):
         await cluster.register(job("web", group(update=update), priority=50 + version))
@@ -342,7 +344,7 @@ async def test_deployments_go_by_number_but_for_those_of_what_is_kept(cluster: C
     assert len(left) < len(everything)
 
 
-async def test_events_go_by_age(cluster: Cluster) -> None:
+async def test_events_are_deleted_by_age(cluster: Cluster) -> None:
     await cluster.register(job("web"))
     await note(cluster)
     cluster.wait(2 * 3600)
@@ -384,7 +386,7 @@ async def many(cluster: Cluster, number: int, job_id: str = "web") -> None:
     cluster.wait(2 * 3600)
 
 
-async def test_a_job_with_much_goes_in_several_writes_and_others_come_in_between(
+async def test_large_job_is_deleted_in_several_writes_with_other_writes_in_between(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gc, "ROWS", 4)
@@ -424,7 +426,7 @@ async def begin(cluster: Cluster, rows: int) -> None:
     await cluster.store.write(lambda tx: garbage_collection.forget_job(tx, key, rows))
 
 
-async def test_a_job_that_is_half_gone_runs_nothing_again(cluster: Cluster) -> None:
+async def test_partly_deleted_job_runs_nothing_again(cluster: Cluster) -> None:
     await many(cluster, 8)
     await begin(cluster, 3)
     left = len(cluster.allocations())
@@ -435,14 +437,14 @@ async def test_a_job_that_is_half_gone_runs_nothing_again(cluster: Cluster) -> N
     assert len(cluster.allocations()) == left
 
 
-async def test_a_job_that_is_half_gone_goes_in_the_next_round(cluster: Cluster) -> None:
+async def test_partly_deleted_job_is_deleted_in_the_next_round(cluster: Cluster) -> None:
     await many(cluster, 8)
     await begin(cluster, 3)
     await collect(cluster)
     assert (count(cluster, "jobs"), count(cluster, "allocations")) == (0, 0)
 
 
-async def test_a_job_that_is_half_gone_can_be_started_again(cluster: Cluster) -> None:
+async def test_partly_deleted_job_can_be_started_again(cluster: Cluster) -> None:
     await many(cluster, 8)
     await begin(cluster, 3)
     await cluster.register(job("web", group(count=8), type="batch", priority=60))
@@ -452,7 +454,7 @@ async def test_a_job_that_is_half_gone_can_be_started_again(cluster: Cluster) ->
     assert len([alloc for alloc in cluster.wanted() if not alloc.client_terminal]) == 8
 
 
-async def test_a_stopped_job_stays_until_its_tasks_have_ended(cluster: Cluster) -> None:
+async def test_stopped_job_is_not_deleted_before_its_tasks_have_ended(cluster: Cluster) -> None:
     await cluster.register(job("web"))
     await cluster.work()
     await cluster.run_all()
@@ -465,14 +467,14 @@ async def test_a_stopped_job_stays_until_its_tasks_have_ended(cluster: Cluster) 
     assert count(cluster, "jobs") == 0
 
 
-async def test_of_dead_jobs_the_newest_are_kept(cluster: Cluster) -> None:
+async def test_newest_dead_jobs_are_not_deleted(cluster: Cluster) -> None:
     for name in "abc":
         await finish(cluster, name)
     await collect(cluster, jobs=1)
     assert [name for name, _ in cluster.store.read(partial(ids_of, table="jobs"))] == ["c"]
 
 
-async def test_a_collection_on_request_does_not_forget_how_old_things_are(
+async def test_collection_on_request_preserves_the_age_of_objects(
     cluster: Cluster,
 ) -> None:
     await note(cluster)
@@ -514,7 +516,7 @@ async def test_deleted_objects_are_counted_and_logged(
     }
 
 
-async def test_the_file_does_not_grow_where_something_was_forgotten(cluster: Cluster) -> None:
+async def test_file_does_not_grow_after_deletions(cluster: Cluster) -> None:
     def orphans(tx: Transaction) -> None:
         for number in range(500):
             one = evaluation(job("gone"), f"e{number}", status=EvalStatus.COMPLETE)

@@ -79,7 +79,7 @@ async def test_group_without_capacity_is_blocked_and_names_the_reason(full: Clus
     assert "less than 1000000000 MiB of memory left" in found.reason
 
 
-async def test_a_batch_job_that_waits_for_room_is_blocked(full: Cluster) -> None:
+async def test_batch_job_without_capacity_is_blocked(full: Cluster) -> None:
     huge = task(resources=Resources(cpu=20, memory_mb=10**9))
     await run(full, job("web", group("g", huge), type="batch"))
     assert state(full).word == State.BLOCKED
@@ -104,7 +104,7 @@ async def test_restarting_task_is_failing_until_it_has_settled(full: Cluster) ->
     assert state(full, now=NOW + SETTLED_AFTER).word == State.RUNNING
 
 
-async def test_a_restart_by_a_person_is_no_failure(full: Cluster) -> None:
+async def test_restart_on_request_is_no_failure(full: Cluster) -> None:
     await run(full, job("web", group("g")))
     restarted = TaskState(state="running", restarts=1, last_restart=rfc3339(NOW))
     task_event = task_events.restart_signaled(NOW, task_events.BY_USER)
@@ -129,7 +129,7 @@ async def test_permanent_failure_names_its_error(full: Cluster) -> None:
     ("status", "code"),
     [(ClientStatus.COMPLETE, None), (ClientStatus.RUNNING, 0)],  # a service should not end
 )
-async def test_a_good_end_is_an_error_only_if_work_goes_on(
+async def test_successful_exit_is_an_error_only_for_services(
     full: Cluster, status: ClientStatus, code: int | None
 ) -> None:
     await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
@@ -183,7 +183,7 @@ async def test_an_error_is_reported_in_one_sentence(
     assert state(full).reason == said
 
 
-async def test_a_task_that_waits_for_a_template_says_so(full: Cluster) -> None:
+async def test_task_that_waits_for_a_template_is_reported(full: Cluster) -> None:
     await run(full, job("web", group("g")))
     waits = task_events.template(NOW, "Missing: nomad.var.block(nomad/jobs/web@default.global)")
     await tell(full, ClientStatus.PENDING, TaskState(state="pending"), waits)
@@ -202,7 +202,7 @@ async def test_a_failed_template_is_the_cause_of_a_failure(full: Cluster) -> Non
     assert state(full) == JobState(State.FAILED, text)
 
 
-async def test_a_template_of_a_task_that_ran_is_no_cause(full: Cluster) -> None:
+async def test_template_error_of_a_started_task_is_no_cause(full: Cluster) -> None:
     await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
     events = (
         task_events.template(NOW, "Missing: x"),
@@ -258,25 +258,25 @@ async def test_a_failed_deployment_names_the_check(full: Cluster) -> None:
 PARENT = Parameterized()
 
 
-async def test_a_parent_is_judged_by_its_runs(full: Cluster) -> None:
+async def test_state_of_a_parent_depends_on_its_runs(full: Cluster) -> None:
     await run(full, job("web", group("g"), type="batch", parameterized_job=PARENT))
     assert state(full) == JobState(State.SCHEDULED, "no run has ended yet")
 
 
-async def test_a_paused_clock_is_paused(full: Cluster) -> None:
+async def test_job_with_a_paused_schedule_is_paused(full: Cluster) -> None:
     await run(full, job("web", group("g"), type="batch", periodic=Periodic(spec="@daily")))
     assert state(full).word == State.SCHEDULED
     await full.store.write(lambda tx: periodic.set_paused(tx, "default", "web", paused=True))
     assert state(full).word == State.PAUSED
 
 
-async def test_a_clock_that_is_off_is_paused(full: Cluster) -> None:
+async def test_job_with_a_disabled_schedule_is_paused(full: Cluster) -> None:
     clock = Periodic(spec="@daily", enabled=False)
     await run(full, job("web", group("g"), type="batch", periodic=clock))
     assert state(full).word == State.PAUSED
 
 
-async def test_those_that_may_have_failed_are_few_among_many_finished_runs(full: Cluster) -> None:
+async def test_possibly_failed_runs_are_few_among_many_finished_runs(full: Cluster) -> None:
     for number in range(3):
         await run(full, job(f"good-{number}", group("g"), type="batch"))
         for alloc in full.allocations(f"good-{number}"):
@@ -292,7 +292,7 @@ async def test_those_that_may_have_failed_are_few_among_many_finished_runs(full:
     assert len(every) == 4
 
 
-async def test_a_stopped_job_tells_how_many_allocations_are_still_ending(full: Cluster) -> None:
+async def test_stopped_job_reports_the_number_of_ending_allocations(full: Cluster) -> None:
     await run(full, job("web", group("g", count=2)))
     await full.run_all()
     await run(full, msgspec.structs.replace(full.job(), stop=True))

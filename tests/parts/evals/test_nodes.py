@@ -63,7 +63,7 @@ async def run(cluster: Cluster, wanted: Job) -> None:
     await cluster.work()
 
 
-async def test_a_node_that_is_looked_at_has_its_jobs_evaluated(cluster: Cluster) -> None:
+async def test_evaluation_of_a_node_evaluates_its_jobs(cluster: Cluster) -> None:
     await run(cluster, job("web"))
     await cluster.register(job("idle", group("web", count=0)))
     done = await evaluate_node(cluster.store, the_node(cluster.store).id, cluster.ids, now=NOW)
@@ -73,7 +73,7 @@ async def test_a_node_that_is_looked_at_has_its_jobs_evaluated(cluster: Cluster)
     assert evaluation.node_id == done.node.id
 
 
-async def test_a_closed_node_takes_no_new_work_until_it_is_opened(cluster: Cluster) -> None:
+async def test_ineligible_node_gets_no_allocations_until_it_is_eligible(cluster: Cluster) -> None:
     await closed(cluster)
     await run(cluster, job("web"))
     assert cluster.allocations() == []
@@ -82,22 +82,22 @@ async def test_a_closed_node_takes_no_new_work_until_it_is_opened(cluster: Clust
     assert len(cluster.allocations()) == 1
 
 
-async def test_closing_a_closed_node_changes_nothing(cluster: Cluster) -> None:
+async def test_repeated_ineligibility_changes_nothing(cluster: Cluster) -> None:
     first = await closed(cluster)
     assert (await closed(cluster)).node == first.node
 
 
-async def test_only_two_words_say_whether_a_node_is_open(cluster: Cluster) -> None:
+async def test_eligibility_has_only_two_values(cluster: Cluster) -> None:
     with pytest.raises(Refused, match='invalid scheduling eligibility "maybe"'):
         await closed(cluster, "maybe")
 
 
-async def test_a_node_that_is_not_there_is_refused(cluster: Cluster) -> None:
+async def test_unknown_node_is_refused(cluster: Cluster) -> None:
     with pytest.raises(Refused, match="node not found"):
         await evaluate_node(cluster.store, "nobody", cluster.ids, now=NOW)
 
 
-async def test_a_drained_node_lets_everything_go(cluster: Cluster) -> None:
+async def test_drained_node_stops_every_allocation(cluster: Cluster) -> None:
     await run(cluster, job("web"))
     done = await drained(cluster, DrainSpec(deadline=HOUR), meta={"why": "upgrade"})
     await cluster.work()
@@ -141,7 +141,7 @@ async def rests(cluster: Cluster) -> None:
     assert cluster.store.read(lambda db: db.last_index()) == before
 
 
-async def test_work_that_ends_by_itself_may_do_so_until_the_deadline(cluster: Cluster) -> None:
+async def test_batch_allocations_run_until_the_drain_deadline(cluster: Cluster) -> None:
     await three_kinds(cluster)
     await drained(cluster, DrainSpec(deadline=HOUR))
     await cluster.work()
@@ -168,14 +168,14 @@ async def test_system_jobs_are_drained_last(cluster: Cluster) -> None:
     assert not the_node(cluster.store).drain
 
 
-async def test_a_drain_may_be_forced(cluster: Cluster) -> None:
+async def test_drain_can_be_forced(cluster: Cluster) -> None:
     await three_kinds(cluster)
     await drained(cluster, DrainSpec(deadline=-1))
     await cluster.work()
     assert wanted(cluster, "service", "batch", "system") == ["stop", "stop", "stop"]
 
 
-async def test_a_deadline_wakes_the_drain(
+async def test_deadline_wakes_the_drainer(
     cluster: Cluster, autojump_clock: trio.testing.MockClock
 ) -> None:
     await three_kinds(cluster)
@@ -191,7 +191,7 @@ async def test_a_deadline_wakes_the_drain(
     assert wanted(cluster, "batch", "system") == ["stop", "stop"]
 
 
-async def test_a_drain_may_spare_what_runs_on_every_node(cluster: Cluster) -> None:
+async def test_drain_can_ignore_system_jobs(cluster: Cluster) -> None:
     await run(cluster, job("agent", type="system"))
     await drained(cluster, DrainSpec(ignore_system_jobs=True))
     await cluster.work()
@@ -216,7 +216,7 @@ async def test_a_drain_is_complete_when_the_node_is_empty(cluster: Cluster) -> N
     assert node.scheduling_eligibility == "ineligible"
 
 
-async def test_a_drain_can_be_called_off(cluster: Cluster) -> None:
+async def test_drain_can_be_canceled(cluster: Cluster) -> None:
     await drained(cluster, DrainSpec())
     done = await drained(cluster, None, mark_eligible=True)
     assert done.node.ready
@@ -224,7 +224,7 @@ async def test_a_drain_can_be_called_off(cluster: Cluster) -> None:
     assert done.node.last_drain.status == "canceled"
 
 
-async def test_a_node_that_is_drained_is_not_opened_in_passing(cluster: Cluster) -> None:
+async def test_draining_node_cannot_be_made_eligible(cluster: Cluster) -> None:
     await drained(cluster, DrainSpec())
     with pytest.raises(Refused, match="draining"):
         await closed(cluster, "eligible")
@@ -243,7 +243,7 @@ def changes(cluster: Cluster) -> nodes.MetaChanges:
     return cluster.store.read(lambda db: nodes.meta_changes(db, node.id))
 
 
-async def test_changed_metadata_lie_over_those_of_the_configuration(cluster: Cluster) -> None:
+async def test_dynamic_metadata_override_the_configuration(cluster: Cluster) -> None:
     await meta_changed(cluster, rack="r7", zone="b")
     assert the_node(cluster.store).meta == {"rack": "r7", "zone": "b"}
     await meta_changed(cluster, rack=None, zone=None)
@@ -253,7 +253,7 @@ async def test_changed_metadata_lie_over_those_of_the_configuration(cluster: Clu
     assert the_node(cluster.store).meta == {"zone": "a"}
 
 
-async def test_changed_metadata_have_jobs_evaluated_and_make_another_class(
+async def test_changed_metadata_trigger_evaluations_and_a_new_node_class(
     cluster: Cluster,
 ) -> None:
     await run(cluster, job("web"))
@@ -263,14 +263,14 @@ async def test_changed_metadata_have_jobs_evaluated_and_make_another_class(
     assert (await meta_changed(cluster, rack="r7")).eval_ids == []
 
 
-async def test_changed_metadata_are_bounded(cluster: Cluster) -> None:
+async def test_dynamic_metadata_are_limited(cluster: Cluster) -> None:
     with pytest.raises(Refused, match="at most 1 changed metadata"):
         await meta_changed(cluster, most=1, a="1", b="2")
     assert changes(cluster) == {}
 
 
 @pytest.mark.parametrize("kind", ["service", "batch", "system", "sysbatch"])
-async def test_an_allocation_that_is_stopped_by_hand_is_replaced_in_its_place(
+async def test_allocation_stopped_by_request_is_replaced_with_the_same_name(
     cluster: Cluster, kind: str
 ) -> None:
     await run(cluster, job("web", type=kind))
@@ -293,7 +293,7 @@ async def test_an_allocation_that_is_stopped_by_hand_is_replaced_in_its_place(
     assert [alloc.id for alloc in cluster.wanted()] == [after.id]
 
 
-async def test_a_purged_node_registers_again_and_its_work_goes_on(cluster: Cluster) -> None:
+async def test_purged_node_registers_again_and_its_allocations_continue(cluster: Cluster) -> None:
     await run(cluster, job("web"))
     await cluster.run_all()
     before = (await drained(cluster, DrainSpec(deadline=HOUR))).node
@@ -309,7 +309,7 @@ async def test_a_purged_node_registers_again_and_its_work_goes_on(cluster: Clust
     assert kinds == ["NodeDeregistration", "NodeRegistration"]
 
 
-async def test_a_node_that_was_closed_is_open_after_a_purge(cluster: Cluster) -> None:
+async def test_ineligible_node_is_eligible_after_a_purge(cluster: Cluster) -> None:
     await closed(cluster)
     await run(cluster, job("web"))
     assert cluster.allocations() == []
@@ -318,6 +318,6 @@ async def test_a_node_that_was_closed_is_open_after_a_purge(cluster: Cluster) ->
     assert len(cluster.allocations()) == 1
 
 
-async def test_no_other_node_is_purged(cluster: Cluster) -> None:
+async def test_only_the_own_node_is_purged(cluster: Cluster) -> None:
     with pytest.raises(Refused, match="node not found"):
         await purge_node(cluster.store, "nobody", cluster.ids, now=NOW)

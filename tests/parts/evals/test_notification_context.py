@@ -80,7 +80,7 @@ async def test_a_recovery_names_no_error(cluster: Cluster) -> None:
     assert told(cluster, note(event=NotifyEvent.RECOVERY)).error is None
 
 
-async def test_a_job_that_is_gone_can_still_be_told_of(cluster: Cluster) -> None:
+async def test_notification_of_a_deleted_job_has_a_context(cluster: Cluster) -> None:
     found = told(cluster, note("ops"))
     assert (found.state, found.error) == ("", None)
     assert found.link == f"{SITE}/ui/job/web?namespace=ops"

@@ -18,7 +18,7 @@ async def pause(cluster: Cluster, *, pauses: bool = True) -> None:
     await configure(cluster.store, SchedulerConfig(pause_eval_broker=pauses))
 
 
-async def test_nothing_is_decided_while_the_scheduler_is_paused(cluster: Cluster) -> None:
+async def test_no_evaluation_is_processed_while_the_scheduler_is_paused(cluster: Cluster) -> None:
     await pause(cluster)
     made = await cluster.register(job("web"))
     assert await cluster.work() == []
@@ -41,7 +41,7 @@ async def test_evaluations_are_removed_only_while_the_scheduler_is_paused(
     assert (count, await cluster.work()) == (1, [])
 
 
-async def test_an_evaluation_whose_allocations_run_stays(cluster: Cluster) -> None:
+async def test_evaluation_with_running_allocations_is_not_deleted(cluster: Cluster) -> None:
     made = await cluster.register(job("web"))
     await cluster.work()
     await pause(cluster)
@@ -57,7 +57,7 @@ async def test_an_evaluation_whose_allocations_run_stays(cluster: Cluster) -> No
         await remove_evaluations(cluster.store, [waiting.id], None)
 
 
-async def test_a_request_names_a_bounded_number_of_evaluations(cluster: Cluster) -> None:
+async def test_request_has_a_limited_number_of_evaluations(cluster: Cluster) -> None:
     with pytest.raises(Malformed, match="at most 5000"):
         await remove_evaluations(cluster.store, ["x"] * 5001, None)
 

@@ -50,7 +50,7 @@ def rule(target: str, value: str) -> Job:
     return job("web", group("g", task(driver="raw_exec", config=TRUE)), constraints=[constraint])
 
 
-async def test_a_job_that_can_run_gets_no_remark(machine: Cluster) -> None:
+async def test_feasible_job_gets_no_warning(machine: Cluster) -> None:
     assert found(machine, of_task()) == PlacementRemarks([], [])
 
 
@@ -82,7 +82,7 @@ async def test_certain_failure_is_an_error(
     assert found(machine, of_task(**fields)).errors == [f'group "g", task "t": {error}']
 
 
-async def test_a_variable_may_stand_where_a_number_or_a_flag_is_wanted(machine: Cluster) -> None:
+async def test_variable_is_accepted_instead_of_a_number_or_a_flag(machine: Cluster) -> None:
     block = {"image": "x", "force_pull": "${meta.pull}"}
     assert found(machine, of_task(driver="docker", config=block)).errors == []
 
@@ -127,7 +127,7 @@ async def test_a_variable_may_stand_where_a_number_or_a_flag_is_wanted(machine: 
         ),
     ],
 )
-async def test_failure_that_depends_on_the_present_state_is_a_warning(
+async def test_failure_depending_on_the_current_state_is_a_warning(
     machine: Cluster, given: Job, warning: str
 ) -> None:
     assert found(machine, given) == PlacementRemarks([], [warning])

@@ -26,7 +26,9 @@ def there(job_id: str = "there", count: int = 1):
     return job(job_id, group("web", task(), count=count), type="batch", node_pool="hpc")
 
 
-async def test_work_waits_while_a_cluster_is_away_and_begins_when_it_is_back(store: Store) -> None:
+async def test_allocations_wait_for_an_unreachable_cluster_and_start_after_its_return(
+    store: Store,
+) -> None:
     world = await joined(store, status=NodeStatus.DISCONNECTED)
     await world.register(there())
     await world.work()
@@ -65,7 +67,7 @@ async def test_allocation_in_a_removed_pool_is_lost(store: Store) -> None:
     assert world.evaluations(EvalStatus.PENDING, "there") == []
 
 
-async def test_it_is_explained_what_keeps_work_in_a_cluster_from_beginning(store: Store) -> None:
+async def test_blocked_start_in_a_cluster_is_explained(store: Store) -> None:
     said = "the cluster does not answer: it hangs"
     away = {"status": NodeStatus.DISCONNECTED, "status_description": said}
     world = await joined(store)
@@ -76,7 +78,7 @@ async def test_it_is_explained_what_keeps_work_in_a_cluster_from_beginning(store
     assert reason == f'there.web[0] is placed and starting (node "hpc": {said})'
 
 
-async def test_it_is_explained_why_nothing_is_placed_in_a_cluster(store: Store) -> None:
+async def test_missing_placement_in_a_cluster_is_explained(store: Store) -> None:
     said = "the cluster does not answer: it hangs"
     world = await joined(store, status=NodeStatus.DISCONNECTED, status_description=said)
     await world.register(there())

@@ -66,7 +66,7 @@ def made_by_preemption(cluster: Cluster, job_id: str) -> list[Evaluation]:
     ]
 
 
-async def test_the_evicted_waits_and_comes_back(narrow: Cluster) -> None:
+async def test_preempted_allocation_is_blocked_and_placed_again(narrow: Cluster) -> None:
     await run(narrow, sized("low", 80, 20))
     await narrow.register(sized("high", 60, 80))
     await narrow.work()
@@ -86,7 +86,7 @@ async def test_the_evicted_waits_and_comes_back(narrow: Cluster) -> None:
 
 
 @pytest.mark.parametrize("kind", ["service", "batch", "sysbatch", "system"])
-async def test_whatever_was_evicted_comes_back(narrow: Cluster, kind: str) -> None:
+async def test_every_preempted_allocation_is_placed_again(narrow: Cluster, kind: str) -> None:
     await run(narrow, sized("low", 80, 20, type=kind))
     await run(narrow, sized("high", 60, 80))
     assert only(narrow, "low").client_terminal
@@ -107,7 +107,7 @@ async def test_return_of_a_preempted_allocation_starts_no_rollout(narrow: Cluste
     assert narrow.deployment("low").id == first
 
 
-async def test_only_kinds_for_which_it_is_allowed_displace_others(narrow: Cluster) -> None:
+async def test_only_job_types_with_permission_preempt(narrow: Cluster) -> None:
     await allow(narrow, batch_scheduler_enabled=True)
     await run(narrow, sized("low", 80, 20))
     await run(narrow, sized("high", 60, 80))
@@ -116,14 +116,14 @@ async def test_only_kinds_for_which_it_is_allowed_displace_others(narrow: Cluste
     assert [alloc.desired_status for alloc in narrow.allocations("low")] == [DesiredStatus.EVICT]
 
 
-async def test_system_jobs_displace_others_unless_told_otherwise(cluster: Cluster) -> None:
+async def test_system_jobs_preempt_by_default(cluster: Cluster) -> None:
     await cluster.join(node(node_resources=resources(memory=NodeMemory(memory_mb=100))))
     await run(cluster, sized("low", 80, 20))
     await run(cluster, sized("high", 60, 80, type="system"))
     assert [alloc.desired_status for alloc in cluster.allocations("low")] == [DesiredStatus.EVICT]
 
 
-async def test_two_that_are_decided_at_once_do_not_displace_the_same(narrow: Cluster) -> None:
+async def test_concurrent_decisions_do_not_preempt_the_same_allocation(narrow: Cluster) -> None:
     await run(narrow, sized("low", 50, 20))
     await run(narrow, sized("lower", 50, 10))
     for name in ("a", "b"):
@@ -167,7 +167,7 @@ async def test_plan_predicts_the_decision(narrow: Cluster) -> None:
     assert only(narrow, "high").desired.preempted_allocations == [stub["ID"]]
 
 
-async def test_a_plan_tells_nothing_of_other_namespaces(narrow: Cluster) -> None:
+async def test_plan_shows_nothing_of_other_namespaces(narrow: Cluster) -> None:
     await run(narrow, sized("low", 80, 20))
     wanted = sized("high", 60, 80, namespace="elsewhere")
     outlook = narrow.store.read(lambda db: dry_run(db, wanted, now=NOW, ids=narrow.ids))

@@ -8,7 +8,7 @@ from tests.parts.evals.test_workflows import report
 from tests.samples import group, job
 
 
-async def test_an_end_that_is_reported_twice_creates_one_evaluation(cluster: Cluster) -> None:
+async def test_repeated_report_of_an_end_creates_one_evaluation(cluster: Cluster) -> None:
     policy = ReschedulePolicy(unlimited=True)
     await cluster.register(job("web", group(reschedule_policy=policy)))
     await cluster.work()

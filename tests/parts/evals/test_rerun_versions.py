@@ -59,7 +59,7 @@ async def failed_in_b(cluster: Cluster, job: Job = FIRST) -> None:
     assert run_of(cluster).status == "failed"
 
 
-async def test_a_new_run_keeps_the_good_steps_with_their_outputs(cluster: Cluster) -> None:
+async def test_new_run_preserves_successful_steps_with_their_outputs(cluster: Cluster) -> None:
     await failed_in_b(cluster)
     previewed = await again(cluster, failed=True, preview=True)
     assert previewed.done is not None
@@ -98,7 +98,7 @@ async def test_steps_follow_the_graph_of_the_chosen_version(cluster: Cluster) ->
     assert states(cluster) == {"a": "succeeded", "b": "open", "x": "open", "c": "waiting"}
 
 
-async def test_a_list_is_computed_again(cluster: Cluster) -> None:
+async def test_list_is_computed_again_in_a_new_run(cluster: Cluster) -> None:
     many = workflow(step("a"), step("b", "a", count=3))
     await begun(cluster, many)
     await end(cluster, "a")
@@ -110,7 +110,7 @@ async def test_a_list_is_computed_again(cluster: Cluster) -> None:
     assert at_work(cluster) == ["b"] * 3  # elements belong to their version
 
 
-async def test_what_does_not_apply_is_refused(cluster: Cluster) -> None:
+async def test_inapplicable_request_is_refused(cluster: Cluster) -> None:
     await begun(cluster, FIRST)
     assert (await again(cluster, every=True)).refusal == (
         "run 1 is running; another version needs a run that has ended"
@@ -134,7 +134,7 @@ async def test_what_does_not_apply_is_refused(cluster: Cluster) -> None:
     assert run_of(cluster).number == 1
 
 
-async def test_a_version_that_is_invalid_now_is_refused(cluster: Cluster) -> None:
+async def test_version_that_has_become_invalid_is_refused(cluster: Cluster) -> None:
     pool = workflow(step("a"), step("b", "a"), node_pool="gone")
     await begun(cluster, pool)
     await begun(cluster, workflow(step("a"), step("b", "a")))

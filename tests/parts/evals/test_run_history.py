@@ -61,7 +61,7 @@ async def test_days_count_results(cluster: Cluster) -> None:
     ]
 
 
-async def test_day_of_a_run_is_that_of_the_schedule(store: Store) -> None:
+async def test_day_of_a_run_is_the_day_of_its_slot(store: Store) -> None:
     cluster = Cluster(store)
     await cluster.join()
     clock = Periodic(enabled=True, spec="0 1 * * *", time_zone="America/New_York")
@@ -90,7 +90,7 @@ async def test_days_count_slots_without_a_launch_in_time(cluster: Cluster) -> No
     assert (day.late, day.caught_up, day.skipped, day.results) == (1, 1, 1, {})
 
 
-async def test_calendar_says_from_which_day_it_is_complete(
+async def test_calendar_has_the_first_complete_day(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_history, "_SCANNED", 1)

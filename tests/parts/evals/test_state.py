@@ -27,14 +27,14 @@ def seen(cluster: Cluster) -> ClusterState:
     return cluster.store.read(lambda db: load_cluster_state(db, found))
 
 
-async def test_of_a_batch_job_what_was_stopped_is_counted_only(cluster: Cluster) -> None:
+async def test_stopped_batch_allocations_are_only_counted(cluster: Cluster) -> None:
     state = await of_kind(cluster, "batch")
     assert [alloc.id for alloc in state.allocations] == [alloc.id for alloc in cluster.wanted()]
     assert state.ended == {"web": 2}
     assert list(state.versions) == [2]
 
 
-async def test_of_a_service_what_was_stopped_is_not_even_counted(cluster: Cluster) -> None:
+async def test_stopped_service_allocations_are_not_counted(cluster: Cluster) -> None:
     state = await of_kind(cluster, "service")
     assert [alloc.id for alloc in state.allocations] == [alloc.id for alloc in cluster.wanted()]
     assert state.ended == {}
@@ -51,7 +51,7 @@ async def test_stopped_sysbatch_allocation_is_read_because_it_may_have_finished(
     assert [alloc.client_status for alloc in seen(cluster).allocations] == [ClientStatus.COMPLETE]
 
 
-async def test_what_has_not_ended_and_what_keeps_its_place_is_read(cluster: Cluster) -> None:
+async def test_unfinished_allocations_and_those_that_keep_a_name_are_read(cluster: Cluster) -> None:
     await cluster.register(job("web", group(count=3), type="batch"))
     await cluster.work()
     await cluster.register(job("web", group(count=1), type="batch"))

@@ -101,7 +101,7 @@ async def promote(cluster: Cluster, *groups: str) -> deployment_actions.Deployme
     )
 
 
-async def test_canaries_that_are_healthy_are_promoted_and_the_rest_follows(
+async def test_healthy_canaries_are_promoted_before_the_remaining_allocations(
     canary: Cluster,
 ) -> None:
     await canary.run_all(healthy=True)
@@ -135,7 +135,7 @@ async def test_promoted_canary_next_to_its_predecessor_violates_no_invariant(
     assert check(tmp_path) == []
 
 
-async def test_canaries_that_are_not_healthy_are_not_promoted(canary: Cluster) -> None:
+async def test_unhealthy_canaries_are_not_promoted(canary: Cluster) -> None:
     with pytest.raises(Refused) as caught:
         await promote(canary)
     assert str(caught.value) == (
@@ -144,7 +144,7 @@ async def test_canaries_that_are_not_healthy_are_not_promoted(canary: Cluster) -
     assert not canary.deployment().task_groups["web"].promoted
 
 
-async def test_a_promotion_of_other_groups_promotes_nothing(canary: Cluster) -> None:
+async def test_promotion_of_other_groups_has_no_effect(canary: Cluster) -> None:
     await canary.run_all(healthy=True)
     await until(canary, lambda found: found.task_groups["web"].healthy_allocs == 1)
     done = await promote(canary, "nope")
@@ -155,7 +155,7 @@ async def test_a_promotion_of_other_groups_promotes_nothing(canary: Cluster) -> 
     assert deployment.status_description == "Deployment is running but requires manual promotion"
 
 
-async def test_a_promotion_starts_the_time_for_progress_again(canary: Cluster) -> None:
+async def test_promotion_restarts_the_progress_deadline(canary: Cluster) -> None:
     await canary.run_all(healthy=True)
     await until(canary, lambda found: found.task_groups["web"].healthy_allocs == 1)
     canary.wait(3600)
@@ -177,7 +177,7 @@ async def fail(cluster: Cluster) -> deployment_actions.DeploymentChange:
         (True, "/bin/two", "Deployment marked as failed - rolling back to job version 0", 3),
     ],
 )
-async def test_a_deployment_that_is_failed_goes_back_if_that_is_wished(
+async def test_failed_deployment_rolls_back_if_requested(
     cluster: Cluster, auto_revert: bool, second: str, told: str, versions: int
 ) -> None:
     update = with_(auto_revert=auto_revert)
@@ -192,7 +192,7 @@ async def test_a_deployment_that_is_failed_goes_back_if_that_is_wished(
     assert cluster.job().version == versions - 1
 
 
-async def test_going_back_needs_a_version_that_worked(cluster: Cluster) -> None:
+async def test_rollback_needs_a_stable_version(cluster: Cluster) -> None:
     await cluster.register(web("/bin/one", with_(auto_revert=True)))
     await cluster.work()
     await fail(cluster)
@@ -227,7 +227,7 @@ async def pause(cluster: Cluster, *, paused: bool) -> deployment_actions.Deploym
     )
 
 
-async def test_a_paused_deployment_places_nothing_until_it_goes_on(cluster: Cluster) -> None:
+async def test_paused_deployment_places_nothing_until_resumed(cluster: Cluster) -> None:
     async with watched(cluster):
         await succeed(cluster, web("/bin/one"))
         await cluster.register(web("/bin/two"))
@@ -244,7 +244,7 @@ async def test_a_paused_deployment_places_nothing_until_it_goes_on(cluster: Clus
         assert cluster.deployment().status == DeploymentStatus.RUNNING
 
 
-async def test_once_paused_a_deployment_with_nothing_placed_fails_by_its_deadline(
+async def test_paused_deployment_without_placements_fails_at_its_deadline(
     cluster: Cluster,
 ) -> None:
     nowhere = task(resources=Resources(cpu=10**6, memory_mb=10))
@@ -286,7 +286,7 @@ async def set_health(cluster: Cluster, **health: bool) -> deployment_actions.Dep
     )
 
 
-async def test_health_that_a_person_tells_moves_a_deployment_on(cluster: Cluster) -> None:
+async def test_health_set_by_request_advances_a_deployment(cluster: Cluster) -> None:
     async with watched(cluster):
         await cluster.register(web("/bin/one", with_(health_check="manual")))
         await cluster.work()
@@ -296,7 +296,7 @@ async def test_health_that_a_person_tells_moves_a_deployment_on(cluster: Cluster
         await until(cluster, is_(DeploymentStatus.SUCCESSFUL))
 
 
-async def test_ill_health_that_a_person_tells_fails_a_deployment(cluster: Cluster) -> None:
+async def test_unhealthiness_set_by_request_fails_a_deployment(cluster: Cluster) -> None:
     async with watched(cluster):
         await cluster.register(web("/bin/one", with_(health_check="manual")))
         await cluster.work()
@@ -305,7 +305,7 @@ async def test_ill_health_that_a_person_tells_fails_a_deployment(cluster: Cluste
     assert failed.status_description == "Failed due to unhealthy allocations"
 
 
-async def test_health_is_told_of_allocations_of_the_deployment_only(cluster: Cluster) -> None:
+async def test_health_can_be_set_only_for_allocations_of_the_deployment(cluster: Cluster) -> None:
     await cluster.register(web("/bin/one"))
     await cluster.work()
     found, store = cluster.deployment().id, cluster.store
@@ -346,7 +346,9 @@ HANDS: dict[str, Hand] = {
 
 
 @pytest.mark.parametrize(("text", "hand"), HANDS.items())
-async def test_finished_deployment_is_not_steered(cluster: Cluster, text: str, hand: Hand) -> None:
+async def test_finished_deployment_accepts_no_action(
+    cluster: Cluster, text: str, hand: Hand
+) -> None:
     await cluster.register(web("/bin/one"))
     await cluster.work()
     ended = msgspec.structs.replace(cluster.deployment(), status=DeploymentStatus.CANCELLED)
@@ -357,7 +359,7 @@ async def test_finished_deployment_is_not_steered(cluster: Cluster, text: str, h
         await hand(cluster.store, "nowhere")
 
 
-async def test_a_deployment_that_comes_up_too_slowly_fails(cluster: Cluster) -> None:
+async def test_deployment_without_progress_fails(cluster: Cluster) -> None:
     async with watched(cluster):
         await cluster.register(web("/bin/one"))
         await cluster.work()
@@ -400,7 +402,7 @@ async def test_failed_allocation_of_a_deployment_is_replaced_after_its_delay(
     assert [alloc.desired.previous_allocation for alloc in cluster.allocations()] == ["", first.id]
 
 
-async def test_a_failed_deployment_is_notified(cluster: Cluster) -> None:
+async def test_failed_deployment_sends_a_notification(cluster: Cluster) -> None:
     hook = {"steward_notify_webhook": "https://hooks.example/x"}
     impatient = with_(progress_deadline=0)
     await cluster.register(job("web", group("web", update=impatient), meta=hook))
@@ -427,7 +429,7 @@ async def test_drained_allocation_does_not_count_as_healthy(cluster: Cluster) ->
     assert not verdict.calls_scheduler
 
 
-async def test_a_deployment_that_cannot_be_judged_fails_and_the_watcher_goes_on(
+async def test_failure_to_assess_a_deployment_fails_only_this_deployment(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def poisoned(deployment: Deployment, *rest: Any) -> Any:
@@ -475,7 +477,7 @@ def loads(monkeypatch: pytest.MonkeyPatch, store: Store) -> list[tuple[object, b
     return seen
 
 
-async def test_going_back_by_hand_imports_nothing_in_its_write(
+async def test_rollback_by_request_imports_nothing_in_its_write(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with watched(cluster):
@@ -487,7 +489,7 @@ async def test_going_back_by_hand_imports_nothing_in_its_write(
     assert (done.reverted_version, [is_loaded for _, is_loaded in seen]) == (0, [True])
 
 
-async def test_going_back_by_the_watcher_imports_nothing_in_its_write(
+async def test_rollback_by_the_watcher_imports_nothing_in_its_write(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with watched(cluster):

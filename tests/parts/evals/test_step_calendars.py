@@ -62,7 +62,7 @@ async def test_a_step_is_held_until_its_calendar_opens(night: Cluster) -> None:
     assert run_of(night).status == "succeeded"
 
 
-async def test_the_calendars_of_all_steps_have_one_limit_of_steps(night: Cluster) -> None:
+async def test_calendars_of_all_steps_share_one_limit(night: Cluster) -> None:
     names = [f"never-{number}" for number in range(12)]
     hours = [f"{hour:02}:00-{hour:02}:30" for hour in range(24)]
     for name in names:  # each is closed always, which a search finds out after five years of hours
@@ -79,7 +79,7 @@ async def test_the_calendars_of_all_steps_have_one_limit_of_steps(night: Cluster
     assert (limited[0], limited[-1]) == (False, True)
 
 
-async def test_a_calendar_that_closes_while_elements_run_stops_none(night: Cluster) -> None:
+async def test_closing_calendar_stops_no_running_element(night: Cluster) -> None:
     night.clock.time = at("2026-11-27T17:59:00")
     await begun(night, workflow(in_office("b", count=2, parallel="1")))
     night.wait(3600)
@@ -88,7 +88,7 @@ async def test_a_calendar_that_closes_while_elements_run_stops_none(night: Clust
     assert at_work(night) == ["b"]  # the step has begun
 
 
-async def test_a_change_of_the_calendar_counts_at_the_next_decision(night: Cluster) -> None:
+async def test_changed_calendar_applies_to_the_next_decision(night: Cluster) -> None:
     await begun(night, workflow(in_office("b")))
     later = Calendar(name="office", namespace="default", hours=["10:00-18:00"])
     await rules.apply(night.store, later, now=night.clock.now())
@@ -100,7 +100,7 @@ async def test_a_change_of_the_calendar_counts_at_the_next_decision(night: Clust
     assert at_work(night) == ["b"]
 
 
-async def test_a_step_never_begins_without_its_calendar(night: Cluster) -> None:
+async def test_step_without_its_calendar_never_starts(night: Cluster) -> None:
     missing = step("b", meta={"steward_calendar": "none"})
     await begun(night, workflow(missing))
     (held,) = run_of(night).steps
@@ -112,7 +112,7 @@ async def test_a_step_never_begins_without_its_calendar(night: Cluster) -> None:
     assert at_work(night) == ["b"]
 
 
-async def test_a_new_run_looks_at_the_calendar_again(night: Cluster) -> None:
+async def test_new_run_checks_the_calendar_again(night: Cluster) -> None:
     night.clock.time = at("2026-11-27T17:59:00")
     await begun(night, workflow(in_office("b")))
     await end(night, "b")

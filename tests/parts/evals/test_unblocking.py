@@ -81,7 +81,7 @@ async def one_host(cluster: Cluster) -> Cluster:
         (asking(device="gpu", memory_mb=60), asking(device="gpu"), asking(memory_mb=30)),
     ],
 )
-async def test_only_what_is_lacking_wakes(
+async def test_only_missing_resources_unblock_evaluations(
     one_host: Cluster, wanted: TaskGroup, related: TaskGroup, unrelated: TaskGroup
 ) -> None:
     await run(one_host, job("related", related), job("unrelated", unrelated))
@@ -153,7 +153,9 @@ async def test_allocation_without_its_host_network_is_placed_when_the_node_has_i
     assert [port.host_ip for port in placed.placement.resources.shared.ports or ()] == ["10.1.2.3"]
 
 
-async def test_leave_to_displace_others_wakes_whom_it_helps(one_host: Cluster) -> None:
+async def test_permission_to_preempt_unblocks_evaluations_that_can_use_it(
+    one_host: Cluster,
+) -> None:
     await allow(one_host)
     await run(one_host, job("low", asking(memory_mb=80), priority=20))
     await run(one_host, job("web", asking(memory_mb=60), priority=80))
@@ -171,7 +173,7 @@ async def test_leave_to_displace_others_wakes_whom_it_helps(one_host: Cluster) -
     assert [alloc.desired_status for alloc in one_host.allocations("low")] == [DesiredStatus.EVICT]
 
 
-async def test_room_that_suffices_together_with_that_of_others_wakes(one_host: Cluster) -> None:
+async def test_sufficient_combined_capacity_unblocks(one_host: Cluster) -> None:
     await allow(one_host, service_scheduler_enabled=True)
     await run(one_host, job("firm", asking(memory_mb=60), priority=80))
     await run(one_host, job("low", asking(memory_mb=40), priority=20))
@@ -183,7 +185,7 @@ async def test_room_that_suffices_together_with_that_of_others_wakes(one_host: C
     assert one_host.wanted("low") == []
 
 
-async def test_one_that_matters_less_than_before_can_be_displaced(one_host: Cluster) -> None:
+async def test_allocation_with_a_lowered_priority_can_be_preempted(one_host: Cluster) -> None:
     await allow(one_host, service_scheduler_enabled=True)
     await run(one_host, job("firm", asking(memory_mb=60), priority=80))
     await run(one_host, job("web", asking(memory_mb=90), priority=80))
@@ -191,7 +193,7 @@ async def test_one_that_matters_less_than_before_can_be_displaced(one_host: Clus
     assert len(one_host.wanted()) == 1
 
 
-async def test_evaluation_that_no_change_helps_is_checked_once_per_change(
+async def test_evaluation_without_a_helpful_change_is_checked_once_per_change(
     one_host: Cluster,
 ) -> None:
     """A group with the needs of two others wakes when capacity is freed, and then blocks again."""

@@ -8,7 +8,7 @@ from tests.parts.evals.cluster import Cluster
 from tests.samples import job
 
 
-async def test_it_ends_when_the_evaluation_has_been_looked_at(cluster: Cluster) -> None:
+async def test_wait_ends_when_the_evaluation_is_processed(cluster: Cluster) -> None:
     made = await cluster.register(job("web"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.work)
@@ -17,12 +17,12 @@ async def test_it_ends_when_the_evaluation_has_been_looked_at(cluster: Cluster) 
     assert cluster.evaluation(made.id).status == "complete"
 
 
-async def test_it_ends_at_once_when_there_is_nothing_to_wait_for(cluster: Cluster) -> None:
+async def test_wait_without_an_evaluation_ends_immediately(cluster: Cluster) -> None:
     with trio.fail_after(10):
         await wait_for_evaluation(cluster.store, "", at_most=9)
 
 
-async def test_it_does_not_wait_for_long(
+async def test_wait_has_a_time_limit(
     cluster: Cluster, autojump_clock: trio.testing.MockClock
 ) -> None:
     made = await cluster.register(job("web"))

@@ -47,7 +47,7 @@ async def completed(cluster: Cluster, eval_id: str) -> None:
             await change.wait()
 
 
-async def test_the_most_urgent_comes_first_and_then_the_oldest(cluster: Cluster) -> None:
+async def test_evaluations_are_taken_by_priority_and_age(cluster: Cluster) -> None:
     made = [
         (await cluster.register(job(name, priority=priority))).id
         for name, priority in (("a", 50), ("b", 80), ("c", 50), ("d", 20))
@@ -92,9 +92,7 @@ async def test_blocked_evaluation_is_taken_when_enough_capacity_was_freed(narrow
 
 
 @pytest.mark.parametrize("cpu", [1, 10**6])
-async def test_a_huge_job_that_does_not_fit_keeps_no_other_from_its_place(
-    narrow: Cluster, cpu: int
-) -> None:
+async def test_huge_unplaceable_job_blocks_no_other_job(narrow: Cluster, cpu: int) -> None:
     huge = task(resources=Resources(cpu=cpu, memory_mb=50))
     await narrow.register(job("huge", group("web", huge, count=50_000)))
     await narrow.work()
@@ -142,7 +140,9 @@ async def test_insufficient_capacity_unblocks_no_evaluation(narrow: Cluster) -> 
     assert await narrow.work() == []
 
 
-async def test_of_those_that_wait_for_room_the_most_urgent_gets_it(narrow: Cluster) -> None:
+async def test_blocked_evaluation_with_the_highest_priority_gets_free_capacity(
+    narrow: Cluster,
+) -> None:
     await narrow.register(large("holder", 90))
     await narrow.work()
     await narrow.register(large("low", 60, priority=20))
@@ -166,7 +166,7 @@ async def test_change_of_nodes_unblocks_evaluations_that_capacity_cannot_help(
     assert placed.node_id == "id-of-node-2"
 
 
-async def test_a_defect_fails_the_evaluation_and_not_the_daemon(
+async def test_defect_fails_only_the_evaluation(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -203,7 +203,7 @@ def broken_for(poisoned: str, real: Callable[..., Any], place: int) -> Callable[
     ("module", "name", "place"),
     [(worker, "load_cluster_state", 1), (worker, "decide", 2), (worker.applier, "apply", 1)],
 )
-async def test_an_error_at_any_step_of_an_evaluation_costs_that_evaluation_alone(
+async def test_error_at_any_step_fails_only_its_evaluation(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, place: int
 ) -> None:
     monkeypatch.setattr(module, name, broken_for("poison", getattr(module, name), place))
@@ -224,7 +224,7 @@ async def test_an_error_at_any_step_of_an_evaluation_costs_that_evaluation_alone
 @pytest.mark.parametrize("is_restricted", [False, True], ids=["all-types", "some-types"])
 @pytest.mark.parametrize("document", [b'{"ID', b"{\xff}"], ids=["truncated", "not-utf-8"])
 @pytest.mark.parametrize("status", ["pending", "blocked"])
-async def test_row_that_cannot_be_read_costs_its_evaluation_alone(
+async def test_unreadable_row_fails_only_its_evaluation(
     cluster: Cluster,
     status: str,
     document: bytes,
@@ -250,7 +250,7 @@ async def test_row_that_cannot_be_read_costs_its_evaluation_alone(
     assert found == [("evaluation", bad.id, True)]
 
 
-async def test_an_evaluation_that_failed_once_is_decided_at_the_next_attempt(
+async def test_evaluation_with_one_failure_is_processed_at_the_next_attempt(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await cluster.register(job("web"))
@@ -266,7 +266,7 @@ async def test_an_evaluation_that_failed_once_is_decided_at_the_next_attempt(
     assert cluster.fences.faults() == []
 
 
-async def test_a_paused_evaluation_is_taken_again_by_the_worker(
+async def test_worker_retries_a_paused_evaluation(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The worker wakes for it automatically."""
@@ -306,7 +306,7 @@ async def test_pending_evaluation_is_processed_after_a_start(cluster: Cluster) -
     assert cluster.evaluation(made.id).status == EvalStatus.COMPLETE
 
 
-async def test_a_plan_that_came_too_late_is_made_again(
+async def test_stale_plan_is_computed_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await cluster.register(job("web"))
@@ -324,7 +324,7 @@ async def test_a_plan_that_came_too_late_is_made_again(
     assert len(cluster.wanted()) == 2
 
 
-async def test_of_each_job_one_evaluation_is_looked_at_at_a_time(cluster: Cluster) -> None:
+async def test_evaluations_of_one_job_are_processed_one_by_one(cluster: Cluster) -> None:
     first = await cluster.register(job("web"))
     await cluster.register(job("web", group("web", count=2)))
     other = await cluster.register(job("other"))
@@ -332,7 +332,7 @@ async def test_of_each_job_one_evaluation_is_looked_at_at_a_time(cluster: Cluste
     assert [next_evaluation.id for next_evaluation in chosen] == [first.id, other.id]
 
 
-async def test_plans_that_are_made_together_share_the_room(narrow: Cluster) -> None:
+async def test_concurrent_plans_share_the_capacity(narrow: Cluster) -> None:
     made = [await narrow.register(large(name, 60)) for name in ("a", "b")]
     await worker.process(narrow.store, made, narrow.clock, narrow.ids, narrow.fences)
     assert (len(narrow.wanted("a")), len(narrow.wanted("b"))) == (1, 0)
@@ -340,7 +340,7 @@ async def test_plans_that_are_made_together_share_the_room(narrow: Cluster) -> N
     assert blocked.previous_eval == made[1].id
 
 
-async def test_plans_that_are_made_together_take_different_ports(cluster: Cluster) -> None:
+async def test_concurrent_plans_use_different_ports(cluster: Cluster) -> None:
     network = Network(mode="host", dynamic_ports=[Port(label="http")])
     made = [
         await cluster.register(job(name, group("web", networks=[network])))
@@ -351,7 +351,7 @@ async def test_plans_that_are_made_together_take_different_ports(cluster: Cluste
     assert len(held) == len(set.union(*held)) == 3
 
 
-async def test_dynamic_port_is_never_one_with_a_foreign_listener(cluster: Cluster) -> None:
+async def test_dynamic_port_never_has_an_external_listener(cluster: Cluster) -> None:
     free = 20007
     cluster.listening = frozenset(range(20000, 32001)) - {free}
     network = Network(mode="host", dynamic_ports=[Port(label="http")])
@@ -361,7 +361,7 @@ async def test_dynamic_port_is_never_one_with_a_foreign_listener(cluster: Cluste
     assert placed.placement.resources.ports == {free}
 
 
-async def test_a_plan_that_came_too_late_keeps_no_other_from_being_stored(
+async def test_stale_plan_delays_no_other_plan(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [await cluster.register(job(name)) for name in ("late", "other")]
@@ -442,7 +442,7 @@ async def test_a_thread_decides_about_a_job_that_has_many_allocations(
     assert threading.current_thread() not in threads
 
 
-async def test_a_decision_that_takes_too_long_fails_with_the_reason(
+async def test_slow_decision_fails_with_a_reason(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "LONGEST", -1.0)

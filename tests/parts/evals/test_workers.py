@@ -10,7 +10,7 @@ from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job
 
 
-async def test_only_types_that_are_worked_for_are_taken(cluster: Cluster) -> None:
+async def test_only_evaluation_types_with_a_worker_are_taken(cluster: Cluster) -> None:
     await set_workers(cluster.store, 1, ["_core", "batch"])
     left = await cluster.register(job("web"), priority=90)
     taken = await cluster.register(job("night", group("g"), type="batch"))
@@ -23,7 +23,7 @@ async def test_only_types_that_are_worked_for_are_taken(cluster: Cluster) -> Non
     assert sorted(await cluster.work()) == sorted([left.id, later.id])
 
 
-async def test_more_than_fit_in_a_batch_hide_no_other_type(cluster: Cluster) -> None:
+async def test_full_batch_of_one_type_delays_no_other_type(cluster: Cluster) -> None:
     await set_workers(cluster.store, 1, ["_core", "batch"])
     for number in range(40):
         await cluster.register(job(f"web-{number}"), priority=90)
@@ -40,7 +40,7 @@ async def test_blocked_evaluation_waits_for_its_worker(cluster: Cluster) -> None
     assert await cluster.work() == [blocked.id]
 
 
-async def test_without_a_worker_all_wait_until_the_next_start(cluster: Cluster) -> None:
+async def test_evaluations_without_a_worker_wait_until_the_next_start(cluster: Cluster) -> None:
     await set_workers(cluster.store, 0, ALL)
     made = await cluster.register(job("web"))
     assert await cluster.work() == []

@@ -128,7 +128,7 @@ async def begun(cluster: Cluster, job: Job) -> None:
     await cluster.work()
 
 
-async def test_each_step_of_a_chain_begins_with_the_end_of_the_one_before(
+async def test_each_step_of_a_chain_starts_after_its_predecessor(
     cluster: Cluster,
 ) -> None:
     await begun(cluster, CHAIN)
@@ -145,7 +145,7 @@ async def test_each_step_of_a_chain_begins_with_the_end_of_the_one_before(
     assert state.state == "complete"
 
 
-async def test_a_diamond_joins(cluster: Cluster) -> None:
+async def test_step_with_two_predecessors_starts_after_both(cluster: Cluster) -> None:
     await begun(
         cluster, workflow(step("a"), step("b", "a"), step("c", "a", count=2), step("d", "b, c"))
     )
@@ -159,7 +159,7 @@ async def test_a_diamond_joins(cluster: Cluster) -> None:
     assert at_work(cluster) == ["d"]
 
 
-async def test_two_ends_in_one_decision_open_what_both_were_waited_for(cluster: Cluster) -> None:
+async def test_two_ends_in_one_decision_start_the_joining_step(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), step("b"), step("c", "a, b")))
     await end(cluster, "a")
     await end(cluster, "b")
@@ -186,7 +186,7 @@ async def test_an_evaluation_has_the_counts_of_the_steps_that_it_changes(cluster
     assert done.queued_allocations == {"b": 0}
 
 
-async def test_a_damaged_reason_hides_no_step(cluster: Cluster) -> None:
+async def test_damaged_reason_does_not_hide_its_step(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     run = cluster.store.read(lambda db: runs.newest(db, "default", "etl"))
     assert run is not None
@@ -199,7 +199,9 @@ async def test_a_damaged_reason_hides_no_step(cluster: Cluster) -> None:
     assert [(one.name, one.reason) for one in found] == [("a", ""), ("b", "\udcff"), ("c", "")]
 
 
-async def test_a_failure_skips_what_needs_success_and_opens_its_handler(cluster: Cluster) -> None:
+async def test_failure_skips_steps_that_need_success_and_starts_its_handler(
+    cluster: Cluster,
+) -> None:
     handler = step("page", "*", **{"when": "failure", "if": "needs.a.exit_code == 7"})
     await begun(cluster, workflow(*(CHAIN.task_groups or ()), handler))
     await end(cluster, "a", code=7)
@@ -215,7 +217,7 @@ async def test_a_failure_skips_what_needs_success_and_opens_its_handler(cluster:
     assert (state.state, state.reason.partition(":")[0]) == ("failed", "step a failed")
 
 
-async def test_a_failure_that_is_rescheduled_keeps_its_step_open(cluster: Cluster) -> None:
+async def test_rescheduled_failure_does_not_end_its_step(cluster: Cluster) -> None:
     policy = ReschedulePolicy(
         attempts=1, interval=3600 * SECOND, delay=30 * SECOND, delay_function="constant"
     )
@@ -234,7 +236,7 @@ async def test_a_failure_that_is_rescheduled_keeps_its_step_open(cluster: Cluste
     assert states(cluster) == {"a": "failed", "b": "skipped"}
 
 
-async def test_a_new_version_begins_when_the_tasks_of_the_old_run_have_ended(
+async def test_new_version_starts_after_the_tasks_of_the_old_run(
     cluster: Cluster,
 ) -> None:
     await begun(cluster, CHAIN)
@@ -317,7 +319,7 @@ async def test_each_step_shows_its_unfinished_needs(cluster: Cluster) -> None:
     ]
 
 
-async def test_old_runs_are_pushed_out(cluster: Cluster) -> None:
+async def test_old_runs_are_deleted(cluster: Cluster) -> None:
     one = workflow(step("a"), step("b", "a"), meta={"steward_runs_kept": "2"})
     for priority in range(50, 54):
         await begun(cluster, msgspec.structs.replace(one, priority=priority))
@@ -331,20 +333,20 @@ async def test_old_runs_are_pushed_out(cluster: Cluster) -> None:
     ]
 
 
-async def test_a_purge_takes_the_runs_along(cluster: Cluster) -> None:
+async def test_purge_deletes_the_runs(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     await cluster.store.write(lambda tx: jobs.purge(tx, cluster.job("etl")))
     assert cluster.store.read(lambda db: runs.newest(db, "default", "etl")) is None
     await cluster.work()
 
 
-async def test_a_run_of_a_job_that_is_no_workflow_any_more_ends(cluster: Cluster) -> None:
+async def test_run_of_a_job_that_is_no_longer_a_workflow_ends(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     await begun(cluster, workflow(group("a"), group("b")))
     assert run_of(cluster).reason == "version 1 is not a workflow"
 
 
-async def test_an_array_has_no_more_elements_at_once_than_it_may(cluster: Cluster) -> None:
+async def test_array_does_not_exceed_its_parallel_limit(cluster: Cluster) -> None:
     array = step("a", count=5, parallel="2", failures_allowed="1")
     await begun(cluster, workflow(array, step("b", "a")))
     seen = []
@@ -358,7 +360,9 @@ async def test_an_array_has_no_more_elements_at_once_than_it_may(cluster: Cluste
     assert (first.good, first.failed, first.outcome) == (4, 1, "good")
 
 
-async def test_an_array_that_stops_begins_nothing_after_a_failure(cluster: Cluster) -> None:
+async def test_array_with_stop_on_failure_starts_no_element_after_a_failure(
+    cluster: Cluster,
+) -> None:
     array = step("a", count=5, parallel="2", on_failure="stop")
     await begun(cluster, workflow(array))
     await end(cluster, "a", code=1)
@@ -370,7 +374,7 @@ async def test_an_array_that_stops_begins_nothing_after_a_failure(cluster: Clust
     assert (run.status, len(cluster.allocations("etl"))) == ("failed", 2)
 
 
-async def test_a_decision_does_not_load_the_ends_of_ended_steps(cluster: Cluster) -> None:
+async def test_decision_does_not_load_elements_of_ended_steps(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     for name in "ab":
         await end(cluster, name)
@@ -432,7 +436,7 @@ async def test_a_canceled_run_stops_its_tasks_and_cleans_up(cluster: Cluster) ->
     assert (await act(cluster, CANCEL)).refusal == "run 1 has ended: canceled"
 
 
-async def test_a_run_is_canceled_at_once(cluster: Cluster) -> None:
+async def test_run_is_canceled_immediately(cluster: Cluster) -> None:
     clean = step("clean", "*", when="always")
     await begun(cluster, workflow(step("a"), clean))
     await act(cluster, CANCEL, now=True)
@@ -446,7 +450,7 @@ async def test_a_run_is_canceled_at_once(cluster: Cluster) -> None:
     )
 
 
-async def test_a_step_that_has_not_begun_is_skipped(cluster: Cluster) -> None:
+async def test_step_that_has_not_started_is_skipped(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     assert "only a step that waits" in (await act(cluster, RunActType.SKIP, "a")).refusal
     await act(cluster, RunActType.SKIP, "b")
@@ -457,7 +461,7 @@ async def test_a_step_that_has_not_begun_is_skipped(cluster: Cluster) -> None:
     assert run_of(cluster).status == "succeeded"
 
 
-async def test_an_accepted_failure_lets_the_run_go_on(cluster: Cluster) -> None:
+async def test_run_continues_after_an_accepted_failure(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     await end(cluster, "a", code=1)
     await cluster.work()
@@ -472,7 +476,7 @@ async def test_an_accepted_failure_lets_the_run_go_on(cluster: Cluster) -> None:
     assert run_of(cluster).status == "succeeded"
 
 
-async def test_failed_elements_run_again_and_all_behind_them(cluster: Cluster) -> None:
+async def test_failed_elements_and_later_steps_run_again(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", count=3), step("b", "a"), step("x")))
     for name, code in (("x", 0), ("a", 0), ("a", 4), ("a", 0)):
         await end(cluster, name, code=code)
@@ -533,7 +537,7 @@ async def test_a_gate_waits_for_different_people(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("late", "state"), [("reject", "canceled"), ("approve", "open")])
-async def test_a_gate_decides_at_its_deadline(cluster: Cluster, late: str, state: str) -> None:
+async def test_gate_is_decided_at_its_deadline(cluster: Cluster, late: str, state: str) -> None:
     gated = step("b", gate="Publish?", gate_within="1h", gate_else=late)
     other = step("c", gate="And this?", gate_within="2h")
     await begun(cluster, workflow(step("a"), gated, other))
@@ -551,7 +555,7 @@ async def test_a_gate_decides_at_its_deadline(cluster: Cluster, late: str, state
     assert run_of(cluster).steps[2].reason == "gate: not approved within 2h0m0s"
 
 
-async def test_a_step_begins_at_its_time(cluster: Cluster) -> None:
+async def test_step_starts_at_its_time(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a", not_before="+2h", not_after="+3h")))
     await end(cluster, "a")
     await cluster.work()
@@ -568,7 +572,7 @@ async def test_a_step_begins_at_its_time(cluster: Cluster) -> None:
     assert cluster.job("etl").status == "dead"  # no evaluation is left for the last time
 
 
-async def test_a_step_that_waits_behind_its_gate_too_long_fails_the_run(cluster: Cluster) -> None:
+async def test_step_that_exceeds_its_deadline_behind_a_gate_fails_the_run(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", gate="Go?", not_after="+1h")))
     cluster.clock.time += 2 * HOUR
     assert (await act(cluster, RunActType.APPROVE, "a")).done
@@ -578,9 +582,7 @@ async def test_a_step_that_waits_behind_its_gate_too_long_fails_the_run(cluster:
 
 
 @pytest.mark.parametrize("last", ["+1h", "2026-11-22T00:00:00Z", "00:00"])
-async def test_a_step_that_came_too_late_begins_when_it_runs_again(
-    cluster: Cluster, last: str
-) -> None:
+async def test_expired_step_starts_in_a_rerun(cluster: Cluster, last: str) -> None:
     await begun(cluster, workflow(step("a", gate="Go?", not_after=last)))
     cluster.clock.time += 30 * HOUR
     assert (await act(cluster, RunActType.APPROVE, "a")).done
@@ -593,7 +595,7 @@ async def test_a_step_that_came_too_late_begins_when_it_runs_again(
     assert states(cluster) == {"a": "open"}
 
 
-async def test_a_run_times_out_and_its_clean_up_too(cluster: Cluster) -> None:
+async def test_run_and_its_cleanup_time_out(cluster: Cluster) -> None:
     meta = {"steward_run_timeout": "1h", "steward_run_cleanup": "5m"}
     tidy = step("c", "a", when="failure")
     await begun(cluster, workflow(step("a"), step("b", "a"), tidy, meta=meta))
@@ -615,7 +617,7 @@ async def test_a_run_times_out_and_its_clean_up_too(cluster: Cluster) -> None:
     assert cluster.job("etl").status == "dead"
 
 
-async def test_a_run_that_is_run_again_gets_a_new_timeout(cluster: Cluster) -> None:
+async def test_rerun_gets_a_new_timeout(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), meta={"steward_run_timeout": "1h"}))
     await end(cluster, "a", code=1)
     await cluster.work()
@@ -627,7 +629,7 @@ async def test_a_run_that_is_run_again_gets_a_new_timeout(cluster: Cluster) -> N
     assert states(cluster) == {"a": "open"}
 
 
-async def test_a_gate_names_its_approvers(cluster: Cluster) -> None:
+async def test_gate_names_its_approvers(cluster: Cluster) -> None:
     gate = {"gate": "Publish?", "gate_by": "role:release, policy:ops", "gate_not_self": "true"}
     with request_context.person_scope("ann"):
         await begun(cluster, workflow(step("a", **gate)))
@@ -642,7 +644,7 @@ async def test_a_gate_names_its_approvers(cluster: Cluster) -> None:
     assert at_work(cluster) == ["a"]
 
 
-async def test_a_gate_for_others_needs_to_know_who_began_the_run(cluster: Cluster) -> None:
+async def test_gate_for_other_people_needs_the_creator_of_the_run(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", gate="Publish?", gate_not_self="true")))
     for what in (RunActType.APPROVE, RunActType.REJECT, RunActType.SKIP):
         with pytest.raises(Denied, match=r"step a is not for .* and this person is unknown"):
@@ -661,7 +663,7 @@ async def test_creator_of_a_timer_cannot_approve_its_runs(cluster: Cluster) -> N
     assert (await act(cluster, RunActType.APPROVE, "a", who="bob")).done
 
 
-async def test_a_gate_for_others_is_not_for_those_who_ran_steps_again(cluster: Cluster) -> None:
+async def test_gate_for_other_people_excludes_callers_of_a_rerun(cluster: Cluster) -> None:
     with request_context.person_scope("ann"):
         await begun(
             cluster, workflow(step("a"), step("b", "a", gate="Publish?", gate_not_self="true"))
@@ -678,7 +680,7 @@ async def test_a_gate_for_others_is_not_for_those_who_ran_steps_again(cluster: C
     assert (await act(cluster, RunActType.APPROVE, "b", who="bob")).done
 
 
-async def test_deadlines_of_many_gates_make_one_evaluation_each(cluster: Cluster) -> None:
+async def test_deadline_of_each_gate_creates_one_evaluation(cluster: Cluster) -> None:
     names = "bcdefg"
     gated = [
         step(name, "a" if name in "bcd" else "z", gate="So?", gate_within=f"{hours}h")
@@ -698,7 +700,7 @@ async def test_deadlines_of_many_gates_make_one_evaluation_each(cluster: Cluster
     assert len(late) == len(names)
 
 
-async def test_a_step_that_reaches_its_gate_notifies_once(cluster: Cluster) -> None:
+async def test_step_at_its_gate_sends_one_notification(cluster: Cluster) -> None:
     meta = {"steward_notify_to": "night"}
     await begun(cluster, workflow(step("a"), step("b", "a", gate="Publish?"), meta=meta))
     await end(cluster, "a")
@@ -721,7 +723,7 @@ async def test_a_failure_that_the_job_does_not_retry_is_final(cluster: Cluster) 
     assert states(cluster) == {"a": "failed", "b": "skipped"}
 
 
-async def test_a_repeated_act_gets_the_same_response(cluster: Cluster) -> None:
+async def test_repeated_action_gets_the_same_response(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a")))
     await end(cluster, "a", code=1)
     await cluster.work()
@@ -746,7 +748,7 @@ async def test_a_repeated_act_gets_the_same_response(cluster: Cluster) -> None:
         ("ann", [], False, True),
     ],
 )
-async def test_a_token_of_another_request_is_no_success(
+async def test_request_token_of_another_action_is_refused(
     cluster: Cluster, who: str, steps: list[str], failed: bool, every: bool
 ) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a")))
@@ -761,7 +763,7 @@ async def test_a_token_of_another_request_is_no_success(
     assert other.refusal.startswith("IdempotencyToken was used for another request: rerun")
 
 
-async def test_an_evicted_allocation_leaves_the_outputs_of_its_replacement(
+async def test_preempted_allocation_does_not_change_the_outputs_of_its_replacement(
     cluster: Cluster,
 ) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a")))
@@ -785,7 +787,7 @@ async def test_an_evicted_allocation_leaves_the_outputs_of_its_replacement(
     assert cluster.store.read(written) == [(newer.id, {"rows": "2"})]
 
 
-async def test_a_rejected_step_is_bad(cluster: Cluster) -> None:
+async def test_rejected_step_is_unsuccessful(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", gate="Begin?"), step("b", "a")))
     assert cluster.job("etl").status == "pending"
     await act(cluster, RunActType.REJECT, "a")
@@ -794,7 +796,7 @@ async def test_a_rejected_step_is_bad(cluster: Cluster) -> None:
     assert run_of(cluster).reason == "step a was canceled: rejected by ann"
 
 
-async def test_acts_on_replaced_runs_are_refused(cluster: Cluster) -> None:
+async def test_actions_on_replaced_runs_are_refused(cluster: Cluster) -> None:
     with pytest.raises(NotFound, match="job not found"):
         await act(cluster, CANCEL)
     await begun(cluster, CHAIN)
@@ -809,7 +811,9 @@ async def test_acts_on_replaced_runs_are_refused(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("what", [*RunActType])
-async def test_steps_of_an_act_are_known_and_different(cluster: Cluster, what: RunActType) -> None:
+async def test_steps_of_an_action_must_exist_and_be_distinct(
+    cluster: Cluster, what: RunActType
+) -> None:
     await begun(cluster, workflow(step("a", gate="Begin?"), step("b", "a")))
     with pytest.raises(Malformed, match="Steps must be empty" if what == CANCEL else "no step 'z'"):
         await act(cluster, what, "z")
@@ -822,7 +826,7 @@ async def test_steps_of_an_act_are_known_and_different(cluster: Cluster, what: R
 
 
 @pytest.mark.parametrize("what", [RunActType.SKIP, RunActType.ACCEPT])
-async def test_only_an_approver_gets_a_step_past_its_gate(
+async def test_only_an_approver_approves_the_gate_of_a_step(
     cluster: Cluster, what: RunActType
 ) -> None:
     await begun(cluster, workflow(step("a", gate="Begin?"), step("b", "a"), step("c", "*")))
@@ -843,7 +847,7 @@ async def test_only_an_approver_gets_a_step_past_its_gate(
         (RunActType.SKIP, ("canceled", "skipped")),
     ],
 )
-async def test_the_gate_of_a_clean_up_is_decided_in_a_canceled_run(
+async def test_gate_of_a_cleanup_is_decided_in_a_canceled_run(
     cluster: Cluster, what: RunActType, after: tuple[str, str]
 ) -> None:
     clean = step("clean", "*", when="always", gate="Delete?")
@@ -860,7 +864,7 @@ async def test_the_gate_of_a_clean_up_is_decided_in_a_canceled_run(
     assert (run_of(cluster).status, states(cluster)["clean"]) == after
 
 
-async def test_a_step_held_at_its_gate_waits_again_with_what_runs_again(cluster: Cluster) -> None:
+async def test_step_at_its_gate_waits_for_a_rerun_of_its_predecessors(cluster: Cluster) -> None:
     gated = step("b", "a", gate="Publish?", gate_number="2")
     await begun(cluster, workflow(step("a"), gated))
     await end(cluster, "a")
@@ -881,7 +885,7 @@ async def test_a_step_held_at_its_gate_waits_again_with_what_runs_again(cluster:
     assert at_work(cluster) == ["b"]
 
 
-async def test_a_failed_step_behind_a_canceled_one_runs_again_with_all_elements(
+async def test_failed_step_after_a_canceled_step_runs_again_with_all_elements(
     cluster: Cluster,
 ) -> None:
     await begun(
@@ -903,7 +907,7 @@ async def test_a_failed_step_behind_a_canceled_one_runs_again_with_all_elements(
     assert at_work(cluster) == ["b", "b"]
 
 
-async def test_a_canceled_step_keeps_its_good_elements(cluster: Cluster) -> None:
+async def test_canceled_step_keeps_its_successful_elements(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", count=3, parallel="1"), step("b", "a")))
     await end(cluster, "a")
     await cluster.work()
@@ -937,7 +941,7 @@ async def is_stored(
     return await applier.apply(cluster.store, evaluation, state, plan, now=cluster.clock.now())
 
 
-async def test_a_new_run_does_not_miss_the_last_end_before_it(cluster: Cluster) -> None:
+async def test_new_run_detects_the_last_end_of_the_previous_run(cluster: Cluster) -> None:
     await begun(cluster, workflow(group("x", count=2)))
     made = await cluster.register(CHAIN)
     state, plan = decided(cluster, made)
@@ -948,7 +952,7 @@ async def test_a_new_run_does_not_miss_the_last_end_before_it(cluster: Cluster) 
     assert at_work(cluster) == ["a"]
 
 
-async def test_a_new_run_is_stored_while_tasks_before_it_still_end(cluster: Cluster) -> None:
+async def test_new_run_is_stored_while_previous_tasks_are_ending(cluster: Cluster) -> None:
     await begun(cluster, workflow(group("x", count=2)))
     made = await cluster.register(CHAIN)
     state, plan = decided(cluster, made)
@@ -961,7 +965,7 @@ async def test_a_new_run_is_stored_while_tasks_before_it_still_end(cluster: Clus
     assert at_work(cluster) == ["a"]
 
 
-async def test_a_cancel_outruns_a_plan_that_leaves_the_run_as_it_is(cluster: Cluster) -> None:
+async def test_plan_without_changes_is_not_stored_after_a_cancellation(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     evaluation = new_evaluation(cluster.job("etl"), next(cluster.ids), Trigger.NODE_UPDATE)
     state, plan = decided(cluster, evaluation)
@@ -995,7 +999,7 @@ async def test_a_step_ends_with_the_last_task_that_was_stopped(cluster: Cluster)
     assert at_work(cluster) == ["b"]
 
 
-async def test_tasks_of_a_later_version_do_not_keep_a_run(cluster: Cluster) -> None:
+async def test_tasks_of_a_later_version_do_not_extend_a_run(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     (old,) = cluster.allocations("etl")
     await begun(cluster, workflow(group("x")))
@@ -1019,7 +1023,7 @@ def written(cluster: Cluster) -> dict[tuple[str, int], dict[str, str]]:
 
 
 @pytest.mark.parametrize(("rows", "state"), [("3", "open"), ("0", "skipped"), ("x", "failed")])
-async def test_a_condition_decides_by_the_outputs_of_the_step_before(
+async def test_condition_uses_the_outputs_of_the_previous_step(
     cluster: Cluster, rows: str, state: str
 ) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a", **{"if": "needs.a.outputs.rows > 0"})))
@@ -1053,7 +1057,7 @@ async def test_outputs_are_not_read_on_the_event_loop(cluster: Cluster) -> None:
     assert cluster.store.read(lambda db: load_cluster_state(db, due)).outputs == {"a": {"x": "1"}}
 
 
-async def test_steps_that_run_again_lose_their_outputs_and_good_elements_keep_them(
+async def test_rerun_steps_lose_their_outputs_except_those_of_successful_elements(
     cluster: Cluster,
 ) -> None:
     await begun(cluster, workflow(step("a", count=2), step("b", "a", when="always")))
@@ -1113,7 +1117,7 @@ async def test_a_list_from_an_output_sets_the_number_of_elements(cluster: Cluste
         ({}, "failed", "its list: a has not written the output x"),
     ],
 )
-async def test_a_step_without_a_list_does_not_begin(
+async def test_step_without_its_list_does_not_start(
     cluster: Cluster, outputs: dict[str, str], state: str, reason: str
 ) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a", for_each="${output.a.x}")))
@@ -1162,7 +1166,7 @@ async def test_completed_elements_of_a_long_list_are_counted(cluster: Cluster) -
     assert (run_of(cluster).status, run_of(cluster).steps[1].good) == ("succeeded", 70)
 
 
-async def test_a_redone_step_runs_again_before_a_failed_one_which_then_keeps_nothing(
+async def test_step_with_redo_runs_before_a_failed_step_which_restarts_completely(
     cluster: Cluster,
 ) -> None:
     set_up = step("up", redo="true")
@@ -1205,7 +1209,7 @@ async def end_element(cluster: Cluster, name: str, index: int, *, code: int = 0)
     await cluster.work()
 
 
-async def test_each_element_begins_after_its_counterpart(cluster: Cluster) -> None:
+async def test_each_element_starts_after_its_counterpart(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", count=3), step("b", "a[i]"), step("c", "b")))
     assert states(cluster) == {"a": "open", "b": "waiting", "c": "waiting"}
     await end_element(cluster, "a", 2)
@@ -1230,7 +1234,7 @@ async def test_each_element_begins_after_its_counterpart(cluster: Cluster) -> No
     assert cluster.store.read(lambda db: list(invariants.find_violations(db))) == []
 
 
-async def test_after_a_rerun_the_counterparts_follow(cluster: Cluster) -> None:
+async def test_counterparts_run_again_after_a_rerun(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", count=2), step("b", "a[i]")))
     await end_element(cluster, "a", 0)
     await end_element(cluster, "b", 0)
@@ -1244,7 +1248,7 @@ async def test_after_a_rerun_the_counterparts_follow(cluster: Cluster) -> None:
     assert run_of(cluster).status == "succeeded"
 
 
-async def test_a_counterpart_failure_begins_its_handler(cluster: Cluster) -> None:
+async def test_counterpart_failure_starts_its_handler(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", count=2), step("b", "a[i]", when="failure")))
     await end_element(cluster, "a", 1, code=3)
     assert indexes(cluster, "b") == [1]
@@ -1346,12 +1350,12 @@ async def test_a_run_that_fails_without_a_failed_task_is_a_failure_everywhere(
     assert [[row.id for row in rows] for rows in found] == [["etl"], ["etl"]]
 
 
-async def test_a_held_run_names_what_holds_it(cluster: Cluster) -> None:
+async def test_held_run_names_its_gate(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", gate="Publish?"), step("b", not_before="+2h")))
     assert state_of(cluster) == ("pending", "step a is held: gate: Publish?")
 
 
-async def test_a_new_version_does_not_have_the_result_of_the_run_before_it(
+async def test_new_version_does_not_inherit_the_result_of_the_previous_run(
     cluster: Cluster,
 ) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a", count=2)))
@@ -1362,7 +1366,7 @@ async def test_a_new_version_does_not_have_the_result_of_the_run_before_it(
 
 
 @pytest.mark.parametrize("code", [0, 3])
-async def test_notifications_follow_the_run(cluster: Cluster, code: int) -> None:
+async def test_notifications_reflect_the_run(cluster: Cluster, code: int) -> None:
     """The run allows a failure, or fails without a failed task."""
     where = {"steward_notify_webhook": "https://example.org/hook"}
     second = step("b", "a") if code else step("b", "a", for_each="${output.a.s}")
@@ -1395,7 +1399,7 @@ async def end_elements(cluster: Cluster, name: str, failing: Collection[int]) ->
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_only_good_elements_of_an_ended_step_have_counterparts(
+async def test_only_successful_elements_of_an_ended_step_have_counterparts(
     cluster: Cluster, size: int
 ) -> None:
     await begun(
@@ -1424,7 +1428,7 @@ async def test_only_good_elements_of_an_ended_step_have_counterparts(
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_handlers_of_the_elements_of_a_failed_step_begin_one_after_another(
+async def test_handlers_of_the_elements_of_a_failed_step_start_one_by_one(
     cluster: Cluster, size: int
 ) -> None:
     await begun(
@@ -1445,7 +1449,7 @@ async def test_handlers_of_the_elements_of_a_failed_step_begin_one_after_another
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_an_accepted_step_is_good_with_all_its_elements(cluster: Cluster, size: int) -> None:
+async def test_accepted_step_is_successful_with_all_elements(cluster: Cluster, size: int) -> None:
     await begun(cluster, workflow(step("a", count=size, gate="now?"), step("b", "a[i]")))
     assert (await act(cluster, RunActType.REJECT, "a")).done
     await cluster.work()
@@ -1458,7 +1462,7 @@ async def test_an_accepted_step_is_good_with_all_its_elements(cluster: Cluster, 
 
 
 @pytest.mark.parametrize("size", [1, *SIZES])
-async def test_an_element_that_takes_too_long_is_a_failure(cluster: Cluster, size: int) -> None:
+async def test_element_beyond_its_time_limit_is_a_failure(cluster: Cluster, size: int) -> None:
     late = step("a", count=size, max_run_duration=SECOND)
     handler = step("c", "a[i]", when="failure", gate="now?")
     await begun(cluster, workflow(late, step("b", "a"), handler))
@@ -1487,7 +1491,7 @@ async def test_an_element_that_takes_too_long_is_a_failure(cluster: Cluster, siz
     assert cluster.store.read(lambda db: list(invariants.find_violations(db))) == []
 
 
-async def test_the_task_that_failed_first_gives_the_exit_code(cluster: Cluster) -> None:
+async def test_exit_code_is_that_of_the_first_failed_task(cluster: Cluster) -> None:
     await begun(
         cluster,
         workflow(step("a"), step("b", "a", **{"if": "needs.a.exit_code == 75", "when": "failure"})),
@@ -1545,7 +1549,7 @@ async def test_the_task_that_failed_first_gives_the_exit_code(cluster: Cluster) 
         ),
     ],
 )
-async def test_a_run_names_why_a_step_failed_without_a_task(
+async def test_run_has_the_reason_of_a_step_that_failed_without_a_task(
     cluster: Cluster, keys: dict[str, str], output: str, reason: str
 ) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a", **keys)))
@@ -1557,7 +1561,7 @@ async def test_a_run_names_why_a_step_failed_without_a_task(
     assert (run.status, run.reason[: len(reason)]) == ("failed", reason)
 
 
-async def test_several_steps_are_named_with_the_first_reason_that_is_known(
+async def test_several_failed_steps_are_reported_with_the_first_known_reason(
     cluster: Cluster,
 ) -> None:
     await begun(cluster, workflow(step("a"), step("b", gate="now?")))
@@ -1568,14 +1572,14 @@ async def test_several_steps_are_named_with_the_first_reason_that_is_known(
     assert run_of(cluster).reason == "steps a, b were not successful: b: rejected by ann"
 
 
-async def test_a_step_between_two_decisions_waits_for_nothing(cluster: Cluster) -> None:
+async def test_step_between_two_decisions_has_no_waiting_reason(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", count=2), step("b", "a")))
     await end(cluster, "a")
     await end(cluster, "a")
     assert [one.reason for one in run_of(cluster).steps] == ["", ""]
 
 
-async def test_an_open_step_of_a_run_that_stops_has_tasks_that_end(cluster: Cluster) -> None:
+async def test_running_step_of_a_stopping_run_has_ending_tasks(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", count=2), step("b", "a")))
     assert (await act(cluster, CANCEL)).done
     assert run_of(cluster).steps[0].reason == ""
@@ -1583,7 +1587,7 @@ async def test_an_open_step_of_a_run_that_stops_has_tasks_that_end(cluster: Clus
     assert run_of(cluster).steps[0].reason == "its tasks are ending"
 
 
-async def test_a_step_without_a_place_waits_for_capacity(cluster: Cluster) -> None:
+async def test_step_without_a_placement_waits_for_capacity(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a", count=500), step("b", "a")))
     alive = [one for one in cluster.allocations("etl") if not one.client_terminal]
     assert len(alive) < 500
