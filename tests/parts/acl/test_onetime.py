@@ -85,8 +85,8 @@ async def test_wrapped_response_of_the_other_api_cannot_be_exchanged(
 @pytest.mark.parametrize("text", ["", "guess", SECRET])
 async def test_malformed_one_time_token_is_refused(
     store: Store,
-    tokens: TokenStore,
-    text: str,  # noqa: F811  # a fixture
+    tokens: TokenStore,  # noqa: F811  # a fixture
+    text: str,
 ) -> None:
     await made(store, tokens)
     with pytest.raises(Denied):
