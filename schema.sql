@@ -1280,6 +1280,7 @@ CREATE TABLE payload_files (
     size          INTEGER NOT NULL CHECK (size >= 0),
     is_complete   INTEGER NOT NULL CHECK (is_complete IN (0, 1)),
     modify_time   INTEGER NOT NULL,               -- last upload or dispatch with this file
+    holder        TEXT    NOT NULL DEFAULT '',    -- task or attempt that stored it and has not ended
     PRIMARY KEY (namespace, digest)
 ) STRICT, WITHOUT ROWID;
 

@@ -169,7 +169,16 @@ class PayloadFiles:
                 f"size {size} exceeds {self._limits.file} bytes, the limit of payload_max_mb"
             )
 
-    def _begin(self, tx: Transaction, *, namespace: str, digest: str, size: int, now: int) -> None:
+    def _begin(
+        self,
+        tx: Transaction,
+        *,
+        namespace: str,
+        digest: str,
+        size: int,
+        now: int,
+        holder: str = "",
+    ) -> None:
         if not namespaces.exists(tx, namespace):
             raise NotFound(f"namespace {namespace!r} does not exist: create it, or name another")
         known = self._find(tx, namespace, digest)
@@ -189,7 +198,7 @@ class PayloadFiles:
                 f"{self._limits.namespace}, the limit of payload_namespace_mb: files that no job "
                 "uses are deleted after 24 hours"
             )
-        payload_files.put(tx, namespace, digest, size, is_complete=False, now=now)
+        payload_files.put(tx, namespace, digest, size, is_complete=False, now=now, holder=holder)
 
     async def _finish(self, namespace: str, digest: str, size: int, now: int) -> None:
         """Verify a file that has all its bytes, and mark it as complete. Raises `Malformed`."""
@@ -207,12 +216,13 @@ class PayloadFiles:
         await self._store.write(partial(mark, is_complete=True, now=now))
 
     async def take_in(
-        self, namespace: str, digest: str, source: str, *, size: int, now: int
+        self, namespace: str, digest: str, source: str, *, size: int, now: int, holder: str
     ) -> None:
         """Move a file of the daemon with this verified digest into the store.
 
-        It stays for 24 hours, or as long as something uses it. Raises `NotFound` for the namespace,
-        `TooLarge`, or `StorageFull`.
+        It stays for 24 hours, or as long as something uses it. `holder` is the task or attempt that
+        stores it again after a crash. Raises `NotFound` for the namespace, `TooLarge`, or
+        `StorageFull`.
         """
         if self._limits.file and size > self._limits.file:
             raise TooLarge(
@@ -220,14 +230,14 @@ class PayloadFiles:
             )
         place = self._place(namespace, digest)
         async with _lock(place):
-            begin = partial(self._begin, namespace=namespace, digest=digest, size=size, now=now)
-            await self._store.write(begin)
+            begin = partial(self._begin, namespace=namespace, digest=digest, size=size)
+            await self._store.write(partial(begin, now=now, holder=holder))
             if self._store.read(partial(self._is_complete, namespace=namespace, digest=digest)):
                 await _run(os.unlink, source)
                 return
             await _run(_move, source, place)
             mark = partial(payload_files.put, namespace=namespace, digest=digest, size=size)
-            await self._store.write(partial(mark, is_complete=True, now=now))
+            await self._store.write(partial(mark, is_complete=True, now=now, holder=holder))
 
     def _is_complete(self, db: ReadSnapshot, namespace: str, digest: str) -> bool:
         found = self._find(db, namespace, digest)
@@ -243,11 +253,14 @@ class PayloadFiles:
         """Return the largest size that a file can have."""
         return min(self._limits.file or _LARGEST, self._limits.namespace or _LARGEST)
 
-    def room(self, db: ReadSnapshot, namespace: str) -> int:
-        """Return the number of bytes that new files of a namespace may still have together."""
+    def room(self, db: ReadSnapshot, namespace: str, holder: str) -> int:
+        """Return the number of bytes that all files of `holder` may have together.
+
+        Files that it stored before a crash do not count, because it stores them again.
+        """
         if not self._limits.namespace:
             return _LARGEST
-        _, total = payload_files.used(db, namespace)
+        _, total = payload_files.used(db, namespace, holder)
         return max(0, self._limits.namespace - total)
 
     def _place(self, namespace: str, digest: str) -> str:

@@ -13,14 +13,14 @@ _FIND = """
 """
 _USED = """
     SELECT count(*) AS number, coalesce(sum(size), 0) AS bytes
-      FROM payload_files WHERE namespace = :namespace
+      FROM payload_files WHERE namespace = :namespace AND (:holder = '' OR holder <> :holder)
 """
 _PUT = """
-    INSERT INTO payload_files (namespace, digest, size, is_complete, modify_time)
-    VALUES (:namespace, :digest, :size, :is_complete, :now)
+    INSERT INTO payload_files (namespace, digest, size, is_complete, modify_time, holder)
+    VALUES (:namespace, :digest, :size, :is_complete, :now, :holder)
     ON CONFLICT (namespace, digest) DO UPDATE
        SET size = excluded.size, is_complete = excluded.is_complete,
-           modify_time = excluded.modify_time
+           modify_time = excluded.modify_time, holder = excluded.holder
 """
 _ATTACH = """
     INSERT INTO job_files (namespace, job_id, name, digest)
@@ -53,6 +53,9 @@ _UNUSED = """
 """
 _TOUCH = """
     UPDATE payload_files SET modify_time = :now WHERE namespace = :namespace AND digest = :digest
+"""
+_RELEASE = """
+    UPDATE payload_files SET holder = '' WHERE namespace = :namespace AND holder = :holder
 """
 _IS_UNUSED = """
     NOT EXISTS (SELECT 1 FROM job_files AS j
@@ -94,9 +97,12 @@ def find(db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
     )
 
 
-def used(db: ReadSnapshot, namespace: str) -> tuple[int, int]:
-    """Return the number of all files of a namespace, also incomplete ones, and their bytes."""
-    row = db.one(_USED, {"namespace": namespace})
+def used(db: ReadSnapshot, namespace: str, holder: str = "") -> tuple[int, int]:
+    """Return the number of all files of a namespace, also incomplete ones, and their bytes.
+
+    The files of `holder` are not included.
+    """
+    row = db.one(_USED, {"namespace": namespace, "holder": holder})
     return (row["number"], row["bytes"]) if row else (0, 0)
 
 
@@ -112,9 +118,16 @@ def namespaces_with(db: ReadSnapshot, digest: str) -> list[str]:
 
 
 def put(
-    tx: Transaction, namespace: str, digest: str, size: int, *, is_complete: bool, now: int
+    tx: Transaction,
+    namespace: str,
+    digest: str,
+    size: int,
+    *,
+    is_complete: bool,
+    now: int,
+    holder: str = "",
 ) -> None:
-    """Store a file."""
+    """Store a file. `holder` is the task or attempt that stores it, until `release`."""
     tx.execute(
         _PUT,
         {
@@ -123,8 +136,14 @@ def put(
             "size": size,
             "is_complete": is_complete,
             "now": now,
+            "holder": holder,
         },
     )
+
+
+def release(tx: Transaction, namespace: str, holder: str) -> None:
+    """Record that a task has ended: it will not store its files again."""
+    tx.execute(_RELEASE, {"namespace": namespace, "holder": holder})
 
 
 def attach(tx: Transaction, namespace: str, job_id: str, name: str, digest: str) -> None:

@@ -13,7 +13,7 @@ collected again.
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import BinaryIO, ClassVar
 from weakref import WeakValueDictionary
@@ -26,8 +26,9 @@ from daemon.launcher.file_collector import LENGTH
 from daemon.launcher.messages import MOST_TEXT, FilePart
 from daemon.runner.core.task_files import TaskFiles
 from storage.errors import StewardError
-from storage.queries import kept_files
+from storage.queries import kept_files, payload_files
 from storage.store import Store
+from storage.writer import Transaction
 
 MOST_FILES = 100  # of one task
 _MOST_REASONS = 20
@@ -67,18 +68,23 @@ class FileKeeper:
     ) -> KeptFiles:
         """Keep the files of a task that match patterns, in place of those kept before."""
         async with self._turns.setdefault(namespace, trio.Lock()):
-            room = await self._store.read_any(partial(self._payloads.room, namespace=namespace))
+            holder = f"{files.allocation}/{files.task}"
+            room = partial(self._payloads.room, namespace=namespace, holder=holder)
+            left = await self._store.read_any(room)
             workshop = f"{self._staging}/kept.{files.staging_name}"
-            intake = _Intake(self._payloads, namespace, workshop, room, now)
+            take_in = partial(self._payloads.take_in, namespace, now=now, holder=holder)
+            intake = _Intake(take_in, self._payloads.most_bytes, workshop, left)
             try:
                 await self._collect(intake, files, patterns)
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(partial(shutil.rmtree, workshop, True))
             digests = {path: digest for path, (digest, _) in intake.kept.items()}
-            write = partial(
-                kept_files.replace, alloc_id=files.allocation, task=files.task, files=digests
-            )
+
+            def write(tx: Transaction) -> None:
+                kept_files.replace(tx, files.allocation, files.task, digests)
+                payload_files.release(tx, namespace, holder)
+
             await self._store.write(write)
         return KeptFiles(
             number=len(digests),
@@ -135,13 +141,13 @@ class KeptPaths:
 
 
 class _Intake(KeptPaths):
-    """The files of one stream. `left` bytes may still follow."""
+    """The files of one stream. A file has at most `most` bytes; `left` bytes may still follow."""
 
     def __init__(
-        self, payloads: PayloadFiles, namespace: str, workshop: str, left: int, now: int
+        self, take_in: Callable[..., Awaitable[None]], most: int, workshop: str, left: int
     ) -> None:
         super().__init__()
-        self._payloads, self._namespace, self._now = payloads, namespace, now
+        self._take_in, self._most = take_in, most
         self._workshop, self.left = workshop, left
 
     def run(self, source: int) -> None:
@@ -164,7 +170,7 @@ class _Intake(KeptPaths):
             while True:
                 size += len(part.data)
                 self.left -= len(part.data)
-                if size > self._payloads.most_bytes or self.left < 0:
+                if size > self._most or self.left < 0:
                     raise _FaultyStream(f"{path} is larger than announced")
                 digest.update(part.data)
                 file.write(part.data)
@@ -178,11 +184,8 @@ class _Intake(KeptPaths):
         if reason := self._why_not(first.path):
             return self.refuse(path, reason)
         found = digest.hexdigest()
-        take_in = partial(
-            self._payloads.take_in, self._namespace, found, staged, size=size, now=self._now
-        )
         try:
-            trio.from_thread.run(take_in)
+            trio.from_thread.run(partial(self._take_in, found, staged, size=size))
         except StewardError as error:
             return self.refuse(path, str(error))
         self.kept[path] = found, size

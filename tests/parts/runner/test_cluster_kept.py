@@ -376,6 +376,10 @@ async def test_result_without_the_files_that_were_sent_is_not_taken(sender: Send
 
 @pytest.fixture
 def uploads(store: Store, tmp_path: Path) -> KeptUploads:
+    return opened_uploads(store, tmp_path)
+
+
+def opened_uploads(store: Store, tmp_path: Path) -> KeptUploads:
     payloads = PayloadFiles(store, f"{tmp_path}/payloads", PayloadLimits(file=1000, namespace=2500))
     return KeptUploads(store, payloads, f"{tmp_path}/staging", lambda: NOW)
 
@@ -437,6 +441,23 @@ async def test_hosts_that_send_at_the_same_time_share_the_rest_of_the_namespace(
         with pytest.raises(SendAgain):
             await uploads.take(name, 0, 0, b"x", is_end=False)
     assert os.listdir(tmp_path / "staging") == []
+
+
+async def test_files_that_arrived_before_a_restart_count_once(store: Store, tmp_path: Path) -> None:
+    before = opened_uploads(store, tmp_path)
+    listing = b"f 1 900 ./main/a\0f 1 900 ./main/b\0f 1 700 ./main/c\0"
+    await begun(before, "one", listing)
+    await before.take("one", 0, 0, b"a" * 900, is_end=True)
+    await before.take("one", 1, 0, b"b" * 900, is_end=True)
+    after = opened_uploads(store, tmp_path)
+    assert await begun(after, "two", listing) == ["0 ./main/c/"]  # 700 of 2500 bytes are left
+    after.forget("two")
+    assert await begun(after, "one", listing) == ["0 ./main/a/", "1 ./main/b/", "2 ./main/c/"]
+    for number, content in enumerate((b"a" * 900, b"b" * 900, b"c" * 700)):
+        await after.take("one", number, 0, content, is_end=True)
+    report = await after.report("one")
+    assert report is not None
+    assert (report[0].keys(), report[1]) == ({"a", "b", "c"}, ())
 
 
 # --- patterns ---
@@ -531,10 +552,10 @@ class SlowPayloads:
         self.begun, self.allowed = trio.Event(), trio.Event()
         self.stored: dict[str, bytes] = {}
 
-    def room(self, db: object, namespace: str) -> int:
+    def room(self, db: object, namespace: str, holder: str) -> int:
         return 100
 
-    async def take_in(self, namespace: str, digest: str, source: str, **_: int) -> None:
+    async def take_in(self, namespace: str, digest: str, source: str, **_: object) -> None:
         self.begun.set()
         await self.allowed.wait()
         self._take(digest, Path(source))

@@ -172,6 +172,32 @@ async def test_a_collection_has_the_bytes_that_are_left_in_its_namespace(
     assert found.reasons == ("the files cannot be kept: d is larger than announced",)
 
 
+async def test_files_that_were_stored_before_a_crash_count_once(
+    store: Store, payloads: PayloadFiles, tmp_path: Path
+) -> None:
+    contents = {b"a": b"a" * 900, b"b": b"b" * 900, b"c": b"c" * 700}
+    pieces = [part(b"main/" + name, content) for name, content in contents.items()]
+    keeper: Any = FileKeeper(store, payloads, f"{tmp_path}/staging")
+
+    class _Killed(BaseException):
+        pass
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise _Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_files, "replace", fail)
+        with pytest.raises(_Killed):
+            await keeper.keep(Stream(*pieces, END), "default", ["*"], NOW)
+    assert names(store) == []
+    again = Stream(*pieces, END)
+    found = await kept(store, payloads, tmp_path, again)
+    assert (again.total, found) == (2500, KeptFiles(number=3, size=2500))
+    third = Stream(END)
+    await kept(store, payloads, tmp_path, third)
+    assert third.total == 0  # the task has ended: its files count
+
+
 class _Waiting(Stream):
     """Files that come only when they may."""
 

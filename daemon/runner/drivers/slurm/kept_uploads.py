@@ -83,15 +83,14 @@ class KeptUploads:
         found = await trio.to_thread.run_sync(
             kept_patterns.select, listing, task, patterns, MOST_FILES
         )
-        free = await self._store.read_any(partial(self._payloads.room, namespace=namespace))
-        if (before := self._uploads.get(name)) is not None:
-            free += before.stored  # these files would count twice
+        room = partial(self._payloads.room, namespace=namespace, holder=name)
+        free = await self._store.read_any(room)
         self.forget(name)
         others = sum(one.pending for one in self._uploads.values() if one.namespace == namespace)
         # Each upload has its own file: a piece of an earlier one may be on its way.
         digest = hashlib.sha256(name.encode()).hexdigest()
         place = f"{self._staging}/sent.{digest}.{next(self._numbers)}"
-        upload = KeptUpload(self._payloads, namespace, place, self._now)
+        upload = KeptUpload(self._payloads, namespace, name, place, self._now)
         choice = _Choice(upload, free=free, most=self._payloads.most_bytes, is_root=is_root)
         choice.choose(found)
         if upload.pending > max(0, free - others):
@@ -171,10 +170,15 @@ class KeptUpload:
     """The files of one attempt. One file is staged at a time, at `place`."""
 
     def __init__(
-        self, payloads: PayloadFiles, namespace: str, place: str, now: Callable[[], int]
+        self,
+        payloads: PayloadFiles,
+        namespace: str,
+        name: str,
+        place: str,
+        now: Callable[[], int],
     ) -> None:
         self.namespace, self.turn = namespace, trio.Lock()
-        self._payloads, self._place, self._now = payloads, place, now
+        self._payloads, self._name, self._place, self._now = payloads, name, place, now
         self._chosen: list[_Chosen] = []
         self._current, self._digest = -1, hashlib.sha256()
         self._kept = KeptPaths()
@@ -183,11 +187,6 @@ class KeptUpload:
     def pending(self) -> int:
         """Return the bytes of the files that may still arrive."""
         return sum(one.size for one in self._chosen if not one.is_done)
-
-    @property
-    def stored(self) -> int:
-        """Return the bytes of the files that the store has."""
-        return sum(size for _, size in self._kept.kept.values())
 
     @property
     def wanted(self) -> str:
@@ -236,7 +235,12 @@ class KeptUpload:
             digest = self._digest.hexdigest()
             try:
                 await self._payloads.take_in(
-                    self.namespace, digest, self._place, size=one.size, now=self._now()
+                    self.namespace,
+                    digest,
+                    self._place,
+                    size=one.size,
+                    now=self._now(),
+                    holder=self._name,
                 )
             except StewardError as error:
                 self.refuse(one.path, str(error))
