@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_every_setting_is_described(name: str) -> None:
+def test_every_setting_is_documented(name: str) -> None:
     assert f"| `{name}` |" in (DOCS / "configuration.md").read_text()
 
 
@@ -31,12 +31,12 @@ def test_retention_of_every_table_is_documented() -> None:
 
 
 @pytest.mark.parametrize("name", [extension.name for extension in EXTENSIONS])
-def test_every_key_of_our_own_is_described(name: str) -> None:
+def test_every_extension_key_is_documented(name: str) -> None:
     assert f"| `{name}` |" in (DOCS / "extensions.md").read_text()
 
 
 @pytest.mark.parametrize("path", sorted({route.path for route in (*ROUTES, *ENDPOINTS)}))
-def test_every_route_is_described(path: str) -> None:
+def test_every_route_is_documented(path: str) -> None:
     assert f"`{path}`" in (DOCS / "api.md").read_text()
 
 
@@ -66,12 +66,12 @@ def test_every_dependency_has_its_reason() -> None:
 
 
 @pytest.mark.parametrize("line", (ROOT / "tests/wire/decided.txt").read_text().splitlines())
-def test_every_step_that_differs_on_purpose_has_its_heading(line: str) -> None:
+def test_every_deliberate_difference_has_its_heading(line: str) -> None:
     headings = re.findall("^###? (.+)$", (DOCS / "compatibility.md").read_text(), re.MULTILINE)
     assert line.startswith("#") or not line or line.split(maxsplit=1)[1] in headings
 
 
-def test_no_page_holds_both_sides_of_a_conflict() -> None:
+def test_no_page_contains_merge_conflict_markers() -> None:
     pages = [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]
     marked = [
         page for page in pages if re.search(r"^(<{7} |>{7} )", page.read_text(), re.MULTILINE)
@@ -79,7 +79,7 @@ def test_no_page_holds_both_sides_of_a_conflict() -> None:
     assert marked == []
 
 
-def test_every_python_file_that_is_named_exists() -> None:
+def test_every_named_python_file_exists() -> None:
     """Pages, docstrings and comments name modules, which a rename must not leave behind."""
     every = {str(path.relative_to(ROOT)) for part in PARTS for path in (ROOT / part).rglob("*.py")}
     names = {path.rpartition("/")[2] for path in every}

@@ -193,11 +193,11 @@ def found() -> set[str]:
     return {item for path in MODULES for item in found_in(path.read_text(), name_in(path))}
 
 
-def test_no_file_is_named_by_a_path_that_others_can_change() -> None:
+def test_no_file_is_opened_by_a_path_that_others_can_change() -> None:
     assert [line for line in sorted(found()) if not line.startswith(tuple(ALLOWED))] == []
 
 
-def test_each_path_that_is_allowed_is_used() -> None:
+def test_each_allowed_path_is_used() -> None:
     everywhere = found()
     unused = [item for item in ALLOWED if not any(name.startswith(item) for name in everywhere)]
     assert unused == []
@@ -217,7 +217,7 @@ def test_each_path_that_is_allowed_is_used() -> None:
         "os.scandir(path)",
     ],
 )
-def test_a_call_by_path_is_found(line: str) -> None:
+def test_call_with_a_path_is_detected(line: str) -> None:
     assert len(found_in(f"def f():\n    {line}\n", "m")) == 1
 
 
@@ -232,5 +232,5 @@ def test_a_call_by_path_is_found(line: str) -> None:
         "text.replace('a', 'b')",
     ],
 )
-def test_a_call_below_an_open_directory_is_not(line: str) -> None:
+def test_call_below_an_open_directory_is_not_detected(line: str) -> None:
     assert found_in(f"def f():\n    {line}\n", "m") == set()

@@ -105,7 +105,7 @@ def test_only_checked_types_are_exempted() -> None:
         ("text = '# noqa: E501'", []),
     ],
 )
-def test_an_exemption_without_a_reason_is_found(text: str, lines: list[int]) -> None:
+def test_exemption_without_a_reason_is_detected(text: str, lines: list[int]) -> None:
     assert exempted_lines(text) == lines
 
 
@@ -118,5 +118,5 @@ def test_an_exemption_without_a_reason_is_found(text: str, lines: list[int]) -> 
         ("with suppress(OSError):\n    # It has ended.\n    run()", []),
     ],
 )
-def test_an_ignored_error_without_a_reason_is_found(text: str, lines: list[int]) -> None:
+def test_ignored_error_without_a_reason_is_detected(text: str, lines: list[int]) -> None:
     assert ignored_errors(text) == lines

@@ -315,7 +315,7 @@ def test_module_imports_only_packages_that_its_folder_may_import() -> None:
     assert wrong == []
 
 
-def test_a_pure_module_touches_nothing_outside() -> None:
+def test_pure_module_has_no_side_effects() -> None:
     pure = [path for path in MODULES if within(name_of(path), PURE)]
     assert [
         f"{name_of(path)} imports {module}"
@@ -325,7 +325,7 @@ def test_a_pure_module_touches_nothing_outside() -> None:
     ] == []
 
 
-def test_a_library_is_used_only_where_it_belongs() -> None:
+def test_library_is_used_only_in_its_package() -> None:
     assert [
         f"{name_of(path)} imports {library}"
         for path in MODULES
@@ -335,7 +335,7 @@ def test_a_library_is_used_only_where_it_belongs() -> None:
     ] == []
 
 
-def test_an_error_is_made_where_it_is_raised() -> None:
+def test_error_is_created_where_it_is_raised() -> None:
     # An exception that is raised repeatedly retains the frames of every raise, and their requests.
     assert [
         f"{name_of(path)} raises {node.exc.id}"
@@ -346,7 +346,7 @@ def test_an_error_is_made_where_it_is_raised() -> None:
     ] == []
 
 
-def test_no_pattern_of_files_is_made_of_what_changes() -> None:
+def test_no_file_pattern_is_built_from_variable_text() -> None:
     """The interpreter caches every compiled pattern, up to 32,768 of them."""
     made = [
         name_of(path)
@@ -369,7 +369,7 @@ def package_of(name: str) -> str:
     return ".".join(parts[: 3 if within(name, PARTS) and len(parts) > 3 else 2])
 
 
-def test_no_packages_import_each_other_in_a_circle() -> None:
+def test_packages_have_no_import_cycles() -> None:
     names = {name_of(path) for path in MODULES}
     edges: dict[str, set[str]] = {}
     for path in MODULES:
@@ -397,7 +397,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_modules_have_no_import_cycles() -> None:
     names = {name_of(path) for path in MODULES}
     edges = {
         name_of(path): {

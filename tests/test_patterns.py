@@ -113,12 +113,12 @@ def test_patterns_of_the_interpreter_are_constants() -> None:
     assert found == set(FROM_CODE)
 
 
-def test_outside_patterns_run_only_where_they_are_bounded() -> None:
+def test_external_patterns_run_only_with_a_limit() -> None:
     users = {name_of(path) for path in MODULES if "daemon.matching.regexp" in imported(path)}
     assert users == set(BOUNDED)
 
 
-def test_only_two_modules_use_the_library() -> None:
+def test_only_two_modules_use_the_regexp_library() -> None:
     users = {name_of(path) for path in MODULES if "re2" in imported(path)}
     assert users == WITH_LIBRARY
     for path in MODULES:  # another library, or functions of `re` under another name
@@ -135,5 +135,5 @@ def test_only_two_modules_use_the_library() -> None:
         "import re\nasync def f(text): re.sub('a' + text, '', 'x')",
     ],
 )
-def test_a_pattern_from_outside_is_found(text: str) -> None:
+def test_external_pattern_is_detected(text: str) -> None:
     assert own_patterns(text) == {"f"}

@@ -36,7 +36,7 @@ async def test_a_client_with_many_large_requests_is_refused_and_others_are_not()
     assert await admission.run("one", lambda: 7) == 7
 
 
-async def test_only_a_few_are_worked_on_at_once() -> None:
+async def test_few_large_requests_are_processed_concurrently() -> None:
     admission, end = AdmissionControl(), trio.Event()
     begun: list[str] = []
 
@@ -54,7 +54,7 @@ async def test_only_a_few_are_worked_on_at_once() -> None:
     assert len(begun) == AT_ONCE + 3
 
 
-async def test_canceled_request_leaves_no_slot_taken() -> None:
+async def test_canceled_request_releases_its_slot() -> None:
     admission = AdmissionControl()
     for _ in range(2 * EACH):
         with trio.CancelScope() as scope:
@@ -63,7 +63,7 @@ async def test_canceled_request_leaves_no_slot_taken() -> None:
     assert await admission.run("one", lambda: 7) == 7
 
 
-async def test_a_request_with_a_slot_works_in_a_thread_without_another_one() -> None:
+async def test_request_with_a_slot_uses_a_thread_without_another_slot() -> None:
     admission = AdmissionControl()
     async with admission.turn("one"):
         assert await admission.run("one", lambda: 7) == 7

@@ -43,28 +43,28 @@ class Clock:
         return NOW
 
 
-def test_a_name_says_when_it_was_made() -> None:
+def test_backup_name_contains_its_time() -> None:
     assert snapshot_name(NOW) == "steward-20261121T014000Z.snap"
     assert snapshot_time(snapshot_name(NOW + 5)) == NOW
     assert snapshot_time("precious.snap") is None
 
 
-def test_the_first_one_is_made_at_once() -> None:
+def test_first_backup_is_made_immediately() -> None:
     assert wait(["precious.snap"], every=DAY, now=NOW) == 0
 
 
-def test_the_next_one_is_made_when_its_time_has_come() -> None:
+def test_next_backup_is_made_on_time() -> None:
     names = [snapshot_name(NOW - DAY), snapshot_name(NOW - 2 * DAY)]
     assert wait(names, every=DAY, now=NOW) == 0
     assert wait(names, every=DAY, now=NOW - 60 * SECOND) == 60 * SECOND
     assert wait(names, every=DAY, now=NOW - DAY) == HOUR  # looks again, for clocks are set
 
 
-def test_one_from_the_future_holds_up_nothing() -> None:
+def test_backup_with_a_future_time_causes_no_delay() -> None:
     assert wait([snapshot_name(NOW + DAY)], every=DAY, now=NOW) == 0
 
 
-def test_the_oldest_go_and_what_is_none_stays() -> None:
+def test_oldest_backups_are_deleted_and_other_files_are_kept() -> None:
     names = [snapshot_name(NOW + day * DAY) for day in (2, 0, 1)]
     assert expired_snapshots([*names, "precious.snap"], keep=2, latest=names[0]) == [
         snapshot_name(NOW)
@@ -72,7 +72,7 @@ def test_the_oldest_go_and_what_is_none_stays() -> None:
     assert expired_snapshots(names, keep=3, latest=names[0]) == []
 
 
-async def test_a_snapshot_is_whole_and_older_ones_go(store: Store, tmp_path: Path) -> None:
+async def test_complete_backup_deletes_older_backups(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "snapshots"
     target.mkdir()
     made = [save_snapshot(tmp_path, target, keep=2, now=NOW + day * DAY) for day in range(3)]
@@ -90,7 +90,7 @@ async def test_failed_snapshot_deletes_no_older_one(store: Store, tmp_path: Path
     assert list(target.glob("*.snap")) == [kept]
 
 
-async def test_they_are_saved_while_the_daemon_works(kept: Path, tmp_path: Path) -> None:
+async def test_backups_are_made_while_the_daemon_runs(kept: Path, tmp_path: Path) -> None:
     config = Settings(data_dir=kept, snapshot_hours=24, snapshot_dir=tmp_path / "far")
     async with open_backups(config, Clock()):
         with trio.fail_after(HAPPENS_WITHIN):
@@ -98,7 +98,7 @@ async def test_they_are_saved_while_the_daemon_works(kept: Path, tmp_path: Path)
                 await trio.sleep(0.01)
 
 
-async def test_one_that_was_made_after_the_clock_was_set_back_stays(
+async def test_backup_made_after_the_clock_was_set_back_is_kept(
     store: Store, tmp_path: Path
 ) -> None:
     target = tmp_path / "snapshots"
@@ -110,7 +110,7 @@ async def test_one_that_was_made_after_the_clock_was_set_back_stays(
     assert wait(_names(target), every=DAY, now=NOW - DAY) == HOUR
 
 
-async def test_a_draft_that_cannot_be_read_back_is_removed(
+async def test_unreadable_backup_draft_is_deleted(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(file: Path) -> None:
@@ -124,7 +124,7 @@ async def test_a_draft_that_cannot_be_read_back_is_removed(
     assert not list((target / ".unfinished").iterdir())
 
 
-async def test_a_directory_that_cannot_be_made_for_a_while_ends_nothing(
+async def test_temporarily_unavailable_directory_does_not_stop_backups(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(backups, "_AFTER_A_FAILURE", 0.01)
@@ -140,13 +140,13 @@ async def test_a_directory_that_cannot_be_made_for_a_while_ends_nothing(
                 await trio.sleep(0.01)
 
 
-async def test_without_being_asked_none_is_saved(tmp_path: Path) -> None:
+async def test_no_backup_is_made_without_a_setting(tmp_path: Path) -> None:
     async with open_backups(Settings(data_dir=tmp_path), Clock()):
         pass
     assert _names(tmp_path) == []
 
 
-def test_a_drill_that_has_no_place_says_so(tmp_path: Path) -> None:
+def test_restore_drill_without_space_is_reported(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere" / "x.snap"
     done = CliRunner().invoke(operator, ["snapshot", "drill", str(missing)])
     assert (done.exit_code, type(done.exception)) == (1, SystemExit)

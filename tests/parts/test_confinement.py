@@ -44,18 +44,18 @@ def held(text: str) -> report.Confinement:
 
 
 @needs_root
-def test_capabilities_are_given_away_in_all_sets() -> None:
+def test_capabilities_are_dropped_from_all_sets() -> None:
     assert held("pass").capabilities
     assert held("kernel.give_up_capabilities()").capabilities == ()
 
 
 @needs_root
-def test_a_program_of_root_gets_no_capability_back() -> None:
+def test_program_of_root_regains_no_capability() -> None:
     text = "kernel.give_up_capabilities()\nsubprocess.run(['cat', '/proc/self/status'])\nraise SystemExit"
     assert held(text).capabilities == ()
 
 
-def test_new_privileges_are_given_up_for_good() -> None:
+def test_new_privileges_are_permanently_disabled() -> None:
     assert held("kernel.give_up_new_privileges()").no_new_privileges
     lines = answers(
         "kernel.give_up_new_privileges()\n"
@@ -65,7 +65,7 @@ def test_new_privileges_are_given_up_for_good() -> None:
     assert lines == ["-1", "1"]
 
 
-def test_a_filter_reaches_threads_that_run_already() -> None:
+def test_filter_applies_to_running_threads() -> None:
     text = (
         """
 ready, go = threading.Event(), threading.Event()
@@ -80,7 +80,7 @@ one = threading.Thread(target=run); one.start(); ready.wait()
     assert answers(text) == ["EAFNOSUPPORT"]
 
 
-def test_the_daemons_filter_leaves_files_threads_and_sockets() -> None:
+def test_filter_of_the_daemon_permits_files_threads_and_sockets() -> None:
     text = (
         FILTER.format(programs=False)
         + """
@@ -95,7 +95,7 @@ tell(lambda: sqlite3.connect(":memory:").execute("PRAGMA journal_mode").close())
     assert answers(text) == ["done"] * 5
 
 
-def test_the_daemons_filter_refuses_what_it_does_not_need() -> None:
+def test_filter_of_the_daemon_refuses_unneeded_calls() -> None:
     text = (
         FILTER.format(programs=False)
         + """
@@ -113,13 +113,13 @@ tell(lambda: kernel._check(kernel._libc().ptrace(0, 0, 0, 0)))
     assert answers(text, __file__) == expected
 
 
-def test_the_daemons_filter_lets_programs_be_started_where_they_are_needed() -> None:
+def test_filter_of_the_daemon_permits_required_programs() -> None:
     text = FILTER.format(programs=True) + "print(subprocess.check_output(['echo', 'x'], text=True))"
     assert answers(text)[0] == "x"
 
 
 @needs_landlock
-def test_files_beyond_the_given_paths_are_out_of_reach(tmp_path: Path) -> None:
+def test_files_outside_the_given_paths_are_unreachable(tmp_path: Path) -> None:
     ours, theirs, beside = (tmp_path / name for name in ("ours", "theirs", "beside"))
     for folder in (ours, theirs, beside):
         folder.mkdir()
@@ -175,7 +175,7 @@ def test_report_shows_values_from_the_kernel() -> None:
     )
 
 
-def test_a_kernel_that_tells_less_is_not_believed_to_filter() -> None:
+def test_kernel_with_less_information_is_not_reported_as_filtering() -> None:
     status = "Uid:\t0\t0\t0\t0\nNoNewPrivs:\t0\n" + "".join(
         f"Cap{name}:\t0\n" for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")
     )

@@ -109,7 +109,7 @@ def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_dir_migration, "_exchange", fail)
 
 
-def test_a_new_directory_gets_its_form(tmp_path: Path) -> None:
+def test_new_directory_has_the_current_layout(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     prepare(tmp_path)
     is_root = os.geteuid() == 0
@@ -145,7 +145,9 @@ def test_older_directory_is_moved_without_entries_of_other_users(tmp_path: Path)
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_move_that_is_killed_anywhere_goes_on(tmp_path: Path, can_exchange: bool) -> None:
+def test_interrupted_move_continues_after_a_kill_at_any_step(
+    tmp_path: Path, can_exchange: bool
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if not can_exchange:
             without_exchange(patch)
@@ -163,7 +165,7 @@ def test_a_move_that_is_killed_anywhere_goes_on(tmp_path: Path, can_exchange: bo
         assert tree(place) == wanted, last
 
 
-def test_output_that_older_versions_kept_beside_tasks_is_found_again(tmp_path: Path) -> None:
+def test_output_stored_by_older_versions_is_found(tmp_path: Path) -> None:
     home, kept = tmp_path / "alloc/one", tmp_path / "logs/two"
     for place in (home, kept):
         (place / ".logs").mkdir(parents=True)
@@ -185,7 +187,7 @@ def files_in(directory: Path) -> list[Path]:
     return [path for path in directory.rglob("*") if path.is_file()]
 
 
-def test_a_move_that_was_cut_short_is_said_to_whoever_looks_for_the_store(tmp_path: Path) -> None:
+def test_interrupted_move_is_reported_by_commands_that_open_the_store(tmp_path: Path) -> None:
     place = older(tmp_path / "data")
     assert find_store(place) == place
     killed(place, 5)
@@ -195,14 +197,14 @@ def test_a_move_that_was_cut_short_is_said_to_whoever_looks_for_the_store(tmp_pa
     assert find_store(place) == store_dir(place)
 
 
-def test_an_older_version_does_not_start_any_more(tmp_path: Path) -> None:
+def test_older_version_no_longer_starts(tmp_path: Path) -> None:
     place = older(tmp_path / "data")
     prepare(place)
     with pytest.raises(StorageUnusable, match=LOCK_NAME), lock(place):
         pass
 
 
-def test_nothing_is_moved_from_below_a_daemon_at_work(
+def test_no_file_is_moved_under_a_running_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage.store._LOCK_TRIES", 1)
@@ -230,7 +232,7 @@ def test_files_named_in_the_settings_stay(tmp_path: Path) -> None:
     assert not (store_dir(place) / "root.key").exists()
 
 
-def test_a_link_in_the_place_of_allocations_is_refused_before_anything_moves(
+def test_link_instead_of_allocations_is_refused_before_any_move(
     tmp_path: Path,
 ) -> None:
     place = older(tmp_path / "data")
@@ -263,7 +265,7 @@ def test_a_revert_restores_the_earlier_version(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_other_users_pass_through_and_see_nothing_of_the_daemon(tmp_path: Path) -> None:
+def test_other_users_can_traverse_but_not_read(tmp_path: Path) -> None:
     place = older(tmp_path / "data")
     prepare(place)
     modes = {item: (place / item).stat().st_mode & 0o777 for item in ("store", "tasks", LOCK_NAME)}

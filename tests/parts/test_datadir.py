@@ -21,7 +21,7 @@ def test_directories_of_the_daemon_and_of_root_are_safe(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [".", ".."])
-def test_a_directory_that_all_users_can_write_to_is_named(data_dir: Path, place: str) -> None:
+def test_world_writable_directory_is_named(data_dir: Path, place: str) -> None:
     opened = (data_dir / place).resolve()
     opened.chmod(0o777)
     assert list(weak_places(data_dir)) == [
@@ -29,7 +29,7 @@ def test_a_directory_that_all_users_can_write_to_is_named(data_dir: Path, place:
     ]
 
 
-def test_a_sticky_directory_above_is_safe(data_dir: Path) -> None:
+def test_sticky_parent_directory_is_safe(data_dir: Path) -> None:
     data_dir.parent.chmod(0o1777)
     assert list(weak_places(data_dir)) == []
     data_dir.chmod(0o1777)
@@ -44,7 +44,7 @@ def test_a_directory_of_another_user_is_named(data_dir: Path) -> None:
     ]
 
 
-def test_a_link_to_a_weak_place_is_followed(data_dir: Path, tmp_path: Path) -> None:
+def test_link_to_an_unsafe_directory_is_followed(data_dir: Path, tmp_path: Path) -> None:
     data_dir.parent.chmod(0o777)
     link = tmp_path / "link"
     link.symlink_to(data_dir)

@@ -44,7 +44,7 @@ def broken(fences: Fences, kind: str = "unit", key: str = "a") -> None:
         raise ValueError("no")
 
 
-async def test_faults_outlive_a_restart_and_a_success_is_remembered_as_well(tmp_path: Path) -> None:
+async def test_faults_survive_a_restart_and_success_is_stored(tmp_path: Path) -> None:
     clock = Ticking()
     opening = partial(open_store, tmp_path, cluster_id="c", now=NOW)
     async with opening() as store, open_fences(store, clock, tmp_path) as fences:
@@ -61,9 +61,7 @@ async def test_faults_outlive_a_restart_and_a_success_is_remembered_as_well(tmp_
         assert [(fault.key, fault.failures) for fault in fences.faults()] == [("a", 3)]
 
 
-async def test_faults_are_kept_also_after_somebody_has_saved_them(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_faults_saved_during_a_write_are_stored(store: Store, tmp_path: Path) -> None:
     async with open_fences(store, Ticking(), tmp_path) as fences:
         await trio.testing.wait_all_tasks_blocked()
         await fences.save(store)
@@ -73,7 +71,7 @@ async def test_faults_are_kept_also_after_somebody_has_saved_them(
     assert [fault.key for fault in store.read(faults.list_all)] == ["a"]
 
 
-async def test_a_release_wakes_who_holds_the_unit_though_the_store_does_not_know_it_yet(
+async def test_release_wakes_the_unit_before_its_fault_is_stored(
     store: Store, tmp_path: Path
 ) -> None:
     async with open_fences(store, Ticking(), tmp_path) as fences:
@@ -83,7 +81,7 @@ async def test_a_release_wakes_who_holds_the_unit_though_the_store_does_not_know
             await change.wait()
 
 
-async def test_a_unit_in_whose_work_the_daemon_ends_has_failed_and_others_have_not(
+async def test_only_the_active_unit_fails_after_a_crash_of_the_daemon(
     store: Store, tmp_path: Path
 ) -> None:
     clock = Ticking()
@@ -104,19 +102,19 @@ async def test_a_unit_in_whose_work_the_daemon_ends_has_failed_and_others_have_n
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"0000000099[[", b"0000000004nope", b"\xff" * 30])
-def test_torn_note_blames_no_unit(tmp_path: Path, text: bytes) -> None:
+def test_truncated_note_blames_no_unit(tmp_path: Path, text: bytes) -> None:
     (tmp_path / HAND_NAME).write_bytes(text)
     assert Hand(tmp_path).found == []
 
 
-def test_a_shorter_note_takes_the_place_of_a_longer_one(tmp_path: Path) -> None:
+def test_shorter_note_replaces_a_longer_one(tmp_path: Path) -> None:
     hand = Hand(tmp_path)
     hand.record([("unit", "x" * 200), ("unit", "b")])
     hand.record([("unit", "a")])
     assert Hand(tmp_path).found == [("unit", "a")]
 
 
-async def test_an_evaluation_that_ended_the_daemon_three_times_has_failed_and_the_next_is_done(
+async def test_evaluation_that_crashed_the_daemon_three_times_fails_and_the_next_is_processed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     poison = await cluster.register(job("poison", priority=90))
@@ -154,7 +152,7 @@ async def test_suspected_evaluation_is_processed_alone(cluster: Cluster) -> None
     ]
 
 
-async def test_the_fault_of_an_evaluation_that_ended_otherwise_is_forgotten(
+async def test_fault_of_an_otherwise_ended_evaluation_is_deleted(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     async with open_fences(cluster.store, cluster.clock, tmp_path) as fences:
@@ -173,7 +171,7 @@ async def put_clock(store: Store, job_id: str, **fields: Any) -> None:
     await store.write(work)
 
 
-async def test_a_clock_that_costs_too_much_is_left_out_over_restarts_until_it_is_released(
+async def test_costly_schedule_is_disabled_across_restarts_until_released(
     store: Store, tmp_path: Path
 ) -> None:
     clock = Ticking()

@@ -46,14 +46,14 @@ async def goes_on(
         nursery.cancel_scope.cancel()
 
 
-async def test_removing_what_is_old_goes_on(
+async def test_cleanup_continues_on_a_full_disk(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     loop = partial(collect_garbage, cluster.store, cluster.clock, RetentionLimits())
     await goes_on(cluster.store, loop, monkeypatch)
 
 
-async def test_a_deployment_goes_on(
+async def test_deployment_continues_on_a_full_disk(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     await cluster.register(job("web", group("web", update=ROLLING)))
@@ -64,7 +64,7 @@ async def test_a_deployment_goes_on(
     assert cluster.deployment().task_groups["web"].healthy_allocs == 1
 
 
-async def test_a_drain_ends(
+async def test_drain_ends_on_a_full_disk(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     (node,) = cluster.store.read(nodes.list_all)
@@ -84,7 +84,7 @@ async def test_a_drain_ends(
     assert not node.drain
 
 
-async def test_one_of_several_that_found_no_room_is_enough(
+async def test_one_disk_full_error_among_several_is_sufficient(
     caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
     async with tolerate_disk_full("launches wait"):
@@ -92,7 +92,7 @@ async def test_one_of_several_that_found_no_room_is_enough(
     assert caplog.messages == ["launches wait: no room"]
 
 
-async def test_other_errors_are_not_kept_quiet() -> None:
+async def test_other_errors_are_not_suppressed() -> None:
     with pytest.raises(ValueError, match="else"):
         async with tolerate_disk_full("launches wait"):
             raise ValueError("something else")

@@ -90,7 +90,9 @@ def test_a_private_process_leaves_no_core_when_it_crashes(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["environ", "maps", "auxv"])
-def test_others_of_the_same_user_see_nothing_of_a_private_process(place: Path, name: str) -> None:
+def test_other_processes_of_the_user_cannot_inspect_a_private_process(
+    place: Path, name: str
+) -> None:
     with running("private", place) as private, running("plain", place) as plain:
         assert can_read(plain, name)
         assert not can_read(private, name)

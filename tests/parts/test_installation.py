@@ -47,7 +47,7 @@ def unit(place: UnitLocation) -> Path:
     return place.directory / "steward.service"
 
 
-def test_it_is_set_up_and_says_what_it_did(place: UnitLocation, unit: Path) -> None:
+def test_installation_prints_its_actions(place: UnitLocation, unit: Path) -> None:
     request = Asked()
     said = list(install(place, ["/opt/steward"], request, now=False))
     assert request.words == ["daemon-reload", "enable steward.service"]
@@ -56,19 +56,19 @@ def test_it_is_set_up_and_says_what_it_did(place: UnitLocation, unit: Path) -> N
     assert said[:3] == [f"wrote {place.directory / name}" for name in UNITS]
 
 
-def test_it_is_started_if_that_is_asked_for(place: UnitLocation) -> None:
+def test_installation_starts_the_unit_on_request(place: UnitLocation) -> None:
     request = Asked()
     list(install(place, ["/opt/steward"], request, now=True))
     assert request.words[-1] == "restart steward.service"
 
 
-def test_setting_it_up_again_changes_nothing(place: UnitLocation) -> None:
+def test_repeated_installation_changes_nothing(place: UnitLocation) -> None:
     list(install(place, ["/opt/steward"], Asked(), now=False))
     said = list(install(place, ["/opt/steward"], Asked(), now=False))
     assert all(line.startswith("unchanged: ") for line in said[:3])
 
 
-def test_it_is_taken_away(place: UnitLocation) -> None:
+def test_installation_is_removed(place: UnitLocation) -> None:
     list(install(place, ["/opt/steward"], Asked(), now=False))
     request = Asked()
     list(uninstall(place, request))
@@ -81,7 +81,7 @@ def test_it_is_taken_away(place: UnitLocation) -> None:
     assert len(list(uninstall(place, Asked()))) == 1
 
 
-def test_a_unit_of_another_user_is_left_alone(place: UnitLocation, unit: Path) -> None:
+def test_unit_of_another_user_is_not_changed(place: UnitLocation, unit: Path) -> None:
     unit.write_text("[Service]\nExecStart=/bin/mine\n")
     for attempt in (
         install(place, ["/opt/steward"], Asked(), now=False),
@@ -92,7 +92,7 @@ def test_a_unit_of_another_user_is_left_alone(place: UnitLocation, unit: Path) -
     assert unit.read_text().startswith("[Service]")
 
 
-def test_program_that_others_can_change_does_not_run_as_root(tmp_path: Path) -> None:
+def test_program_writable_by_others_does_not_run_as_root(tmp_path: Path) -> None:
     open_place = tmp_path / "open"
     open_place.mkdir()
     open_place.chmod(0o777)
@@ -101,7 +101,7 @@ def test_program_that_others_can_change_does_not_run_as_root(tmp_path: Path) -> 
         check_program_owner(open_place / "steward")
 
 
-def test_a_link_to_what_others_can_change_is_seen_through(tmp_path: Path) -> None:
+def test_link_to_a_file_writable_by_others_is_detected(tmp_path: Path) -> None:
     open_place = tmp_path / "open"
     open_place.mkdir()
     open_place.chmod(0o777)
@@ -111,7 +111,7 @@ def test_a_link_to_what_others_can_change_is_seen_through(tmp_path: Path) -> Non
         check_program_owner(tmp_path / "steward")
 
 
-def test_a_link_that_others_can_change_is_not_followed_as_root(tmp_path: Path) -> None:
+def test_link_writable_by_others_is_not_followed_as_root(tmp_path: Path) -> None:
     open_place = tmp_path / "open"
     open_place.mkdir()
     open_place.chmod(0o777)
@@ -122,11 +122,11 @@ def test_a_link_that_others_can_change_is_not_followed_as_root(tmp_path: Path) -
             check_program_owner(link)
 
 
-def test_program_only_root_can_change_may_run() -> None:
+def test_program_writable_only_by_root_can_run() -> None:
     check_program_owner(Path("/bin/sh"))
 
 
-def test_the_program_is_found_again_from_anywhere() -> None:
+def test_program_is_located_from_any_directory() -> None:
     assert executable_path("steward", {"LAUNCHED_STEWARD": "/usr/local/bin/steward"}) == [
         "/usr/local/bin/steward"
     ]
@@ -134,7 +134,7 @@ def test_the_program_is_found_again_from_anywhere() -> None:
     assert executable_path("bin/steward", {}) == [f"{os.getcwd()}/bin/steward"]
 
 
-def test_a_program_with_an_odd_name_is_spelled_as_systemd_reads_it() -> None:
+def test_program_with_an_unusual_name_is_escaped_for_systemd() -> None:
     assert "ExecStart='/opt/100%% $$mine/steward' agent\n" in unit_text(
         "steward.service", ["/opt/100% $mine/steward"]
     )
@@ -151,7 +151,7 @@ def test_every_line_of_a_unit_is_explained(name: str) -> None:
 # ---- for a user without root's rights ---------------------------------------------------------------
 
 
-def test_a_user_sets_it_up_for_himself(tmp_path: Path) -> None:
+def test_user_installs_a_user_unit(tmp_path: Path) -> None:
     place, asked = UnitLocation(tmp_path / "systemd/user", of_user=True), Asked()
     said = list(install(place, ["/bin/true"], asked, now=True))
     assert asked.words[-1] == "restart steward.service"
@@ -160,7 +160,7 @@ def test_a_user_sets_it_up_for_himself(tmp_path: Path) -> None:
     assert (place.directory / "steward.service").exists()
 
 
-def test_the_unit_of_a_user_asks_for_nothing_that_needs_root() -> None:
+def test_user_unit_needs_no_root_permissions() -> None:
     text = unit_text("steward.service", ["/home/ann/steward"], of_user=True)
     assert "ExecStart=/home/ann/steward agent\n" in text
     assert "WantedBy=default.target\n" in text
@@ -168,14 +168,14 @@ def test_the_unit_of_a_user_asks_for_nothing_that_needs_root() -> None:
     assert re.findall(r"Protect|StateDirectory|multi-user|network-online", text) == []
 
 
-def test_root_asks_for_no_unit_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_root_cannot_install_a_user_unit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(installation, "_RUNS_HERE", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(Refused, match="without it"):
         installation._place(user=True)
 
 
-def test_settings_of_a_package_are_left_alone(
+def test_settings_of_a_package_are_not_changed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(installation, "_RUNS_HERE", tmp_path)
@@ -188,7 +188,7 @@ def test_settings_of_a_package_are_left_alone(
 
 @pytest.mark.parametrize("of_user", [False, True])
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_understands_the_units(tmp_path: Path, *, of_user: bool) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path, *, of_user: bool) -> None:
     paths = [tmp_path / name for name in UNITS]
     for path in paths:
         path.write_text(unit_text(path.name, ["/bin/sh"], of_user=of_user))
@@ -201,7 +201,7 @@ def test_systemd_understands_the_units(tmp_path: Path, *, of_user: bool) -> None
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_every_protection_that_is_missing_is_explained(tmp_path: Path) -> None:
+def test_every_omitted_protection_has_a_reason(tmp_path: Path) -> None:
     unit = tmp_path / "steward.service"
     unit.write_text(unit_text(unit.name, ["/bin/sh"]))
     words = ["systemd-analyze", "security", "--offline=true", "--json=short", unit]
@@ -215,7 +215,7 @@ def test_every_protection_that_is_missing_is_explained(tmp_path: Path) -> None:
     assert {name for name in asked if f"`{name}" not in docs} == set()
 
 
-def test_the_daemons_user_is_made_and_may_read_the_settings(
+def test_daemon_user_is_created_and_can_read_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -234,7 +234,7 @@ def test_the_daemons_user_is_made_and_may_read_the_settings(
     assert "will run as the user steward" in said
 
 
-def test_without_the_daemons_user_it_says_that_the_daemon_stays_root(tmp_path: Path) -> None:
+def test_missing_daemon_user_is_reported(tmp_path: Path) -> None:
     def run(words: Sequence[str]) -> None:
         raise Refused("systemd-sysusers failed: 1")
 

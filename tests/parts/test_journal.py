@@ -29,13 +29,13 @@ def heard(ears: socket.socket) -> bytes:
     return text
 
 
-def test_a_line_is_a_name_and_a_value() -> None:
+def test_journal_field_is_a_name_and_a_value() -> None:
     assert journal.record({"MESSAGE": "all is well", "PRIORITY": "6"}) == (
         b"MESSAGE=all is well\nPRIORITY=6\n"
     )
 
 
-def test_a_value_of_several_lines_is_counted_so_that_it_forges_no_field() -> None:
+def test_multiline_value_cannot_forge_a_field() -> None:
     forged = journal.record({"MESSAGE": "a\nPRIORITY=0"})
     assert forged == b"MESSAGE\n\x0c\0\0\0\0\0\0\0a\nPRIORITY=0\n"
 
@@ -46,7 +46,7 @@ def test_record_larger_than_a_datagram_arrives(ears: socket.socket, tmp_path: Pa
     assert heard(ears) == large
 
 
-def test_the_journal_is_known_by_device_and_inode() -> None:
+def test_journal_is_recognized_by_device_and_inode() -> None:
     reading, writing = os.pipe()
     found = os.fstat(writing)
     named = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
@@ -57,7 +57,7 @@ def test_the_journal_is_known_by_device_and_inode() -> None:
     os.close(writing)
 
 
-def test_a_line_of_the_log_has_its_keys_as_fields(ears: socket.socket, tmp_path: Path) -> None:
+def test_log_line_has_its_keys_as_fields(ears: socket.socket, tmp_path: Path) -> None:
     line = logging.LogRecord("steward.evals", logging.WARNING, "x.py", 1, "a %s", ("b",), None)
     line.__dict__["keys"] = {"eval_id": "e1"}
     with request_scope("r-1"):
@@ -72,7 +72,7 @@ def test_a_line_of_the_log_has_its_keys_as_fields(ears: socket.socket, tmp_path:
     ]
 
 
-def test_without_a_journal_lines_go_to_standard_error(
+def test_lines_without_a_journal_are_written_to_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = logging.LogRecord("steward.evals", logging.INFO, "x.py", 1, "a", (), None)

@@ -51,7 +51,7 @@ def exported(context: ctypes.c_void_p) -> bytes:
         os.close(descriptor)
 
 
-def test_numbers_are_those_of_libseccomp() -> None:
+def test_numbers_match_libseccomp() -> None:
     for machine, token in AUDIT.items():
         ours = dict(numbers(machine))
         found = {

@@ -41,7 +41,7 @@ async def said(level: str, *, as_json: bool = False, count: int = 1) -> list[str
     return found
 
 
-async def test_a_reader_sees_more_than_the_daemon_logs_itself() -> None:
+async def test_reader_can_have_a_lower_level_than_the_daemon_log() -> None:
     first, second = await said("debug", count=2)
     assert first.endswith("test: a trifle")
     assert second.endswith("test: a worry")
@@ -52,17 +52,17 @@ async def test_lines_name_their_level_as_nomad_does() -> None:
     assert levels == ["[DEBUG]", "[WARN] "]
 
 
-async def test_a_reader_may_leave_trifles_out() -> None:
+async def test_reader_can_filter_by_level() -> None:
     (only,) = await said("info")
     assert only.endswith("test: a worry")
 
 
-async def test_lines_may_be_objects() -> None:
+async def test_lines_can_be_objects() -> None:
     (only,) = await said("info", as_json=True)
     assert json.loads(only)["message"] == "a worry"
 
 
-async def test_the_daemon_logs_as_before_when_the_last_reader_is_gone() -> None:
+async def test_log_level_is_restored_after_the_last_reader() -> None:
     await said("debug", count=2)
     assert logging.getLogger("steward").level == logging.INFO
 

@@ -129,7 +129,7 @@ def test_every_loop_of_a_part_is_fenced() -> None:
     assert len(found) - len(bare) > 20
 
 
-def test_every_part_of_the_daemon_is_known_to_this_test() -> None:
+def test_every_part_of_the_daemon_is_covered() -> None:
     """A part that an opener enters is an asynccontextmanager named `open_…`, as is looked for above."""
     tree = ast.parse((ROOT / "daemon/process/parts.py").read_text())
     entered = {
@@ -148,24 +148,24 @@ KINDS = {
     "warm cloud token": "test_warm_token_of_a_broken_mount_is_given_up_and_the_other_is_fetched",
     "keys of a directory": "test_directory_that_raises_is_given_up_and_the_other_is_fetched",
     "periodic job": "test_a_calendar_that_fails_stops_its_job_only_until_the_calendar_changes",
-    "thaw": "test_a_freeze_that_cannot_end_holds_up_no_other",
-    "trigger": "test_an_ended_run_that_cannot_be_read_holds_up_no_other",
-    "queue": "test_a_queue_that_cannot_be_served_holds_up_no_other",
-    "held children": "test_held_children_of_a_parent_that_fails_hold_up_no_others",
-    "notification": "test_a_message_that_cannot_be_made_is_an_attempt_and_ends_nothing",
-    "check": "test_a_check_that_raises_fails_and_costs_its_allocation_nothing",
-    "disk usage": "test_an_allocation_whose_disk_cannot_be_measured_costs_no_other_its_turn",
-    "log": "test_a_log_that_cannot_be_looked_at_costs_no_other_its_turn",
-    "allocation": "test_an_unreadable_row_costs_its_unit_alone",
-    "removal of an allocation": "test_a_directory_that_cannot_be_removed_ends_nothing",
-    "report": "test_a_report_that_cannot_be_stored_is_given_up_and_others_are_stored",
-    "token": "test_a_token_that_cannot_be_removed_stays_alone",
-    "lock": "test_a_lock_that_cannot_be_ended_stays_alone",
-    "drain": "test_a_drain_that_fails_holds_up_no_other",
+    "thaw": "test_freeze_with_a_failing_end_delays_no_other",
+    "trigger": "test_unreadable_ended_run_delays_no_other",
+    "queue": "test_failing_queue_delays_no_other",
+    "held children": "test_queued_children_of_a_failing_parent_delay_no_others",
+    "notification": "test_message_that_cannot_be_built_counts_as_a_failed_attempt",
+    "check": "test_check_that_raises_fails_without_affecting_its_allocation",
+    "disk usage": "test_failed_disk_measurement_delays_no_other_allocation",
+    "log": "test_unreadable_log_delays_no_other",
+    "allocation": "test_unreadable_row_affects_only_its_unit",
+    "removal of an allocation": "test_failed_directory_removal_does_not_stop_the_daemon",
+    "report": "test_failed_report_is_dropped_and_others_are_stored",
+    "token": "test_failed_removal_of_a_token_affects_no_other",
+    "lock": "test_failed_release_of_a_lock_affects_no_other",
+    "drain": "test_failing_drain_delays_no_other",
     "evaluation": "test_unreadable_row_fails_only_its_evaluation",
-    "collection round": "test_a_step_of_a_collection_that_fails_costs_no_other_its_turn",
-    "collection of children": "test_children_of_a_parent_that_fail_to_go_hold_up_no_others",
-    "deployment": "test_an_unreadable_row_costs_its_unit_alone",
+    "collection round": "test_failed_collection_step_delays_no_other",
+    "collection of children": "test_failed_deletion_of_children_delays_no_others",
+    "deployment": "test_unreadable_row_affects_only_its_unit",
 }
 # Kinds for the moment in which the store refuses to mark a unit as failed.
 UNMARKED = {"failed evaluation", "failed deployment"}
@@ -222,7 +222,7 @@ async def cluster(store: Store) -> Cluster:
     return made
 
 
-async def test_a_token_that_cannot_be_removed_stays_alone(
+async def test_failed_removal_of_a_token_affects_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Ticking()
@@ -247,7 +247,7 @@ async def test_a_token_that_cannot_be_removed_stays_alone(
         )
 
 
-async def test_a_lock_that_cannot_be_ended_stays_alone(
+async def test_failed_release_of_a_lock_affects_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Ticking()
@@ -270,7 +270,7 @@ async def test_a_lock_that_cannot_be_ended_stays_alone(
         assert holder("bad") == "mine"
 
 
-async def test_held_children_of_a_parent_that_fails_hold_up_no_others(
+async def test_queued_children_of_a_failing_parent_delay_no_others(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from daemon.jobs import child_limits
@@ -295,7 +295,7 @@ async def test_held_children_of_a_parent_that_fails_hold_up_no_others(
                 await cluster.store.write(lambda tx: tx.publish("faults"))
 
 
-async def test_a_freeze_that_cannot_end_holds_up_no_other(
+async def test_freeze_with_a_failing_end_delays_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from daemon.jobs import freezes as rules
@@ -316,9 +316,7 @@ async def test_a_freeze_that_cannot_end_holds_up_no_other(
         await until(lambda: not_ended() == ["bad"] and named(fences, "thaw") == ["bad"])
 
 
-async def test_a_queue_that_cannot_be_served_holds_up_no_other(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_queue_delays_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from daemon.jobs import queues as rules
 
     clock = Ticking()
@@ -337,7 +335,7 @@ async def test_a_queue_that_cannot_be_served_holds_up_no_other(
         await until(lambda: unserved() == ["bad"] and named(fences, "queue") == ["default/bad"])
 
 
-async def test_an_ended_run_that_cannot_be_read_holds_up_no_other(
+async def test_unreadable_ended_run_delays_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from daemon.jobs import triggers as rules
@@ -376,7 +374,7 @@ async def test_an_ended_run_that_cannot_be_read_holds_up_no_other(
         await until(lambda: arrived() == ["bad"] and len(named(fences, "trigger")) == 1)
 
 
-async def test_a_drain_that_fails_holds_up_no_other(
+async def test_failing_drain_delays_no_other(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = cluster.store.read(nodes.list_all)
@@ -404,7 +402,7 @@ async def test_a_drain_that_fails_holds_up_no_other(
         await until(lambda: draining() == ["bad"] and named(cluster.fences, "drain") == ["bad"])
 
 
-async def test_a_step_of_a_collection_that_fails_costs_no_other_its_turn(
+async def test_failed_collection_step_delays_no_other(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collected = []
@@ -424,7 +422,7 @@ async def test_a_step_of_a_collection_that_fails_costs_no_other_its_turn(
     assert named(cluster.fences, "collection round") == ["expired objects"]
 
 
-async def test_children_of_a_parent_that_fail_to_go_hold_up_no_others(
+async def test_failed_deletion_of_children_delays_no_others(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fences, collected = Fences(Ticking()), []
@@ -441,7 +439,7 @@ async def test_children_of_a_parent_that_fail_to_go_hold_up_no_others(
     assert (collected, named(fences, "collection of children")) == (["good"], ["default/bad"])
 
 
-async def test_a_log_that_cannot_be_looked_at_costs_no_other_its_turn(
+async def test_unreadable_log_delays_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fences, looked = Fences(Ticking()), []
@@ -462,7 +460,7 @@ async def test_a_log_that_cannot_be_looked_at_costs_no_other_its_turn(
     assert named(fences, "log") == ["bad/main/stdout"]
 
 
-async def test_an_allocation_whose_disk_cannot_be_measured_costs_no_other_its_turn() -> None:
+async def test_failed_disk_measurement_delays_no_other_allocation() -> None:
     fences, told = Fences(Ticking()), []
 
     async def measure(alloc_id: str) -> Any:
@@ -481,7 +479,7 @@ async def test_an_allocation_whose_disk_cannot_be_measured_costs_no_other_its_tu
     assert (told, named(fences, "disk usage")) == ([2], ["bad"])
 
 
-async def test_a_check_that_raises_fails_and_costs_its_allocation_nothing(
+async def test_check_that_raises_fails_without_affecting_its_allocation(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     fences = Fences(Ticking())
@@ -513,7 +511,7 @@ async def test_a_check_that_raises_fails_and_costs_its_allocation_nothing(
     assert named(fences, "check") == ["bad"]
 
 
-async def test_the_audit_goes_on_after_an_error(
+async def test_audit_continues_after_an_error(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     clock = Ticking()
@@ -530,7 +528,7 @@ async def test_the_audit_goes_on_after_an_error(
     assert named(fences, "loop") == ["audit copies by FileAuditSink"]
 
 
-async def test_signing_keys_are_looked_after_again_after_an_error(
+async def test_signing_key_rotation_continues_after_an_error(
     store: Store, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     clock, attempts = Ticking(), []
@@ -549,7 +547,7 @@ async def test_signing_keys_are_looked_after_again_after_an_error(
     assert named(fences, "loop") == ["signing keys"]
 
 
-async def test_snapshots_are_saved_again_after_an_error(
+async def test_snapshots_continue_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     clock, attempts = Ticking(), []

@@ -46,7 +46,7 @@ async def test_a_command_gets_the_message(launcher: Launcher, tmp_path: Path) ->
     assert (tmp_path / "keep").read_bytes() == BODY
 
 
-async def test_a_long_message_that_is_not_read_holds_nothing(launcher: Launcher) -> None:
+async def test_long_unread_message_does_not_block(launcher: Launcher) -> None:
     assert await run(launcher, "deaf", bytes(1_000_000)) == "status 0"
 
 
@@ -58,12 +58,12 @@ async def test_a_long_message_that_is_not_read_holds_nothing(launcher: Launcher)
         ("other", "the command other cannot be run: 'other' was not in notify_commands"),
     ],
 )
-async def test_a_failure_is_told(launcher: Launcher, name: str, words: str) -> None:
+async def test_failure_is_reported(launcher: Launcher, name: str, words: str) -> None:
     with pytest.raises(DeliveryFailed, match=words):
         await run(launcher, name)
 
 
-async def test_output_goes_to_the_log_with_a_limit(
+async def test_output_is_logged_up_to_a_limit(
     launcher: Launcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "steward.notify")
@@ -76,7 +76,7 @@ async def test_output_goes_to_the_log_with_a_limit(
     assert 1000 < len(long) < 3000
 
 
-async def test_left_over_children_end_with_the_command(launcher: Launcher, tmp_path: Path) -> None:
+async def test_remaining_children_end_with_the_command(launcher: Launcher, tmp_path: Path) -> None:
     assert await run(launcher, "leave") == "status 0"
     await until_gone(int((tmp_path / "leave").read_text()))
 

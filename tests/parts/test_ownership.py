@@ -37,7 +37,7 @@ def owners(store: Path) -> set[tuple[int, int]]:
     return {(path.lstat().st_uid, path.lstat().st_gid) for path in (store, *store.rglob("*"))}
 
 
-def test_all_of_it_changes_hands_and_back(store: Path) -> None:
+def test_ownership_of_all_files_changes_in_both_directions(store: Path) -> None:
     assert change_owner(store, THEM)
     assert owners(store) == {THEM[1:3]}
     assert not change_owner(store, THEM)
@@ -84,7 +84,7 @@ def folder(place: Path, victim: Path) -> None:
 
 @pytest.mark.parametrize("plant", [link, name, pipe, folder])
 @pytest.mark.parametrize("where", ["evil", "snapshots/evil"])
-def test_what_its_owner_has_planted_ends_it(
+def test_file_planted_by_the_owner_aborts_the_change(
     store: Path, victim: Path, plant: Callable[[Path, Path], None], where: str
 ) -> None:
     change_owner(store, THEM)
@@ -97,7 +97,7 @@ def test_what_its_owner_has_planted_ends_it(
     assert (victim.stat().st_uid, victim.stat().st_gid) == (0, 0)
 
 
-def test_two_names_in_the_same_directory_are_no_way_out(store: Path) -> None:
+def test_hard_links_within_the_directory_are_accepted(store: Path) -> None:
     (store / "steward.db.before-restore").hardlink_to(store / "steward.db")
     change_owner(store, THEM)
     assert owners(store) == {THEM[1:3]}

@@ -74,7 +74,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         one.setLevel(level)
 
 
-def test_policies_limits_and_the_level_of_the_log_are_taken_over(daemon: Daemon) -> None:
+def test_policies_limits_and_the_log_level_are_reloaded(daemon: Daemon) -> None:
     daemon.reads(f'log_level = "error"\nlockout_threshold = 3\nlockout_seconds = 60\n{POLICY}')
     assert daemon.failures.lock_out == LockoutPolicy(3, 60 * SECOND)
     assert logging.getLogger("steward").level == logging.ERROR
@@ -97,7 +97,7 @@ def test_invalid_settings_change_nothing_on_reload(
     assert "the settings are unchanged" in caplog.text
 
 
-def test_it_is_said_what_only_a_restart_changes(
+def test_settings_that_need_a_restart_are_reported(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon.reads('region = "other"\ntls_cert = "/c"\ntls_key = "/k"\nlockout_threshold = 5')
@@ -128,7 +128,7 @@ async def test_the_certificate_of_wrappers_is_read_again(
     assert "the settings are unchanged: cannot use the certificate" in caplog.text
 
 
-async def test_certificate_only_root_can_read_is_read_by_the_launcher(
+async def test_certificate_readable_only_by_root_is_read_by_the_launcher(
     daemon: Daemon,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -156,7 +156,7 @@ async def test_certificate_only_root_can_read_is_read_by_the_launcher(
     assert "reloaded the certificate" in caplog.text
 
 
-async def test_a_daemon_that_cannot_load_the_reload_goes_on(
+async def test_failed_import_of_the_reload_does_not_stop_the_daemon(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "daemon.process.reload", cast("Any", None))

@@ -74,7 +74,7 @@ def test_the_store_is_checked(data_dir: Path) -> None:
     assert is_theirs(data_dir)
 
 
-def test_a_snapshot_is_the_callers_and_comes_back(data_dir: Path) -> None:
+def test_snapshot_belongs_to_the_caller_and_can_be_restored(data_dir: Path) -> None:
     file = data_dir / "monday.snap"
     saved = run(data_dir, "snapshot", "save", str(file))
     assert re.search(r"^cluster id +cluster$", saved.output, re.MULTILINE), saved.output
@@ -92,7 +92,7 @@ def test_a_snapshot_is_the_callers_and_comes_back(data_dir: Path) -> None:
     }
 
 
-def test_the_key_is_replaced(data_dir: Path) -> None:
+def test_root_key_is_replaced(data_dir: Path) -> None:
     key = data_dir / "root.key"
     before = key.read_text()
     done = run(data_dir, "rekey", "--key-file", str(key))
@@ -103,7 +103,7 @@ def test_the_key_is_replaced(data_dir: Path) -> None:
     assert trio.run(_opened, store_dir(data_dir), key) == b"kept"
 
 
-def test_a_replacement_that_was_cut_short_is_finished_first(
+def test_interrupted_key_replacement_is_completed_first(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = data_dir / "root.key"
@@ -145,7 +145,7 @@ def plant_pipe(place: Path, victim: Path) -> None:
     [("check",), ("snapshot", "save", "NEW"), ("snapshot", "restore", "SNAP"), ("rekey", "KEY")],
     ids=lambda words: words[-2] if len(words) > 1 else words[0],
 )
-def test_nothing_of_roots_is_touched(
+def test_files_of_root_are_not_touched(
     data_dir: Path,
     victim: Path,
     plant: Callable[[Path, Path], None],

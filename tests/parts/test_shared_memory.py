@@ -71,7 +71,7 @@ def run_in(group: Path, *words: str) -> "subprocess.Popen[str]":
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may be preferred")
 @pytest.mark.parametrize("is_set", [True, False])
-def test_a_task_ends_and_not_the_daemon_in_the_same_group(
+def test_memory_limit_of_a_shared_cgroup_ends_the_task_and_not_the_daemon(
     shared_group: Path, tmp_path: Path, is_set: bool
 ) -> None:
     daemon = run_in(shared_group, sys.executable, "-c", DAEMON, "set" if is_set else "unset")

@@ -29,14 +29,14 @@ def store(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_new_store_keeps_nothing(tmp_path: Path, store: Path) -> None:
+def test_new_store_preserves_no_old_setting(tmp_path: Path, store: Path) -> None:
     assert stored_settings(tmp_path, store) == {}
     prepare(store / FILE_NAME, cluster_id="c", now=0)
     assert stored_settings(tmp_path, store) == {}
     assert ((tmp_path / NAME).stat().st_mode & 0o777) == 0o600
 
 
-def test_an_older_store_is_asked_once(tmp_path: Path, store: Path) -> None:
+def test_older_store_is_read_once(tmp_path: Path, store: Path) -> None:
     store_of(STORES[0], store)
     assert stored_settings(tmp_path, store) == OLD
     (store / FILE_NAME).unlink()
@@ -44,7 +44,7 @@ def test_an_older_store_is_asked_once(tmp_path: Path, store: Path) -> None:
 
 
 @needs_root
-def test_a_store_of_another_user_is_not_believed(tmp_path: Path, store: Path) -> None:
+def test_store_of_another_user_is_ignored(tmp_path: Path, store: Path) -> None:
     store_of(STORES[0], store)
     os.chown(store, 65534, 65534)
     assert stored_settings(tmp_path, store) == {}
@@ -57,12 +57,12 @@ def test_a_damaged_file_is_named(tmp_path: Path, store: Path, text: str) -> None
         stored_settings(tmp_path, store)
 
 
-def test_configured_value_comes_first() -> None:
+def test_configured_value_has_precedence() -> None:
     settings = in_force(Settings(raw_exec=False), OLD)
     assert (settings.raw_exec, settings.raw_exec_root, settings.task_users) == (False, True, ["*"])
 
 
 @pytest.mark.parametrize("value", ["7", '"yes"', "{"])
-def test_a_value_that_is_none_is_named(value: str) -> None:
+def test_invalid_value_is_named(value: str) -> None:
     with pytest.raises(StorageUnusable, match=NAME):
         in_force(Settings(), {"raw_exec": value})

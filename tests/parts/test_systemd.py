@@ -52,7 +52,7 @@ def test_states_of_the_daemon_are_reported_to_systemd(ears: socket.socket, tmp_p
     assert stopping.startswith("STOPPING=1\n")
 
 
-def test_a_name_without_a_file_is_understood() -> None:
+def test_abstract_socket_name_is_accepted() -> None:
     name = f"steward-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ears:
         ears.bind(f"\0{name}")
@@ -61,7 +61,7 @@ def test_a_name_without_a_file_is_understood() -> None:
         assert heard(ears) == ["WATCHDOG=1"]
 
 
-def test_without_a_manager_nobody_is_reported(tmp_path: Path) -> None:
+def test_without_systemd_no_state_is_reported(tmp_path: Path) -> None:
     ServiceManager({}).ready("fine")
     manager(tmp_path).ready("its socket is gone")
 
@@ -77,11 +77,11 @@ def test_without_a_manager_nobody_is_reported(tmp_path: Path) -> None:
         ({"WATCHDOG_USEC": "0"}, None),
     ],
 )
-def test_its_patience_is_known(environment: dict[str, str], patience: float | None) -> None:
+def test_watchdog_interval_is_read(environment: dict[str, str], patience: float | None) -> None:
     assert ServiceManager(environment).patience == patience
 
 
-async def test_signs_of_life_follow_examinations_and_end_when_a_part_hangs(
+async def test_watchdog_signals_follow_health_checks_and_stop_after_a_hang(
     ears: socket.socket, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     told, examined = manager(tmp_path, WATCHDOG_USEC="30000000"), 0
@@ -97,7 +97,7 @@ async def test_signs_of_life_follow_examinations_and_end_when_a_part_hangs(
     assert heard(ears) == ["WATCHDOG=1"] * 2
 
 
-async def test_without_patience_nobody_is_examined(tmp_path: Path) -> None:
+async def test_without_a_watchdog_no_check_runs(tmp_path: Path) -> None:
     async def never() -> None:
         raise AssertionError
 
@@ -120,7 +120,7 @@ async def answering(tmp_path: Path, nursery: trio.Nursery) -> Path:
     return path
 
 
-async def test_parts_that_work_pass(store: Store, tmp_path: Path) -> None:
+async def test_working_parts_pass_the_check(store: Store, tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         await check_health(store, await answering(tmp_path, nursery))
         nursery.cancel_scope.cancel()
@@ -140,14 +140,14 @@ async def hangs(store: Store, listening: Path) -> bool:
     return waits
 
 
-async def test_listeners_that_hang_are_found_out(store: Store, tmp_path: Path) -> None:
+async def test_unresponsive_listeners_are_detected(store: Store, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "mute"))
         mute.listen()
         assert await hangs(store, tmp_path / "mute")
 
 
-async def test_a_writer_that_hangs_is_found_out(
+async def test_unresponsive_writer_is_detected(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang(work: object, **_: object) -> None:
@@ -166,7 +166,7 @@ def given(held: socket.socket, **more: str) -> list[socket.socket]:
     return inherited_sockets(environment, first=os.dup(held.fileno()))
 
 
-def test_sockets_for_us_are_taken_and_not_passed_on() -> None:
+def test_inherited_sockets_are_used_and_not_passed_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         (one,) = given(held)
         with one:
@@ -175,14 +175,14 @@ def test_sockets_for_us_are_taken_and_not_passed_on() -> None:
 
 
 @pytest.mark.parametrize("other", [{"LISTEN_PID": "1"}, {"LISTEN_FDS": ""}, {"LISTEN_FDS": "-1"}])
-def test_sockets_for_others_are_left_alone(other: dict[str, str]) -> None:
+def test_sockets_of_other_processes_are_not_used(other: dict[str, str]) -> None:
     assert (
         inherited_sockets({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", **other}, first=900)
         == []
     )
 
 
-async def test_clients_wait_at_a_held_socket_for_the_next_daemon(tmp_path: Path) -> None:
+async def test_clients_wait_at_an_inherited_socket_for_the_next_daemon(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         config = Settings(data_dir=tmp_path, port=port, socket="none")
@@ -197,7 +197,7 @@ async def test_clients_wait_at_a_held_socket_for_the_next_daemon(tmp_path: Path)
             assert early.recv(4) == b"here"
 
 
-async def test_a_held_socket_elsewhere_is_complained_of(
+async def test_inherited_socket_with_another_address_gets_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
@@ -207,7 +207,7 @@ async def test_a_held_socket_elsewhere_is_complained_of(
     assert "ignored the given socket" in caplog.text
 
 
-async def test_readers_that_have_much_to_do_do_not_hang(store: Store, tmp_path: Path) -> None:
+async def test_busy_readers_are_not_treated_as_unresponsive(store: Store, tmp_path: Path) -> None:
     first, others = threading.Event(), threading.Event()
 
     def waiting(event: threading.Event) -> Callable[[ReadSnapshot], bool]:

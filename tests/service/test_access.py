@@ -29,14 +29,14 @@ async def test_an_operator_administers_without_a_token(tmp_path: Path) -> None:
         assert b"Permission denied" in refused.stderr
 
 
-async def test_the_socket_is_there_again_after_a_crash(tmp_path: Path) -> None:
+async def test_socket_is_recreated_after_a_crash(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
         await steward.kill_and_restart()
         address = f"unix://{steward.data_dir}/steward.sock"
         assert (await steward.cli("job", "status", "-address", address)).returncode == 0
 
 
-async def test_a_task_of_another_user_gets_at_nothing_of_the_daemon(open_path: Path) -> None:
+async def test_task_of_another_user_cannot_access_the_daemon(open_path: Path) -> None:
     script = """
     for file in steward.sock store store/steward.db store/root.key store/bootstrap-token tasks/uids; do
         cat "$DIR/$file" >/dev/null 2>&1 && echo "read $file"

@@ -50,7 +50,7 @@ async def test_policies_are_written_and_read(guarded: Steward) -> None:
     assert await driven(guarded, work) == (RULES, ["default", "root", "staff"])
 
 
-async def test_a_token_lives_from_its_making_to_its_end(guarded: Steward) -> None:
+async def test_token_is_created_renewed_and_revoked(guarded: Steward) -> None:
     def work(url: str) -> None:
         root = of_secrets(url)
         root.sys.create_or_update_policy("staff", RULES)
@@ -73,7 +73,7 @@ async def test_a_token_lives_from_its_making_to_its_end(guarded: Steward) -> Non
     await driven(guarded, work)
 
 
-async def test_roles_and_wrapped_answers_work(guarded: Steward) -> None:
+async def test_roles_and_wrapped_responses_work(guarded: Steward) -> None:
     def work(url: str) -> None:
         client = of_secrets(url)
         client.auth.token.create_or_update_role("ops", allowed_policies=["staff"], orphan=True)
@@ -88,7 +88,7 @@ async def test_roles_and_wrapped_answers_work(guarded: Steward) -> None:
     await driven(guarded, work)
 
 
-async def test_the_jobs_side_manages_the_same_tokens(guarded: Steward) -> None:
+async def test_jobs_api_manages_the_same_tokens(guarded: Steward) -> None:
     def work(url: str) -> None:
         root = of_jobs(url)
         root.acl.create_policy("staff", {"Name": "staff", "Rules": RULES})

@@ -58,7 +58,7 @@ async def make_namespace(steward: Steward, name: str) -> None:
 # ---- the first token -------------------------------------------------------------------------
 
 
-async def test_the_first_start_leaves_a_secret_for_the_daemons_user_alone(tmp_path: Path) -> None:
+async def test_first_start_writes_a_secret_readable_only_by_the_daemon_user(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
         path = store_dir(steward.data_dir) / "bootstrap-token"
         status = os.stat(path)
@@ -87,7 +87,7 @@ async def test_second_bootstrap_is_rejected(tmp_path: Path) -> None:
         assert again.status_code == 400
 
 
-async def test_a_secret_that_is_no_uuid_is_not_taken(tmp_path: Path) -> None:
+async def test_secret_that_is_no_uuid_is_refused(tmp_path: Path) -> None:
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         answer = await steward.request("POST", "/v1/acl/bootstrap", {"BootstrapSecret": "easy"})
         assert answer.status_code == 400
@@ -97,7 +97,7 @@ async def test_a_secret_that_is_no_uuid_is_not_taken(tmp_path: Path) -> None:
 # ---- who may see what ------------------------------------------------------------------------
 
 
-async def test_a_list_of_all_namespaces_holds_what_its_reader_may_see(guarded: Steward) -> None:
+async def test_list_of_all_namespaces_contains_only_visible_objects(guarded: Steward) -> None:
     await make_namespace(guarded, "other")
     await guarded.register(job("mine"))
     await guarded.register(job("theirs", namespace="other"))
@@ -110,7 +110,7 @@ async def test_a_list_of_all_namespaces_holds_what_its_reader_may_see(guarded: S
         assert "default" in response.text
 
 
-async def test_a_job_that_names_another_namespace_needs_the_right_there(guarded: Steward) -> None:
+async def test_job_in_another_namespace_needs_the_capability_there(guarded: Steward) -> None:
     await make_namespace(guarded, "other")
     writer = await new_token(guarded, 'namespace "default" { policy = "write" }')
     body = {"Job": job("sly", namespace="other")}
@@ -180,7 +180,7 @@ async def test_refusal_does_not_reveal_existing_objects(guarded: Steward) -> Non
 # ---- changes are in force at once ------------------------------------------------------------
 
 
-async def test_a_role_and_its_change_are_in_force_at_once(guarded: Steward) -> None:
+async def test_role_change_takes_effect_immediately(guarded: Steward) -> None:
     for name, level in (("r", "read"), ("w", "write")):
         rules = f'namespace "default" {{ policy = "{level}" }}'
         await guarded.request("POST", f"/v1/acl/policy/{name}", {"Name": name, "Rules": rules})
@@ -196,7 +196,7 @@ async def test_a_role_and_its_change_are_in_force_at_once(guarded: Steward) -> N
     assert (await as_(guarded, secret, "GET", "/v1/jobs")).status_code == 403
 
 
-async def test_an_ended_token_is_refused_from_then_on(guarded: Steward) -> None:
+async def test_revoked_token_is_refused_immediately(guarded: Steward) -> None:
     secret = await new_token(guarded, 'namespace "default" { policy = "read" }')
     assert (await as_(guarded, secret, "GET", "/v1/jobs")).status_code == 200
     response = await as_(guarded, secret, "GET", "/v1/acl/token/self")
@@ -285,7 +285,7 @@ async def test_invalid_input_is_reported(guarded: Steward) -> None:
     assert {answer.status_code for answer in answers} == {400, 404}
 
 
-async def test_a_one_time_token_hands_a_token_over(guarded: Steward) -> None:
+async def test_one_time_token_transfers_a_token(guarded: Steward) -> None:
     secret = await new_token(guarded, 'namespace "default" { policy = "read" }')
     made = (await as_(guarded, secret, "POST", "/v1/acl/token/onetime")).json()["OneTimeToken"]
     assert made["OneTimeSecretID"] not in ("", secret)
@@ -296,7 +296,7 @@ async def test_a_one_time_token_hands_a_token_over(guarded: Steward) -> None:
     assert (await as_(guarded, "", "POST", path, body)).status_code == 403
 
 
-async def test_request_without_a_token_has_none_to_pass_on(guarded: Steward) -> None:
+async def test_request_without_a_token_creates_no_one_time_token(guarded: Steward) -> None:
     refusal = await as_(guarded, "", "POST", "/v1/acl/token/onetime")
     assert (refusal.status_code, refusal.text) == (
         400,

@@ -52,7 +52,7 @@ async def test_audit_names_callers_and_refusals(tmp_path: Path) -> None:
         assert "a-guess" not in everything
 
 
-async def test_reads_of_a_secret_are_audited_where_configured(tmp_path: Path) -> None:
+async def test_reads_of_a_secret_are_audited_if_configured(tmp_path: Path) -> None:
     settings = tmp_path / "steward.toml"
     settings.write_text("audit_reads = true\n")
     async with open_steward(tmp_path, "--config", str(settings)) as steward:
@@ -74,7 +74,7 @@ async def test_audit_cannot_be_read_without_permission(tmp_path: Path) -> None:
         assert (await steward.request("GET", "/v1/operator/audit")).status_code == 403
 
 
-async def test_the_command_shows_pages_and_narrows_down(steward: Steward) -> None:
+async def test_audit_command_shows_pages_and_filters(steward: Steward) -> None:
     for number in range(3):
         await steward.post(f"/v1/var/a/{number}", {"Items": {"k": "hidden"}})
     await steward.request("DELETE", "/v1/var/a/0")
@@ -94,7 +94,7 @@ async def test_the_command_shows_pages_and_narrows_down(steward: Steward) -> Non
     assert b"neither a time" in wrong.stderr
 
 
-async def test_pages_follow_each_other(steward: Steward) -> None:
+async def test_pages_are_consecutive(steward: Steward) -> None:
     for number in range(5):
         await steward.post(f"/v1/var/{number}", {"Items": {"k": "v"}})
     paths, token = [], ""

@@ -114,7 +114,7 @@ async def test_a_method_is_created_changed_listed_and_deleted(guarded: Steward) 
     assert (await guarded.request("GET", "/v1/acl/auth-method/ci")).status_code == 404
 
 
-async def test_an_oidc_method_is_kept_without_its_secret_and_refuses_logins(
+async def test_oidc_method_is_stored_without_its_secret_and_refuses_logins(
     guarded: Steward,
 ) -> None:
     made = await guarded.post("/v1/acl/auth-method", OIDC)
@@ -155,7 +155,7 @@ async def test_a_rule_is_created_changed_listed_and_deleted(guarded: Steward) ->
     assert (unknown.status_code, unknown.text) == (400, f"cannot find binding rule {made['ID']}")
 
 
-async def test_only_managers_may_read_and_change(guarded: Steward) -> None:
+async def test_only_management_tokens_can_read_and_change_methods(guarded: Steward) -> None:
     await guarded.post("/v1/acl/auth-method", METHOD)
     guarded.token = ""
     for method, path in (
@@ -168,7 +168,7 @@ async def test_only_managers_may_read_and_change(guarded: Steward) -> None:
         assert (await guarded.request(method, path, {})).status_code == 403, path
 
 
-async def test_without_acls_there_are_no_methods(steward: Steward) -> None:
+async def test_auth_methods_do_not_exist_without_acls(steward: Steward) -> None:
     for method, path in (
         ("GET", "/v1/acl/auth-methods"),
         ("POST", "/v1/acl/auth-method"),
@@ -230,7 +230,7 @@ async def test_one_person_with_two_logins_does_not_pass_a_gate_for_two(guarded: 
     assert [act["Who"] for act in run["Acts"]] == [ann, bob]
 
 
-async def test_a_wrong_login_gets_no_token(guarded: Steward) -> None:
+async def test_invalid_login_gets_no_token(guarded: Steward) -> None:
     await guarded.post("/v1/acl/auth-method", METHOD)
     await make_policy(guarded, "web")
     selector = '"ops" in list.groups'

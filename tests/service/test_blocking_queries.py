@@ -30,7 +30,7 @@ async def share_of_a_second(pid: int) -> float:
     return (cpu_seconds(pid) - before) / (time.monotonic() - began)
 
 
-async def test_a_thousand_waiters_cost_nothing_and_are_all_woken(steward: Steward) -> None:
+async def test_thousand_waiters_use_few_resources_and_are_all_woken(steward: Steward) -> None:
     await steward.register(job("old"))
     index = (await steward.request("GET", "/v1/jobs", prefix="n")).headers["X-Service-Index"]
     host, port = steward.address.removeprefix("http://").split(":")
@@ -62,7 +62,7 @@ def connected(pid: int, wanted: int) -> None:
         time.sleep(0.05)
 
 
-async def test_a_waiter_for_one_job_sleeps_through_changes_of_another(steward: Steward) -> None:
+async def test_waiter_for_one_job_is_not_woken_by_changes_of_another(steward: Steward) -> None:
     await steward.register(job("mine"))
     first = await steward.request("GET", "/v1/job/mine")
     index = first.headers["X-Service-Index"]
@@ -86,7 +86,7 @@ async def test_awaited_object_may_not_exist_yet(steward: Steward) -> None:
     assert found == ["later-1"]
 
 
-async def test_an_index_of_the_future_waits_no_longer_than_asked(steward: Steward) -> None:
+async def test_future_index_waits_no_longer_than_the_requested_time(steward: Steward) -> None:
     began = time.monotonic()
     answer = await steward.request("GET", "/v1/jobs", index=10**9, wait="200ms")
     assert answer.status_code == 200

@@ -185,7 +185,9 @@ def exec_in(steward: Steward, alloc_id: str, *words: str) -> str:
     return cli(steward, "alloc", "exec", "-task", "other", alloc_id, *words)
 
 
-async def test_ports_lead_into_the_network_of_a_group(steward: Steward, outside: World) -> None:
+async def test_host_ports_are_forwarded_into_the_network_of_a_group(
+    steward: Steward, outside: World
+) -> None:
     (one,) = await steward.run_job(job())
     address = "172.26.64.2"
     said = ["80", "8080", f"{HOST}:8080", f"{address}:80"]
@@ -202,7 +204,9 @@ async def test_ports_lead_into_the_network_of_a_group(steward: Steward, outside:
     assert (service["Address"], service["Port"]) == (HOST, 8080)
 
 
-async def test_tasks_share_loopback_and_reach_the_outside(steward: Steward, outside: World) -> None:
+async def test_tasks_share_loopback_and_reach_external_hosts(
+    steward: Steward, outside: World
+) -> None:
     (one,) = await steward.run_job(job())
     await until_it_answers("127.0.0.1", 8080)
     found = exec_in(steward, one["ID"], "perl", "-e", READ, "127.0.0.1", "80")
@@ -212,7 +216,7 @@ async def test_tasks_share_loopback_and_reach_the_outside(steward: Steward, outs
     assert seen == HOST
 
 
-async def test_a_group_keeps_its_network_when_the_daemon_is_killed(steward: Steward) -> None:
+async def test_group_keeps_its_network_after_a_kill_of_the_daemon(steward: Steward) -> None:
     (one,) = await steward.run_job(job())
     before = await until_it_answers(HOST, 8080)
     pids = steward.processes(one["ID"])
@@ -232,7 +236,7 @@ async def test_a_group_keeps_its_network_when_the_daemon_is_killed(steward: Stew
     assert (await until_it_answers(HOST, 8081)).split()[-1] == "172.26.64.3:80"
 
 
-async def test_nothing_is_left_of_a_group_that_has_ended(steward: Steward) -> None:
+async def test_ended_group_leaves_no_network_objects(steward: Steward) -> None:
     await steward.run_job(job())
     await until_it_answers(HOST, 8080)
     await steward.delete("/v1/job/web")
@@ -263,7 +267,7 @@ async def test_rules_of_tasks_that_ended_without_a_daemon_are_removed_at_its_sta
             await trio.lowlevel.checkpoint()
 
 
-async def test_a_port_in_use_on_the_host_is_not_taken_from_its_process(steward: Steward) -> None:
+async def test_port_in_use_on_the_host_stays_with_its_process(steward: Steward) -> None:
     with listening("127.0.0.1", "8080"):
         await steward.register(job())
         shown = await steward.until(
@@ -274,7 +278,7 @@ async def test_a_port_in_use_on_the_host_is_not_taken_from_its_process(steward: 
         assert read("127.0.0.1", 8080) == "127.0.0.1"
 
 
-async def test_a_task_has_no_rights_over_its_network(steward: Steward) -> None:
+async def test_task_cannot_configure_its_network(steward: Steward) -> None:
     (one,) = await steward.run_job(job())
     await until_it_answers(HOST, 8080)
     status = exec_in(steward, one["ID"], "cat", "/proc/self/status")
@@ -285,7 +289,7 @@ async def test_a_task_has_no_rights_over_its_network(steward: Steward) -> None:
     assert said == "Operation not permitted"
 
 
-async def test_the_plan_says_why_there_is_no_bridge(tmp_path: Path, outside: World) -> None:
+async def test_plan_has_the_reason_of_a_missing_bridge(tmp_path: Path, outside: World) -> None:
     hide = 'mount --bind /dev/null "$(readlink -f "$(command -v nft)")" && exec "$@"'
     words = ("unshare", "--mount", "--propagation", "private", "sh", "-c", hide, "sh")
     made = Hosted(outside, tmp_path)
@@ -332,7 +336,9 @@ async def test_guarded_tasks_do_not_reach_the_daemon(
             await made.close()
 
 
-async def test_a_development_daemon_takes_its_groups_along(tmp_path: Path, outside: World) -> None:
+async def test_development_daemon_removes_its_groups_at_its_end(
+    tmp_path: Path, outside: World
+) -> None:
     made = Hosted(outside, tmp_path)
     try:
         await made.start()
@@ -348,7 +354,7 @@ async def test_a_development_daemon_takes_its_groups_along(tmp_path: Path, outsi
 
 
 @pytest.mark.skipif(not can_enter(), reason="a daemon of another user needs mounts")
-async def test_a_daemon_without_rights_runs_groups_on_the_bridge(outside: World) -> None:
+async def test_unprivileged_daemon_runs_groups_on_the_bridge(outside: World) -> None:
     with tempfile.TemporaryDirectory(prefix="steward-bridge-") as name:
         place = Path(name)
         flags = as_development(place)

@@ -75,7 +75,7 @@ REFUSED = (
 )
 
 
-async def test_a_request_that_no_line_could_follow_is_refused(steward: Steward) -> None:
+async def test_invalid_bulk_request_is_refused_as_a_whole(steward: Steward) -> None:
     await steward.register(PARENT)
     async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
         for path, query, body, status, text in REFUSED:
@@ -83,7 +83,7 @@ async def test_a_request_that_no_line_could_follow_is_refused(steward: Steward) 
             assert (reply.status_code, text in reply.text) == (status, True)
 
 
-async def test_the_right_to_dispatch_is_needed_and_noted(tmp_path: Path) -> None:
+async def test_bulk_dispatch_needs_the_capability_and_is_audited(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
         await steward.register({**PARENT, "Meta": {"steward_children_at_once": "1"}})
         root = steward.token
@@ -109,7 +109,7 @@ async def test_the_right_to_dispatch_is_needed_and_noted(tmp_path: Path) -> None
 
 
 @CUT_OFF
-async def test_a_kill_in_the_middle_loses_no_answered_line(steward: Steward) -> None:
+async def test_kill_during_a_bulk_dispatch_loses_no_answered_line(steward: Steward) -> None:
     await steward.register({**PARENT, "Meta": {"steward_children_at_once": "1"}})
     number = 8 * BATCH
     answered: list[dict[str, Any]] = []

@@ -37,7 +37,7 @@ async def slots_until(steward: Steward, outcome: str) -> list[Any]:
     return list(reversed(found))
 
 
-async def test_a_closed_calendar_holds_back_slots_over_a_kill(steward: Steward) -> None:
+async def test_closed_calendar_delays_slots_across_a_kill(steward: Steward) -> None:
     refused = await steward.request("POST", "/v1/jobs", {"Job": EVERY_SECOND})
     assert (refused.status_code, refused.text) == (
         500,

@@ -87,7 +87,7 @@ async def test_machine_logs_in_and_has_only_the_permissions_of_its_token(steward
     assert [answer.status_code for answer in refused] == [403] * len(refused)
 
 
-async def test_commands_use_the_token_that_a_login_has_kept(steward: Steward) -> None:
+async def test_commands_use_the_stored_token_of_a_login(steward: Steward) -> None:
     variables = settings(steward)
     await steward.cli("login", "--role", "dev", **variables)
     assert (await steward.cli("status", **variables)).stdout == b"No jobs\n"
@@ -95,7 +95,7 @@ async def test_commands_use_the_token_that_a_login_has_kept(steward: Steward) ->
     assert (await steward.cli("status", **variables)).returncode == 1
 
 
-async def test_explain_says_which_rule_refuses(steward: Steward) -> None:
+async def test_explain_names_the_refusing_rule(steward: Steward) -> None:
     variables = settings(steward)
     good = await steward.cli("auth", "explain", "--role", "dev", **variables, STEWARD_TOKEN=SECRET)
     assert good.returncode == 0
@@ -109,7 +109,7 @@ async def test_explain_says_which_rule_refuses(steward: Steward) -> None:
     assert b"subscription not authorized" in refused.stderr
 
 
-async def test_a_token_may_be_brought_along(steward: Steward, tmp_path: Path) -> None:
+async def test_login_accepts_an_external_token(steward: Steward, tmp_path: Path) -> None:
     done = await steward.cli(
         *("login", "--role", "dev", "--jwt-file", "-", "--no-store"),
         stdin="garbage",
@@ -118,7 +118,7 @@ async def test_a_token_may_be_brought_along(steward: Steward, tmp_path: Path) ->
     assert b"malformed jwt" in done.stderr
 
 
-async def test_elsewhere_there_is_no_metadata_service(steward: Steward) -> None:
+async def test_host_outside_the_cloud_has_no_metadata_service(steward: Steward) -> None:
     done = await steward.cli(
         "login", "--role", "dev", STEWARD_CLOUD_METADATA_URL="http://127.0.0.1:1"
     )
@@ -126,7 +126,7 @@ async def test_elsewhere_there_is_no_metadata_service(steward: Steward) -> None:
     assert b"--jwt-file" in done.stderr
 
 
-async def test_tokens_that_others_can_read_are_not_used(steward: Steward) -> None:
+async def test_tokens_readable_by_others_are_not_used(steward: Steward) -> None:
     variables = settings(steward)
     await steward.cli("login", "--role", "dev", **variables)
     await trio.Path(variables["STEWARD_TOKEN_FILE"]).chmod(0o644)
@@ -134,9 +134,7 @@ async def test_tokens_that_others_can_read_are_not_used(steward: Steward) -> Non
     assert b"other users can read the token file" in done.stderr
 
 
-async def test_the_public_documents_can_be_written_for_others(
-    steward: Steward, tmp_path: Path
-) -> None:
+async def test_public_documents_can_be_exported(steward: Steward, tmp_path: Path) -> None:
     await steward.request("POST", "/v1/identity/oidc/config", {"issuer": "https://steward.example"})
     done = await steward.cli("identity", "export", str(tmp_path / "public"))
     assert done.returncode == 0, done.stderr
@@ -192,7 +190,7 @@ async def test_a_second_listener_serves_two_public_documents_and_nothing_else(
         assert (await client.post(f"{root}/keys")).status_code == 405
 
 
-async def test_the_metrics_say_how_old_the_daemons_own_tokens_are(steward: Steward) -> None:
+async def test_metrics_report_the_age_of_the_tokens_of_the_daemon(steward: Steward) -> None:
     done = await steward.cli("login", "--role", "dev", **settings(steward))
     assert done.returncode == 0, done.stderr
     shown = (await steward.request("GET", "/v1/metrics")).json()["Gauges"]

@@ -37,7 +37,7 @@ def rules(process: Any) -> dict[str, bool]:
     return {rule["Rule"]: rule["Holds"] for rule in process["Rules"]}
 
 
-async def test_each_process_is_shown_with_what_the_kernel_says(running: Steward) -> None:
+async def test_each_process_is_shown_with_its_kernel_state(running: Steward) -> None:
     shown = await running.get("/v1/operator/confinement")
     found = {process["Name"]: process for process in shown["Processes"]}
     assert list(found) == ["daemon", "launcher", "exec", "raw_exec"]
@@ -57,7 +57,7 @@ async def test_each_process_is_shown_with_what_the_kernel_says(running: Steward)
     assert (found["exec"]["Task"], found["raw_exec"]["Task"]) == ("walled", "bare")
 
 
-async def test_the_command_prints_it(running: Steward) -> None:
+async def test_confinement_command_prints_the_report(running: Steward) -> None:
     done = await running.cli("operator", "confinement")
     text = done.stdout.decode()
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from storage.check import check
 from storage.store import FILE_NAME
 
 
-def test_copies_of_a_child_and_its_events_make_a_store_with_which_a_daemon_goes_on(
+def test_daemon_continues_with_copied_rows_of_a_child_and_its_events(
     tmp_path: Path,
 ) -> None:
     full_store.begin(tmp_path)

@@ -47,7 +47,7 @@ async def refused(*flags: str, **variables: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_in_order(steward: Steward, number: int) -> None:
+async def test_signal_stops_the_daemon_gracefully(steward: Steward, number: int) -> None:
     began = time.monotonic()
     assert await steward.stop(number) == 0
     assert time.monotonic() - began < ENDS_IN_ORDER_WITHIN
@@ -71,7 +71,7 @@ async def test_daemon_whose_parent_blocks_signals_starts_and_ends(tmp_path: Path
         await steward.close()
 
 
-async def test_a_waiting_client_does_not_keep_it_from_its_end(steward: Steward) -> None:
+async def test_waiting_client_does_not_delay_the_shutdown(steward: Steward) -> None:
     index = (await steward.request("GET", "/v1/jobs")).headers["X-Service-Index"]
     async with trio.open_nursery() as nursery:
 
@@ -84,14 +84,16 @@ async def test_a_waiting_client_does_not_keep_it_from_its_end(steward: Steward) 
         assert await steward.stop() == 0
 
 
-async def test_in_development_tasks_end_with_it_also_stubborn_ones(steward: Steward) -> None:
+async def test_tasks_of_a_development_daemon_end_with_it_even_if_they_ignore_signals(
+    steward: Steward,
+) -> None:
     stubborn = service(script="trap '' TERM; while :; do sleep 1; done", KillTimeout=60 * SECOND)
     await steward.run_job(stubborn)
     assert await steward.stop() == 0
     assert steward.processes() == []
 
 
-async def test_in_production_tasks_go_on_and_are_found_again(tmp_path: Path) -> None:
+async def test_tasks_in_production_continue_and_are_recovered(tmp_path: Path) -> None:
     async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         await steward.run_job(service())
         before = await steward.task_pids("web")
@@ -101,7 +103,7 @@ async def test_in_production_tasks_go_on_and_are_found_again(tmp_path: Path) -> 
         assert await steward.task_pids("web") == before
 
 
-async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+async def test_second_signal_stops_the_daemon_immediately(tmp_path: Path) -> None:
     async with open_steward(tmp_path, "--dev") as steward:
         await steward.run_job(
             service(script="trap '' TERM; while :; do sleep 1; done", KillTimeout=60 * SECOND)
@@ -139,7 +141,7 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         (("--config", "/nonexistent/steward.toml"), "cannot read the configuration"),
     ],
 )
-async def test_wrong_settings_end_it_with_one_clear_line(
+async def test_invalid_settings_stop_the_daemon_with_one_line(
     flags: tuple[str, ...], words: str
 ) -> None:
     outcome = await refused(*flags)
@@ -148,7 +150,7 @@ async def test_wrong_settings_end_it_with_one_clear_line(
     assert len(outcome.stderr.splitlines()) == 1
 
 
-async def test_a_file_that_is_no_store_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+async def test_file_that_is_no_store_is_refused_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "data" / "store" / "steward.db"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a database, but somebody's letter" * 100)
@@ -159,7 +161,7 @@ async def test_a_file_that_is_no_store_is_refused_and_left_as_it_is(tmp_path: Pa
     assert file.read_bytes() == before
 
 
-async def test_a_daemon_killed_while_it_made_its_file_starts_again(tmp_path: Path) -> None:
+async def test_daemon_killed_during_the_creation_of_its_store_starts_again(tmp_path: Path) -> None:
     unfinished = tmp_path / "data" / "store" / "steward.db.new"
     unfinished.parent.mkdir(parents=True)
     with sqlite3.connect(unfinished) as connection:
@@ -176,7 +178,7 @@ async def stopped_copy(tmp_path: Path) -> Path:
         return shutil.copytree(steward.data_dir, tmp_path / "copy")
 
 
-async def test_a_damaged_store_is_refused_with_one_clear_line(tmp_path: Path) -> None:
+async def test_damaged_store_is_refused_with_one_line(tmp_path: Path) -> None:
     copy = await stopped_copy(tmp_path)
     file = copy / "store/steward.db"
     whole = file.read_bytes()
@@ -186,7 +188,7 @@ async def test_a_damaged_store_is_refused_with_one_clear_line(tmp_path: Path) ->
     assert b"Traceback" not in outcome.stderr
 
 
-async def test_a_place_where_no_directory_can_be_is_named(tmp_path: Path) -> None:
+async def test_invalid_data_directory_path_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = await refused("--dev", "--port", "0", "--data-dir", str(tmp_path / "file" / "data"))
     assert outcome.returncode == EXIT_STORAGE
@@ -194,7 +196,7 @@ async def test_a_place_where_no_directory_can_be_is_named(tmp_path: Path) -> Non
     assert b"Traceback" not in outcome.stderr
 
 
-async def test_a_data_directory_that_others_can_replace_is_refused(tmp_path: Path) -> None:
+async def test_data_directory_replaceable_by_others_is_refused(tmp_path: Path) -> None:
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)
@@ -205,7 +207,7 @@ async def test_a_data_directory_that_others_can_replace_is_refused(tmp_path: Pat
     assert "Traceback" not in said
 
 
-async def test_in_development_such_a_directory_is_only_warned_about(tmp_path: Path) -> None:
+async def test_replaceable_data_directory_is_only_a_warning_in_development(tmp_path: Path) -> None:
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)
@@ -221,7 +223,7 @@ async def test_in_development_such_a_directory_is_only_warned_about(tmp_path: Pa
         ("POST", "/v1/job/a/revert", {"JobID": "a", "JobVersion": 2**64 - 1}),
     ],
 )
-async def test_a_number_larger_than_any_that_is_kept_is_of_nothing(
+async def test_number_beyond_the_stored_range_matches_nothing(
     steward: Steward, method: str, path: str, body: object
 ) -> None:
     await steward.register(service("a"))
@@ -230,7 +232,7 @@ async def test_a_number_larger_than_any_that_is_kept_is_of_nothing(
     assert "internal error" not in answer.text
 
 
-async def test_a_file_of_a_newer_steward_is_refused(tmp_path: Path) -> None:
+async def test_store_of_a_newer_steward_is_refused(tmp_path: Path) -> None:
     copy = await stopped_copy(tmp_path)
     with sqlite3.connect(copy / "store/steward.db") as connection:
         connection.execute("PRAGMA user_version = 9999")
@@ -240,7 +242,7 @@ async def test_a_file_of_a_newer_steward_is_refused(tmp_path: Path) -> None:
     assert "newer" in outcome.stderr.decode()
 
 
-async def test_the_store_is_kept_from_other_users(steward: Steward) -> None:
+async def test_store_is_not_readable_by_other_users(steward: Steward) -> None:
     files = [path for path in steward.data_dir.glob("*") if path.is_file()]
     assert [path.name for path in files] == ["kept-defaults.json"]  # of the user that started it
     assert [path.stat().st_mode & 0o022 for path in files] == [0]
@@ -249,7 +251,7 @@ async def test_the_store_is_kept_from_other_users(steward: Steward) -> None:
     assert [path.name for path in kept if path.stat().st_mode & 0o077] == []
 
 
-async def test_a_development_daemon_without_a_directory_leaves_none(tmp_path: Path) -> None:
+async def test_development_daemon_without_a_directory_leaves_no_files(tmp_path: Path) -> None:
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", "daemon", "agent", "--dev", "--port", "0"],
         stdout=subprocess.PIPE,
@@ -283,7 +285,7 @@ async def test_restored_snapshot_has_all_objects(steward: Steward, tmp_path: Pat
     assert [job["ID"] for job in await steward.get("/v1/jobs")] == ["kept"]
 
 
-async def test_a_damaged_snapshot_is_found_out(steward: Steward, tmp_path: Path) -> None:
+async def test_damaged_snapshot_is_detected(steward: Steward, tmp_path: Path) -> None:
     file = tmp_path / "snapshot"
     where = str(steward.data_dir)
     await steward.cli("operator", "snapshot", "save", str(file), "--data-dir", where)

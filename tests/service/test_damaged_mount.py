@@ -8,7 +8,7 @@ from storage.store import FILE_NAME
 from tests.service.daemon import Steward
 
 
-async def test_a_method_is_read_and_tuned_beside_a_damaged_one(steward: Steward) -> None:
+async def test_method_is_read_and_tuned_despite_a_damaged_one(steward: Steward) -> None:
     for name in ("one", "two"):
         made = await steward.request("POST", f"/v1/sys/auth/{name}", {"type": "azure"})
         assert made.status_code == 204

@@ -116,7 +116,7 @@ async def test_no_route_is_open_without_a_token(guarded: Steward) -> None:
     }
 
 
-async def test_a_right_that_the_table_asks_for_is_asked_for_before_all_else(
+async def test_required_capability_is_checked_before_anything_else(
     guarded: Steward,
 ) -> None:
     before = (Requirement.NAMESPACE, Requirement.SCOPE, Requirement.MANAGEMENT)

@@ -78,7 +78,7 @@ async def frames(steward: Steward, alloc_id: str, path: str) -> AsyncIterator[Fr
             yield frames
 
 
-async def test_a_file_is_followed_while_it_grows_shrinks_and_goes(
+async def test_file_is_followed_while_it_grows_shrinks_and_is_deleted(
     steward: Steward, local: tuple[str, Path]
 ) -> None:
     alloc_id, directory = local
@@ -96,7 +96,7 @@ async def test_a_file_is_followed_while_it_grows_shrinks_and_goes(
         assert await shown.next() == {"File": "/main/local/f", "FileEvent": "file deleted"}
 
 
-async def test_a_large_file_comes_whole(steward: Steward, local: tuple[str, Path]) -> None:
+async def test_large_file_is_sent_completely(steward: Steward, local: tuple[str, Path]) -> None:
     alloc_id, directory = local
     (directory / "large").write_bytes(bytes(range(256)) * 4096)
     answer = await ask(steward, alloc_id, "cat", path="main/local/large")
@@ -104,7 +104,9 @@ async def test_a_large_file_comes_whole(steward: Steward, local: tuple[str, Path
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-async def test_nothing_outside_is_shown(steward: Steward, local: tuple[str, Path]) -> None:
+async def test_files_outside_the_allocation_are_not_shown(
+    steward: Steward, local: tuple[str, Path]
+) -> None:
     alloc_id, directory = local
     (directory / "out").symlink_to("/etc")
     (directory / "passwd").symlink_to("/etc/passwd")
@@ -143,7 +145,7 @@ NONSENSE: list[tuple[str, dict[str, str], int, str]] = [
 ]
 
 
-async def test_an_invalid_question_is_refused(steward: Steward, local: tuple[str, Path]) -> None:
+async def test_invalid_request_is_refused(steward: Steward, local: tuple[str, Path]) -> None:
     alloc_id, directory = local
     (directory / "file").touch()
     told = [

@@ -12,7 +12,7 @@ def step(name: str, text: str, **keys: str) -> dict[str, Any]:
     return {**shell(name, text), "Meta": meta}
 
 
-async def test_a_step_begins_at_its_time_or_comes_too_late_over_a_kill(steward: Steward) -> None:
+async def test_step_starts_on_time_or_expires_across_a_kill(steward: Steward) -> None:
     await begin(
         steward,
         workflow(
@@ -33,7 +33,7 @@ async def test_a_step_begins_at_its_time_or_comes_too_late_over_a_kill(steward: 
     assert first["Opened"] >= held["Steps"][0]["Since"] + 2 * SECOND
 
 
-async def test_a_run_and_its_clean_up_time_out_over_kills(steward: Steward) -> None:
+async def test_run_and_its_cleanup_time_out_across_kills(steward: Steward) -> None:
     wait = "exec sleep 600"
     await steward.register(
         {

@@ -4,7 +4,7 @@ from tests.service.daemon import Steward
 from tests.service.test_workflows import shell, workflow
 
 
-async def test_a_freeze_holds_runs_over_a_kill_until_its_end(steward: Steward) -> None:
+async def test_freeze_delays_runs_across_a_kill_until_its_end(steward: Steward) -> None:
     done = (await steward.cli("freeze", "-strength", "steps", "-until", "+2h", "release")).stdout
     freeze_id = done.decode().split()[1].rstrip(";")
     await steward.register(
@@ -35,7 +35,7 @@ async def test_a_freeze_holds_runs_over_a_kill_until_its_end(steward: Steward) -
     assert owner == (await steward.get("/v1/acl/token/self"))["AccessorID"]
 
 
-async def test_a_freeze_ends_in_time(steward: Steward) -> None:
+async def test_freeze_ends_on_time(steward: Steward) -> None:
     await steward.cli("freeze", "-until", "+2s", "short")
     await steward.register(
         workflow({**shell("a", "exit 0"), "Meta": {"steward_redo": "true"}}, job_id="etl")

@@ -60,7 +60,7 @@ async def printed(steward: Steward, alloc_id: str, text: str) -> None:
 
 
 @needs_root
-async def test_a_job_waits_for_its_volume_and_keeps_it_from_being_deleted(steward: Steward) -> None:
+async def test_job_waits_for_its_volume_and_prevents_its_deletion(steward: Steward) -> None:
     await steward.register(user_of("photos"))
     await steward.until(
         "/v1/job/user/evaluations",
@@ -141,7 +141,7 @@ async def test_setting_without_effect_is_reported(steward: Steward) -> None:
         assert words in answer["Warnings"]
 
 
-async def test_a_registered_directory_stays_when_its_volume_goes(
+async def test_registered_directory_remains_after_the_deletion_of_its_volume(
     steward: Steward, tmp_path: Path
 ) -> None:
     own = tmp_path / "photos"
@@ -161,7 +161,7 @@ async def test_a_registered_directory_stays_when_its_volume_goes(
     assert (own / "file").read_text() == "mine"
 
 
-async def test_only_directories_that_the_settings_name_are_registered(tmp_path: Path) -> None:
+async def test_only_configured_directories_can_be_registered(tmp_path: Path) -> None:
     allowed, other = tmp_path / "allowed", tmp_path / "other"
     (allowed / "inner").mkdir(parents=True)
     other.mkdir()
@@ -173,7 +173,7 @@ async def test_only_directories_that_the_settings_name_are_registered(tmp_path: 
         assert (answer.status_code, "host_volume_paths" in answer.text) == (400, True)
 
 
-async def test_rights_are_those_of_the_namespace(tmp_path: Path) -> None:
+async def test_permissions_are_those_of_the_namespace(tmp_path: Path) -> None:
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
         steward.token = SECRET

@@ -82,7 +82,7 @@ def test_roles_are_written_read_listed_and_removed(operator: Any) -> None:
         azure.list_roles(mount_point="machines")
 
 
-def test_a_machine_logs_in_and_its_token_lives_and_ends(
+def test_machine_logs_in_and_its_token_is_renewed_and_revoked(
     operator: Any, world: tuple[str, str, str]
 ) -> None:
     url, cloud_url, _ = world
@@ -111,9 +111,7 @@ def test_a_machine_logs_in_and_its_token_lives_and_ends(
     assert not machine.is_authenticated()
 
 
-def test_a_machine_that_is_not_meant_is_reported(
-    operator: Any, world: tuple[str, str, str]
-) -> None:
+def test_machine_outside_the_role_is_refused(operator: Any, world: tuple[str, str, str]) -> None:
     url, cloud_url, _ = world
     operator.auth.azure.create_role(
         name="other", bound_service_principal_ids=["another"], mount_point="machines"

@@ -45,7 +45,7 @@ async def answers(steward: Steward, job: Any) -> list[int]:
     return printed
 
 
-async def test_a_task_reaches_its_own_job_and_its_variables(tmp_path: Path) -> None:
+async def test_task_accesses_its_own_job_and_its_variables(tmp_path: Path) -> None:
     async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         for path in ("nomad/jobs/nosy/g/main", "nomad/jobs/nosy", "nomad/jobs/other", "free"):
             await steward.post(f"/v1/var/{path}", {"Items": {"k": "v"}})
@@ -71,7 +71,7 @@ async def test_a_task_reaches_its_own_job_and_its_variables(tmp_path: Path) -> N
         assert found[len(allowed) :] == [403] * len(refused)
 
 
-async def test_a_policy_can_give_a_job_more(tmp_path: Path) -> None:
+async def test_policy_can_grant_a_job_more_permissions(tmp_path: Path) -> None:
     async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         rules = 'namespace "default" { capabilities = ["list-jobs"] }'
         policy = {"Name": "p", "Rules": rules, "JobACL": {"JobID": "nosy"}}
@@ -93,7 +93,7 @@ async def test_a_token_ends_with_its_allocation(tmp_path: Path) -> None:
         assert first
 
 
-async def test_others_can_check_a_tasks_token_and_it_is_renewed(steward: Steward) -> None:
+async def test_third_party_can_verify_a_task_token_which_is_renewed(steward: Steward) -> None:
     job = asking(steward)
     task = job["TaskGroups"][0]["Tasks"][0]
     task["Identities"] = [
@@ -126,7 +126,7 @@ async def test_others_can_check_a_tasks_token_and_it_is_renewed(steward: Steward
     assert said[0]["iss"] == steward.address
 
 
-async def test_the_issuer_describes_itself(steward: Steward) -> None:
+async def test_issuer_publishes_its_discovery_document(steward: Steward) -> None:
     described = await steward.get("/.well-known/openid-configuration")
     assert described["issuer"] == steward.address
     assert described["jwks_uri"] == f"{steward.address}/.well-known/jwks.json"
@@ -138,7 +138,7 @@ async def test_the_issuer_describes_itself(steward: Steward) -> None:
     assert "d" not in key
 
 
-async def test_the_keys_outlive_the_daemon(steward: Steward) -> None:
+async def test_signing_keys_survive_a_restart(steward: Steward) -> None:
     before = await steward.get("/.well-known/jwks.json")
     await steward.restart()
     assert await steward.get("/.well-known/jwks.json") == before

@@ -81,7 +81,7 @@ async def test_a_start_imports_no_more_modules_than_its_budget_has(watched: Stew
     assert len(found - ours) <= MOST_OF_OTHERS
 
 
-async def test_a_start_imports_nothing_that_few_need(watched: Steward) -> None:
+async def test_start_imports_no_rarely_needed_module(watched: Steward) -> None:
     await watched.stop()
     found = imported(watched)
     assert "daemon.web.server" in found
@@ -89,7 +89,7 @@ async def test_a_start_imports_nothing_that_few_need(watched: Steward) -> None:
     assert {name for name in found if name.startswith(HANDLERS)} == TABLES
 
 
-async def test_a_simple_job_imports_nothing_that_few_need(watched: Steward) -> None:
+async def test_simple_job_imports_no_rarely_needed_module(watched: Steward) -> None:
     await watched.run_job(service())
     await watched.stop()
     found = imported(watched)

@@ -24,7 +24,7 @@ def printing(job_id: str, text: str, **fields: Any) -> Any:
     return {"ID": job_id, "TaskGroups": [group], **fields}
 
 
-async def test_all_that_a_job_prints_is_shown_together_as_it_comes(steward: Steward) -> None:
+async def test_all_output_of_a_job_is_streamed_together(steward: Steward) -> None:
     text = "echo up $NOMAD_ALLOC_INDEX; echo trouble >&2; exec sleep 600"
     await steward.run_job(printing("talk", text, Update={"MaxParallel": 0}))
     async with open_stream(steward, "/v1/job/talk/logs", follow=True, contains="up") as stream:
@@ -42,7 +42,7 @@ async def test_all_that_a_job_prints_is_shown_together_as_it_comes(steward: Stew
     assert b" up " not in shown.stdout
 
 
-async def test_logs_outlive_their_allocation_and_its_job(steward: Steward) -> None:
+async def test_logs_remain_after_their_allocation_and_job(steward: Steward) -> None:
     await steward.register(printing("gone", "echo last words; exit 0", Type="batch"))
     (one, other) = await steward.allocations("gone", "complete")
     query = {"task": "main", "type": "stdout", "plain": True}
@@ -66,7 +66,7 @@ async def test_logs_outlive_their_allocation_and_its_job(steward: Steward) -> No
     assert (gone.status_code, gone.text) == (404, "job not found")
 
 
-async def test_logs_that_are_gone_are_said_to_be(steward: Steward) -> None:
+async def test_deleted_logs_are_reported(steward: Steward) -> None:
     await steward.register(printing("silent", "exit 0", Type="batch"))
     (one, _) = await steward.allocations("silent", "complete")
     directory = alloc_dir(steward.data_dir) / one["ID"]
@@ -98,7 +98,7 @@ async def test_logs_of_several_allocations_are_merged_by_time(steward: Steward) 
     assert "-since 'noon' is neither a time such as" in wrong.stderr.decode()
 
 
-async def test_the_attempt_before_is_shown_by_itself(steward: Steward) -> None:
+async def test_previous_attempt_is_shown_separately(steward: Steward) -> None:
     # Its second attempt runs on, so that the first one is the one before.
     text = "if test -e $NOMAD_TASK_DIR/x; then echo second; exec sleep 600; fi; "
     text += "touch $NOMAD_TASK_DIR/x; echo first word; echo first end; exit 3"
@@ -129,7 +129,7 @@ async def test_the_attempt_before_is_shown_by_itself(steward: Steward) -> None:
     assert found.stdout.decode() == "second\n"
 
 
-async def test_a_replaced_allocation_holds_the_attempt_before(steward: Steward) -> None:
+async def test_replaced_allocation_shows_the_previous_attempt(steward: Steward) -> None:
     text = "echo of $NOMAD_ALLOC_ID; exit 3"
     given = printing("moved", text, Type="batch")
     given["TaskGroups"][0] |= {

@@ -43,7 +43,7 @@ async def denied(steward: Steward, path: str, body: object) -> bool:
     return answer.status_code == 403 and 'is denied: policy "counts"' in answer.text
 
 
-async def test_a_policy_guards_every_way_in(guarded: Steward) -> None:
+async def test_job_policy_applies_to_every_registration_route(guarded: Steward) -> None:
     assert await denied(guarded, "/v1/jobs", {"Job": job(2)})
     assert await denied(guarded, "/v1/job/web/plan", {"Job": job(2)})
     assert (await guarded.request("GET", "/v1/job/web")).status_code == 404
@@ -60,7 +60,7 @@ async def test_a_policy_guards_every_way_in(guarded: Steward) -> None:
     assert 'policy "counts" (soft-mandatory)' in scaled["Warnings"]
 
 
-async def test_a_policy_that_cannot_be_read_keeps_the_daemon_from_starting(tmp_path: Path) -> None:
+async def test_unreadable_policy_prevents_the_start(tmp_path: Path) -> None:
     file = tmp_path / "steward.toml"
     file.write_text('[[job_policies]]\nname = "p"\nrule = "Prio < 5"\n')
     with pytest.raises(AssertionError, match='job_policies, "p", rule: Prio: there is no field'):

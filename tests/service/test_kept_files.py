@@ -56,7 +56,9 @@ async def ended(steward: Steward, job_id: str, number: int) -> list[Any]:
     return found
 
 
-async def test_files_outlive_the_directory(steward: Steward, tmp_path: Path) -> None:
+async def test_retained_files_remain_after_the_allocation_directory(
+    steward: Steward, tmp_path: Path
+) -> None:
     script = (
         "mkdir -p out; head -c 3000000 /dev/zero > out/big.csv; echo a > out/a.csv; "
         "ln -s /etc/passwd out/link.csv; mkfifo out/pipe.csv; echo no > out/b.txt; exit 3"
@@ -137,7 +139,7 @@ async def test_elements_get_the_files_of_their_index(steward: Steward) -> None:
     assert printed == {"x\ny\n", "y\ny\n"}
 
 
-async def test_step_that_keeps_nothing_is_refused(steward: Steward) -> None:
+async def test_step_that_retains_nothing_is_refused(steward: Steward) -> None:
     source = [{"GetterSource": "kept://make/f", "RelativeDest": "local/"}]
     needs = {"steward_needs": "make"}
     jobs = {
@@ -175,7 +177,7 @@ async def test_limits_of_the_namespace_are_reported(tmp_path: Path) -> None:
         assert [variable["Path"] for variable in found] == ["b", "d"]
 
 
-async def test_task_that_ends_without_a_daemon_keeps_its_files(steward: Steward) -> None:
+async def test_task_that_ends_without_a_daemon_retains_its_files(steward: Steward) -> None:
     await steward.register(job(group("mkfifo go; echo a > a; read line < go", "a")))
     (allocation,) = await steward.allocations("keeps", "running")
     (directory,) = steward.directory.glob(f"**/{allocation['ID']}/main")

@@ -3,7 +3,7 @@
 from tests.service.daemon import Steward
 
 
-async def test_a_new_key_signs_at_once_and_the_old_one_stays_known(steward: Steward) -> None:
+async def test_new_key_signs_immediately_and_the_old_key_stays_valid(steward: Steward) -> None:
     (first,) = await steward.get("/v1/operator/keyring/keys")
     assert (first["State"], first["Algorithm"]) == ("active", "RS256")
     second = (await steward.post("/v1/operator/keyring/rotate"))["Key"]

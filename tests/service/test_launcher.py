@@ -29,7 +29,7 @@ def status_of(pid: int) -> str:
     return Path(f"/proc/{pid}/status").read_text()
 
 
-async def test_launcher_is_alone_in_a_session(tmp_path: Path) -> None:
+async def test_launcher_has_its_own_session(tmp_path: Path) -> None:
     async with open_steward(tmp_path, "--dev") as steward:
         pid = launcher_of(steward.pid)
         assert os.getsid(pid) == pid
@@ -47,7 +47,7 @@ async def test_launcher_is_alone_in_a_session(tmp_path: Path) -> None:
         }
 
 
-async def test_tasks_are_children_of_the_launcher_and_outlive_both(tmp_path: Path) -> None:
+async def test_tasks_are_children_of_the_launcher_and_survive_both(tmp_path: Path) -> None:
     async with open_steward(tmp_path, "--dev") as steward:
         await steward.run_job(service())
         launcher = launcher_of(steward.pid)

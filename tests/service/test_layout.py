@@ -17,7 +17,7 @@ while :; do read x <"$NOMAD_TASK_DIR/p" && echo "$x"; done
 """
 
 
-async def test_tasks_go_on_through_the_way_back_and_an_upgrade(tmp_path: Path) -> None:
+async def test_tasks_continue_through_a_revert_and_an_upgrade_of_the_layout(tmp_path: Path) -> None:
     async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         job = service()
         config = {"command": "/bin/sh", "args": ["-c", LISTENING]}

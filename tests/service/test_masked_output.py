@@ -95,7 +95,7 @@ async def test_every_route_masks_the_secrets_of_tasks(guarded: Steward) -> None:
     assert response.json()["Lines"] == []
 
 
-async def test_masks_stay_after_a_kill_and_a_change_of_the_variable(guarded: Steward) -> None:
+async def test_masks_remain_after_a_kill_and_a_change_of_the_variable(guarded: Steward) -> None:
     alloc_id = await talking(guarded)
     reader = await new_token(guarded, 'namespace "default" { policy = "write" }')
     await guarded.post("/v1/var/nomad/jobs/talks", {"Items": {"phrase": "tr0ub4dor and 3"}})
@@ -118,7 +118,7 @@ async def test_nothing_is_masked_without_access_control(steward: Steward) -> Non
         ({"Job": {"ID": "a"}, "Submission": {"Source": "‹masked›"}}, "Submission.Source"),
     ],
 )
-async def test_a_registration_with_a_mask_is_refused(
+async def test_registration_that_contains_a_mask_is_refused(
     steward: Steward, part: dict[str, object], field: str
 ) -> None:
     answer = await steward.request("POST", "/v1/jobs", part)
@@ -127,7 +127,7 @@ async def test_a_registration_with_a_mask_is_refused(
     assert (await steward.request("GET", "/v1/job/a")).status_code == 404
 
 
-async def test_angle_quotes_are_no_masks(steward: Steward) -> None:
+async def test_quotes_similar_to_a_mask_are_no_masks(steward: Steward) -> None:
     job = {**TALKS, "ID": "quotes", "Meta": {"k": "‹quoted› ‹›, ‹*›"}, "TaskGroups": []}
     answer = await steward.request("POST", "/v1/jobs", {"Job": job})
     assert "mask" not in answer.text

@@ -35,7 +35,7 @@ async def scraped(steward: Steward) -> dict[str, list[tuple[Labels, float]]]:
     return found
 
 
-async def test_a_running_job_is_counted_under_the_peers_names(steward: Steward) -> None:
+async def test_running_job_is_counted_with_nomad_metric_names(steward: Steward) -> None:
     (one,) = await steward.run_job(job("web", longest=600, Type="batch"))
     found = await scraped(steward)
     summary = {"job": "web", "namespace": "default", "task_group": "web"}
@@ -74,7 +74,7 @@ async def test_blocked_evaluations_are_counted(steward: Steward) -> None:
     assert found["nomad_nomad_job_summary_queued"][0][1] == 1
 
 
-async def test_odd_names_stay_whole_in_labels(steward: Steward) -> None:
+async def test_unusual_names_are_escaped_in_labels(steward: Steward) -> None:
     await steward.register(job('a"b\\c'))
     found = await scraped(steward)
     assert found["nomad_nomad_job_summary_running"][0][0]["job"] == 'a"b\\c'
@@ -89,7 +89,7 @@ async def test_live_children_are_distinguished(steward: Steward) -> None:
     assert [labels["dispatch_id"] for labels in running] == [child.removeprefix("parent/dispatch-")]
 
 
-async def test_the_same_values_come_as_json(steward: Steward) -> None:
+async def test_same_values_are_returned_as_json(steward: Steward) -> None:
     await steward.run_job(job("web", longest=600, Type="batch"))
     shown = await steward.get("/v1/metrics")
     gauges = {gauge["Name"]: gauge for gauge in shown["Gauges"]}
@@ -119,7 +119,7 @@ async def listed_jobs(steward: Steward) -> tuple[dict[str, Any], dict[str, Any]]
                     return shown, sample
 
 
-async def test_timers_are_summaries_and_counters_keep_the_peers_names(steward: Steward) -> None:
+async def test_timers_are_summaries_and_counters_have_nomad_names(steward: Steward) -> None:
     await steward.run_job(job("timed"))
     found = await scraped(steward)
     for name in ("nomad_nomad_worker_invoke_scheduler_service", "nomad_nomad_plan_submit"):

@@ -9,7 +9,7 @@ from tests.service.daemon import Steward
 PATH = "/v1/client/identity"
 
 
-async def test_a_node_shows_its_claims_and_takes_new_ones(steward: Steward) -> None:
+async def test_node_shows_its_claims_and_accepts_new_ones(steward: Steward) -> None:
     (line,) = await steward.get("/v1/nodes")
     claims = (await steward.get(PATH))["Claims"]
     assert claims["sub"] == f"node:global:default:{line['ID']}:default"
@@ -25,7 +25,7 @@ async def test_a_node_shows_its_claims_and_takes_new_ones(steward: Steward) -> N
     assert {name: fresh[name] for name in unchanged} == {name: claims[name] for name in unchanged}
 
 
-async def test_no_other_node_has_one(steward: Steward) -> None:
+async def test_other_nodes_have_no_identity(steward: Steward) -> None:
     for answer in (
         await steward.request("GET", f"{PATH}?node_id=nobody"),
         await steward.request("POST", f"{PATH}/renew", {"NodeID": "nobody"}),
@@ -46,7 +46,7 @@ async def test_body_and_query_name_the_same_node(steward: Steward, path: str) ->
     assert answer.status_code == 200
 
 
-async def test_the_pool_says_how_long_an_identity_is_good(steward: Steward) -> None:
+async def test_pool_determines_the_ttl_of_an_identity(steward: Steward) -> None:
     made = {"Name": "short", "NodeIdentityTTL": "90m"}
     assert (await steward.request("POST", "/v1/node/pools", made)).status_code == 200
     await steward.stop()
@@ -56,7 +56,7 @@ async def test_the_pool_says_how_long_an_identity_is_good(steward: Steward) -> N
     assert (claims["nomad_node_pool"], claims["exp"] - claims["iat"]) == ("short", 90 * 60)
 
 
-def test_a_new_identity_begins_when_a_third_of_the_life_is_left() -> None:
+def test_identity_is_reissued_when_a_third_of_its_ttl_is_left() -> None:
     first = _First("a", 1000)
     at = {now: claims_of(node(), "global", first, 900, now) for now in (1000, 1599, 1600, 2200)}
     assert [item["iat"] for item in at.values()] == [1000, 1000, 1600, 2200]

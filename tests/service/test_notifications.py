@@ -26,7 +26,7 @@ def failing(url: str, job_id: str = "web") -> dict[str, object]:
     return {"ID": job_id, "Type": "batch", "Meta": meta, "TaskGroups": [group]}
 
 
-async def test_a_failure_arrives_though_it_is_refused_twice(steward: Steward) -> None:
+async def test_failure_notification_arrives_after_two_refusals(steward: Steward) -> None:
     await steward.post("/v1/var/steward/notify", {"Items": {"secret": SECRET}})
     async with open_receiver() as receiver:
         receiver.answers = [500, 503]
@@ -42,7 +42,7 @@ async def test_a_failure_arrives_though_it_is_refused_twice(steward: Steward) ->
     assert b"failure" in shown.stdout
 
 
-async def test_a_crash_between_the_failure_and_its_telling_loses_nothing(steward: Steward) -> None:
+async def test_crash_between_a_failure_and_its_notification_loses_nothing(steward: Steward) -> None:
     await steward.post("/v1/var/steward/notify", {"Items": {"secret": SECRET}})
     async with open_receiver() as receiver:
         receiver.answers = [0]
@@ -80,7 +80,7 @@ async def test_receivers_are_tested_by_the_command_line(tmp_path: Path) -> None:
     assert alert["annotations"]["exit"] == "exit code 1"
 
 
-async def test_a_test_of_receivers_needs_the_right_to_change_the_daemon(tmp_path: Path) -> None:
+async def test_receiver_test_needs_the_agent_write_capability(tmp_path: Path) -> None:
     async with open_receiver() as receiver:
         address = receiver.url.partition("/hook")[0]
         file = tmp_path / "steward.toml"

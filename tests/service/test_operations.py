@@ -30,7 +30,9 @@ async def node_of(steward: Steward) -> str:
     return str(node["ID"])
 
 
-async def test_a_drained_node_becomes_empty_and_works_again_when_opened(steward: Steward) -> None:
+async def test_drained_node_becomes_empty_and_runs_allocations_again_when_eligible(
+    steward: Steward,
+) -> None:
     await steward.run_job(sleeping())
     node = await node_of(steward)
     await steward.post(f"/v1/node/{node}/drain", {"DrainSpec": {"Deadline": 0}})
@@ -65,7 +67,7 @@ async def test_dead_job_is_deleted_by_garbage_collection_on_request(steward: Ste
 
 
 @pytest.mark.parametrize("plain", [True, False])
-async def test_the_log_is_shown_as_it_is_written(steward: Steward, plain: bool) -> None:
+async def test_daemon_log_is_streamed(steward: Steward, plain: bool) -> None:
     query = {"log_json": "true", "plain": str(plain).lower()}
     async with open_stream(steward, "/v1/agent/monitor", **query) as answer:
         text = b"" if plain else await answer.piece()
@@ -75,12 +77,12 @@ async def test_the_log_is_shown_as_it_is_written(steward: Steward, plain: bool) 
     assert "certificate" in json.loads(shown)["message"]
 
 
-async def test_bad_levels_of_the_log_are_named(steward: Steward) -> None:
+async def test_invalid_log_levels_are_named(steward: Steward) -> None:
     answer = await steward.request("GET", "/v1/agent/monitor", log_level="loud")
     assert (answer.status_code, answer.text) == (400, "Unknown log level: loud")
 
 
-async def test_new_work_can_be_left_to_managers(tmp_path: Path) -> None:
+async def test_submissions_can_be_restricted_to_management_tokens(tmp_path: Path) -> None:
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         manager = (await steward.post("/v1/acl/bootstrap"))["SecretID"]
         steward.token = manager
@@ -97,7 +99,7 @@ async def test_new_work_can_be_left_to_managers(tmp_path: Path) -> None:
         assert answer.text.startswith("job registration, dispatch, and scale are disabled")
 
 
-async def test_a_snapshot_that_was_sent_can_be_restored(steward: Steward) -> None:
+async def test_uploaded_snapshot_can_be_restored(steward: Steward) -> None:
     await steward.register(sleeping("kept", count=0))
     answer = await steward.request("GET", "/v1/operator/snapshot")
     digest = base64.b64encode(hashlib.sha256(answer.content).digest()).decode()
@@ -117,7 +119,7 @@ async def test_a_snapshot_that_was_sent_can_be_restored(steward: Steward) -> Non
     assert [item["ID"] for item in await steward.get("/v1/jobs")] == ["kept"]
 
 
-async def test_a_crash_during_a_snapshot_leaves_nothing_behind(steward: Steward) -> None:
+async def test_crash_during_a_snapshot_leaves_no_file(steward: Steward) -> None:
     await steward.stop()
     unfinished = store_dir(steward.data_dir) / ".unfinished"
     unfinished.mkdir(exist_ok=True)
@@ -138,14 +140,14 @@ PLAINLY = [
 ]
 
 
-async def test_unsupported_multi_host_feature_gets_a_plain_answer(steward: Steward) -> None:
+async def test_unsupported_multi_host_feature_gets_a_clear_error(steward: Steward) -> None:
     answers = [await steward.request(method, path) for method, path, _, _ in PLAINLY]
     assert [answer.status_code for answer in answers] == [status for _, _, status, _ in PLAINLY]
     said = [text in one.text for (_, _, _, text), one in zip(PLAINLY, answers, strict=True)]
     assert said == [True] * len(PLAINLY)
 
 
-async def test_the_worker_of_the_scheduler_is_shown_and_set(steward: Steward) -> None:
+async def test_scheduler_worker_is_shown_and_set(steward: Steward) -> None:
     kinds = ["service", "batch", "system", "sysbatch", "_core"]
     (worker,) = (await steward.get("/v1/agent/schedulers"))["schedulers"]
     assert (worker["enabled_schedulers"], worker["status"]) == (kinds, "Started")

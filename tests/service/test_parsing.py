@@ -8,7 +8,7 @@ LOOPS = "[for a in range(1000) : [for b in range(1000) : convert(range(1000), se
 FILE = f'job "x" {{\n  meta {{\n    a = {LOOPS}\n  }}\n}}\n'
 
 
-async def test_a_short_file_with_much_work_lets_others_pass(steward: Steward) -> None:
+async def test_costly_short_file_delays_no_other_client(steward: Steward) -> None:
     await steward.post("/v1/jobs/parse", {"JobHCL": 'job "warm" {}\n'})
     refused = trio.Event()
 

@@ -53,7 +53,7 @@ async def test_file_of_the_command_line_reaches_the_task(steward: Steward, tmp_p
         assert await output(steward, child) == hashlib.sha256(content).hexdigest()
 
 
-async def test_upload_goes_on_after_a_kill_of_the_daemon(steward: Steward) -> None:
+async def test_upload_continues_after_a_kill_of_the_daemon(steward: Steward) -> None:
     content = os.urandom(2 * PIECE)
     digest = hashlib.sha256(content).hexdigest()
     query = {"size": len(content), "offset": 0}
@@ -77,7 +77,7 @@ async def test_upload_goes_on_after_a_kill_of_the_daemon(steward: Steward) -> No
     }
 
 
-async def test_dispatch_without_the_file_says_how_to_give_it(steward: Steward) -> None:
+async def test_dispatch_without_a_required_file_names_the_option(steward: Steward) -> None:
     await steward.register(parent())
     answer = await steward.request("POST", "/v1/job/each/dispatch", {"Files": {"in.bin": "a" * 64}})
     assert answer.status_code == 400

@@ -47,7 +47,7 @@ def replace(steward: Steward, table: str, column: str, text: str) -> str:
 
 
 @pytest.mark.parametrize("row", ROWS)
-async def test_an_unreadable_row_costs_its_unit_alone(steward: Steward, row: str) -> None:
+async def test_unreadable_row_affects_only_its_unit(steward: Steward, row: str) -> None:
     table, column, kind = ROWS[row]
     slow = {"MinHealthyTime": HOUR, "HealthyDeadline": 2 * HOUR, "ProgressDeadline": 3 * HOUR}
     for name in ("bad", "good"):

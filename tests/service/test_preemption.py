@@ -26,7 +26,7 @@ def sized(job_id: str, priority: int, megabytes: int, script: str) -> dict[str, 
     return {"ID": job_id, "Type": "service", "Priority": priority, "TaskGroups": [group]}
 
 
-async def test_the_evicted_ends_before_the_other_begins_and_comes_back_after_it(
+async def test_preempted_task_ends_before_the_preempting_one_starts_and_is_placed_again(
     steward: Steward, tmp_path: Path
 ) -> None:
     (node,) = await steward.get("/v1/nodes", resources=True)

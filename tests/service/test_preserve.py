@@ -26,7 +26,7 @@ def web(cpu: int, count: int) -> dict[str, Any]:
         ({"PreserveCounts": True}, ["CPU"]),
     ],
 )
-async def test_plan_keeps_what_the_registration_would_keep(
+async def test_plan_preserves_the_same_fields_as_the_registration(
     steward: Steward, options: dict[str, bool], expected: list[str]
 ) -> None:
     await steward.register(web(30, 0))

@@ -72,7 +72,7 @@ def uids_of(pid: int) -> list[int]:
     return [int(part) for part in next(x for x in lines if x.startswith("Uid:")).split()[1:]]
 
 
-async def test_the_daemon_is_its_user_and_the_launcher_is_root(steward: Steward) -> None:
+async def test_daemon_runs_as_its_user_and_the_launcher_as_root(steward: Steward) -> None:
     assert uids_of(steward.pid) == [UID] * 4
     assert uids_of(launcher_of(steward.pid)) == [0] * 4
     assert store_dir(steward.data_dir).stat().st_uid == UID
@@ -81,7 +81,7 @@ async def test_the_daemon_is_its_user_and_the_launcher_is_root(steward: Steward)
     assert alloc_dir(steward.data_dir).stat().st_uid == 0
 
 
-async def test_it_says_what_holds(steward: Steward) -> None:
+async def test_confinement_report_shows_fulfilled_rules(steward: Steward) -> None:
     shown = await steward.get("/v1/operator/confinement")
     daemon, launcher = shown["Processes"][:2]
     assert {rule["Rule"]: rule["Holds"] for rule in daemon["Rules"]} == {
@@ -107,7 +107,7 @@ async def can_sandbox(steward: Steward) -> bool:
 
 
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
-async def test_a_job_lives_through_a_restart_of_the_daemon(steward: Steward, driver: str) -> None:
+async def test_job_survives_a_restart_of_the_daemon(steward: Steward, driver: str) -> None:
     (node,) = await steward.get("/v1/nodes")
     if not node["Drivers"][driver]["Healthy"]:
         pytest.skip(f"{driver}: {node['Drivers'][driver]['HealthDescription']}")
@@ -138,7 +138,7 @@ async def test_a_job_lives_through_a_restart_of_the_daemon(steward: Steward, dri
     await gone(steward, one["ID"])
 
 
-async def test_an_allocation_of_exec_has_a_user_of_its_own(steward: Steward) -> None:
+async def test_exec_allocation_has_its_own_user(steward: Steward) -> None:
     (node,) = await steward.get("/v1/nodes")
     if not node["Drivers"]["exec"]["Healthy"]:
         pytest.skip(f"exec: {node['Drivers']['exec']['HealthDescription']}")
@@ -150,7 +150,7 @@ async def test_an_allocation_of_exec_has_a_user_of_its_own(steward: Steward) -> 
     assert int(printed) in range(80_000, 90_000)
 
 
-async def test_each_allocation_without_a_user_has_one_of_its_own_until_it_is_removed(
+async def test_each_allocation_without_a_user_has_its_own_until_its_removal(
     steward: Steward,
 ) -> None:
     (node,) = await steward.get("/v1/nodes")
@@ -194,7 +194,7 @@ async def gone(steward: Steward, alloc_id: str) -> None:
             await steward.get("/v1/agent/self")
 
 
-async def test_the_store_goes_back_to_root_and_on_again(place: Path) -> None:
+async def test_ownership_of_the_store_changes_to_root_and_back(place: Path) -> None:
     steward = separated(place)
     try:
         await steward.start()
@@ -215,14 +215,14 @@ async def test_the_store_goes_back_to_root_and_on_again(place: Path) -> None:
             await steward.close()
 
 
-async def test_a_user_that_is_not_there_is_an_error_that_names_the_fix(place: Path) -> None:
+async def test_missing_user_is_an_error_with_a_fix(place: Path) -> None:
     steward = separated(place, "steward-of-nowhere")
     with pytest.raises(AssertionError, match="this user does not exist on this host; create it"):
         await steward.start()
     await steward.close()
 
 
-async def test_settings_are_read_again_by_the_daemons_user(steward: Steward) -> None:
+async def test_settings_are_reloaded_by_the_daemon_user(steward: Steward) -> None:
     settings = Path(steward.flags[1])
     add(settings, 'log_level = "debug"')
     os.kill(steward.pid, signal.SIGHUP)
@@ -233,7 +233,7 @@ async def test_settings_are_read_again_by_the_daemons_user(steward: Steward) -> 
     assert await steward.get("/v1/agent/self")
 
 
-async def test_a_renewed_key_that_root_alone_can_read_is_taken(place: Path) -> None:
+async def test_renewed_key_readable_only_by_root_is_used(place: Path) -> None:
     steward = separated(place)
     certificate, key = Authority(place).certify("daemon")
     listener = f"""\
@@ -271,7 +271,7 @@ async def said(steward: Steward, text: str) -> None:
             await steward.get("/v1/agent/self")
 
 
-async def test_programs_of_a_cluster_run_as_the_user_of_the_task(
+async def test_cluster_programs_run_as_the_user_of_the_task(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fake_slurm(place / "slurm") as slurm:
@@ -307,7 +307,7 @@ async def test_programs_of_a_cluster_run_as_the_user_of_the_task(
 # ---- programs ---------------------------------------------------------------------------------------
 
 
-async def test_commands_of_notifications_run_as_the_daemons_user(place: Path) -> None:
+async def test_notification_commands_run_as_the_daemon_user(place: Path) -> None:
     steward = separated(place)
     said = place / "said"
     said.mkdir()

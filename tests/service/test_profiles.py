@@ -8,7 +8,7 @@ from tests.service.daemon import Steward, open_steward
 PATH = "/v1/agent/pprof"
 
 
-async def test_profiles_are_made_in_the_form_of_pprof(steward: Steward) -> None:
+async def test_profiles_have_the_pprof_format(steward: Steward) -> None:
     (node,) = await steward.get("/v1/nodes")
     for name in ("profile", "heap", "goroutine"):
         answer = await steward.request("GET", f"{PATH}/{name}?seconds=1&node_id={node['ID']}")
@@ -22,7 +22,7 @@ async def test_profiles_are_made_in_the_form_of_pprof(steward: Steward) -> None:
     assert "trio" in shown.text
 
 
-async def test_what_is_not_here_is_said(steward: Steward) -> None:
+async def test_unsupported_profile_is_reported(steward: Steward) -> None:
     (node,) = await steward.get("/v1/nodes")
     for query, status, text in (
         ("profile?server_id=other.global", 404, 'server_id = "other.global" is not known'),
@@ -36,7 +36,7 @@ async def test_what_is_not_here_is_said(steward: Steward) -> None:
         assert (answer.status_code, text in answer.text) == (status, True), answer.text
 
 
-async def test_token_that_may_not_change_the_agent_gets_no_profile(tmp_path: Path) -> None:
+async def test_token_without_agent_write_gets_no_profile(tmp_path: Path) -> None:
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         steward.token = (await steward.post("/v1/acl/bootstrap"))["SecretID"]
         rules = {"Name": "look", "Rules": 'agent { policy = "read" }'}

@@ -270,7 +270,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_method_answers(world: World, name: str) -> None:
+def test_client_method_gets_a_response(world: World, name: str) -> None:
     assert CALLS[name](world) not in (False, "", [], {})
 
 
@@ -285,7 +285,7 @@ def methods(value: Any, path: str) -> Iterator[str]:
         yield from methods(inner, f"{path}.{name}")
 
 
-def test_every_method_is_called_or_listed_with_a_reason(world: World) -> None:
+def test_every_client_method_is_called_or_listed_with_a_reason(world: World) -> None:
     parts = [
         name
         for name, value in vars(type(world.n)).items()

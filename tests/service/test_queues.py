@@ -17,7 +17,7 @@ def of(state: str, *names: str) -> Any:
     return lambda found: [item["JobID"] for item in found[state]] == [*names]
 
 
-async def test_one_run_at_a_time_also_over_a_kill(steward: Steward) -> None:
+async def test_one_run_at_a_time_across_a_kill(steward: Steward) -> None:
     await steward.register(queued("first", "sleep 600"))
     await steward.until("/v1/concurrency", bool)  # the run begins after the response
     await steward.until("/v1/concurrency/db", of("Holders", "first"))
@@ -54,7 +54,7 @@ def with_step_queue(job_id: str, script: str) -> dict[str, Any]:
     return workflow({**groups, "Meta": {"steward_concurrency": "gpu"}}, job_id=job_id)
 
 
-async def test_one_step_at_a_time_also_over_a_kill(steward: Steward) -> None:
+async def test_one_step_at_a_time_across_a_kill(steward: Steward) -> None:
     await steward.register(with_step_queue("first", "sleep 600"))
     await steward.until("/v1/concurrency", bool)
     await steward.until("/v1/concurrency/gpu", of("Holders", "first"))

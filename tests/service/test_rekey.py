@@ -13,7 +13,7 @@ async def rekey(steward: Steward, *words: str) -> str:
     return done.stdout.decode()
 
 
-async def test_everything_is_there_under_a_new_key(tmp_path: Path) -> None:
+async def test_all_secrets_are_readable_with_a_new_root_key(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
         await steward.post("/v1/var/a", {"Items": {"k": "kept"}})
         keys = await steward.get("/.well-known/jwks.json")
@@ -31,7 +31,7 @@ async def test_everything_is_there_under_a_new_key(tmp_path: Path) -> None:
         assert await steward.get("/.well-known/jwks.json") == keys
 
 
-async def test_a_development_store_gets_a_new_key_as_well(steward: Steward) -> None:
+async def test_development_store_gets_a_new_root_key(steward: Steward) -> None:
     await steward.post("/v1/var/a", {"Items": {"k": "kept"}})
     await steward.stop()
     await rekey(steward, "-dev")
@@ -54,7 +54,7 @@ async def test_a_store_without_its_key_is_not_opened(tmp_path: Path) -> None:
         assert b"was not sealed with" in other.stderr
 
 
-async def test_a_hangup_does_not_end_the_daemon(steward: Steward) -> None:
+async def test_hangup_does_not_end_the_daemon(steward: Steward) -> None:
     os.kill(steward.pid, signal.SIGHUP)
     assert await steward.get("/v1/jobs") == []
     assert "reloaded the certificate" in steward.log.read_text()

@@ -47,7 +47,7 @@ async def logged(steward: Steward, request_id: str, last: str) -> list[Any]:
             await trio.sleep(0.05)
 
 
-async def test_a_request_is_followed_to_its_tasks_whoever_ran_them_before(steward: Steward) -> None:
+async def test_request_id_is_traced_to_its_tasks_across_restarts(steward: Steward) -> None:
     asleep = {"Name": "main", "Driver": "raw_exec", "Config": {"command": "sleep", "args": ["600"]}}
     wanted = {"Job": {"ID": "web", "TaskGroups": [{"Name": "web", "Tasks": [asleep]}]}}
     assert await ask(steward, "order-17", "POST", "/v1/jobs", wanted) == "order-17"
@@ -62,6 +62,6 @@ async def test_a_request_is_followed_to_its_tasks_whoever_ran_them_before(stewar
     assert await logged(steward, "order-18", "Killed")
 
 
-async def test_an_id_that_is_none_is_replaced(steward: Steward) -> None:
+async def test_invalid_request_id_is_replaced(steward: Steward) -> None:
     for unfit in ("a b", "x" * 200, 'a"b'):
         assert await ask(steward, unfit, "GET", "/v1/jobs") != unfit

@@ -164,7 +164,7 @@ async def until_running(steward: Steward, group: str, version: int) -> list[str]
     return running(await steward.until("/v1/job/shop/allocations", running))
 
 
-async def test_no_request_fails_while_one_service_is_replaced_that_another_one_uses(
+async def test_rolling_update_of_an_upstream_service_fails_no_request(
     steward: Steward, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

@@ -51,7 +51,7 @@ async def used_in_all_ways(steward: Steward) -> list[str]:
     return [VALUE, str(made["SecretID"]), own, root, bytes.fromhex(root).decode("latin-1")]
 
 
-async def test_secret_is_written_nowhere(tmp_path: Path) -> None:
+async def test_secret_is_not_written_in_plain_text(tmp_path: Path) -> None:
     async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         used = await used_in_all_ways(steward)
         await steward.register(ENVIRONMENT)
@@ -69,7 +69,7 @@ async def test_secret_is_written_nowhere(tmp_path: Path) -> None:
         assert secret not in printed
 
 
-async def test_an_error_does_not_repeat_a_secret(steward: Steward) -> None:
+async def test_error_does_not_contain_a_secret(steward: Steward) -> None:
     for path, body in [
         ("/v1/var/bad path", {"Items": {"k": VALUE}}),
         ("/v1/var/app", {"Items": VALUE}),
@@ -80,7 +80,7 @@ async def test_an_error_does_not_repeat_a_secret(steward: Steward) -> None:
         assert VALUE not in answer.text
 
 
-async def test_a_task_inherits_nothing_of_the_service_manager(tmp_path: Path) -> None:
+async def test_task_inherits_no_service_manager_variables(tmp_path: Path) -> None:
     kept = dict(os.environ)
     os.environ["CREDENTIALS_DIRECTORY"] = str(tmp_path / "credentials")
     os.environ["MY_API_TOKEN"] = VALUE

@@ -44,7 +44,7 @@ async def open_ears(path: Path) -> AsyncIterator[Ears]:
             nursery.cancel_scope.cancel()
 
 
-async def test_the_manager_hears_of_start_life_reload_and_end(
+async def test_service_manager_is_notified_of_start_watchdog_reload_and_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))

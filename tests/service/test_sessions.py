@@ -94,9 +94,7 @@ async def test_an_action_is_found_by_either_spelling(
     assert {"stdout": {"data": "aGVsbG8gdGhlcmUK"}} in frames
 
 
-async def test_a_page_of_another_site_cannot_open_a_conversation(
-    steward: Steward, alloc_id: str
-) -> None:
+async def test_cross_site_page_cannot_open_a_websocket(steward: Steward, alloc_id: str) -> None:
     path = f"/v1/client/allocation/{alloc_id}/exec"
     assert await status_of(steward, path, "Origin: http://evil.example") == 403
     assert await status_of(steward, path, "Sec-Fetch-Site: cross-site") == 403
@@ -104,7 +102,7 @@ async def test_a_page_of_another_site_cannot_open_a_conversation(
     assert await status_of(steward, "/v1/jobs") == 404
 
 
-async def test_a_page_of_our_own_may_open_one(steward: Steward, alloc_id: str) -> None:
+async def test_same_origin_page_can_open_a_websocket(steward: Steward, alloc_id: str) -> None:
     path = f"/v1/client/allocation/{alloc_id}/exec"
     headers = [(b"Origin", steward.address.encode()), (b"Sec-Fetch-Site", b"same-origin")]
     query = {"task": "main", "command": '["/bin/echo","x"]'}
@@ -163,9 +161,7 @@ async def test_a_lost_connection_ends_the_command(
         await until_gone(pid)
 
 
-async def test_a_message_that_is_too_large_ends_the_conversation(
-    steward: Steward, alloc_id: str
-) -> None:
+async def test_oversized_message_ends_the_websocket(steward: Steward, alloc_id: str) -> None:
     query = {"task": "main", "command": '["/bin/cat"]'}
     path = f"/v1/client/allocation/{alloc_id}/exec"
     async with talk(steward, path, **query) as socket:
@@ -175,7 +171,7 @@ async def test_a_message_that_is_too_large_ends_the_conversation(
     assert socket.code == 1009
 
 
-async def test_conversations_end_with_the_daemon(steward: Steward, alloc_id: str) -> None:
+async def test_websockets_end_with_the_daemon(steward: Steward, alloc_id: str) -> None:
     query = {"task": "main", "command": '["/bin/cat"]'}
     path = f"/v1/client/allocation/{alloc_id}/exec"
     async with talk(steward, path, **query) as socket, trio.open_nursery() as nursery:

@@ -23,7 +23,7 @@ async def settled(steward: Steward, job_id: str) -> None:
     await steward.until(f"/v1/job/{job_id}", lambda job: job["Status"] == "dead")
 
 
-async def test_recently_changed_jobs_come_first_on_each_page(steward: Steward) -> None:
+async def test_recently_changed_jobs_are_first_on_each_page(steward: Steward) -> None:
     for name in ("a", "b", "c"):
         await steward.register(idle(name))
         await settled(steward, name)
@@ -38,7 +38,7 @@ async def test_recently_changed_jobs_come_first_on_each_page(steward: Steward) -
     assert [item["ID"] for item in turned] == ["b", "c", "a"]
 
 
-async def test_children_are_their_parents_business_unless_asked_for(steward: Steward) -> None:
+async def test_children_are_hidden_unless_requested(steward: Steward) -> None:
     await steward.register(idle("parent", ParameterizedJob={}))
     done = await steward.post("/v1/job/parent/dispatch", {})
     await settled(steward, done["DispatchedJobID"])
@@ -48,7 +48,7 @@ async def test_children_are_their_parents_business_unless_asked_for(steward: Ste
     assert {item["ID"] for item in both} == {"parent", done["DispatchedJobID"]}
 
 
-async def test_certain_jobs_are_asked_about_by_name(steward: Steward) -> None:
+async def test_named_jobs_are_requested(steward: Steward) -> None:
     for name in ("a", "b", "c"):
         await steward.register(idle(name))
     body = {"jobs": [{"id": "c"}, {"id": "a", "namespace": "default"}, {"id": "nope"}]}
@@ -56,14 +56,14 @@ async def test_certain_jobs_are_asked_about_by_name(steward: Steward) -> None:
     assert {item["ID"] for item in found} == {"a", "c"}
 
 
-async def test_a_filter_is_about_the_job(steward: Steward) -> None:
+async def test_filter_applies_to_the_job(steward: Steward) -> None:
     await steward.register(idle("a", Meta={"team": "x"}))
     await steward.register(idle("b"))
     found = await steward.get("/v1/jobs/statuses", filter='Meta.team == "x"')
     assert [item["ID"] for item in found] == ["a"]
 
 
-async def test_nodes_are_listed_with_their_system_when_that_is_asked_for(steward: Steward) -> None:
+async def test_nodes_are_listed_with_their_operating_system_on_request(steward: Steward) -> None:
     (plain,) = await steward.get("/v1/nodes")
     assert "Attributes" not in plain
     whole = await steward.get(f"/v1/node/{plain['ID']}")
@@ -72,7 +72,7 @@ async def test_nodes_are_listed_with_their_system_when_that_is_asked_for(steward
         assert line["Attributes"] == {"os.name": whole["Attributes"]["os.name"]}
 
 
-async def test_a_filter_of_nodes_is_about_all_that_a_node_says(steward: Steward) -> None:
+async def test_node_filter_can_use_every_attribute(steward: Steward) -> None:
     async def count(expression: str) -> int:
         return len(await steward.get("/v1/nodes", filter=expression))
 
@@ -97,14 +97,14 @@ async def test_list_of_a_job_can_be_filtered(steward: Steward, kind: str, none: 
     assert (refused.status_code, "1:3 (2)" in refused.text) == (400, True)
 
 
-async def test_a_filter_keeps_what_it_wants(steward: Steward) -> None:
+async def test_filter_keeps_matching_objects(steward: Steward) -> None:
     await steward.register(idle("a"))
     (found,) = await steward.get("/v1/job/a/evaluations", filter='TriggeredBy == "job-register"')
     assert found["JobID"] == "a"
     assert await steward.get("/v1/namespaces", filter='Name != "default"') == []
 
 
-async def test_a_filter_chooses_among_versions(steward: Steward) -> None:
+async def test_filter_selects_versions(steward: Steward) -> None:
     for number in range(3):
         await steward.register({**idle("a"), "Meta": {"n": f"{number}"}})
     path, wanted = "/v1/job/a/versions", 'Meta.n != "1"'
@@ -118,7 +118,7 @@ async def test_a_filter_chooses_among_versions(steward: Steward) -> None:
     assert len(against["Diffs"]) == 2
 
 
-async def test_the_use_of_several_allocations_is_shown_in_short(steward: Steward) -> None:
+async def test_usage_of_several_allocations_is_summarized(steward: Steward) -> None:
     (one,) = await steward.run_job(service())
     answer = await steward.request("GET", "/v1/client/usage", allocations=f"{one['ID']},unknown")
     (shown,) = answer.json()
@@ -149,9 +149,7 @@ async def test_jobs_are_listed_by_name_page_by_page(steward: Steward) -> None:
 
 
 @pytest.mark.parametrize("end", ["run", "state", "graph", "periodic/pause"])
-async def test_a_job_whose_name_ends_like_an_own_endpoint_is_managed(
-    steward: Steward, end: str
-) -> None:
+async def test_job_named_like_an_extension_endpoint_is_managed(steward: Steward, end: str) -> None:
     name = f"dir/{end}"
     job = {"ID": name, "Type": "batch", "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": []}]}
     task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
@@ -165,7 +163,7 @@ async def test_a_job_whose_name_ends_like_an_own_endpoint_is_managed(
     assert (await steward.request("GET", f"/v1/job/{name}")).status_code == 404
 
 
-async def test_a_wrong_own_parameter_is_the_mistake_of_the_caller(steward: Steward) -> None:
+async def test_invalid_extension_parameter_is_a_client_error(steward: Steward) -> None:
     for path, query in (
         ("/v1/job/x/run", {"number": "x"}),
         ("/v1/job/x/run/outputs", {"number": "-1"}),

@@ -46,7 +46,7 @@ async def write_policy(steward: Steward, name: str, text: str) -> None:
     assert answer.status_code == 204
 
 
-async def test_one_policy_guards_both_sides(guarded: Steward) -> None:
+async def test_one_policy_applies_to_both_apis(guarded: Steward) -> None:
     await write_policy(
         guarded,
         "both",
@@ -79,7 +79,7 @@ ACCESSOR, CHOSEN = "b306571d-a3fa-42d2-ac5b-bbe49d8c3c7f", "c28ba0f6-ab8d-4e4d-b
 UPLOADED = {"AccessorID": ACCESSOR, "SecretID": CHOSEN, "Type": "client", "Policies": ["p"]}
 
 
-async def test_an_uploaded_token_has_the_accessor_and_secret_that_it_came_with(
+async def test_uploaded_token_keeps_its_accessor_and_secret(
     guarded: Steward,
 ) -> None:
     path = f"/v1/acl/token/{ACCESSOR}"
@@ -102,7 +102,7 @@ async def test_an_uploaded_token_has_the_accessor_and_secret_that_it_came_with(
         {"Type": "management", "Policies": None},
     ],
 )
-async def test_what_cannot_be_uploaded_is_a_token_that_is_not_there(
+async def test_invalid_upload_is_reported_as_a_missing_token(
     guarded: Steward, change: dict[str, object]
 ) -> None:
     body = {**UPLOADED, **change}
@@ -110,13 +110,13 @@ async def test_what_cannot_be_uploaded_is_a_token_that_is_not_there(
     assert (answer.status_code, answer.text) == (400, f"cannot find token {body['AccessorID']}")
 
 
-async def test_a_secret_that_is_taken_cannot_be_uploaded(guarded: Steward) -> None:
+async def test_secret_in_use_cannot_be_uploaded(guarded: Steward) -> None:
     body = {**UPLOADED, "SecretID": SECRET}
     answer = await guarded.request("POST", f"/v1/acl/token/{ACCESSOR}", body)
     assert (answer.status_code, answer.text) == (400, "cannot create a token with a duplicate ID")
 
 
-async def test_a_role_makes_tokens_and_can_be_changed(guarded: Steward) -> None:
+async def test_role_creates_tokens_and_can_be_changed(guarded: Steward) -> None:
     role = {"allowed_policies": "a,b", "period": "1h", "orphan": True}
     path = "auth/token/roles/ops"
     assert (await ask(guarded, SECRET, "POST", path, role)).status_code == 204
@@ -143,7 +143,7 @@ async def wrap(steward: Steward) -> httpx.Response:
     return await ask(steward, SECRET, "POST", "sys/wrapping/wrap", says, **ttl)
 
 
-async def test_a_wrapped_answer_is_given_out_once(guarded: Steward) -> None:
+async def test_wrapped_response_is_unwrapped_once(guarded: Steward) -> None:
     answer = await wrap(guarded)
     wrapping = answer.json()["wrap_info"]["token"]
     assert "swordfish" not in answer.text
@@ -158,13 +158,13 @@ async def test_a_wrapped_answer_is_given_out_once(guarded: Steward) -> None:
 
 
 @pytest.mark.parametrize("path", ["jobs", "auth/token/lookup-self"])
-async def test_any_other_use_spends_a_wrapping_token(guarded: Steward, path: str) -> None:
+async def test_any_other_use_consumes_a_wrapping_token(guarded: Steward, path: str) -> None:
     wrapping = (await wrap(guarded)).json()["wrap_info"]["token"]
     assert (await ask(guarded, wrapping, "GET", path)).status_code == 403
     assert (await ask(guarded, wrapping, "POST", "sys/wrapping/unwrap")).status_code == 400
 
 
-async def test_the_bounds_of_a_rule_hold_for_wrapping(guarded: Steward) -> None:
+async def test_wrapping_ttl_is_limited_by_the_policy(guarded: Steward) -> None:
     await write_policy(
         guarded,
         "wrapped-only",
@@ -178,7 +178,7 @@ async def test_the_bounds_of_a_rule_hold_for_wrapping(guarded: Steward) -> None:
     assert statuses == [403, 403, 200, 200, 403]
 
 
-async def test_a_batch_token_ends_with_its_maker(guarded: Steward) -> None:
+async def test_batch_token_ends_with_its_parent(guarded: Steward) -> None:
     maker = await new_token(guarded)
     made = await ask(
         guarded, maker, "POST", "auth/token/create", {"type": "batch", "policies": ["default"]}
@@ -189,7 +189,7 @@ async def test_a_batch_token_ends_with_its_maker(guarded: Steward) -> None:
     assert (await ask(guarded, batch, "GET", "auth/token/lookup-self")).status_code == 403
 
 
-async def test_tokens_live_on_over_a_restart(guarded: Steward) -> None:
+async def test_tokens_survive_a_restart(guarded: Steward) -> None:
     token = await new_token(guarded, ttl="1h")
     await guarded.restart()
     assert (await ask(guarded, token, "GET", "auth/token/lookup-self")).status_code == 200
@@ -205,7 +205,7 @@ CROOKED = (
 )
 
 
-async def test_a_path_cannot_be_written_around_its_rule(guarded: Steward) -> None:
+async def test_path_variant_cannot_bypass_its_rule(guarded: Steward) -> None:
     await write_policy(guarded, "p", 'path "sys/policies/acl/*" { capabilities = ["read"] }')
     token = await new_token(guarded, policies=["p"])
     answers = [
@@ -219,7 +219,7 @@ async def test_a_path_cannot_be_written_around_its_rule(guarded: Steward) -> Non
     assert not any("accessor" in answer.text for answer in answers)
 
 
-async def test_secrets_of_tokens_are_shown_again_only_where_a_setting_keeps_them(
+async def test_token_secrets_are_shown_again_only_if_stored_by_configuration(
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "steward.toml"
@@ -245,7 +245,7 @@ async def test_secrets_of_tokens_are_shown_again_only_where_a_setting_keeps_them
     ("name", "shown"),
     [("", "token"), ("ops", "token-ops"), ("My!Token+*#Name", "token-My-Token---Name")],
 )
-async def test_each_sign_that_a_display_name_cannot_have_is_replaced(
+async def test_invalid_characters_of_a_display_name_are_replaced(
     guarded: Steward, name: str, shown: str
 ) -> None:
     made = await ask(guarded, SECRET, "POST", "auth/token/create", {"display_name": name})
@@ -254,7 +254,9 @@ async def test_each_sign_that_a_display_name_cannot_have_is_replaced(
     assert found.json()["data"]["display_name"] == shown
 
 
-async def test_less_than_a_life_lies_between_the_times_of_a_token(guarded: Steward) -> None:
+async def test_issue_and_expire_times_of_a_token_differ_by_less_than_its_ttl(
+    guarded: Steward,
+) -> None:
     made = await ask(guarded, SECRET, "POST", "auth/token/create", {"ttl": "60s"})
     own = made.json()["auth"]["client_token"]
     data = (await ask(guarded, own, "GET", "auth/token/lookup-self")).json()["data"]
@@ -262,7 +264,7 @@ async def test_less_than_a_life_lies_between_the_times_of_a_token(guarded: Stewa
     assert (ends - issued) // SECOND == 59
 
 
-async def test_a_renewal_without_a_span_lasts_as_long_as_the_one_before(guarded: Steward) -> None:
+async def test_renewal_without_an_increment_reuses_the_previous_one(guarded: Steward) -> None:
     made = await ask(guarded, SECRET, "POST", "auth/token/create", {"ttl": "1h"})
     token = {"token": made.json()["auth"]["client_token"]}
     spans = []
@@ -278,13 +280,13 @@ async def test_help_names_the_paths_of_an_area(guarded: Steward) -> None:
     assert "    auth/token/create\n" in answer.json()["help"]
 
 
-async def test_the_token_method_is_not_tuned(guarded: Steward) -> None:
+async def test_token_method_cannot_be_tuned(guarded: Steward) -> None:
     path = "sys/mounts/auth/token/tune"
     answer = await ask(guarded, SECRET, "POST", path, {"default_lease_ttl": "1h"})
     assert (answer.status_code, "auth/token cannot be tuned" in answer.text) == (400, True)
 
 
-async def test_the_one_daemon_is_the_active_member(guarded: Steward) -> None:
+async def test_only_daemon_is_the_active_member(guarded: Steward) -> None:
     answer = (await ask(guarded, SECRET, "GET", "sys/ha-status")).json()
     (member,) = answer["nodes"]
     assert (member["active_node"], member["api_address"]) == (True, guarded.address)

@@ -112,7 +112,7 @@ async def test_log_lines_have_the_trace(steward: Steward, collector: Collector) 
     assert {line.get("trace_id") for line in mine} == {TRACE}
 
 
-async def test_trace_of_a_service_goes_on_in_the_next_daemon(
+async def test_trace_of_a_service_continues_in_the_next_daemon(
     steward: Steward, collector: Collector
 ) -> None:
     made = job("web", "exec sleep 600", Type="service")
@@ -192,7 +192,9 @@ async def test_session_of_a_task_is_a_span(steward: Steward, collector: Collecto
     assert span.about["http.response.status_code"] == 101
 
 
-async def test_strangers_make_no_spans(tmp_path: Path, collector: Collector) -> None:
+async def test_unauthenticated_requests_create_no_spans(
+    tmp_path: Path, collector: Collector
+) -> None:
     settings = tmp_path / "steward.toml"
     settings.write_text(f'otlp_url = "{collector.url}"\n')
     async with open_steward(tmp_path, "--dev", "--acl", "--config", str(settings)) as steward:

@@ -24,7 +24,7 @@ async def fired(steward: Steward, job_id: str, number: int = 1) -> list[dict[str
     return found
 
 
-async def test_a_job_follows_a_workflow_and_a_plain_job_follows_it(steward: Steward) -> None:
+async def test_workflow_starts_a_follower_and_a_plain_job_starts_another(steward: Steward) -> None:
     keys = {"after_meta": '{"rows": "${output.plan.rows}"}'}
     await steward.register(follower("load", "etl", **keys))
     await steward.register(follower("page", "load", after_when="any"))

@@ -65,7 +65,7 @@ def pattern(shown: list[str]) -> re.Pattern[str]:
     return re.compile("".join(lines))
 
 
-def test_what_is_shown_is_compared() -> None:
+def test_displayed_output_is_compared() -> None:
     assert pattern(["ID  Name", "…", "a…z"]).fullmatch("ID    Name\none\ntwo\nabcz\n")
     assert not pattern(["ID  Name"]).fullmatch("ID Nam\n")
     assert not pattern(["a"]).fullmatch("a\nb\n")

@@ -40,7 +40,7 @@ async def test_warning_of_an_answer_names_the_unknown_fields(steward: Steward) -
         ("/v1/job/web/revert", {"JobID": "web", "JobVersion": 0}),
     ],
 )
-async def test_header_names_unknown_fields_where_an_answer_has_no_warnings(
+async def test_header_names_unknown_fields_if_a_response_has_no_warnings(
     steward: Steward, path: str, body: dict[str, Any]
 ) -> None:
     await steward.register({**JOB, "Type": "batch", "ParameterizedJob": {"MetaOptional": ["a"]}})
@@ -85,7 +85,7 @@ async def test_vault_api_warns_about_unknown_fields(
     assert warning in answer.json()["warnings"]
 
 
-async def test_mount_warns_of_what_it_keeps_without_effect(steward: Steward) -> None:
+async def test_mount_warns_about_stored_settings_without_effect(steward: Steward) -> None:
     config = {"passthrough_request_headers": ["X-A"], "odd": 1, "token_type": "default-service"}
     body = {"type": "azure", "local": True, "seal_wrap": False, "options": {}, "config": config}
     answer = await steward.request("POST", "/v1/sys/auth/cloud", body)

@@ -25,7 +25,7 @@ async def test_a_lock_is_shown_to_readers_without_its_id(tmp_path: Path) -> None
         assert [item["Lock"] for item in await steward.get("/v1/vars")] == [shown["Lock"]]
 
 
-async def test_two_writers_of_a_lock_are_never_both_its_holder(steward: Steward) -> None:
+async def test_concurrent_writers_never_both_hold_a_lock(steward: Steward) -> None:
     path, lock = "/v1/var/app", {"Items": {"a": "1"}, "Lock": {"TTL": "15s"}}
     assert (await steward.request("PUT", path, lock)).status_code == 400
     assert (await steward.request("GET", path)).status_code == 404
@@ -33,7 +33,7 @@ async def test_two_writers_of_a_lock_are_never_both_its_holder(steward: Steward)
     assert (await steward.request("PUT", path, lock, **{"lock-acquire": ""})).status_code == 409
 
 
-async def test_wrong_locks_are_refused(steward: Steward) -> None:
+async def test_invalid_lock_operations_are_refused(steward: Steward) -> None:
     path, body = "/v1/var/app", {"Items": {"a": "1"}}
     acquire = {"lock-acquire": ""}
     for query, more, words in [
@@ -54,7 +54,7 @@ async def test_wrong_locks_are_refused(steward: Steward) -> None:
         assert words in answer.text
 
 
-async def test_lists_show_no_values_and_can_be_narrowed_down(steward: Steward) -> None:
+async def test_lists_show_no_values_and_can_be_filtered(steward: Steward) -> None:
     await steward.request("PUT", "/v1/namespace/ops", {"Name": "ops"})
     for namespace, path in [("default", "a/1"), ("default", "b/2"), ("ops", "a/3")]:
         await steward.post(f"/v1/var/{path}", {"Items": {"k": "hidden"}}, namespace=namespace)
@@ -86,7 +86,7 @@ async def test_a_reader_is_woken_by_a_change(steward: Steward) -> None:
     assert seen[0]["Items"] == {"k": "2"}
 
 
-async def test_a_namespace_with_variables_stays(steward: Steward) -> None:
+async def test_namespace_with_variables_is_not_deleted(steward: Steward) -> None:
     await steward.request("PUT", "/v1/namespace/ops", {"Name": "ops"})
     await steward.post("/v1/var/a", {"Items": {"k": "v"}}, namespace="ops")
     refused = await steward.request("DELETE", "/v1/namespace/ops")
@@ -95,7 +95,7 @@ async def test_a_namespace_with_variables_stays(steward: Steward) -> None:
     assert (await steward.request("DELETE", "/v1/namespace/ops")).status_code == 200
 
 
-async def test_values_outlive_a_crash_and_never_stand_in_the_file(steward: Steward) -> None:
+async def test_values_survive_a_crash_and_are_never_stored_in_plain_text(steward: Steward) -> None:
     await steward.post("/v1/var/app", {"Items": {"phrase": "a-value-to-look-for"}})
     await steward.kill_and_restart()
     assert (await steward.get("/v1/var/app"))["Items"]["phrase"] == "a-value-to-look-for"

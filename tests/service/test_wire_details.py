@@ -21,7 +21,7 @@ def job(*services: object, task: Any = TASK, **fields: object) -> dict[str, Any]
     return {"ID": "web", "Datacenters": ["*"], "TaskGroups": [group], **fields}
 
 
-async def test_empty_region_is_the_own_one(steward: Steward) -> None:
+async def test_empty_region_is_the_local_region(steward: Steward) -> None:
     assert (await steward.request("GET", "/v1/jobs", region="")).status_code == 200
     assert (await steward.request("GET", "/v1/jobs", region="elsewhere")).status_code == 500
 
@@ -86,7 +86,7 @@ async def test_mesh_of_a_service_is_checked(
     assert error in answer["Error"]
 
 
-async def test_node_of_the_body_is_the_one_that_changes(steward: Steward) -> None:
+async def test_node_of_the_body_is_changed(steward: Steward) -> None:
     (node,) = await steward.get("/v1/nodes")
     path = f"/v1/node/{node['ID']}/eligibility"
     for named, status in ((node["ID"], 200), ("other", 500)):
@@ -94,7 +94,7 @@ async def test_node_of_the_body_is_the_one_that_changes(steward: Steward) -> Non
         assert (await steward.request("POST", path, body)).status_code == status
 
 
-async def test_stop_notes_that_the_allocation_may_be_rescheduled(steward: Steward) -> None:
+async def test_stop_marks_the_allocation_for_rescheduling(steward: Steward) -> None:
     running = job(task={**TASK, "Config": {"command": "/bin/sleep", "args": ["60"]}})
     running["TaskGroups"][0] |= {"Count": 1, "Networks": None}
     (alloc,) = await steward.run_job(running)
@@ -120,7 +120,7 @@ async def test_related_evaluations_are_shown_on_request(steward: Steward) -> Non
     assert "FailedTGAllocs" not in related
 
 
-async def test_a_task_of_the_mock_driver_speaks_before_it_ends(steward: Steward) -> None:
+async def test_mock_driver_task_prints_before_its_end(steward: Steward) -> None:
     task = {"Name": "t", "Driver": "mock_driver", "Config": {"stdout_string": "hello"}}
     group = {"Name": "g", "Tasks": [task]}
     await steward.register(

@@ -123,7 +123,7 @@ def has_ended(run: Any) -> bool:
     return run["Status"] in ("succeeded", "failed", "canceled")
 
 
-async def test_steps_run_one_after_the_other(steward: Steward, tmp_path: Path) -> None:
+async def test_steps_run_in_the_order_of_their_needs(steward: Steward, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     await begin(
         steward,
@@ -151,7 +151,7 @@ async def test_steps_run_one_after_the_other(steward: Steward, tmp_path: Path) -
     assert await steward.log_of(first["ID"], "main") == "0\n"
 
 
-async def test_a_failure_has_a_handler_and_the_command_exits_like_it(
+async def test_failure_starts_a_handler_and_fails_the_command(
     steward: Steward, tmp_path: Path
 ) -> None:
     file = tmp_path / "etl.json"
@@ -182,9 +182,7 @@ async def test_a_failure_has_a_handler_and_the_command_exits_like_it(
     assert 'group "report": it was skipped: step load was not successful' in explained
 
 
-async def test_an_allowed_failure_is_no_failure_of_the_command(
-    steward: Steward, tmp_path: Path
-) -> None:
+async def test_allowed_failure_does_not_fail_the_command(steward: Steward, tmp_path: Path) -> None:
     file = tmp_path / "etl.json"
     script = "echo bad >&2; test $NOMAD_ALLOC_INDEX != 1"
     load = shell("load", script, Count=2, keys={"failures_allowed": "1"})
@@ -217,7 +215,7 @@ async def test_a_run_continues_after_a_kill_of_the_daemon(steward: Steward, tmp_
     assert [step["State"] for step in run["Steps"]] == ["succeeded", "succeeded"]
 
 
-async def test_lists_of_runs_are_filtered_and_paged(steward: Steward) -> None:
+async def test_run_list_is_filtered_and_paged(steward: Steward) -> None:
     for name in ("one", "two", "three"):
         groups = (shell("a", "exit 0"), shell("b", "exit 0", "a"))
         await begin(steward, workflow(*groups, job_id=name))
@@ -233,7 +231,7 @@ async def test_lists_of_runs_are_filtered_and_paged(steward: Steward) -> None:
     assert (await steward.request("GET", "/v1/job/one/run", number=5)).status_code == 404
 
 
-async def test_plan_shows_the_graph_and_places_what_can_begin(steward: Steward) -> None:
+async def test_plan_shows_the_graph_and_places_ready_steps(steward: Steward) -> None:
     job = workflow(shell("a", "exit 0"), shell("b", "exit 0", "a"))
     planned = await steward.post("/v1/job/etl/plan", {"Job": job, "Diff": True})
     updates = planned["Annotations"]["DesiredTGUpdates"]
@@ -243,7 +241,7 @@ async def test_plan_shows_the_graph_and_places_what_can_begin(steward: Steward) 
     assert "Flow" not in await steward.post("/v1/job/etl/plan", {"Job": plain})
 
 
-async def test_people_steer_a_run_with_commands(steward: Steward, tmp_path: Path) -> None:
+async def test_users_control_a_run_with_commands(steward: Steward, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     await begin(
         steward,
@@ -376,7 +374,7 @@ async def test_each_element_of_a_list_gets_its_item(steward: Steward) -> None:
     assert [item["Outputs"]["got"] for item in found] == ['eu 1 {"n":1}', "us  y"]
 
 
-async def test_a_child_runs_again_with_the_mended_version_of_its_parent(steward: Steward) -> None:
+async def test_child_runs_again_with_the_fixed_version_of_its_parent(steward: Steward) -> None:
     first = shell("a", 'echo "rows=1" > "$STEWARD_OUTPUT"')
     broken = {
         **workflow(first, shell("b", "exit 1", "a"), job_id="nightly"),
@@ -399,7 +397,7 @@ async def test_a_child_runs_again_with_the_mended_version_of_its_parent(steward:
     assert (stored["ParentID"], stored["Meta"]["day"]) == ("nightly", "mon")
 
 
-async def test_elements_follow_their_counterparts_over_a_kill(steward: Steward) -> None:
+async def test_elements_follow_their_counterparts_across_a_kill(steward: Steward) -> None:
     plan = """echo 'shards=["eu", "us"]' > $STEWARD_OUTPUT"""
     load = 'test ${each.value} = eu || sleep 3; echo "path=/${each.value}" > $STEWARD_OUTPUT'
     check = 'echo "seen=${each.key}:${each.value}:${output.load.path}" > $STEWARD_OUTPUT'

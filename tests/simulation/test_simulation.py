@@ -30,16 +30,14 @@ def test_invariants_hold_in_random_runs(part: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_seed_is_the_same_life_every_time() -> None:
+def test_seed_reproduces_a_simulated_run() -> None:
     first, second = simulate("--seed", 3), simulate("--seed", 3)
     assert (first.returncode, first.stderr) == (0, "")
     assert "the store holds" in first.stdout
     assert second.stdout == first.stdout
 
 
-def test_every_seed_that_broke_a_promise_is_reported_in_order_whoever_lived_it(
-    monkeypatch, capsys
-) -> None:
+def test_every_failing_seed_is_reported_in_order(monkeypatch, capsys) -> None:
     def run(seed: int, directory: Path, steps: int) -> list[str]:
         if seed % 2:
             raise Broken(seed, [f"fault of {seed} in process {os.getpid()}"], [f"{steps} steps"])
@@ -60,7 +58,7 @@ def test_every_seed_that_broke_a_promise_is_reported_in_order_whoever_lived_it(
     assert told[-1].startswith("5 seeds, 2 broke a promise, ")
 
 
-def test_an_interrupt_ends_all_workers_and_says_how_many_were_lived() -> None:
+def test_interrupt_ends_all_workers_and_reports_the_completed_runs() -> None:
     command = [sys.executable, "-m", "bench.simulate", "--seeds", "100000", "--steps", "1"]
     with subprocess.Popen(
         [*command, "--workers", "2"], cwd=ROOT, stdout=subprocess.PIPE, text=True,

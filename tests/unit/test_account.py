@@ -31,7 +31,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_account, "unreachable", lambda *_: "")
 
 
-def test_root_becomes_the_account_of_the_package(machine: None, started_by: Start) -> None:
+def test_root_changes_to_the_package_account(machine: None, started_by: Start) -> None:
     started_by(0)
     expected = ServiceAccount("steward", NOBODY.pw_uid, NOBODY.pw_gid, (NOBODY.pw_gid, 7))
     assert find_account(Settings()) == expected
@@ -47,24 +47,24 @@ def test_root_becomes_the_account_of_the_package(machine: None, started_by: Star
         Settings(user="0"),
     ],
 )
-def test_the_user_stays(machine: None, started_by: Start, config: Settings) -> None:
+def test_configured_user_is_kept(machine: None, started_by: Start, config: Settings) -> None:
     started_by(0)
     assert find_account(config) is None
 
 
-def test_an_ordinary_user_stays(machine: None, started_by: Start) -> None:
+def test_ordinary_user_is_kept(machine: None, started_by: Start) -> None:
     started_by(1000)
     assert find_account(Settings()) is None
 
 
 @pytest.mark.parametrize("user", ["", "steward"])
-def test_a_daemon_with_pools_has_its_user(machine: None, started_by: Start, user: str) -> None:
+def test_daemon_with_pools_uses_its_user(machine: None, started_by: Start, user: str) -> None:
     started_by(0)
     config = Settings(user=user, pools={"hpc": Pool(engine="slurm", partition="main")})
     assert find_account(config) is not None
 
 
-def test_a_machine_without_the_account_keeps_root(
+def test_host_without_the_account_keeps_root(
     machine: None, started_by: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str) -> pwd.struct_passwd:
@@ -77,13 +77,13 @@ def test_a_machine_without_the_account_keeps_root(
         find_account(Settings(user="steward"))
 
 
-def test_only_root_becomes_another_user(machine: None, started_by: Start) -> None:
+def test_only_root_can_change_its_user(machine: None, started_by: Start) -> None:
     started_by(1000)
     with pytest.raises(Invalid, match="only root can become another user"):
         find_account(Settings(user="steward"))
 
 
-def test_a_number_needs_no_account(machine: None, started_by: Start) -> None:
+def test_numeric_user_needs_no_account(machine: None, started_by: Start) -> None:
     started_by(0)
     assert find_account(Settings(user="3999999999")) == ServiceAccount(
         "3999999999", 3999999999, 3999999999
@@ -92,7 +92,7 @@ def test_a_number_needs_no_account(machine: None, started_by: Start) -> None:
         find_account(Settings(user="4294967295"))
 
 
-def test_a_user_that_reaches_too_little_is_named_and_not_taken_by_itself(
+def test_user_with_insufficient_access_is_named_and_not_chosen_automatically(
     machine: None, started_by: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started_by(0)

@@ -14,7 +14,7 @@ class Clock:
         return self.time
 
 
-async def test_the_time_is_waited_for_by_the_clock_however_it_is_set(
+async def test_wait_follows_the_clock_after_any_change(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     clock, began = Clock(), trio.current_time()
@@ -36,7 +36,7 @@ async def test_earliest_event_ends_the_wait(autojump_clock: trio.testing.MockClo
         assert trio.current_time() - began == 5000
 
 
-async def test_a_time_that_has_passed_is_not_waited_for(
+async def test_past_time_causes_no_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     began = trio.current_time()

@@ -13,11 +13,11 @@ from tests.unit.test_config import EVERYWHERE, loaded
 POOL = '[pools.hpc]\nengine = "slurm"\n'
 
 
-def test_a_pool_needs_no_more_than_its_engine(tmp_path: Path) -> None:
+def test_pool_needs_only_its_engine(tmp_path: Path) -> None:
     assert loaded(tmp_path, POOL).pools == {"hpc": Pool(engine="slurm")}
 
 
-def test_everything_of_a_pool_can_be_said(tmp_path: Path) -> None:
+def test_every_pool_setting_is_accepted(tmp_path: Path) -> None:
     (config_of_cluster := tmp_path / "slurm.conf").touch()
     text = f"""{POOL}partition = "main"
         mhz_per_core = 2500
@@ -72,7 +72,7 @@ def test_pool_error_names_pool_and_value(tmp_path: Path, text: str, words: list[
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_a_pool_cannot_stand_in_the_environment(tmp_path: Path) -> None:
+def test_pool_cannot_be_configured_in_the_environment(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"pools = 'hpc' \(the environment\)"):
         loaded(tmp_path, "", {"STEWARD_POOLS": "hpc"})
 
@@ -100,7 +100,7 @@ def test_a_pool_cannot_stand_in_the_environment(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_listener_that_could_be_read_along_or_not_be_found_is_refused(
+def test_unencrypted_or_unreachable_wrapper_listener_is_refused(
     tmp_path: Path, flags: Mapping[str, object], words: str
 ) -> None:
     with pytest.raises(Invalid, match=words):
@@ -111,7 +111,7 @@ def test_without_pools_there_is_no_wrapper_listener(tmp_path: Path) -> None:
     assert loaded(tmp_path, wrapper_bind=EVERYWHERE).pools == {}
 
 
-def test_the_listener_is_as_the_daemon_unless_it_is_said(tmp_path: Path) -> None:
+def test_wrapper_listener_has_the_address_of_the_daemon_by_default(tmp_path: Path) -> None:
     pair = {"tls_cert": "/c.pem", "tls_key": "/k.pem"}
     assert described(loaded(tmp_path, POOL)) == ("127.0.0.1", Path(), Path())
     same = loaded(tmp_path, POOL, bind=EVERYWHERE, **pair)

@@ -25,14 +25,14 @@ def loaded(
     return load_settings(file, environment or {}, flags)
 
 
-def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path) -> None:
+def test_command_line_overrides_the_environment_and_the_file(tmp_path) -> None:
     text = 'datacenter = "file"\nregion = "file"\nnode_class = "file"'
     environment = {"STEWARD_REGION": "environment", "STEWARD_NODE_CLASS": "environment"}
     config = loaded(tmp_path, text, environment, node_class="flag")
     assert (config.datacenter, config.region, config.node_class) == ("file", "environment", "flag")
 
 
-def test_texts_become_what_the_setting_is(tmp_path) -> None:
+def test_texts_are_converted_to_the_type_of_the_setting(tmp_path) -> None:
     environment = {
         "STEWARD_PORT": "0",
         "STEWARD_DEV": "true",
@@ -67,9 +67,7 @@ def _variables_of(option: Callable[[Command], Command]) -> list[str]:
         ("STEWARD_TOKN", "STEWARD_TOKEN"),
     ],
 )
-def test_an_unknown_variable_is_named_with_the_nearest_known(
-    tmp_path, name: str, nearest: str
-) -> None:
+def test_unknown_variable_gets_a_suggestion(tmp_path, name: str, nearest: str) -> None:
     words = f"the environment: unknown variable '{name}'; did you mean '{nearest}'"
     with pytest.raises(Invalid, match=re.escape(words)):
         loaded(tmp_path, "", {name: "x"})
@@ -97,7 +95,7 @@ def test_an_unknown_variable_is_named_with_the_nearest_known(
         ("retention_alloc_days = 'x'", ["retention_alloc_days = 'x'", "`int`"]),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_value_and_where_it_stands(
+def test_invalid_setting_is_named_with_its_value_and_source(
     tmp_path, text: str, words: list[str]
 ) -> None:
     with pytest.raises(Invalid) as caught:
@@ -105,28 +103,28 @@ def test_a_wrong_setting_is_named_with_its_value_and_where_it_stands(
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_a_wrong_variable_is_named_as_one(tmp_path) -> None:
+def test_invalid_variable_is_named_as_a_variable(tmp_path) -> None:
     with pytest.raises(Invalid, match=r"port = 'x' \(the environment\)"):
         loaded(tmp_path, "", {"STEWARD_PORT": "x"})
 
 
 @pytest.mark.parametrize("name", ["sub", "nomad_task", "Team", "a-b", "", "1a"])
-def test_a_further_claim_cannot_stand_in_for_another(tmp_path: Path, name: str) -> None:
+def test_extra_claim_cannot_use_a_reserved_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(Invalid, match="cannot be a claim"):
         loaded(tmp_path, f'[identity_claims]\n"{name}" = "x"')
 
 
 @pytest.mark.parametrize("name", ["team", "subject", "cost_center2"])
-def test_a_further_claim_has_a_name_of_its_own(tmp_path: Path, name: str) -> None:
+def test_extra_claim_has_a_unique_name(tmp_path: Path, name: str) -> None:
     assert loaded(tmp_path, f'[identity_claims]\n{name} = "x"').identity_claims == {name: "x"}
 
 
-def test_meta_that_is_no_pair_is_refused(tmp_path) -> None:
+def test_invalid_meta_pair_is_refused(tmp_path) -> None:
     with pytest.raises(Invalid, match="STEWARD_NODE_META: 'zone' is not of the form key=value"):
         loaded(tmp_path, "", {"STEWARD_NODE_META": "zone"})
 
 
-def test_a_file_that_is_named_must_be_there(tmp_path) -> None:
+def test_named_file_must_exist(tmp_path) -> None:
     with pytest.raises(Invalid, match=r"cannot read the configuration .*absent\.toml"):
         load_settings(tmp_path / "absent.toml", {}, {})
 
@@ -136,7 +134,7 @@ def test_a_development_daemon_listens_on_loopback_only(tmp_path) -> None:
         loaded(tmp_path, dev=True, bind="192.0.2.1")
 
 
-def test_the_data_of_a_service_are_where_systemd_says(tmp_path) -> None:
+def test_service_data_directory_comes_from_systemd(tmp_path) -> None:
     config = loaded(tmp_path, "", {"STATE_DIRECTORY": "/var/lib/elsewhere"})
     assert config.data_dir == Path("/var/lib/elsewhere")
 
@@ -146,14 +144,14 @@ def test_a_data_directory_becomes_absolute(tmp_path, monkeypatch) -> None:
     assert loaded(tmp_path, data_dir="here").data_dir == tmp_path / "here"
 
 
-def test_an_address_of_six_groups_is_bracketed(tmp_path) -> None:
+def test_ipv6_address_is_bracketed(tmp_path) -> None:
     assert loaded(tmp_path, bind="::1", port=1).address == "http://[::1]:1"
 
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound here
 
 
-def test_plain_text_beyond_loopback_has_to_be_said_twice(tmp_path: Path) -> None:
+def test_plain_text_beyond_loopback_needs_a_second_setting(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="or allow_plain_text = true"):
         loaded(tmp_path, bind=EVERYWHERE)
     assert loaded(tmp_path, bind=EVERYWHERE, allow_plain_text="true").bind == EVERYWHERE
@@ -162,7 +160,7 @@ def test_plain_text_beyond_loopback_has_to_be_said_twice(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_on_loopback_plain_text_is_as_good(tmp_path: Path, bind: str) -> None:
+def test_plain_text_on_loopback_is_accepted(tmp_path: Path, bind: str) -> None:
     assert loaded(tmp_path, bind=bind).bind == bind
 
 
@@ -191,7 +189,7 @@ def test_on_loopback_plain_text_is_as_good(tmp_path: Path, bind: str) -> None:
         ({"oidc_issuer": "https://steward.lan/"}, "without a slash"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(
+def test_contradictory_settings_are_refused(
     tmp_path: Path, flags: Mapping[str, object], words: str
 ) -> None:
     with pytest.raises(Invalid, match=words):
@@ -203,7 +201,7 @@ def test_a_service_has_its_socket_in_its_runtime_directory(tmp_path: Path) -> No
     assert loaded(tmp_path, "", environment).socket_path == Path("/run/steward/steward.sock")
 
 
-def test_another_data_directory_has_a_socket_of_its_own(tmp_path: Path) -> None:
+def test_another_data_directory_has_its_own_socket(tmp_path: Path) -> None:
     assert loaded(tmp_path, data_dir=str(tmp_path)).socket_path == tmp_path / "steward.sock"
     assert loaded(tmp_path, socket="none").socket_path is None
 
@@ -215,7 +213,7 @@ def program(folder: Path, mode: int = 0o755) -> Path:
     return file
 
 
-def test_a_command_that_tells_somebody_is_a_program_of_the_operators(tmp_path: Path) -> None:
+def test_notification_command_is_a_program_of_the_operator(tmp_path: Path) -> None:
     words = [str(program(tmp_path)), "--to", "ops"]
     text = f"[notify_commands]\nmail = {words}"
     assert loaded(tmp_path, text).notify_commands == {"mail": words}
@@ -236,7 +234,7 @@ def test_invalid_notify_command_is_refused(tmp_path: Path, text: str, problem: s
         loaded(tmp_path, f"[notify_commands]\n{text}")
 
 
-def test_a_command_that_others_may_change_is_refused(tmp_path: Path) -> None:
+def test_command_writable_by_others_is_refused(tmp_path: Path) -> None:
     file = program(tmp_path, 0o777)
     with pytest.raises(
         Invalid, match="runs with the daemon's rights, but other users may write to"
@@ -251,7 +249,7 @@ def test_a_command_that_others_may_change_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_command_below_a_directory_of_the_daemons_user_is_refused(tmp_path: Path) -> None:
+def test_command_below_a_directory_of_the_daemon_user_is_refused(tmp_path: Path) -> None:
     above = tmp_path / "store"
     inner = above / "bin"
     inner.mkdir(parents=True)
@@ -261,7 +259,7 @@ def test_a_command_below_a_directory_of_the_daemons_user_is_refused(tmp_path: Pa
         loaded(tmp_path, f"[notify_commands]\nmail = ['{file}']")
 
 
-def test_a_volume_of_the_machine_is_a_directory_with_a_name(tmp_path: Path) -> None:
+def test_host_volume_is_a_named_directory(tmp_path: Path) -> None:
     text = f"[[host_volumes]]\nname = 'data'\npath = '{tmp_path}'\nread_only = true"
     (volume,) = loaded(tmp_path, text).host_volumes
     assert (volume.name, volume.path, volume.read_only) == ("data", str(tmp_path), True)
@@ -280,7 +278,7 @@ def test_invalid_host_volume_is_refused(tmp_path: Path, name: str, path: str, pr
         loaded(tmp_path, f"[[host_volumes]]\nname = '{name}'\npath = '{path}'")
 
 
-def test_a_network_of_the_machine_has_a_name_and_addresses(tmp_path: Path) -> None:
+def test_host_network_has_a_name_and_addresses(tmp_path: Path) -> None:
     text = (
         "[[host_networks]]\nname = 'lan'\ncidr = '10.0.0.0/8'\nreserved_ports = '22, 8000-8010'\n"
         "[[host_networks]]\nname = 'vpn'\ninterface = 'wg0'"
@@ -316,7 +314,7 @@ def test_invalid_host_network_is_refused(tmp_path: Path, text: str, problem: str
 
 
 @pytest.mark.parametrize("name", ["REGION", "PORT", "HOST_NAMES", "NODE_META", "DATA_DIR"])
-def test_bytes_of_the_environment_that_are_no_text_are_refused(tmp_path, name: str) -> None:
+def test_undecodable_environment_is_refused(tmp_path, name: str) -> None:
     with pytest.raises(Invalid, match=f"{name.lower()} = .* .the environment.: write it as UTF-8"):
         loaded(tmp_path, "", {f"STEWARD_{name}": "a=b,c=\udcff"})
 
@@ -325,7 +323,7 @@ def test_bytes_of_the_environment_that_are_no_text_are_refused(tmp_path, name: s
 # ------------------------------------------------------------------------------
 
 
-def test_peers_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:
+def test_nomad_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:
     config = loaded(
         tmp_path,
         """
@@ -377,7 +375,7 @@ def test_peers_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:
         ("raw_exec = true\n[plugin.raw_exec.config]\nenabled = true", "are the same setting"),
     ],
 )
-def test_peers_spelling_that_is_unknown_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_unknown_nomad_spelling_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         loaded(tmp_path, text)
 
@@ -396,14 +394,14 @@ def test_peers_spelling_that_is_unknown_is_refused(tmp_path: Path, text: str, wo
         ('{"plugin": [{"raw_exec": {}}]}', '"enabled = true" below "[plugin.raw_exec.config]"'),
     ],
 )
-def test_peers_form_of_a_file_is_refused_with_the_toml_spelling(
+def test_nomad_configuration_file_is_refused_with_the_toml_spelling(
     tmp_path: Path, text: str, words: str
 ) -> None:
     with pytest.raises(Invalid, match=re.escape(words)):
         loaded(tmp_path, text)
 
 
-def test_other_broken_files_are_not_taken_for_hcl(tmp_path: Path) -> None:
+def test_other_broken_files_are_not_mistaken_for_hcl(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as caught:
         loaded(tmp_path, "x = {")
     assert "HCL" not in str(caught.value)

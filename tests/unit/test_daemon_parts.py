@@ -32,7 +32,7 @@ SETTER = {attribute: part.name for part in PARTS for attribute in attributes_of(
 NAMES = [part.name for part in PARTS]
 
 
-def test_each_part_has_a_name_of_its_own() -> None:
+def test_each_part_has_a_unique_name() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
@@ -43,16 +43,16 @@ def test_each_attribute_is_set_by_one_opener() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS, ids=NAMES)
-def test_a_part_opens_after_the_parts_that_it_needs(part: Part) -> None:
+def test_part_opens_after_its_dependencies(part: Part) -> None:
     assert set(part.needs) <= set(NAMES[: NAMES.index(part.name)])
 
 
 @pytest.mark.parametrize("part", PARTS, ids=NAMES)
-def test_the_table_names_every_part_that_an_opener_reads(part: Part) -> None:
+def test_table_names_every_part_read_by_an_opener(part: Part) -> None:
     assert {SETTER[attribute] for attribute in attributes_of(part)[0]} <= set(part.needs)
 
 
-async def test_an_opener_cannot_read_a_part_that_is_not_open_yet() -> None:
+async def test_opener_cannot_read_an_unopened_part() -> None:
     bare = DaemonParts.__new__(DaemonParts)
     with pytest.raises(AttributeError, match="store"):
         await parts._fences(bare)

@@ -92,7 +92,7 @@ def _direct_comparisons(path: Path) -> list[str]:
     return found
 
 
-def test_only_the_table_knows_which_names_mean_the_same() -> None:
+def test_only_the_table_defines_equivalent_names() -> None:
     table = ROOT / "storage/records/driver.py"
     # Its messages have two drivers and refuse every other name: no job's word arrives there.
     launcher = ROOT / "daemon/launcher"

@@ -21,7 +21,7 @@ def fail(fences: Fences, error: Exception, key: str = "a", kind: str = "unit") -
         raise error
 
 
-def test_a_unit_pauses_longer_each_time_and_is_closed_after_the_last_attempt() -> None:
+def test_failing_unit_pauses_longer_each_time_and_is_closed_after_the_last_attempt() -> None:
     clock = Ticking()
     fences = Fences(clock)
     pauses = []
@@ -39,7 +39,7 @@ def test_a_unit_pauses_longer_each_time_and_is_closed_after_the_last_attempt() -
     assert fences.next_time("unit") is None
 
 
-def test_after_its_pause_a_unit_is_free_and_a_success_forgets_its_errors() -> None:
+def test_unit_is_free_after_its_pause_and_success_deletes_its_errors() -> None:
     clock = Ticking()
     fences = Fences(clock)
     fail(fences, ValueError("no"))
@@ -50,7 +50,7 @@ def test_after_its_pause_a_unit_is_free_and_a_success_forgets_its_errors() -> No
     assert fences.faults() == []
 
 
-def test_units_and_kinds_are_apart() -> None:
+def test_units_and_kinds_are_independent() -> None:
     fences = Fences(Ticking())
     fail(fences, ValueError("no"), "a", "one")
     fail(fences, ValueError("no"), "b", "other")
@@ -77,7 +77,7 @@ async def test_cancellation_passes_through(autojump_clock: object) -> None:
     assert fences.faults() == []
 
 
-async def test_a_loop_restarts_after_each_error_and_the_error_is_over_in_time(
+async def test_loop_restarts_after_each_error_and_the_error_expires(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     clock = Ticking()

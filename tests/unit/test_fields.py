@@ -6,19 +6,19 @@ from daemon.text.request_fields import RequestFields, is_duration, of_query, par
 from storage.errors import Malformed
 
 
-def test_a_body_of_many_values_is_refused_before_they_are_made() -> None:
+def test_body_with_many_values_is_refused_before_decoding() -> None:
     with pytest.raises(Malformed, match="error parsing JSON: more than 20000 values"):
         parse(b'{"a":[' + b"1," * 20_000 + b"1]}", "")
     assert parse(b'{"a":"' + b"," * 30_000 + b'"}', "") == {"a": "," * 30_000}
 
 
 @pytest.mark.parametrize("before", ["", " \n\t"])
-def test_json_that_is_called_a_form_is_json(before: str) -> None:
+def test_json_with_a_form_content_type_is_json(before: str) -> None:
     body = f'{before}{{"role":"a&b=c"}}'.encode()
     assert parse(body, "application/x-www-form-urlencoded") == {"role": "a&b=c"}
 
 
-def test_a_list_that_is_called_a_form_is_no_form() -> None:
+def test_list_with_a_form_content_type_is_no_form() -> None:
     with pytest.raises(Malformed, match="error parsing JSON"):
         parse(b'["role"]', "application/x-www-form-urlencoded; charset=utf-8")
 
@@ -66,7 +66,7 @@ def test_invalid_duration_is_refused_with_the_reason(value: object, reason: str)
     assert str(raised.value) == f'error converting input for field "ttl": {reason}'
 
 
-def test_a_duration_may_be_negative_where_that_is_allowed() -> None:
+def test_duration_can_be_negative_if_allowed() -> None:
     fields = RequestFields({"a": -1, "b": "-3s"})
     assert (fields.signed_seconds("a"), fields.signed_seconds("b")) == (-1, -3)
     assert is_duration("1h") is None
@@ -84,7 +84,7 @@ def test_a_duration_may_be_negative_where_that_is_allowed() -> None:
         ([True, 7], ["1", "7"]),
     ],
 )
-def test_a_list_may_be_one_text_with_commas(value: object, texts: list[str]) -> None:
+def test_list_can_be_one_text_with_commas(value: object, texts: list[str]) -> None:
     assert RequestFields({"ids": value}).texts("ids") == texts
 
 
@@ -129,7 +129,7 @@ def test_unconvertible_value_is_refused_with_the_reason(
     assert str(raised.value) == f'error converting input for field "x": {reason}'
 
 
-def test_values_of_other_types_become_what_is_asked_for() -> None:
+def test_values_of_other_types_are_converted() -> None:
     fields = RequestFields(
         {"a": 12345, "b": True, "c": "7", "d": "true", "e": ["k=v"], "f": {"k": 1}}
     )
@@ -153,7 +153,7 @@ def test_a_body_nested_too_deep_is_refused() -> None:
         parse(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "")
 
 
-def test_bodies_are_json_or_forms() -> None:
+def test_bodies_can_be_json_or_forms() -> None:
     assert parse(b" ", "application/json") == {}
     assert parse(b"null", "") == {}
     assert parse(b'{"a":1,"a":2}', "text/plain") == {"a": 2}
@@ -179,7 +179,7 @@ def test_a_number_of_thousands_of_digits_is_out_of_range(value: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "number"), [(3.0, 3), (1e2, 100), (-0.0, 0), (True, 1)])
-def test_whole_number_may_be_spelled_as_a_fraction(value: object, number: int) -> None:
+def test_whole_number_can_have_a_fraction(value: object, number: int) -> None:
     assert RequestFields({"n": value}).number("n") == number
 
 
@@ -190,7 +190,7 @@ def test_number_that_is_not_whole_or_too_large_is_refused(value: object) -> None
 
 
 @pytest.mark.parametrize(("end", "named"), [(None, []), (1, ["deep"])])
-def test_unknown_field_is_named_however_deep_it_is(end: object, named: list[str]) -> None:
+def test_unknown_field_is_named_at_any_depth(end: object, named: list[str]) -> None:
     value: object = end
     for _ in range(10_000):
         value = [{"a": value}]

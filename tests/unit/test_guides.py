@@ -49,7 +49,7 @@ FILES = [
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_of_a_guide_is_taken(line: str) -> None:
+def test_command_of_a_guide_is_accepted(line: str) -> None:
     program, *typed = shlex.split(line)
     assert program == "steward"
     words = [short_option(word) for word in normalize_options(typed)]
@@ -69,7 +69,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("text", SETTINGS)
-def test_the_settings_of_a_guide_are_taken(text: str, tmp_path: Path) -> None:
+def test_settings_of_a_guide_are_accepted(text: str, tmp_path: Path) -> None:
     # A command has to be a program of the machine.
     program = "/usr/local/bin/notify-mail"
     file = tmp_path / "steward.toml"
@@ -77,7 +77,7 @@ def test_the_settings_of_a_guide_are_taken(text: str, tmp_path: Path) -> None:
     load_settings(file, {}, {})
 
 
-def test_there_is_an_example_of_each_kind_of_receiver() -> None:
+def test_each_receiver_type_has_an_example() -> None:
     (page,) = [guide for guide in GUIDES if guide.stem == "get-notified-of-failures"]
     kinds = {
         notify_receiver["kind"]
@@ -105,7 +105,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     outside_of_code = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)\s]+)\)", outside_of_code):
         if re.match(r"[a-z]+:", link):

@@ -42,7 +42,7 @@ def states(*names: str, leads: bool, user: str = "") -> tuple[list[str], list[st
 @pytest.mark.parametrize(
     ("before", "after"), [("0\n", "-500"), ("300\n", "-500"), ("-900\n", "-900\n")]
 )
-def test_daemon_is_ended_late_when_memory_runs_out(
+def test_daemon_is_killed_late_when_memory_is_exhausted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str
 ) -> None:
     score = tmp_path / "oom_score_adj"
@@ -55,21 +55,21 @@ def test_daemon_is_ended_late_when_memory_runs_out(
 
 @as_root
 @with_autogroups
-def test_session_of_the_daemon_is_preferred_and_no_other() -> None:
+def test_only_the_session_of_the_daemon_is_preferred() -> None:
     assert states("autogroup", leads=True) == (["'0'"], ["'-10'"])
     before, after = states("autogroup", leads=False)
     assert after == before
 
 
 @as_root
-def test_without_the_right_all_stays_as_it_is() -> None:
+def test_unprivileged_process_changes_nothing() -> None:
     names = ["oom_score_adj", *(["autogroup"] if AUTOGROUP.exists() else [])]
     before, after = states(*names, leads=True, user=str(NOBODY))
     assert after == before
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_task_is_ended_early_when_memory_runs_out(tmp_path: Path, inside: bool) -> None:
+def test_task_is_killed_early_when_memory_is_exhausted(tmp_path: Path, inside: bool) -> None:
     tools = shim_script.find_tools()
     words, env = shim_script.command_line(
         tools,
@@ -92,7 +92,7 @@ def test_task_is_ended_early_when_memory_runs_out(tmp_path: Path, inside: bool) 
     assert out.read_text() == "200\n"
 
 
-def test_the_kernel_tells_whether_it_has_filters_and_puts_none_up() -> None:
+def test_filter_support_is_detected_without_installing_a_filter() -> None:
     before = _seccomp()
     assert hardening.supports_filters() == Path("/proc/sys/kernel/seccomp/actions_avail").exists()
     assert _seccomp() == before

@@ -32,7 +32,7 @@ def test_many_similar_names_are_compared_in_a_limited_time(length: int) -> None:
     assert time.thread_time() - before < MOST
 
 
-def test_names_are_compared_in_one_place() -> None:
+def test_names_are_compared_in_one_module() -> None:
     """The command line runs for one caller, so it compares names directly."""
     users = {
         name_of(path)

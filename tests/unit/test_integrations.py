@@ -44,20 +44,20 @@ def names_in(query: str) -> set[str]:
 
 
 @pytest.mark.parametrize("query", [*queries()])
-def test_query_names_only_metrics_that_exist(query: str) -> None:
+def test_query_names_only_existing_metrics(query: str) -> None:
     names = names_in(query)
     assert names
     assert names - METRICS == set()
 
 
 @pytest.mark.parametrize("query", [*queries()])
-def test_query_names_only_states_that_exist(query: str) -> None:
+def test_query_names_only_existing_states(query: str) -> None:
     named = re.findall(r'state=~?"([^"]*)"', query)
     assert {state for text in named for state in text.split("|")} <= {*State}
 
 
 @pytest.mark.parametrize("query", [*queries()])
-def test_query_has_its_parentheses_in_pairs(query: str) -> None:
+def test_query_has_balanced_parentheses(query: str) -> None:
     depth = 0
     for character in query:
         depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0)
@@ -74,7 +74,7 @@ def test_alert_has_a_severity_and_an_action(rule: dict[str, Any]) -> None:
         check_command(command)
 
 
-def test_alerts_are_named_once() -> None:
+def test_alert_names_are_unique() -> None:
     names = [rule["alert"] for rule in ALERTS]
     assert len(names) == len(set(names))
 
@@ -117,7 +117,7 @@ def test_commands_of_the_action_are_accepted() -> None:
         check_command(command)
 
 
-def test_playbook_names_only_routes_and_settings_that_exist() -> None:
+def test_playbook_names_only_existing_routes_and_settings() -> None:
     tasks = [task for play in PLAYS for task in play["tasks"]]
     routes = {(method, route.path) for route in ROUTES for method in route.methods}
     uris = [task["ansible.builtin.uri"] for task in tasks if "ansible.builtin.uri" in task]
@@ -153,7 +153,7 @@ def schema_module() -> Any:
 SCHEMA = json.loads((PACKAGING / "editor/job.schema.json").read_text())
 
 
-def test_schema_is_that_of_the_records() -> None:
+def test_schema_matches_the_records() -> None:
     text = schema_module().text()
     assert text == (PACKAGING / "editor/job.schema.json").read_text(), (
         "run python packaging/editor/schema.py"

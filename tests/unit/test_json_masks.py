@@ -38,24 +38,24 @@ def test_texts_of_a_job_are_masked_at_any_depth(key: str) -> None:
 @pytest.mark.parametrize(
     "secret", ['"ModifyIndex":', "ModifyIndex", "12345678", '}],"ModifyIndex"']
 )
-def test_syntax_keys_and_numbers_stay(secret: str) -> None:
+def test_syntax_keys_and_numbers_are_not_masked(secret: str) -> None:
     document = job_of(MINE, LOGIN="user")
     assert shown(document, {MINE: [secret]}) == document
 
 
 @pytest.mark.parametrize("secret", ["namespace1", "the-job-id"])
-def test_names_that_clients_need_stay(secret: str) -> None:
+def test_names_needed_by_clients_are_not_masked(secret: str) -> None:
     key = ("namespace1", "the-job-id")
     document = {"Allocation": {"Namespace": key[0], "JobID": key[1], "Job": job_of(key)}}
     assert shown(document, {key: [secret]}) == document
 
 
-def test_variables_of_tasks_may_have_such_names() -> None:
+def test_task_variables_can_have_such_names() -> None:
     env = {"ID": "my password", "Namespace": "my password", "JobID": "my password"}
     assert "my password" not in json.dumps(shown(job_of(MINE, **env), {MINE: ["my password"]}))
 
 
-def test_secrets_of_another_job_stay() -> None:
+def test_secrets_of_another_job_are_not_masked() -> None:
     document = [job_of(MINE, A="my password"), job_of(OTHER, A="my password"), {"A": "my password"}]
     found = shown(document, {OTHER: ["my password"]})
     assert found[0] == document[0]
@@ -63,7 +63,7 @@ def test_secrets_of_another_job_stay() -> None:
     assert found[2] == document[2]
 
 
-def test_a_job_cannot_name_another_one_inside() -> None:
+def test_job_cannot_name_another_job_inside() -> None:
     guess = job_of(OTHER, A="my password")
     document = {
         **job_of(MINE),
@@ -90,12 +90,12 @@ def test_children_share_the_secrets_of_their_parent() -> None:
     ("text", "secret"),
     [("line\nabcdefgh", "nabcdefgh"), ("\tquoted", "tquoted" + "x"), ('a "b" c d e', '"b" c d e')],
 )
-def test_escapes_stay_valid(text: str, secret: str) -> None:
+def test_escapes_remain_valid(text: str, secret: str) -> None:
     found = shown(job_of(MINE, A=text), {MINE: [secret]})["TaskGroups"][0]["Tasks"][0]["Env"]["A"]
     assert (secret in text) is (found != text)
 
 
-def test_pieces_of_documents_are_masked() -> None:
+def test_document_chunks_are_masked() -> None:
     piece = b'"x":"y"}],' + json.dumps(job_of(MINE, A="my password")).encode() + b",["
     masked = mask_json(piece, {MINE: matcher_of(["my password"])})
     assert len(masked) == len(piece)

@@ -291,12 +291,12 @@ def test_page_has_no_long_sentences(page: str) -> None:
 
 
 @pytest.mark.parametrize("folder", OLD_FOLDERS)
-def test_modules_get_no_further_stumbling_phrases(folder: str) -> None:
+def test_modules_get_no_new_stumbling_phrases(folder: str) -> None:
     found = module_phrases(folder)
     assert len(found) <= OLD_FOLDERS[folder], shown(found)
 
 
-def test_bounds_fall_with_the_counts() -> None:
+def test_limits_fall_with_the_counts() -> None:
     loose = [
         page
         for page, (most, most_long) in OLD_PAGES.items()

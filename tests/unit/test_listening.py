@@ -33,13 +33,13 @@ def test_listener_is_distinguished_from_a_connected_client() -> None:
     assert list(read_listening_sockets("tcp", [])) == []
 
 
-def test_connections_are_not_read_however_many_there_are() -> None:
+def test_connections_are_not_read_in_any_number() -> None:
     lines = iter(TCP.splitlines() + ["1: 0100007F:A1B2 0100007F:1F90 01"] * 10)
     assert [port for port, _ in read_listening_sockets("tcp", lines)] == [8080]
     assert len(list(lines)) == 10
 
 
-def test_a_listener_of_this_machine_is_seen_and_named() -> None:
+def test_listener_of_this_host_is_detected_and_named() -> None:
     me = pwd.getpwuid(os.geteuid()).pw_name
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
@@ -55,7 +55,7 @@ def test_no_listener_is_searched_for_without_a_port() -> None:
 
 
 @pytest.mark.parametrize("there", ["127.0.0.1", "192.0.2.7", "::", "2001:db8::7"])
-def test_addresses_are_shown_as_people_write_them(there: str) -> None:
+def test_addresses_are_shown_in_their_usual_form(there: str) -> None:
     family = socket.AF_INET6 if ":" in there else socket.AF_INET
     raw = socket.inet_pton(family, there)
     words = [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]

@@ -24,12 +24,12 @@ def test_request_text_begins_no_new_log_line(formatter: logging.Formatter) -> No
     assert "\x1b" not in line
 
 
-def test_escaped_text_can_still_be_read() -> None:
+def test_escaped_text_remains_readable() -> None:
     assert "a\\x0a2026" in _Text().format(record("request failed: %s", FORGED))
     assert FORGED in json.loads(_JSON().format(record("%s", FORGED)))["message"]
 
 
-def test_a_line_says_what_it_is_about_and_which_request_it_goes_back_to() -> None:
+def test_line_has_its_object_and_its_request() -> None:
     about = record("placed")
     about.__dict__["keys"] = {"eval_id": "e1"}
     with request_scope("r-1"):

@@ -26,7 +26,7 @@ LETTERS = st.sampled_from(b"xyz")
         (b"", ""),
     ],
 )
-def test_a_secret_is_masked_wherever_it_stands(text: bytes, masked: str) -> None:
+def test_secret_is_masked_at_any_position(text: bytes, masked: str) -> None:
     assert Matcher([SECRET]).mask(text).decode() == masked
 
 
@@ -55,7 +55,7 @@ def test_each_line_of_a_secret_is_masked() -> None:
     assert Matcher([key]).mask(b"read MIIEvQIBADAN short").decode() == "read ‹masked› short"
 
 
-def test_secrets_that_overlap_leave_nothing() -> None:
+def test_overlapping_secrets_are_masked_completely() -> None:
     matcher = Matcher([b"aaaabbbbcccc", b"ccccddddeeee"])
     assert matcher.mask(b"-aaaabbbbccccddddeeee-").decode() == "-‹masked›********-"
 
@@ -68,11 +68,11 @@ def test_secrets_that_overlap_leave_nothing() -> None:
         (b"of-it. then", "of-it. then"),
     ],
 )
-def test_a_secret_that_is_cut_off_is_masked(text: bytes, masked: str) -> None:
+def test_truncated_secret_is_masked(text: bytes, masked: str) -> None:
     assert Matcher([b"secret-value-of-it"]).mask(text, is_cut=True).decode() == masked
 
 
-def test_the_secrets_that_are_known_are_the_newest_ones() -> None:
+def test_newest_secrets_are_known() -> None:
     task_secrets = TaskSecrets()
     for number in [*range(1500), 700]:
         task_secrets.add(f"secret {number}")
@@ -90,7 +90,7 @@ def test_secrets_in_use_are_dropped_last() -> None:
     assert "secret 500" not in task_secrets.values
 
 
-def test_the_number_of_forms_is_bounded_and_whole_secrets_come_first(
+def test_number_of_forms_is_bounded_with_whole_secrets_first(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     chance = random.Random(7)
@@ -110,7 +110,7 @@ def test_the_number_of_forms_is_bounded_and_whole_secrets_come_first(
     assert "out of memory" not in capfd.readouterr().err
 
 
-def test_values_of_few_bytes_and_space_are_no_secrets() -> None:
+def test_short_values_and_whitespace_are_no_secrets() -> None:
     assert Matcher([b"short", b"       7 \n\n", b""]).mask(b"short 7") == b"short 7"
 
 
@@ -125,7 +125,7 @@ def test_a_mask_has_the_length_of_the_secret(secret: bytes) -> None:
     st.lists(st.lists(LETTERS, max_size=20).map(bytes), max_size=6),
     st.randoms(use_true_random=False),
 )
-def test_no_secret_is_left_and_nothing_else_changes(
+def test_no_secret_remains_and_other_text_is_unchanged(
     secrets: list[bytes], gaps: list[bytes], chance: random.Random
 ) -> None:
     text = b"".join(gap + chance.choice(secrets) for gap in gaps)
@@ -146,7 +146,7 @@ def test_no_secret_is_left_and_nothing_else_changes(
     st.binary(max_size=40),
     st.binary(max_size=40),
 )
-def test_no_secret_of_any_bytes_is_left_in_any_encoding(
+def test_binary_secret_is_masked_in_every_encoding(
     secret: bytes, before: bytes, after: bytes
 ) -> None:
     matcher = Matcher([secret])
@@ -159,7 +159,7 @@ def test_no_secret_of_any_bytes_is_left_in_any_encoding(
 
 
 @given(st.lists(LETTERS, min_size=2 * LEAST, max_size=40).map(bytes), st.integers(LEAST, 40))
-def test_no_long_piece_of_a_secret_is_left_where_a_text_is_cut(secret: bytes, kept: int) -> None:
+def test_no_long_part_of_a_secret_remains_at_a_truncation(secret: bytes, kept: int) -> None:
     matcher, size = Matcher([secret]), min(kept, len(secret) - 1)
     assert matcher.mask(b"- " + secret[:size], is_cut=True) == b"- " + mask_of(size)
     assert matcher.mask(secret[-size:] + b" -", is_cut=True) == mask_of(size) + b" -"
@@ -178,7 +178,7 @@ def test_every_mask_is_found_in_a_document(size: int, escaped: bool) -> None:
 @pytest.mark.parametrize("before", ["", "‹", "x", "‹x", "x" * 7, "‹" * 9, "x" * 31 + "‹" * 3])
 @pytest.mark.parametrize("size", [8, 12, 15, 40])
 @pytest.mark.parametrize("mask", [True, False])
-def test_a_mask_is_found_wherever_the_pieces_of_a_text_end(
+def test_mask_is_found_across_chunk_boundaries(
     monkeypatch: pytest.MonkeyPatch, before: str, size: int, *, mask: bool
 ) -> None:
     monkeypatch.setattr(masking, "_SEARCHED_AT_ONCE", 8)
@@ -206,13 +206,13 @@ def test_secrets_of_several_patterns_are_masked_in_order(monkeypatch: pytest.Mon
     assert len(divided._sampled or divided._patterns) > 1
 
 
-def test_no_pattern_has_more_keys_than_compile_in_a_moment() -> None:
+def test_pattern_has_a_limited_number_of_keys() -> None:
     secrets = [f"p{number:05}-secret".encode() for number in range(masking._PIECE + 1)]
     sizes = [len(piece) for piece in masking._pieces(secrets)]
     assert sizes == [masking._PIECE, 1]
 
 
-def test_many_candidates_end_the_search_for_several_patterns(
+def test_number_of_candidates_limits_the_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(masking, "_PIECE", 1)
@@ -222,7 +222,7 @@ def test_many_candidates_end_the_search_for_several_patterns(
     assert len(matcher.mask(text)) == len(text)
 
 
-def test_the_first_bytes_of_a_secret_are_masked_where_the_candidates_end() -> None:
+def test_first_bytes_of_a_secret_are_masked_at_the_candidate_limit() -> None:
     secret = b"b" * 24 + b"8K2jQxZ4"
     text = b"b" * 58 + secret  # the last candidate is the tenth byte of the secret
     masked = Matcher([secret, b"b" * 12 + b"X"]).mask(text)

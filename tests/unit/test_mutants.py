@@ -32,7 +32,7 @@ def texts(tmp_path: Path, source: str) -> list[str]:
         ("def f():\n    raise E", ["def f():\n    pass"]),
     ],
 )
-def test_each_change_gives_one_mutant(tmp_path: Path, source: str, changed: list[str]) -> None:
+def test_each_change_creates_one_mutant(tmp_path: Path, source: str, changed: list[str]) -> None:
     assert texts(tmp_path, source) == changed
 
 

@@ -82,7 +82,7 @@ def test_placement_metric_is_described_in_one_sentence(found: PlacementMetric, r
     assert describe_metric(found) == reason
 
 
-def test_each_group_that_is_not_placed_has_a_sentence() -> None:
+def test_each_unplaced_group_has_a_sentence() -> None:
     failed = {
         "web": metric(coalesced_failures=2, dimension_exhausted={"memory": 1}),
         "api": metric(constraint_filtered={"missing drivers": 1}),
@@ -93,10 +93,10 @@ def test_each_group_that_is_not_placed_has_a_sentence() -> None:
     ]
 
 
-def test_an_evaluation_that_placed_everything_has_nothing_to_tell() -> None:
+def test_evaluation_that_placed_everything_has_no_message() -> None:
     assert describe_failures(evaluation(job())) == []
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes")])
-def test_a_noun_follows_its_count(count: int, words: str) -> None:
+def test_noun_agrees_with_its_count(count: int, words: str) -> None:
     assert count_noun(count, "node") == words

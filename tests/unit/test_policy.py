@@ -11,7 +11,7 @@ from daemon.runner.core.launcher_policy import policy_of
 from storage.records.node import HostVolume
 
 
-def test_policy_is_closed_unless_the_settings_open_it() -> None:
+def test_policy_is_closed_by_default() -> None:
     policy = policy_of(Settings(), 7, "")
     assert (policy.owner, policy.users, policy.usual) == (7, ["nobody"], "nobody")
     assert [policy.permits_root, policy.runs_raw_exec, policy.opens_filters] == [False] * 3
@@ -19,7 +19,7 @@ def test_policy_is_closed_unless_the_settings_open_it() -> None:
     assert policy.own_uids == (80_000, 89_999)
 
 
-def test_policy_of_development_lets_everybody_run_anything() -> None:
+def test_development_policy_permits_everything() -> None:
     policy = policy_of(Settings(dev=True, task_uids="none"), 0, "")
     assert (policy.users, policy.usual) == (["*"], "")
     assert policy.permits_root
@@ -28,7 +28,7 @@ def test_policy_of_development_lets_everybody_run_anything() -> None:
     assert policy.own_uids is None
 
 
-def test_policy_says_what_is_set() -> None:
+def test_policy_reflects_the_settings() -> None:
     volume = HostVolume(name="data", path="/srv/data", read_only=True)
     config = Settings(
         task_users=["@batch"],
@@ -47,6 +47,6 @@ def test_policy_says_what_is_set() -> None:
 
 
 @pytest.mark.parametrize("config", [Settings(), Settings(dev=True, denied_host_gids=f"0-{10**30}")])
-def test_policy_travels(config: Settings) -> None:
+def test_policy_survives_a_round_trip(config: Settings) -> None:
     policy = policy_of(config, os.geteuid(), "")
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(policy), type=LauncherPolicy) == policy

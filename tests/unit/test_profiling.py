@@ -77,7 +77,7 @@ def read(packed: bytes) -> tuple[list[str], dict[tuple[str, ...], list[int]]]:
     return kinds, seen
 
 
-def test_profile_is_read_back() -> None:
+def test_profile_can_be_decoded() -> None:
     inner, outer = ProfileLine("a.inner", "/a.py", 300), ProfileLine("a.outer", "/a.py", 7)
     samples = {(inner, outer): (3, 5_000_000_000), (outer,): (1, 0)}
     profile = Profile(kinds=(("samples", "count"), ("cpu", "nanoseconds")), samples=samples)
@@ -86,7 +86,7 @@ def test_profile_is_read_back() -> None:
     assert seen == {("a.inner", "a.outer"): [3, 5_000_000_000], ("a.outer",): [1, 0]}
 
 
-def test_the_thread_that_works_gets_the_time_and_the_one_that_waits_gets_none() -> None:
+def test_busy_thread_gets_the_samples_and_a_waiting_one_gets_none() -> None:
     done = threading.Event()
 
     def works() -> None:
@@ -111,7 +111,7 @@ def test_the_thread_that_works_gets_the_time_and_the_one_that_waits_gets_none() 
     assert usual > profiling.INTERVAL  # as it was before
 
 
-def test_a_profile_that_is_ended_early_leaves_the_usual_interval() -> None:
+def test_cancelled_profile_restores_the_switch_interval() -> None:
     class Ended(Exception):
         pass
 
@@ -188,12 +188,12 @@ def test_objects_are_listed_by_generation() -> None:
     assert listed == [0, 1, 2]
 
 
-def test_no_old_object_is_collected_for_a_client(collected: list[int]) -> None:
+def test_only_young_objects_are_collected_on_request(collected: list[int]) -> None:
     profiling.heap(Stopped(), collects=True)
     assert set(collected) == {0}
 
 
-def test_nothing_is_collected_for_a_client_while_many_young_objects_live(
+def test_nothing_is_collected_on_request_with_many_young_objects(
     collected: list[int],
 ) -> None:
     young = [[number] for number in range(2 * garbage.FEW)]
@@ -201,7 +201,7 @@ def test_nothing_is_collected_for_a_client_while_many_young_objects_live(
     assert (collected, len(young)) == ([], 2 * garbage.FEW)
 
 
-def test_people_read_the_most_first() -> None:
+def test_text_output_is_sorted_by_size() -> None:
     stacks = {
         (ProfileLine("a.few", "/a.py", 1),): (1, 5),
         (ProfileLine("a.many", "/a.py", 2),): (9, 50),

@@ -35,7 +35,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("receiver", GOOD)
-def test_a_good_receiver_has_no_fault(receiver: Receiver) -> None:
+def test_valid_receiver_has_no_error(receiver: Receiver) -> None:
     assert list(faults_of_receivers({"night": receiver}, {"mail"})) == []
 
 
@@ -102,7 +102,7 @@ def test_a_good_receiver_has_no_fault(receiver: Receiver) -> None:
         (email(group_seconds=-1), "group_seconds = -1: write a number from 0 to 3600"),
     ],
 )
-def test_a_fault_names_the_field_and_the_fix(receiver: Receiver, said: str) -> None:
+def test_error_names_the_field_and_a_fix(receiver: Receiver, said: str) -> None:
     assert list(faults_of_receivers({"night": receiver}, ())) == [f"notify_receivers.night: {said}"]
 
 
@@ -112,17 +112,17 @@ def test_a_name_is_checked(name: str) -> None:
     assert "a name has at most 64 letters, digits, - and _, and is not webhook or command" in said
 
 
-def test_a_name_is_not_that_of_a_command() -> None:
+def test_receiver_name_must_differ_from_commands() -> None:
     (said,) = faults_of_receivers({"mail": email()}, {"mail"})
     assert said == "notify_receivers.mail: notify_commands has this name too; choose another one"
 
 
-def test_there_are_only_so_many() -> None:
+def test_number_of_receivers_is_limited() -> None:
     (said,) = faults_of_receivers({f"r{number}": email() for number in range(33)}, ())
     assert said == "notify_receivers: there are 33; name at most 32"
 
 
-def test_a_topic_is_the_last_part_of_its_address() -> None:
+def test_topic_is_the_last_segment_of_its_address() -> None:
     assert topic_of("https://n.example/a/b") == ("https://n.example/a/", "b")
 
 
@@ -134,14 +134,14 @@ def test_a_topic_is_the_last_part_of_its_address() -> None:
         ('kind = "slack"', "notify_receivers.chat: .* needs secret_file or secret_env"),
     ],
 )
-def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path, line: str, said: str) -> None:
+def test_unreadable_table_is_refused(tmp_path: Path, line: str, said: str) -> None:
     file = tmp_path / "steward.toml"
     file.write_text(f"[notify_receivers.chat]\n{line}\n")
     with pytest.raises(Invalid, match=said):
         load_settings(file, {}, {})
 
 
-def test_a_daemon_without_rights_still_reads_the_secrets(tmp_path: Path) -> None:
+def test_unprivileged_daemon_still_reads_the_secrets(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "etc").mkdir()

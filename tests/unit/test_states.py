@@ -94,7 +94,7 @@ FAILED_ROLLOUT = rollout(
         (facts(type="batch", runs=Runs(last=State.FAILED), is_stopped=True), State.STOPPED),
     ],
 )
-def test_a_job_is_reported_in_one_word(known: JobFacts, word: State) -> None:
+def test_job_state_is_one_word(known: JobFacts, word: State) -> None:
     assert job_state(known).word == word
 
 
@@ -186,7 +186,7 @@ ROLLOUTS = st.none() | st.builds(
         error=st.sampled_from(["", "exited with code 3"]),
     )
 )
-def test_no_word_is_more_reassuring_than_the_facts(known: JobFacts) -> None:
+def test_no_state_is_more_reassuring_than_the_facts(known: JobFacts) -> None:
     state = job_state(known)
     alive = known.current.running + known.older.running
     if state.word == State.RUNNING:
@@ -205,5 +205,5 @@ def test_every_state_is_documented() -> None:
     assert [item for item in State if f"| **{item}** |" not in text] == []
 
 
-def test_a_word_alone_needs_no_reason() -> None:
+def test_simple_state_needs_no_reason() -> None:
     assert job_state(facts(current=Tally(running=1))) == JobState(State.RUNNING)

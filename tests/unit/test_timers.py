@@ -28,16 +28,14 @@ def timers(clock: Clock) -> Timers:
     return Timers(clock)
 
 
-def test_a_duration_is_measured_in_milliseconds_however_it_ends(
-    timers: Timers, clock: Clock
-) -> None:
+def test_duration_is_measured_in_milliseconds_for_any_outcome(timers: Timers, clock: Clock) -> None:
     with pytest.raises(ValueError), timers.measured("a"):  # noqa: PT011, PT012  # any error passes through
         clock.now += 0.25
         raise ValueError
     assert timers.timers["a"].total.sum == 250
 
 
-def test_the_summary_is_that_of_the_last_whole_interval(timers: Timers, clock: Clock) -> None:
+def test_summary_covers_the_last_complete_interval(timers: Timers, clock: Clock) -> None:
     timers.add("a", 1)
     assert timers.last_interval(timers.timers)["a"].count == 1  # there is no other yet
     clock.now += INTERVAL
@@ -53,7 +51,7 @@ def test_the_summary_is_that_of_the_last_whole_interval(timers: Timers, clock: C
     assert timers.timers["a"].total.count == 3
 
 
-def test_quantiles_are_those_of_the_newest_values(timers: Timers, clock: Clock) -> None:
+def test_quantiles_cover_the_newest_values(timers: Timers, clock: Clock) -> None:
     for value in range(100):
         timers.add("a", value / 1_000)
     series = timers.timers["a"]
@@ -69,7 +67,7 @@ def test_memory_of_a_series_is_bounded(timers: Timers, clock: Clock) -> None:
     assert (series.total.sum, len(series.intervals), len(series._recent)) == (10_000, 2, 512)
 
 
-def test_values_are_read_while_a_thread_adds_some() -> None:
+def test_values_are_read_during_additions_of_a_thread() -> None:
     timers = Timers()
     ended = threading.Event()
 

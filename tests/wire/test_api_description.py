@@ -110,6 +110,6 @@ def test_responses_match_the_description(scenario: str) -> None:
     assert differences(scenario, "answered") == {}
 
 
-def test_most_of_what_was_captured_is_described() -> None:
+def test_most_captured_responses_are_described() -> None:
     described = [step for found in BY_SCENARIO.values() for step in found if gives(step["request"])]
     assert len(described) > 800

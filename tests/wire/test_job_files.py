@@ -104,13 +104,13 @@ def text_of(name: str) -> str:
 @pytest.mark.parametrize(
     "name", [n for n in NAMES if not n.startswith("err-") and n not in DECIDED]
 )
-def test_a_job_file_becomes_the_job_that_nomad_makes_of_it(name: str) -> None:
+def test_job_file_gives_the_same_job_as_nomad(name: str) -> None:
     job = parsed(text_of(name), read(name, "request"))
     assert typed(job) == typed(read(name, "response")["body"])
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("err-") and n not in DECIDED])
-def test_a_mistake_is_reported_where_nomad_tells_it(name: str) -> None:
+def test_error_is_reported_at_the_position_of_nomad(name: str) -> None:
     with pytest.raises(HclError) as caught:
         parsed(text_of(name), read(name, "request"))
     response = read(name, "response")
@@ -128,14 +128,14 @@ def cases(*outcomes: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", cases("value", "absent"), ids=lambda case: case["expr"])
-def test_an_expression_has_the_value_that_nomad_gives_it(case: dict[str, Any]) -> None:
+def test_expression_has_the_value_of_nomad(case: dict[str, Any]) -> None:
     config = parsed(expression(case), {})["TaskGroups"][0]["Tasks"][0]["Config"]
     expected = {"r": case["value"]} if "value" in case else {}
     assert typed(config) == typed(expected)
 
 
 @pytest.mark.parametrize("case", cases("diagnostics"), ids=lambda case: case["expr"])
-def test_a_wrong_expression_is_reported_where_nomad_tells_it(case: dict[str, Any]) -> None:
+def test_invalid_expression_is_reported_at_the_position_of_nomad(case: dict[str, Any]) -> None:
     with pytest.raises(HclError) as caught:
         parsed(expression(case), {})
     assert wanted_places(case["diagnostics"]) <= places(caught.value)

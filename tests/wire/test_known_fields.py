@@ -102,7 +102,7 @@ def test_unknown_field_of_a_request_is_noted_at_any_depth(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "", 0, False, [], {}, {"a": [None, {"b": 0}]}])
-def test_unknown_field_that_says_nothing_is_not_noted(value: object) -> None:
+def test_null_unknown_field_is_not_noted(value: object) -> None:
     record = requests()["JobRegisterRequest"]
     unknown: list[str] = []
     decode(record, json.dumps({STRAY: value, "ModifyIndex": 7}).encode(), unknown)

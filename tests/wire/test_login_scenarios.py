@@ -35,7 +35,7 @@ def results(request: pytest.FixtureRequest) -> Iterator[Results]:
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("door", DOORS)
-def test_a_scenario_is_answered_as_captured(name: str, door: str, results: Results) -> None:
+def test_scenario_is_answered_as_captured(name: str, door: str, results: Results) -> None:
     failures = results[name, door].result(timeout=PATIENCE)
     unexpected = {step: text for step, text in failures.items() if not {step, name} & KNOWN}
     assert unexpected == {}

@@ -49,9 +49,7 @@ REFUSED = [case for case in CASES if case.get("status", 200) != 200]
 
 
 @pytest.mark.parametrize("case", PARSED, ids=names(PARSED))
-def test_a_request_is_understood_as_nomad_understands_it(
-    address: str, case: dict[str, Any]
-) -> None:
+def test_request_is_parsed_like_in_nomad(address: str, case: dict[str, Any]) -> None:
     status, kind, text = answer_to(address, case)
     assert (status, kind) == (200, "application/json")
     assert json.loads(text)["ID"] == case["job_id"]
@@ -59,17 +57,17 @@ def test_a_request_is_understood_as_nomad_understands_it(
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=names(REFUSED))
-def test_a_request_is_refused_as_nomad_refuses_it(address: str, case: dict[str, Any]) -> None:
+def test_request_is_refused_like_in_nomad(address: str, case: dict[str, Any]) -> None:
     status, kind, text = answer_to(address, case)
     assert (status, text) == (case["status"], case["body"])
     assert kind == case.get("content_type", kind)
 
 
-def test_where_nomad_crashes_we_say_what_is_wrong(address: str) -> None:
+def test_request_that_crashes_nomad_gets_an_error(address: str) -> None:
     assert ask(address, "POST", "/v1/jobs/parse", b"null", {})[0::2] == (400, "Job spec is empty")
 
 
-def test_accept_header_adds_the_lines_of_mistakes(address: str) -> None:
+def test_accept_header_adds_the_lines_of_errors(address: str) -> None:
     body = json.dumps({"JobHCL": JOB}).encode()
     plain = ask(address, "POST", "/v1/jobs/parse", body, {})
     explained = ask(address, "POST", "/v1/jobs/parse", body, {"Accept": "*/*"})
@@ -77,7 +75,7 @@ def test_accept_header_adds_the_lines_of_mistakes(address: str) -> None:
     assert explained[2].splitlines()[1:3] == ['  2 |   nmae = "y"', "    |   ^^^^"]
 
 
-def test_a_large_file_is_parsed_like_a_small_one(address: str) -> None:
+def test_large_file_is_parsed_like_a_small_one(address: str) -> None:
     large = "".join(f'group "g{number}" {{\n  count = {number}\n}}\n' for number in range(1000))
     body = json.dumps({"JobHCL": f'job "x" {{\n{large}}}\n'}).encode()
     status, _, text = ask(address, "POST", "/v1/jobs/parse", body, {})

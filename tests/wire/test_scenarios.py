@@ -54,7 +54,7 @@ def results(request: pytest.FixtureRequest) -> Iterator[Results]:
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("door", DOORS)
-def test_a_scenario_is_answered_as_captured(name: str, door: str, results: Results) -> None:
+def test_scenario_is_answered_as_captured(name: str, door: str, results: Results) -> None:
     failures = results[name, door].result(timeout=PATIENCE)
     assert unexpected(name, failures) == {}
 

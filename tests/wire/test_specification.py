@@ -96,7 +96,7 @@ def facts(part: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_every_call_is_there(name: str) -> None:
+def test_every_call_exists(name: str) -> None:
     assert route_of(CALLS[name]) is not None
 
 
@@ -106,13 +106,13 @@ def test_every_call_has_been_captured(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_blocks_where_it_should(name: str) -> None:
+def test_call_supports_blocking_queries_as_specified(name: str) -> None:
     route = route_of(CALLS[name])
     assert (isinstance(route, ReadRoute) and bool(route.watch)) is CALLS[name].blocking
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].needs])
-def test_each_capability_is_enough(name: str) -> None:
+def test_each_capability_is_sufficient(name: str) -> None:
     route = route_of(CALLS[name])
     assert route is not None
     assert set(CALLS[name].needs.split()) - set(route.needs.any_of) == set()
@@ -128,7 +128,7 @@ def test_every_parameter_is_read_and_shown(name: str, parameter: str) -> None:
     ("name", "parameter"),
     [(name, one) for name, one in facts("query") if CALLS[name].query[one] != REQUIRED],
 )
-def test_every_parameter_may_be_left_out(name: str, parameter: str) -> None:
+def test_every_parameter_is_optional(name: str, parameter: str) -> None:
     assert any(parameter not in query for query in queries(CALLS[name]))
 
 
@@ -149,19 +149,19 @@ def test_every_field_of_a_body_has_been_captured(name: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].answer])
-def test_every_field_of_an_answer_is_given(name: str) -> None:
+def test_every_field_of_a_response_is_present(name: str) -> None:
     wanted = set(CALLS[name].answer.split())
     assert wanted - properties(contract_of(CALLS[name])) == set()
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_every_field_of_an_answer_has_been_captured(name: str) -> None:
+def test_every_field_of_a_response_has_been_captured(name: str) -> None:
     wanted = set(CALLS[name].answer.split())
     assert wanted - {item for answer in answers(CALLS[name]) for item in answer} == set()
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].overrides])
-def test_calls_that_policies_check_have_an_override(name: str) -> None:
+def test_calls_checked_by_policies_have_an_override(name: str) -> None:
     assert "PolicyOverride" in CALLS[name].body
 
 
@@ -195,13 +195,13 @@ def properties(contract: EndpointSchema) -> set[str]:
 @pytest.mark.parametrize(
     ("record", "field"), [(name, part) for name, text in RECORDS.items() for part in text.split()]
 )
-def test_every_field_of_a_record_is_there(record: str, field: str) -> None:
+def test_every_field_of_a_record_exists(record: str, field: str) -> None:
     name = NAMED_OTHERWISE.get((record, field), field)
     place = ELSEWHERE.get((record, field), record)
     assert name in TYPES[place]["properties"]
 
 
-def test_a_registration_of_a_service_has_the_fields_of_the_specification() -> None:
+def test_service_registration_has_the_specified_fields() -> None:
     assert set(CALLS["Job Services"].answer.split()) == fields_of(JobRegistrationBody).keys()
 
 
@@ -227,7 +227,7 @@ def test_every_state_is_known(state: tuple[str, str], value: str) -> None:
 # ---- limits and rules -------------------------------------------------------------------------
 
 
-def test_the_limits_are_those_of_the_specification() -> None:
+def test_limits_match_the_specification() -> None:
     assert (MAX_PAYLOAD, submissions.KEPT) == (16384, 6)
 
 

@@ -127,7 +127,7 @@ async def test_a_group_is_tried_again_as_a_whole(store: Store, fake: FakeReceive
     assert store.read(notifications.totals) == {("chat", "sent"): 2}
 
 
-async def test_a_receiver_that_does_not_answer_holds_up_no_other(
+async def test_unresponsive_receiver_delays_no_other(
     store: Store, fake: FakeReceiver, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "_ATTEMPT", 10 * HAPPENS_WITHIN)
@@ -155,7 +155,7 @@ async def test_notification_beyond_the_limit_is_dropped_and_counted(store: Store
     assert of(store, "other")[0].status == "pending"
 
 
-async def test_a_receiver_that_is_gone_from_the_configuration_is_reported(store: Store) -> None:
+async def test_receiver_removed_from_the_configuration_is_reported(store: Store) -> None:
     async with at_work(store, Ticking()):
         await fail(store, "web")
         one = await until_tried(store, "web")
@@ -184,7 +184,7 @@ async def test_a_webhook_of_the_configuration_is_signed_with_its_secret(
 # ---- a test of receivers ----------------------------------------------------------------------------
 
 
-async def test_a_test_tells_how_each_receiver_took_it(
+async def test_receiver_test_reports_the_result_of_each_receiver(
     store: Store, fake: FakeReceiver, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PHONE_TOKEN", "tk_x")
@@ -219,7 +219,7 @@ async def test_a_test_tells_how_each_receiver_took_it(
     assert sent.headers["authorization"] == "Bearer tk_x"
 
 
-async def test_no_answer_shows_the_secret_address(store: Store, secret: Path) -> None:
+async def test_error_text_does_not_contain_the_secret_address(store: Store, secret: Path) -> None:
     write(secret, "http://127.0.0.1:1/T000/hunter2/x y")
     chat = Receiver(kind=ReceiverKind.SLACK, secret_file=str(secret))
     async with at_work(store, Ticking(), receivers={"chat": chat}) as opened:

@@ -133,7 +133,7 @@ def is_signed(received: Received) -> bool:
         (StorageUnreadable("its job cannot be read"), "its job cannot be read"),
     ],
 )
-async def test_a_message_that_cannot_be_made_is_an_attempt_and_ends_nothing(
+async def test_message_that_cannot_be_built_counts_as_a_failed_attempt(
     store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     clock, real = Ticking(), message.body
@@ -220,7 +220,7 @@ async def test_notification_that_cannot_be_signed_is_not_sent(
     assert receiver.received == []
 
 
-async def test_the_secret_of_the_job_goes_before_that_of_the_namespace(
+async def test_secret_of_the_job_overrides_the_secret_of_the_namespace(
     store: Store, receiver: Receiver
 ) -> None:
     await keep(store, "whsec_" + base64.b64encode(bytes(24)).decode())
@@ -253,7 +253,7 @@ async def test_no_message_is_sent_to_an_address_of_the_egress_policy(
     assert said in one.error
 
 
-async def test_nothing_is_sent_where_an_answer_leads(store: Store, receiver: Receiver) -> None:
+async def test_notification_does_not_follow_redirects(store: Store, receiver: Receiver) -> None:
     await keep(store)
     receiver.answers, receiver.moved_to = [307], receiver.url
     await cause(store, receiver.url)
@@ -263,7 +263,9 @@ async def test_nothing_is_sent_where_an_answer_leads(store: Store, receiver: Rec
     assert len(receiver.received) == 1
 
 
-async def test_a_receiver_that_wants_no_more_gets_no_more(store: Store, receiver: Receiver) -> None:
+async def test_receiver_that_unsubscribed_gets_no_further_notifications(
+    store: Store, receiver: Receiver
+) -> None:
     await keep(store)
     receiver.answers = [410]
     await cause(store, receiver.url)
@@ -272,7 +274,7 @@ async def test_a_receiver_that_wants_no_more_gets_no_more(store: Store, receiver
     assert (one.status, one.error) == ("failed", "the receiver accepts no more messages (410)")
 
 
-async def test_after_a_day_it_is_given_up(store: Store, receiver: Receiver) -> None:
+async def test_notification_is_dropped_after_a_day(store: Store, receiver: Receiver) -> None:
     await keep(store)
     receiver.answers = [500]
     await cause(store, receiver.url, now=NOW - 25 * HOUR)
@@ -281,7 +283,7 @@ async def test_after_a_day_it_is_given_up(store: Store, receiver: Receiver) -> N
     assert (one.status, one.next_attempt) == ("failed", 0)
 
 
-async def test_a_receiver_that_does_not_answer_holds_up_its_own_job_alone(
+async def test_unresponsive_receiver_delays_only_its_own_job(
     store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "_ATTEMPT", 10 * HAPPENS_WITHIN)
@@ -320,7 +322,7 @@ def script(tmp_path: Path, text: str) -> list[str]:
     return [sys.executable, "-I", str(file)]
 
 
-async def test_a_command_gets_the_message_and_nothing_of_the_daemon(
+async def test_notification_command_gets_only_the_message(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEWARD_TOKEN", "secret")
@@ -354,7 +356,7 @@ async def test_output_of_a_command_is_only_logged(
     assert len(line) < 3000
 
 
-async def test_a_command_ends_with_its_attempt_and_so_does_all_that_it_began(
+async def test_timed_out_command_is_killed_with_its_children(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "_ATTEMPT", 10 * HAPPENS_WITHIN)
@@ -383,7 +385,7 @@ def is_asleep(pid: str) -> bool:
         return False
 
 
-async def test_a_command_that_ends_without_reading_has_been_told(store: Store) -> None:
+async def test_command_that_exits_without_reading_counts_as_notified(store: Store) -> None:
     await cause(store, command="mail")
     async with at_work(store, Ticking(), {"mail": ["/bin/true"]}):
         assert (await until(store, attempts=1)).status == "sent"
@@ -396,7 +398,7 @@ async def test_a_command_that_ends_without_reading_has_been_told(store: Store) -
         ({"mail": ["/no/such"]}, "the command mail cannot be run: No such file or directory"),
     ],
 )
-async def test_a_command_that_is_not_there_is_reported(
+async def test_missing_command_is_reported(
     store: Store, commands: dict[str, list[str]], said: str
 ) -> None:
     await cause(store, command="mail")

@@ -99,7 +99,7 @@ async def test_spans_of_some_seconds_share_a_message(
     assert [ids for _, ids in answers.sent] == [[f"{1:016x}", f"{2:016x}"], [f"{3:016x}"]]
 
 
-async def test_full_batch_leaves_immediately(
+async def test_full_batch_is_sent_immediately(
     running: Callable[[Answers], SpanQueue], autojump_clock: trio.abc.Clock
 ) -> None:
     answers = Answers()
@@ -113,7 +113,7 @@ async def test_full_batch_leaves_immediately(
     ]
 
 
-async def test_failed_batch_is_sent_again_later_each_time(
+async def test_failed_batch_is_retried_with_growing_delays(
     running: Callable[[Answers], SpanQueue],
     autojump_clock: trio.abc.Clock,
     dropped: Callable[[], float],
@@ -142,7 +142,7 @@ async def test_batch_is_dropped_after_the_last_attempt(
     assert dropped() == 1
 
 
-async def test_batch_that_no_retry_helps_is_dropped_at_once(
+async def test_batch_with_a_permanent_error_is_dropped_immediately(
     running: Callable[[Answers], SpanQueue],
     autojump_clock: trio.abc.Clock,
     dropped: Callable[[], float],
@@ -155,7 +155,7 @@ async def test_batch_that_no_retry_helps_is_dropped_at_once(
 
 
 @pytest.mark.parametrize("number", ['"2"', "2"])
-async def test_spans_that_the_receiver_refuses_are_counted(
+async def test_spans_refused_by_the_receiver_are_counted(
     running: Callable[[Answers], SpanQueue],
     autojump_clock: trio.abc.Clock,
     dropped: Callable[[], float],
@@ -202,7 +202,7 @@ def receiver_at(collector: Collector, token: str = "") -> OtlpReceiver:
     return OtlpReceiver(f"{collector.url}/", lambda _host, _port: None, lambda: token)
 
 
-async def test_spans_left_at_the_end_are_sent(collector: Collector) -> None:
+async def test_remaining_spans_are_sent_at_the_end(collector: Collector) -> None:
     opening = open_traces(
         receiver_at(collector, "s3cret"),
         Fences(SystemClock()),
@@ -224,7 +224,7 @@ async def test_spans_left_at_the_end_are_sent(collector: Collector) -> None:
 @pytest.mark.parametrize(
     ("status", "pause"), [(400, None), (404, None), (429, 0.0), (500, None), (503, 0.0)]
 )
-async def test_status_decides_about_a_retry(
+async def test_status_code_decides_about_a_retry(
     collector: Collector, status: int, pause: float | None
 ) -> None:
     collector.receiver.answers.append(status)
@@ -245,7 +245,7 @@ async def test_forbidden_address_gets_nothing(collector: Collector) -> None:
 # --- messages ---
 
 
-def test_span_message_has_all_of_a_span() -> None:
+def test_span_message_has_every_field_of_a_span() -> None:
     link = TraceContext("c" * 32, "d" * 16, is_sampled=True)
     about = {"text": "t", "number": 2**60, "is_true": True}
     made = span(kind=SpanKind.PRODUCER, attributes=about, link=link, error="Refused", parent_id="")

@@ -48,7 +48,7 @@ def clean(version: str) -> dict[str, object]:
     return {"version": version, "vulns": []}
 
 
-def test_what_comes_with_it_and_the_oldest_that_is_allowed_are_asked_for(asked) -> None:
+def test_bundled_and_oldest_allowed_versions_are_audited(asked) -> None:
     done = asked({"h11==0.16.0": clean("0.16.0"), "h11==0.14": clean("0.14")})
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
@@ -57,20 +57,20 @@ def test_what_comes_with_it_and_the_oldest_that_is_allowed_are_asked_for(asked) 
     ]
 
 
-def test_an_advisory_is_named_and_counts_for_more_than_what_could_not_be_asked(asked) -> None:
+def test_advisory_is_named_and_outranks_an_incomplete_audit(asked) -> None:
     hit = {"version": "0.14", "vulns": [HIT]}
     done = asked({"h11==0.16.0": {"skip_reason": "not found"}, "h11==0.14": hit})
     assert done.returncode == 1
     assert "    h11 0.14: PYSEC-1, mended in ['0.16']" in done.stdout.splitlines()
 
 
-def test_a_service_that_knows_no_package_says_nothing(asked) -> None:
+def test_unknown_package_makes_the_audit_incomplete(asked) -> None:
     done = asked({"h11==0.16.0": clean("0.16.0"), "h11==0.14": {"skip_reason": "not found"}})
     assert done.returncode == 69
     assert "the oldest allowed: 0 of 1 packages could be looked up" in done.stdout
 
 
-def test_a_service_out_of_reach_says_nothing(asked) -> None:
+def test_unreachable_service_makes_the_audit_incomplete(asked) -> None:
     done = asked({})  # and the program ends with a traceback
     assert done.returncode == 69
     assert "advisories cannot be fetched: KeyError" in done.stdout

@@ -42,7 +42,7 @@ def test_an_unknown_kind_is_refused(changelog: ModuleType, tmp_path: Path) -> No
         changelog.collect(tmp_path)
 
 
-def test_a_new_version_stands_above_the_older_ones(changelog: ModuleType) -> None:
+def test_new_version_is_above_older_versions(changelog: ModuleType) -> None:
     page = "# Changelog\n\nIntroduction.\n\n## 0.1.0\n\n### Added\n\n- Old.\n"
     assert changelog.merge(page, "0.2.0", {"Fixed": ["- New."]}) == (
         "# Changelog\n\nIntroduction.\n\n## 0.2.0\n\n### Fixed\n\n- New.\n\n"

@@ -16,25 +16,25 @@ def reaped(script: str, directory: Path, seconds: int = 60) -> subprocess.Comple
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
-def test_a_command_that_leaves_nothing_gives_its_status(tmp_path: Path):
+def test_command_without_leftovers_returns_its_status(tmp_path: Path):
     done = reaped("true & wait; exit 3", tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
 
 
-def test_a_process_whose_parents_have_ended_is_named_and_ended(tmp_path: Path):
+def test_orphaned_process_is_named_and_killed(tmp_path: Path):
     done = reaped(f"(setsid sleep 611 & echo $! >{tmp_path}/pid) & wait", tmp_path)
     assert done.returncode == 70
     assert "sleep 611" in done.stderr
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
-def test_a_failure_is_more_than_what_it_leaves(tmp_path: Path):
+def test_failure_outranks_leftovers(tmp_path: Path):
     done = reaped("setsid sleep 612 & exit 1", tmp_path)
     assert done.returncode == 1
     assert "sleep 612" in done.stderr
 
 
-def test_a_command_that_does_not_end_is_interrupted_and_may_report(tmp_path: Path):
+def test_endless_command_is_interrupted_and_can_report(tmp_path: Path):
     script = "trap 'echo so far; exit 2' INT; while :; do sleep 0.1; done"
     done = reaped(script, tmp_path, seconds=1)
     assert (done.returncode, done.stdout) == (124, "so far\n")
@@ -55,7 +55,7 @@ def count(tmp_path: Path):
     return run
 
 
-def test_the_third_commit_at_which_a_test_is_seen_fails(count):
+def test_third_commit_with_a_flaky_test_fails(count):
     assert count("one", "a[x y]") == (0, f"{HEAD}1 one a[x y]\n")
     assert count("one", "a[x y]") == (0, f"{HEAD}1 one a[x y]\n")
     assert count("two", "b", "a[x y]") == (0, f"{HEAD}2 two a[x y]\n1 two b\n")
@@ -76,7 +76,7 @@ FAILURE = '<testcase classname="{}" name="test_kill"><{} message="{}">text</{}><
         ("tests.service.test_files", "failure", "AssertionError: assert 1 == 2", False),
     ],
 )
-def test_crash_that_breaks_a_promise_counts_at_once(
+def test_broken_promise_fails_the_check_immediately(
     tmp_path: Path, where: str, kind: str, message: str, counts: bool
 ):
     results = tmp_path / "results.xml"

@@ -39,7 +39,7 @@ def test_a_step_has_the_status_of_its_command() -> None:
     assert (done.stdout, done.returncode) == ("status 7\nnext\n", 0)
 
 
-def test_a_step_that_is_quiet_speaks_only_when_it_fails() -> None:
+def test_quiet_step_prints_output_only_on_failure() -> None:
     done = run('quietly echo fine; quietly sh -c "echo broken; exit 3"')
     assert (done.stdout, done.returncode) == ("", 3)
     assert done.stderr == "test: failed with status 3: sh -c echo broken; exit 3\nbroken\n"
@@ -48,7 +48,7 @@ def test_a_step_that_is_quiet_speaks_only_when_it_fails() -> None:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_an_interrupt_ends_a_step_with_all_that_it_started(number: int, status: int) -> None:
+def test_interrupt_ends_a_step_with_its_children(number: int, status: int) -> None:
     # The step and its child hold our pipe: it is at its end only when both have gone.
     body = "step sh -c 'sleep 1000 & echo started; wait'"
     with subprocess.Popen(script(body), stdout=subprocess.PIPE, text=True) as process:
@@ -59,36 +59,36 @@ def test_an_interrupt_ends_a_step_with_all_that_it_started(number: int, status: 
     assert (rest, process.returncode) == ("", status)
 
 
-def test_a_step_can_be_ended_by_an_interrupt_of_its_own() -> None:
+def test_step_can_be_interrupted_separately() -> None:
     done = run("step sh -c 'kill -INT $$; echo survived' || echo \"status $?\"")
     assert done.stdout == "status 130\n"
 
 
-def test_nothing_is_left_in_the_directory_for_temporary_files(tmp_path: Path) -> None:
+def test_temporary_directory_is_empty_afterwards(tmp_path: Path) -> None:
     run("quietly false", TMPDIR=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_python_that_will_do_is_chosen(tmp_path: Path) -> None:
+def test_first_suitable_python_is_chosen(tmp_path: Path) -> None:
     too_old, good = python(tmp_path / "old", 1), python(tmp_path / "good", 0)
     chosen = f"candidates() {{ echo '{tmp_path}/none'; echo '{too_old}'; echo '{good}'; }}"
     done = run(f"{chosen}; find_python")
     assert done.stdout == f"{sys.executable}\n"
 
 
-def test_no_python_at_all_is_reported_by_the_status(tmp_path: Path) -> None:
+def test_missing_python_is_reported_by_the_status(tmp_path: Path) -> None:
     none = f"candidates() {{ echo '{tmp_path}/none'; }}"
     done = run(f"{none}; find_python || echo status $?")
     assert done.stdout == "status 1\n"
 
 
-def test_a_python_that_is_named_must_do(tmp_path: Path) -> None:
+def test_named_python_must_be_suitable(tmp_path: Path) -> None:
     done = run("need_python", PYTHON=str(python(tmp_path, 1)))
     assert done.returncode == 69
     assert "is not a Python 3.11 or later with the modules venv and ensurepip" in done.stderr
 
 
-def test_without_python_and_without_root_the_command_for_an_administrator_is_printed(
+def test_without_python_and_root_the_command_for_an_administrator_is_printed(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "apt-get").write_text("#!/bin/sh\necho never\n")
@@ -115,13 +115,13 @@ def with_apt(directory: Path, user: int, wanted: str) -> subprocess.CompletedPro
     return run(body, PATH=f"{directory}:{os.environ['PATH']}")
 
 
-def test_programs_that_are_missing_are_installed(tmp_path: Path) -> None:
+def test_missing_programs_are_installed(tmp_path: Path) -> None:
     with_apt(tmp_path, 0, "sh=dash no-such=one neither=two")
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[-1] == "apt-get install -y --no-install-recommends one two"
 
 
-def test_installation_says_what_it_does(tmp_path: Path) -> None:
+def test_installation_prints_its_steps(tmp_path: Path) -> None:
     done = with_apt(tmp_path, 0, "no-such=one")
     assert done.stdout.splitlines() == [
         "==> installing one with apt-get",
@@ -192,7 +192,7 @@ def test_programs_that_cannot_be_installed_are_named(tmp_path: Path) -> None:
         ("", "''"),
     ],
 )
-def test_a_word_is_printed_as_a_shell_reads_it(word: str, form: str) -> None:
+def test_printed_argument_is_quoted_for_a_shell(word: str, form: str) -> None:
     assert run('quoted "$WORD"', WORD=word).stdout == form
 
 
@@ -210,16 +210,16 @@ def is_ready(venv: Path, wanted: str) -> bool:
     return run('is_ready "$VENV" "$WANTED"', VENV=str(venv), WANTED=wanted).returncode == 0
 
 
-def test_an_environment_is_ready_only_for_what_it_was_made_for(venv: Path) -> None:
+def test_environment_is_ready_only_for_its_own_requirements(venv: Path) -> None:
     assert is_ready(venv, "123 dev")
     assert not is_ready(venv, "124 dev")
 
 
-def test_an_environment_that_was_moved_is_not_ready(venv: Path) -> None:
+def test_moved_environment_is_not_ready(venv: Path) -> None:
     assert not is_ready(venv.rename(venv.with_name("elsewhere")), "123 dev")
 
 
-def test_an_environment_whose_making_was_interrupted_is_not_ready(venv: Path) -> None:
+def test_interrupted_environment_setup_is_not_ready(venv: Path) -> None:
     (venv / "bin" / "pip").unlink()
     assert not is_ready(venv, "123 dev")
 

@@ -77,7 +77,7 @@ def packed(tmp_path: Path) -> Packed:
     return Packed(tmp_path)
 
 
-def test_it_becomes_the_program(packed: Packed) -> None:
+def test_single_file_executes_the_program(packed: Packed) -> None:
     with subprocess.Popen(
         [packed.file, "a b", "c"],
         stdout=subprocess.PIPE,
@@ -91,7 +91,7 @@ def test_it_becomes_the_program(packed: Packed) -> None:
     assert process.returncode == 7
 
 
-def test_it_unpacks_once(packed: Packed) -> None:
+def test_single_file_unpacks_once(packed: Packed) -> None:
     packed.run()
     (place,) = packed.places
     (place / "inner" / "words").write_text("as it was\n")
@@ -107,7 +107,7 @@ def test_leftovers_of_a_kill_are_replaced(packed: Packed) -> None:
 
 
 @pytest.mark.parametrize("which", ["base", "place"])
-def test_a_directory_that_others_may_write_to_is_not_used(packed: Packed, which: str) -> None:
+def test_directory_writable_by_others_is_not_used(packed: Packed, which: str) -> None:
     packed.run()
     (place,) = packed.places
     (packed.base if which == "base" else place).chmod(0o777)
@@ -116,7 +116,7 @@ def test_a_directory_that_others_may_write_to_is_not_used(packed: Packed, which:
     assert "only its owner" in done.stderr
 
 
-def test_a_link_in_the_place_of_a_directory_is_not_followed(packed: Packed) -> None:
+def test_symlink_instead_of_a_directory_is_not_followed(packed: Packed) -> None:
     packed.run()
     (place,) = packed.places
     elsewhere = packed.base.parent / "elsewhere"
@@ -126,7 +126,7 @@ def test_a_link_in_the_place_of_a_directory_is_not_followed(packed: Packed) -> N
 
 
 @pytest.mark.parametrize("where", [0.6, 0.9, 1])
-def test_a_damaged_file_runs_nothing_and_leaves_nothing(packed: Packed, where: float) -> None:
+def test_damaged_file_executes_nothing_and_leaves_no_files(packed: Packed, where: float) -> None:
     content = bytearray(packed.file.read_bytes())
     payload = content.rindex(b"\x1f\x8b\x08")
     at = payload + int((len(content) - payload - 1) * where)
@@ -138,19 +138,19 @@ def test_a_damaged_file_runs_nothing_and_leaves_nothing(packed: Packed, where: f
     assert not packed.base.exists() or packed.places == []
 
 
-def test_a_file_that_is_cut_short_says_so(packed: Packed) -> None:
+def test_truncated_file_is_reported(packed: Packed) -> None:
     packed.file.write_bytes(packed.file.read_bytes()[:-1000])
     assert "not whole" in packed.run().stderr
 
 
-def test_the_same_tree_makes_the_same_file(packed: Packed, tmp_path: Path) -> None:
+def test_build_is_reproducible(packed: Packed, tmp_path: Path) -> None:
     again = tmp_path / "again"
     words = [sys.executable, SOURCE / "pack.py", tmp_path / "launcher", tmp_path / "tree", again]
     subprocess.run(words, check=True)
     assert again.read_bytes() == packed.file.read_bytes()
 
 
-def test_the_program_has_the_mask_that_was_given(packed: Packed) -> None:
+def test_program_keeps_the_umask_of_its_caller(packed: Packed) -> None:
     packed.run()
     (place,) = packed.places
     (place / "steward").write_text("#!/bin/sh\numask\n")

@@ -26,7 +26,7 @@ def made(script: str, *words: str | Path) -> str:
     return done.stdout
 
 
-def test_the_settings_are_comments_that_say_the_defaults() -> None:
+def test_settings_file_lists_the_defaults_as_comments() -> None:
     text = made("settings.py", SETTINGS)
     assert tomllib.loads(text) == {}
     shown = tomllib.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE))
@@ -60,7 +60,7 @@ def test_every_command_has_a_page(pages: Path) -> None:
     assert found == names(cli, "steward", click.Context(cli))
 
 
-def test_a_page_says_what_the_command_says(pages: Path) -> None:
+def test_manual_page_matches_the_help_of_the_command(pages: Path) -> None:
     text = (pages / "man1" / "steward-job-run.1").read_text()
     assert text.startswith(".TH STEWARD-JOB-RUN 1 ")
     assert ".SH SYNOPSIS\n.B steward job run\n[OPTIONS] FILE\n" in text
@@ -69,7 +69,7 @@ def test_a_page_says_what_the_command_says(pages: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="needs man")
-def test_the_formatter_of_manual_pages_has_nothing_to_complain_of(pages: Path) -> None:
+def test_manual_pages_have_no_formatter_warnings(pages: Path) -> None:
     for page in [pages / "man5" / "steward.toml.5", *sorted((pages / "man1").iterdir())[::20]]:
         words = ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page]
         done = subprocess.run(words, capture_output=True, text=True)
@@ -77,12 +77,12 @@ def test_the_formatter_of_manual_pages_has_nothing_to_complain_of(pages: Path) -
 
 
 @pytest.mark.parametrize("script", ["postinst", "prerm", "postrm"])
-def test_the_scripts_of_the_package_can_be_read(script: str) -> None:
+def test_package_scripts_are_valid(script: str) -> None:
     subprocess.run(["sh", "-n", DEB / "scripts" / script], check=True)
 
 
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
-def test_the_package_has_what_it_must(tmp_path: Path) -> None:
+def test_package_has_every_required_file(tmp_path: Path) -> None:
     tree, bill = tmp_path / "tree", tmp_path / "bill"
     tree.mkdir()
     shutil.copy("/bin/true", tree / "steward")

@@ -29,7 +29,7 @@ def shown(recording: ModuleType, text: str) -> list[str]:
     return [re.sub(r"<[^>]*>", "", row) for row in screen.visible()]
 
 
-def test_lines_that_are_rewritten_replace_the_old_ones(recording: ModuleType) -> None:
+def test_rewritten_lines_replace_the_old_lines(recording: ModuleType) -> None:
     progress = "one\r\ntwo\r\x1b[2K\x1b[1A\x1b[2Kthree\r\nfour"
     assert shown(recording, progress) == ["three", "four"]
 

@@ -23,7 +23,7 @@ def reference() -> ModuleType:
     return module
 
 
-def test_commands_calls_settings_and_metrics_are_all_there(reference: ModuleType) -> None:
+def test_reference_has_all_commands_calls_settings_and_metrics(reference: ModuleType) -> None:
     pages = reference.pages()
     commands = pages["reference/commands.md"]
     for name, entry in COMMANDS.items():
@@ -36,7 +36,7 @@ def test_commands_calls_settings_and_metrics_are_all_there(reference: ModuleType
     assert "| `nomad.nomad.job_summary.running` |" in pages["reference/metrics.md"]
 
 
-def test_links_that_lead_out_of_the_documentation_are_only_words(reference: ModuleType) -> None:
+def test_links_out_of_the_documentation_become_plain_text(reference: ModuleType) -> None:
     class File:
         src_uri = "status.md"
 

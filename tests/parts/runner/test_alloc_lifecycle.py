@@ -36,9 +36,7 @@ def at(stage: Stage, kind: str, task: str = "main") -> list[int]:
     return [second for second, type_, _ in stage.told(task) if type_ == kind]
 
 
-async def test_a_failed_task_is_started_again_after_its_delay(
-    tmp_path: Path, autojump_clock: object
-) -> None:
+async def test_failed_task_restarts_after_its_delay(tmp_path: Path, autojump_clock: object) -> None:
     task = mock(config={"run_for": "1s", "exit_code": 5}, restart_policy=TWICE)
     async with on_stage(batch(task), tmp_path) as stage:
         await stage.runner.ended.wait()
@@ -68,7 +66,7 @@ async def test_a_job_names_the_exit_codes_that_are_retried(
     assert (stage.book.ended_for == NOT_RETRIED) is (starts == 1)
 
 
-async def test_in_delay_mode_the_next_interval_is_waited_for(
+async def test_delay_mode_waits_for_the_next_interval(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     policy = RestartPolicy(attempts=1, interval=20 * SECOND, delay=SECOND, mode="delay")
@@ -81,7 +79,7 @@ async def test_in_delay_mode_the_next_interval_is_waited_for(
     assert restarts[1].startswith("Exceeded allowed attempts, applying a delay - ")
 
 
-async def test_a_service_that_ends_well_is_started_again_all_the_same(
+async def test_service_restarts_after_a_successful_exit(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     task = mock(config={"run_for": "1s"}, restart_policy=TWICE)
@@ -92,7 +90,7 @@ async def test_a_service_that_ends_well_is_started_again_all_the_same(
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-async def test_start_without_free_descriptors_is_repeated_and_costs_no_attempt(
+async def test_start_without_free_descriptors_is_retried_without_using_an_attempt(
     tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     start, failures = MockDriver.start, iter(range(30))
@@ -155,13 +153,13 @@ print(is_short(), len(os.listdir("/proc/self/fd")) == before)
 """
 
 
-async def test_shortage_is_noticed_and_leaves_no_descriptor_open() -> None:
+async def test_descriptor_shortage_is_detected_without_a_leak() -> None:
     done = await trio.run_process([sys.executable, "-c", LIMITED], capture_stdout=True)
     assert done.stdout.split() == [b"False", b"True", b"False", b"True"]
 
 
 @pytest.mark.parametrize(("recoverable", "starts"), [(True, 3), (False, 1)])
-async def test_only_a_passing_trouble_at_the_start_is_worth_another_attempt(
+async def test_only_a_temporary_start_error_is_retried(
     tmp_path: Path, autojump_clock: object, recoverable: bool, starts: int
 ) -> None:
     config = {"start_error": "no luck", "start_error_recoverable": recoverable}
@@ -172,7 +170,7 @@ async def test_only_a_passing_trouble_at_the_start_is_worth_another_attempt(
     assert stage.status == "failed"
 
 
-async def test_a_task_can_be_killed_while_it_waits_for_its_next_attempt(
+async def test_task_can_be_killed_before_its_next_attempt(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     task = mock(config={"exit_code": 1}, restart_policy=TWICE)
@@ -185,9 +183,7 @@ async def test_a_task_can_be_killed_while_it_waits_for_its_next_attempt(
     assert stage.status == "complete"
 
 
-async def test_a_task_can_be_killed_while_it_is_being_started(
-    tmp_path: Path, autojump_clock: object
-) -> None:
+async def test_task_can_be_killed_during_its_start(tmp_path: Path, autojump_clock: object) -> None:
     task = mock(config={"start_block_for": "5s", **FOREVER})
     async with on_stage(batch(task), tmp_path) as stage:
         await trio.sleep(1)
@@ -200,7 +196,7 @@ async def test_a_task_can_be_killed_while_it_is_being_started(
     ]
 
 
-async def test_a_task_that_does_not_end_is_forced_after_its_kill_timeout(
+async def test_task_that_does_not_stop_is_killed_after_its_kill_timeout(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     task = mock(config={"kill_after": "1h", **FOREVER}, kill_timeout=7 * SECOND)
@@ -210,7 +206,7 @@ async def test_a_task_that_does_not_end_is_forced_after_its_kill_timeout(
     assert (8, "Terminated", "Exit Code: 137, Signal: 9") in stage.told()
 
 
-async def test_nothing_is_restarted_before_the_store_knows_of_the_last_end(
+async def test_task_restarts_only_after_its_exit_is_stored(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     task = mock(config={"exit_code": 1}, restart_policy=TWICE)
@@ -224,7 +220,7 @@ async def test_nothing_is_restarted_before_the_store_knows_of_the_last_end(
     assert stage.book.states["main"].restarts == 2
 
 
-async def test_a_group_waits_its_shutdown_delay_before_its_tasks_are_asked(
+async def test_group_shutdown_delay_precedes_the_stop_of_its_tasks(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     job = service(mock(config=FOREVER), shutdown_delay=30 * SECOND)
@@ -234,7 +230,7 @@ async def test_a_group_waits_its_shutdown_delay_before_its_tasks_are_asked(
     assert at(stage, "Killing") == [31]
 
 
-async def test_the_shutdown_delay_of_a_group_can_be_cut_short(
+async def test_group_shutdown_delay_can_be_shortened(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     job = service(mock(config=FOREVER), shutdown_delay=30 * SECOND)
@@ -246,7 +242,7 @@ async def test_the_shutdown_delay_of_a_group_can_be_cut_short(
     assert at(stage, "Killing") == [2]
 
 
-async def test_sidecars_are_killed_after_the_tasks_they_accompany(
+async def test_sidecars_are_killed_after_the_main_tasks(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     slow = mock("main", config={"kill_after": "3s", **FOREVER}, kill_timeout=60 * SECOND)
@@ -269,7 +265,7 @@ async def staged(tmp_path: Path, job: Any, seconds: int, **fields: Any) -> Stage
     return stage
 
 
-async def test_an_allocation_is_healthy_when_its_tasks_have_run_for_long_enough(
+async def test_allocation_is_healthy_after_the_minimum_healthy_time(
     tmp_path: Path,
     autojump_clock: object,
 ) -> None:
@@ -277,7 +273,9 @@ async def test_an_allocation_is_healthy_when_its_tasks_have_run_for_long_enough(
     assert (await staged(tmp_path, job, 60, deployment_id="d")).health == [(10, True)]
 
 
-async def test_a_restart_makes_it_wait_again(tmp_path: Path, autojump_clock: object) -> None:
+async def test_restart_resets_the_minimum_healthy_time(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     job = service(mock(config=FOREVER), update=UPDATE)
     async with on_stage(job, tmp_path, deployment_id="d") as stage:
         await trio.sleep(6)
@@ -299,7 +297,7 @@ class Watched(MockDriver):
         return await super().start(attempt)
 
 
-async def test_a_task_that_a_request_restarts_waits_for_the_launcher_without_limit(
+async def test_restart_on_request_waits_for_the_launcher_without_limit(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     first = mock("first", config={"run_for": "1s"}, lifecycle=Lifecycle(hook="prestart"))
@@ -315,7 +313,7 @@ async def test_a_task_that_a_request_restarts_waits_for_the_launcher_without_lim
     assert set(watched.limits) == {float("inf")}
 
 
-async def test_of_what_is_to_stop_nothing_that_has_ended_restarts(
+async def test_stopping_allocation_restarts_no_ended_task(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     first = mock("first", config={"run_for": "1s"}, lifecycle=Lifecycle(hook="prestart"))
@@ -328,7 +326,7 @@ async def test_of_what_is_to_stop_nothing_that_has_ended_restarts(
     assert [stage.types(name).count("Started") for name in ("first", "main", "after")] == [1, 1, 2]
 
 
-async def test_it_is_unhealthy_when_the_deadline_has_passed_and_the_task_says_why(
+async def test_allocation_is_unhealthy_after_its_deadline_and_the_task_has_a_reason(
     tmp_path: Path,
     autojump_clock: object,
 ) -> None:
@@ -345,7 +343,7 @@ async def test_it_is_unhealthy_when_the_deadline_has_passed_and_the_task_says_wh
     }
 
 
-async def test_it_is_unhealthy_as_soon_as_a_task_has_failed_for_good(
+async def test_allocation_is_unhealthy_after_the_permanent_failure_of_a_task(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     task = mock(config={"run_for": "5s", "exit_code": 1})
@@ -354,14 +352,14 @@ async def test_it_is_unhealthy_as_soon_as_a_task_has_failed_for_good(
     assert "Alloc Unhealthy" not in stage.types()
 
 
-async def test_a_service_without_a_deployment_has_health_too(
+async def test_service_without_a_deployment_has_a_health(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     job = service(mock(config=FOREVER), migrate=Migrate(min_healthy_time=3 * SECOND))
     assert (await staged(tmp_path, job, 60)).health == [(3, True)]
 
 
-async def test_of_what_is_stopped_before_it_was_healthy_nobody_knows(
+async def test_allocation_stopped_before_it_was_healthy_has_no_health(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     job = service(mock(config=FOREVER))
@@ -372,9 +370,7 @@ async def test_a_batch_job_has_no_health(tmp_path: Path, autojump_clock: object)
     assert (await staged(tmp_path, batch(mock(config=FOREVER)), 600)).health == []
 
 
-async def test_a_new_deployment_asks_for_health_again(
-    tmp_path: Path, autojump_clock: object
-) -> None:
+async def test_new_deployment_resets_the_health(tmp_path: Path, autojump_clock: object) -> None:
     job = service(mock(config=FOREVER), update=UPDATE)
     async with on_stage(job, tmp_path, deployment_id="d1") as stage:
         await trio.sleep(20)
@@ -395,7 +391,7 @@ TOO_MUCH = (
 )
 
 
-async def test_an_allocation_that_takes_more_disk_than_it_may_has_an_event_once(
+async def test_allocation_over_its_disk_limit_has_one_event(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     job = service(mock(config=FOREVER), ephemeral_disk=DISK)
@@ -410,7 +406,7 @@ async def test_an_allocation_that_takes_more_disk_than_it_may_has_an_event_once(
         stage.want(desired_status="stop")
 
 
-async def test_where_the_agent_says_so_it_fails_and_is_not_started_again(
+async def test_allocation_over_its_disk_limit_fails_without_a_restart_if_configured(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     tasks = mock(config=FOREVER, restart_policy=TWICE), mock("side", config=FOREVER)
@@ -424,7 +420,7 @@ async def test_where_the_agent_says_so_it_fails_and_is_not_started_again(
         assert stage.status == "failed"
 
 
-async def test_the_part_for_artifacts_is_loaded_in_a_thread_and_may_be_missing(
+async def test_artifacts_module_is_imported_in_a_thread_and_can_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = []

@@ -75,7 +75,7 @@ def element_of(world: PoolWorld, alloc: str) -> str:
     return world.rows(alloc)[0].job_id
 
 
-async def test_elements_of_a_job_are_one_array(world: PoolWorld) -> None:
+async def test_elements_of_a_job_become_one_array(world: PoolWorld) -> None:
     allocs = await placed(world, 'echo "$NOMAD_ALLOC_ID ${STEWARD_ELEMENTS-none} $SLURM_JOB_ID"')
     for alloc in allocs:
         assert (await world.until_done(alloc)).client_status == "complete"
@@ -87,7 +87,7 @@ async def test_elements_of_a_job_are_one_array(world: PoolWorld) -> None:
     assert len({job["name"] for job in world.slurm.jobs()}) == 1
 
 
-async def test_no_secret_of_an_array_stands_in_its_script_or_description(
+async def test_script_and_description_of_an_array_contain_no_secret(
     world: PoolWorld, slurm: FakeSlurm
 ) -> None:
     await completed(world, await placed(world, "echo ran"))
@@ -97,7 +97,9 @@ async def test_no_secret_of_an_array_stands_in_its_script_or_description(
         assert secret not in str(job)
 
 
-async def test_jobs_share_no_array(world: PoolWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_job_has_its_own_array(
+    world: PoolWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(submissions, "_PAUSE", 0.01)
     allocs = [
         await world.place(batch(script("echo ran"), job_id=f"job-{number}"))
@@ -123,7 +125,7 @@ async def test_lost_array_is_submitted_again(
     await completed(world, await placed(world, "echo ran"))
 
 
-async def test_a_daemon_that_was_killed_before_the_record_of_an_array_finds_it(
+async def test_next_daemon_finds_an_array_submitted_before_its_record(
     store: Store, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     async with open_pool(store, slurm, settings(tmp_path)) as world:
@@ -144,7 +146,7 @@ async def test_a_daemon_that_was_killed_before_the_record_of_an_array_finds_it(
     assert submissions_of(slurm) == 1
 
 
-async def test_a_daemon_after_another_finds_the_elements_that_run(
+async def test_next_daemon_recovers_running_elements(
     store: Store, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     sign = tmp_path / "go"
@@ -160,7 +162,7 @@ async def test_a_daemon_after_another_finds_the_elements_that_run(
     assert submissions_of(slurm) == 1
 
 
-async def test_an_element_that_is_cancelled_has_failed_and_the_others_run(
+async def test_element_cancelled_by_the_cluster_fails_and_the_others_continue(
     world: PoolWorld, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LATE, 0.1)
@@ -175,7 +177,7 @@ async def test_an_element_that_is_cancelled_has_failed_and_the_others_run(
     assert "Started" not in world.types(first)
 
 
-async def test_an_array_that_is_cancelled_has_failed(
+async def test_array_cancelled_by_the_cluster_fails(
     world: PoolWorld, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LATE, 0.1)
@@ -187,9 +189,7 @@ async def test_an_array_that_is_cancelled_has_failed(
     assert submissions_of(slurm) == 1
 
 
-async def test_an_element_that_is_stopped_is_cancelled_alone(
-    world: PoolWorld, slurm: FakeSlurm
-) -> None:
+async def test_stopped_element_is_cancelled_alone(world: PoolWorld, slurm: FakeSlurm) -> None:
     first, *others = await waiting(world)
     await world.stop(first)
     await world.until_done(first)
@@ -202,7 +202,7 @@ async def test_an_element_that_is_stopped_is_cancelled_alone(
 
 
 @pytest.mark.parametrize("fault", ["preempt", "kill", "launch_again"])
-async def test_a_fault_of_an_element_is_its_own(
+async def test_error_of_an_element_does_not_affect_others(
     world: PoolWorld, slurm: FakeSlurm, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LATE, 0.1)
@@ -229,7 +229,7 @@ async def test_a_cluster_without_arrays_gets_jobs(world: PoolWorld, slurm: FakeS
     assert [job["array"] for job in slurm.jobs()] == [""] * COUNT
 
 
-async def test_a_refusal_is_that_of_each_element(world: PoolWorld, slurm: FakeSlurm) -> None:
+async def test_refused_submission_fails_each_element(world: PoolWorld, slurm: FakeSlurm) -> None:
     slurm.remove_partition("main")
     for alloc in await placed(world, "echo never"):
         assert (await world.until_done(alloc)).client_status == "failed"

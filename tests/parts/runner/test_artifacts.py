@@ -205,14 +205,14 @@ async def test_download_reports_its_progress(site: Site, root: Path) -> None:
         ({"getter_options": {"filename": "c"}}, "main/local/c"),
     ],
 )
-async def test_it_goes_where_the_block_says(
+async def test_artifact_is_stored_at_the_configured_destination(
     site: Site, root: Path, fields: dict[str, Any], place: str
 ) -> None:
     await fetcher().fetch(order(root, site.put("/a.bin", b"data"), **fields))
     assert (root / place).read_bytes() == b"data"
 
 
-def test_a_destination_may_begin_with_a_directory_as_the_task_sees_it(root: Path) -> None:
+def test_destination_can_start_with_a_directory_of_the_task(root: Path) -> None:
     assert destination(order(root, "x", relative_dest=f"{root}/alloc/data")) == ("alloc/data", "")
     assert destination(order(root, "x", relative_dest=f"{root}/main/secrets/s")) == (
         "main/secrets/s",
@@ -244,7 +244,9 @@ def names_below(root: Path) -> set[str]:
         "../alloc/tmp",
     ],
 )
-async def test_an_artifact_goes_nowhere_else(site: Site, root: Path, given: str, mode: str) -> None:
+async def test_artifact_is_stored_in_no_other_directory(
+    site: Site, root: Path, given: str, mode: str
+) -> None:
     wanted = order(root, site.put("/a.bin", b"data"), relative_dest=given, getter_mode=mode)
     with pytest.raises(FetchFailed, match="use a path below local/") as caught:
         await fetcher().fetch(wanted)
@@ -254,7 +256,7 @@ async def test_an_artifact_goes_nowhere_else(site: Site, root: Path, given: str,
 
 
 @pytest.mark.parametrize("given", ["local", "resolv.conf", "private/resolv.conf", "../alloc/data"])
-def test_a_file_takes_the_place_of_no_directory(root: Path, given: str) -> None:
+def test_file_does_not_replace_a_directory(root: Path, given: str) -> None:
     with pytest.raises(EgressDenied, match="is not allowed"):
         destination(order(root, "x", relative_dest=given, getter_mode="file"))
 
@@ -284,14 +286,14 @@ async def test_a_compressed_file_is_unpacked(site: Site, root: Path) -> None:
     assert (root / "main/local/a.txt").read_bytes() == b"words"
 
 
-async def test_an_archive_stays_as_it_is_when_that_is_wished(site: Site, root: Path) -> None:
+async def test_archive_is_not_unpacked_if_disabled(site: Site, root: Path) -> None:
     body = zipped({"x": b"y"})
     url = site.put("/a.zip", body)
     await fetcher().fetch(order(root, url, getter_options={"archive": "false"}))
     assert (root / "main/local/a.zip").read_bytes() == body
 
 
-async def test_only_the_folder_that_is_wanted_comes(site: Site, root: Path) -> None:
+async def test_only_the_requested_folder_is_copied(site: Site, root: Path) -> None:
     url = site.put("/a.zip", zipped({"one/x": b"x", "two/y": b"y"}))
     await fetcher().fetch(order(root, f"{url}//one"))
     assert there(root) == ["x"]
@@ -319,7 +321,7 @@ async def test_a_checksum_is_verified(site: Site, root: Path, kind: str) -> None
     assert not told.value.recoverable
 
 
-async def test_headers_are_sent_but_secrets_not_to_strangers(site: Site, root: Path) -> None:
+async def test_headers_are_sent_without_secrets_to_other_hosts(site: Site, root: Path) -> None:
     site.put("/to", b"data")
     elsewhere = f"http://localhost:{site.port}/to"
     url = site.put("/from", b"", 302, f"Location: {elsewhere}")
@@ -330,9 +332,7 @@ async def test_headers_are_sent_but_secrets_not_to_strangers(site: Site, root: P
     assert "X-Kind" in site.asked[1]
 
 
-async def test_files_of_the_machine_come_only_from_where_that_is_allowed(
-    root: Path, tmp_path: Path
-) -> None:
+async def test_host_files_come_only_from_allowed_paths(root: Path, tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open/f").write_text("data")
     (tmp_path / "open/link").symlink_to("/etc/passwd")
@@ -370,9 +370,7 @@ async def test_files_of_the_machine_come_only_from_where_that_is_allowed(
         *("too many", "bomb", "long name", "long header", "long table", "nonsense", "cut"),
     ],
 )
-async def test_an_archive_that_is_not_honest_brings_nothing(
-    site: Site, root: Path, archive: bytes
-) -> None:
+async def test_malicious_archive_is_not_unpacked(site: Site, root: Path, archive: bytes) -> None:
     with pytest.raises(FetchFailed) as told:
         await fetcher().fetch(order(root, site.put("/a.tgz", archive)))
     assert not told.value.recoverable
@@ -382,7 +380,7 @@ async def test_an_archive_that_is_not_honest_brings_nothing(
 
 @pytest.mark.parametrize("name", ["/a.xz", "/a.tar.xz"])
 @pytest.mark.parametrize("before", [b"", lzma.compress(b"well")])
-async def test_an_archive_gets_no_more_memory_than_unpacking_may_take(
+async def test_unpacking_has_a_memory_limit(
     site: Site, root: Path, name: str, before: bytes
 ) -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
@@ -413,7 +411,7 @@ async def test_a_zip_archive_is_only_stored_or_deflated(
     ],
     ids=["many files", "long names"],
 )
-def test_the_table_of_a_zip_archive_has_a_bound(
+def test_zip_directory_has_a_size_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], said: int, words: str
 ) -> None:
     """The entries are counted before any is decoded."""
@@ -428,7 +426,7 @@ def test_the_table_of_a_zip_archive_has_a_bound(
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, bytes])
-async def test_a_tar_archive_may_be_compressed_otherwise_than_its_name_says(
+async def test_tar_compression_can_differ_from_the_file_name(
     site: Site, root: Path, compress: Callable[[bytes], bytes]
 ) -> None:
     body = compress(tar({"x": b"y"}, mode="w"))
@@ -443,9 +441,7 @@ async def test_a_file_may_be_compressed_in_parts(site: Site, root: Path, padding
     assert (root / "main/local/a.txt").read_bytes() == b"one two"
 
 
-async def test_a_directory_of_the_machine_is_not_copied_when_it_is_too_large(
-    root: Path, tmp_path: Path
-) -> None:
+async def test_oversized_directory_of_the_host_is_not_copied(root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     for number in range(60):
@@ -479,7 +475,7 @@ def test_staging_directory_has_a_name_of_safe_characters(root: Path) -> None:
     assert odd.staging_name != order(root, "").files.staging_name
 
 
-async def test_link_that_is_swapped_in_during_a_copy_is_not_followed(
+async def test_link_created_during_a_copy_is_not_followed(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, secret = tmp_path / "open", tmp_path / "secret"
@@ -522,7 +518,7 @@ async def test_hard_link_to_a_private_file_is_refused(root: Path, tmp_path: Path
     assert there(root) == ["own-name"]
 
 
-async def test_directory_of_the_machine_comes_with_modes_and_links(
+async def test_directory_of_the_host_is_copied_with_modes_and_links(
     root: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "open"
@@ -536,7 +532,7 @@ async def test_directory_of_the_machine_comes_with_modes_and_links(
     assert os.readlink(root / "main/local/l") == "bin/run"
 
 
-async def test_pipe_of_the_machine_does_not_block_a_copy(root: Path, tmp_path: Path) -> None:
+async def test_pipe_of_the_host_does_not_block_a_copy(root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     os.mkfifo(folder / "p")
@@ -545,12 +541,12 @@ async def test_pipe_of_the_machine_does_not_block_a_copy(root: Path, tmp_path: P
             await fetcher(files_from=(str(folder),)).fetch(order(root, source))
 
 
-async def test_links_that_stay_inside_come_along(site: Site, root: Path) -> None:
+async def test_links_within_the_directory_are_copied(site: Site, root: Path) -> None:
     await fetcher().fetch(order(root, site.put("/a.tgz", tar({"d/f": b"x"}, link("l", "d/f")))))
     assert os.readlink(root / "main/local/l") == "d/f"
 
 
-async def test_a_link_that_a_task_has_made_leads_nowhere(site: Site, root: Path) -> None:
+async def test_link_created_by_a_task_is_not_followed(site: Site, root: Path) -> None:
     outside = root.parent / "outside"
     outside.mkdir()
     (root / "main/local/d").symlink_to(outside)
@@ -562,7 +558,7 @@ async def test_a_link_that_a_task_has_made_leads_nowhere(site: Site, root: Path)
     assert list(outside.iterdir()) == []
 
 
-async def test_oversized_response_is_given_up(site: Site, root: Path) -> None:
+async def test_oversized_response_is_aborted(site: Site, root: Path) -> None:
     with pytest.raises(FetchFailed, match="more than 4194304"):
         await fetcher().fetch(order(root, site.put("/a", b"x" * 5 * MEGABYTE)))
     endless = b"HTTP/1.1 200 x\r\n\r\n" + b"x" * 5 * MEGABYTE
@@ -571,7 +567,7 @@ async def test_oversized_response_is_given_up(site: Site, root: Path) -> None:
         await fetcher().fetch(order(root, site.url("/b")))
 
 
-async def test_late_response_is_given_up(site: Site, root: Path) -> None:
+async def test_late_response_is_aborted(site: Site, root: Path) -> None:
     site.pages["/a"] = b"hang"
     with pytest.raises(FetchFailed, match="not there within") as told:
         await fetcher(seconds=0.1).fetch(order(root, site.url("/a")))
@@ -589,12 +585,12 @@ async def test_late_response_is_given_up(site: Site, root: Path) -> None:
         "224.0.0.1",
     ],
 )
-def test_addresses_that_are_not_for_tasks_are_refused(address: str) -> None:
+def test_addresses_forbidden_to_tasks_are_refused(address: str) -> None:
     with pytest.raises(EgressDenied):
         fetcher().permit(address, 80)
 
 
-def test_the_daemon_is_not_asked_by_itself() -> None:
+def test_daemon_does_not_request_its_own_address() -> None:
     with pytest.raises(EgressDenied, match="the daemon itself"):
         fetcher(own_ports={4646}).permit("127.0.0.1", 4646)
     fetcher(own_ports={4646}).permit("127.0.0.1", 80)
@@ -630,7 +626,7 @@ async def life(store: Store, data_dir: Path) -> AsyncIterator[World]:
         yield opened
 
 
-async def test_task_finds_its_artifact_which_is_fetched_once(life: World, site: Site) -> None:
+async def test_task_gets_its_artifact_which_is_fetched_once(life: World, site: Site) -> None:
     url = site.put("/a.tgz", tar({"tool": b"#!/bin/sh\necho hi\n"}))
     artifacts = [Artifact(getter_source="${URL}", relative_dest="local/")]
     policy = {"attempts": 1, "interval": 10**10, "delay": 0, "mode": "fail"}
@@ -650,7 +646,7 @@ async def test_task_finds_its_artifact_which_is_fetched_once(life: World, site: 
     assert len(site.asked) == 1
 
 
-async def test_a_task_without_what_it_needs_never_starts(life: World, site: Site) -> None:
+async def test_task_with_a_failed_artifact_never_starts(life: World, site: Site) -> None:
     artifacts = [Artifact(getter_source=site.url("/none"))]
     alloc_id = await life.place(batch(script("echo no", artifacts=artifacts)))
     done = await life.until_done(alloc_id)
@@ -692,7 +688,7 @@ def uploaded(tmp_path: Path, content: bytes, digest: str = "") -> str:
     return digest
 
 
-async def test_file_of_the_dispatch_is_brought(root: Path, tmp_path: Path) -> None:
+async def test_file_of_the_dispatch_is_copied_into_the_task(root: Path, tmp_path: Path) -> None:
     digest = uploaded(tmp_path, b"content")
     wanted = dispatched(root, "payload://in.csv", {"in.csv": digest})
     await fetcher(payloads=f"{tmp_path}/payloads").fetch(wanted)
@@ -710,7 +706,7 @@ async def test_archive_of_the_dispatch_is_unpacked(root: Path, tmp_path: Path) -
     ("digest", "text"),
     [("", "dispatch it with --file in=PATH"), ("a" * 64, "is missing")],
 )
-async def test_file_that_the_dispatch_lacks_fails(
+async def test_file_missing_in_the_dispatch_fails_the_task(
     root: Path, tmp_path: Path, digest: str, text: str
 ) -> None:
     wanted = dispatched(root, "payload://in", {"in": digest})

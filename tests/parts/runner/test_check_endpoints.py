@@ -79,7 +79,7 @@ OF_NOBODY = "certificate verify failed: unable to get local issuer certificate"
     ],
 )
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-async def test_a_certificate_is_looked_at_as_the_check_says(
+async def test_certificate_is_verified_as_configured_in_the_check(
     authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
@@ -100,7 +100,7 @@ async def test_a_certificate_is_looked_at_as_the_check_says(
     assert (status, words in said) == (found, True), said
 
 
-async def test_ten_checks_of_an_encrypted_endpoint_build_one_context_in_a_thread(
+async def test_ten_https_checks_build_one_context_in_a_thread(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built, build = list[int](), tls_contexts._build
@@ -120,7 +120,7 @@ async def test_ten_checks_of_an_encrypted_endpoint_build_one_context_in_a_thread
     assert built[0] != threading.get_ident()
 
 
-async def test_headers_go_to_an_encrypted_endpoint_as_well(authority: Authority) -> None:
+async def test_headers_are_sent_to_an_https_endpoint(authority: Authority) -> None:
     heard = []
 
     async def serve(stream: trio.abc.Stream) -> None:
@@ -138,7 +138,7 @@ async def test_headers_go_to_an_encrypted_endpoint_as_well(authority: Authority)
     assert {"Host: web.example", "Authorization: Bearer x"} <= set(lines)
 
 
-async def test_an_endpoint_that_speaks_no_tls_is_not_well() -> None:
+async def test_endpoint_without_tls_is_unhealthy() -> None:
     async with listening(answering(WELL)) as port:
         asked = probe("http", port, protocol="https", tls_skip_verify=True)
         status, code, said = await run_check(asked, nothing_runs, allow_all)
@@ -162,14 +162,14 @@ async def test_an_endpoint_that_speaks_no_tls_is_not_well() -> None:
         (b"HTTP/1.1 500 x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",),
     ],
 )
-async def test_who_owns_the_port_may_answer_anything(pieces: tuple[bytes, ...]) -> None:
+async def test_tls_endpoint_can_send_any_response(pieces: tuple[bytes, ...]) -> None:
     async with listening(answering(*pieces)) as port:
         status, _, said = await run_check(probe("http", port), nothing_runs, allow_all)
     assert status == FAILURE
     assert said.startswith("nomad: ")
 
 
-async def test_of_an_answer_without_end_the_beginning_is_shown() -> None:
+async def test_endless_response_is_truncated() -> None:
     async def serve(stream: trio.SocketStream) -> None:
         async with stream:
             await stream.receive_some()
@@ -187,7 +187,7 @@ async def test_of_an_answer_without_end_the_beginning_is_shown() -> None:
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 @pytest.mark.parametrize("says", [b"", b"HTTP/1.1 100 x\r\n\r\n"])
-async def test_an_endpoint_that_hangs_fails_in_its_time_and_holds_up_no_other_check(
+async def test_unresponsive_endpoint_fails_on_time_and_delays_no_other_check(
     kind: str, says: bytes
 ) -> None:
     found = trio.Event()
@@ -234,7 +234,7 @@ async def test_an_endpoint_that_hangs_fails_in_its_time_and_holds_up_no_other_ch
         ("/x\r\nEvil: y", "/x%0D%0AEvil:%20y"),
     ],
 )
-async def test_no_path_leads_to_another_endpoint(path: str, asked: str) -> None:
+async def test_check_path_cannot_change_the_endpoint(path: str, asked: str) -> None:
     heard = []
 
     async def serve(stream: trio.SocketStream) -> None:

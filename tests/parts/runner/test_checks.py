@@ -46,7 +46,7 @@ PENDING, SUCCESS, FAILURE = CheckStatus.PENDING, CheckStatus.SUCCESS, CheckStatu
         ({"header": {"Host": ["web.example"]}}, b"Host: web.example\r\n"),
     ],
 )
-async def test_a_page_is_asked_for_as_the_check_says(fields: Any, sent: bytes) -> None:
+async def test_http_check_sends_the_configured_request(fields: Any, sent: bytes) -> None:
     heard = []
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -96,7 +96,7 @@ def place(**port: Any) -> ServiceContext:
         ({"address": "web.example"}, {}, ("web.example", 20100)),
     ],
 )
-def test_a_check_asks_at_the_port_and_in_the_mode_that_it_names(
+def test_check_uses_its_port_and_address_mode(
     given: Any, check: Any, address: tuple[str, int]
 ) -> None:
     there = place(port_label="http", checks=[Check(name="c", type="tcp", **check)], **given)
@@ -105,7 +105,7 @@ def test_a_check_asks_at_the_port_and_in_the_mode_that_it_names(
     assert (found.address, found.port) == address
 
 
-def test_a_check_of_a_group_on_the_bridge_asks_at_its_address() -> None:
+def test_check_of_a_bridge_group_uses_its_bridge_address() -> None:
     mode = {"address_mode": "alloc"}
     for label, port in (("http", 8080), ("7000", 7000)):
         made = place(port_label=label, checks=[Check(name="c", type="tcp")], **mode)
@@ -115,7 +115,7 @@ def test_a_check_of_a_group_on_the_bridge_asks_at_its_address() -> None:
         assert (one.address, one.port) == ("172.26.64.2", port)
 
 
-def test_a_check_asks_where_the_service_is_registered() -> None:
+def test_check_uses_the_address_of_the_service() -> None:
     there = msgspec.structs.replace(
         place(port_label="http", address="${meta.ip}", checks=[Check(name="c", type="tcp")]),
         resolve=lambda task, text: text.replace("${meta.ip}", "192.0.2.9"),
@@ -166,13 +166,13 @@ class Asked:
 HOUR = 3600 * SECOND
 
 
-async def test_it_is_asked_again_after_its_interval(autojump_clock: trio.testing.MockClock) -> None:
+async def test_check_is_repeated_after_its_interval(autojump_clock: trio.testing.MockClock) -> None:
     request = Asked(0, 0, 0)
     await request.run(probe("script", interval=30 * SECOND, timeout=HOUR))
     assert request.moments == [0, 30, 60, 90]
 
 
-async def test_no_answer_in_time_is_a_failure(autojump_clock: trio.testing.MockClock) -> None:
+async def test_missing_response_is_a_failure(autojump_clock: trio.testing.MockClock) -> None:
     results = []
 
     async def hang(task: str, command: Sequence[str]) -> ScriptResult:
@@ -193,7 +193,7 @@ async def test_no_answer_in_time_is_a_failure(autojump_clock: trio.testing.MockC
     ]
 
 
-async def test_result_of_a_check_that_was_just_removed_is_ignored(
+async def test_result_of_a_removed_check_is_ignored(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     results = []
@@ -211,7 +211,7 @@ async def test_result_of_a_check_that_was_just_removed_is_ignored(
 @pytest.mark.parametrize(
     ("initial", "seen"), [("", PENDING), ("passing", SUCCESS), ("critical", FAILURE)]
 )
-async def test_it_begins_as_its_initial_status_says(
+async def test_check_starts_with_its_initial_status(
     autojump_clock: trio.testing.MockClock, initial: str, seen: CheckStatus
 ) -> None:
     request = Asked()
@@ -228,7 +228,7 @@ async def test_it_begins_as_its_initial_status_says(
         ({"failures_before_critical": 2}, [0, 1, 0, 1], [PENDING, *[SUCCESS] * 4]),
     ],
 )
-async def test_it_counts_when_it_was_found_often_enough(
+async def test_check_changes_its_status_after_enough_results(
     autojump_clock: trio.testing.MockClock, fields: Any, codes: list[int], seen: list[CheckStatus]
 ) -> None:
     request = Asked(*codes)
@@ -248,7 +248,7 @@ async def test_it_counts_when_it_was_found_often_enough(
         (CheckRestart(limit=1, grace=0), {"failures_before_critical": 3}, [2, 3, 4, 5]),
     ],
 )
-async def test_check_restarts_a_task_that_fails_too_often_after_its_grace(
+async def test_check_restarts_a_repeatedly_failing_task_after_its_grace(
     autojump_clock: trio.testing.MockClock, rule: CheckRestart | None, fields: Any, moments: Any
 ) -> None:
     request = Asked(*[1] * 6)
@@ -282,7 +282,9 @@ async def test_check_restarts_a_task_that_fails_too_often_after_its_grace(
         (Health(b"x" * 10_000), FAILURE, "nomad: the answer has more than 4096 bytes"),
     ],
 )
-async def test_a_server_tells_how_it_is(server: Health, found: CheckStatus, words: str) -> None:
+async def test_grpc_server_reports_its_health(
+    server: Health, found: CheckStatus, words: str
+) -> None:
     async with listening(server.serve) as port:
         assert await run_check(probe("grpc", port), nothing_runs, allow_all) == (found, 0, words)
     assert server.heads[":path"] == "/grpc.health.v1.Health/Check"
@@ -297,7 +299,7 @@ async def test_a_server_tells_how_it_is(server: Health, found: CheckStatus, word
         ("x" * 200, b"\x00\x00\x00\x00\xcb\x0a\xc8\x01" + b"x" * 200),
     ],
 )
-async def test_a_server_is_asked_for_the_service_that_is_meant(name: str, question: bytes) -> None:
+async def test_grpc_check_names_the_service(name: str, question: bytes) -> None:
     server = Health(message(1))
     async with listening(server.serve) as port:
         await run_check(probe("grpc", port, grpc_service=name), nothing_runs, allow_all)
@@ -315,7 +317,7 @@ async def test_server_of_another_protocol_is_unhealthy() -> None:
     assert words.startswith("nomad: ")
 
 
-async def test_where_nobody_listens_nobody_is_well() -> None:
+async def test_closed_port_is_unhealthy() -> None:
     async def serve(stream: trio.SocketStream) -> None:
         await stream.aclose()
 

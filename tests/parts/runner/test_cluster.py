@@ -31,7 +31,7 @@ async def world(store: Store, slurm: FakeSlurm, tmp_path: Path) -> AsyncIterator
         yield opened
 
 
-async def test_a_task_runs_on_a_host_and_tells_how_it_ended(world: PoolWorld) -> None:
+async def test_task_runs_on_a_host_and_reports_its_exit(world: PoolWorld) -> None:
     done = await world.place(batch(script("echo out; echo err >&2; exit 3")))
     alloc = await world.until_done(done)
     assert alloc.client_status == "failed"
@@ -45,7 +45,7 @@ async def test_a_task_runs_on_a_host_and_tells_how_it_ended(world: PoolWorld) ->
     assert any(text.endswith(("runs on node1", "runs on node2")) for text in world.said(done))
 
 
-async def test_task_finds_its_inputs(world: PoolWorld) -> None:
+async def test_task_gets_its_inputs(world: PoolWorld) -> None:
     text = 'cat "$NOMAD_TASK_DIR/x"; echo "$A|$NOMAD_ALLOC_ID|${STEWARD_CLAIM-none}"; pwd; umask'
     template = Template(embedded_tmpl="rendered\n", dest_path="local/x", change_mode="noop")
     task = script(text, env={"A": 'it\'s "1"\n2'}, templates=[template])
@@ -63,13 +63,13 @@ async def test_no_variable_of_a_task_is_changed(world: PoolWorld) -> None:
     assert world.output(one) == "mine too\n"
 
 
-async def test_a_signal_that_ends_it_is_reported(world: PoolWorld) -> None:
+async def test_fatal_signal_is_reported(world: PoolWorld) -> None:
     done = await world.place(batch(script("kill -s KILL $$")))
     await world.until_done(done)
     assert world.told(done)[-2][1] == "Exit Code: 137, Signal: 9"
 
 
-async def test_a_command_that_is_not_there_is_named(world: PoolWorld) -> None:
+async def test_missing_command_is_named(world: PoolWorld) -> None:
     done = await world.place(batch(script("", config={"command": "not-there"})))
     await world.until_done(done)
     assert "its command was not found on its host" in world.told(done)[-2][1]
@@ -96,9 +96,7 @@ async def test_archive_that_cannot_be_unpacked_is_reported(
         ("echo time >../.steward/why; ", "it reached its time limit"),
     ],
 )
-async def test_the_first_reason_for_its_end_is_reported(
-    world: PoolWorld, before: str, why: str
-) -> None:
+async def test_first_reason_of_an_end_is_reported(world: PoolWorld, before: str, why: str) -> None:
     # As if its time had passed when the cluster came; the wrapper is its parent.
     done = await world.place(batch(script(f"{before}kill -s TERM $PPID; exit 3")))
     await world.until_done(done)
@@ -114,7 +112,7 @@ async def test_the_first_reason_for_its_end_is_reported(
         ("exit 3", "Exit Code: 3"),
     ],
 )
-async def test_a_signal_of_the_cluster_is_reported_with_its_reason_where_the_wrapper_lives_to_tell(
+async def test_cluster_signal_is_reported_with_its_reason_if_the_wrapper_survives(
     world: PoolWorld, tmp_path: Path, end: str, said: str
 ) -> None:
     pipe = Pipe(tmp_path / "pipe")
@@ -131,7 +129,7 @@ async def test_a_signal_of_the_cluster_is_reported_with_its_reason_where_the_wra
     pipe.close()
 
 
-async def test_a_task_that_heeds_the_clusters_signal_is_reported_with_its_reason_as_well(
+async def test_task_that_exits_on_the_cluster_signal_is_reported_with_the_reason(
     world: PoolWorld, tmp_path: Path
 ) -> None:
     # The wrapper, its parent, is signalled while the task says goodbye.
@@ -149,7 +147,7 @@ async def test_a_task_that_heeds_the_clusters_signal_is_reported_with_its_reason
     pipe.close()
 
 
-async def test_signals_that_end_nothing_do_not_hide_the_reason_of_the_clusters(
+async def test_harmless_signals_do_not_hide_the_reason_of_the_cluster(
     world: PoolWorld,
 ) -> None:
     text = "trap 'kill -s TERM $$' HUP; echo begun; while :; do sleep 0.05; done"
@@ -164,7 +162,7 @@ async def test_signals_that_end_nothing_do_not_hide_the_reason_of_the_clusters(
 
 
 @pytest.mark.parametrize("is_away", [True, False])
-async def test_an_end_by_a_signal_of_which_the_cluster_says_nothing_is_reported_as_it_is(
+async def test_end_by_a_signal_without_a_cluster_reason_is_reported_as_a_signal(
     world: PoolWorld, tmp_path: Path, *, is_away: bool
 ) -> None:
     pipe = Pipe(tmp_path / "pipe")
@@ -184,7 +182,7 @@ async def test_an_end_by_a_signal_of_which_the_cluster_says_nothing_is_reported_
     pipe.close()
 
 
-async def test_its_stop_has_grace(world: PoolWorld, tmp_path: Path) -> None:
+async def test_stop_waits_for_the_grace_period(world: PoolWorld, tmp_path: Path) -> None:
     text = "trap 'echo told; exit 7' INT; echo begun; while :; do sleep 0.05; done"
     one = await world.place(batch(script(text, kill_timeout=60 * SECOND)))
     await world.until_printed(one, "begun")
@@ -194,7 +192,7 @@ async def test_its_stop_has_grace(world: PoolWorld, tmp_path: Path) -> None:
     assert ("Terminated", "Exit Code: 7") in world.told(one)
 
 
-async def test_task_that_ignores_its_stop_is_killed_with_its_processes(
+async def test_task_that_ignores_a_stop_is_killed_with_its_processes(
     world: PoolWorld,
 ) -> None:
     text = "trap '' INT; echo begun; while :; do sleep 0.05; done"
@@ -205,7 +203,7 @@ async def test_task_that_ignores_its_stop_is_killed_with_its_processes(
     assert ("Terminated", "Exit Code: 137, Signal: 9") in world.told(one)
 
 
-async def test_signals_reach_it(world: PoolWorld) -> None:
+async def test_signals_reach_the_task(world: PoolWorld) -> None:
     text = "trap 'echo usr; exit 0' USR1; echo begun; while :; do sleep 0.05; done"
     one = await world.place(batch(script(text)))
     await world.until_printed(one, "begun")
@@ -325,7 +323,7 @@ async def test_job_that_the_cluster_launches_twice_runs_once(
     pipe.close()
 
 
-async def test_an_answer_older_than_the_claim_changes_nothing(
+async def test_response_older_than_the_claim_changes_nothing(
     world: PoolWorld, tmp_path: Path
 ) -> None:
     """The writes of submission and claim may share a commit, and resume in any order."""
@@ -341,7 +339,7 @@ async def test_an_answer_older_than_the_claim_changes_nothing(
     pipe.close()
 
 
-async def test_a_job_that_the_cluster_forgot_goes_on(world: PoolWorld, tmp_path: Path) -> None:
+async def test_job_unknown_to_the_cluster_continues(world: PoolWorld, tmp_path: Path) -> None:
     pipe = Pipe(tmp_path / "pipe")
     one = await world.place(batch(script(f"echo begun; read -r line <{pipe.path}; exit 5")))
     await world.until_printed(one, "begun")
@@ -354,7 +352,7 @@ async def test_a_job_that_the_cluster_forgot_goes_on(world: PoolWorld, tmp_path:
     pipe.close()
 
 
-async def test_orders_reach_a_wrapper_that_has_seen_some_from_before_the_clock_was_set_back(
+async def test_wrapper_commands_arrive_after_the_clock_was_set_back(
     world: PoolWorld,
 ) -> None:
     text = "trap 'echo usr; exit 0' USR1; echo begun; while :; do sleep 0.05; done"

@@ -84,7 +84,7 @@ def reasons(world: PoolWorld, alloc_id: str) -> list[str]:
 # --- from a host to the store ---
 
 
-async def test_files_of_a_host_are_kept(world: PoolWorld) -> None:
+async def test_files_of_a_host_are_retained(world: PoolWorld) -> None:
     text = (
         "mkdir -p out/a/b .h; echo 1 >out/x.csv; echo 2 >out/a/b/y.csv; echo 3 >.h/z.csv; : >out/empty;"
         'echo 4 >"out/a b "; echo 5 >"$NOMAD_ALLOC_DIR/data/s"; head -c 3000000 /dev/zero >out/zero'
@@ -103,7 +103,7 @@ async def test_files_of_a_host_are_kept(world: PoolWorld) -> None:
     assert reasons(world, one) == ["no file matches **/z.csv"]
 
 
-async def test_links_pipes_and_secrets_are_not_kept(world: PoolWorld) -> None:
+async def test_links_pipes_and_secrets_are_not_retained(world: PoolWorld) -> None:
     text = (
         "mkdir out; echo 1 >out/a; ln -s a out/link; mkfifo out/pipe; ln -s /etc etc;"
         "ln -s out way; echo 2 >secrets/key; echo 3 >\"$(printf 'out/\\n')\"; echo 4 >out/n"
@@ -120,7 +120,7 @@ async def test_links_pipes_and_secrets_are_not_kept(world: PoolWorld) -> None:
     ]
 
 
-async def test_file_that_is_exchanged_after_the_list_is_not_kept(
+async def test_file_replaced_after_the_list_is_not_retained(
     world: PoolWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = f"{world.config.pools['hpc'].directory}/steward-"
@@ -153,7 +153,7 @@ async def test_file_that_is_exchanged_after_the_list_is_not_kept(
     ]
 
 
-async def test_only_the_files_of_the_last_attempt_are_kept(
+async def test_only_the_files_of_the_last_attempt_are_retained(
     world: PoolWorld, tmp_path: Path
 ) -> None:
     again = RestartPolicy(attempts=1, interval=3600 * SECOND, delay=0, mode="fail")
@@ -164,7 +164,7 @@ async def test_only_the_files_of_the_last_attempt_are_kept(
     assert world.types(one).count("Files Kept") == 1
 
 
-async def test_a_stopped_task_keeps_its_files(world: PoolWorld, tmp_path: Path) -> None:
+async def test_stopped_task_retains_its_files(world: PoolWorld, tmp_path: Path) -> None:
     one = await world.place(keeping("mkdir out; echo 1 >out/a; echo begun; sleep 60", "out/*"))
     await world.until_printed(one, "begun")
     await world.stop(one)
@@ -200,7 +200,7 @@ async def test_a_stop_waits_for_a_host_that_sends_files(
     assert kept(world, one) == {"out/a": b"1\n"}
 
 
-async def test_host_that_dies_before_it_sent_its_files_is_reported(
+async def test_host_failure_before_the_upload_is_reported(
     world: PoolWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LATE, 0.1)
@@ -212,7 +212,7 @@ async def test_host_that_dies_before_it_sent_its_files_is_reported(
     assert reasons(world, one) == ["its host has sent no files"]
 
 
-async def test_files_are_sent_again_to_a_daemon_after_another(
+async def test_files_are_sent_again_after_a_restart_of_the_daemon(
     store: Store, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrived = trio.Event()
@@ -234,7 +234,7 @@ async def test_files_are_sent_again_to_a_daemon_after_another(
         assert world.types(one).count("Started") == 1
 
 
-async def test_a_daemon_that_is_killed_while_files_arrive_gets_them_again(
+async def test_daemon_killed_during_an_upload_gets_the_files_again(
     store: Store, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     second = trio.Event()
@@ -296,7 +296,7 @@ async def finished(sender: Sender, query: str = "code=0&why=&kept=sent") -> list
     return reasons(sender.world, sender.alloc_id)
 
 
-async def test_list_of_a_host_is_not_trusted(sender: Sender) -> None:
+async def test_file_list_of_a_host_is_validated(sender: Sender) -> None:
     paths = (
         b"etc/passwd",
         b"../x",
@@ -324,7 +324,7 @@ async def test_list_of_a_host_is_not_trusted(sender: Sender) -> None:
     ]
 
 
-async def test_pieces_of_a_host_are_not_trusted(sender: Sender) -> None:
+async def test_file_chunks_of_a_host_are_validated(sender: Sender) -> None:
     listing = b"f 1 3 ./main/out/a\0f 1 3 ./main/out/b\0f 1 3 ./main/out/c\0f 2 3 ./main/out/d\0"
     assert await sender.piece("file=0", b"x") == 409  # no list yet
     status, wanted = await sender.list(listing)
@@ -365,7 +365,7 @@ async def test_host_that_sends_no_files_is_reported(
     assert await finished(sender, query) == [reason]
 
 
-async def test_result_without_the_files_that_were_sent_is_not_taken(sender: Sender) -> None:
+async def test_result_that_lacks_sent_files_is_refused(sender: Sender) -> None:
     assert await sender.end("code=0&why=&kept=sent") == 412
     assert await sender.list(b"") == (200, "")
     assert await finished(sender) == ["no file matches out/*", "no file matches alloc/x"]
@@ -419,7 +419,7 @@ async def test_sizes_and_numbers_are_limited(uploads: KeptUploads) -> None:
     assert "its host could not list all files" in await told(uploads, "one")
 
 
-async def test_hosts_that_send_at_the_same_time_share_the_rest_of_the_namespace(
+async def test_concurrent_hosts_share_the_remaining_space_of_the_namespace(
     uploads: KeptUploads, tmp_path: Path
 ) -> None:
     large = b"f 1 900 ./main/a\0f 1 900 ./main/b\0"
@@ -570,7 +570,7 @@ class AnyStore:
         return work(None)
 
 
-async def test_a_second_list_does_not_change_a_file_that_is_being_stored(tmp_path: Path) -> None:
+async def test_second_list_does_not_change_a_file_during_its_upload(tmp_path: Path) -> None:
     payloads = SlowPayloads()
     uploads: Any = KeptUploads(
         cast(Any, AnyStore()), cast(Any, payloads), str(tmp_path / "sent"), lambda: 1

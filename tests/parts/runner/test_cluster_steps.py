@@ -53,7 +53,7 @@ async def completed(world: PoolWorld, alloc_id: str) -> None:
 # --- outputs ---
 
 
-async def test_outputs_arrive_with_the_end(world: PoolWorld) -> None:
+async def test_outputs_arrive_with_the_exit_status(world: PoolWorld) -> None:
     one = await placed(world, step(script(ROWS), steward_outputs="rows"))
     await completed(world, one)
     assert written(world) == [{"rows": "1"}]
@@ -66,7 +66,9 @@ async def test_outputs_of_a_failed_element_are_stored(world: PoolWorld) -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), FAULTY)
-async def test_faulty_outputs_fail_a_success(world: PoolWorld, text: str, reason: str) -> None:
+async def test_invalid_outputs_fail_a_successful_task(
+    world: PoolWorld, text: str, reason: str
+) -> None:
     one = await placed(world, step(script(text), steward_outputs="rows"))
     assert (await world.until_done(one)).client_status == "failed"
     assert reason in dict(world.told(one))["Output Failure"]
@@ -83,7 +85,7 @@ async def test_faulty_outputs_fail_a_success(world: PoolWorld, text: str, reason
         ("rm -r {file} && mkdir {file}", "it is not a regular file"),
     ],
 )
-async def test_exchanged_file_does_not_hold_up_the_end(
+async def test_replaced_output_file_does_not_block_the_end(
     world: PoolWorld, text: str, reason: str
 ) -> None:
     one = await placed(world, step(script(text.format(file=OUTPUT)), steward_outputs="rows"))
@@ -91,7 +93,7 @@ async def test_exchanged_file_does_not_hold_up_the_end(
     assert reason in dict(world.told(one))["Output Failure"]
 
 
-async def test_a_process_that_exchanges_the_file_after_the_end_does_not_hold_it_up(
+async def test_process_that_replaces_the_file_after_the_end_does_not_block(
     world: PoolWorld,
 ) -> None:
     swap = f"ln -sf /etc/hostname {OUTPUT}; rm -f {OUTPUT}; mkfifo {OUTPUT}; rm -f {OUTPUT}"
@@ -101,7 +103,7 @@ async def test_a_process_that_exchanges_the_file_after_the_end_does_not_hold_it_
     assert "Output Failure" in dict(world.told(one))
 
 
-async def test_file_of_outputs_is_empty_at_each_attempt(world: PoolWorld, tmp_path: Path) -> None:
+async def test_output_file_is_empty_at_each_attempt(world: PoolWorld, tmp_path: Path) -> None:
     again = RestartPolicy(attempts=1, interval=3600 * SECOND, delay=0, mode="fail")
     text = f"test -e {tmp_path}/x && exit 0; {ROWS}; touch {tmp_path}/x; exit 3"
     one = await placed(world, step(script(text, restart_policy=again), steward_parallel="1"))
@@ -109,7 +111,7 @@ async def test_file_of_outputs_is_empty_at_each_attempt(world: PoolWorld, tmp_pa
     assert written(world) == []
 
 
-def test_files_for_a_task_that_runs_have_no_outputs(tmp_path: Path) -> None:
+def test_files_of_a_running_task_have_no_outputs(tmp_path: Path) -> None:
     for name in ("alloc", "main/local", "main/secrets"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("needs.json", "steward.outputs"):
@@ -132,7 +134,7 @@ def test_files_for_a_task_that_runs_have_no_outputs(tmp_path: Path) -> None:
     assert "main/local/steward.outputs" not in names
 
 
-async def test_a_wrapper_that_dies_before_it_wrote_fails_the_task(
+async def test_wrapper_killed_before_its_report_fails_the_task(
     world: PoolWorld, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LATE, 0.1)
@@ -193,7 +195,7 @@ async def test_outputs_survive_a_kill_between_the_end_and_their_reading(
         assert world.types(one).count("Started") == 1
 
 
-async def test_outputs_survive_a_kill_between_the_file_and_the_end(
+async def test_outputs_survive_a_kill_between_their_file_and_the_end(
     store: Store, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     arrived = trio.Event()
@@ -217,7 +219,7 @@ async def test_outputs_survive_a_kill_between_the_file_and_the_end(
 # --- results of earlier steps ---
 
 
-async def test_results_of_earlier_steps_are_on_the_host(world: PoolWorld) -> None:
+async def test_results_of_earlier_steps_are_available_on_the_host(world: PoolWorld) -> None:
     text = 'echo "$X"; cat "$NOMAD_TASK_DIR/needs.json"'
     one = await placed_second(world, script(text, env={"X": "${output.a.x}"}))
     await completed(world, one)
@@ -226,7 +228,7 @@ async def test_results_of_earlier_steps_are_on_the_host(world: PoolWorld) -> Non
     assert json.loads(needs)["a"]["outputs"] == {"x": "value"}
 
 
-async def test_elements_of_a_list_are_one_array_with_their_items(
+async def test_elements_of_a_list_become_one_array_with_their_items(
     world: PoolWorld, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = ["eu", "it's $(us)", {"a": 1}]

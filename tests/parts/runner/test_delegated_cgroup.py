@@ -47,7 +47,7 @@ def looks_from(unit: Path) -> list[str]:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_launcher_goes_aside_with_its_daemon(unit: Path) -> None:
+def test_launcher_moves_to_a_subgroup_with_its_daemon(unit: Path) -> None:
     try:
         os.setxattr(unit, "trusted.delegate", b"1")
     except OSError as error:
@@ -69,7 +69,7 @@ def commands_find_room(unit: Path) -> bool:
     ).returncode == 0
 
 
-def test_in_a_delegated_unit_the_daemon_goes_aside(unit: Path) -> None:
+def test_daemon_in_a_delegated_unit_moves_to_a_subgroup(unit: Path) -> None:
     try:
         os.setxattr(unit, "trusted.delegate", b"1")
     except OSError as error:
@@ -81,13 +81,13 @@ def test_in_a_delegated_unit_the_daemon_goes_aside(unit: Path) -> None:
     assert commands_find_room(unit)
 
 
-def test_elsewhere_it_stays_where_it_is(unit: Path) -> None:
+def test_daemon_without_delegation_stays_in_its_cgroup(unit: Path) -> None:
     own, tasks = looks_from(unit)
     assert own == f"/{unit.name}"
     assert tasks.startswith(f"{own}/steward-")
 
 
-def test_a_daemon_that_finds_groups_of_threads_stays_beside_them(unit: Path) -> None:
+def test_daemon_does_not_move_next_to_threaded_cgroups(unit: Path) -> None:
     looks_from(unit)  # leaves the group of a task, as an older daemon did
     try:
         os.setxattr(unit, "trusted.delegate", b"1")

@@ -30,7 +30,7 @@ def modes(directory: Path) -> dict[str, str]:
     return {path.name: stat.filemode(path.lstat().st_mode) for path in directory.iterdir()}
 
 
-async def test_a_task_finds_its_directories(world: World) -> None:
+async def test_task_has_its_directories(world: World) -> None:
     alloc_id = await world.place(batch(script("pwd; ls -a; ls -a $NOMAD_ALLOC_DIR")))
     await world.until_done(alloc_id)
     directory = world.directory(alloc_id)
@@ -41,7 +41,7 @@ async def test_a_task_finds_its_directories(world: World) -> None:
     ]
 
 
-async def test_directories_of_the_daemons_own_user_are_closed_to_all_others(world: World) -> None:
+async def test_directories_of_the_daemon_user_are_closed_to_others(world: World) -> None:
     alloc_id = await world.place(batch(script("exit 0")))
     await world.until_done(alloc_id)
     directory = world.directory(alloc_id)
@@ -57,7 +57,7 @@ async def test_directories_of_the_daemons_own_user_are_closed_to_all_others(worl
     }
 
 
-async def test_a_narrow_mask_of_the_daemon_reaches_neither_directories_nor_tasks(
+async def test_restrictive_umask_of_the_daemon_affects_neither_directories_nor_tasks(
     world: World,
 ) -> None:
     before = os.umask(0o077)
@@ -71,7 +71,7 @@ async def test_a_narrow_mask_of_the_daemon_reaches_neither_directories_nor_tasks
     assert modes(world.directory(alloc_id) / "alloc/logs")["main.stdout.0"] == "-rw-r--r--"
 
 
-async def test_a_task_gets_every_variable_exactly_as_it_was_given(world: World) -> None:
+async def test_task_gets_every_variable_unchanged(world: World) -> None:
     env = {
         "PLAIN": "a b  c",
         "logging.level.root": "DEBUG $HOME `id` \"'",
@@ -126,7 +126,7 @@ async def test_the_payload_of_a_dispatch_is_in_the_local_directory(world: World)
 
 
 @pytest.mark.parametrize("file", ["../../x", "/etc/x", "..", "a/../../b"])
-async def test_a_payload_does_not_leave_the_local_directory(world: World, file: str) -> None:
+async def test_payload_file_does_not_leave_the_local_directory(world: World, file: str) -> None:
     task = script("exit 0", dispatch_payload=DispatchPayload(file=file))
     payload = base64.b64encode(b"x").decode()
     alloc_id = await world.place(job("p", group("web", task), type="batch", payload=payload))
@@ -172,7 +172,7 @@ async def test_a_task_of_another_user_cannot_replace_its_log(world: World) -> No
     assert world.output(alloc_id).startswith("kept\n")
 
 
-async def test_a_purge_ends_the_task_in_its_own_way_and_removes_the_directory(
+async def test_purge_stops_the_task_gracefully_and_removes_the_directory(
     world: World, pipe: Pipe
 ) -> None:
     text = "trap 'echo asked >$PIPE; exit 0' TERM; echo $$ >$PIPE; while :; do sleep 0.01; done"
@@ -186,7 +186,7 @@ async def test_a_purge_ends_the_task_in_its_own_way_and_removes_the_directory(
     await world.until_no_directory(alloc_id)
 
 
-async def test_the_directory_of_a_finished_allocation_stays_until_it_is_forgotten(
+async def test_directory_of_a_finished_allocation_stays_until_its_collection(
     world: World,
 ) -> None:
     wanted = batch(script("echo out; chmod 0 local; mkdir -p x/y; chmod 0 x"))
@@ -212,7 +212,7 @@ async def test_next_daemon_finishes_an_interrupted_removal(
         await world.until_no_directory(name)
 
 
-async def test_a_directory_that_is_no_allocations_stays(store: Store, data_dir: Path) -> None:
+async def test_unrelated_directory_is_not_removed(store: Store, data_dir: Path) -> None:
     gone = LEFT
     async with open_world(store, data_dir) as world:
         left = world.directory("lost+found")
@@ -224,7 +224,7 @@ async def test_a_directory_that_is_no_allocations_stays(store: Store, data_dir: 
         assert left.is_dir()
 
 
-async def test_few_directories_are_removed_at_once(
+async def test_few_directories_are_removed_concurrently(
     store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove, at_work = Launcher.remove, Counter[str]()
@@ -249,7 +249,7 @@ async def test_few_directories_are_removed_at_once(
     assert at_work["most"] == 2
 
 
-async def test_a_task_inherits_nothing_but_its_three_streams(store: Store, data_dir: Path) -> None:
+async def test_task_inherits_only_its_three_streams(store: Store, data_dir: Path) -> None:
     inherited = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(inherited, True)
     try:
@@ -262,7 +262,7 @@ async def test_a_task_inherits_nothing_but_its_three_streams(store: Store, data_
         os.close(inherited)
 
 
-async def test_the_directory_of_all_allocations_is_made_again_when_it_is_gone(
+async def test_deleted_allocations_directory_is_recreated(
     world: World,
 ) -> None:
     first = await world.place(batch(script("exit 0"), job_id="first"))

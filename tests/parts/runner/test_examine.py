@@ -28,7 +28,7 @@ async def found(world: FakeSlurm, partition: str = "main", url: str = URL) -> li
         return await check_pool(SlurmCommands(path=path, launcher=launcher), partition, url)
 
 
-async def test_all_is_well(world: FakeSlurm) -> None:
+async def test_healthy_cluster_passes_the_check(world: FakeSlurm) -> None:
     findings = await found(world)
     assert [(finding.step, finding.good) for finding in findings] == [
         (step, True) for step in STEPS
@@ -44,21 +44,21 @@ async def test_all_is_well(world: FakeSlurm) -> None:
     assert said["address"] == f"hosts report to {URL}"
 
 
-async def test_an_address_of_this_machine_is_reported(world: FakeSlurm) -> None:
+async def test_address_of_this_host_is_reported(world: FakeSlurm) -> None:
     findings = await found(world, url="http://127.0.0.1:4690")
     assert findings[-1].message.endswith(
         "only this host can reach it, not other hosts of the cluster"
     )
 
 
-async def test_programs_that_are_missing_are_named(world: FakeSlurm) -> None:
+async def test_missing_programs_are_named(world: FakeSlurm) -> None:
     (world.bin / "srun").unlink()
     (one,) = await found(world)
     assert (one.step, one.good) == ("programs", False)
     assert one.message.startswith(f"srun: not in {world.bin}, where the daemon looks; install")
 
 
-async def test_nothing_more_is_asked_of_a_controller_that_is_away(world: FakeSlurm) -> None:
+async def test_unreachable_controller_gets_no_further_queries(world: FakeSlurm) -> None:
     world.controller_away()
     findings = await found(world)
     assert [finding.step for finding in findings] == STEPS[:3]
@@ -68,7 +68,7 @@ async def test_nothing_more_is_asked_of_a_controller_that_is_away(world: FakeSlu
     )
 
 
-async def test_a_partition_that_is_not_there_is_reported(world: FakeSlurm) -> None:
+async def test_missing_partition_is_reported(world: FakeSlurm) -> None:
     findings = await found(world, "nope")
     assert (findings[-1].step, findings[-1].good) == ("partition", False)
     assert findings[-1].message == (
@@ -77,7 +77,7 @@ async def test_a_partition_that_is_not_there_is_reported(world: FakeSlurm) -> No
     )
 
 
-async def test_hosts_that_take_no_jobs_are_reported_with_their_reasons(world: FakeSlurm) -> None:
+async def test_unavailable_hosts_are_reported_with_their_reasons(world: FakeSlurm) -> None:
     world.drain("node1", "Duplicate jobid")
     said = (await found(world))[3]
     assert said.good
@@ -115,7 +115,7 @@ def test_output_of_a_program_is_explained(said: str, begins: str, ends: str) -> 
     assert explain_error(said).endswith(ends)
 
 
-def test_all_programs_are_in_the_fake(world: FakeSlurm) -> None:
+def test_fake_has_all_programs(world: FakeSlurm) -> None:
     assert {path.name for path in world.bin.iterdir()} == set(PROGRAMS)
 
 

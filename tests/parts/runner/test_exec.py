@@ -86,7 +86,7 @@ async def outcome(world: World, text: str, **fields: Any) -> list[str]:
 # ---- what it sees -----------------------------------------------------------------------------------
 
 
-async def test_a_task_finds_its_own_directories_at_short_names(walled: World) -> None:
+async def test_task_has_its_directories_at_short_paths(walled: World) -> None:
     text = "pwd; echo $NOMAD_TASK_DIR $NOMAD_ALLOC_DIR $NOMAD_SECRETS_DIR; echo x >f; echo y >/alloc/data/g"
     alloc_id = await walled.place(batch(inside(text)))
     await walled.until_done(alloc_id)
@@ -95,7 +95,7 @@ async def test_a_task_finds_its_own_directories_at_short_names(walled: World) ->
     assert (walled.directory(alloc_id) / "alloc/data/g").read_text() == "y\n"
 
 
-async def test_a_task_sees_the_system_and_nothing_else(walled: World) -> None:
+async def test_task_sees_only_the_system_directories(walled: World) -> None:
     lines = await outcome(walled, f"ls /; ls {walled.config.data_dir}; ls /root /home /var /run")
     assert set(lines[: lines.index("usr") + 1]) <= {
         *("alloc", "bin", "dev", "etc", "lib", "lib32", "lib64", "libx32"),
@@ -109,7 +109,7 @@ async def test_a_task_sees_its_own_processes_only(walled: World) -> None:
     assert int(lines[0]) <= 5
 
 
-async def test_a_command_of_the_tasks_own_is_found(walled: World) -> None:
+async def test_command_in_the_task_directory_is_found(walled: World) -> None:
     task = inside("", config={"command": "tool"})
     alloc_id = await walled.place(batch(task))
     await walled.until_done(alloc_id)
@@ -120,7 +120,7 @@ async def test_a_command_of_the_tasks_own_is_found(walled: World) -> None:
 # ---- what it cannot do ------------------------------------------------------------------------------
 
 
-async def test_another_allocations_files_are_out_of_reach(walled: World) -> None:
+async def test_files_of_another_allocation_are_unreachable(walled: World) -> None:
     first = await walled.place(batch(inside("echo mine >/local/f"), job_id="first"))
     await walled.until_done(first)
     place = walled.directory(first) / "main/local/f"
@@ -128,21 +128,21 @@ async def test_another_allocations_files_are_out_of_reach(walled: World) -> None
     assert not any("mine" in line or first in line.partition(":")[0] for line in lines)
 
 
-async def test_the_system_cannot_be_written_to(walled: World) -> None:
+async def test_system_directories_are_read_only(walled: World) -> None:
     lines = await outcome(
         walled, "for p in / /usr /etc /bin /dev; do touch $p/x && echo wrote $p; done"
     )
     assert not any(line.startswith("wrote") for line in lines)
 
 
-async def test_the_logs_that_the_daemon_reads_cannot_be_replaced(walled: World) -> None:
+async def test_task_cannot_replace_its_logs(walled: World) -> None:
     text = "mv /alloc/logs /alloc/old; rm /alloc/logs/*; ln -s /etc /alloc/logs/x; echo done"
     lines = await outcome(walled, text)
     assert lines[-1] == "done"
     assert len(lines) >= 3
 
 
-async def test_there_are_no_rights_and_none_can_be_gained(walled: World) -> None:
+async def test_task_has_no_capabilities_and_cannot_gain_any(walled: World) -> None:
     lines = await outcome(walled, "grep -E 'Cap(Eff|Prm|Inh|Amb)|NoNew' /proc/self/status")
     assert {line.split()[1] for line in lines} == {"0" * 16, "1"}
     lines = await outcome(
@@ -152,12 +152,12 @@ async def test_there_are_no_rights_and_none_can_be_gained(walled: World) -> None
     assert not any("uid=0" in line for line in lines)
 
 
-async def test_processes_outside_get_no_signal(walled: World) -> None:
+async def test_task_cannot_signal_processes_outside(walled: World) -> None:
     lines = await outcome(walled, f"kill -9 {os.getpid()}; kill -9 -1; echo alive")
     assert lines[0].endswith("No such process")
 
 
-async def test_other_tasks_of_the_same_user_get_no_signal(walled: World) -> None:
+async def test_task_cannot_signal_other_tasks_of_the_same_user(walled: World) -> None:
     other = await walled.place(service(inside(f"echo up; {LINGER}"), job_id="other"))
     await walled.until_printed(other, "up")
     pids = (await walled.runner.usage(other)).tasks["main"].pids
@@ -165,7 +165,7 @@ async def test_other_tasks_of_the_same_user_get_no_signal(walled: World) -> None
     assert (await walled.runner.usage(other)).tasks["main"].pids.keys() == pids.keys()
 
 
-async def test_the_daemons_file_and_sockets_are_out_of_reach(walled: World) -> None:
+async def test_store_and_sockets_of_the_daemon_are_unreachable(walled: World) -> None:
     data_dir = walled.config.data_dir
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(data_dir / "here.sock"))
@@ -189,7 +189,7 @@ async def test_a_set_uid_program_has_no_effect(walled: World) -> None:
     assert "uid=0" not in walled.output(alloc_id)
 
 
-async def test_a_name_space_of_its_own_opens_no_wall(walled: World) -> None:
+async def test_nested_namespace_does_not_break_the_sandbox(walled: World) -> None:
     """Many hosts let every user create a namespace, with all rights inside and none outside."""
     attacks = (
         "mount -o remount,rw /usr",
@@ -235,7 +235,7 @@ async def test_a_task_without_a_network_has_only_loopback(walled: World) -> None
     assert walled.output(alloc_id).split() == ["lo"]
 
 
-async def test_a_task_looks_names_up_where_its_group_says(walled: World) -> None:
+async def test_task_resolves_names_with_the_dns_of_its_group(walled: World) -> None:
     dns = NetworkDNS(servers=["10.9.8.7"], searches=["a.example", "b.example"], options=["ndots:2"])
     job = batch(inside("cat /etc/resolv.conf"))
     group = msgspec.structs.replace(job.task_groups[0], networks=[Network(dns=dns)])
@@ -256,7 +256,7 @@ async def test_a_task_looks_names_up_where_its_group_says(walled: World) -> None
         {"command": "/bin/true", "ipc_mode": "host"},
     ],
 )
-async def test_no_setting_opens_a_wall(walled: World, block: dict[str, object]) -> None:
+async def test_no_setting_weakens_the_sandbox(walled: World, block: dict[str, object]) -> None:
     alloc_id = await walled.place(batch(inside("", config=block)))
     await walled.until_done(alloc_id)
     assert "Failed Validation" in walled.types(alloc_id)
@@ -265,7 +265,7 @@ async def test_no_setting_opens_a_wall(walled: World, block: dict[str, object]) 
 # ---- its life ---------------------------------------------------------------------------------------
 
 
-async def test_the_main_process_gets_the_signal_and_ends_by_it(walled: World) -> None:
+async def test_main_process_is_ended_by_the_signal(walled: World) -> None:
     text = "trap 'echo bye; exit 3' USR1; echo up; while :; do sleep 0.01; done"
     task = inside(text, kill_signal="SIGUSR1", kill_timeout=600 * SECOND)
     alloc_id = await walled.place(service(task))
@@ -283,13 +283,15 @@ async def test_the_main_process_gets_the_signal_and_ends_by_it(walled: World) ->
         ("kill -TERM $$", "Exit Code: 143, Signal: 15"),
     ],
 )
-async def test_its_end_is_reported_as_it_was(walled: World, text: str, told: str) -> None:
+async def test_exit_of_a_sandboxed_task_is_reported_exactly(
+    walled: World, text: str, told: str
+) -> None:
     alloc_id = await walled.place(batch(inside(text)))
     await walled.until_done(alloc_id)
     assert ("Terminated", told) in walled.told(alloc_id)
 
 
-async def test_nothing_of_it_survives_a_stop(walled: World) -> None:
+async def test_no_process_survives_a_stop(walled: World) -> None:
     text = "trap '' INT TERM; (setsid sleep 600 & ) ; env -i setsid sleep 600 & echo up; sleep 600; sleep 600"
     alloc_id = await walled.place(service(inside(text, kill_timeout=SECOND // 5)))
     await walled.until_printed(alloc_id, "up")
@@ -302,7 +304,7 @@ async def test_nothing_of_it_survives_a_stop(walled: World) -> None:
         await until_gone(pid)
 
 
-async def test_a_shim_that_is_killed_takes_the_sandbox_along(walled: World) -> None:
+async def test_killed_shim_ends_the_sandbox(walled: World) -> None:
     alloc_id = await walled.place(batch(inside(f"echo up; {LINGER}")))
     await walled.until_printed(alloc_id, "up")
     claim = (walled.directory(alloc_id) / ".claim.main.0").read_text()
@@ -333,7 +335,7 @@ async def test_command_runs_in_the_same_sandbox(walled: World) -> None:
     assert terminal.seen() == "yes\r\n"
 
 
-async def test_processes_of_a_shell_at_a_terminal_end_with_the_connection(
+async def test_shell_processes_on_a_terminal_end_with_the_connection(
     walled: World,
 ) -> None:
     alloc_id = await walled.place(service(inside(f"mkfifo /alloc/held; echo up; {LINGER}")))
@@ -348,7 +350,7 @@ async def test_processes_of_a_shell_at_a_terminal_end_with_the_connection(
     await file.aclose()
 
 
-async def test_it_is_found_again_by_another_daemon(
+async def test_sandboxed_task_is_recovered_by_the_next_daemon(
     store: Store, data_dir: Path, groups: ProcessGroups, launcher: Launcher
 ) -> None:
     driver = ExecDriver(groups, {}, launcher, UNLIMITED)
@@ -378,7 +380,7 @@ def mounting(text: str, destination: str = "/data", source: str = "data", **moun
     )
 
 
-async def test_a_task_reads_and_writes_a_volume_of_the_machine(walled: World) -> None:
+async def test_task_reads_and_writes_a_host_volume(walled: World) -> None:
     alloc_id = await walled.place(mounting("cat /data/there; echo kept >/data/new"))
     await walled.until_done(alloc_id)
     assert walled.output(alloc_id) == "seen\n"
@@ -386,7 +388,7 @@ async def test_a_task_reads_and_writes_a_volume_of_the_machine(walled: World) ->
 
 
 @pytest.mark.parametrize(("source", "mount"), [("data", {"read_only": True}), ("fixed", {})])
-async def test_a_volume_that_is_to_be_read_only_is(
+async def test_read_only_volume_is_not_writable(
     walled: World, source: str, mount: dict[str, bool]
 ) -> None:
     alloc_id = await walled.place(mounting("echo x >/data/new", source=source, **mount))
@@ -406,7 +408,7 @@ async def test_volume_hides_no_program_that_builds_the_sandbox(
     assert "Failed Validation" in walled.types(alloc_id)
 
 
-async def test_a_volume_that_there_is_not_fails_the_task(walled: World) -> None:
+async def test_missing_volume_fails_the_task(walled: World) -> None:
     alloc_id = await walled.place(mounting("true", source="none"))
     await walled.until_status(alloc_id, "failed")
     assert "volume 'v' is not a directory on this host" in walled.told(alloc_id)[-2][1]

@@ -116,7 +116,7 @@ async def talking(
         yield
 
 
-async def test_a_command_prints_and_ends(world: World, running: str) -> None:
+async def test_command_prints_and_exits(world: World, running: str) -> None:
     client = await run(world, running, "/bin/sh", "-c", "echo out; echo err >&2; exit 3")
     assert (client.seen(), client.seen("stderr")) == ("out\n", "err\n")
     assert {"stdout": {"close": True}} in client.others
@@ -124,17 +124,13 @@ async def test_a_command_prints_and_ends(world: World, running: str) -> None:
     assert client.others[-1] == {"exited": True, "result": {"exit_code": 3}}
 
 
-async def test_the_end_comes_with_the_process_while_input_stays_open(
-    world: World, running: str
-) -> None:
+async def test_exit_is_reported_while_input_stays_open(world: World, running: str) -> None:
     client = Client()
     await world.runner.run_exec_session(running, "main", ["/bin/true"], client, tty=False)
     assert client.others[-1] == {"exited": True, "result": {}}
 
 
-async def test_a_death_by_signal_has_the_status_that_shells_give_it(
-    world: World, running: str
-) -> None:
+async def test_fatal_signal_has_the_exit_status_of_a_shell(world: World, running: str) -> None:
     client = await run(world, running, "/bin/sh", "-c", "kill -TERM $$")
     assert client.others[-1]["result"] == {"exit_code": 128 + signal.SIGTERM}
 
@@ -146,7 +142,7 @@ async def test_command_has_the_directories_of_the_task(world: World, running: st
     assert client.seen().split() == [str(directory), "blue", "main", "0022", "0", "1", "2"]
 
 
-async def test_input_reaches_the_command_and_ends(world: World, running: str) -> None:
+async def test_input_reaches_the_command_with_its_end(world: World, running: str) -> None:
     client = Client()
     async with talking(world, running, ["/bin/cat"], client):
         client.type("one\n")
@@ -156,7 +152,7 @@ async def test_input_reaches_the_command_and_ends(world: World, running: str) ->
     assert client.seen() == "one\ntwo\n"
 
 
-async def test_a_terminal_has_a_size_that_follows_the_clients(world: World, running: str) -> None:
+async def test_terminal_size_follows_the_client(world: World, running: str) -> None:
     client = Client()
     text = "trap 'stty size' WINCH; tty >/dev/null && echo ready; read x; stty size; read x"
     async with talking(world, running, ["/bin/sh", "-c", text], client, tty=True):
@@ -169,7 +165,9 @@ async def test_a_terminal_has_a_size_that_follows_the_clients(world: World, runn
     assert client.others[-1] == {"exited": True, "result": {}}
 
 
-async def test_a_terminal_controls_its_session(world: World, running: str) -> None:
+async def test_terminal_is_the_controlling_terminal_of_its_session(
+    world: World, running: str
+) -> None:
     client = Client()
     text = "echo ready; exec sleep 600"
     async with talking(world, running, ["/bin/sh", "-c", text], client, tty=True):
@@ -186,7 +184,7 @@ async def test_processes_left_by_an_ended_command_block_no_client(
     assert client.others[-1] == {"exited": True, "result": {}}
 
 
-async def test_all_output_arrives_also_at_a_slow_client(world: World, running: str) -> None:
+async def test_slow_client_receives_all_output(world: World, running: str) -> None:
     class Slow(Client):
         async def send(self, message: bytes) -> None:
             await trio.sleep(0.01)
@@ -198,7 +196,7 @@ async def test_all_output_arrives_also_at_a_slow_client(world: World, running: s
     assert client.seen() == "x" * 1000000 + "end\n"
 
 
-async def test_a_client_that_does_not_read_makes_the_command_wait(
+async def test_client_that_does_not_read_blocks_the_command(
     world: World, running: str, pipe: Pipe
 ) -> None:
     client = Client(reads_at_most=1)
@@ -212,9 +210,7 @@ async def test_a_client_that_does_not_read_makes_the_command_wait(
     await until_gone(pid)
 
 
-async def test_a_client_that_goes_away_takes_the_command_along(
-    world: World, running: str, pipe: Pipe
-) -> None:
+async def test_disconnected_client_ends_the_command(world: World, running: str, pipe: Pipe) -> None:
     client = Client()
     text = f"trap '' HUP TERM INT; sleep 600 & echo $$ $! >{pipe.path}; wait"
     async with talking(world, running, ["/bin/sh", "-c", text], client):
@@ -225,7 +221,7 @@ async def test_a_client_that_goes_away_takes_the_command_along(
 
 
 @pytest.mark.parametrize("shell", [["/bin/bash", "--norc", "--noprofile", "-i"], ["/bin/sh", "-i"]])
-async def test_processes_of_a_shell_at_a_terminal_end_with_the_connection(
+async def test_shell_processes_on_a_terminal_end_with_the_connection(
     world: World, running: str, pipe: Pipe, shell: list[str]
 ) -> None:
     client = Client()
@@ -243,7 +239,7 @@ async def test_processes_of_a_shell_at_a_terminal_end_with_the_connection(
     os.kill(stays, signal.SIGKILL)
 
 
-async def test_a_command_at_a_terminal_that_heeds_nobody_ends_with_the_connection(
+async def test_terminal_command_that_ignores_signals_ends_with_the_connection(
     world: World, running: str, pipe: Pipe
 ) -> None:
     client = Client()
@@ -298,12 +294,12 @@ async def test_a_command_that_cannot_be_run_is_refused(
     assert str(told.value) == prefix + reason
 
 
-async def test_a_text_that_no_process_can_be_given_is_refused(world: World, running: str) -> None:
+async def test_text_that_no_process_accepts_is_refused(world: World, running: str) -> None:
     with pytest.raises(StartFailed, match="null"):
         await run(world, running, "/bin/echo", "a\0b")
 
 
-async def test_there_must_be_something_to_run_it_in(world: World, running: str) -> None:
+async def test_exec_needs_a_running_task(world: World, running: str) -> None:
     with pytest.raises(Refused, match=r"^task not found$"):
         await world.runner.run_exec_session(running, "nope", ["/bin/true"], Client(), tty=False)
     with pytest.raises(NotFound, match="Unknown allocation"):
@@ -315,9 +311,7 @@ async def test_there_must_be_something_to_run_it_in(world: World, running: str) 
 
 
 @pytest.mark.parametrize("frame", [b"x", b"[]", b'{"stdin": {"data": "?"}}', b'{"tty_size": 1}'])
-async def test_a_frame_that_cannot_be_read_ends_the_command(
-    world: World, running: str, frame: bytes
-) -> None:
+async def test_unreadable_frame_ends_the_command(world: World, running: str, frame: bytes) -> None:
     client = Client()
     client.say(frame)
     with pytest.raises(Malformed, match="a frame cannot be read"):
@@ -333,7 +327,7 @@ async def test_unknown_frames_are_ignored(world: World, running: str) -> None:
     assert client.others[-1] == {"exited": True, "result": {}}
 
 
-async def test_a_frame_that_is_too_deep_is_the_clients_mistake(world: World, running: str) -> None:
+async def test_deeply_nested_frame_is_a_client_error(world: World, running: str) -> None:
     client = Client()
     client.say(b'{"x":' + b"[" * 100_000)
     with pytest.raises(Malformed, match="a frame cannot be read"):

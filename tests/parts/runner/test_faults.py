@@ -32,7 +32,7 @@ async def runs_still(world: World) -> None:
 # ---- a thousand open sessions ---------------------------------------------------------------------------
 
 
-async def test_thousand_open_sessions_work_and_further_ones_are_refused(world: World) -> None:
+async def test_thousand_open_sessions_are_accepted_and_further_ones_refused(world: World) -> None:
     import resource
 
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < DESCRIPTORS:

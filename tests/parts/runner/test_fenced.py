@@ -33,7 +33,7 @@ async def until(is_so: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     "error", [Broken(), StorageUnreadable.of_row("jobs", ("default", "bad"), "")]
 )
-async def test_a_report_that_cannot_be_stored_is_given_up_and_others_are_stored(
+async def test_failed_report_is_dropped_and_others_are_stored(
     world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     real, bad = status_report.store_snapshot, "0bad0000-0000-4000-8000-000000000000"
@@ -52,7 +52,7 @@ async def test_a_report_that_cannot_be_stored_is_given_up_and_others_are_stored(
 
 
 @needs_root
-async def test_an_allocation_that_cannot_begin_is_tried_again_and_others_run(
+async def test_failed_allocation_start_is_retried_and_others_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, failures = node.AllocRunner, [Broken(), Broken()]
@@ -73,7 +73,7 @@ async def test_an_allocation_that_cannot_begin_is_tried_again_and_others_run(
 
 
 @needs_root
-async def test_a_directory_that_cannot_be_removed_ends_nothing(
+async def test_failed_directory_removal_does_not_stop_the_daemon(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = await world.place(batch(script("exit 0"), job_id="done"))

@@ -117,7 +117,7 @@ async def test_equal_contents_are_stored_once(
         ((part(b"", reason="more than 3 files match"), END), "more than 3 files match"),
     ],
 )
-async def test_hostile_stream_stores_nothing(
+async def test_hostile_stream_is_not_stored(
     store: Store, payloads: PayloadFiles, tmp_path: Path, pieces: Any, reason: str
 ) -> None:
     found = await kept(store, payloads, tmp_path, Stream(*pieces))
@@ -127,7 +127,7 @@ async def test_hostile_stream_stores_nothing(
     assert names(store) == []
 
 
-async def test_answer_of_the_launcher_is_the_reason(
+async def test_response_of_the_launcher_is_the_reason(
     store: Store, payloads: PayloadFiles, tmp_path: Path
 ) -> None:
     stream = Stream(part(b"main/a", b"x"), error=OSError(5, "not done within 60 s"))
@@ -150,7 +150,7 @@ async def test_limits_of_number_and_namespace_are_reported(
     assert "larger than announced" in found.reasons[0]
 
 
-async def test_a_collection_has_the_bytes_that_are_left_in_its_namespace(
+async def test_upload_is_limited_to_the_remaining_space_of_its_namespace(
     store: Store, payloads: PayloadFiles, tmp_path: Path
 ) -> None:
     first = Stream(part(b"main/a", bytes(900)), part(b"main/b", b"x" * 900), END)
@@ -211,7 +211,7 @@ class _Waiting(Stream):
         await super().collect(*given, **named)
 
 
-async def test_one_namespace_does_not_hold_up_another(
+async def test_one_namespace_does_not_block_another(
     store: Store, payloads: PayloadFiles, tmp_path: Path
 ) -> None:
     keeper = FileKeeper(store, payloads, f"{tmp_path}/staging")
@@ -230,7 +230,7 @@ async def test_one_namespace_does_not_hold_up_another(
     assert all(item.began.is_set() for item in many)
 
 
-async def test_files_are_collected_after_their_allocation(
+async def test_files_are_deleted_after_their_allocation(
     store: Store, payloads: PayloadFiles, tmp_path: Path
 ) -> None:
     await kept(store, payloads, tmp_path, Stream(part(b"main/a", b"x"), END))

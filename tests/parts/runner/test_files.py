@@ -82,7 +82,7 @@ def content(root: Path, path: str) -> bytes:
     return files_in(root, {}).read(path, 0, 100)
 
 
-def test_a_name_that_is_no_text_is_reported_as_far_as_it_is(root: Path, files: Shown) -> None:
+def test_undecodable_file_name_is_partly_shown(root: Path, files: Shown) -> None:
     Path(os.fsdecode(os.fsencode(root) + b"/main/local/a\xff")).touch()
     assert [entry.name for entry in files.entries("main/local")] == ["a\ufffd", "f.txt"]
 
@@ -100,7 +100,7 @@ def test_path_below_the_directory_is_opened(root: Path, path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["..", "/../", "/../../", "../outside", "main/../../outside", "/main/local/../../../x"]
 )
-def test_a_path_that_leads_out_is_refused(root: Path, path: str) -> None:
+def test_path_that_escapes_the_directory_is_refused(root: Path, path: str) -> None:
     with pytest.raises(PathEscape, match=r"^Path escapes the alloc directory$"):
         content(root, path)
 
@@ -110,7 +110,9 @@ def test_a_path_that_leads_out_is_refused(root: Path, path: str) -> None:
     "target", ["/etc/passwd", "../../../outside", "/", "../../..", "/proc/self/root/etc/passwd"]
 )
 @pytest.mark.parametrize("below", ["", "/passwd", "/x/y"])
-def test_a_link_that_leads_out_is_not_followed(root: Path, target: str, below: str) -> None:
+def test_link_that_escapes_the_directory_is_not_followed(
+    root: Path, target: str, below: str
+) -> None:
     (root / "main/local/link").symlink_to(target)
     with pytest.raises((PathEscape, OSError)):
         content(root, f"main/local/link{below}")
@@ -118,19 +120,19 @@ def test_a_link_that_leads_out_is_not_followed(root: Path, target: str, below: s
 
 @pytest.mark.usefixtures("resolver")
 @pytest.mark.parametrize("place", ["main", "main/local", "alloc"])
-def test_a_directory_that_was_put_elsewhere_is_not_entered(root: Path, place: str) -> None:
+def test_moved_directory_is_not_entered(root: Path, place: str) -> None:
     (root / place).rename(root.parent / "moved")
     (root / place).symlink_to(root.parent / "moved")
     with pytest.raises((PathEscape, OSError)):
         content(root, f"{place}/x")
 
 
-def test_a_link_that_stays_below_is_followed(root: Path) -> None:
+def test_link_within_the_directory_is_followed(root: Path) -> None:
     (root / "alloc/data/link").symlink_to("../../main/local/f.txt")
     assert content(root, "alloc/data/link") == b"data\n"
 
 
-def test_a_kernel_without_the_call_follows_no_link(
+def test_kernel_without_openat2_follows_no_link(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(safe_open, "resolver", lambda **_: without_links)
@@ -140,7 +142,7 @@ def test_a_kernel_without_the_call_follows_no_link(
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 300, "y/" * 3000])
-def test_a_path_that_cannot_be_is_an_error_of_the_system(root: Path, path: str) -> None:
+def test_impossible_path_is_a_system_error(root: Path, path: str) -> None:
     with pytest.raises(OSError, match=r"Invalid|too long|No such"):
         content(root, path)
 
@@ -175,7 +177,7 @@ def test_a_directory_of_the_daemon_cannot_be_listed(files: Shown, root: Path, pa
         files.entries(path)
 
 
-def test_a_task_may_have_files_with_such_names(files: Shown, root: Path) -> None:
+def test_task_can_have_files_with_internal_names(files: Shown, root: Path) -> None:
     (root / "main/local/.profile").write_text("x")
     assert files.read("main/local/.profile", 0, 10) == b"x"
 
@@ -193,7 +195,7 @@ def test_a_part_of_a_file_is_read(files: Shown) -> None:
 
 
 @pytest.mark.parametrize("place", ["main/secrets/token", "main/local/link"])
-def test_secret_file_is_not_read_through_any_link(files: Shown, root: Path, place: str) -> None:
+def test_secret_file_is_not_readable_through_any_link(files: Shown, root: Path, place: str) -> None:
     (root / "main/local/link").symlink_to("../secrets/token")
     with pytest.raises(FileAccessDenied, match=f"Reading secret file prohibited: {place}"):
         files.read(place, 0, 100)
@@ -210,7 +212,7 @@ SECRET_PLACES = [
 @pytest.mark.usefixtures("resolver")
 @pytest.mark.parametrize("verb", ["entries", "info", "read"])
 @pytest.mark.parametrize("place", SECRET_PLACES)
-def test_nothing_tells_whether_a_secret_file_exists(
+def test_response_does_not_reveal_the_existence_of_a_secret_file(
     files: Shown, root: Path, verb: str, place: str
 ) -> None:
     (root / "main/secrets/out").symlink_to("/etc/passwd")
@@ -251,7 +253,7 @@ def test_pipe_blocks_no_request(files: Shown, root: Path) -> None:
     assert not files.info("main/local/pipe").is_regular
 
 
-def test_logs_show_as_numbered_files_of_which_the_last_are_kept(files: Shown, root: Path) -> None:
+def test_logs_are_listed_as_the_latest_numbered_files(files: Shown, root: Path) -> None:
     (root / "alloc/logs/main.stdout.0").write_bytes(b"a" * MEGABYTE + b"b" * MEGABYTE + b"c" * 10)
     (root / "alloc/logs/other").write_text("a task's own")
     found = {info.name: info.size for info in files.entries("alloc/logs")}
@@ -278,7 +280,7 @@ def test_logs_show_as_numbered_files_of_which_the_last_are_kept(files: Shown, ro
         (stat.S_IFREG | stat.S_ISUID | 0o755, "urwxr-xr-x"),
     ],
 )
-def test_a_mode_reads_as_with_nomad(mode: int, text: str) -> None:
+def test_mode_is_formatted_like_in_nomad(mode: int, text: str) -> None:
     assert mode_text(mode) == text
 
 
@@ -294,5 +296,5 @@ def test_a_mode_reads_as_with_nomad(mode: int, text: str) -> None:
         (b"\x1f\x8b\x08\x00", "application/x-gzip"),
     ],
 )
-def test_the_kind_of_a_file_is_seen_in_its_beginning(head: bytes, kind: str) -> None:
+def test_content_type_is_detected_from_the_first_bytes(head: bytes, kind: str) -> None:
     assert kind_of(head) == kind

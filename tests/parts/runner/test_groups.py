@@ -52,7 +52,7 @@ async def test_main_tasks_never_start_when_a_prestart_task_fails(world: World) -
     assert (state.state, state.failed, state.started_at) == ("dead", False, None)
 
 
-async def test_a_failed_task_takes_its_siblings_along(world: World) -> None:
+async def test_failed_task_stops_its_siblings(world: World) -> None:
     alloc_id = await world.place(batch(script("exit 3", "a"), script("exec sleep 600", "b")))
     done = await world.until_done(alloc_id)
     assert done.client_status == "failed"
@@ -60,7 +60,7 @@ async def test_a_failed_task_takes_its_siblings_along(world: World) -> None:
     assert state_of(done, "b").failed is False
 
 
-async def test_an_allocation_has_failed_only_when_nothing_of_it_runs(world: World) -> None:
+async def test_allocation_fails_only_when_no_task_runs(world: World) -> None:
     stubborn = script(
         "trap '' INT; echo x >$NOMAD_ALLOC_DIR/up; while :; do sleep 0.01; done",
         "b",
@@ -73,7 +73,7 @@ async def test_an_allocation_has_failed_only_when_nothing_of_it_runs(world: Worl
     assert (await world.until_done(alloc_id)).client_status == "failed"
 
 
-async def test_the_others_go_when_their_leader_ends(world: World) -> None:
+async def test_other_tasks_stop_after_their_leader_ends(world: World) -> None:
     lead = script("until [ -e $NOMAD_ALLOC_DIR/up ]; do sleep 0.01; done", "lead", leader=True)
     follow = script("echo x >$NOMAD_ALLOC_DIR/up; exec sleep 600", "follow")
     alloc_id = await world.place(batch(lead, follow))
@@ -88,7 +88,7 @@ async def test_a_failing_poststop_task_fails_the_allocation(world: World) -> Non
     assert (await world.until_done(alloc_id)).client_status == "failed"
 
 
-async def test_poststop_tasks_run_after_a_stop_too(world: World) -> None:
+async def test_poststop_tasks_run_after_a_stop(world: World) -> None:
     end = script("echo cleaned", "end", lifecycle=Lifecycle(hook="poststop"))
     alloc_id = await world.place(service(script("exec sleep 600"), end))
     await world.until(alloc_id, lambda item: "Started" in world.types(item.id))
@@ -98,7 +98,7 @@ async def test_poststop_tasks_run_after_a_stop_too(world: World) -> None:
     assert world.output(alloc_id, "end") == "cleaned\n"
 
 
-async def test_a_restart_of_all_tasks_leaves_those_alone_that_have_ended(world: World) -> None:
+async def test_restart_of_all_tasks_skips_ended_tasks(world: World) -> None:
     pre = script("exit 0", "pre", lifecycle=Lifecycle(hook="prestart"))
     alloc_id = await world.place(service(script("exec sleep 600"), pre))
     await world.until(alloc_id, lambda item: "Started" in world.types(item.id))

@@ -102,7 +102,7 @@ def template(source: str) -> Any:
     ],
 )
 @pytest.mark.usefixtures("innocent")
-async def test_hostile_task_fails_alone_and_names_the_reason(
+async def test_hostile_task_fails_without_affecting_others(
     world: World, port: int, fields: Any, kind: str, words: str
 ) -> None:
     task = script("echo never", env={"PORT": str(port)}, **fields)
@@ -128,7 +128,7 @@ def checked(path: str, **fields: Any) -> Service:
 
 @pytest.mark.parametrize("path", ["/silence", "/head"])
 @pytest.mark.usefixtures("innocent")
-async def test_a_port_that_lies_is_not_well_and_its_task_goes_by_its_policy(
+async def test_port_with_invalid_responses_is_unhealthy_and_its_task_follows_its_policy(
     world: World, port: int, path: str
 ) -> None:
     services = [checked(path, check_restart=CheckRestart(limit=1, grace=0))]

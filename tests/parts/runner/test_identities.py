@@ -93,7 +93,7 @@ def claims(token: str) -> dict[str, Any]:
 # ---- what they say ------------------------------------------------------------------------------
 
 
-def test_a_token_says_which_task_it_is(tmp_path: Path) -> None:
+def test_token_names_its_task(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(env=True)))
     held.hand_over()
     said = claims(held.identities.environment["NOMAD_TOKEN"])
@@ -104,7 +104,7 @@ def test_a_token_says_which_task_it_is(tmp_path: Path) -> None:
     assert (said["nomad_job_id"], said["nomad_task"]) == ("web", "main")
 
 
-def test_a_token_has_the_further_claims_that_it_asks_for(tmp_path: Path) -> None:
+def test_token_has_the_requested_extra_claims(tmp_path: Path) -> None:
     wanted = given(named(env=True, extra_claims=["team", "place"]), default(env=True))
     held = Held(tmp_path, wanted, meta={"team": "red"})
     held.hand_over()
@@ -134,27 +134,27 @@ def test_a_token_of_a_service_names_the_service(tmp_path: Path) -> None:
     assert "nomad_task" not in said
 
 
-def test_a_task_cannot_speak_as_a_service(tmp_path: Path) -> None:
+def test_task_token_cannot_name_a_service(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(env=True, service_name="web-api")))
     held.hand_over()
     said = claims(held.identities.environment["NOMAD_TOKEN"])
     assert (said["nomad_task"], "nomad_service" in said) == ("main", False)
 
 
-def test_a_child_speaks_for_its_parent(tmp_path: Path) -> None:
+def test_token_of_a_child_names_its_parent(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(env=True)), "web/dispatch-1", parent_id="web")
     held.hand_over()
     assert claims(held.identities.environment["NOMAD_TOKEN"])["nomad_job_id"] == "web"
 
 
-def test_no_two_tokens_are_the_same(tmp_path: Path) -> None:
+def test_tokens_are_unique(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(env=True), named(env=True)))
     held.hand_over()
     one, other = held.identities.environment.values()
     assert claims(one)["jti"] != claims(other)["jti"]
 
 
-def test_a_token_without_an_end_has_the_key_of_the_allocation(tmp_path: Path) -> None:
+def test_token_without_an_expiry_uses_the_key_of_the_allocation(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(env=True), named(env=True, ttl=HOUR)))
     held.hand_over()
     tokens = held.identities.environment
@@ -164,14 +164,14 @@ def test_a_token_without_an_end_has_the_key_of_the_allocation(tmp_path: Path) ->
     assert claims(tokens["NOMAD_TOKEN_vault"])["exp"] == NOW // SECOND + 3600
 
 
-def test_no_token_lives_longer_than_its_key_is_known(tmp_path: Path) -> None:
+def test_token_expires_before_its_key_is_deleted(tmp_path: Path) -> None:
     assert lifetime(named(ttl=365 * 24 * HOUR)) == 30 * 24 * HOUR
 
 
 # ---- where they are -----------------------------------------------------------------------------
 
 
-def test_a_task_that_asks_for_nothing_gets_nothing(tmp_path: Path) -> None:
+def test_task_without_an_identity_block_gets_no_token(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default()))
     held.hand_over()
     assert held.identities.environment == {}
@@ -186,7 +186,9 @@ def test_a_task_that_asks_for_nothing_gets_nothing(tmp_path: Path) -> None:
         (named(file=True, filepath="local/deep/token"), "local/deep/token"),
     ],
 )
-def test_a_file_is_for_its_owner_alone(tmp_path: Path, identity: Identity, path: str) -> None:
+def test_token_file_is_readable_only_by_its_owner(
+    tmp_path: Path, identity: Identity, path: str
+) -> None:
     held = Held(tmp_path, given(default(), identity))
     held.hand_over()
     assert claims(held.file(path).read_text())["nomad_task"] == "main"
@@ -195,21 +197,21 @@ def test_a_file_is_for_its_owner_alone(tmp_path: Path, identity: Identity, path:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_belongs_to_the_user_of_the_task(tmp_path: Path) -> None:
+def test_token_file_belongs_to_the_user_of_the_task(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(file=True)), owner=(65534, 65534))
     held.hand_over()
     assert held.file("secrets/nomad_token").stat().st_uid == 65534
 
 
 @pytest.mark.parametrize("path", ["../out", "/../../out", "a/../../out"])
-def test_a_file_outside_of_the_tasks_directory_is_refused(tmp_path: Path, path: str) -> None:
+def test_token_file_outside_of_the_task_directory_is_refused(tmp_path: Path, path: str) -> None:
     held = Held(tmp_path, given(default(), named(file=True, filepath=path)))
     with pytest.raises(PathEscape):
         held.hand_over()
     assert not (tmp_path / "out").exists()
 
 
-def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
+def test_link_out_of_the_task_directory_is_not_followed(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(), named(file=True, filepath="local/token")))
     held.file("local").symlink_to(tmp_path)
     with pytest.raises((PathEscape, OSError)):
@@ -217,7 +219,7 @@ def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "token").exists()
 
 
-def test_a_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
+def test_link_instead_of_a_token_file_is_replaced(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("kept")
     held = Held(tmp_path, given(default(file=True)))
@@ -231,7 +233,7 @@ def test_a_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------
 
 
-def test_a_token_is_made_again_at_half_of_its_life(tmp_path: Path) -> None:
+def test_token_is_renewed_at_half_of_its_ttl(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(), named(file=True, ttl=HOUR)))
     held.hand_over()
     assert held.identities.next_renewal() == NOW + HOUR // 2
@@ -241,7 +243,7 @@ def test_a_token_is_made_again_at_half_of_its_life(tmp_path: Path) -> None:
     assert held.identities.next_renewal() == NOW + HOUR
 
 
-def test_a_token_without_an_end_is_never_made_again(tmp_path: Path) -> None:
+def test_token_without_an_expiry_is_never_renewed(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(file=True)))
     held.hand_over()
     assert held.identities.next_renewal() is None
@@ -259,7 +261,7 @@ def test_identity_used_only_in_the_environment_is_renewed_with_its_task(
 # ---- after a restart of the daemon ------------------------------------------------------------------
 
 
-def test_the_file_says_when_its_token_is_due(tmp_path: Path) -> None:
+def test_token_file_determines_the_next_renewal(tmp_path: Path) -> None:
     wanted = given(default(), named(file=True, ttl=HOUR))
     before = Held(tmp_path, wanted)
     before.hand_over()
@@ -270,13 +272,13 @@ def test_the_file_says_when_its_token_is_due(tmp_path: Path) -> None:
     assert after.file("secrets/nomad_vault.jwt").read_text() == token
 
 
-def test_a_file_that_is_gone_is_written_again(tmp_path: Path) -> None:
+def test_deleted_token_file_is_written_again(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(), named(file=True, ttl=HOUR)))
     held.recall(held.allocation, held.job, NOW, NOW + SECOND)
     assert held.file("secrets/nomad_vault.jwt").exists()
 
 
-def test_the_start_says_when_a_token_in_an_environment_is_due(tmp_path: Path) -> None:
+def test_task_start_determines_the_renewal_of_a_token_in_the_environment(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(), named(env=True, ttl=HOUR, change_mode="restart")))
     held.recall(held.allocation, held.job, NOW, NOW + SECOND)
     assert held.identities.next_renewal() == NOW + HOUR // 2

@@ -45,7 +45,7 @@ def offering(*services: Service, max_parallel: int = 1) -> Job:
 
 @pytest.mark.parametrize("deployment", ["", "d2"])
 @pytest.mark.parametrize("max_parallel", [0, 1])
-async def test_services_are_registered_at_once(
+async def test_services_are_registered_immediately_after_an_update_in_place(
     world: World, deployment: str, max_parallel: int
 ) -> None:
     def job(*services: Service) -> Job:
@@ -65,7 +65,7 @@ async def test_services_are_registered_at_once(
     await until_registered(world, {"web"})
 
 
-async def test_a_tasks_service_is_registered_at_once(world: World) -> None:
+async def test_services_of_a_task_are_registered_immediately(world: World) -> None:
     main = script("exec sleep 600")
     alloc_id = await world.place(service(main), placement=holding(http=20100))
     await world.until_status(alloc_id, "running")
@@ -74,7 +74,7 @@ async def test_a_tasks_service_is_registered_at_once(world: World) -> None:
     await until_registered(world, {"api"})
 
 
-async def test_checks_follow(world: World) -> None:
+async def test_checks_are_updated_in_place(world: World) -> None:
     alloc_id = await world.place(offering(native()), placement=holding(http=20100))
     await until_registered(world, {"web"})
     check = Check(name="new", type="tcp", interval=LONG, timeout=SECOND)
@@ -87,7 +87,7 @@ async def test_checks_follow(world: World) -> None:
 # ---- tasks ----------------------------------------------------------------------------------------
 
 
-async def test_the_time_to_react_is_the_present_one(world: World, pipe: Pipe) -> None:
+async def test_updated_kill_timeout_is_used(world: World, pipe: Pipe) -> None:
     def job(kill_timeout: int) -> Job:
         return service(script(STUBBORN.format(pipe=pipe.path), kill_timeout=kill_timeout))
 
@@ -98,7 +98,7 @@ async def test_the_time_to_react_is_the_present_one(world: World, pipe: Pipe) ->
     assert ended.client_status in ("complete", "failed")
 
 
-async def test_the_signal_is_the_present_one(world: World, pipe: Pipe) -> None:
+async def test_updated_kill_signal_is_used(world: World, pipe: Pipe) -> None:
     def job(kill_signal: str) -> Job:
         text = STUBBORN.format(pipe=pipe.path)
         return service(script(text, kill_signal=kill_signal, kill_timeout=SECOND // 2))
@@ -111,9 +111,7 @@ async def test_the_signal_is_the_present_one(world: World, pipe: Pipe) -> None:
 
 
 @pytest.mark.parametrize("of_group", [True, False])
-async def test_the_shutdown_delay_is_the_present_one(
-    world: World, pipe: Pipe, of_group: bool
-) -> None:
+async def test_updated_shutdown_delay_is_used(world: World, pipe: Pipe, of_group: bool) -> None:
     def job(delay: int) -> Job:
         main = script(
             f"echo up >{pipe.path}; exec sleep 600", shutdown_delay=0 if of_group else delay
@@ -126,7 +124,7 @@ async def test_the_shutdown_delay_is_the_present_one(
     assert (await world.until_done(alloc_id)).client_status == "complete"
 
 
-async def test_the_restart_policy_is_the_present_one(world: World, pipe: Pipe) -> None:
+async def test_updated_restart_policy_is_used(world: World, pipe: Pipe) -> None:
     def job(attempts: int) -> Job:
         policy = RestartPolicy(attempts=attempts, interval=LONG, delay=LONG, mode="fail")
         text = f"echo up >{pipe.path}; read x <{pipe.path}.go; exit 1"
@@ -143,7 +141,7 @@ async def test_the_restart_policy_is_the_present_one(world: World, pipe: Pipe) -
     go.close()
 
 
-async def test_a_leader_is_the_present_one(world: World, pipe: Pipe) -> None:
+async def test_updated_leader_is_used(world: World, pipe: Pipe) -> None:
     def job(*, leader: bool) -> Job:
         first = script(
             f"echo up >{pipe.path}; trap 'exit 0' HUP; while :; do sleep 0.02; done", leader=leader
@@ -159,7 +157,7 @@ async def test_a_leader_is_the_present_one(world: World, pipe: Pipe) -> None:
     assert "Leader Task Dead" in world.types(alloc_id, "other")
 
 
-async def test_the_log_limits_are_the_present_ones(world: World, pipe: Pipe) -> None:
+async def test_updated_log_limits_are_used(world: World, pipe: Pipe) -> None:
     def job(files: int) -> Job:
         config = LogConfig(max_files=files, max_file_size_mb=1)
         return service(script(f"echo up >{pipe.path}; exec sleep 600", log_config=config))

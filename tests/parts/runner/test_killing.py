@@ -39,7 +39,7 @@ async def begun(world: World, pipe: Pipe, text: str, **fields: object) -> tuple[
     return alloc_id, pids
 
 
-async def test_a_task_that_heeds_its_signal_ends_by_it(world: World, pipe: Pipe) -> None:
+async def test_task_that_handles_its_signal_exits(world: World, pipe: Pipe) -> None:
     alloc_id, _ = await begun(world, pipe, "echo $$ >$PIPE; exec sleep 600", kill_timeout=LONG)
     await world.stop(alloc_id)
     done = await world.until_done(alloc_id)
@@ -51,7 +51,7 @@ async def test_a_task_that_heeds_its_signal_ends_by_it(world: World, pipe: Pipe)
     ]
 
 
-async def test_a_task_gets_the_signal_that_it_asks_for(world: World, pipe: Pipe) -> None:
+async def test_task_gets_its_configured_kill_signal(world: World, pipe: Pipe) -> None:
     text = "trap 'echo bye; exit 3' USR1; echo $$ >$PIPE; while :; do sleep 0.01; done"
     alloc_id, _ = await begun(world, pipe, text, kill_signal="SIGUSR1", kill_timeout=LONG)
     await world.stop(alloc_id)
@@ -60,7 +60,7 @@ async def test_a_task_gets_the_signal_that_it_asks_for(world: World, pipe: Pipe)
     assert world.output(alloc_id) == "bye\n"
 
 
-async def test_only_the_main_process_gets_the_signal(held_world: World, pipe: Pipe) -> None:
+async def test_only_the_main_process_gets_the_kill_signal(held_world: World, pipe: Pipe) -> None:
     text = "sleep 600 & echo $! >$PIPE; wait; sleep 600"
     fields = {"kill_timeout": SECOND // 5, "kill_signal": "SIGWINCH"}
     alloc_id, (child,) = await begun(held_world, pipe, text, **fields)
@@ -70,7 +70,7 @@ async def test_only_the_main_process_gets_the_signal(held_world: World, pipe: Pi
     assert not alive(child)
 
 
-async def test_a_stubborn_task_is_killed_when_its_time_is_over(
+async def test_task_that_ignores_signals_is_killed_after_its_kill_timeout(
     held_world: World, pipe: Pipe
 ) -> None:
     text = "trap '' INT TERM HUP; echo $$ >$PIPE; while :; do sleep 0.01; done"
@@ -86,7 +86,7 @@ async def test_a_stubborn_task_is_killed_when_its_time_is_over(
     assert not alive(main)
 
 
-async def test_no_child_survives_a_stop_wherever_it_went(held_world: World, pipe: Pipe) -> None:
+async def test_stop_kills_every_descendant(held_world: World, pipe: Pipe) -> None:
     text = """
         sleep 600 & a=$!
         setsid sleep 600 & b=$!
@@ -103,7 +103,7 @@ async def test_no_child_survives_a_stop_wherever_it_went(held_world: World, pipe
     assert len(pids) == 5
 
 
-async def test_no_child_survives_the_end_of_its_task(held_world: World, pipe: Pipe) -> None:
+async def test_exit_of_a_task_kills_every_descendant(held_world: World, pipe: Pipe) -> None:
     text = """
         sleep 600 & a=$!
         setsid sleep 600 & b=$!
@@ -118,7 +118,7 @@ async def test_no_child_survives_the_end_of_its_task(held_world: World, pipe: Pi
     assert [pid for pid in pids if alive(pid)] == []
 
 
-async def test_a_task_that_kills_its_own_process_group_leaves_its_true_end(
+async def test_task_that_kills_its_own_process_group_has_its_real_exit(
     held_world: World,
 ) -> None:
     alloc_id = await held_world.place(batch(script("sleep 600 & kill -9 0; sleep 600")))
@@ -126,7 +126,7 @@ async def test_a_task_that_kills_its_own_process_group_leaves_its_true_end(
     assert ("Terminated", "Exit Code: 137, Signal: 9") in held_world.told(alloc_id)
 
 
-async def test_a_task_that_forks_without_end_is_ended(held_world: World, pipe: Pipe) -> None:
+async def test_endlessly_forking_task_is_stopped(held_world: World, pipe: Pipe) -> None:
     text = "ulimit -u 500; f() { sleep 1 & f 2>/dev/null; }; echo $$ >$PIPE; f; sleep 600"
     alloc_id, (main,) = await begun(held_world, pipe, text, kill_timeout=SECOND // 5)
     await held_world.stop(alloc_id)
@@ -134,9 +134,7 @@ async def test_a_task_that_forks_without_end_is_ended(held_world: World, pipe: P
     assert not alive(main)
 
 
-async def test_a_shim_that_is_killed_by_hand_takes_its_task_along(
-    held_world: World, pipe: Pipe
-) -> None:
+async def test_kill_of_a_shim_ends_its_task(held_world: World, pipe: Pipe) -> None:
     alloc_id, (main, shim) = await begun(held_world, pipe, "echo $$ $PPID >$PIPE; exec sleep 600")
     os.kill(shim, signal.SIGKILL)
     await held_world.until_done(alloc_id)
@@ -145,9 +143,7 @@ async def test_a_shim_that_is_killed_by_hand_takes_its_task_along(
     assert "the shim that watched the task has ended" in end
 
 
-async def test_a_task_that_has_stopped_its_shim_leaves_its_true_end(
-    held_world: World, pipe: Pipe
-) -> None:
+async def test_task_that_stops_its_shim_has_its_real_exit(held_world: World, pipe: Pipe) -> None:
     text = "kill -STOP $PPID; echo $$ $PPID >$PIPE; exec sleep 600"
     alloc_id, pids = await begun(held_world, pipe, text, kill_timeout=LONG)
     await held_world.stop(alloc_id)
@@ -160,7 +156,7 @@ async def asleep(_: process_handle.ProcessHandle) -> None:
     """Wake no shim."""
 
 
-async def test_a_shim_that_does_not_go_on_ends_with_its_task(
+async def test_stopped_shim_ends_with_its_task(
     held_world: World, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_handle.ProcessHandle, "_wake", asleep)
@@ -172,7 +168,7 @@ async def test_a_shim_that_does_not_go_on_ends_with_its_task(
     assert not any(map(alive, pids))
 
 
-async def test_a_main_process_that_has_left_its_group_is_killed(
+async def test_main_process_outside_its_cgroup_is_killed(
     held_world: World, groups: ProcessGroups, launcher: Launcher, pipe: Pipe
 ) -> None:
     elsewhere = groups.of(next(unique_ids()), "main")  # as of another allocation
@@ -188,7 +184,7 @@ async def test_a_main_process_that_has_left_its_group_is_killed(
     assert await elsewhere.clear(launcher) == ""
 
 
-async def test_a_task_waits_its_shutdown_delay_before_the_signal(world: World, pipe: Pipe) -> None:
+async def test_shutdown_delay_precedes_the_kill_signal(world: World, pipe: Pipe) -> None:
     text = "echo $$ >$PIPE; exec sleep 600"
     alloc_id, _ = await begun(world, pipe, text, shutdown_delay=SECOND // 5)
     began = trio.current_time()
@@ -212,7 +208,7 @@ async def test_a_shutdown_delay_can_be_skipped(world: World, pipe: Pipe) -> None
     assert world.types(alloc_id)[3:5] == ["Killing", "Skipping shutdown delay"]
 
 
-async def test_a_shutdown_delay_that_has_begun_can_be_cut_short(world: World, pipe: Pipe) -> None:
+async def test_running_shutdown_delay_can_be_shortened(world: World, pipe: Pipe) -> None:
     text = "echo $$ >$PIPE; exec sleep 600"
     alloc_id, _ = await begun(world, pipe, text, shutdown_delay=LONG)
     await world.stop(alloc_id)
@@ -222,7 +218,7 @@ async def test_a_shutdown_delay_that_has_begun_can_be_cut_short(world: World, pi
 
 
 @pytest.mark.parametrize("link", ["previous_allocation", "waits_for"])
-async def test_an_ended_task_is_gone_before_what_takes_its_place_begins(
+async def test_ended_task_is_removed_before_its_replacement_starts(
     world: World, pipe: Pipe, link: str
 ) -> None:
     text = "trap '' INT; echo $$ >$PIPE; while :; do sleep 0.01; done"
@@ -248,7 +244,9 @@ async def test_signals_reach_the_main_process(world: World, pipe: Pipe) -> None:
     assert world.events(alloc_id)[-1].details == {"signal": "SIGHUP"}
 
 
-async def test_a_wanted_restart_begins_another_attempt_at_once(world: World, pipe: Pipe) -> None:
+async def test_restart_on_request_starts_another_attempt_immediately(
+    world: World, pipe: Pipe
+) -> None:
     alloc_id, (first,) = await begun(world, pipe, "echo $$ >$PIPE; exec sleep 600")
     await world.runner.restart(alloc_id, "main")
     second = int(await pipe.line())
@@ -271,7 +269,7 @@ def for_at_most(time: int, *tasks: Task) -> Job:
     return samples.job("job", samples.group("web", *tasks, max_run_duration=time), type="batch")
 
 
-async def test_an_allocation_runs_no_longer_than_it_may(world: World) -> None:
+async def test_allocation_is_stopped_after_its_run_limit(world: World) -> None:
     main = script("exec sleep 600", kill_timeout=LONG)
     after = script("echo late", name="after", lifecycle=Lifecycle(hook="poststop"))
     alloc_id = await world.place(for_at_most(SECOND // 5, main, after))
@@ -287,9 +285,7 @@ async def test_an_allocation_runs_no_longer_than_it_may(world: World) -> None:
     assert "Started" not in world.types(alloc_id, "after")
 
 
-async def test_the_time_that_an_allocation_may_run_can_be_changed_while_it_runs(
-    world: World, pipe: Pipe
-) -> None:
+async def test_run_limit_of_a_running_allocation_can_be_changed(world: World, pipe: Pipe) -> None:
     main = script(f"echo $$ >{pipe.path}; exec sleep 600", kill_timeout=LONG)
     alloc_id = await world.place(for_at_most(LONG, main))
     await pipe.line()

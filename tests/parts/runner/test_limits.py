@@ -100,14 +100,14 @@ async def held(
     discard(data_dir)
 
 
-async def test_a_task_that_takes_more_memory_than_it_may_is_killed(held: Held) -> None:
+async def test_task_over_its_memory_limit_is_killed(held: Held) -> None:
     held.needs(MEMORY)
     end = await held.end_of(TAKE_MEMORY, resources=Resources(memory_mb=32))
     assert (end.details or {})["oom_killed"] == "true"
     assert "OOM Killed" in end.display_message
 
 
-async def test_a_process_that_maps_more_than_it_may_gets_no_more(held: Held) -> None:
+async def test_process_cannot_map_more_than_its_limit(held: Held) -> None:
     if not held.bounds.held[MEMORY].startswith("rlimit"):
         pytest.skip("a group bounds the memory of the whole task")
     end = await held.end_of("ulimit -d; " + TAKE_MEMORY, resources=Resources(memory_mb=32))
@@ -115,14 +115,14 @@ async def test_a_process_that_maps_more_than_it_may_gets_no_more(held: Held) -> 
     assert (end.details or {})["oom_killed"] == "false"
 
 
-async def test_more_memory_than_is_kept_may_be_taken_up_to_its_maximum(held: Held) -> None:
+async def test_memory_can_grow_to_memory_max(held: Held) -> None:
     held.needs(MEMORY)
     resources = Resources(memory_mb=16, memory_max_mb=200)
     end = await held.end_of("head -c 60m /dev/zero | tail -c 60m | wc -c", resources=resources)
     assert end.exit_code == 0
 
 
-async def test_a_task_that_forks_without_end_is_stopped_by_its_own_limit(held: Held) -> None:
+async def test_endlessly_forking_task_hits_its_process_limit(held: Held) -> None:
     held.needs(PROCESSES)
     alloc_id = await held.world.place(batch(held.task(MULTIPLY)))
     await held.world.until_done(alloc_id)
@@ -135,7 +135,7 @@ async def test_a_task_that_forks_without_end_is_stopped_by_its_own_limit(held: H
     assert held.world.output(other) == "still here\n"
 
 
-async def test_busy_tasks_share_processors_by_what_they_asked_for(held: Held) -> None:
+async def test_busy_tasks_share_cpus_by_their_requested_shares(held: Held) -> None:
     held.needs("cpu")
     alloc_id = await held.world.place(
         service(held.task("cat /proc/self/cgroup; " + LINGER, resources=Resources(cpu=750)))
@@ -165,7 +165,7 @@ def groups_of(alloc_id: str, task: str = ".") -> list[Path]:
     ]
 
 
-async def test_tasks_keep_off_the_cores_that_another_has_for_itself(held: Held) -> None:
+async def test_tasks_do_not_use_exclusive_cores_of_others(held: Held) -> None:
     held.needs(CORES)
     every = os.sched_getaffinity(0)
     if len(every) < 2:
@@ -206,7 +206,7 @@ def placement(group: TaskGroup, cores: list[int]) -> Placement:
     )
 
 
-async def test_a_command_inside_is_held_to_the_same_limits(held: Held) -> None:
+async def test_exec_session_has_the_limits_of_its_task(held: Held) -> None:
     alloc_id = await held.world.place(service(held.task("echo up; " + LINGER)))
     await held.world.until_printed(alloc_id)
     client = await run(held.world, alloc_id, "sh", "-c", "ulimit -d; cat /proc/self/cgroup")
@@ -219,7 +219,7 @@ async def test_a_command_inside_is_held_to_the_same_limits(held: Held) -> None:
     assert (seen[0] == "unlimited") != by_rlimit
 
 
-async def test_resource_usage_is_read_from_the_accounting_of_a_task(held: Held) -> None:
+async def test_resource_usage_is_read_from_the_cgroup_of_a_task(held: Held) -> None:
     held.needs(PROCESSES)
     alloc_id = await held.world.place(service(held.task("echo up; " + LINGER)))
     await held.world.until_printed(alloc_id)
@@ -233,14 +233,14 @@ async def test_resource_usage_is_read_from_the_accounting_of_a_task(held: Held) 
         assert used.resource_usage.memory_stats == memory
 
 
-async def test_no_group_that_bounds_a_task_outlives_it(held: Held) -> None:
+async def test_cgroups_of_a_task_are_removed_with_it(held: Held) -> None:
     alloc_id = await held.world.place(batch(held.task("true")))
     await held.world.until_done(alloc_id)
     assert held.bounds.present(alloc_id, "main") == []
     assert groups_of(alloc_id) == []
 
 
-async def test_the_node_says_what_is_enforced_and_by_what(held: Held) -> None:
+async def test_node_attributes_name_enforced_limits(held: Held) -> None:
     node = held.world.node()
     limits = {limit.name: limit for limit in node.limits(held.driver)}
     assert {*CONTROLLERS} <= limits.keys()

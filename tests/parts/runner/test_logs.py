@@ -85,7 +85,7 @@ async def swept(log: TaskLog, sweeper: LogRotator, writers: Writers | None = Non
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def test_a_log_that_was_never_written_has_no_files(log: TaskLog) -> None:
+def test_empty_log_has_no_files(log: TaskLog) -> None:
     assert seen(log).files() == []
     assert seen(log).read(0) is None
 
@@ -109,14 +109,14 @@ def test_output_is_shown_as_a_numbered_file(log: TaskLog) -> None:
         ("end", 99, b"out-line\n"),
     ],
 )
-def test_reading_begins_where_one_wants(
+def test_log_read_starts_at_the_requested_offset(
     log: TaskLog, origin: str, offset: int, expected: bytes
 ) -> None:
     write(log, b"out-line\n")
     assert text_of(seen(log).chunks(seen(log).locate(origin, offset))) == expected
 
 
-def test_only_the_newest_files_are_shown_whatever_the_disk_holds(log: TaskLog) -> None:
+def test_only_the_newest_log_files_are_shown(log: TaskLog) -> None:
     write(log, b"x" * (3 * MEGABYTE + 500))
     assert [(file.name, file.start, file.size) for file in seen(log).files()] == [
         ("alloc/logs/main.stdout.2", 2 * MEGABYTE, MEGABYTE),
@@ -124,12 +124,12 @@ def test_only_the_newest_files_are_shown_whatever_the_disk_holds(log: TaskLog) -
     ]
 
 
-def test_a_file_that_is_just_full_is_still_the_last_one(log: TaskLog) -> None:
+def test_full_log_file_remains_the_last_until_the_next_byte(log: TaskLog) -> None:
     write(log, b"x" * MEGABYTE)
     assert [file.name for file in seen(log).files()] == ["alloc/logs/main.stdout.0"]
 
 
-def test_a_chunk_does_not_cross_from_one_file_to_the_next(log: TaskLog) -> None:
+def test_chunk_does_not_cross_a_file_boundary(log: TaskLog) -> None:
     write(log, b"x" * (MEGABYTE + 10))
     chunk = seen(log).read(MEGABYTE - 5)
     assert chunk == LogChunk("alloc/logs/main.stdout.0", MEGABYTE, b"xxxxx", MEGABYTE)
@@ -138,7 +138,7 @@ def test_a_chunk_does_not_cross_from_one_file_to_the_next(log: TaskLog) -> None:
     )
 
 
-def test_a_position_that_was_dropped_means_the_first_that_is_kept(log: TaskLog) -> None:
+def test_dropped_offset_means_the_first_retained_offset(log: TaskLog) -> None:
     write(log, b"x" * (3 * MEGABYTE))
     chunk = seen(log).read(0, 10)
     assert chunk is not None
@@ -156,7 +156,7 @@ def test_replaced_log_file_is_neither_read_nor_written(
     assert seen(log).span() == (0, 0)
 
 
-def test_a_link_in_the_place_of_a_log_gives_way_to_a_new_file(log: TaskLog, tmp_path: Path) -> None:
+def test_link_instead_of_a_log_is_replaced_by_a_file(log: TaskLog, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("keep")
     os.symlink(target, path_of(log))
@@ -165,7 +165,7 @@ def test_a_link_in_the_place_of_a_log_gives_way_to_a_new_file(log: TaskLog, tmp_
     assert text_of(seen(log).chunks(0)) == b"mine"
 
 
-async def test_a_follower_gets_everything_until_the_task_has_ended(log: TaskLog) -> None:
+async def test_follower_gets_all_output_until_the_task_ends(log: TaskLog) -> None:
     write(log, b"one ")
     ended = trio.Event()
     got: list[bytes] = []
@@ -184,7 +184,7 @@ async def test_a_follower_gets_everything_until_the_task_has_ended(log: TaskLog)
     assert b"".join(got) == b"one two three"
 
 
-async def test_follower_gets_a_beat_for_each_second_without_output(
+async def test_follower_gets_a_heartbeat_for_each_second_without_output(
     log: TaskLog, autojump_clock: trio.testing.MockClock
 ) -> None:
     write(log, b"one")
@@ -206,7 +206,7 @@ def test_last_file_begins_at_a_multiple_of_its_limit(
     assert seen(log).last_file() == expected
 
 
-async def test_the_log_of_a_task_is_followed_while_it_runs(world: World, pipe: Pipe) -> None:
+async def test_log_of_a_running_task_is_followed(world: World, pipe: Pipe) -> None:
     task = script(f"for i in 1 2 3; do echo line $i; read x <{pipe.path}; done")
     alloc_id = await world.place(batch(task))
     log = world.runner.log(alloc_id, task, "stdout")
@@ -217,7 +217,7 @@ async def test_the_log_of_a_task_is_followed_while_it_runs(world: World, pipe: P
     assert b"".join(lines) == b"line 1\nline 2\nline 3\n"
 
 
-async def test_a_task_may_have_no_logs(world: World) -> None:
+async def test_task_can_disable_its_logs(world: World) -> None:
     task = script("echo lost; echo lost >&2", log_config=LogConfig(disabled=True))
     alloc_id = await world.place(batch(task))
     await world.until_done(alloc_id)
@@ -225,7 +225,7 @@ async def test_a_task_may_have_no_logs(world: World) -> None:
     assert not (world.directory(alloc_id) / "alloc/logs/main.stdout.0").exists()
 
 
-async def test_another_attempt_goes_on_in_the_same_log(world: World, pipe: Pipe) -> None:
+async def test_next_attempt_appends_to_the_same_log(world: World, pipe: Pipe) -> None:
     task = script(f"echo out; echo err >&2; echo x >{pipe.path}; exec sleep 600")
     alloc_id = await world.place(batch(task))
     await pipe.line()
@@ -236,7 +236,7 @@ async def test_another_attempt_goes_on_in_the_same_log(world: World, pipe: Pipe)
     assert world.output(alloc_id, kind="stderr") == "err\nerr\n"
 
 
-async def test_a_log_is_kept_open_while_its_task_runs_and_no_longer(log: TaskLog) -> None:
+async def test_log_is_open_only_while_its_task_runs(log: TaskLog) -> None:
     def is_open() -> bool:
         present = path_of(log)
         return any(
@@ -256,7 +256,7 @@ async def test_a_log_is_kept_open_while_its_task_runs_and_no_longer(log: TaskLog
     assert not is_open()
 
 
-async def test_no_more_logs_are_kept_open_than_there_may_be(directory: Path) -> None:
+async def test_number_of_open_logs_is_limited(directory: Path) -> None:
     logs = Logs(Direct(directory.parent), directory.parent / "output", most=2)
     found = [logs.log("a", name, "stdout", LogConfig()) for name in "vwxyz"]
     for log in found:
@@ -293,7 +293,7 @@ async def test_log_retention_follows_a_changed_definition(log: TaskLog, director
     assert os.stat(path_of(log)).st_blocks * 512 < 3 * MEGABYTE
 
 
-async def test_the_logs_of_a_task_that_writes_fast_are_kept_small(world: World, pipe: Pipe) -> None:
+async def test_logs_of_a_fast_writer_stay_within_their_limit(world: World, pipe: Pipe) -> None:
     task = script(f"head -c 50000000 /dev/zero; echo x >{pipe.path}; exec sleep 600")
     alloc_id = await world.place(batch(task))
     await pipe.line()
@@ -306,7 +306,7 @@ async def test_the_logs_of_a_task_that_writes_fast_are_kept_small(world: World, 
     assert names == ["alloc/logs/main.stdout.46", "alloc/logs/main.stdout.47"]
 
 
-async def test_without_holes_what_is_kept_is_moved_and_no_byte_is_lost(log: TaskLog) -> None:
+async def test_without_hole_punching_retained_output_is_moved_without_a_loss(log: TaskLog) -> None:
     sweeper, writers = LogRotator(no_holes), Writers()
     lines = numbered(0, 5 * MEGABYTE // 8)
     write(log, lines)
@@ -330,9 +330,7 @@ async def test_line_written_during_a_log_copy_is_not_lost(log: TaskLog) -> None:
     assert text_of(seen(log).chunks(seen(log).locate("end", 26))) == b"in the meantime, and after"
 
 
-async def test_moved_space_is_freed_when_more_is_written_after_a_move(
-    log: TaskLog, directory: Path
-) -> None:
+async def test_space_of_a_moved_log_is_freed_by_later_writes(log: TaskLog, directory: Path) -> None:
     sweeper, writers = LogRotator(no_holes), Writers()
     writers.when_let_go = lambda: write(log, b"x" * (2 * MEGABYTE))
     write(log, b"x" * (3 * MEGABYTE))
@@ -344,7 +342,7 @@ async def test_moved_space_is_freed_when_more_is_written_after_a_move(
     assert size_of(directory.parent) == 2 * MEGABYTE
 
 
-async def test_without_holes_the_disk_is_given_back_too(log: TaskLog, directory: Path) -> None:
+async def test_without_hole_punching_disk_space_is_freed(log: TaskLog, directory: Path) -> None:
     sweeper = LogRotator(no_holes)
     for _ in range(8):
         write(log, b"x" * (2 * MEGABYTE))
@@ -353,9 +351,7 @@ async def test_without_holes_the_disk_is_given_back_too(log: TaskLog, directory:
     assert seen(log).span() == (14 * MEGABYTE, 16 * MEGABYTE)
 
 
-async def test_a_move_that_was_interrupted_before_the_log_was_emptied_is_undone(
-    log: TaskLog, beside: Path
-) -> None:
+async def test_move_interrupted_before_truncation_is_undone(log: TaskLog, beside: Path) -> None:
     lines = numbered(0, 3 * MEGABYTE // 8)
     write(log, lines)
     (beside / f"main.stdout.{MEGABYTE}.copy").write_bytes(lines[MEGABYTE : 2 * MEGABYTE])
@@ -364,9 +360,7 @@ async def test_a_move_that_was_interrupted_before_the_log_was_emptied_is_undone(
     assert os.listdir(beside) == []
 
 
-async def test_a_move_that_was_interrupted_after_the_log_was_emptied_is_finished(
-    log: TaskLog, beside: Path
-) -> None:
+async def test_move_interrupted_after_truncation_is_completed(log: TaskLog, beside: Path) -> None:
     lines = numbered(0, 3 * MEGABYTE // 8)
     (beside / f"main.stdout.{MEGABYTE}.copy").write_bytes(lines[MEGABYTE:])
     write(log, b"after")
@@ -374,7 +368,7 @@ async def test_a_move_that_was_interrupted_after_the_log_was_emptied_is_finished
     assert text_of(seen(log).chunks(0)) == lines[2 * MEGABYTE :] + b"after"
 
 
-async def test_a_task_that_was_left_held_still_goes_on(log: TaskLog, beside: Path) -> None:
+async def test_task_left_paused_is_resumed(log: TaskLog, beside: Path) -> None:
     writers = Writers()
     (beside / "main.stdout.held").touch()
     await recover_all_rotations(log, writers)
@@ -382,7 +376,7 @@ async def test_a_task_that_was_left_held_still_goes_on(log: TaskLog, beside: Pat
     assert writers.calls == ["resume"]
 
 
-async def test_a_real_task_loses_nothing_without_holes(
+async def test_running_task_loses_no_output_without_hole_punching(
     held_world: World, pipe: Pipe, directory: Path
 ) -> None:
     held_world.runner._host.sweeper._punch = no_holes
@@ -401,7 +395,7 @@ async def test_a_real_task_loses_nothing_without_holes(
 
 
 @pytest.mark.usefixtures("beside")
-def test_the_name_of_one_task_may_begin_like_another_ones(directory: Path) -> None:
+def test_task_names_can_share_a_prefix(directory: Path) -> None:
     config = LogConfig(max_files=1, max_file_size_mb=1)
     other = log_in(directory, "main.stdout", "stdout", config)
     Path(other.moved_path(5)).write_text("x")
@@ -409,7 +403,7 @@ def test_the_name_of_one_task_may_begin_like_another_ones(directory: Path) -> No
     shutil.rmtree(directory)
 
 
-def test_a_log_is_not_written_to_a_file_that_has_another_name(tmp_path: Path) -> None:
+def test_log_file_with_a_second_name_is_not_written(tmp_path: Path) -> None:
     made_for(tmp_path / "a")
     other = tmp_path / "other"
     other.write_text("kept")
@@ -421,7 +415,7 @@ def test_a_log_is_not_written_to_a_file_that_has_another_name(tmp_path: Path) ->
 
 
 @needs_root
-def test_a_log_is_not_written_to_a_file_of_another_user(tmp_path: Path) -> None:
+def test_log_file_of_another_user_is_not_written(tmp_path: Path) -> None:
     made_for(tmp_path / "a")
     log = log_in(tmp_path / "a")
     path_of(log).write_text("planted")

@@ -48,18 +48,18 @@ async def kept(world: World, text: str) -> str:
     return ends(world, alloc_id)[-1].steward_stderr
 
 
-async def test_the_value_of_a_variable_is_masked(world: World) -> None:
+async def test_value_of_a_variable_is_masked_in_error_lines(world: World) -> None:
     assert await kept(world, 'echo "no login with $P" >&2; exit 1') == (
         "no login with ‹masked*********›\n"
     )
 
 
-async def test_a_value_that_begins_before_the_kept_lines_is_masked(world: World) -> None:
+async def test_value_that_starts_before_the_stored_lines_is_masked(world: World) -> None:
     text = f'printf "before $P" >&2; printf %s {LONGER} >&2; echo {"y" * 32} >&2; exit 1'
     assert "battery" not in await kept(world, text)
 
 
-async def test_a_value_is_masked_that_has_changed_since(world: World, pipe: Pipe) -> None:
+async def test_changed_value_is_masked(world: World, pipe: Pipe) -> None:
     await world.put_variable("nomad/jobs/job", phrase=PHRASE)
     waits = 'while grep -q "$P" secrets/env; do sleep 0.05; done'
     text = f'echo > {pipe.path}; {waits}; echo "$P" >&2; exit 1'
@@ -82,9 +82,7 @@ async def test_tokens_of_a_task_are_masked(world: World) -> None:
     assert not set(end.steward_stderr) - set("‹masked›* \n\ufffd")
 
 
-async def test_a_value_is_masked_that_changed_while_no_daemon_ran(
-    data_dir: Path, pipe: Pipe
-) -> None:
+async def test_value_changed_while_no_daemon_ran_is_masked(data_dir: Path, pipe: Pipe) -> None:
     async with reopened(data_dir) as world:
         await world.put_variable("nomad/jobs/job", phrase=PHRASE)
         waits = f"until [ -e {pipe.path}.go ]; do sleep 0.05; done"

@@ -52,7 +52,7 @@ async def test_node_registers_as_ready_with_its_resources(world: World) -> None:
     assert [event.message for event in node.events or ()] == ["Node registered"]
 
 
-async def test_settings_overrule_what_was_found(store: Store, data_dir: Path) -> None:
+async def test_settings_override_the_fingerprint(store: Store, data_dir: Path) -> None:
     settings = {"cpu_total_mhz": 1234, "memory_total_mb": 55, "disk_total_mb": 66}
     async with open_world(store, data_dir, **settings):
         resources = only_node(store).node_resources
@@ -88,7 +88,7 @@ async def test_a_node_keeps_its_id_and_history_over_restarts(store: Store, data_
     ]
 
 
-async def test_changed_metadata_outlive_a_restart_and_reach_tasks_that_begin(
+async def test_changed_metadata_survive_a_restart_and_reach_new_tasks(
     store: Store, data_dir: Path
 ) -> None:
     async with open_world(store, data_dir) as world:
@@ -104,7 +104,7 @@ async def test_changed_metadata_outlive_a_restart_and_reach_tasks_that_begin(
         assert only_node(store).meta == {"rack": "r7"}
 
 
-async def test_a_node_that_was_made_ineligible_stays_so(store: Store, data_dir: Path) -> None:
+async def test_ineligible_node_stays_ineligible(store: Store, data_dir: Path) -> None:
     async with open_world(store, data_dir):
         node = only_node(store)
 
@@ -118,7 +118,7 @@ async def test_a_node_that_was_made_ineligible_stays_so(store: Store, data_dir: 
         assert only_node(store).scheduling_eligibility == "ineligible"
 
 
-async def test_a_development_node_keeps_to_loopback_and_knows_the_mock_driver(
+async def test_development_node_uses_loopback_and_the_mock_driver(
     store: Store, data_dir: Path
 ) -> None:
     async with open_world(store, data_dir, dev=True):
@@ -127,7 +127,7 @@ async def test_a_development_node_keeps_to_loopback_and_knows_the_mock_driver(
     assert sorted(node.drivers) == ["docker", "exec", "mock_driver", "podman", "raw_exec"]
 
 
-async def test_a_node_says_what_it_cannot_guarantee(
+async def test_node_reports_missing_guarantees(
     store: Store, data_dir: Path, launcher: Launcher
 ) -> None:
     drivers = {"raw_exec": RawExecDriver(ProcessScanner(), {}, launcher)}
@@ -180,7 +180,7 @@ async def test_ended_or_unknown_task_accepts_no_requests(world: World) -> None:
         await world.runner.signal("x", None, "SIGHUP")
 
 
-async def test_a_task_that_is_not_there_is_named_as_nomad_does(world: World) -> None:
+async def test_missing_task_has_the_error_text_of_nomad(world: World) -> None:
     alloc_id = await world.place(service(script("exec sleep 600")))
     await world.until_status(alloc_id, "running")
     with pytest.raises(Refused, match="Could not find task runner for task: nope"):
@@ -189,7 +189,7 @@ async def test_a_task_that_is_not_there_is_named_as_nomad_does(world: World) -> 
         await world.runner.signal(alloc_id, "nope", "SIGHUP")
 
 
-async def test_one_allocation_that_breaks_does_not_break_the_others(
+async def test_broken_allocation_does_not_affect_others(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*args: object) -> None:
@@ -206,7 +206,7 @@ async def test_one_allocation_that_breaks_does_not_break_the_others(
     assert (await world.until_done(good)).client_status == "complete"
 
 
-async def test_a_new_version_of_the_job_changes_how_a_running_task_ends(world: World) -> None:
+async def test_new_job_version_changes_the_stop_of_a_running_task(world: World) -> None:
     from storage.queries import jobs
 
     alloc_id = await world.place(service(script("exec sleep 600")))
@@ -229,7 +229,7 @@ def holding(port: int) -> Placement:
     return Placement(resources=resources, metrics=PlacementMetric(), node_name="node-1")
 
 
-async def test_task_with_a_reused_port_begins_after_its_last_owner_has_ended(
+async def test_task_with_a_reused_port_starts_after_its_last_owner_ended(
     world: World, pipe: Pipe
 ) -> None:
     text = f"trap 'echo last >{pipe.path}; sleep 0.1; exit' TERM; echo up >{pipe.path}; while :; do sleep 0.01; done"
@@ -252,7 +252,7 @@ async def test_shared_port_does_not_delay_an_allocation(world: World, pipe: Pipe
     assert (await world.until_done(second)).client_status == "complete"
 
 
-async def test_a_node_says_which_signals_its_tasks_can_be_sent(world: World) -> None:
+async def test_node_reports_supported_signals(world: World) -> None:
     known = only_node(world.store).attributes["os.signals"].split(",")
     assert {"SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGKILL"} < set(known)
 
@@ -319,7 +319,7 @@ async def test_request_about_a_newly_reported_task_is_answered(
         await world.stop(alloc_id)
 
 
-async def test_all_tasks_are_begun_again_also_those_that_have_ended(world: World) -> None:
+async def test_restart_of_all_tasks_includes_ended_tasks(world: World) -> None:
     first = script("echo first", "first", lifecycle=Lifecycle(hook="prestart"))
     alloc_id = await world.place(service(first, script("exec sleep 600")))
     await world.until(alloc_id, lambda item: state_of(item).state == "running")
@@ -335,7 +335,7 @@ async def test_all_tasks_are_begun_again_also_those_that_have_ended(world: World
     assert "Restart Signaled" in world.types(alloc_id, "first")
 
 
-async def test_only_what_has_ended_is_collected(world: World) -> None:
+async def test_only_ended_allocations_are_collected(world: World) -> None:
     ended = await world.place(batch(script("exit 0"), job_id="ended"))
     running = await world.place(service(script("exec sleep 600"), job_id="running"))
     await world.until_done(ended)
@@ -367,7 +367,7 @@ async def test_ended_allocations_are_collected_in_the_background(world: World) -
     assert world.directory(running).exists()
 
 
-async def test_of_what_has_ended_the_first_comes_first(world: World) -> None:
+async def test_allocation_that_ended_first_is_collected_first(world: World) -> None:
     ended = []
     for number in range(3):
         ended.append(await world.place(batch(script("exit 0"), job_id=f"ended-{number}")))

@@ -46,7 +46,7 @@ def test_set_user_id_files_and_devices_have_no_effect_below_it(tasks: Path) -> N
 
 
 @needs_root
-def test_secrets_that_were_mounted_before_are_seen_and_go_with_one_unmount(tasks: Path) -> None:
+def test_existing_secrets_mounts_are_detected_and_unmounted_once(tasks: Path) -> None:
     secrets = tasks / SECRETS
     subprocess.run(["mount", "-t", "tmpfs", "steward", secrets], check=True)
     (secrets / "f").write_text("hidden")
@@ -58,7 +58,7 @@ def test_secrets_that_were_mounted_before_are_seen_and_go_with_one_unmount(tasks
 
 
 @needs_root
-def test_a_daemon_that_was_killed_between_mount_and_options_has_them_set_by_the_next(
+def test_mount_options_missing_after_a_kill_are_set_by_the_next_daemon(
     tasks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = nosuid_mount.called
@@ -79,15 +79,13 @@ def test_a_daemon_that_was_killed_between_mount_and_options_has_them_set_by_the_
 
 
 @needs_root
-def test_options_that_the_file_system_has_stay(tasks: Path) -> None:
+def test_options_of_the_file_system_are_preserved(tasks: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec,noatime", "big", tasks], check=True)
     assert cover(tasks) == ""
     assert {"nosuid", "nodev", "noexec", "noatime"} <= {*options(tasks)[-1]}
 
 
-def test_where_mounts_are_forbidden_the_reason_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forbidden_mounts_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 

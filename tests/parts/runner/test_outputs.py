@@ -19,7 +19,7 @@ from tests.parts.runner.world import open_world, script
 
 
 @pytest.mark.parametrize(("text", "reason"), FAULTY)
-async def test_faulty_outputs_fail_a_success(
+async def test_invalid_outputs_fail_a_successful_task(
     store: Store, data_dir: Path, text: str, reason: str
 ) -> None:
     async with open_world(store, data_dir) as world:
@@ -30,7 +30,9 @@ async def test_faulty_outputs_fail_a_success(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a task of another user needs root")
-async def test_a_link_is_followed_with_the_rights_of_the_task(store: Store, data_dir: Path) -> None:
+async def test_output_link_is_followed_with_the_permissions_of_the_task(
+    store: Store, data_dir: Path
+) -> None:
     secret = data_dir / "secret"
     secret.write_text("rows=1\n")
     secret.chmod(0o600)
@@ -41,7 +43,7 @@ async def test_a_link_is_followed_with_the_rights_of_the_task(store: Store, data
         assert stored(world) == []
 
 
-async def test_tasks_of_a_group_write_one_set(store: Store, data_dir: Path) -> None:
+async def test_tasks_of_a_group_write_one_set_of_outputs(store: Store, data_dir: Path) -> None:
     first, second = (
         script(f"echo a=1 > {OUTPUT}", "first"),
         script(f"echo b=2 > {OUTPUT}", "second"),
@@ -92,7 +94,7 @@ async def test_outputs_of_a_newer_allocation_replace_the_earlier_ones(
         ),
     ],
 )
-async def test_a_task_without_its_results_does_not_begin(
+async def test_task_without_its_input_results_does_not_start(
     store: Store,
     data_dir: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -84,7 +84,7 @@ async def world(
 
 
 @pytest.mark.parametrize("name", ["podman", "docker"])
-async def test_a_container_runs_to_its_end_and_nothing_stays(
+async def test_container_runs_to_its_end_and_is_removed(
     world: World, fake: FakePodman, name: str
 ) -> None:
     text = "echo out; echo err >&2; printf 'no end'; exit 3"
@@ -131,7 +131,7 @@ def looking_up(task: Task, job_id: str = "job") -> Job:
     return msgspec.structs.replace(job, task_groups=[networked])
 
 
-async def test_a_container_looks_names_up_where_its_group_says_unless_it_says_more(
+async def test_container_uses_the_dns_of_its_group_unless_configured(
     world: World, fake: FakePodman
 ) -> None:
     first = await world.place(looking_up(contained(LINGER)))
@@ -148,7 +148,7 @@ async def test_a_container_looks_names_up_where_its_group_says_unless_it_says_mo
         await world.until_done(alloc_id)
 
 
-async def test_a_stop_signals_and_then_kills(world: World) -> None:
+async def test_stop_sends_a_signal_before_the_kill(world: World) -> None:
     text = "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.01; done"
     first = await world.place(
         service(contained(text, kill_signal="SIGTERM", kill_timeout=600 * SECOND))
@@ -166,7 +166,7 @@ async def test_a_stop_signals_and_then_kills(world: World) -> None:
     assert ("Terminated", "Exit Code: 137, Signal: 9") in world.told(second)
 
 
-async def test_a_signal_and_a_restart_reach_it(world: World) -> None:
+async def test_signal_and_restart_reach_the_container(world: World) -> None:
     text = "trap 'echo got' USR1; echo up; while :; do sleep 0.01; done"
     alloc_id = await world.place(service(contained(text)))
     await world.until_printed(alloc_id, "up")
@@ -202,7 +202,7 @@ async def test_next_daemon_recovers_the_task_and_its_output(
         assert world.types(alloc_id).count("Started") == 1
 
 
-async def test_one_that_nobody_knows_any_more_is_removed(world: World, fake: FakePodman) -> None:
+async def test_unknown_container_is_removed(world: World, fake: FakePodman) -> None:
     job = service(contained(LINGER))
     alloc_id = await world.place(job)
     await world.until_status(alloc_id, "running")
@@ -222,7 +222,7 @@ async def test_task_of_a_removed_container_has_failed(world: World, fake: FakePo
     assert "the container was removed" in str(world.told(alloc_id))
 
 
-async def test_a_kill_for_memory_is_reported(world: World, fake: FakePodman) -> None:
+async def test_memory_kill_is_reported(world: World, fake: FakePodman) -> None:
     alloc_id = await world.place(batch(contained("echo up; " + LINGER)))
     await world.until_printed(alloc_id, "up")
     (one,) = fake.containers.values()
@@ -248,9 +248,7 @@ async def test_resource_usage_comes_from_podman(world: World) -> None:
 # ---- images -----------------------------------------------------------------------------------------
 
 
-async def test_an_image_that_is_not_there_is_fetched_by_its_full_name(
-    world: World, fake: FakePodman
-) -> None:
+async def test_missing_image_is_pulled_by_its_full_name(world: World, fake: FakePodman) -> None:
     fake.shelf.add("docker.io/library/tool:2")
     auth = [{"username": "me", "password": "word"}]  # as a block of a job file
     task = contained("echo ran", config={"image": "tool:2", "auth": auth})
@@ -262,15 +260,13 @@ async def test_an_image_that_is_not_there_is_fetched_by_its_full_name(
     assert json.loads(base64.urlsafe_b64decode(who)) == {"username": "me", "password": "word"}
 
 
-async def test_an_image_that_there_is_not_fails_the_task(world: World) -> None:
+async def test_nonexistent_image_fails_the_task(world: World) -> None:
     alloc_id = await world.place(batch(contained("", config={"image": "no/such"})))
     await world.until_status(alloc_id, "failed")
     assert "manifest unknown" in dict(world.told(alloc_id))["Driver Failure"]
 
 
-async def test_an_image_is_fetched_again_where_the_task_wants_that(
-    world: World, fake: FakePodman
-) -> None:
+async def test_image_is_pulled_again_with_force_pull(world: World, fake: FakePodman) -> None:
     fake.shelf.add(IMAGE)
     alloc_id = await world.place(batch(contained("true", config={"force_pull": True})))
     await world.until_done(alloc_id)
@@ -307,7 +303,7 @@ async def test_a_command_that_does_not_exist_is_reported(world: World, fake: Fak
         {"shm_size": "big"},
     ],
 )
-async def test_no_setting_leads_out(world: World, fake: FakePodman, block: Any) -> None:
+async def test_no_setting_escapes_the_container(world: World, fake: FakePodman, block: Any) -> None:
     alloc_id = await world.place(
         batch(contained("true", config={"network_mode": "bridge", **block}))
     )
@@ -316,7 +312,7 @@ async def test_no_setting_leads_out(world: World, fake: FakePodman, block: Any) 
     assert fake.containers == {}
 
 
-async def test_ports_are_those_that_the_allocation_holds_whatever_its_environment_says(
+async def test_ports_are_those_of_the_allocation_regardless_of_the_environment(
     world: World, fake: FakePodman
 ) -> None:
     given = {"network_mode": "bridge", "ports": ["web"]}
@@ -340,7 +336,7 @@ async def test_ports_are_those_that_the_allocation_holds_whatever_its_environmen
     ]
 
 
-async def test_tasks_whose_names_look_alike_have_containers_of_their_own(
+async def test_tasks_with_similar_names_have_separate_containers(
     world: World, fake: FakePodman
 ) -> None:
     alloc_id = await world.place(service(contained(LINGER, "a.b"), contained(LINGER, "a-b")))
@@ -348,7 +344,7 @@ async def test_tasks_whose_names_look_alike_have_containers_of_their_own(
     assert len(fake.containers) == 2
 
 
-async def test_volumes_are_bound_where_the_agent_allows_it(
+async def test_allowed_volumes_are_mounted(
     store: Store, data_dir: Path, tmp_path: Path, fake: FakePodman
 ) -> None:
     async with world_of(store, data_dir, tmp_path / "podman.sock", volumes=True) as world:
@@ -366,7 +362,7 @@ async def test_volumes_are_bound_where_the_agent_allows_it(
 # ---- commands inside ----------------------------------------------------------------------------------
 
 
-async def test_a_command_runs_inside_and_says_how_it_ended(world: World) -> None:
+async def test_exec_in_a_container_reports_its_exit_code(world: World) -> None:
     alloc_id = await world.place(service(contained("echo up; " + LINGER, env={"COLOR": "blue"})))
     await world.until_printed(alloc_id, "up")
     client = await run(world, alloc_id, "sh", "-c", "echo $COLOR; echo bad >&2; exit 7")
@@ -401,7 +397,7 @@ async def test_disconnect_ends_the_command(world: World, fake: FakePodman) -> No
 # ---- where there is none --------------------------------------------------------------------------------
 
 
-async def test_where_podman_is_not_a_node_says_why(tmp_path: Path) -> None:
+async def test_node_without_podman_has_a_reason(tmp_path: Path) -> None:
     config = Settings(podman_socket=str(tmp_path / "no.sock"))
     why = f"there is no podman socket at {tmp_path}/no.sock"
     assert await why_no_podman(config) == why
@@ -412,7 +408,7 @@ async def test_where_podman_is_not_a_node_says_why(tmp_path: Path) -> None:
     assert "podman does not answer at" in one.fingerprint().trouble
 
 
-async def test_a_node_says_which_podman_it_has(world: World) -> None:
+async def test_node_reports_its_podman_version(world: World) -> None:
     node = world.node()
     for name in ("podman", "docker"):
         assert node.drivers[name].healthy
@@ -421,7 +417,7 @@ async def test_a_node_says_which_podman_it_has(world: World) -> None:
         assert limits == {"cpu": True, "memory": True, "processes": True, "cores": False}
 
 
-def test_the_socket_is_where_podman_has_it_unless_told_otherwise() -> None:
+def test_podman_socket_has_a_default_path() -> None:
     assert Settings(podman_socket="none").podman_service == ""
     assert Settings(podman_socket="/x").podman_service == "/x"
     assert Settings().podman_service.endswith("/podman/podman.sock")
@@ -489,7 +485,7 @@ def image(folder: Path) -> str:
     return packed
 
 
-async def test_the_real_podman_does_the_same(real: World) -> None:
+async def test_real_podman_behaves_like_the_fake(real: World) -> None:
     text = "echo out; echo err >&2; echo kept >/local/f; id -u; exit 3"
     first = await real.place(batch(contained(text)))
     await real.until_status(first, "failed")

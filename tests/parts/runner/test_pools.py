@@ -93,9 +93,7 @@ async def beside(
         yield world
 
 
-async def test_a_pool_is_a_node_beside_this_machine(
-    store: Store, data_dir: Path, slurm: FakeSlurm
-) -> None:
+async def test_pool_becomes_a_separate_node(store: Store, data_dir: Path, slurm: FakeSlurm) -> None:
     async with beside(store, data_dir, slurm) as world:
         node = await until_ready(store, "hpc")
         assert (node.name, node.datacenter, node.node_max_allocs) == ("hpc", "dc1", 7)
@@ -136,7 +134,7 @@ async def test_a_pool_is_a_node_beside_this_machine(
         assert (here.id, here.engine) == (world.runner.node_id, "")
 
 
-async def test_the_runner_runs_what_is_placed_in_a_pool_with_the_drivers_of_the_pool(
+async def test_allocation_in_a_pool_runs_with_the_drivers_of_the_pool(
     store: Store, data_dir: Path, slurm: FakeSlurm
 ) -> None:
     async with beside(store, data_dir, slurm) as world:
@@ -149,7 +147,7 @@ async def test_the_runner_runs_what_is_placed_in_a_pool_with_the_drivers_of_the_
         await world.until_no_directory(alloc_id)
 
 
-async def test_ids_and_history_are_kept_and_what_left_the_configuration_is_down(
+async def test_pool_ids_and_history_are_stored_and_removed_pools_are_down(
     store: Store, data_dir: Path, slurm: FakeSlurm
 ) -> None:
     async with beside(store, data_dir, slurm) as world:
@@ -273,7 +271,7 @@ async def mirrored(
 TWO = Partition(hosts=[host("a"), host("b", cores=8, memory_mb=50)], version="22.05.8")
 
 
-async def test_nothing_is_stored_while_nothing_changes(store: Store, autojump_clock: Any) -> None:
+async def test_unchanged_pool_is_not_stored(store: Store, autojump_clock: Any) -> None:
     async with mirrored(store, script := Script(TWO)):
         ready = await until_ready(store, "hpc")
         index = store.read(lambda db: db.last_index())
@@ -283,7 +281,7 @@ async def test_nothing_is_stored_while_nothing_changes(store: Store, autojump_cl
         assert node_of(store, "hpc") == ready
 
 
-async def test_three_failures_make_a_cluster_unreachable_and_what_was_known_stays(
+async def test_three_failures_make_a_cluster_unreachable_with_its_last_state(
     store: Store, autojump_clock: Any
 ) -> None:
     async with mirrored(
@@ -306,7 +304,7 @@ async def test_three_failures_make_a_cluster_unreachable_and_what_was_known_stay
         assert messages(back)[-2:] == [away.status_description, "the cluster answers again"]
 
 
-async def test_a_partition_that_is_none_is_not_taken_for_silence(
+async def test_missing_partition_is_not_treated_as_no_response(
     store: Store, autojump_clock: Any
 ) -> None:
     async with mirrored(store, Script(PartitionNotFound("the cluster has no partition 'main'"))):
@@ -314,7 +312,7 @@ async def test_a_partition_that_is_none_is_not_taken_for_silence(
         assert node.status_description == "the cluster has no partition 'main'"
 
 
-async def test_hosts_that_are_not_up_count_for_nothing_but_remain_the_largest(
+async def test_down_hosts_have_no_capacity_but_count_for_the_largest_host(
     store: Store, autojump_clock: Any
 ) -> None:
     drained = host("b", "drained", cores=8, memory_mb=50, reason="disk is full")
@@ -336,7 +334,7 @@ async def test_hosts_that_are_not_up_count_for_nothing_but_remain_the_largest(
         ("INACTIVE", NodeStatus.INITIALIZING, "partition main is INACTIVE: it accepts no new jobs"),
     ],
 )
-async def test_the_state_of_a_partition_is_said(
+async def test_state_of_a_partition_is_described(
     store: Store, autojump_clock: Any, state: str, status: str, text: str
 ) -> None:
     async with mirrored(store, Script(Partition(hosts=[host("a")], state=state))):
@@ -344,7 +342,7 @@ async def test_the_state_of_a_partition_is_said(
         assert (node.status, node.status_description) == (status, text)
 
 
-async def test_an_operator_may_close_a_pool_and_it_stays_closed(
+async def test_operator_can_make_a_pool_permanently_ineligible(
     store: Store, autojump_clock: Any
 ) -> None:
     async with mirrored(store, Script(TWO)):
@@ -359,7 +357,7 @@ async def test_an_operator_may_close_a_pool_and_it_stays_closed(
 # ---- errors of the daemon ----------------------------------------------------------------------------
 
 
-async def test_pool_whose_look_raises_is_looked_at_again_and_others_are_mirrored(
+async def test_failed_pool_query_is_repeated_and_other_pools_are_mirrored(
     store: Store, autojump_clock: Any
 ) -> None:
     fences, script = Fences(JumpingClock()), Script(TWO)

@@ -263,5 +263,5 @@ async def has_no_more_than_the_group_above(
         has_no_more_than_the_group_above,
     ],
 )
-def test_tasks_need_no_rights_in_the_daemon(work: Work) -> None:
+def test_tasks_run_under_an_unprivileged_daemon(work: Work) -> None:
     run(work)

@@ -35,7 +35,7 @@ class Disk:
         return await self._write(work)
 
 
-async def test_a_short_task_costs_two_writes_at_most(world: World, monkeypatch: Any) -> None:
+async def test_short_task_needs_at_most_two_writes(world: World, monkeypatch: Any) -> None:
     writes = []
     write = world.store.write
 
@@ -58,7 +58,7 @@ def once_more(*tasks: Task, **fields: Any) -> Job:
 
 
 @pytest.mark.parametrize("policy", [None, ReschedulePolicy()])
-async def test_a_failure_that_may_not_be_rescheduled_makes_no_evaluation(
+async def test_failure_without_a_reschedule_creates_no_evaluation(
     world: World, policy: ReschedulePolicy | None
 ) -> None:
     for kind in ("service", "batch", "system"):
@@ -69,7 +69,7 @@ async def test_a_failure_that_may_not_be_rescheduled_makes_no_evaluation(
         assert pending(world, kind) == []
 
 
-async def test_a_failure_makes_an_evaluation_in_the_same_write(world: World) -> None:
+async def test_failure_creates_an_evaluation_in_the_same_write(world: World) -> None:
     wanted = once_more(script("exit 1"), priority=70)
     alloc_id = await world.place(wanted)
     failed = await world.until_done(alloc_id)
@@ -80,7 +80,7 @@ async def test_a_failure_makes_an_evaluation_in_the_same_write(world: World) -> 
     assert evaluation.create_index == failed.modify_index
 
 
-async def test_success_makes_no_evaluation(world: World) -> None:
+async def test_success_creates_no_evaluation(world: World) -> None:
     await world.until_done(await world.place(batch(script("exit 0"))))
     assert pending(world) == []
 
@@ -99,7 +99,7 @@ async def test_failure_of_an_undesired_allocation_creates_no_evaluation(
     assert pending(world) == []
 
 
-async def test_the_job_is_settled_with_its_allocations(world: World) -> None:
+async def test_job_summary_is_updated_with_its_allocations(world: World) -> None:
     alloc_id = await world.place(batch(script("exit 0")))
     await world.until_done(alloc_id)
     found = world.store.read(lambda db: jobs.current(db, "default", "job"))
@@ -123,7 +123,7 @@ async def test_a_full_disk_delays_reports_and_loses_none(
     assert "no room" in caplog.text
 
 
-async def test_a_store_that_cannot_be_used_ends_the_runner(
+async def test_unusable_store_ends_the_runner(
     store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def write(work: Any) -> Any:
@@ -140,7 +140,7 @@ async def test_a_store_that_cannot_be_used_ends_the_runner(
     assert failure.group_contains(StorageUnusable, match="damaged")
 
 
-async def test_a_purge_in_the_middle_of_a_report_is_no_error(world: World, pipe: Pipe) -> None:
+async def test_purge_during_a_report_is_no_error(world: World, pipe: Pipe) -> None:
     wanted = service(script(f"echo x >{pipe.path}; exec sleep 600"))
     alloc_id = await world.place(wanted)
     await pipe.line()

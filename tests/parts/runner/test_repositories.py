@@ -93,7 +93,7 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path)
 
 
-async def test_a_repository_comes_without_its_history(
+async def test_repository_is_fetched_without_its_history(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     repository.commit("data", "d/f")
@@ -112,7 +112,7 @@ async def test_download_reports_its_progress(
     assert sizes[-1] > 0  # there is a look at the end
 
 
-async def test_a_revision_is_a_branch_a_tag_or_itself(
+async def test_revision_is_a_branch_a_tag_or_a_commit(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     first = repository.commit("one")
@@ -150,7 +150,7 @@ async def test_forbidden_git_operation_is_refused(
     assert not told.value.recoverable
 
 
-async def test_a_repository_is_found_where_it_has_moved_to(
+async def test_moved_repository_is_found(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     repository.commit("data")
@@ -161,7 +161,7 @@ async def test_a_repository_is_found_where_it_has_moved_to(
     assert there(root) == ["f"]
 
 
-async def test_git_follows_nothing_by_itself(
+async def test_git_follows_no_redirects(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     """Steward checks the first answer; a server may redirect git afterwards."""
@@ -177,7 +177,7 @@ async def test_git_follows_nothing_by_itself(
         await fetcher().fetch(order(root, url))
 
 
-async def test_a_tree_is_counted_before_it_is_written(
+async def test_tree_size_is_checked_before_the_checkout(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     """Ten names for the same tree, ten times: a few hundred bytes, and ten billion files."""
@@ -202,7 +202,7 @@ async def test_a_tree_is_counted_before_it_is_written(
     ],
     ids=["when it is unpacked", "as it comes"],
 )
-async def test_a_repository_has_a_bound(
+async def test_repository_has_a_size_limit(
     site: Site,
     root: Path,
     repository: Repository,
@@ -220,7 +220,7 @@ async def test_a_repository_has_a_bound(
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["at its end", "while more comes"])
-async def test_many_files_of_a_repository_have_a_bound_together(
+async def test_files_of_a_repository_share_a_limit(
     site: Site, root: Path, repository: Repository, ends: bool, fetcher: Fetching
 ) -> None:
     for number in range(6):
@@ -238,7 +238,7 @@ async def test_many_files_of_a_repository_have_a_bound_together(
     assert there(root) == []
 
 
-async def test_git_gets_no_more_memory_than_unpacking_may_take(
+async def test_git_has_a_memory_limit(
     site: Site,
     root: Path,
     repository: Repository,
@@ -259,7 +259,7 @@ async def test_git_gets_no_more_memory_than_unpacking_may_take(
         await fetcher(limits=limits).fetch(order(root, repository.show(site)))
 
 
-async def test_a_tree_is_written_as_it_was_counted(
+async def test_tree_is_written_without_conversions(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     """A repository may request a larger encoding for its files, with longer line ends or byte order
@@ -283,7 +283,7 @@ class Elsewhere(trio.abc.HostnameResolver):
         raise NotImplementedError
 
 
-async def test_git_asks_the_address_that_was_looked_at(
+async def test_git_connects_to_the_checked_address(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     """Git does not resolve the name, which could have another address by then."""
@@ -295,7 +295,7 @@ async def test_git_asks_the_address_that_was_looked_at(
 
 
 @pytest.mark.parametrize("said", ["git version 2.36.6", "git version 1.99", ""])
-async def test_a_git_that_would_ask_again_is_not_used(
+async def test_git_that_resolves_names_again_is_not_used(
     site: Site,
     root: Path,
     repository: Repository,
@@ -315,7 +315,7 @@ async def test_a_git_that_would_ask_again_is_not_used(
     assert not told.value.recoverable
 
 
-async def test_a_link_in_a_repository_leads_nowhere_else(
+async def test_link_in_a_repository_does_not_leave_it(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     (repository.path / "l").symlink_to("/etc")
@@ -326,7 +326,7 @@ async def test_a_link_in_a_repository_leads_nowhere_else(
     assert there(root) == []
 
 
-def test_no_part_of_the_command_for_ssh_is_read_by_the_shell(tmp_path: Path) -> None:
+def test_shell_interprets_no_part_of_the_ssh_command(tmp_path: Path) -> None:
     odd = tmp_path / "a b$(touch x);'`"
     odd.mkdir()
     at = ("h", 22, "fe80::1%a;b")
@@ -343,7 +343,7 @@ def test_no_part_of_the_command_for_ssh_is_read_by_the_shell(tmp_path: Path) -> 
     assert not (tmp_path / "x").exists()
 
 
-async def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
+async def test_ssh_key_is_readable_only_by_the_daemon(tmp_path: Path) -> None:
     place = git.LocalGit(str(tmp_path), f"{tmp_path}/tree")
     key_file = await place.keep_key(git.read_key(base64.b64encode(b"key").decode()))
     git_client = git.GitClient(place, ("h", 22, "192.0.2.1"), key_file, verify=True)

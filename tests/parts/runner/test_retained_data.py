@@ -53,7 +53,7 @@ def after(alloc_id: str) -> DesiredState:
         (EphemeralDisk(), ""),
     ],
 )
-async def test_a_group_finds_the_data_of_the_allocation_before(
+async def test_group_gets_the_data_of_its_previous_allocation(
     world: World, disk: EphemeralDisk, found: str
 ) -> None:
     text = f"{READ}; {WRITE}"
@@ -65,7 +65,7 @@ async def test_a_group_finds_the_data_of_the_allocation_before(
     assert world.output(second) == found
 
 
-async def test_the_data_comes_when_the_allocation_before_has_ended(world: World) -> None:
+async def test_data_is_moved_after_the_previous_allocation_has_ended(world: World) -> None:
     job = keeping(
         "trap 'echo last > local/y; exit' INT; echo up; test -e local/y || sleep 600 & wait; cat local/y"
     )
@@ -77,7 +77,7 @@ async def test_the_data_comes_when_the_allocation_before_has_ended(world: World)
     assert world.output(second) == "up\nlast\n"
 
 
-async def test_data_is_for_the_same_group_of_the_same_job_only(world: World) -> None:
+async def test_data_is_moved_only_within_a_group_of_a_job(world: World) -> None:
     first = await world.place(keeping(WRITE, job_id="one"))
     await world.until_done(first)
     second = await world.place(keeping(READ, job_id="other"), desired=after(first))
@@ -101,7 +101,7 @@ def previous(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_move_that_was_cut_short_is_finished_by_the_next_daemon(
+def test_interrupted_move_is_completed_by_the_next_daemon(
     previous: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, rename, done = tmp_path / "next", os.rename, list[str]()
@@ -132,14 +132,14 @@ def test_replaced_directory_of_a_task_is_not_used(previous: Path, tmp_path: Path
     assert list((tmp_path / "next/main/local").iterdir()) == []
 
 
-def test_what_is_no_directory_any_more_hands_on_nothing(previous: Path, tmp_path: Path) -> None:
+def test_replaced_data_directory_is_not_moved(previous: Path, tmp_path: Path) -> None:
     shutil.rmtree(previous / "main")
     (previous / "main").touch()
     lay_out(tmp_path / "next", previous, "main")
     assert list((tmp_path / "next/main/local").iterdir()) == []
 
 
-async def test_a_payload_follows_no_link_that_was_kept(world: World, tmp_path: Path) -> None:
+async def test_payload_does_not_follow_a_retained_link(world: World, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     text = f"ln -s {outside} local/out"
@@ -183,7 +183,9 @@ def read(directory: Path) -> bytes:
     return b"".join(chunk.data for chunk in seen(log_in(directory)).chunks(0))
 
 
-async def test_logs_outlive_the_directory_of_their_allocation(printed: tuple[World, str]) -> None:
+async def test_logs_remain_after_the_removal_of_the_allocation_directory(
+    printed: tuple[World, str],
+) -> None:
     world, alloc_id = printed
     await world.runner.collect(alloc_id)
     assert not world.directory(alloc_id).exists()
@@ -193,14 +195,14 @@ async def test_logs_outlive_the_directory_of_their_allocation(printed: tuple[Wor
     assert (about.namespace, about.job_id, list(about.tasks)) == ("default", "job", ["main"])
 
 
-async def test_logs_outlive_what_the_store_knows(printed: tuple[World, str]) -> None:
+async def test_logs_remain_after_the_deletion_of_the_allocation(printed: tuple[World, str]) -> None:
     world, alloc_id = printed
     await world.purge(batch(script("")))
     await world.until_no_directory(alloc_id)
     assert read(world.config.logs_dir / alloc_id) == b"out\n"
 
 
-async def test_where_nothing_was_printed_nothing_is_kept(world: World) -> None:
+async def test_allocation_without_output_retains_no_logs(world: World) -> None:
     alloc_id = await world.place(batch(script("exit 0")))
     await world.until_done(alloc_id)
     await world.purge(batch(script("")))
@@ -232,7 +234,7 @@ IDS = {name: str(UUID(int=number)) for number, name in enumerate(("old", "middle
         (0, 100, set()),
     ],
 )
-async def test_logs_go_by_age_and_by_size_the_oldest_first(
+async def test_oldest_logs_are_deleted_by_age_and_size(
     tmp_path: Path, days: int, megabytes: int, left: set[str]
 ) -> None:
     for number, name in enumerate(IDS.values(), 1):
@@ -242,7 +244,7 @@ async def test_logs_go_by_age_and_by_size_the_oldest_first(
     assert {*os.listdir(tmp_path / "logs")} == {IDS[name] for name in left}
 
 
-async def test_without_any_logs_there_is_nothing_to_sweep(tmp_path: Path) -> None:
+async def test_deletion_without_retained_logs_does_nothing(tmp_path: Path) -> None:
     await retained_logs.delete_expired(Direct(tmp_path / "alloc"), days=1, megabytes=1, now=1.0)
 
 

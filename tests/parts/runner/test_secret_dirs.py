@@ -55,7 +55,7 @@ async def until_unmounted(world: World) -> None:
         await trio.sleep(0.005)
 
 
-async def test_secrets_lie_in_memory_until_the_allocation_ends(world: World, pipe: Pipe) -> None:
+async def test_secrets_stay_in_memory_until_the_allocation_ends(world: World, pipe: Pipe) -> None:
     alloc_id = await world.place(waiting(pipe))
     assert await pipe.line() == "tmpfs"
     secrets = world.directory(alloc_id) / "main/secrets"
@@ -72,7 +72,7 @@ async def test_a_task_without_secrets_has_a_plain_directory(world: World, pipe: 
     assert mounted(str(world.config.data_dir)) == []
 
 
-async def test_the_next_daemon_finds_them_and_ends_them(
+async def test_next_daemon_finds_and_removes_secrets_directories(
     store: Store, data_dir: Path, pipe: Pipe
 ) -> None:
     async with open_world(store, data_dir) as world:
@@ -142,9 +142,7 @@ def task(alone: Launcher, tmp_path: Path) -> Path:
     return found
 
 
-async def test_a_directory_in_memory_belongs_to_whom_it_belonged(
-    alone: Launcher, task: Path
-) -> None:
+async def test_secrets_mount_keeps_the_owner_of_the_directory(alone: Launcher, task: Path) -> None:
     os.chown(task / "secrets", 7, 8)
     (task / "secrets").chmod(0o700)
     for _ in range(2):
@@ -186,7 +184,7 @@ async def test_nonempty_directory_or_file_is_left_alone(
     assert dirs.allocations() == set()
 
 
-async def test_a_link_that_is_swapped_in_is_not_mounted_on(
+async def test_link_swapped_in_is_not_used_as_a_mount_point(
     alone: Launcher, task: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"

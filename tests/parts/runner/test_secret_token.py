@@ -67,9 +67,7 @@ async def test_a_task_gets_a_token_of_its_role(world: World) -> None:
     assert token.meta["task"] == "main"
 
 
-async def test_a_token_is_worth_nothing_when_its_allocation_has_ended(
-    world: World, pipe: Pipe
-) -> None:
+async def test_token_is_invalid_after_its_allocation_has_ended(world: World, pipe: Pipe) -> None:
     await put_role(world)
     told = f'echo "$STEWARD_TOKEN" > {pipe.path}; exec sleep 600'
     alloc_id = await world.place(batch(script(told, secrets_config=asking(role="web"))))
@@ -81,7 +79,7 @@ async def test_a_token_is_worth_nothing_when_its_allocation_has_ended(
         world.tokens.resolve(secret)
 
 
-async def test_without_a_role_it_has_the_policies_that_name_the_job(world: World) -> None:
+async def test_token_without_a_role_has_the_policies_that_name_the_job(world: World) -> None:
     policy = Policy(name="for-job", rules="", job_acl=JobACL(job_id="job"))
     await world.store.write(lambda tx: policies.put(tx, policy))
     await said_by(world, asking())
@@ -90,13 +88,13 @@ async def test_without_a_role_it_has_the_policies_that_name_the_job(world: World
     assert token.period
 
 
-async def test_the_policies_that_a_job_names_are_the_tokens(world: World) -> None:
+async def test_token_has_the_policies_named_by_the_job(world: World) -> None:
     await said_by(world, asking(policies=["reader"]))
     (token,) = of_tasks(world)
     assert token.policies == ("default", "reader")
 
 
-async def test_neither_file_nor_environment_where_that_is_not_wished(world: World) -> None:
+async def test_token_can_be_omitted_from_file_and_environment(world: World) -> None:
     assert (await said_by(world, asking(disable_file=True)))[0] == ""
     (in_file, _, in_environment) = await said_by(world, asking(env=False), job_id="other")
     assert (bool(in_file), in_environment) == (True, "")
@@ -109,7 +107,7 @@ async def test_neither_file_nor_environment_where_that_is_not_wished(world: Worl
         (asking(policies=["root"]), 'no token can be given: a task cannot have the policy "root"'),
     ],
 )
-async def test_what_cannot_be_given_fails_the_task(
+async def test_failed_token_request_fails_the_task(
     world: World, block: SecretsConfig, problem: str
 ) -> None:
     alloc_id = await world.place(batch(script("true", secrets_config=block)))
@@ -119,9 +117,7 @@ async def test_what_cannot_be_given_fails_the_task(
     assert (event.secrets_error, event.vault_error) == (problem, problem)
 
 
-async def test_a_token_that_is_revoked_is_replaced_and_the_task_told(
-    world: World, pipe: Pipe
-) -> None:
+async def test_revoked_token_is_replaced_and_the_task_notified(world: World, pipe: Pipe) -> None:
     await put_role(world, token_period=2)
     told = f"cat secrets/vault_token > {pipe.path}; echo > {pipe.path}; exec sleep 600"
     block = asking(role="web", change_mode="restart")
@@ -196,7 +192,7 @@ def kept_by(
     return VaultTokenRenewer(lender, lambda: instance, "main", files, now_of_trio, note)
 
 
-async def test_a_token_is_renewed_as_long_as_that_goes_and_then_replaced(
+async def test_token_is_renewed_up_to_its_limit_and_then_replaced(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     lender = Lender(prolongs=3)
@@ -210,7 +206,7 @@ async def test_a_token_is_renewed_as_long_as_that_goes_and_then_replaced(
 
 
 @pytest.mark.parametrize("mode", ["restart", "signal", "noop"])
-async def test_a_task_is_notified_as_its_block_says_when_its_token_is_replaced(
+async def test_task_is_notified_of_a_replaced_token_with_its_change_mode(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, mode: str
 ) -> None:
     lender = Lender(prolongs=0)
@@ -221,7 +217,7 @@ async def test_a_task_is_notified_as_its_block_says_when_its_token_is_replaced(
     assert lender.ended == ["0", "1", "2"]
 
 
-async def test_a_token_that_cannot_be_replaced_is_an_event_and_asked_for_again(
+async def test_failed_replacement_of_a_token_is_an_event_and_retried(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     class Reluctant(Lender):
@@ -245,7 +241,7 @@ async def test_a_token_that_cannot_be_replaced_is_an_event_and_asked_for_again(
     assert (lender.made, lender.ended) == (["0", "1"], ["0"])
 
 
-async def test_a_token_that_may_end_is_left_alone(
+async def test_token_allowed_to_expire_is_not_renewed(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     lender = Lender(prolongs=3)
@@ -256,7 +252,7 @@ async def test_a_token_that_may_end_is_left_alone(
     assert (lender.renewed, lender.made) == ([], ["0"])
 
 
-async def test_a_token_that_cannot_be_handed_over_is_ended(tmp_path: Path) -> None:
+async def test_undeliverable_token_is_revoked(tmp_path: Path) -> None:
     lender = Lender(prolongs=3)
     token = kept_by(lender, tmp_path, asking())
     (tmp_path / "main/secrets/vault_token").mkdir()
@@ -265,7 +261,7 @@ async def test_a_token_that_cannot_be_handed_over_is_ended(tmp_path: Path) -> No
     assert (lender.made, lender.ended) == (["0"], ["0"])
 
 
-async def test_a_daemon_that_was_killed_while_it_handed_over_a_token_hands_over_another(
+async def test_token_is_replaced_after_a_kill_during_its_delivery(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lender = Lender(prolongs=3)
@@ -306,7 +302,9 @@ async def test_replaced_token_file_is_never_read_as_a_token(tmp_path: Path, put:
     assert set(later.environment.values()) == {f"secret-{lender.made[-1]}"}
 
 
-async def test_a_token_outlives_the_daemon(store: Store, data_dir: Path, pipe: Pipe) -> None:
+async def test_token_survives_a_restart_of_the_daemon(
+    store: Store, data_dir: Path, pipe: Pipe
+) -> None:
     policy = RestartPolicy(attempts=1, interval=600 * SECOND, delay=0, mode="fail")
     text = f'echo "$VAULT_TOKEN" > {pipe.path}; while [ ! -e local/go ]; do sleep 0.1; done; exit 1'
     async with open_world(store, data_dir) as world:

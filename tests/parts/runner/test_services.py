@@ -91,7 +91,7 @@ def page(status: int, body: str = "") -> bytes:
 # ---- registering -----------------------------------------------------------------------------------
 
 
-async def test_a_group_registers_its_services_while_it_runs(world: World) -> None:
+async def test_group_registers_its_services_while_running(world: World) -> None:
     job = service(script(LINGER), services=[native(tags=["a", "b"], canary_tags=["c"])])
     alloc_id = await world.place(job, placement=holding(http=20100))
     (found,) = await until_registered(world, {"web"})
@@ -103,7 +103,7 @@ async def test_a_group_registers_its_services_while_it_runs(world: World) -> Non
     await world.until_done(alloc_id)
 
 
-async def test_a_canary_has_tags_of_its_own(world: World) -> None:
+async def test_canary_has_its_own_tags(world: World) -> None:
     job = service(script(LINGER), services=[native(tags=["a"], canary_tags=["c"])])
     health = DeploymentHealth(canary=True)
     await world.place(job, placement=holding(http=20100), health=health)
@@ -111,14 +111,14 @@ async def test_a_canary_has_tags_of_its_own(world: World) -> None:
     assert found.tags == ["c"]
 
 
-async def test_references_in_a_service_are_filled_in(world: World) -> None:
+async def test_references_in_a_service_are_resolved(world: World) -> None:
     one = native("web-${NOMAD_JOB_NAME}", tags=["on-${node.unique.name}", "p${NOMAD_PORT_http}"])
     await world.place(service(script(LINGER), services=[one]), placement=holding(http=20100))
     (found,) = await until_registered(world, {"web-job"})
     assert found.tags == ["on-node-1", "p20100"]
 
 
-async def test_a_service_is_taken_off_before_its_shutdown_delay(world: World) -> None:
+async def test_service_is_deregistered_before_its_shutdown_delay(world: World) -> None:
     job = service(script(LINGER), services=[native()], shutdown_delay=600 * SECOND)
     alloc_id = await world.place(job, placement=holding(http=20100))
     await until_registered(world, {"web"})
@@ -138,7 +138,7 @@ async def test_stopping_task_has_no_registered_service(world: World, pipe: Pipe)
     assert registered(world, alloc_id) == []
 
 
-async def test_a_tasks_service_lasts_as_long_as_the_task(world: World) -> None:
+async def test_service_of_a_task_is_registered_until_the_task_ends(world: World) -> None:
     short = script("while ! test -e $NOMAD_ALLOC_DIR/data/go; do sleep 0.01; done", "short")
     short = msgspec.structs.replace(short, services=[native("short", "")])
     alloc_id = await world.place(batch(short, script("exec sleep 600")), placement=holding())
@@ -148,7 +148,7 @@ async def test_a_tasks_service_lasts_as_long_as_the_task(world: World) -> None:
     assert state_of(await world.until_status(alloc_id, "running")).state == "running"
 
 
-async def test_a_port_that_nobody_has_is_reported_and_nothing_else_is_disturbed(
+async def test_missing_port_is_reported_without_affecting_others(
     world: World,
 ) -> None:
     job = service(script(LINGER), services=[native(port="nope"), native("ok", "20101")])
@@ -159,7 +159,7 @@ async def test_a_port_that_nobody_has_is_reported_and_nothing_else_is_disturbed(
     assert ("Task hook failed", told) in world.told(alloc_id)
 
 
-async def test_services_go_with_a_purge(world: World) -> None:
+async def test_services_are_deleted_with_a_purge(world: World) -> None:
     job = service(script(LINGER), services=[native()])
     await world.place(job, placement=holding(http=20100))
     await until_registered(world, {"web"})
@@ -167,7 +167,7 @@ async def test_services_go_with_a_purge(world: World) -> None:
     await until_registered(world, set())
 
 
-async def test_services_go_when_the_task_dies(world: World) -> None:
+async def test_services_are_deleted_when_the_task_ends(world: World) -> None:
     job = batch(script("sleep 0.05"))
     group = msgspec.structs.replace(job.task_groups[0], services=[native()])
     job = msgspec.structs.replace(job, task_groups=[group])
@@ -198,7 +198,9 @@ async def nothing_runs(task: str, command: Sequence[str]) -> ScriptResult:
         (b"", CheckStatus.FAILURE, 0),
     ],
 )
-async def test_a_page_tells_by_its_status(answer: bytes, status: CheckStatus, code: int) -> None:
+async def test_http_check_uses_the_status_code(
+    answer: bytes, status: CheckStatus, code: int
+) -> None:
     async with server(lambda: answer) as port:
         found, got, words = await run_check(
             probe("http", port, path="/health"), nothing_runs, allow_all
@@ -207,14 +209,14 @@ async def test_a_page_tells_by_its_status(answer: bytes, status: CheckStatus, co
     assert words == "oh" or words.startswith("nomad: ") or not words
 
 
-async def test_of_a_page_without_end_only_the_beginning_is_kept() -> None:
+async def test_endless_page_is_truncated() -> None:
     endless = b"HTTP/1.1 500 x\r\n\r\n" + b"x" * 1_000_000
     async with server(lambda: endless) as port:
         _, _, words = await run_check(probe("http", port), nothing_runs, allow_all)
     assert len(words) == 3072
 
 
-async def test_a_port_tells_by_being_open() -> None:
+async def test_tcp_check_passes_on_an_open_port() -> None:
     async with server(lambda: b"") as port:
         assert (await run_check(probe("tcp", port), nothing_runs, allow_all))[
             0
@@ -292,7 +294,7 @@ async def test_ready_service_stays_ready_until_the_next_daemon_checks_it(
             await world.until_done(alloc_id)
 
 
-async def test_the_services_of_a_task_that_ended_unseen_go_with_the_next_daemon(
+async def test_services_of_a_task_that_ended_without_a_daemon_are_deleted_by_the_next(
     store: Store, data_dir: Path, pipe: Pipe
 ) -> None:
     linger = f"echo $$ > {pipe.path}; exec sleep 600"
@@ -310,7 +312,7 @@ async def test_the_services_of_a_task_that_ended_unseen_go_with_the_next_daemon(
         await world.until_status(alloc_id, "failed")
 
 
-async def test_an_endpoint_that_hangs_fails_its_check(world: World) -> None:
+async def test_unresponsive_endpoint_fails_its_check(world: World) -> None:
     async with server(lambda: None) as port:
         job = service(script(LINGER), services=[checked()])
         alloc_id = await world.place(job, placement=holding(http=port))
@@ -335,7 +337,7 @@ async def test_an_allocation_is_healthy_only_when_its_checks_pass(world: World) 
         assert found.health.healthy
 
 
-async def test_a_check_of_readiness_says_nothing_about_health(world: World) -> None:
+async def test_readiness_check_does_not_affect_the_health(world: World) -> None:
     async with server(lambda: page(503)) as port:
         job = service(script(LINGER), services=[checked(on_update="ignore")], update=UPDATE)
         alloc_id = await world.place(job, placement=holding(http=port), deployment_id="d")
@@ -345,7 +347,7 @@ async def test_a_check_of_readiness_says_nothing_about_health(world: World) -> N
         assert world.runner.checks(alloc_id)[0].mode == "readiness"
 
 
-async def test_checks_that_do_not_pass_in_time_make_it_unhealthy(world: World) -> None:
+async def test_late_checks_make_an_allocation_unhealthy(world: World) -> None:
     update = msgspec.structs.replace(UPDATE, healthy_deadline=SECOND // 5)
     async with server(lambda: page(503)) as port:
         job = service(script(LINGER), services=[checked()], update=update)
@@ -359,7 +361,7 @@ async def test_checks_that_do_not_pass_in_time_make_it_unhealthy(world: World) -
         assert 'check "alive" of service "web" fails with status 503' in details
 
 
-async def test_a_task_whose_check_fails_for_too_long_is_restarted_by_its_policy(
+async def test_task_with_a_failing_check_is_restarted_by_its_policy(
     world: World,
 ) -> None:
     rule = CheckRestart(limit=2, grace=0)
@@ -383,7 +385,7 @@ def scripted(text: str, **fields: Any) -> Service:
     return native(checks=[check], port="")
 
 
-async def test_a_script_is_asked_inside_of_its_task(world: World) -> None:
+async def test_script_check_runs_inside_of_its_task(world: World) -> None:
     one = scripted('echo "in $NOMAD_TASK_NAME"; test -e local/well')
     alloc_id = await world.place(service(script(LINGER), services=[one]))
     found = await until_checked(world, alloc_id, CheckStatus.FAILURE)
@@ -395,7 +397,7 @@ async def test_a_script_is_asked_inside_of_its_task(world: World) -> None:
     await until_checked(world, alloc_id, CheckStatus.SUCCESS)
 
 
-async def test_what_is_found_counts_when_it_is_found_often_enough(
+async def test_check_status_changes_after_enough_equal_results(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     found = [1, 0, 1, 1, 0, 1, 1, 0, 0, 0]  # exit statuses

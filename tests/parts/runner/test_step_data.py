@@ -74,9 +74,7 @@ class Element:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_a_task_that_waits_for_its_restart_has_not_ended(
-    store: Store, *, is_known: bool
-) -> None:
+async def test_task_that_waits_for_a_restart_has_not_ended(store: Store, *, is_known: bool) -> None:
     step = Step(store, "one", "two", steward_outputs="rows")
     await step.begin()
     element = step.element("a")
@@ -86,7 +84,7 @@ async def test_a_task_that_waits_for_its_restart_has_not_ended(
     assert await element.ends("one", "rows=1\n" if is_known else "") == ("" if is_known else lacks)
 
 
-async def test_outputs_in_waiting_reports_count(
+async def test_outputs_in_pending_reports_are_counted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outputs, "MAX_STEP", 100)
@@ -105,7 +103,7 @@ async def test_outputs_in_waiting_reports_count(
     assert second.report.unstored_elsewhere() == (0, 0)
 
 
-async def test_the_stored_outputs_of_an_element_do_not_count_for_its_next_allocation(
+async def test_stored_outputs_of_an_element_are_not_counted_for_its_next_allocation(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outputs, "MAX_STEP", 100)

@@ -153,7 +153,7 @@ def silent(text: str) -> None:
 # ---- as whom ---------------------------------------------------------------------------------------
 
 
-async def test_under_the_name_of_exec_nothing_runs_as_root(
+async def test_exec_driver_runs_nothing_as_root_in_a_cluster(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -165,7 +165,7 @@ async def test_under_the_name_of_exec_nothing_runs_as_root(
 
 
 @pytest.mark.parametrize("name", [SLURM, "exec", "raw_exec"])
-async def test_tasks_of_a_pool_are_held_to_the_same_users(
+async def test_tasks_of_a_pool_have_the_same_allowed_users(
     stage: Stage, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -178,7 +178,7 @@ async def test_tasks_of_a_pool_are_held_to_the_same_users(
     assert (await stage.start(name, users, number=1, user="games")).attempt.user == "games"
 
 
-async def test_a_job_from_before_the_users_were_listed_is_found_again(
+async def test_job_submitted_before_users_were_listed_is_recovered(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -195,7 +195,7 @@ async def test_a_job_from_before_the_users_were_listed_is_found_again(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_user_that_does_not_exist_is_named_before_anything_is_submitted(
+async def test_unknown_user_is_named_before_a_submission(
     stage: Stage,
 ) -> None:
     with pytest.raises(StartFailed, match="unknown user nosuchuser"):
@@ -203,7 +203,7 @@ async def test_a_user_that_does_not_exist_is_named_before_anything_is_submitted(
     assert stage.tools.calls == []
 
 
-async def test_the_daemons_own_user_is_accepted(stage: Stage) -> None:
+async def test_user_of_the_daemon_is_accepted(stage: Stage) -> None:
     run = await stage.start(user=str(os.geteuid()))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.wait_for_start, silent)
@@ -212,7 +212,7 @@ async def test_the_daemons_own_user_is_accepted(stage: Stage) -> None:
     assert stage.tools.users == [""]
 
 
-async def test_the_user_of_a_task_submits_and_cancels_its_job(
+async def test_job_is_submitted_and_cancelled_by_the_user_of_its_task(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -288,7 +288,7 @@ async def test_job_with_a_reused_number_and_another_name_is_not_canceled(tmp_pat
         f"17|COMPLETED|None|n1|{NAME}|{os.geteuid()}",
     ],
 )
-async def test_a_session_enters_no_job_but_its_own(stage: Stage, line: str) -> None:
+async def test_session_enters_only_its_own_job(stage: Stage, line: str) -> None:
     async def answer(program: str, words: list[str]) -> str:
         return f"{line}\n"
 
@@ -304,7 +304,7 @@ async def test_a_session_enters_no_job_but_its_own(stage: Stage, line: str) -> N
 
 
 @pytest.mark.parametrize("job", ["--me", "1_", "1_2_3", "_2", "12345678901", "-1", "1 2"])
-async def test_a_claim_names_its_job_by_a_number(stage: Stage, job: str) -> None:
+async def test_claim_contains_the_job_number(stage: Stage, job: str) -> None:
     run = await stage.start()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.wait_for_start, silent)
@@ -317,7 +317,7 @@ async def test_a_claim_names_its_job_by_a_number(stage: Stage, job: str) -> None
         nursery.cancel_scope.cancel()
 
 
-async def test_only_lines_of_the_asked_name_and_user_are_believed(stage: Stage) -> None:
+async def test_only_lines_with_the_requested_name_and_user_are_accepted(stage: Stage) -> None:
     own, stranger = os.geteuid(), os.geteuid() + 1
     lines = [
         f"18|RUNNING|None|n1|{NAME}|{stranger}",
@@ -343,7 +343,7 @@ async def test_only_lines_of_the_asked_name_and_user_are_believed(stage: Stage) 
     assert all("%k" not in " ".join(words) for words in stage.asked("squeue"))
 
 
-async def test_a_job_without_its_comment_is_known_all_the_same(stage: Stage) -> None:
+async def test_job_without_its_comment_is_recognized(stage: Stage) -> None:
     run = await stage.start()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.wait_for_start, silent)
@@ -357,7 +357,7 @@ async def test_a_job_without_its_comment_is_known_all_the_same(stage: Stage) -> 
         nursery.cancel_scope.cancel()
 
 
-async def test_more_names_than_fit_are_asked_for_in_turn(stage: Stage) -> None:
+async def test_many_names_are_requested_in_several_queries(stage: Stage) -> None:
     await stage.cluster.listed(*(f"alloc-{number}" for number in range(2001)))
     asked = [words[-1].removeprefix("--name=") for words in stage.asked("squeue")]
     assert [len(some.split(",")) for some in asked] == [2000, 1]
@@ -367,7 +367,7 @@ async def test_more_names_than_fit_are_asked_for_in_turn(stage: Stage) -> None:
 # --------------------------------------------------------------------------------
 
 
-async def test_nothing_is_concluded_while_somebody_claims(
+async def test_no_decision_is_made_during_a_claim(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("daemon.runner.drivers.slurm.attempt.LATE", 0.0)
@@ -420,13 +420,13 @@ async def test_claimed_attempt_is_not_submitted_again(
 # ---- its logs --------------------------------------------------------------------------------------
 
 
-async def test_logs_go_on_that_an_earlier_daemon_has_paused(stage: Stage) -> None:
+async def test_logs_paused_by_an_earlier_daemon_are_resumed(stage: Stage) -> None:
     run = await stage.start()
     await run.resume()
     assert await run.intakes["stdout"].take(0, b"x") == 1
 
 
-async def test_a_pause_that_is_given_up_leaves_nothing_paused(stage: Stage) -> None:
+async def test_cancelled_pause_leaves_no_log_paused(stage: Stage) -> None:
     run = await stage.start()
     await run.intakes["stderr"].pause()
     with trio.CancelScope() as scope:
@@ -441,7 +441,7 @@ async def test_a_pause_that_is_given_up_leaves_nothing_paused(stage: Stage) -> N
 # --------------------------------------------------------------------------------------
 
 
-async def test_a_bundle_has_no_name_that_could_be_left_behind(stage: Stage) -> None:
+async def test_bundle_is_an_unnamed_file(stage: Stage) -> None:
     run = await stage.start()
     (stage.directory / "main/secrets/x").write_text("a secret")
     async with trio.open_nursery() as nursery:
@@ -461,7 +461,7 @@ async def test_a_bundle_has_no_name_that_could_be_left_behind(stage: Stage) -> N
         assert sorted(stage.directory.rglob("*")) == before
 
 
-async def test_one_claim_of_an_attempt_comes_after_another(
+async def test_claims_of_an_attempt_are_processed_one_by_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packing: list[int] = []
@@ -501,7 +501,7 @@ async def program(directory: Path, text: str) -> AsyncIterator[SlurmCommands]:
         yield SlurmCommands(path=str(directory), launcher=launcher, most=1000, seconds=math.inf)
 
 
-async def test_output_of_a_program_is_bounded(tmp_path: Path) -> None:
+async def test_program_output_is_limited(tmp_path: Path) -> None:
     async with program(tmp_path, "#!/bin/sh\nexec /bin/cat\n") as tools:
         assert await tools.run("squeue", stdin=b"x" * 1000) == "x" * 1000
     for where in ("", " >&2"):
@@ -512,7 +512,7 @@ async def test_output_of_a_program_is_bounded(tmp_path: Path) -> None:
         assert failed.value.unsure
 
 
-async def test_a_program_that_cannot_be_started_is_an_error_of_its_own(tmp_path: Path) -> None:
+async def test_program_that_cannot_be_started_has_its_own_error(tmp_path: Path) -> None:
     async with program(tmp_path, "#!/nowhere\n") as tools:
         with pytest.raises(SlurmCommandFailed, match="squeue cannot be started") as failed:
             await tools.run("squeue")
@@ -522,7 +522,7 @@ async def test_a_program_that_cannot_be_started_is_an_error_of_its_own(tmp_path:
             await tools.run("squeue")
 
 
-async def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+async def test_slow_program_is_killed(tmp_path: Path) -> None:
     async with program(tmp_path, "#!/bin/sh\necho $$ >&2; exec sleep 600\n") as tools:
         short = msgspec.structs.replace(tools, seconds=0.2)
         with pytest.raises(SlurmCommandFailed, match=r"did not answer within 0\.2 s") as failed:
@@ -530,7 +530,7 @@ async def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     assert failed.value.unsure
 
 
-async def test_arguments_of_another_form_are_refused(tmp_path: Path) -> None:
+async def test_malformed_arguments_are_refused(tmp_path: Path) -> None:
     async with program(tmp_path, "#!/bin/sh\n") as tools:
         with pytest.raises(SlurmCommandFailed, match="arguments of another form") as failed:
             await tools.run("squeue", "--federation")

@@ -84,7 +84,7 @@ def counted(data_dir: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("point", ["recorded", "unrecorded"])
-async def test_a_running_task_is_found_again_with_the_same_pid(
+async def test_running_task_is_recovered_with_the_same_pid(
     data_dir: Path, pipe: Pipe, point: str
 ) -> None:
     alloc_id = alloc_id_in(data_dir)
@@ -103,7 +103,7 @@ async def test_a_running_task_is_found_again_with_the_same_pid(
 
 
 @pytest.mark.parametrize("point", ["recorded", "unrecorded"])
-async def test_a_task_that_ended_without_the_daemon_has_its_true_exit_code(
+async def test_task_that_ended_without_the_daemon_has_its_real_exit_code(
     data_dir: Path, pipe: Pipe, point: str
 ) -> None:
     alloc_id = alloc_id_in(data_dir)
@@ -148,14 +148,14 @@ async def away(data_dir: Path, pipe: Pipe, clock_set_by: int) -> Away:
     return Away(started.time, ended_at, opened_at, terminated.time)
 
 
-async def test_a_task_that_ended_without_the_daemon_has_its_true_end(
+async def test_task_that_ended_without_the_daemon_has_its_real_end_time(
     data_dir: Path, pipe: Pipe
 ) -> None:
     found = await away(data_dir, pipe, 0)
     assert found.said == found.ended_at
 
 
-async def test_no_task_ends_before_it_began(data_dir: Path, pipe: Pipe) -> None:
+async def test_no_task_ends_before_its_start(data_dir: Path, pipe: Pipe) -> None:
     found = await away(data_dir, pipe, -(10**18))
     assert found.said == found.started_at
 
@@ -189,7 +189,7 @@ async def test_a_task_that_was_not_yet_started_is_started(data_dir: Path) -> Non
     assert len(attempts(data_dir)) == 1
 
 
-async def test_a_short_task_is_run_once_although_its_daemon_died_in_the_middle(
+async def test_short_task_runs_once_despite_a_kill_of_the_daemon(
     data_dir: Path,
 ) -> None:
     alloc_id = alloc_id_in(data_dir)
@@ -201,7 +201,7 @@ async def test_a_short_task_is_run_once_although_its_daemon_died_in_the_middle(
     assert len(attempts(data_dir)) == 1
 
 
-async def test_attempts_are_counted_over_the_life_of_several_daemons(
+async def test_attempts_are_counted_across_restarts_of_the_daemon(
     data_dir: Path, pipe: Pipe
 ) -> None:
     alloc_id = alloc_id_in(data_dir)
@@ -235,9 +235,7 @@ async def test_reused_pid_does_not_confuse_the_recovery(data_dir: Path, pipe: Pi
         assert "exit status is unknown" in world.events(alloc_id)[3].message
 
 
-async def test_a_task_of_which_nothing_is_left_is_restarted_by_its_policy(
-    data_dir: Path, pipe: Pipe
-) -> None:
+async def test_task_without_traces_is_restarted_by_its_policy(data_dir: Path, pipe: Pipe) -> None:
     alloc_id = alloc_id_in(data_dir)
     with daemon(data_dir, "recorded", f"echo $$ $PPID >{pipe.path}; exec sleep 600") as process:
         main, shim = map(int, (await pipe.line()).split())
@@ -253,7 +251,7 @@ async def test_a_task_of_which_nothing_is_left_is_restarted_by_its_policy(
 
 @pytest.mark.parametrize("point", ["recorded", "unrecorded"])
 @pytest.mark.parametrize("lost", ["claim", "directory"])
-async def test_a_task_whose_trace_is_removed_does_not_run_twice(
+async def test_task_with_a_deleted_claim_does_not_run_twice(
     data_dir: Path, pipe: Pipe, point: str, lost: str
 ) -> None:
     if point == "unrecorded" and cgroup_v2.find(data_dir / "alloc") is None:
@@ -278,7 +276,7 @@ async def test_a_task_whose_trace_is_removed_does_not_run_twice(
 
 
 @pytest.mark.parametrize("end", ["exit 7", "kill -9 $$"])
-async def test_an_end_is_known_though_its_claim_was_removed(
+async def test_exit_is_known_after_the_deletion_of_its_claim(
     world: World, data_dir: Path, pipe: Pipe, end: str
 ) -> None:
     go = Pipe(data_dir / "go")
@@ -293,7 +291,7 @@ async def test_an_end_is_known_though_its_claim_was_removed(
     assert ("Terminated", told) in world.told(alloc_id)
 
 
-async def test_a_directory_on_its_way_out_ends_nobody(data_dir: Path) -> None:
+async def test_directory_under_removal_kills_no_process(data_dir: Path) -> None:
     """The state after a kill during the removal of a purged job."""
     left = alloc_dir(data_dir) / f"{uuid4()}.removed"
     left.mkdir(parents=True)
@@ -304,7 +302,7 @@ async def test_a_directory_on_its_way_out_ends_nobody(data_dir: Path) -> None:
         assert await world.until_done(await world.place(batch(script("exit 0"))))
 
 
-async def test_a_job_that_was_purged_without_the_daemon_leaves_nothing(
+async def test_job_purged_without_the_daemon_leaves_neither_processes_nor_files(
     data_dir: Path, pipe: Pipe
 ) -> None:
     alloc_id = alloc_id_in(data_dir)
@@ -319,7 +317,7 @@ async def test_a_job_that_was_purged_without_the_daemon_leaves_nothing(
             await world.until_no_directory(alloc_id)
 
 
-def test_a_daemon_that_ends_leaves_the_group_of_a_task_that_is_about_to_join_it(
+def test_shutdown_keeps_the_cgroup_of_a_starting_task(
     data_dir: Path,
 ) -> None:
     groups = cgroup_v2.find(data_dir / "alloc")
@@ -353,7 +351,7 @@ class Tardy(RawExecDriver):
         await super().destroy(alloc_id, directory)
 
 
-async def test_successor_of_a_purged_job_begins_after_its_remains_have_ended(
+async def test_successor_of_a_purged_job_starts_after_its_remains_have_ended(
     data_dir: Path, pipe: Pipe
 ) -> None:
     purged, new = alloc_id_in(data_dir), str(uuid4())
@@ -382,7 +380,7 @@ class Stuck(RawExecDriver):
         await trio.sleep_forever()
 
 
-async def test_directory_whose_task_cannot_be_ended_does_not_block_the_daemon(
+async def test_directory_with_an_unkillable_task_does_not_block_the_daemon(
     data_dir: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "_LEAVING", 0.05)
@@ -393,7 +391,7 @@ async def test_directory_whose_task_cannot_be_ended_does_not_block_the_daemon(
         assert await world.until_done(await world.place(batch(script("exit 0"))))
 
 
-async def test_a_group_that_a_killed_daemon_left_half_made_is_finished(
+async def test_cgroup_left_incomplete_by_a_killed_daemon_is_completed(
     data_dir: Path, pipe: Pipe
 ) -> None:
     groups = cgroup_v2.find(data_dir / "alloc")
@@ -409,7 +407,7 @@ async def test_a_group_that_a_killed_daemon_left_half_made_is_finished(
         await world.until_status(alloc_id, "running")
 
 
-async def test_at_the_end_of_a_development_daemon_its_tasks_end(data_dir: Path, pipe: Pipe) -> None:
+async def test_tasks_of_a_development_daemon_end_with_it(data_dir: Path, pipe: Pipe) -> None:
     alloc_id = alloc_id_in(data_dir)
     text = f"echo $$ >{pipe.path}; exec sleep 600"
     async with reopened(data_dir, dev=True) as world:
@@ -421,7 +419,7 @@ async def test_at_the_end_of_a_development_daemon_its_tasks_end(data_dir: Path, 
     assert trio.current_time() - began < 3
 
 
-async def test_a_stubborn_task_does_not_keep_a_development_daemon_from_its_end(
+async def test_task_that_ignores_signals_does_not_block_the_end_of_a_development_daemon(
     data_dir: Path, pipe: Pipe
 ) -> None:
     alloc_id = alloc_id_in(data_dir)
@@ -435,9 +433,7 @@ async def test_a_stubborn_task_does_not_keep_a_development_daemon_from_its_end(
     assert trio.current_time() - began < 5
 
 
-async def test_a_cancelled_development_daemon_ends_its_tasks_too(
-    data_dir: Path, pipe: Pipe
-) -> None:
+async def test_cancelled_development_daemon_ends_its_tasks(data_dir: Path, pipe: Pipe) -> None:
     alloc_id = alloc_id_in(data_dir)
     with trio.CancelScope() as scope:
         async with reopened(data_dir, dev=True) as world:
@@ -449,7 +445,7 @@ async def test_a_cancelled_development_daemon_ends_its_tasks_too(
     assert not alive(pid)
 
 
-async def test_only_the_shim_holds_a_claim(world: World, pipe: Pipe) -> None:
+async def test_only_the_shim_locks_a_claim(world: World, pipe: Pipe) -> None:
     text = f"ls -l /proc/$$/fd >{world.config.data_dir}/fds; echo $$ >{pipe.path}; exec sleep 600"
     alloc_id = await world.place(batch(script(text)))
     await pipe.line()

@@ -61,7 +61,7 @@ async def outcome(world: World, task: Task) -> list[str]:
     return world.output(alloc_id).splitlines()
 
 
-async def test_a_task_runs_behind_a_filter(world: World) -> None:
+async def test_task_has_a_system_call_filter(world: World) -> None:
     assert await outcome(world, inside(FILTERED)) == ["2"]
 
 
@@ -69,13 +69,13 @@ async def test_a_task_inherits_no_descriptor_of_the_filter(world: World) -> None
     assert await outcome(world, inside("ls /proc/$$/fd")) == ["0", "1", "2"]
 
 
-async def test_a_task_makes_no_namespace(world: World) -> None:
+async def test_task_cannot_create_a_namespace(world: World) -> None:
     (line,) = await outcome(world, inside("unshare -r id -u"))
     assert line == "unshare: unshare failed: Operation not permitted"
 
 
 @pytest.mark.parametrize("make", ["cp /bin/sh s && chmod 4755 s", "install -m 6755 /bin/sh s"])
-async def test_a_task_makes_no_file_that_runs_as_its_owner(world: World, make: str) -> None:
+async def test_task_cannot_create_a_set_uid_file(world: World, make: str) -> None:
     lines = await outcome(world, inside(f"{make}; stat -c %a s; chmod 755 s; stat -c %a s"))
     assert any("Operation not permitted" in line for line in lines)
     assert lines[-1] == "755"
@@ -93,7 +93,7 @@ async def test_kernel_enforces_the_filter(world: World) -> None:
 
 
 @needs_python
-async def test_a_program_behind_the_filter_has_threads_and_children(world: World) -> None:
+async def test_filtered_program_can_have_threads_and_children(world: World) -> None:
     text = (
         "import threading, subprocess\n"
         "one = threading.Thread(target=print, args=('thread',)); one.start(); one.join()\n"
@@ -103,7 +103,7 @@ async def test_a_program_behind_the_filter_has_threads_and_children(world: World
 
 
 @pytest.mark.parametrize("tty", [False, True])
-async def test_a_command_inside_a_task_runs_behind_the_filter(world: World, tty: bool) -> None:
+async def test_exec_session_has_the_filter_of_its_task(world: World, tty: bool) -> None:
     alloc_id = await world.place(service(inside(f"echo up; {LINGER}")))
     await world.until_printed(alloc_id, "up")
     text = (
@@ -115,7 +115,7 @@ async def test_a_command_inside_a_task_runs_behind_the_filter(world: World, tty:
     assert lines[2:] == ["0", "1", "2", "/local", "sleep"]
 
 
-async def test_a_command_inside_a_task_without_a_filter_has_none(world: World) -> None:
+async def test_exec_session_of_an_unfiltered_task_has_no_filter(world: World) -> None:
     alloc_id = await world.place(service(opened(f"echo up; {LINGER}", seccomp="off")))
     await world.until_printed(alloc_id, "up")
     assert (await run(world, alloc_id, "/bin/sh", "-c", FILTERED)).seen() == "0\n"
@@ -126,7 +126,7 @@ async def test_a_filter_can_be_switched_off(world: World, word: str, mode: str) 
     assert await outcome(world, opened(FILTERED, seccomp=word)) == [mode]
 
 
-async def test_a_sandbox_of_its_own_can_be_allowed(world: World) -> None:
+async def test_nested_sandbox_can_be_allowed(world: World) -> None:
     text = f"{FILTERED}; unshare -r id -u; unshare -rm mount -t tmpfs x /tmp"
     lines = await outcome(world, opened(text, user_namespaces=True))
     assert lines[:2] == ["2", "0"]
@@ -134,7 +134,7 @@ async def test_a_sandbox_of_its_own_can_be_allowed(world: World) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"seccomp": "off"}, {"user_namespaces": True}])
-async def test_an_agent_that_does_not_allow_it_runs_no_such_task(
+async def test_agent_that_forbids_nested_sandboxes_runs_no_such_task(
     store: Store,
     data_dir: Path,
     groups: ProcessGroups,
@@ -151,7 +151,7 @@ async def test_an_agent_that_does_not_allow_it_runs_no_such_task(
         assert "Started" not in world.types(alloc_id)
 
 
-async def test_a_filter_that_there_is_not_is_refused(world: World) -> None:
+async def test_unknown_filter_is_refused(world: World) -> None:
     alloc_id = await world.place(batch(opened("echo ran", seccomp="none")))
     await world.until_done(alloc_id)
     assert any('seccomp "none": must be default or off' in text for _, text in world.told(alloc_id))

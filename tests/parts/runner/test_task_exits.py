@@ -56,7 +56,7 @@ async def test_a_task_that_exits_with_zero_completes_its_allocation(world: World
         ("kill -34 $$", "Exit Code: 162, Signal: 34"),
     ],
 )
-async def test_a_task_that_ends_badly_fails_its_allocation(
+async def test_task_with_a_nonzero_exit_fails_its_allocation(
     world: World, text: str, end: str
 ) -> None:
     alloc_id = await world.place(batch(script(text)))
@@ -65,7 +65,7 @@ async def test_a_task_that_ends_badly_fails_its_allocation(
     assert world.told(alloc_id) == [*BEGINNING, ("Terminated", end), NO_RESTART]
 
 
-async def test_the_last_error_lines_of_a_failed_attempt_are_kept(world: World) -> None:
+async def test_last_error_lines_of_a_failed_attempt_are_stored(world: World) -> None:
     lines = "i=0; while [ $i -lt 500 ]; do echo line $i >&2; i=$((i+1)); done; echo out; exit 7"
     alloc_id = await world.place(batch(script(lines)))
     await world.until_done(alloc_id)
@@ -74,7 +74,7 @@ async def test_the_last_error_lines_of_a_failed_attempt_are_kept(world: World) -
     assert kept.endswith("line 498\nline 499\n")
 
 
-async def test_an_attempt_is_not_blamed_for_the_lines_of_the_one_before(world: World) -> None:
+async def test_attempt_does_not_get_the_error_lines_of_the_previous_one(world: World) -> None:
     restart = RestartPolicy(attempts=1, interval=HOUR, delay=0, mode="fail")
     text = "[ -e ../again ] && exit 4; touch ../again; echo first >&2; exit 3"
     alloc_id = await world.place(batch(script(text, restart_policy=restart)))
@@ -90,7 +90,7 @@ async def test_an_attempt_is_not_blamed_for_the_lines_of_the_one_before(world: W
     ]
 
 
-async def test_a_good_end_keeps_no_lines(world: World) -> None:
+async def test_successful_exit_stores_no_error_lines(world: World) -> None:
     alloc_id = await world.place(batch(script("echo all is well >&2")))
     await world.until_done(alloc_id)
     assert [stored_event.steward_stderr for stored_event in world.stored_events(alloc_id)] == [
@@ -98,7 +98,7 @@ async def test_a_good_end_keeps_no_lines(world: World) -> None:
     ] * 4
 
 
-async def test_a_task_has_the_signals_as_they_are_by_default(world: World) -> None:
+async def test_task_has_default_signal_handlers(world: World) -> None:
     alloc_id = await world.place(batch(script("exec grep -E 'Sig(Blk|Ign)' /proc/self/status")))
     await world.until_done(alloc_id)
     values = [int(line.split()[1], 16) for line in world.output(alloc_id).splitlines()]
@@ -188,7 +188,7 @@ async def test_task_without_its_inputs_does_not_run(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", ".claim", "alloc", "a/b"])
-async def test_a_task_whose_name_is_no_name_of_a_directory_fails(world: World, name: str) -> None:
+async def test_task_with_an_invalid_directory_name_fails(world: World, name: str) -> None:
     alloc_id = await world.place(batch(script("exit 0", name)))
     await world.until_done(alloc_id)
     assert world.types(alloc_id, name) == [
@@ -222,7 +222,7 @@ def static(**ports: int) -> AllocatedNetwork:
     return AllocatedNetwork(mode="host", ip="127.0.0.1", reserved_ports=held)
 
 
-async def test_a_stop_before_the_start_ends_an_allocation_that_never_ran(world: World) -> None:
+async def test_stop_before_the_start_ends_an_allocation_that_never_started(world: World) -> None:
     alloc_id = await world.place(service(script("exec sleep 600")), desired_status="stop")
     done = await world.until_done(alloc_id)
     assert done.client_status == "complete"

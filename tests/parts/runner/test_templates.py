@@ -57,7 +57,7 @@ def web(port: int) -> Job:
     return service(script("exec sleep 600", services=[offer]), job_id=f"web-{port}")
 
 
-async def test_a_template_is_there_before_its_task_starts(world: World) -> None:
+async def test_template_exists_before_its_task_starts(world: World) -> None:
     text = "{{ env `NOMAD_TASK_NAME` }} {{ range loop 3 }}{{ . }}{{ end }}"
     job = batch(script("cat local/out; stat -c %a local/out", templates=[template(text)]))
     alloc_id = await world.place(job)
@@ -65,21 +65,21 @@ async def test_a_template_is_there_before_its_task_starts(world: World) -> None:
     assert world.output(alloc_id) == "main 012644\n"
 
 
-async def test_its_permissions_give_no_more_rights_than_its_reader_has(world: World) -> None:
+async def test_template_permissions_do_not_exceed_those_of_its_reader(world: World) -> None:
     job = batch(script("stat -c %a local/out", templates=[template("x", perms="4750")]))
     alloc_id = await world.place(job)
     await world.until_done(alloc_id)
     assert world.output(alloc_id) == "750\n"
 
 
-async def test_a_template_becomes_environment(world: World) -> None:
+async def test_template_is_loaded_into_the_environment(world: World) -> None:
     one = template('A=1\n# no\nexport B="x y"\n', envvars=True, dest_path="secrets/env")
     alloc_id = await world.place(batch(script('echo "$A$B"', templates=[one])))
     await world.until_done(alloc_id)
     assert world.output(alloc_id) == "1x y\n"
 
 
-async def test_a_template_comes_from_a_file_of_the_allocation(world: World) -> None:
+async def test_template_is_read_from_a_file_of_the_allocation(world: World) -> None:
     source = "${NOMAD_ALLOC_DIR}/data/source"
     one = template("", source_path=source, left_delim="[[", right_delim="]]")
     written = "printf '[[ 1 ]]{{ 2 }}' > $NOMAD_ALLOC_DIR/data/source"
@@ -89,7 +89,7 @@ async def test_a_template_comes_from_a_file_of_the_allocation(world: World) -> N
     assert world.output(alloc_id) == "1{{ 2 }}"
 
 
-async def test_a_file_that_there_is_not_is_no_template(world: World) -> None:
+async def test_missing_file_is_no_template(world: World) -> None:
     one = template("", source_path="local/none")
     alloc_id = await world.place(batch(script("true", templates=[one])))
     await world.until_status(alloc_id, "failed")
@@ -97,7 +97,7 @@ async def test_a_file_that_there_is_not_is_no_template(world: World) -> None:
     assert missing(world, alloc_id) == [said]
 
 
-async def test_a_task_waits_for_a_variable_that_it_may_read(world: World) -> None:
+async def test_task_waits_for_a_readable_variable(world: World) -> None:
     source = f"{{{{ with nomadVar `{OWN}` }}}}{{{{ .user }}}}{{{{ end }}}}"
     job = batch(script("cat local/out", templates=[template(source)]))
     alloc_id = await world.place(job)
@@ -107,7 +107,7 @@ async def test_a_task_waits_for_a_variable_that_it_may_read(world: World) -> Non
     assert world.output(alloc_id) == "ada"
 
 
-async def test_a_variable_of_another_job_is_not_handed_out(world: World) -> None:
+async def test_variable_of_another_job_is_not_rendered(world: World) -> None:
     await world.put_variable("nomad/jobs/other", user="ada")
     source = "{{ with nomadVar `nomad/jobs/other` }}{{ .user }}{{ end }}"
     alloc_id = await world.place(batch(script("cat local/out", templates=[template(source)])))
@@ -116,9 +116,7 @@ async def test_a_variable_of_another_job_is_not_handed_out(world: World) -> None
     await world.until_done(alloc_id)
 
 
-async def test_a_task_restarts_when_what_a_template_reads_has_changed(
-    world: World, pipe: Pipe
-) -> None:
+async def test_task_restarts_after_a_change_of_template_data(world: World, pipe: Pipe) -> None:
     await world.put_variable(OWN, user="ada")
     one = template(f"{{{{ (nomadVar `{OWN}`).user }}}}", change_mode="restart")
     said = f"{{ cat local/out; echo; }} > {pipe.path}; exec sleep 600"
@@ -133,7 +131,7 @@ async def test_a_task_restarts_when_what_a_template_reads_has_changed(
     assert ("Restart Signaled", said) in world.told(alloc_id)
 
 
-async def test_a_task_gets_a_signal_when_a_service_comes_or_goes(world: World, pipe: Pipe) -> None:
+async def test_task_gets_a_signal_after_a_change_of_services(world: World, pipe: Pipe) -> None:
     source = "{{ range nomadService `blue.web` }}{{ .Port }} {{ end }}"
     one = template(source, change_mode="signal", change_signal="SIGUSR1")
     alloc_id = await world.place(batch(script(telling(pipe), templates=[one])))
@@ -145,7 +143,7 @@ async def test_a_task_gets_a_signal_when_a_service_comes_or_goes(world: World, p
     await world.until(alloc_id, lambda _: world.types(alloc_id).count("Signaling") == 2)
 
 
-async def test_a_script_is_run_in_the_task(world: World, pipe: Pipe) -> None:
+async def test_change_script_runs_in_the_task(world: World, pipe: Pipe) -> None:
     await world.put_variable(OWN, user="ada")
     run = ChangeScript(
         command="/bin/sh",
@@ -161,7 +159,7 @@ async def test_a_script_is_run_in_the_task(world: World, pipe: Pipe) -> None:
     await until_said(world, alloc_id, "Template successfully ran script /bin/sh")
 
 
-async def test_a_script_that_fails_ends_the_task_where_that_is_asked_for(world: World) -> None:
+async def test_failed_change_script_stops_the_task_if_configured(world: World) -> None:
     run = ChangeScript(
         command="/bin/sh",
         args=["-c", "echo no; exit 3"],
@@ -175,7 +173,7 @@ async def test_a_script_that_fails_ends_the_task_where_that_is_asked_for(world: 
     assert "Exit code: 3" in missing(world, alloc_id)[0]
 
 
-async def test_a_file_that_changes_is_read_again(world: World, pipe: Pipe) -> None:
+async def test_changed_file_is_read_again(world: World, pipe: Pipe) -> None:
     one = template("{{ file `local/data` }}", change_mode="signal", change_signal="SIGUSR1")
     alloc_id = await world.place(batch(script(telling(pipe), templates=[one])))
     await until_said(world, alloc_id, "Missing: file(local/data)")
@@ -186,7 +184,7 @@ async def test_a_file_that_changes_is_read_again(world: World, pipe: Pipe) -> No
     assert await pipe.line() == "another"
 
 
-async def test_a_file_that_changes_right_after_it_was_read_is_read_again(
+async def test_file_changed_during_its_read_is_read_again(
     world: World, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, changes = TemplateSources.answer, ["one"]
@@ -217,7 +215,7 @@ async def test_no_file_outside_of_the_allocation_is_read_or_written(world: World
     assert not (world.config.alloc_dir / "x").exists()
 
 
-async def test_a_link_that_a_task_has_made_leads_nowhere(world: World) -> None:
+async def test_link_created_by_a_task_is_not_followed(world: World) -> None:
     job = batch(script("exec sleep 600", templates=[template("{{ file `local/link` }}")]))
     alloc_id = await world.place(job)
     await until_said(world, alloc_id, "Missing: file(local/link)")
@@ -236,7 +234,7 @@ async def test_a_link_that_a_task_has_made_leads_nowhere(world: World) -> None:
         ("{{ (parseJSON `{}`).x }}", "map has no entry for key"),
     ],
 )
-async def test_a_template_that_cannot_be_filled_in_fails_its_task(
+async def test_template_that_cannot_be_rendered_fails_its_task(
     world: World, source: str, problem: str
 ) -> None:
     job = batch(script("true", templates=[template(source, err_missing_key=True)]))
@@ -245,7 +243,7 @@ async def test_a_template_that_cannot_be_filled_in_fails_its_task(
     assert problem in missing(world, alloc_id)[0]
 
 
-async def test_after_a_restart_of_the_daemon_only_what_has_changed_is_reported(
+async def test_after_a_restart_of_the_daemon_only_changes_are_reported(
     store: Store, data_dir: Path, pipe: Pipe
 ) -> None:
     source = "{{ range nomadService `web` }}{{ .Port }} {{ end }}"
@@ -264,7 +262,7 @@ async def test_after_a_restart_of_the_daemon_only_what_has_changed_is_reported(
 @pytest.mark.parametrize(
     "put", ["ln -s /etc/hostname local/out", "mkfifo local/out; exec 3<>local/out"]
 )
-async def test_replaced_template_file_harms_no_later_daemon(
+async def test_replaced_template_file_does_not_affect_a_later_daemon(
     store: Store, data_dir: Path, pipe: Pipe, put: str
 ) -> None:
     left = f"rm local/out; {put}; echo ready > {pipe.path}; while [ ! -e local/go ]; do sleep 0.1; done"
@@ -278,15 +276,13 @@ async def test_replaced_template_file_harms_no_later_daemon(
 
 
 @pytest.mark.parametrize("path", ["local/a\0b", "local/a\0b/c"])
-async def test_a_destination_that_is_no_path_is_an_error_of_the_template(
-    world: World, path: str
-) -> None:
+async def test_invalid_destination_is_a_template_error(world: World, path: str) -> None:
     alloc_id = await world.place(batch(script("true", templates=[template("x", dest_path=path)])))
     await world.until_status(alloc_id, "failed")
     assert "Template failed" in missing(world, alloc_id)[0]
 
 
-async def test_a_file_of_secrets_is_only_for_its_owner(world: World) -> None:
+async def test_secrets_file_is_readable_only_by_its_owner(world: World) -> None:
     one = template("x", dest_path="secrets/key", perms="600")
     alloc_id = await world.place(batch(script("exec sleep 600", templates=[one])))
     await world.until_status(alloc_id, "running")
@@ -295,7 +291,7 @@ async def test_a_file_of_secrets_is_only_for_its_owner(world: World) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-async def test_a_template_belongs_to_whom_it_says(world: World) -> None:
+async def test_template_file_has_the_configured_owner(world: World) -> None:
     one = template("x", uid=65534, gid=65533, perms="640")
     show = "stat -c '%u %g %a' local/out"
     alloc_id = await world.place(batch(script(show, templates=[one])))
@@ -303,7 +299,7 @@ async def test_a_template_belongs_to_whom_it_says(world: World) -> None:
     assert world.output(alloc_id) == "65534 65533 640\n"
 
 
-async def test_a_template_that_is_written_once_stays_as_it_was(world: World, pipe: Pipe) -> None:
+async def test_template_rendered_once_is_not_changed(world: World, pipe: Pipe) -> None:
     await world.put_variable(OWN, user="ada")
     source = f"{{{{ (nomadVar `{OWN}`).user }}}}"
     once = template(source, once=True)
@@ -315,7 +311,7 @@ async def test_a_template_that_is_written_once_stays_as_it_was(world: World, pip
     assert await pipe.line() == "adabob"
 
 
-async def test_an_environment_that_lost_a_name_loses_it_for_the_next_attempt(
+async def test_variable_removed_from_a_template_is_missing_in_the_next_attempt(
     world: World, pipe: Pipe
 ) -> None:
     await world.put_variable(OWN, a="1", b="2")
@@ -329,7 +325,7 @@ async def test_an_environment_that_lost_a_name_loses_it_for_the_next_attempt(
 
 
 @pytest.mark.parametrize(("chance", "delay"), [(0.0, 0), (0.5, 15), (1.0, 30)])
-def test_a_task_is_notified_of_a_change_within_the_longest_splay(chance: float, delay: int) -> None:
+def test_task_is_notified_of_a_change_within_the_maximum_splay(chance: float, delay: int) -> None:
     nobody: Any = None
     template_writer = TemplateWriter(
         host=SimpleNamespace(chance=lambda: chance, store=nobody, variables=nobody),
@@ -370,7 +366,7 @@ class _Disk:
 
 
 @pytest.mark.parametrize("is_recalled", [False, True])
-async def test_a_large_environment_is_not_parsed_on_the_loop(
+async def test_large_environment_is_not_parsed_on_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, *, is_recalled: bool
 ) -> None:
     one = template(envvars=True)

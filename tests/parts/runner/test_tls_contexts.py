@@ -28,7 +28,7 @@ def builders(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return threads
 
 
-async def test_connections_at_the_same_time_share_one_context(builders: list[int]) -> None:
+async def test_concurrent_connections_share_one_context(builders: list[int]) -> None:
     found = []
 
     async def connect() -> None:
@@ -42,7 +42,7 @@ async def test_connections_at_the_same_time_share_one_context(builders: list[int
     assert threading.get_ident() not in builders
 
 
-async def test_each_way_to_connect_has_its_own_context() -> None:
+async def test_each_tls_configuration_has_its_own_context() -> None:
     ways = [(verify, protocol) for verify in (True, False) for protocol in ("http/1.1", "h2")]
     found = [await client_context(verify=verify, protocol=protocol) for verify, protocol in ways]
     again = [await client_context(verify=verify, protocol=protocol) for verify, protocol in ways]

@@ -26,7 +26,7 @@ def skip_without_walls(world: World) -> None:
 
 
 @needs_root
-async def test_a_task_for_which_no_number_is_free_fails_and_says_so(
+async def test_task_without_a_free_user_id_fails_with_a_reason(
     store: Store, data_dir: Path
 ) -> None:
     async with open_world(store, data_dir, task_uids="80000-80000") as world:
@@ -45,12 +45,12 @@ async def test_a_task_for_which_no_number_is_free_fails_and_says_so(
 
 
 @pytest.mark.parametrize("setting", ["1", "999-2000", "5000-4000", "80000-4294967295", "a-b", "1-"])
-def test_a_range_that_cannot_be_is_refused(setting: str) -> None:
+def test_impossible_range_is_refused(setting: str) -> None:
     with pytest.raises(ValueError, match="write FIRST-LAST, such as 80000-89999"):
         task_numbers(setting, "")
 
 
-def test_lines_for_containers_are_not_taken() -> None:
+def test_subordinate_ids_of_containers_are_not_used() -> None:
     assert task_numbers("", "root:100000:65536\nann:165536:65536\n") == DEFAULT_UIDS
     text = "root:100000:65536\nsteward:300000:1000\n"
     assert task_numbers("", text) == range(300_000, 301_000)
@@ -70,9 +70,7 @@ def on_volume(text: str, job_id: str) -> Job:
 
 
 @needs_root
-async def test_two_jobs_without_a_user_cannot_touch_each_other(
-    store: Store, data_dir: Path
-) -> None:
+async def test_jobs_without_a_user_cannot_access_each_other(store: Store, data_dir: Path) -> None:
     shared = data_dir / "shared"
     shared.mkdir(mode=0o777)
     shared.chmod(0o777)
@@ -129,7 +127,7 @@ async def test_a_task_keeps_its_user_over_a_restart_of_the_daemon(
 
 
 @needs_root
-async def test_tasks_of_one_group_share_its_files_and_its_heir_reads_them(
+async def test_tasks_of_one_group_share_files_with_their_successor(
     store: Store, data_dir: Path
 ) -> None:
     disk = EphemeralDisk(sticky=True)

@@ -101,7 +101,7 @@ async def test_one_write_stores_all_series_of_a_block(host: Host) -> None:
     assert found[JOB][BEGIN][UsageMetric.ALLOCATIONS] == [1] * SLOTS
 
 
-async def test_missed_slots_stay_empty(host: Host) -> None:
+async def test_missed_samples_stay_empty(host: Host) -> None:
     await host.sample(0, 2)
     assert await host.read(NODE, 0, 40, FINE) == {"": {CPU: [700, None, 700, None]}}
 
@@ -115,7 +115,7 @@ async def test_next_daemon_continues_the_block(host: Host, store: Store, alloc: 
     assert await host.read(NODE, 0, 30, FINE) == {"": {CPU: [700, None, 700]}}
 
 
-async def test_window_is_folded_when_it_is_over(host: Host) -> None:
+async def test_completed_window_is_folded(host: Host) -> None:
     window = LENGTH[COARSE]
     await host.sample(*range(SLOTS), window // FINE - 1)
     found = host.store.read(
@@ -125,7 +125,7 @@ async def test_window_is_folded_when_it_is_over(host: Host) -> None:
     assert (values[0], values[1], values[-1], len(values)) == (700, None, 700, 36)
 
 
-async def test_coarse_read_includes_samples_that_are_not_folded(host: Host) -> None:
+async def test_coarse_read_includes_unfolded_samples(host: Host) -> None:
     window = LENGTH[COARSE]
     await host.sample(*range(SLOTS), window // FINE - 1, window // FINE, window // FINE + 1)
     found = await host.read(NODE, 0, window + COARSE, COARSE)
@@ -133,7 +133,7 @@ async def test_coarse_read_includes_samples_that_are_not_folded(host: Host) -> N
     assert found[""][CPU][-1] == 700
 
 
-async def test_restart_counts_in_one_slot(host: Host, alloc: Allocation) -> None:
+async def test_restart_is_counted_in_one_sample(host: Host, alloc: Allocation) -> None:
     await host.sample(0)
     alloc.restarts = 2
     await host.sample(1, 2)
@@ -180,7 +180,9 @@ async def test_failing_driver_does_not_affect_other_allocations(store: Store) ->
     assert (await host.read(JOB, 0, 1, 1))[""][CPU] == [500]
 
 
-async def test_silent_driver_is_not_awaited_for_long(store: Store, autojump_clock: object) -> None:
+async def test_unresponsive_driver_is_awaited_for_a_limited_time(
+    store: Store, autojump_clock: object
+) -> None:
     host = Host(store, Silent("bad"), Allocation("good"))
     await host.sample(0)
     assert trio.current_time() < FINE

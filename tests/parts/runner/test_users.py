@@ -43,14 +43,14 @@ def test_a_command_is_found_by_its_name(tmp_path: Path, place: str) -> None:
     assert find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin") == str(expected)
 
 
-def test_the_tasks_own_directory_goes_before_the_search_path(tmp_path: Path) -> None:
+def test_task_directory_precedes_the_search_path(tmp_path: Path) -> None:
     program(tmp_path / "bin/tool")
     own = program(tmp_path / "main/local/tool")
     assert find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin") == str(own)
 
 
 @pytest.mark.parametrize("opened", ["main/local", "main/local/tool"])
-def test_a_program_that_others_can_change_is_ignored(tmp_path: Path, opened: str) -> None:
+def test_program_writable_by_others_is_ignored(tmp_path: Path, opened: str) -> None:
     program(tmp_path / "main/local/tool")
     (tmp_path / opened).chmod(0o777)
     found = program(tmp_path / "bin/tool")
@@ -60,7 +60,7 @@ def test_a_program_that_others_can_change_is_ignored(tmp_path: Path, opened: str
 @needs_root
 @pytest.mark.parametrize("planted", ["main/local", "main/local/tool"])
 @pytest.mark.parametrize(("owner", "is_trusted"), [(65534, True), (1, False)])
-def test_a_program_counts_only_if_the_tasks_user_or_root_owns_it(
+def test_program_must_belong_to_the_task_user_or_root(
     tmp_path: Path, planted: str, owner: int, is_trusted: bool
 ) -> None:
     own, usual = program(tmp_path / "main/local/tool"), program(tmp_path / "bin/tool")
@@ -69,13 +69,13 @@ def test_a_program_counts_only_if_the_tasks_user_or_root_owns_it(
     assert found == str(own if is_trusted else usual)
 
 
-def test_an_absolute_command_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_absolute_command_is_not_searched(tmp_path: Path) -> None:
     tool = program(tmp_path / "tool")
     assert find_command(str(tool), "/nowhere", None) == str(tool)
 
 
 @pytest.mark.parametrize("command", ["", "none", "/none", "../none", ".", "a\0b", "/a\0b"])
-def test_a_command_that_is_nowhere_is_named(tmp_path: Path, command: str) -> None:
+def test_missing_command_is_named(tmp_path: Path, command: str) -> None:
     with pytest.raises(Refusal, match="could not be found"):
         find_command(command, str(tmp_path), str(tmp_path))
 
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_executed_is_ignored_and_then_named(tmp_path: Path
         find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin")
 
 
-def test_the_daemons_own_user_needs_no_change() -> None:
+def test_user_of_the_daemon_needs_no_change() -> None:
     assert find_user(pwd.getpwuid(os.geteuid()).pw_name) is None
     assert find_user(str(os.geteuid())) is None
 

@@ -162,5 +162,5 @@ async def have_directories_of_its_own(launcher: Launcher, data_dir: Path) -> Non
         have_directories_of_its_own,
     ],
 )
-def test_files_and_logs_need_no_rights_in_the_daemon(work: Work) -> None:
+def test_files_and_logs_work_with_an_unprivileged_daemon(work: Work) -> None:
     run(work)

@@ -75,7 +75,7 @@ def lay(directory: Path, name: str, text: str, number: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("left", [living, elsewhere, confined])
-def test_directory_that_may_be_in_use_is_not_touched(
+def test_directory_possibly_in_use_is_not_touched(
     tmp_path: Path, left: Callable[[str], str]
 ) -> None:
     file = lay(tmp_path, ATTEMPT, left(who()))
@@ -103,7 +103,7 @@ def test_directory_of_an_earlier_attempt_on_another_host_is_removed(tmp_path: Pa
     assert not (tmp_path / ATTEMPT).exists()
 
 
-def test_directory_of_no_wrapper_is_left_alone(tmp_path: Path) -> None:
+def test_directory_of_another_program_is_not_removed(tmp_path: Path) -> None:
     file = lay(tmp_path, "else", dead(who()))
     (tmp_path / "steward-link").symlink_to(tmp_path / "else")
     (tmp_path / "steward-empty").mkdir()

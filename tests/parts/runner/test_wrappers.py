@@ -74,7 +74,7 @@ async def test_an_attempt_can_be_claimed_once(claimant: Claimant) -> None:
     assert alloc.client_status == "complete"
 
 
-async def test_wrapper_that_missed_the_response_may_claim_again(claimant: Claimant) -> None:
+async def test_wrapper_that_missed_the_response_can_claim_again(claimant: Claimant) -> None:
     assert await claimant.ask_for_it() == 200
     before = claimant.token
     assert await claimant.ask_for_it() == 200
@@ -82,7 +82,7 @@ async def test_wrapper_that_missed_the_response_may_claim_again(claimant: Claima
     assert (await claimant.send(0, b"x"))[0] == 200
 
 
-async def test_a_claim_is_no_secret_of_the_run_and_the_other_way_round(claimant: Claimant) -> None:
+async def test_claim_secret_and_run_secret_are_not_interchangeable(claimant: Claimant) -> None:
     assert await claimant.ask_for_it() == 200
     claimant.token, claimant.claim = claimant.claim, claimant.token
     assert (await claimant.send(0, b"x"))[0] == 403
@@ -115,7 +115,7 @@ async def test_guessing_client_is_rejected_and_a_valid_one_is_not(claimant: Clai
     assert await claimant.ask_for_it() == 200
 
 
-async def test_nothing_else_is_to_be_had_there(claimant: Claimant) -> None:
+async def test_wrapper_listener_serves_no_other_routes(claimant: Claimant) -> None:
     assert await claimant.ask_for_it() == 200
     for path in ("/", "/ui/", "/v1/jobs", "/v1/agent/self", "/v1/sys/health", "/v1/status/leader"):
         for secret in ("", claimant.token):
@@ -123,7 +123,7 @@ async def test_nothing_else_is_to_be_had_there(claimant: Claimant) -> None:
             assert answer.status_code in (400, 403, 404), path
 
 
-async def test_output_comes_once_and_in_order_however_often_it_is_sent(claimant: Claimant) -> None:
+async def test_repeated_output_is_stored_once_and_in_order(claimant: Claimant) -> None:
     await claimant.ask_for_it()
     assert await claimant.send(0, b"one\n") == (200, "4")
     assert await claimant.send(0, b"one\n") == (200, "4")
@@ -167,14 +167,14 @@ async def test_data_from_a_wrapper_is_bounded(claimant: Claimant) -> None:
 
 
 @pytest.mark.parametrize(("secret", "status"), [("", b" 401 "), ("x" * 64, b" 403 ")])
-async def test_no_body_is_read_without_a_valid_secret(
+async def test_body_without_a_valid_secret_is_not_read(
     claimant: Claimant, secret: str, status: bytes
 ) -> None:
     claimant.token = secret
     assert status in await announced(claimant, 5)
 
 
-async def test_orders_come_as_soon_as_they_are_given_and_once(claimant: Claimant) -> None:
+async def test_wrapper_commands_are_sent_immediately_and_once(claimant: Claimant) -> None:
     world = claimant.world
     await claimant.ask_for_it()
     await world.until_running(claimant.alloc_id)

@@ -35,28 +35,28 @@ async def test_archive_has_the_summary_of_its_files(archive: Path) -> None:
     assert summary_of(archive) == inspect(archive.parent / "plain")
 
 
-async def test_a_plain_snapshot_is_taken_as_it_is(archive: Path) -> None:
+async def test_plain_snapshot_is_accepted(archive: Path) -> None:
     assert summary_of(archive.parent / "plain").jobs == 1
 
 
-async def test_nothing_is_left_behind(archive: Path) -> None:
+async def test_archive_leaves_no_temporary_files(archive: Path) -> None:
     before = sorted(archive.parent.iterdir())
     summary_of(archive)
     assert sorted(archive.parent.iterdir()) == before
 
 
-async def test_the_parts_come_in_the_order_in_which_clients_check_them(archive: Path) -> None:
+async def test_archive_members_have_the_order_expected_by_clients(archive: Path) -> None:
     with tarfile.open(archive) as opened:
         assert opened.getnames() == ["meta.json", "state.bin", "SHA256SUMS"]
 
 
-async def test_half_an_archive_is_refused(archive: Path) -> None:
+async def test_incomplete_archive_is_refused(archive: Path) -> None:
     cut(archive)
     with pytest.raises(StorageUnusable, match="damaged"):
         summary_of(archive)
 
 
-async def test_a_snapshot_that_is_not_the_one_of_the_sums_is_refused(archive: Path) -> None:
+async def test_snapshot_with_a_wrong_checksum_is_refused(archive: Path) -> None:
     other = archive.parent / "other"
     with tarfile.open(other, "w:gz") as made:
         made.add(archive.parent / "plain", "state.bin")

@@ -26,7 +26,7 @@ def held_lock(path: Path) -> Iterator[sqlite3.Connection]:
         yield outside
 
 
-async def test_reads_go_on_while_a_write_waits_for_the_lock(store: Store) -> None:
+async def test_reads_continue_while_a_write_waits_for_the_lock(store: Store) -> None:
     done = trio.Event()
 
     async def write() -> None:
@@ -46,7 +46,7 @@ async def test_reads_go_on_while_a_write_waits_for_the_lock(store: Store) -> Non
     assert names(store) == {"default", "late"}
 
 
-async def test_a_write_is_refused_when_it_has_waited_too_long_and_the_next_one_succeeds(
+async def test_write_is_refused_after_its_timeout_and_the_next_one_succeeds(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "BUSY_WAIT", TOO_SHORT)
@@ -56,7 +56,7 @@ async def test_a_write_is_refused_when_it_has_waited_too_long_and_the_next_one_s
     assert names(store) == {"default", "kept"}
 
 
-async def test_writes_that_wait_together_are_refused_together(
+async def test_queued_writes_are_refused_together(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the last of a long queue waits for the lock once for each batch before it."""
@@ -87,7 +87,7 @@ async def test_writes_that_wait_together_are_refused_together(
     assert waits <= 2  # the first batch may begin before the others arrive
 
 
-async def test_work_of_the_daemon_waits_for_the_lock(
+async def test_internal_work_waits_for_the_lock(
     caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
     async with tolerate_disk_full("launches wait"):
@@ -96,7 +96,7 @@ async def test_work_of_the_daemon_waits_for_the_lock(
 
 
 @pytest.mark.parametrize("kind", [StorageBusy, *StorageUnavailable.__subclasses__()])
-def test_both_apis_name_the_time_of_the_next_attempt(kind: type[StorageUnavailable]) -> None:
+def test_both_apis_return_the_time_of_the_next_attempt(kind: type[StorageUnavailable]) -> None:
     answers = reply.of_error(kind("no")), vault_envelope.of_error(kind("no"), is_login=False)
     for answer in answers:
         assert answer.status in (503, 507)

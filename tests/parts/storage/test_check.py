@@ -75,7 +75,7 @@ def damage(directory: Path, statement: str) -> None:
         connection.executescript(statement)
 
 
-async def test_a_store_in_which_much_has_happened_is_sound(busy: Path) -> None:
+async def test_store_with_a_long_history_is_consistent(busy: Path) -> None:
     assert check(busy) == []
 
 
@@ -88,9 +88,7 @@ async def test_a_store_in_which_much_has_happened_is_sound(busy: Path) -> None:
         "UPDATE allocations SET client_status = 'lost'",
     ],
 )
-async def test_resources_in_use_on_a_node_follow_its_allocations(
-    busy: Path, statement: str
-) -> None:
+async def test_resources_in_use_on_a_node_match_its_allocations(busy: Path, statement: str) -> None:
     with closing(sqlite3.connect(busy / "steward.db", isolation_level=None)) as connection:
         for trigger in ("job_versions_are_append_only", "job_versions_go_with_their_job"):
             connection.execute(f"DROP TRIGGER {trigger}")
@@ -247,7 +245,7 @@ DAMAGE = {
 }
 
 
-def test_each_rule_is_tried() -> None:
+def test_each_rule_is_tested() -> None:
     assert RULES.keys() - DAMAGE.keys() == set()
 
 
@@ -274,7 +272,7 @@ async def test_allocations_of_a_failed_rollout_may_share_a_name(
     assert not told if sound else told
 
 
-async def test_a_damaged_file_is_found(busy: Path) -> None:
+async def test_damaged_file_is_detected(busy: Path) -> None:
     file = busy / "steward.db"
     content = bytearray(file.read_bytes())
     content[4096 * 5 : 4096 * 25] = b"\0" * (4096 * 20)
@@ -286,13 +284,13 @@ async def test_a_damaged_file_is_found(busy: Path) -> None:
     assert faults
 
 
-def test_without_a_store_there_is_nothing_to_check(tmp_path: Path) -> None:
+def test_missing_store_has_no_errors(tmp_path: Path) -> None:
     with pytest.raises(StorageUnusable, match="there is no store"):
         check(tmp_path)
 
 
 @pytest.mark.parametrize("block", [Parameterized(), None])
-async def test_children_of_an_earlier_job_of_the_name_are_counted(
+async def test_children_of_an_earlier_job_with_the_same_name_are_counted(
     busy: Path, block: Parameterized | None
 ) -> None:
     async with open_store(busy, cluster_id="cluster", now=NOW) as store:
@@ -311,7 +309,7 @@ async def test_children_of_an_earlier_job_of_the_name_are_counted(
     assert check(busy) == []
 
 
-async def test_a_child_of_an_earlier_job_of_the_name_can_restart(busy: Path) -> None:
+async def test_child_of_an_earlier_job_with_the_same_name_can_restart(busy: Path) -> None:
     async with open_store(busy, cluster_id="cluster", now=NOW) as store:
 
         def again(tx: Transaction) -> None:

@@ -91,7 +91,7 @@ async def test_corrupt_page_ends_writes_and_is_named_in_the_log(
     assert any(f"page {spoiled} of table namespaces" in place for place in places)
 
 
-async def test_table_is_named_where_its_pages_are_not_known(
+async def test_table_is_named_without_a_page_map(
     tmp_path: Path, spoiled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(damage, "_CORRUPT_PAGES", "SELECT * FROM no_such_table WHERE :most")
@@ -99,7 +99,7 @@ async def test_table_is_named_where_its_pages_are_not_known(
     assert places == ["table namespaces: database disk image is malformed"]
 
 
-async def test_health_tells_that_the_store_is_damaged(tmp_path: Path, spoiled: int) -> None:
+async def test_health_reports_a_damaged_store(tmp_path: Path, spoiled: int) -> None:
     from types import SimpleNamespace
 
     async with opened(tmp_path) as store:
@@ -125,7 +125,7 @@ async def test_health_tells_that_the_store_is_damaged(tmp_path: Path, spoiled: i
     assert after.body["server"].message == store.damage
 
 
-async def test_work_of_the_daemon_goes_on_after_a_corrupt_page(
+async def test_internal_work_continues_after_a_corrupt_page(
     tmp_path: Path, spoiled: int, autojump_clock: object
 ) -> None:
     async with opened(tmp_path) as store:

@@ -30,7 +30,7 @@ def test_error_names_the_row_by_its_key() -> None:
 
 
 @pytest.mark.parametrize("table", KEYS)
-def test_a_key_that_was_not_selected_does_not_change_the_kind_of_the_error(table: str) -> None:
+def test_error_without_a_selected_key_has_the_same_type(table: str) -> None:
     """A worker fences this error alone; any other error would stop its loop."""
     with pytest.raises(StorageUnreadable) as error:
         decode_row(selected(document=b'{"cut'), Evaluation, table)

@@ -29,12 +29,12 @@ async def fill(store: Store) -> tuple[int, int, int]:
     return await write(store, "a", "b"), await write(store, "c"), await write(store, "d", "e", "f")
 
 
-async def test_events_come_in_the_order_of_their_writes(store: Store) -> None:
+async def test_events_have_the_order_of_their_writes(store: Store) -> None:
     first, _, _ = await fill(store)
     assert keys_after(store, begin(store, first)) == list("abcdef")
 
 
-async def test_one_begins_at_any_index(store: Store) -> None:
+async def test_event_read_starts_at_any_index(store: Store) -> None:
     first, second, third = await fill(store)
     assert keys_after(store, begin(store, second)) == list("cdef")
     assert keys_after(store, begin(store, third)) == list("def")
@@ -42,14 +42,14 @@ async def test_one_begins_at_any_index(store: Store) -> None:
     assert first < second
 
 
-async def test_a_write_is_never_given_in_pieces(store: Store) -> None:
+async def test_write_is_never_split(store: Store) -> None:
     first, _, _ = await fill(store)
     start = begin(store, first)
     assert keys_after(store, start, 1) == list("ab")
     assert keys_after(store, start + 2, 2) == list("cdef")
 
 
-async def test_the_last_few_are_whole_writes(store: Store) -> None:
+async def test_latest_events_are_whole_writes(store: Store) -> None:
     await fill(store)
     start = store.read(lambda db: events.before_last(db, 4))
     assert keys_after(store, start) == list("cdef")

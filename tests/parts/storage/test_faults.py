@@ -55,7 +55,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_crash_keeps_every_write(work: Path) -> None:
+async def test_crash_preserves_every_committed_write(work: Path) -> None:
     await crashed(work, "a", "b")
     assert await look(work) == {"default", "a", "b"}
 
@@ -64,7 +64,7 @@ async def test_a_crash_keeps_every_write(work: Path) -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_a_log_torn_anywhere_gives_whole_writes_or_is_refused(work: Path, part: int) -> None:
+async def test_truncated_wal_gives_whole_writes_or_is_refused(work: Path, part: int) -> None:
     sizes = await crashed(work, "a", "b", "c")
     whole = (work / LOG).read_bytes()
     first = max(len(whole) - 3 * FRAME, sizes[0])
@@ -98,7 +98,7 @@ async def test_write_torn_before_its_response_is_dropped(work: Path) -> None:
     assert await look(work) == {"default", "a"}
 
 
-async def test_a_log_that_was_removed_is_missed(work: Path) -> None:
+async def test_removed_wal_is_detected(work: Path) -> None:
     await crashed(work, "a")
     (work / LOG).unlink()
     with pytest.raises(StorageUnusable, match=f"remove .*{MARK_NAME}"):
@@ -107,7 +107,7 @@ async def test_a_log_that_was_removed_is_missed(work: Path) -> None:
     assert await look(work) == {"default"}
 
 
-async def test_a_log_that_another_program_has_folded_in_is_not_missed(work: Path) -> None:
+async def test_wal_checkpointed_by_another_program_is_accepted(work: Path) -> None:
     await crashed(work, "a")
     with closing(sqlite3.connect(work / FILE_NAME)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -115,7 +115,7 @@ async def test_a_log_that_another_program_has_folded_in_is_not_missed(work: Path
     assert await look(work) == {"default", "a"}
 
 
-async def test_a_log_that_is_removed_under_a_store_at_work_costs_nothing(tmp_path: Path) -> None:
+async def test_wal_removed_under_a_running_store_loses_nothing(tmp_path: Path) -> None:
     with pytest.RaisesGroup(pytest.RaisesExc(StorageUnusable, match="was deleted while")):
         async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
             await store.write(add("a"))
@@ -129,7 +129,7 @@ async def test_a_log_that_is_removed_under_a_store_at_work_costs_nothing(tmp_pat
 # ---- the file ------------------------------------------------------------------------------------
 
 
-async def test_an_older_file_in_the_place_of_the_store_is_refused(tmp_path: Path) -> None:
+async def test_older_file_instead_of_the_store_is_refused(tmp_path: Path) -> None:
     async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
         await store.write(add("a"))
         save(tmp_path, tmp_path / "snapshot")
@@ -177,7 +177,7 @@ def write_while_it_fails(library: Path, directory: Path, *words: object) -> list
     ],
 )
 @pytest.mark.parametrize("goes_on", ["on", "ends"])
-async def test_a_write_that_the_disk_refused_stays_away(
+async def test_failed_write_does_not_reappear(
     faulty: Path, tmp_path: Path, call: str, number: int, kind: str, goes_on: str
 ) -> None:
     said, shown = write_while_it_fails(faulty, tmp_path, call, number, 1, goes_on)
@@ -189,7 +189,7 @@ async def test_a_write_that_the_disk_refused_stays_away(
 
 
 @pytest.mark.parametrize(("call", "number"), [("sync", errno.EIO), ("pwrite", errno.EROFS)])
-async def test_a_disk_that_refuses_for_good_ends_the_daemon(
+async def test_permanent_disk_error_ends_the_daemon(
     faulty: Path, tmp_path: Path, call: str, number: int
 ) -> None:
     *_, said = write_while_it_fails(faulty, tmp_path, call, number, 1000)
@@ -216,7 +216,7 @@ def remount(place: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", place], check=True)
 
 
-async def test_full_disk_keeps_acknowledged_writes_and_writes_succeed_when_space_is_free(
+async def test_full_disk_preserves_acknowledged_writes_and_later_writes_succeed(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "steward.store")
@@ -241,7 +241,7 @@ async def test_full_disk_keeps_acknowledged_writes_and_writes_succeed_when_space
     assert check(small_disk) == []
 
 
-async def test_a_store_starts_without_room_for_its_mark_and_has_it_with_the_next_write(
+async def test_store_starts_without_space_for_its_watermark_and_writes_it_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, is_full = os.pwrite, True
@@ -263,7 +263,7 @@ async def test_a_store_starts_without_room_for_its_mark_and_has_it_with_the_next
     assert await look(tmp_path) == {"default", "a"}
 
 
-async def test_a_disk_that_cannot_be_written_is_refused_at_the_start(small_disk: Path) -> None:
+async def test_read_only_disk_is_refused_at_the_start(small_disk: Path) -> None:
     await look(small_disk)
     remount(small_disk, "ro")
     with pytest.raises(StorageUnusable, match="cannot write to the data directory"):

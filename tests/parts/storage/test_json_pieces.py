@@ -26,7 +26,7 @@ LONG = "x" * AT_ONCE
         [[[[[LONG]]]]],
     ],
 )
-def test_a_document_in_pieces_has_the_same_value(value: object) -> None:
+def test_document_decoded_in_chunks_has_the_same_value(value: object) -> None:
     text = msgspec.json.encode(value)
     assert json_pieces.decode(text) == msgspec.json.decode(text)
 
@@ -37,7 +37,7 @@ def test_an_invalid_document_is_refused(end: bytes) -> None:
         json_pieces.decode(msgspec.json.encode([LONG, LONG])[:-1] + end)
 
 
-def test_no_call_of_the_decoder_gets_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_gets_at_most_one_chunk_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
     whole = msgspec.json.decode
 
@@ -52,7 +52,7 @@ def test_no_call_of_the_decoder_gets_more_than_a_piece(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("number", [0, 1, 400])
-async def test_a_definition_in_pieces_is_the_same_job(store: Store, number: int) -> None:
+async def test_definition_decoded_in_chunks_is_the_same_job(store: Store, number: int) -> None:
     made = job("long", *(group(f"g{at}") for at in range(number)), meta={"a": LONG * 2})
     if not number:
         made = msgspec.structs.replace(made, task_groups=None)

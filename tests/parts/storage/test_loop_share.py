@@ -22,17 +22,17 @@ def work(_: ReadSnapshot) -> int:
     return threading.get_ident()
 
 
-async def test_a_read_beyond_its_share_runs_in_a_thread(store: Store) -> None:
+async def test_read_beyond_its_time_share_runs_in_a_thread(store: Store) -> None:
     with pytest.raises(LongRead):
         store.read_short(work)
     assert await store.read_any(work) != threading.get_ident()
 
 
-async def test_each_read_has_a_share_of_its_own(store: Store) -> None:
+async def test_each_read_has_its_own_time_share(store: Store) -> None:
     assert [store.read_short(lambda _: spend(SHARE)) for _ in range(3)] == [None] * 3
 
 
-async def test_a_write_beyond_its_share_runs_in_a_thread_and_changes_once(store: Store) -> None:
+async def test_write_beyond_its_time_share_runs_once_in_a_thread(store: Store) -> None:
     def write(tx: Transaction) -> int:
         tx.touch("nodes", "nodes/x")
         return work(tx)
@@ -41,7 +41,7 @@ async def test_a_write_beyond_its_share_runs_in_a_thread_and_changes_once(store:
     assert await store.write(lambda _: threading.get_ident()) == threading.get_ident()
 
 
-async def test_outside_of_a_read_work_has_no_limit(store: Store) -> None:
+async def test_work_outside_of_a_read_has_no_limit(store: Store) -> None:
     store.read_short(lambda _: None)
     assert work(store.read(lambda db: db)) == threading.get_ident()
 
@@ -117,7 +117,7 @@ async def test_a_pattern_is_not_compiled_on_the_event_loop(
     assert regexp._compile.cache_info().currsize == 2
 
 
-async def test_a_thread_lets_the_event_loop_run_after_each_share(
+async def test_thread_yields_to_the_event_loop_after_each_share(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = list[int]()

@@ -47,7 +47,7 @@ def rows(path: Path, tables: list[str] | None = None) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kept", STORES, ids=[store.name[:4] for store in STORES])
-async def test_a_store_of_each_version_comes_forward_whole(kept: Path, tmp_path: Path) -> None:
+async def test_store_of_each_version_is_migrated_completely(kept: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     make(new)
     path = store_of(kept, tmp_path)
@@ -61,7 +61,7 @@ async def test_a_store_of_each_version_comes_forward_whole(kept: Path, tmp_path:
     assert [item.id for item in found if item is not None] == JOBS
 
 
-def test_the_older_form_is_kept_as_a_snapshot_that_its_program_can_restore(tmp_path: Path) -> None:
+def test_older_version_is_saved_as_a_restorable_snapshot(tmp_path: Path) -> None:
     path = store_of(STORES[0], tmp_path)
     before, older = rows(path), form(path)
     make(path)
@@ -71,7 +71,7 @@ def test_the_older_form_is_kept_as_a_snapshot_that_its_program_can_restore(tmp_p
     assert inspect(copy).version == 1
 
 
-def test_of_the_copies_the_newest_three_stay(tmp_path: Path) -> None:
+def test_newest_three_migration_snapshots_remain(tmp_path: Path) -> None:
     for version in (3, 4, 5):
         (tmp_path / f"{FILE_NAME}.version-{version:04}").touch()
     store_of(STORES[-2], tmp_path)
@@ -80,7 +80,7 @@ def test_of_the_copies_the_newest_three_stay(tmp_path: Path) -> None:
     assert kept == ["0004", "0005", STORES[-2].name[:4]]
 
 
-def test_a_store_of_this_version_is_not_copied(tmp_path: Path) -> None:
+def test_store_of_this_version_is_not_copied(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     make(path)
     make(path)
@@ -106,7 +106,7 @@ def test_migration_without_space_for_its_copy_changes_nothing_and_names_the_requ
     assert pragma(path, "user_version") == schema.VERSION
 
 
-def test_queues_in_which_runs_wait_are_to_be_served(tmp_path: Path) -> None:
+def test_migrated_queues_with_waiting_runs_are_served(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     make(path)
     with closing(sqlite3.connect(path)) as connection:
@@ -123,7 +123,7 @@ def test_queues_in_which_runs_wait_are_to_be_served(tmp_path: Path) -> None:
     assert found == [("default", "full")]
 
 
-def test_the_last_ends_of_jobs_come_from_the_ledgers(tmp_path: Path) -> None:
+def test_last_ends_of_jobs_are_migrated_from_the_ledgers(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     make(path)
     with closing(sqlite3.connect(path)) as connection:

@@ -25,7 +25,7 @@ def left_as_it_was() -> Iterator[None]:
     assert gc.isenabled()
 
 
-async def test_garbage_is_looked_for_again_when_what_was_made_has_gone() -> None:
+async def test_collection_runs_again_after_objects_are_freed() -> None:
     gc.collect()
     made = await garbage.in_thread(lambda: [[n] for n in range(10 * garbage.FEW)])
     assert not gc.isenabled()
@@ -35,7 +35,7 @@ async def test_garbage_is_looked_for_again_when_what_was_made_has_gone() -> None
     assert gc.isenabled()
 
 
-async def test_what_lives_on_is_looked_through_in_the_end(
+async def test_collector_finishes_with_many_surviving_objects(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     made = await garbage.in_thread(lambda: [[n] for n in range(10 * garbage.FEW)])
@@ -45,7 +45,7 @@ async def test_what_lives_on_is_looked_through_in_the_end(
     assert len(made) == 10 * garbage.FEW
 
 
-def test_newest_garbage_is_collected_only_when_no_thread_works_and_few_objects_live() -> None:
+def test_young_garbage_is_collected_only_without_busy_threads() -> None:
     gc.collect()
     with garbage.paused():
         assert not garbage.collect_newest()
@@ -70,6 +70,6 @@ async def test_thread_frees_an_object_without_other_references(nursery: trio.Nur
     assert not garbage._kept
 
 
-async def test_nothing_is_kept_where_nobody_frees_it() -> None:
+async def test_no_object_is_kept_without_a_freeing_thread() -> None:
     garbage.free_in_thread(Thing())
     assert not garbage._kept

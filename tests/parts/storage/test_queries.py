@@ -248,7 +248,7 @@ async def test_no_query_reads_a_whole_table(
 
 
 @pytest.mark.parametrize("query", QUERIES)
-async def test_no_query_is_prepared_again_for_what_it_asks(
+async def test_no_query_is_prepared_again_for_its_parameters(
     store: Store, query: Callable[[ReadSnapshot], object]
 ) -> None:
     def prepared_anew(db: ReadSnapshot) -> list[str]:
@@ -342,7 +342,7 @@ async def test_no_query_is_prepared_again_for_what_it_asks(
         ),
     ],
 )
-async def test_a_few_among_a_long_history_are_found_by_the_index_that_has_only_them(
+async def test_few_rows_among_a_long_history_use_a_partial_index(
     store: Store, query: Callable[[ReadSnapshot], object], index: str
 ) -> None:
     explained = store.read(Explained)
@@ -373,7 +373,7 @@ async def test_a_few_among_a_long_history_are_found_by_the_index_that_has_only_t
         ),
     ],
 )
-async def test_jobs_in_order_of_their_names_are_not_sorted(
+async def test_jobs_sorted_by_name_use_an_index(
     store: Store, query: Callable[[ReadSnapshot], object], step: str
 ) -> None:
     explained = store.read(Explained)
@@ -383,7 +383,7 @@ async def test_jobs_in_order_of_their_names_are_not_sorted(
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("prefix", ["", "web", "web-1"])
-async def test_jobs_in_order_of_their_names_continue_at_any_of_them(
+async def test_jobs_sorted_by_name_continue_at_any_name(
     store: Store, prefix: str, reverse: bool
 ) -> None:
     def fill(tx: Transaction) -> None:
@@ -444,7 +444,7 @@ async def test_a_job_with_an_unfinished_evaluation_is_pending(store: Store) -> N
     assert status(store) == JobStatus.PENDING
 
 
-async def test_a_job_with_nothing_to_do_is_dead(store: Store) -> None:
+async def test_idle_job_is_dead(store: Store) -> None:
     await register(store)
 
     def finish(tx: Transaction) -> None:
@@ -458,14 +458,14 @@ async def test_a_job_with_nothing_to_do_is_dead(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("stop", "expected"), [(False, "running"), (True, "dead")])
-async def test_a_system_job_runs_unless_it_is_stopped(
+async def test_system_job_is_running_unless_stopped(
     store: Store, stop: bool, expected: str
 ) -> None:
     await register(store, type="system", stop=stop)
     assert status(store) == expected
 
 
-async def test_an_older_version_keeps_the_status_it_had_last(store: Store) -> None:
+async def test_older_version_has_its_last_status(store: Store) -> None:
     await register(store)
     await store.write(lambda tx: jobs.append_version(tx, job("web", priority=60)))
     versions = store.read(lambda db: jobs.versions(db, "default", "web"))
@@ -494,7 +494,7 @@ async def test_a_parent_counts_its_children_by_status(store: Store) -> None:
     [{"type": "batch", "parameterized_job": Parameterized()}, {}, {"parent_id": "another"}],
     ids=["launches", "plain", "child"],
 )
-async def test_a_new_job_adopts_the_children_of_one_that_was_purged(
+async def test_new_job_adopts_the_children_of_a_purged_job(
     store: Store, fields: dict[str, Any]
 ) -> None:
     def write(tx: Transaction) -> None:
@@ -520,7 +520,7 @@ async def test_a_new_job_adopts_the_children_of_one_that_was_purged(
     assert store.read(counted) == [0, 0, 0]
 
 
-async def test_only_the_six_newest_sources_are_kept(store: Store) -> None:
+async def test_only_the_six_newest_sources_are_stored(store: Store) -> None:
     def add(tx: Transaction) -> None:
         jobs.append_version(tx, job("web"))
         for number in range(8):
@@ -543,7 +543,7 @@ async def test_a_version_can_be_neither_changed_nor_removed(store: Store) -> Non
         await store.write(lambda tx: tx.execute("DELETE FROM job_versions", {}))
 
 
-async def test_a_purge_takes_everything_along_but_evaluations(store: Store) -> None:
+async def test_purge_deletes_everything_except_evaluations(store: Store) -> None:
     await register(store)
 
     def purge(tx: Transaction) -> None:
@@ -573,7 +573,7 @@ async def test_a_listing_can_show_the_meta_of_each_job(store: Store) -> None:
     assert [msgspec.json.decode(line)["Meta"] for _, _, line in lines] == [{"owner": "ops"}, None]
 
 
-async def test_ready_evaluations_come_by_priority_then_by_age(store: Store) -> None:
+async def test_ready_evaluations_are_sorted_by_priority_and_age(store: Store) -> None:
     def add(tx: Transaction) -> None:
         for number, priority in enumerate([50, 80, 80]):
             stored = jobs.append_version(tx, job(f"j{number}", priority=priority))
@@ -590,7 +590,7 @@ async def test_ready_evaluations_come_by_priority_then_by_age(store: Store) -> N
     ]
 
 
-async def test_an_evaluation_that_waits_is_not_ready_before_its_time(store: Store) -> None:
+async def test_delayed_evaluation_is_not_ready_early(store: Store) -> None:
     def add(tx: Transaction) -> None:
         stored = jobs.append_version(tx, job("web"))
         waiting = msgspec.structs.replace(
@@ -648,7 +648,7 @@ async def test_blocked_evaluation_runs_when_enough_capacity_was_freed(
         ("ß", {"a_b", "axB", "50%!", "Straße"}),
     ],
 )
-async def test_part_of_a_name_is_compared_by_its_characters(
+async def test_partial_name_is_compared_by_characters(
     store: Store, part: str, found: set[str]
 ) -> None:
     """IDs with other than ASCII letters stay, because the caller compares them."""

@@ -15,14 +15,14 @@ COUNT = """
 ROWS = COUNT.replace("n < :most)", "n < :most) SELECT n FROM n")
 
 
-async def test_a_read_within_a_read_sees_the_same_moment(store: Store) -> None:
+async def test_nested_read_uses_the_same_snapshot(store: Store) -> None:
     inner, outer = store.read(
         lambda db: (store.read(lambda same: same.last_index()), db.last_index())
     )
     assert inner == outer
 
 
-async def test_a_read_after_a_nested_one_sees_the_present(store: Store) -> None:
+async def test_read_after_a_nested_read_sees_current_data(store: Store) -> None:
     store.read(lambda _: store.read(lambda db: db.last_index()))
     assert store.read(lambda db: db.one("SELECT 1 AS one", {})) is not None
 
@@ -36,7 +36,7 @@ async def test_a_read_after_a_nested_one_sees_the_present(store: Store) -> None:
         ("SELECT count(*) FROM n", 10_000_000),  # much to search for one row
     ],
 )
-async def test_short_read_of_too_much_is_refused(store: Store, select: str, most: int) -> None:
+async def test_oversized_short_read_is_refused(store: Store, select: str, most: int) -> None:
     def work(db: ReadSnapshot) -> int:
         return len(db.all(COUNT + select, {"most": most}))
 
@@ -48,7 +48,7 @@ async def test_short_read_of_too_much_is_refused(store: Store, select: str, most
         assert await store.read_long(work) == store.read(work) == most
 
 
-async def test_short_read_counts_all_that_it_reads_together(store: Store) -> None:
+async def test_short_read_counts_all_its_rows(store: Store) -> None:
     def work(db: ReadSnapshot) -> None:
         for _ in range(10_000):
             db.one("SELECT 1")
@@ -66,7 +66,7 @@ async def test_refused_short_read_leaves_nothing_open(store: Store) -> None:
     assert store.read(ReadSnapshot.last_index) == before + 1
 
 
-async def test_read_that_runs_out_of_time_ends_its_transaction(
+async def test_timed_out_read_ends_its_transaction(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_pool, "STEPS", 1)  # also in the middle of a COMMIT
@@ -77,7 +77,7 @@ async def test_read_that_runs_out_of_time_ends_its_transaction(
     assert store.read(ReadSnapshot.last_index) == before + 1
 
 
-async def test_read_within_a_long_read_happens_in_its_thread(store: Store) -> None:
+async def test_read_within_a_long_read_runs_in_its_thread(store: Store) -> None:
     def work(db: ReadSnapshot) -> tuple[int, int, bool]:
         inner = store.read(lambda same: (same.last_index(), same is db))
         return inner[0], db.last_index(), inner[1] and threading.current_thread() is not main

@@ -35,7 +35,7 @@ def make(path: Path) -> None:
     schema.prepare(path, cluster_id="c", now=NOW)
 
 
-def test_a_new_file_has_our_marks(tmp_path: Path) -> None:
+def test_new_file_has_the_application_id(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     make(path)
     assert pragma(path, "application_id") == schema.APPLICATION_ID
@@ -44,7 +44,7 @@ def test_a_new_file_has_our_marks(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_opening_a_file_again_changes_nothing(tmp_path: Path) -> None:
+def test_second_open_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     make(path)
     before = form(path)
@@ -68,7 +68,7 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         make(path)
 
 
-def test_a_foreign_file_is_refused_and_kept(tmp_path: Path) -> None:
+def test_unrelated_database_is_refused_and_preserved(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE mine (x)")
@@ -77,7 +77,7 @@ def test_a_foreign_file_is_refused_and_kept(tmp_path: Path) -> None:
     assert form(path) == [("mine", _bare("CREATE TABLE mine (x)"))]
 
 
-def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+def test_file_that_is_no_database_is_refused_and_preserved(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.write_text("precious" * 1000)
     with pytest.raises(StorageUnusable, match="cannot be used as a store"):
@@ -96,13 +96,13 @@ def older(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-def test_an_older_file_is_brought_up_to_date(older: Path) -> None:
+def test_older_file_is_migrated(older: Path) -> None:
     make(older)
     assert pragma(older, "user_version") == schema.VERSION
     assert any("colour" in sql for _, sql in form(older))
 
 
-def test_a_step_that_fails_leaves_the_older_form(
+def test_failed_migration_leaves_the_older_version(
     older: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = form(older)
@@ -114,7 +114,7 @@ def test_a_step_that_fails_leaves_the_older_form(
     assert pragma(older, "user_version") == schema.VERSION - 1
 
 
-def test_the_first_file_becomes_one_like_a_new_one(
+def test_first_schema_version_is_migrated_to_the_current_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, new = tmp_path / "first", tmp_path / "new"
@@ -129,7 +129,7 @@ def test_the_first_file_becomes_one_like_a_new_one(
     assert form(first) == form(new)
 
 
-def test_the_steps_lead_to_the_version_of_the_schema() -> None:
+def test_migrations_end_at_the_schema_version() -> None:
     assert [max([1, *schema.migrations()])] == [schema.VERSION]
 
 
@@ -142,7 +142,7 @@ async def test_a_second_daemon_is_refused_with_the_pid_of_the_first(tmp_path: Pa
         pass
 
 
-async def test_a_directory_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+async def test_read_only_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "steward.lock").mkdir()
     with pytest.raises(StorageUnusable, match="cannot write to the data directory"):
         async with open_store(tmp_path, cluster_id="c", now=NOW):

@@ -13,7 +13,7 @@ from storage.writer import Transaction
 from tests.samples import NOW, job
 
 
-async def test_a_snapshot_of_a_working_store_holds_what_was_written(
+async def test_snapshot_of_a_running_store_contains_all_writes(
     store: Store, tmp_path: Path
 ) -> None:
     await store.write(lambda tx: jobs.append_version(tx, job("a")))
@@ -30,7 +30,7 @@ async def test_an_existing_file_is_not_overwritten(store: Store, tmp_path: Path)
     assert target.read_text() == "precious"
 
 
-async def test_a_restored_store_is_as_it_was(tmp_path: Path) -> None:
+async def test_restored_store_is_unchanged(tmp_path: Path) -> None:
     home, copy = tmp_path / "home", tmp_path / "copy"
     home.mkdir()
     async with open_store(home, cluster_id="c", now=NOW) as store:
@@ -51,7 +51,7 @@ async def test_a_restored_store_is_as_it_was(tmp_path: Path) -> None:
     assert (home / f"{FILE_NAME}.before-restore").exists()
 
 
-async def test_nothing_is_restored_under_a_working_daemon(store: Store, tmp_path: Path) -> None:
+async def test_restore_under_a_running_daemon_is_refused(store: Store, tmp_path: Path) -> None:
     save(tmp_path, tmp_path / "copy")
     with pytest.raises(StorageLocked):
         restore(tmp_path / "copy", tmp_path)
@@ -68,6 +68,6 @@ async def test_a_damaged_snapshot_is_refused(store: Store, tmp_path: Path) -> No
         inspect(copy)
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_snapshot_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageUnusable, match="there is no file"):
         inspect(tmp_path / "nothing")

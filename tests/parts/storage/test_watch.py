@@ -43,13 +43,13 @@ async def test_a_watcher_is_woken_by_its_topic(
         (("jobs/other/",), "jobs/default/web"),
     ],
 )
-async def test_a_watcher_is_not_woken_by_others(
+async def test_watcher_is_not_woken_by_other_topics(
     watched: tuple[str, ...], published: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     assert not await woken(TopicSet(), watched, published)
 
 
-async def test_a_change_between_entering_and_waiting_is_not_missed() -> None:
+async def test_change_between_subscription_and_wait_is_not_missed() -> None:
     topics = TopicSet()
     with topics.watch(["a"]) as change:
         topics.publish(["a"])
@@ -83,7 +83,7 @@ async def test_unwatched_topics_use_no_memory() -> None:
 
 
 @pytest.mark.parametrize("few", [0, 20_000])
-async def test_topics_with_one_beginning_wake_its_watchers_once(
+async def test_topics_with_a_common_prefix_wake_their_watchers_once(
     monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     """A plan with thousands of allocations, and thousands who wait for any of them."""

@@ -43,13 +43,13 @@ async def test_each_write_gets_the_next_index(store: Store) -> None:
     assert store.read(lambda db: db.last_index()) == first + 1
 
 
-async def test_a_write_that_changes_nothing_uses_no_index(store: Store) -> None:
+async def test_write_without_changes_uses_no_index(store: Store) -> None:
     before = store.read(lambda db: db.last_index())
     await store.write(lambda tx: None)
     assert store.read(lambda db: db.last_index()) == before
 
 
-async def test_a_moment_lasts_until_something_changes(store: Store) -> None:
+async def test_change_number_stays_until_a_change(store: Store) -> None:
     before = store.change_number
     await store.write(lambda tx: None)
     assert store.change_number == before is not None
@@ -57,7 +57,7 @@ async def test_a_moment_lasts_until_something_changes(store: Store) -> None:
     assert store.change_number not in (before, None)
 
 
-async def test_while_a_change_is_being_made_no_moment_lasts(
+async def test_change_number_is_undefined_during_a_change(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The change is in the database before its author receives the result."""
@@ -95,7 +95,7 @@ async def test_waiting_writes_share_one_commit(
     assert len(commits) <= 2
 
 
-async def test_a_write_that_fails_harms_no_other_of_its_group(store: Store) -> None:
+async def test_failed_write_does_not_affect_its_batch(store: Store) -> None:
     results: list[outcome.Outcome[int]] = []
 
     async def keep(work: Callable[[Transaction], int]) -> None:
@@ -110,7 +110,7 @@ async def test_a_write_that_fails_harms_no_other_of_its_group(store: Store) -> N
     assert [type(result.error) for result in failed] == [ValueError]
 
 
-async def test_a_broken_rule_of_the_schema_is_raised_to_its_caller_alone(store: Store) -> None:
+async def test_constraint_violation_is_raised_only_to_its_caller(store: Store) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         await store.write(add("default"))
     assert await store.write(add("a")) > 0
@@ -124,7 +124,7 @@ async def test_a_cancelled_caller_does_not_undo_its_write(store: Store) -> None:
     assert "kept" in names(store)
 
 
-async def test_work_submitted_before_the_end_is_written(tmp_path: Path) -> None:
+async def test_write_submitted_before_the_end_is_stored(tmp_path: Path) -> None:
     begun = trio.Event()
 
     def late(tx: Transaction) -> None:
@@ -141,7 +141,7 @@ async def test_work_submitted_before_the_end_is_written(tmp_path: Path) -> None:
         assert "late" in names(store)
 
 
-async def test_a_write_after_the_end_is_an_error(tmp_path: Path) -> None:
+async def test_write_after_the_end_is_an_error(tmp_path: Path) -> None:
     async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
         pass
     with pytest.raises(trio.ClosedResourceError):
@@ -163,7 +163,9 @@ async def test_no_waiter_is_woken_before_the_commit(store: Store) -> None:
     assert seen == [{"default", "a"}]
 
 
-async def test_a_full_disk_is_reported_to_all_affected_callers_and_passes(tmp_path: Path) -> None:
+async def test_full_disk_is_reported_to_all_affected_callers_and_is_temporary(
+    tmp_path: Path,
+) -> None:
     async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
         connection = store._writer._connection
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -176,7 +178,7 @@ async def test_a_full_disk_is_reported_to_all_affected_callers_and_passes(tmp_pa
         assert names(store) == {"default", "after"}
 
 
-async def test_a_full_disk_undoes_the_whole_group(tmp_path: Path) -> None:
+async def test_full_disk_rolls_back_the_whole_batch(tmp_path: Path) -> None:
     errors: list[type[Exception]] = []
 
     async def keep(store: Store, name: str) -> None:
@@ -212,7 +214,7 @@ def add_many(prefix: str, threads: list[threading.Thread]) -> Callable[[Transact
     return work
 
 
-async def test_a_long_write_is_done_in_a_thread_and_kept_once(store: Store) -> None:
+async def test_long_write_runs_in_a_thread_and_is_stored_once(store: Store) -> None:
     threads: list[threading.Thread] = []
     before = store.read(lambda db: db.last_index())
     with store.watch("namespaces/many") as watch:
@@ -223,7 +225,7 @@ async def test_a_long_write_is_done_in_a_thread_and_kept_once(store: Store) -> N
     assert store.read(lambda db: db.table_index("namespaces")) == before + 1
 
 
-async def test_a_long_write_that_fails_is_undone_alone(store: Store) -> None:
+async def test_failed_long_write_is_rolled_back_alone(store: Store) -> None:
     def work(tx: Transaction) -> None:
         add_many("lost", [])(tx)
         raise ValueError("no")
@@ -236,7 +238,7 @@ async def test_a_long_write_that_fails_is_undone_alone(store: Store) -> None:
     assert names(store) == {"default", "first", "before"}
 
 
-async def test_a_change_of_many_rows_that_is_cut_short_takes_no_other_write_with_it(
+async def test_interrupted_change_of_many_rows_does_not_affect_other_writes(
     store: Store,
 ) -> None:
     """SQLite undoes the whole transaction when it interrupts a change of rows."""
@@ -256,7 +258,7 @@ async def test_a_change_of_many_rows_that_is_cut_short_takes_no_other_write_with
     assert ran == ["all", "all"]
 
 
-async def test_others_have_their_turn_between_the_writes_of_a_commit(store: Store) -> None:
+async def test_event_loop_runs_between_the_writes_of_a_commit(store: Store) -> None:
     """Sixty writes of 1 ms are no step of 60 ms."""
 
     def busy(tx: Transaction) -> None:
@@ -274,7 +276,7 @@ async def test_others_have_their_turn_between_the_writes_of_a_commit(store: Stor
     assert longest.longest < 10_000_000
 
 
-async def test_a_write_that_swallows_the_end_of_its_share_is_begun_again(store: Store) -> None:
+async def test_write_that_ignores_its_time_limit_is_restarted(store: Store) -> None:
     def work(tx: Transaction) -> str:
         try:
             add_many("n", [])(tx)

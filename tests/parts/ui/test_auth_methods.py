@@ -61,9 +61,7 @@ async def test_an_auth_method_is_created_changed_and_deleted(site: Site, admin: 
     assert "No auth methods." in (await admin.get("/ui/access")).text
 
 
-async def test_an_edited_method_keeps_the_parts_that_no_field_shows(
-    site: Site, admin: Browser
-) -> None:
+async def test_edited_method_preserves_fields_without_an_input(site: Site, admin: Browser) -> None:
     headers = {"X-Nomad-Token": await site.token()}
     config = {
         "OIDCDiscoveryURL": "https://example.com",
@@ -108,7 +106,7 @@ async def test_an_edited_method_keeps_the_parts_that_no_field_shows(
         ({"Type": "OIDC"}, "OIDCClientID"),
     ],
 )
-async def test_an_invalid_auth_method_is_shown_again_with_the_error_at_its_field(
+async def test_invalid_auth_method_is_shown_with_the_error_at_its_field(
     admin: Browser, wrong: dict[str, str], name: str
 ) -> None:
     fields = {"Name": "other", "TokenNameFormat": "<b>", **FIELDS, **wrong}
@@ -151,7 +149,7 @@ async def test_a_binding_rule_is_created_changed_and_deleted(site: Site, admin: 
         ({"Description": "x" * 300}, "Description"),
     ],
 )
-async def test_an_invalid_binding_rule_is_shown_again_with_the_error_at_its_field(
+async def test_invalid_binding_rule_is_shown_with_the_error_at_its_field(
     admin: Browser, wrong: dict[str, str], name: str
 ) -> None:
     fields = {"BindType": "role", "BindName": "ops", **wrong}

@@ -54,7 +54,7 @@ async def test_a_concurrent_change_is_not_overwritten(open_site: Site) -> None:
     assert "reload it" in answer.text
 
 
-async def test_a_wrong_document_is_refused_with_its_error(open_site: Site) -> None:
+async def test_invalid_document_is_refused_with_its_error(open_site: Site) -> None:
     browser = open_site.browser()
     for document, message in (
         ("{", "the calendar is not JSON"),
@@ -66,7 +66,7 @@ async def test_a_wrong_document_is_refused_with_its_error(open_site: Site) -> No
         assert message in answer.text
 
 
-async def test_a_year_beyond_the_supported_ones_is_refused(open_site: Site) -> None:
+async def test_year_out_of_range_is_refused(open_site: Site) -> None:
     browser = open_site.browser()
     await put(browser)
     assert (await browser.get("/ui/calendar/business?year=1492")).status_code == 400

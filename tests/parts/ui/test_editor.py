@@ -54,7 +54,7 @@ async def test_a_problem_has_its_line(
     assert words in str(found["Problems"])
 
 
-async def test_values_of_variables_count(open_site: Site) -> None:
+async def test_values_of_variables_are_used(open_site: Site) -> None:
     source = 'variable "name" {}\n' + FILE.replace('"raw_exec"', "var.name")
     browser = open_site.browser()
     assert (await check(browser, source))["Problems"]
@@ -68,7 +68,7 @@ async def test_only_the_first_problems_are_sent(open_site: Site) -> None:
 
 
 @pytest.mark.parametrize("source", ["", "{", "{}", '{"Job": {"ID": "x"}}', "<b>", "\x00", "job"])
-async def test_anything_can_be_checked(open_site: Site, source: str) -> None:
+async def test_any_text_can_be_checked(open_site: Site, source: str) -> None:
     found = await check(open_site.browser(), source)
     assert found["Problems"]
 
@@ -82,7 +82,7 @@ async def test_refused_parse_names_the_missing_capability(site: Site) -> None:
     assert (await check(browser, FILE.replace("driver", "drivr")))["Note"] == ""
 
 
-async def test_the_lines_of_problems_are_searched_in_a_thread_and_only_of_those_that_are_sent(
+async def test_problem_lines_are_searched_in_a_thread_only_for_sent_problems(
     open_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, calls = plan_and_run._line_of_names, []
@@ -97,7 +97,7 @@ async def test_the_lines_of_problems_are_searched_in_a_thread_and_only_of_those_
     assert calls == [False] * MOST_PROBLEMS
 
 
-def test_a_problem_with_many_names_is_searched_for_a_few() -> None:
+def test_problem_with_many_names_is_searched_for_few_of_them() -> None:
     class Lines(list[str]):
         reads = 0
 
@@ -142,7 +142,7 @@ async def test_an_error_of_the_daemon_is_no_problem_of_the_file(
     assert answer.status_code == 503
 
 
-async def test_a_plan_keeps_the_draft_of_its_job(open_site: Site) -> None:
+async def test_plan_stores_the_draft_of_its_job(open_site: Site) -> None:
     await open_site.run()
     browser = open_site.browser()
     fields = {"job": "web", "namespace": "ops", "source": FILE}

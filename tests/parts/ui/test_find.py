@@ -23,7 +23,7 @@ async def hits(browser: Browser, text: str) -> dict[str, str]:
     return {unescape(title): unescape(url) for url, title in HIT.findall(answer.text)}
 
 
-async def test_objects_of_each_kind_are_found_by_a_part_of_their_name(open_site: Site) -> None:
+async def test_objects_of_each_kind_are_found_by_a_part_of_the_name(open_site: Site) -> None:
     found = await filled(open_site, "webshop")
     await begin(open_site)
     browser = open_site.browser()
@@ -36,7 +36,7 @@ async def test_objects_of_each_kind_are_found_by_a_part_of_their_name(open_site:
     assert f"/ui/node/{NODE}" in (await hits(browser, "node")).values()
 
 
-async def test_an_identifier_is_found_by_its_beginning(open_site: Site) -> None:
+async def test_identifier_is_found_by_its_prefix(open_site: Site) -> None:
     found = await filled(open_site)
     browser = open_site.browser()
     for name, page in (("alloc_id", "allocation"), ("eval_id", "evaluation")):
@@ -44,7 +44,7 @@ async def test_an_identifier_is_found_by_its_beginning(open_site: Site) -> None:
         assert known[found[name]] == f"/ui/{page}/{found[name]}"
 
 
-async def test_an_action_leads_to_its_confirmation_and_does_nothing(open_site: Site) -> None:
+async def test_action_result_links_to_its_confirmation(open_site: Site) -> None:
     await open_site.run()
     browser = open_site.browser()
     url = (await hits(browser, "Stop we"))["Stop web"]
@@ -56,12 +56,12 @@ async def test_an_action_leads_to_its_confirmation_and_does_nothing(open_site: S
     assert (await hits(browser, "change web"))["Change web"] == "/ui/run?job=web"
 
 
-async def test_no_confirmation_of_a_revert_is_opened(open_site: Site) -> None:
+async def test_confirmation_of_a_revert_is_not_opened(open_site: Site) -> None:
     await open_site.run()
     assert (await hits(open_site.browser(), "revert web"))["Revert web"] == "/ui/job/web/versions"
 
 
-async def test_more_variables_have_no_link_because_their_list_filters_otherwise(
+async def test_further_variables_have_no_link(
     open_site: Site,
 ) -> None:
     browser = open_site.browser()
@@ -73,7 +73,7 @@ async def test_more_variables_have_no_link_because_their_list_filters_otherwise(
     assert "More variables" not in found
 
 
-async def test_only_what_may_be_seen_is_found(site: Site) -> None:
+async def test_only_visible_objects_are_found(site: Site) -> None:
     await site.cluster.register(job("veiled", namespace="other"))
     await site.cluster.register(job("shown"))
     browser = site.browser()
@@ -86,7 +86,7 @@ async def test_only_what_may_be_seen_is_found(site: Site) -> None:
     assert "shown" not in await hits(stranger, "sho")
 
 
-async def test_no_kind_has_more_results_than_a_few_and_the_rest_is_reported(
+async def test_results_of_each_kind_are_limited_and_the_remaining_ones_counted(
     open_site: Site,
 ) -> None:
     for number in range(MOST + 3):

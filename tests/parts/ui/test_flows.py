@@ -59,7 +59,7 @@ async def test_runs_are_filtered_by_job_and_state(open_site: Site) -> None:
         assert ("/ui/job/etl/run?number=1" in text) == found, query
 
 
-async def test_a_failed_step_is_accepted_and_a_run_goes_on(open_site: Site) -> None:
+async def test_failed_step_is_accepted_and_the_run_continues(open_site: Site) -> None:
     await begin(open_site)
     browser = open_site.browser()
     await end(open_site.cluster, "a", code=3)
@@ -95,7 +95,7 @@ async def test_a_run_is_canceled_and_run_again(open_site: Site) -> None:
         ("rerun", {}, 400, "exactly one of"),
     ],
 )
-async def test_an_act_that_does_not_apply_is_refused_with_its_reason(
+async def test_inapplicable_action_is_refused_with_its_reason(
     open_site: Site, act: str, fields: dict[str, str], status: int, words: str
 ) -> None:
     await begin(open_site)
@@ -111,7 +111,7 @@ async def gate(site: Site) -> Browser:
     return site.browser()
 
 
-async def test_a_gate_is_a_question_that_is_answered(open_site: Site) -> None:
+async def test_gate_is_shown_as_a_question(open_site: Site) -> None:
     browser = await gate(open_site)
     page = (await browser.get("/ui/job/etl/run")).text
     assert "Publish &lt;b&gt;it&lt;/b&gt;?" in page

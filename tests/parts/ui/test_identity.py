@@ -31,7 +31,7 @@ async def make_policy(browser: Browser, name: str = "ours", rules: str = RULES) 
     return await browser.send("/ui/policies", None, **fields)
 
 
-async def test_a_policy_is_made_shown_changed_and_removed(site: Site, master: Browser) -> None:
+async def test_policy_is_created_shown_changed_and_deleted(site: Site, master: Browser) -> None:
     assert (await make_policy(master)).headers["Location"] == "/ui/policy/ours"
     assert "namespace &#34;default&#34;" in (await master.get("/ui/policy/ours")).text
     await make_policy(master, rules=RULES.replace("read", "write").replace("\n", "\r\n"))
@@ -42,7 +42,7 @@ async def test_a_policy_is_made_shown_changed_and_removed(site: Site, master: Br
     assert policy(site, "ours") is None
 
 
-async def test_a_new_policy_replaces_none(site: Site, master: Browser) -> None:
+async def test_new_policy_does_not_replace_another(site: Site, master: Browser) -> None:
     await make_policy(master)
     fields = {"name": "ours", "rules": RULES.replace("read", "write"), "new": "1"}
     answer = await master.send("/ui/policies", None, **fields)
@@ -52,7 +52,7 @@ async def test_a_new_policy_replaces_none(site: Site, master: Browser) -> None:
     assert kept.rules == RULES
 
 
-async def test_rules_with_a_mistake_are_reported(site: Site, master: Browser) -> None:
+async def test_invalid_rules_are_reported(site: Site, master: Browser) -> None:
     answer = await make_policy(master, rules="namespace {")
     assert answer.status_code == 400
     assert policy(site, "ours") is None
@@ -70,7 +70,7 @@ async def test_the_secret_of_a_new_token_is_shown_once(site: Site, master: Brows
         assert secret[1] not in (await master.get(page)).text
 
 
-async def test_a_token_that_is_ended_opens_nothing_more(site: Site, master: Browser) -> None:
+async def test_revoked_token_gives_no_access(site: Site, master: Browser) -> None:
     secret = await site.token(name="old")
     other = site.browser()
     await other.sign_in(secret)
@@ -84,7 +84,7 @@ async def test_a_token_without_a_capability_is_refused(site: Site, master: Brows
     assert "missing policies or roles" in answer.text
 
 
-async def test_a_role_is_made_changed_and_removed(site: Site, master: Browser) -> None:
+async def test_role_is_created_changed_and_deleted(site: Site, master: Browser) -> None:
     await make_policy(master)
     await make_policy(master, "more")
     fields = {"name": "developers", "description": "people"}
@@ -113,7 +113,7 @@ async def test_a_role_is_made_changed_and_removed(site: Site, master: Browser) -
         ("/ui/method/token/explain", {"role": "x", "jwt": "y"}),
     ],
 )
-async def test_read_permission_changes_no_rights(
+async def test_read_permission_does_not_permit_changes(
     site: Site, reader: Browser, path: str, fields: dict[str, str]
 ) -> None:
     await site.token(name="other")
@@ -131,9 +131,7 @@ async def test_read_permission_offers_no_forms(reader: Browser) -> None:
     assert "Required: a management token" in text
 
 
-async def test_a_request_is_explained_for_a_token_and_for_a_policy(
-    site: Site, master: Browser
-) -> None:
+async def test_request_is_explained_for_a_token_and_a_policy(site: Site, master: Browser) -> None:
     await site.token('namespace "default" { policy = "read" }', name="robot")
     asked = {"method": "GET", "path": "/v1/job/web"}
     robot = token_named(site, "robot").accessor

@@ -52,7 +52,7 @@ async def data(browser: Browser, secret: str, path: str) -> Any:
     return answer.json()["data"]
 
 
-async def test_a_role_with_bounds_is_created_changed_and_deleted(
+async def test_role_with_bindings_is_created_changed_and_deleted(
     cloud: Site, admin: Browser
 ) -> None:
     secret, path = await cloud.token(), "/v1/auth/azure/role/web"
@@ -88,7 +88,7 @@ async def test_a_role_with_bounds_is_created_changed_and_deleted(
     assert "No roles." in (await admin.get("/ui/method/azure")).text
 
 
-async def test_an_invalid_role_is_shown_again_with_the_error_at_its_field(
+async def test_invalid_role_is_shown_with_the_error_at_its_field(
     cloud: Site, admin: Browser
 ) -> None:
     fields = {"name": "web", "bound_group_ids": GROUP, "token_policies": "<b>"}
@@ -186,7 +186,7 @@ async def test_without_the_capability_the_forms_are_disabled_and_refused(
     assert stranger.status_code == 403  # without the CSRF token
 
 
-def test_a_message_belongs_to_the_fields_that_it_names() -> None:
+def test_message_is_shown_at_its_fields() -> None:
     period = "token period of '1h' is greater than the backend's maximum lease TTL"
     assert set(errors_at(period, ROLE, {})) == {"token_period"}
     quoted = errors_at('cannot use "a.b"', ROLE, {"bound_locations": "x\na.b"})

@@ -34,7 +34,7 @@ async def is_in(browser: Browser) -> bool:
     return (await browser.get("/ui/jobs")).status_code == 200
 
 
-async def test_a_user_ends_another_session_of_the_own_token(site: Site) -> None:
+async def test_user_ends_another_session_of_the_same_token(site: Site) -> None:
     secret = await site.token(READER, name="reader")
     mine, forgotten = await signed_in(site, secret), await signed_in(site, secret)
     page = (await mine.get("/ui/access")).text
@@ -48,7 +48,7 @@ async def test_a_user_ends_another_session_of_the_own_token(site: Site) -> None:
     assert recorded(site) == [f"/ui/session/{item}/end" for item in (other, this)]
 
 
-async def test_only_a_management_token_ends_sessions_of_others(site: Site) -> None:
+async def test_only_a_management_token_ends_sessions_of_other_tokens(site: Site) -> None:
     reader = await signed_in(site, await site.token(READER, name="reader"))
     master = await signed_in(site, await site.token(name="master"))
     (own,) = await ends(reader)
@@ -76,7 +76,7 @@ async def test_only_the_session_of_this_browser_ends_its_drafts(site: Site) -> N
     assert (await mine.get("/ui/access")).text.count('name="ends_this"') == 1
 
 
-async def test_the_sessions_that_were_used_last_are_shown_with_the_number_of_all(
+async def test_recent_sessions_are_shown_with_the_total_number(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "_SESSIONS", 2)
@@ -102,7 +102,7 @@ async def test_a_live_stream_ends_with_its_session(site: Site) -> None:
             assert "second" not in "".join([piece async for piece in pieces])
 
 
-async def test_tokens_have_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_list_has_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "_TOKENS", 2)
     master = await signed_in(site, await site.token(name="token-0"))
     for number in (1, 2):

@@ -64,13 +64,13 @@ async def visit(browser: Browser, found: dict[str, str]) -> list[tuple[str, dict
     ]
 
 
-def test_every_action_names_its_call_of_the_api() -> None:
+def test_every_action_names_its_api_call() -> None:
     actions = [page for page in PAGES if page.method == "POST" and page.path not in WITHOUT_API]
     assert [action.path for action in actions if not action.calls] == []
 
 
 @pytest.mark.parametrize("rules", [READER, SUBMITTER, 'agent { policy = "read" }'])
-async def test_no_form_that_can_be_sent_is_refused(site: Site, rules: str) -> None:
+async def test_no_enabled_form_is_refused(site: Site, rules: str) -> None:
     master, browser = site.browser(), site.browser()
     await browser.sign_in(await site.token(rules))
     await master.sign_in(await site.token())
@@ -93,7 +93,7 @@ async def test_management_token_finds_no_form_disabled(open_site: Site) -> None:
     assert len({action for action, _ in await visit(browser, found)}) > 10
 
 
-async def test_a_reader_learns_the_missing_capability(site: Site) -> None:
+async def test_reader_sees_the_missing_capability(site: Site) -> None:
     browser = site.browser()
     await site.run()
     await browser.sign_in(await site.token(READER))

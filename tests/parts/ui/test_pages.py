@@ -129,7 +129,7 @@ async def test_every_page_is_shown(open_site: Site, path: str) -> None:
     assert answer.status_code == MISSING.get(path, 200), answer.text
 
 
-async def test_every_page_with_its_files_weighs_little(open_site: Site) -> None:
+async def test_every_page_with_its_files_is_small(open_site: Site) -> None:
     found = await filled(open_site)
     browser = open_site.browser()
     weights = dict[str, int]()
@@ -143,13 +143,13 @@ async def test_every_page_with_its_files_weighs_little(open_site: Site) -> None:
 
 
 @pytest.mark.parametrize("path", SHOWN)
-async def test_no_page_has_a_script_or_a_style_within(open_site: Site, path: str) -> None:
+async def test_page_contains_no_inline_script_or_style(open_site: Site, path: str) -> None:
     found = await filled(open_site)
     answer = await open_site.browser().get(path.format_map(found))
     assert strange(answer.text) == []
 
 
-async def test_names_that_jobs_choose_are_only_text(open_site: Site) -> None:
+async def test_job_chosen_names_are_escaped(open_site: Site) -> None:
     evil = job(
         EVIL,
         group(EVIL, task(EVIL, config={"command": EVIL}), services=[Service(name=EVIL)]),
@@ -186,14 +186,14 @@ async def test_a_search_finds_jobs_by_a_part_of_their_name(open_site: Site) -> N
 
 
 @pytest.mark.parametrize("search", ["web.a", "WEB.A", ' "', "`", "\\", "(", "ü", '" or ID != "'])
-async def test_a_search_is_for_the_text_itself(open_site: Site, search: str) -> None:
+async def test_search_text_is_literal(open_site: Site, search: str) -> None:
     for name in (f"x{search.strip()}y", "other"):
         await open_site.cluster.register(job(name))
     answer = await open_site.browser().http.get("/ui/jobs", params={"search": search})
     assert [unescape(item) for item in LINKED.findall(answer.text)] == [f"x{search.strip()}y"]
 
 
-async def test_a_type_and_a_state_are_chosen_and_what_is_none_is_ignored(
+async def test_type_and_state_filter_the_list_and_invalid_ones_are_ignored(
     open_site: Site,
 ) -> None:
     await open_site.cluster.register(job("one", type="batch"))
@@ -208,7 +208,7 @@ async def test_a_type_and_a_state_are_chosen_and_what_is_none_is_ignored(
         assert LINKED.findall(text) == found
 
 
-async def test_five_thousand_jobs_make_no_heavier_page(open_site: Site) -> None:
+async def test_five_thousand_jobs_do_not_enlarge_the_page(open_site: Site) -> None:
     def work(tx: Transaction) -> None:
         for number in range(5000):
             stored = jobs.append_version(tx, job(f"job-{number:04}"))
@@ -246,7 +246,7 @@ async def test_waiting_job_is_reported_with_its_reason(open_site: Site) -> None:
     assert "less than 1000000000 MiB of memory left" in text.partition("Blocked")[2]
 
 
-async def test_settings_are_shown_beside_the_limits_of_drivers(open_site: Site) -> None:
+async def test_settings_are_shown_with_driver_limits(open_site: Site) -> None:
     text = (await open_site.browser().get("/ui/settings")).text
     assert "retention_events" in text
     assert '<th scope="row">raw_exec</th>' in text
@@ -274,7 +274,7 @@ async def submit(browser: Browser, source: str) -> None:
     assert (await browser.send("/ui/run", None, source=source, index=index[1])).status_code == 303
 
 
-async def test_two_versions_are_shown_beside_each_other(open_site: Site) -> None:
+async def test_two_versions_are_shown_side_by_side(open_site: Site) -> None:
     browser = open_site.browser()
     for count in (2, 3, 4):
         await submit(browser, HCL.replace("count = 2", f"count = {count}"))
@@ -316,7 +316,7 @@ async def register(browser: Browser, *args: str) -> None:
     assert (await browser.http.post("/v1/jobs", json={"Job": body})).is_success
 
 
-async def test_a_job_without_source_is_changed_as_a_job_file(open_site: Site) -> None:
+async def test_job_without_source_is_edited_as_a_job_file(open_site: Site) -> None:
     browser = open_site.browser()
     await register(browser, "a")
     page = (await browser.get("/ui/run?job=web")).text
@@ -331,7 +331,7 @@ async def test_a_job_without_source_is_changed_as_a_job_file(open_site: Site) ->
     assert "Submitted source" in (await browser.get("/ui/job/web/definition")).text
 
 
-async def test_a_job_that_hcl_cannot_say_is_changed_as_json(open_site: Site) -> None:
+async def test_job_beyond_hcl_is_edited_as_json(open_site: Site) -> None:
     decomposed = "e\u0301"  # job files hold texts in their composed form
     browser = open_site.browser()
     await register(browser, decomposed)
@@ -345,7 +345,7 @@ async def test_a_job_that_hcl_cannot_say_is_changed_as_json(open_site: Site) -> 
     assert decomposed in again
 
 
-async def test_values_of_variables_stay_with_their_job_file(open_site: Site) -> None:
+async def test_variable_values_are_stored_with_their_job_file(open_site: Site) -> None:
     source = HCL.replace("count = 2", "count = var.count")
     source = f'variable "count" {{\n  type = number\n}}\nvariable "x" {{}}\n{source}'
     browser = open_site.browser()
@@ -360,7 +360,7 @@ async def test_values_of_variables_stay_with_their_job_file(open_site: Site) -> 
     assert 'name="flag.x" value="1"' in page
 
 
-async def test_slots_that_come_are_reported_and_paused(open_site: Site) -> None:
+async def test_upcoming_slots_are_shown_and_paused(open_site: Site) -> None:
     clock = Periodic(enabled=True, spec="0 3 * * *", spec_type="cron")
     await open_site.cluster.register(job("clock", type="batch", periodic=clock))
     browser = open_site.browser()
@@ -425,9 +425,7 @@ async def test_missing_job_is_reported(open_site: Site) -> None:
 @pytest.mark.parametrize(
     "tab", ["", "/definition", "/versions", "/deployments", "/evaluations", "/launches"]
 )
-async def test_a_job_that_is_called_like_an_endpoint_has_its_pages(
-    open_site: Site, tab: str
-) -> None:
+async def test_job_named_like_an_endpoint_has_its_pages(open_site: Site, tab: str) -> None:
     await open_site.run("web")
     browser = open_site.browser()
     for end in ("summary", "allocations", "periodic/slots"):
@@ -458,7 +456,7 @@ async def test_a_file_that_has_changed_has_another_address(open_site: Site) -> N
     assert (await browser.get("/ui/static/style.css")).headers["Cache-Control"] == "no-cache"
 
 
-async def test_job_list_shows_the_last_50_runs_with_those_that_were_stopped(
+async def test_job_list_shows_the_last_50_runs_including_stopped_runs(
     open_site: Site,
 ) -> None:
     parent = job(
@@ -490,7 +488,7 @@ async def test_job_list_shows_the_last_50_runs_with_those_that_were_stopped(
     assert {"stopped", "failed", "complete"} == {*shown}
 
 
-async def test_plan_shows_what_would_change_and_runs_nothing(open_site: Site) -> None:
+async def test_plan_shows_changes_and_runs_nothing(open_site: Site) -> None:
     source = 'job "new" {\ngroup "g" {\ntask "t" {\ndriver = "raw_exec"\n'
     source += 'config {\ncommand = "/bin/x"\n}\n}\n}\n}\n'
     browser = open_site.browser()
@@ -515,14 +513,14 @@ async def test_form_does_not_run_a_job_that_changed_since_its_plan(open_site: Si
     assert answer.status_code == 400
 
 
-async def test_a_job_file_with_a_mistake_is_shown_with_it(open_site: Site) -> None:
+async def test_invalid_job_file_is_shown_with_its_error(open_site: Site) -> None:
     answer = await open_site.browser().send("/ui/plan", None, source='job "x" {\n<b>')
     assert answer.status_code == 400
     assert "Failed to parse job" in answer.text
     assert strange(answer.text) == []
 
 
-async def test_the_stream_tells_what_has_changed_and_no_more(open_site: Site) -> None:
+async def test_event_stream_sends_only_changed_objects(open_site: Site) -> None:
     port = int(open_site.address.rpartition(":")[2])
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(b"GET /ui/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -541,7 +539,7 @@ async def until(stream: trio.SocketStream, wanted: bytes) -> bytes:
     return said
 
 
-async def test_a_cluster_is_shown_with_its_hosts_and_why_they_take_nothing(
+async def test_cluster_is_shown_with_its_hosts_and_their_reasons(
     site: Site, master: Browser
 ) -> None:
     away = "the cluster does not answer: it hangs"
@@ -594,7 +592,7 @@ async def test_host_of_a_cluster_shows_the_jobs_of_its_tasks(site: Site, master:
     assert "for a host" not in hosts
 
 
-async def test_kept_files_are_listed_and_downloaded(open_site: Site) -> None:
+async def test_retained_files_are_listed_and_downloaded(open_site: Site) -> None:
     found = await filled(open_site)
     store, config = open_site.parts.store, open_site.parts.config
     content, path = b"a;b", f"out/{EVIL.replace('/', '-')}.csv"

@@ -27,7 +27,7 @@ async def master(site: Site) -> Browser:
     return browser
 
 
-async def test_settings_need_no_right_to_look_at_nodes(site: Site) -> None:
+async def test_settings_page_needs_no_node_permission(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token('agent { policy = "read" }'))
     answer = await browser.get("/ui/settings")
@@ -58,7 +58,7 @@ async def test_reader_sees_the_job(reader: Browser) -> None:
         ("/ui/node/{node}/drain", {"enable": "1"}),
     ],
 )
-async def test_read_permission_changes_nothing(
+async def test_read_permission_does_not_permit_changes(
     site: Site, reader: Browser, path: str, fields: dict[str, str]
 ) -> None:
     (allocation,) = site.cluster.allocations()
@@ -71,13 +71,13 @@ async def test_read_permission_changes_nothing(
 
 
 @pytest.mark.parametrize("path", ["/ui/plan", "/ui/run"])
-async def test_read_permission_neither_plans_nor_runs(reader: Browser, path: str) -> None:
+async def test_read_permission_permits_neither_plans_nor_runs(reader: Browser, path: str) -> None:
     answer = await reader.send(path, None, source='job "x" {}', index="0")
     assert answer.status_code in (400, 403)
     assert "Permission denied" in answer.text
 
 
-async def test_another_namespace_is_as_closed_as_in_the_api(site: Site, reader: Browser) -> None:
+async def test_other_namespaces_are_hidden_like_in_the_api(site: Site, reader: Browser) -> None:
     await site.cluster.register(job("veiled", namespace="other"))
     assert "veiled" not in (await reader.get("/ui/jobs")).text
     assert (await reader.get("/ui/job/veiled?namespace=other")).status_code == 403
@@ -105,13 +105,13 @@ async def test_a_group_is_scaled(site: Site, master: Browser) -> None:
 
 
 @pytest.mark.parametrize("count", ["", "-1", "many", "99999999999"])
-async def test_a_count_that_is_none_is_reported(site: Site, master: Browser, count: str) -> None:
+async def test_invalid_count_is_reported(site: Site, master: Browser, count: str) -> None:
     answer = await master.send("/ui/job/web/scale", None, group="web", count=count)
     assert answer.status_code == 400
     assert "is not a whole number" in answer.text
 
 
-async def test_a_node_is_drained_and_opened_again(site: Site, master: Browser) -> None:
+async def test_node_is_drained_and_made_eligible(site: Site, master: Browser) -> None:
     (allocation,) = site.cluster.allocations()
     path = f"/ui/node/{allocation.node_id}"
     assert (await master.send(f"{path}/drain", None, enable="1")).status_code == 303
@@ -135,7 +135,7 @@ async def test_a_node_is_drained_and_opened_again(site: Site, master: Browser) -
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-async def test_a_form_of_another_page_is_refused(
+async def test_cross_origin_form_is_refused(
     site: Site, master: Browser, headers: dict[str, str]
 ) -> None:
     answer = await master.send("/ui/job/web/stop", headers)
@@ -143,16 +143,14 @@ async def test_a_form_of_another_page_is_refused(
     assert not site.cluster.job().stop
 
 
-async def test_a_form_without_the_proof_of_the_session_is_refused(
-    site: Site, master: Browser
-) -> None:
+async def test_form_without_a_csrf_token_is_refused(site: Site, master: Browser) -> None:
     for proof in ("", "x", await site.browser().proof()):
         answer = await master.send("/ui/job/web/stop", None, proof=proof)
         assert answer.status_code == 403
     assert not site.cluster.job().stop
 
 
-async def test_a_form_in_another_form_is_refused(site: Site, master: Browser) -> None:
+async def test_form_with_another_content_type_is_refused(site: Site, master: Browser) -> None:
     proof = await master.proof()
     answer = await master.http.post(
         "/ui/job/web/stop",
@@ -162,11 +160,13 @@ async def test_a_form_in_another_form_is_refused(site: Site, master: Browser) ->
     assert answer.status_code == 403
 
 
-async def test_looking_changes_nothing(master: Browser) -> None:
+async def test_get_requests_change_nothing(master: Browser) -> None:
     assert (await master.get("/ui/job/web/stop")).status_code == 405
 
 
 @pytest.mark.parametrize("path", ["/ui/", "/ui/sign-in", "/ui/job/nothing", "/ui/static/app.js"])
-async def test_every_answer_forbids_frames_and_foreign_scripts(master: Browser, path: str) -> None:
+async def test_every_response_forbids_frames_and_third_party_scripts(
+    master: Browser, path: str
+) -> None:
     found = (await master.get(path)).headers
     assert {name: found.get(name) for name in HEADERS} == HEADERS

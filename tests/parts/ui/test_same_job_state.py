@@ -254,7 +254,7 @@ def short(said: Said) -> Said:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 4])
-async def test_every_surface_says_the_same_of_every_job(open_site: Site, seed: int) -> None:
+async def test_every_surface_shows_the_same_state_of_a_job(open_site: Site, seed: int) -> None:
     life = Life(open_site, seed)
     seen: set[str] = set()
     for _ in range(STEPS):

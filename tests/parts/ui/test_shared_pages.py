@@ -43,7 +43,7 @@ def renderings(monkeypatch: pytest.MonkeyPatch) -> Mock:
 @pytest.mark.parametrize(
     "path", ["", "jobs", "job/web", "nodes", "services", "evaluations", "runs"]
 )
-async def test_page_that_would_look_the_same_is_not_sent_again(open_site: Site, path: str) -> None:
+async def test_unchanged_page_is_not_sent_again(open_site: Site, path: str) -> None:
     await open_site.run()
     browser = open_site.browser()
     page = await browser.get(f"/ui/{path}")
@@ -65,9 +65,7 @@ async def test_changed_page_is_sent_with_its_new_tag(open_site: Site) -> None:
     assert (await reload(browser, "/ui/jobs", tag(page))).status_code == 304
 
 
-async def test_reloads_at_the_same_time_share_one_rendering(
-    open_site: Site, renderings: Mock
-) -> None:
+async def test_concurrent_reloads_share_one_rendering(open_site: Site, renderings: Mock) -> None:
     found = []
 
     async def load() -> None:
@@ -97,7 +95,7 @@ async def test_sessions_of_a_token_share_a_page_but_not_their_csrf_tokens(
     assert len({call.args[1] for call in reads.mock_calls}) == reads.call_count
 
 
-async def test_tokens_with_other_rights_do_not_share_a_page(
+async def test_tokens_with_different_permissions_do_not_share_a_page(
     site: Site, master: Browser, reader: Browser
 ) -> None:
     await site.run("hidden", namespace="default")
@@ -106,7 +104,7 @@ async def test_tokens_with_other_rights_do_not_share_a_page(
     assert "Required:" in (await reload(reader, "/ui/job/hidden", "old")).text
 
 
-async def test_changed_rights_change_the_page_at_once(site: Site, reader: Browser) -> None:
+async def test_changed_permissions_change_the_page_immediately(site: Site, reader: Browser) -> None:
     await site.run()
     before = await reload(reader, "/ui/job/web", "old")
     rules = READER.replace('"read" }', '"write" }', 1)
@@ -116,7 +114,7 @@ async def test_changed_rights_change_the_page_at_once(site: Site, reader: Browse
     assert after.text.count("Required:") < before.text.count("Required:")
 
 
-async def test_changed_token_changes_the_page_at_once(site: Site, reader: Browser) -> None:
+async def test_changed_token_changes_the_page_immediately(site: Site, reader: Browser) -> None:
     await site.run()
     before = await reload(reader, "/ui/job/web", "old")
     assert (await reload(reader, "/ui/job/web", tag(before))).status_code == 304
@@ -146,7 +144,7 @@ async def test_page_of_an_earlier_session_is_sent_again(site: Site) -> None:
     assert set(PROOFS.findall(after.text)) == {await browser.proof()}
 
 
-async def test_error_page_has_the_csrf_token_and_not_its_mark(site: Site) -> None:
+async def test_error_page_has_the_csrf_token_and_not_its_placeholder(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token())
     page = await reload(browser, "/ui/job/nope", "old")
@@ -155,7 +153,7 @@ async def test_error_page_has_the_csrf_token_and_not_its_mark(site: Site) -> Non
     assert set(PROOFS.findall(page.text)) == {await browser.proof()}
 
 
-async def test_failed_page_is_made_again_for_the_next_viewer(open_site: Site) -> None:
+async def test_failed_page_is_rendered_again_for_the_next_viewer(open_site: Site) -> None:
     browser = open_site.browser()
     assert (await reload(browser, "/ui/job/web", "old")).status_code == 404
     await open_site.run()
@@ -170,7 +168,7 @@ def test_page_is_shared_for_a_limited_time() -> None:
     assert shared.find(("a",), grant, AGE) is not first
 
 
-def test_page_is_not_shared_after_a_change_of_rights() -> None:
+def test_page_is_not_shared_after_a_change_of_permissions() -> None:
     shared = SharedPages()
     assert shared.find(("a",), object(), 0.0) is not shared.find(("a",), object(), 0.0)
 

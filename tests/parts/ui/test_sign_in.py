@@ -34,14 +34,14 @@ async def test_user_without_a_session_is_asked_to_sign_in(site: Site) -> None:
     )
 
 
-async def test_the_secret_of_a_token_opens_the_pages(site: Site) -> None:
+async def test_token_secret_gives_access_to_the_pages(site: Site) -> None:
     browser = site.browser()
     answer = await browser.sign_in(await site.token(), "/ui/jobs")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/jobs")
     assert (await browser.get("/ui/jobs")).status_code == 200
 
 
-async def test_a_script_and_another_site_cannot_have_the_cookie(site: Site) -> None:
+async def test_cookie_is_hidden_from_scripts_and_other_sites(site: Site) -> None:
     secret = await site.token()
     cookie = (await site.browser().sign_in(secret)).headers["Set-Cookie"]
     assert secret not in cookie
@@ -58,7 +58,9 @@ async def test_cookies_of_other_services_do_not_hide_the_session(site: Site, oth
         assert (await site.browser().http.get("/ui/", headers=headers)).status_code == 200
 
 
-async def test_two_cookies_of_a_session_are_none_and_the_browser_is_reported(site: Site) -> None:
+async def test_duplicate_session_cookies_are_rejected_and_reported_to_the_browser(
+    site: Site,
+) -> None:
     ours, theirs = site.browser(), site.browser()
     names = []
     for browser in (theirs, ours):
@@ -87,7 +89,7 @@ async def secure_site(store: Store, tmp_path: Path, authority: Authority) -> Asy
         yield item
 
 
-async def test_over_tls_the_cookie_is_one_that_only_tls_may_set(
+async def test_cookie_over_tls_has_a_name_reserved_for_tls(
     secure_site: Site, authority: Authority
 ) -> None:
     browser, other = (secure_site.browser(authority.client()) for _ in range(2))
@@ -100,7 +102,7 @@ async def test_over_tls_the_cookie_is_one_that_only_tls_may_set(
     assert (await other.http.get("/ui/jobs", headers=headers)).status_code == 303
 
 
-async def test_a_wrong_secret_opens_nothing(site: Site) -> None:
+async def test_wrong_secret_gives_no_access(site: Site) -> None:
     browser = site.browser()
     answer = await browser.sign_in("0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11")
     assert answer.status_code == 403
@@ -108,11 +110,11 @@ async def test_a_wrong_secret_opens_nothing(site: Site) -> None:
     assert browser.http.cookies.get(COOKIE) is None
 
 
-async def test_no_secret_opens_nothing(site: Site) -> None:
+async def test_missing_secret_gives_no_access(site: Site) -> None:
     assert (await site.browser().sign_in("")).status_code == 400
 
 
-async def test_the_cookie_opens_nothing_but_pages(site: Site) -> None:
+async def test_cookie_gives_access_only_to_pages(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token())
     cookie = f"{COOKIE}={browser.http.cookies.get(COOKIE)}"  # which no browser would send there
@@ -137,14 +139,14 @@ async def test_a_session_ends_when_its_token_is_revoked(site: Site) -> None:
     assert (await browser.get("/ui/")).status_code == 303
 
 
-async def test_a_session_ends_when_it_has_been_idle_for_long(site: Site) -> None:
+async def test_session_ends_after_its_idle_timeout(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token())
     site.cluster.clock.time += IDLE + 1
     assert (await browser.get("/ui/")).status_code == 303
 
 
-async def test_a_session_that_is_used_lasts_and_its_cookie_as_well(site: Site) -> None:
+async def test_used_session_and_its_cookie_are_extended(site: Site) -> None:
     browser = site.browser()
     cookie = (await browser.sign_in(await site.token())).headers["Set-Cookie"]
     assert "Max-Age" not in cookie  # it is the daemon's matter how long, and may be for long
@@ -162,7 +164,7 @@ async def test_sign_out_invalidates_every_copy_of_the_cookie(site: Site) -> None
     assert answer.status_code == 303
 
 
-async def test_signing_in_again_gives_another_cookie(site: Site) -> None:
+async def test_new_sign_in_issues_another_cookie(site: Site) -> None:
     browser, secret = site.browser(), await site.token()
     await browser.sign_in(secret)
     first = str(browser.http.cookies.get(COOKIE))
@@ -184,7 +186,7 @@ async def test_a_link_signs_in_once(site: Site) -> None:
     assert (await second.send("/ui/sign-in", one_time="link")).status_code == 403
 
 
-async def test_a_token_of_few_uses_begins_no_session(site: Site) -> None:
+async def test_token_with_few_uses_starts_no_session(site: Site) -> None:
     browser = site.browser()
     answer = await browser.sign_in(await site.token(uses_left=5))
     assert answer.status_code == 400
@@ -194,7 +196,7 @@ async def test_a_token_of_few_uses_begins_no_session(site: Site) -> None:
 @pytest.mark.parametrize(
     "target", ["https://evil.example/", "//evil.example", "/ui/\\evil", "/v1/jobs", "/ui/\r\nX: y"]
 )
-async def test_signing_in_leads_to_no_other_place(site: Site, target: str) -> None:
+async def test_sign_in_does_not_redirect_to_other_sites(site: Site, target: str) -> None:
     answer = await site.browser().sign_in(await site.token(), target)
     assert answer.headers["Location"] == "/ui/"
 
@@ -205,7 +207,7 @@ async def test_sign_in_is_not_offered_without_access_control(open_site: Site) ->
     assert "Sign in" not in answer.text
 
 
-async def test_many_sessions_of_one_token_leave_those_of_others(site: Site) -> None:
+async def test_many_sessions_of_one_token_do_not_evict_those_of_others(site: Site) -> None:
     browser, weak = site.browser(), site.browser()
     await browser.sign_in(await site.token())
     secret = await site.token('namespace "default" { policy = "read" }')
@@ -224,9 +226,7 @@ async def _never(asked: Request, audit_scope: AuditScope) -> HandlerReply:
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-async def test_an_evicted_session_takes_along_the_token_that_was_made_for_it(
-    site: Site, is_own: bool
-) -> None:
+async def test_evicted_session_revokes_its_login_token(site: Site, is_own: bool) -> None:
     sessions = SessionStore(lambda: secrets.token_urlsafe(8))
     secret = await site.token(subject="person")
 

@@ -41,7 +41,7 @@ def groups(page: str) -> list[str]:
     return re.findall(r'data-label="Group">(\w)</td>', page.partition('id="allocations"')[2])
 
 
-async def test_the_header_of_a_column_sorts_the_allocations_of_a_job(open_site: Site) -> None:
+async def test_column_header_sorts_the_allocations_of_a_job(open_site: Site) -> None:
     await open_site.run("web", group("b", count=2), group("a"))
     browser = open_site.browser()
     page = (await browser.get("/ui/job/web")).text

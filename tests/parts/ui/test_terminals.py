@@ -92,20 +92,20 @@ async def test_a_page_opens_a_terminal_with_its_session(site: Site, master: Brow
         assert await socket.next() == "typed"
 
 
-async def test_an_action_runs_as_the_job_declares_it(site: Site, master: Browser) -> None:
+async def test_action_runs_as_declared_in_the_job(site: Site, master: Browser) -> None:
     proof, talks = await opened(site, master, "?task=main&action=say")
     async with talks() as socket:
         await begin(socket, proof)
         assert await socket.next() == {"stdout": {"data": "main /bin/echo a b True"}}
 
 
-async def test_a_job_leads_to_its_actions(site: Site, master: Browser) -> None:
+async def test_job_page_links_to_its_actions(site: Site, master: Browser) -> None:
     text = (await master.get("/ui/job/web")).text
     found = site.cluster.allocations()[0].id
     assert f"/ui/allocation/{found}/terminal?task=main&amp;action=say" in text
 
 
-async def test_an_action_that_the_job_does_not_declare_is_none(site: Site, master: Browser) -> None:
+async def test_undeclared_action_is_not_found(site: Site, master: Browser) -> None:
     found = site.cluster.allocations()[0].id
     for query in ("task=main&action=rm", "task=other&action=say"):
         answer = await master.get(f"/ui/allocation/{found}/terminal?{query}")
@@ -113,7 +113,7 @@ async def test_an_action_that_the_job_does_not_declare_is_none(site: Site, maste
 
 
 @pytest.mark.parametrize("header", OUTSIDE)
-async def test_a_page_from_elsewhere_is_not_let_through(
+async def test_cross_origin_page_is_rejected(
     site: Site, master: Browser, header: tuple[str, str]
 ) -> None:
     _, talks = await opened(site, master)
@@ -123,7 +123,7 @@ async def test_a_page_from_elsewhere_is_not_let_through(
 
 
 @pytest.mark.parametrize("site_of_page", ["cross-site", "same-site"])
-async def test_a_page_that_the_browser_calls_foreign_is_not_let_through(
+async def test_page_marked_as_cross_site_by_the_browser_is_rejected(
     site: Site, master: Browser, site_of_page: str
 ) -> None:
     _, talks = await opened(site, master)
@@ -132,7 +132,7 @@ async def test_a_page_that_the_browser_calls_foreign_is_not_let_through(
         assert socket.refused == 403
 
 
-async def test_two_sessions_at_once_are_none(site: Site, master: Browser) -> None:
+async def test_two_session_cookies_are_rejected(site: Site, master: Browser) -> None:
     other = site.browser()
     await other.sign_in(await site.token())
     proof, _ = await opened(site, other)
@@ -158,7 +158,7 @@ async def test_too_many_parameters_are_reported(site: Site, before: str) -> None
 
 
 @pytest.mark.parametrize("proof", ["", "x", None])
-async def test_caller_without_the_session_proof_gets_nothing(
+async def test_caller_without_the_csrf_token_gets_no_terminal(
     site: Site, master: Browser, proof: str | None
 ) -> None:
     _, talks = await opened(site, master)
@@ -168,7 +168,7 @@ async def test_caller_without_the_session_proof_gets_nothing(
         assert socket.code is not None
 
 
-async def test_the_proof_of_another_session_is_none(site: Site, master: Browser) -> None:
+async def test_csrf_token_of_another_session_is_invalid(site: Site, master: Browser) -> None:
     other = site.browser()
     await other.sign_in(await site.token())
     proof, _ = await opened(site, other)
@@ -199,7 +199,7 @@ async def test_read_permission_gives_no_terminal(site: Site, master: Browser) ->
             assert socket.reason == "Permission denied"
 
 
-async def test_the_cookie_opens_no_terminal_but_that_of_a_page(site: Site, master: Browser) -> None:
+async def test_cookie_opens_only_terminals_of_pages(site: Site, master: Browser) -> None:
     found = site.cluster.allocations()[0].id
     path = f"/v1/client/allocation/{found}/exec"
     given = {"task": "main", "command": '["/bin/sh"]'}
@@ -227,7 +227,7 @@ async def test_refused_terminal_is_logged(site: Site, master: Browser) -> None:
     assert await talks_noted(site) == [403]
 
 
-async def test_a_terminal_ends_when_its_session_has_been_idle_for_long(
+async def test_terminal_ends_after_the_idle_timeout_of_its_session(
     site: Site, master: Browser
 ) -> None:
     proof, talks = await opened(site, master)
@@ -262,7 +262,7 @@ async def test_a_terminal_ends_with_the_token(site: Site, master: Browser, of_pa
         assert socket.reason == "Permission denied"
 
 
-async def test_where_nobody_is_asked_pages_still_say_where_they_come_from(
+async def test_pages_send_their_origin_without_access_control(
     open_site: Site,
 ) -> None:
     await open_site.run("web", group("g", task("main")))
@@ -299,7 +299,7 @@ async def test_a_handshake_beyond_its_limit_is_not_decoded(
     assert decoded == []
 
 
-async def test_messages_after_the_handshake_may_be_long(site: Site, master: Browser) -> None:
+async def test_messages_after_the_handshake_can_be_long(site: Site, master: Browser) -> None:
     found = site.cluster.allocations()[0].id
     path, secret = f"/v1/client/allocation/{found}/exec", await site.token()
     query = {"task": "main", "command": '["/bin/sh"]', "ws_handshake": "true"}

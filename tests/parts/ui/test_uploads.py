@@ -13,7 +13,7 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 PLACE = f"/ui/payload/{DIGEST}?namespace=default"
 
 
-async def test_pieces_become_a_file_and_an_interrupted_upload_continues(open_site: Site) -> None:
+async def test_chunks_become_a_file_and_an_interrupted_upload_continues(open_site: Site) -> None:
     browser = open_site.browser()
     assert (await browser.get(PLACE)).json()["Received"] == 0
     size = f"{PLACE}&size={len(CONTENT)}"
@@ -26,7 +26,7 @@ async def test_pieces_become_a_file_and_an_interrupted_upload_continues(open_sit
     assert last.json()["IsComplete"]
 
 
-async def test_wrong_pieces_are_refused_with_their_reason(open_site: Site) -> None:
+async def test_invalid_chunks_are_refused_with_a_reason(open_site: Site) -> None:
     browser = open_site.browser()
     wrong = await browser.send(f"{PLACE}&size=9&offset=0", piece="%%")
     assert (wrong.status_code, "piece is not base64" in wrong.text) == (400, True)

@@ -54,7 +54,7 @@ async def test_a_variable_is_removed(open_site: Site) -> None:
     assert (await browser.get("/ui/variable/app")).status_code == 404
 
 
-async def test_a_value_comes_back_as_it_was(open_site: Site) -> None:
+async def test_value_is_returned_unchanged(open_site: Site) -> None:
     browser, value = open_site.browser(), "\n two\nlines </textarea><b>"
     await put(browser, **{"value.1": value})
     text = (await browser.get("/ui/variable/app")).text
@@ -73,7 +73,7 @@ async def test_a_value_comes_back_as_it_was(open_site: Site) -> None:
         ({"path": "a b"}, "path"),
     ],
 )
-async def test_a_form_that_is_wrong_is_reported(
+async def test_invalid_form_is_reported(
     open_site: Site, fields: dict[str, str], fault: str
 ) -> None:
     answer = await put(open_site.browser(), **fields)
@@ -81,7 +81,7 @@ async def test_a_form_that_is_wrong_is_reported(
     assert fault in answer.text
 
 
-async def test_list_permission_shows_no_value_and_changes_none(site: Site) -> None:
+async def test_list_permission_permits_neither_reads_nor_changes(site: Site) -> None:
     master, lister = site.browser(), site.browser()
     await master.sign_in(await site.token())
     await put(master, **{"value.1": "veiled"})
@@ -92,7 +92,7 @@ async def test_list_permission_shows_no_value_and_changes_none(site: Site) -> No
     assert (await put(lister)).status_code == 403
 
 
-async def test_the_rules_of_a_policy_are_shown_to_its_holder(site: Site) -> None:
+async def test_policy_rules_are_shown_to_the_holder_of_the_policy(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token(LISTER))
     page = await browser.get("/ui/policy/theirs")
@@ -100,7 +100,7 @@ async def test_the_rules_of_a_policy_are_shown_to_its_holder(site: Site) -> None
     assert (await browser.get("/ui/policy/others")).status_code in (403, 404)
 
 
-async def test_access_shows_who_one_is_and_never_a_secret(site: Site) -> None:
+async def test_access_page_shows_the_identity_without_secrets(site: Site) -> None:
     browser, secret = site.browser(), await site.token(LISTER)
     await browser.sign_in(secret)
     text = (await browser.get("/ui/access")).text

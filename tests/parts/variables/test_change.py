@@ -62,7 +62,7 @@ def value(store: Store) -> str:
 # ---- check and set ------------------------------------------------------------------------------
 
 
-async def test_a_variable_keeps_when_it_was_made(store: Store) -> None:
+async def test_variable_keeps_its_creation_time(store: Store) -> None:
     first = await put(store, "a")
     second = await put(store, "b", now=NOW + 1)
     found = present(store)
@@ -72,16 +72,14 @@ async def test_a_variable_keeps_when_it_was_made(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("expected", "conflict"), [(0, False), (1, True), (None, False)])
-async def test_a_new_variable_is_made_if_none_is_expected(
+async def test_new_variable_is_created_at_expected_index_zero(
     store: Store, expected: int | None, conflict: bool
 ) -> None:
     assert (await put(store, expected=expected)).conflict is conflict
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-async def test_a_change_that_expects_another_state_changes_nothing(
-    store: Store, wrong: int
-) -> None:
+async def test_change_with_another_expected_index_changes_nothing(store: Store, wrong: int) -> None:
     done = await put(store, "a")
     refused = await put(store, "b", expected=wrong)
     assert refused.conflict
@@ -90,7 +88,7 @@ async def test_a_change_that_expects_another_state_changes_nothing(
     assert not (await put(store, "b", expected=done.index)).conflict
 
 
-async def test_a_removal_can_expect_a_state_as_well(store: Store) -> None:
+async def test_removal_can_expect_an_index(store: Store) -> None:
     done = await put(store)
     refused = await change.remove(store, NAME, expected=1, lock_id="", now=NOW)
     assert refused.conflict
@@ -110,7 +108,7 @@ async def test_removing_a_missing_variable_at_an_index_is_a_conflict(store: Stor
     assert not (await change.remove(store, NAME, expected=0, lock_id="", now=NOW)).conflict
 
 
-async def test_there_is_no_variable_without_its_namespace(store: Store) -> None:
+async def test_variable_needs_its_namespace(store: Store) -> None:
     with pytest.raises(Malformed, match='nonexistent namespace "nowhere"'):
         await put(store, name=VariableKey("nowhere", "a"))
 
@@ -118,12 +116,12 @@ async def test_there_is_no_variable_without_its_namespace(store: Store) -> None:
 # ---- locks --------------------------------------------------------------------------------------
 
 
-async def test_a_lock_makes_the_variable_if_there_is_none(store: Store) -> None:
+async def test_lock_creates_a_missing_variable(store: Store) -> None:
     assert not (await acquire(store)).conflict
     assert decrypt_items(SEAL, present(store)) == {}
 
 
-async def test_a_lock_leaves_the_values_as_they_are(store: Store) -> None:
+async def test_lock_preserves_the_values(store: Store) -> None:
     await put(store, "kept")
     await acquire(store)
     assert value(store) == "kept"
@@ -139,13 +137,13 @@ async def test_only_the_holder_changes_a_locked_variable(store: Store) -> None:
     assert value(store) == "c"
 
 
-async def test_a_lock_is_held_by_one(store: Store) -> None:
+async def test_lock_has_one_holder(store: Store) -> None:
     await acquire(store)
     assert (await acquire(store, OTHER)).conflict
     assert present(store).lock.id == "mine"
 
 
-async def test_a_lock_that_was_given_back_can_be_had_at_once(store: Store) -> None:
+async def test_released_lock_can_be_acquired_immediately(store: Store) -> None:
     await acquire(store)
     assert not (await change.release_lock(store, NAME, "mine", NOW)).conflict
     assert not (await acquire(store, OTHER)).conflict
@@ -154,7 +152,7 @@ async def test_a_lock_that_was_given_back_can_be_had_at_once(store: Store) -> No
 @pytest.mark.parametrize(
     ("seconds", "conflict"), [(0, True), (14, True), (15, True), (24, True), (25, False)]
 )
-async def test_a_lock_that_was_lost_can_be_had_after_its_delay(
+async def test_expired_lock_can_be_acquired_after_its_delay(
     store: Store, seconds: int, conflict: bool
 ) -> None:
     await acquire(store)
@@ -162,7 +160,7 @@ async def test_a_lock_that_was_lost_can_be_had_after_its_delay(
     assert done.conflict is conflict
 
 
-async def test_a_renewed_lock_is_held_longer(store: Store) -> None:
+async def test_renewed_lock_is_extended(store: Store) -> None:
     taken = await acquire(store)
     later = NOW + 10 * SECOND
     renewed = await change.renew_lock(store, NAME, "mine", later)
@@ -182,7 +180,7 @@ async def test_lost_lock_is_neither_renewed_nor_released(store: Store, act: Act)
     assert (await act(store, NAME, "mine", late)).conflict
 
 
-async def test_the_holder_who_takes_the_lock_again_keeps_it(store: Store) -> None:
+async def test_second_acquisition_by_the_holder_succeeds(store: Store) -> None:
     await acquire(store)
     later = NOW + 10 * SECOND
     assert not (await acquire(store, OTHER, later, own_id="mine")).conflict
@@ -199,7 +197,7 @@ async def test_client_that_lost_a_lock_cannot_acquire_it_as_its_owner(
     assert again.by_lock
 
 
-async def test_the_holder_who_writes_sets_the_spans_of_his_lock(store: Store) -> None:
+async def test_write_by_the_holder_updates_the_lock_durations(store: Store) -> None:
     await acquire(store, VariableLock(id="mine", ttl=60 * SECOND, delay=1))
     await put(store, lock_id="mine")
     lock = present(store).lock
@@ -214,7 +212,7 @@ async def test_client_that_lost_a_lock_is_notified(store: Store) -> None:
 # ---- at rest ------------------------------------------------------------------------------------
 
 
-async def test_a_snapshot_holds_no_plain_value(store: Store, tmp_path: Path) -> None:
+async def test_snapshot_contains_no_plain_value(store: Store, tmp_path: Path) -> None:
     await put(store, "a-value-to-look-for")
     copy = tmp_path / "copy"
     save(tmp_path, copy)

@@ -43,7 +43,7 @@ async def keep(
     await store.write(write)
 
 
-async def test_values_belong_to_all_versions_of_one_job(store: Store, seal: EnvelopeCipher) -> None:
+async def test_values_apply_to_all_versions_of_one_job(store: Store, seal: EnvelopeCipher) -> None:
     task_secret_store = TaskSecretStore(store, seal)
     await keep(store, seal, "a", 0, "first value")
     await keep(store, seal, "a", 10, "second value")
@@ -53,7 +53,7 @@ async def test_values_belong_to_all_versions_of_one_job(store: Store, seal: Enve
     assert await task_secret_store.of_job("other", "a") == []
 
 
-async def test_masks_follow_each_change(store: Store, seal: EnvelopeCipher) -> None:
+async def test_masks_are_updated_with_each_change(store: Store, seal: EnvelopeCipher) -> None:
     masks = JobMasks(store, seal)
     assert await masks.matcher(A) is None
     await keep(store, seal, "a", 0, "first value")
@@ -82,7 +82,7 @@ async def test_values_of_a_job_neither_mask_nor_unmask_another_job(
     assert other.mask_text("first value") == "first value"
 
 
-async def test_concurrent_requests_make_a_matcher_once(
+async def test_concurrent_requests_build_a_matcher_once(
     store: Store, seal: EnvelopeCipher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await keep(store, seal, "a", 0, "first value")
@@ -110,7 +110,7 @@ async def test_concurrent_requests_make_a_matcher_once(
     assert len(threads) == 1
 
 
-async def test_job_with_many_values_does_not_displace_the_others(
+async def test_job_with_many_values_does_not_evict_others_from_the_cache(
     store: Store, seal: EnvelopeCipher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_secrets, "_MOST_OF_JOBS", 9000)
@@ -183,9 +183,7 @@ async def test_new_registration_after_a_purge_keeps_the_old_values(
     assert await task_secret_store.of_job("default", "a") == ["second value"]
 
 
-async def test_values_of_versions_that_nothing_shows_are_deleted(
-    store: Store, seal: EnvelopeCipher
-) -> None:
+async def test_values_of_unused_versions_are_deleted(store: Store, seal: EnvelopeCipher) -> None:
     task_secret_store = TaskSecretStore(store, seal)
     await keep(store, seal, "a", 0, "first value")  # a version of the job
     await keep(store, seal, "a", 1, "second value")  # no version
@@ -207,7 +205,9 @@ async def test_values_of_versions_that_nothing_shows_are_deleted(
     ]
 
 
-async def test_children_need_the_values_of_their_parent(store: Store, seal: EnvelopeCipher) -> None:
+async def test_values_of_a_parent_are_kept_for_its_children(
+    store: Store, seal: EnvelopeCipher
+) -> None:
     task_secret_store = TaskSecretStore(store, seal)
     await keep(store, seal, "a", 5, "first value")
     await store.write(lambda tx: jobs.append_version(tx, job("a/dispatch-1")) and None)
@@ -215,7 +215,7 @@ async def test_children_need_the_values_of_their_parent(store: Store, seal: Enve
     assert await task_secret_store.of_job("default", "a") == ["first value"]
 
 
-async def test_values_at_paths_without_create_index_count(
+async def test_values_of_paths_without_a_create_index_are_masked(
     store: Store, seal: EnvelopeCipher
 ) -> None:
     task_secret_store = TaskSecretStore(store, seal)

@@ -57,7 +57,7 @@ async def test_lock_that_is_not_renewed_expires_and_wakes_waiters(
     assert present(store).modify_index > taken.index
 
 
-async def test_a_lock_that_was_lost_keeps_its_delay(store: Store) -> None:
+async def test_expired_lock_keeps_its_delay(store: Store) -> None:
     await acquire(store)
     late = NOW + LOCK.ttl
     await store.write(lambda tx: locks.release_expired(tx, late))
@@ -66,7 +66,7 @@ async def test_a_lock_that_was_lost_keeps_its_delay(store: Store) -> None:
     assert not (await acquire(store, OTHER, late + LOCK.delay)).conflict
 
 
-async def test_a_lock_that_is_held_does_not_end(store: Store) -> None:
+async def test_held_lock_does_not_expire(store: Store) -> None:
     await acquire(store)
     await change.renew_lock(store, NAME, "mine", NOW + 10 * SECOND)
     await store.write(lambda tx: locks.release_expired(tx, NOW + LOCK.ttl))
@@ -74,7 +74,7 @@ async def test_a_lock_that_is_held_does_not_end(store: Store) -> None:
     assert store.read(variables.next_end) == NOW + 10 * SECOND + LOCK.ttl
 
 
-async def test_a_lock_that_was_given_back_does_not_end_again(store: Store, clock: Clock) -> None:
+async def test_released_lock_does_not_expire_again(store: Store, clock: Clock) -> None:
     await acquire(store)
     done = await change.release_lock(store, NAME, "mine", NOW)
     clock.time += 60 * SECOND

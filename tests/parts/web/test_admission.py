@@ -70,7 +70,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], trio.Event]:
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
-async def test_user_with_too_many_connections_shuts_out_no_other_user(
+async def test_user_with_too_many_connections_blocks_no_other_user(
     store: Store,
     home: Path,
     left: Callable[[int], trio.Event],
@@ -98,7 +98,7 @@ async def test_user_with_too_many_connections_shuts_out_no_other_user(
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
-async def test_wrong_tokens_of_one_user_turn_away_no_other_user(
+async def test_wrong_tokens_of_one_user_lock_out_no_other_user(
     store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lockout, "REGAINED", MINUTE)
@@ -152,7 +152,7 @@ def acceptor(listening: object, serve: Serve) -> Acceptor:
 @pytest.mark.parametrize(
     "number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EIO, errno.EPERM]
 )
-async def test_errors_of_accept_end_nothing_and_are_logged_once_a_minute(
+async def test_accept_errors_are_logged_once_a_minute_without_stopping(
     autojump_clock: trio.testing.MockClock,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -275,7 +275,7 @@ def is_closed(socket: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize(("explains", "number"), [(True, 5), (False, 0)])
-async def test_few_rejected_clients_of_a_batch_receive_the_reason(
+async def test_few_rejected_clients_of_a_batch_get_a_reason(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch, explains: bool, number: int
 ) -> None:
     monkeypatch.setattr(admission, "owner", lambda *_: 1)
@@ -322,7 +322,7 @@ async def test_a_client_with_many_new_connections_delays_no_other(
     assert served.index("user 2") < admission._BEGIN
 
 
-async def test_few_clients_receive_the_reason_in_a_second_though_they_disconnect_at_once(
+async def test_few_quickly_disconnecting_clients_get_a_reason_per_second(
     listening: socket.socket,
     monkeypatch: pytest.MonkeyPatch,
     autojump_clock: trio.testing.MockClock,
@@ -396,7 +396,7 @@ async def seconds_until_closed(stream: trio.SocketStream, clock: trio.testing.Mo
 
 @pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("asked", [False, True], ids=["first", "later"])
-async def test_head_that_drips_ends_its_connection(
+async def test_slowly_sent_head_ends_its_connection(
     store: Store, home: Path, mock_clock: trio.testing.MockClock, lean: bool, asked: bool
 ) -> None:
     # A Unix socket, because bytes arrive there before `send_all` returns.
@@ -414,7 +414,7 @@ async def test_head_that_drips_ends_its_connection(
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-async def test_client_that_says_nothing_ends_its_connection(
+async def test_silent_client_is_disconnected(
     store: Store,
     home: Path,
     mock_clock: trio.testing.MockClock,

@@ -184,17 +184,17 @@ async def server(
         "GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     ],
 )
-async def test_the_socket_closes_when_the_client_asks_for_it(
+async def test_connection_closes_on_request_of_the_client(
     server: Server, request_text: str
 ) -> None:
     assert (await server.talk(request_text)).startswith(b"HTTP/1.1 ")
 
 
-async def test_a_client_of_old_that_names_no_host_is_served(server: Server) -> None:
+async def test_http_1_0_client_without_a_host_header_is_served(server: Server) -> None:
     assert (await server.talk("GET /show HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_host_that_is_named_with_nothing_is_none(server: Server) -> None:
+async def test_empty_host_header_is_no_host(server: Server) -> None:
     assert (await server.talk(asking("GET", "/show", Host=""))).startswith(b"HTTP/1.1 421 ")
 
 
@@ -223,7 +223,7 @@ async def test_connection_made_during_shutdown_is_answered(
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_connection_serves_one_request_after_the_other(server: Server) -> None:
+async def test_connection_serves_consecutive_requests(server: Server) -> None:
     async with await server.connect() as stream:
         for _ in range(3):
             await stream.send_all(b"GET /show HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -234,7 +234,7 @@ async def test_a_connection_serves_one_request_after_the_other(server: Server) -
 
 
 @pytest.mark.parametrize("target", ["GET /show", "HEAD /show", "GET /nothing", "DELETE /show"])
-async def test_an_answer_is_sent_in_one_piece(
+async def test_response_is_sent_in_one_segment(
     server: Server, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     sent: list[bytes] = []
@@ -287,7 +287,7 @@ async def test_streams_leave_connections_to_other_clients(
                 answer = await third.receive_some()
 
 
-async def test_the_head_of_a_stream_does_not_wait_for_its_first_piece(server: Server) -> None:
+async def test_stream_head_is_sent_before_its_first_chunk(server: Server) -> None:
     async with await server.connect() as stream:
         await stream.send_all(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with trio.fail_after(5):
@@ -295,7 +295,7 @@ async def test_the_head_of_a_stream_does_not_wait_for_its_first_piece(server: Se
 
 
 @pytest.mark.parametrize("target", ["DELETE /show", "POST /echo?region=elsewhere", "POST /nothing"])
-async def test_a_refusal_leaves_the_connection_open(server: Server, target: str) -> None:
+async def test_error_response_keeps_the_connection_open(server: Server, target: str) -> None:
     async with await server.connect() as stream:
         answers = b""
         for number in range(1, 4):
@@ -308,7 +308,7 @@ async def test_a_refusal_leaves_the_connection_open(server: Server, target: str)
                     answers += await stream.receive_some()
 
 
-async def test_a_client_that_goes_away_cancels_its_request(server: Server) -> None:
+async def test_disconnect_cancels_the_request(server: Server) -> None:
     stream = await server.connect()
     await stream.send_all(b"POST /hang HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
     await server.entered.wait()
@@ -317,7 +317,7 @@ async def test_a_client_that_goes_away_cancels_its_request(server: Server) -> No
         await server.cancelled.wait()
 
 
-async def test_an_idle_connection_ends_with_its_client(server: Server) -> None:
+async def test_idle_connection_ends_with_its_client(server: Server) -> None:
     before = len(os.listdir("/proc/self/fd"))
     stream = await server.connect()
     await stream.send_all(b"GET /show HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -328,7 +328,7 @@ async def test_an_idle_connection_ends_with_its_client(server: Server) -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_a_client_that_goes_away_stops_waiting_for_news(server: Server, store: Store) -> None:
+async def test_disconnect_ends_a_blocking_query(server: Server, store: Store) -> None:
     stream = await server.connect()
     await stream.send_all(b"GET /show?index=99 HTTP/1.1\r\nHost: localhost\r\n\r\n")
     while not store._topics._prefixes:
@@ -369,7 +369,7 @@ def asking(method: str, path: str, body: str = "", **headers: str) -> str:
         ("/where?namespace=b", {"X_Service_Namespace": "a"}, "b"),
     ],
 )
-async def test_the_namespace_stands_in_the_query_or_in_a_header(
+async def test_namespace_is_read_from_the_query_or_a_header(
     server: Server, target: str, headers: dict[str, str], namespace: str
 ) -> None:
     answer = await server.talk(asking("GET", target, **headers))
@@ -385,22 +385,22 @@ async def test_a_defect_is_a_plain_500_without_its_traceback(
     assert "a defect" in caplog.text
 
 
-async def test_a_foreign_host_is_rejected(server: Server) -> None:
+async def test_unknown_host_header_is_rejected(server: Server) -> None:
     answer = await server.talk(asking("GET", "/show", Host="evil.example"))
     assert answer.startswith(b"HTTP/1.1 421 ")
 
 
-async def test_a_write_of_a_foreign_page_is_rejected(server: Server) -> None:
+async def test_cross_origin_write_is_rejected(server: Server) -> None:
     answer = await server.talk(asking("POST", "/echo", Origin="http://evil.example"))
     assert answer.startswith(b"HTTP/1.1 403 ")
 
 
-async def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
+async def test_oversized_body_is_refused(server: Server) -> None:
     too_long = f"POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n"
     assert (await server.talk(too_long)).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_headers_that_are_too_long_are_refused(server: Server) -> None:
+async def test_oversized_headers_are_refused(server: Server) -> None:
     answer = await server.talk(asking("GET", "/show", X_Long="x" * 70_000))
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
 
@@ -439,7 +439,7 @@ async def test_gzip_is_sent_on_request(server: Server) -> None:
     assert body_of(answer).startswith(b"\x1f\x8b")
 
 
-async def test_where_nothing_is_sent_nothing_is_compressed(server: Server) -> None:
+async def test_empty_response_is_not_compressed(server: Server) -> None:
     answer = await server.talk(asking("GET", "/nothing", Accept_Encoding="gzip"))
     assert "content-encoding" not in head_of(answer)
     assert body_of(answer) == b""
@@ -456,7 +456,7 @@ async def test_where_nothing_is_sent_nothing_is_compressed(server: Server) -> No
         ("per_page=99999999999", "Expect a number for `per_page` query string parameter"),
     ],
 )
-async def test_a_wrong_parameter_is_named(server: Server, query: str, text: str) -> None:
+async def test_invalid_parameter_is_named(server: Server, query: str, text: str) -> None:
     answer = await server.talk(asking("GET", f"/show?{query}"))
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert body_of(answer).decode() == text
@@ -473,7 +473,9 @@ async def test_a_wrong_parameter_is_named(server: Server, query: str, text: str)
         ("//%C3%A9%20b", "/%c3%a9%20b"),
     ],
 )
-async def test_the_way_is_shown_where_there_is_one(server: Server, path: str, target: str) -> None:
+async def test_path_with_a_known_target_is_redirected(
+    server: Server, path: str, target: str
+) -> None:
     answer = await server.talk(asking("GET", path))
     assert answer.startswith(b"HTTP/1.1 307 ")
     assert f"location: {target}".encode() in answer.lower()
@@ -486,18 +488,18 @@ async def test_an_unknown_path_has_no_body(server: Server) -> None:
     assert body_of(answer) == b""
 
 
-async def test_a_wrong_method_is_named(server: Server) -> None:
+async def test_wrong_method_is_rejected_with_allowed_methods(server: Server) -> None:
     answer = await server.talk(asking("DELETE", "/show"))
     assert answer.startswith(b"HTTP/1.1 405 ")
     assert body_of(answer) == b"Invalid method"
 
 
-async def test_put_means_post(server: Server) -> None:
+async def test_put_is_equal_to_post(server: Server) -> None:
     answer = await server.talk(asking("PUT", "/echo", "abc"))
     assert json.loads(body_of(answer)) == {"Length": 3}
 
 
-async def test_the_wish_for_another_protocol_is_ignored(server: Server) -> None:
+async def test_upgrade_to_another_protocol_is_ignored(server: Server) -> None:
     upgrade = {"Upgrade": "h2c", "HTTP2_Settings": "AAMAAABkAAQAAP__"}
     request = asking("GET", "/show", **upgrade).replace(
         "n: close", "n: Upgrade, HTTP2-Settings, close"
@@ -558,12 +560,12 @@ async def test_target_in_absolute_form_is_served(server: Server, target: str, pa
     assert json.loads(body_of(answer)) == {"Path": path}
 
 
-async def test_host_of_a_target_counts_not_the_one_of_the_header(server: Server) -> None:
+async def test_host_of_an_absolute_target_overrides_the_header(server: Server) -> None:
     line = "GET http://elsewhere.example/show HTTP/1.1\r\nHost: localhost\r\nConnection: close"
     assert (await server.talk(f"{line}\r\n\r\n")).startswith(b"HTTP/1.1 421 ")
 
 
-async def test_first_of_repeated_headers_counts(server: Server) -> None:
+async def test_first_of_repeated_headers_is_used(server: Server) -> None:
     namespaces = "X-Nomad-Namespace: first\r\nX-Nomad-Namespace: second\r\n"
     answer = await server.talk(
         f"GET /where HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{namespaces}\r\n"
@@ -588,7 +590,9 @@ SMUGGLED = "0\r\n\r\nGET /show HTTP/1.1\r\nHost: localhost\r\n\r\n"
         f"X: a\r\n Transfer-Encoding: chunked\r\nContent-Length: {len(SMUGGLED)}\r\nHost: b\r\n",
     ],
 )
-async def test_a_request_of_unclear_length_hides_no_other(server: Server, framing: str) -> None:
+async def test_request_with_ambiguous_length_cannot_smuggle_another(
+    server: Server, framing: str
+) -> None:
     head = f"POST /echo HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n"
     answer = await server.talk(f"{head}{SMUGGLED}")
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
@@ -622,14 +626,14 @@ async def test_a_request_of_unclear_length_hides_no_other(server: Server, framin
         (WISH.format(path="/talk") + "x", "400 Bad Request"),
     ],
 )
-async def test_an_answer_names_the_reason_of_its_status(
+async def test_response_has_the_reason_phrase_of_its_status(
     server: Server, text: str, first: str
 ) -> None:
     answer = await server.talk(text)
     assert answer.decode().startswith(f"HTTP/1.1 {first}\r\n")
 
 
-async def test_an_accepted_upgrade_names_the_reason_of_its_status(server: Server) -> None:
+async def test_accepted_upgrade_has_the_reason_phrase_of_its_status(server: Server) -> None:
     async with await server.connect() as stream:
         await stream.send_all(WISH.format(path="/talk").encode())
         answer = await stream.receive_some()
@@ -656,9 +660,7 @@ UPGRADE = {
         "=;,",
     ],
 )
-async def test_a_conversation_has_no_extensions_however_they_are_asked_for(
-    server: Server, extensions: str
-) -> None:
+async def test_websocket_extensions_are_never_accepted(server: Server, extensions: str) -> None:
     wish = asking("GET", "/talk", **UPGRADE, **{"Sec-WebSocket-Extensions": extensions})
     async with await server.connect() as stream:
         await stream.send_all(wish.replace("Connection: close\r\n", "").encode())
@@ -675,7 +677,7 @@ async def test_a_conversation_has_no_extensions_however_they_are_asked_for(
     assert (await server.talk(asking("GET", "/show"))).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_after_a_message_that_is_too_large_no_other_is_heard(
+async def test_messages_after_an_oversized_message_are_ignored(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     wish = asking("GET", "/talk", **UPGRADE).replace("Connection: close\r\n", "")
@@ -695,7 +697,7 @@ async def test_after_a_message_that_is_too_large_no_other_is_heard(
 
 
 @pytest.mark.parametrize("name", sorted({*UPGRADE} - {"Connection", "Upgrade"}))
-async def test_a_wish_to_talk_that_is_not_complete_is_refused_and_closed(
+async def test_incomplete_websocket_request_is_refused_and_closed(
     server: Server, name: str
 ) -> None:
     given = {key: value for key, value in UPGRADE.items() if key != name}
@@ -725,7 +727,7 @@ async def test_non_ascii_handshake_is_refused(
 
 
 @pytest.mark.parametrize("is_endless", [True, False])
-async def test_stream_without_an_end_gets_its_last_chunk_when_the_daemon_ends(
+async def test_endless_stream_gets_its_last_chunk_at_shutdown(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, is_endless: bool
 ) -> None:
     async def pieces() -> AsyncIterator[bytes]:
@@ -763,7 +765,7 @@ async def test_client_that_reads_nothing_does_not_delay_the_shutdown(
 
 
 @pytest.mark.parametrize("lean", [True, False])
-async def test_client_that_reads_nothing_for_long_is_disconnected(
+async def test_client_that_does_not_read_is_disconnected(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, lean: bool
 ) -> None:
     async with serving_much(store, tmp_path, lean) as stream:
@@ -774,7 +776,7 @@ async def test_client_that_reads_nothing_for_long_is_disconnected(
                 await read_all(stream)
 
 
-async def test_a_connection_that_fails_ends_alone(
+async def test_failed_connection_affects_no_other(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:

@@ -49,7 +49,7 @@ def burn() -> None:
 # ---- the account of a request ------------------------------------------------------------------------
 
 
-async def test_waiting_of_a_request_is_not_counted_as_its_work(
+async def test_waiting_time_of_a_request_is_not_counted_as_work(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async def work() -> str:
@@ -63,7 +63,7 @@ async def test_waiting_of_a_request_is_not_counted_as_its_work(
     assert 2 * WORK <= account.spent / 1e9 < 4 * WORK
 
 
-async def test_errors_and_cancellation_reach_the_work() -> None:
+async def test_errors_and_cancellation_reach_the_worker() -> None:
     seen = []
 
     async def work() -> None:
@@ -85,7 +85,7 @@ async def test_errors_and_cancellation_reach_the_work() -> None:
 
 
 @pytest.mark.parametrize("where", ["long read", "write", "long write"])
-async def test_work_of_other_tasks_for_a_request_is_counted_as_its_work(
+async def test_work_of_other_tasks_for_a_request_is_attributed_to_it(
     store: Store, where: str
 ) -> None:
     def work(db: ReadSnapshot) -> None:
@@ -107,7 +107,7 @@ async def test_work_of_other_tasks_for_a_request_is_counted_as_its_work(
 # ---- clients -------------------------------------------------------------------------------------------
 
 
-async def test_a_client_waits_when_it_is_ahead_and_others_ask(
+async def test_client_ahead_of_its_share_waits_for_others(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     fair = Fairness(50)
@@ -139,7 +139,7 @@ async def test_without_a_share_no_client_is_limited() -> None:
     fair.check("busy")
 
 
-async def test_the_clients_that_are_known_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_known_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fairness, "_MOST", 10)
     fair = Fairness(50)
     for number in range(100):
@@ -226,14 +226,14 @@ async def test_client_that_exceeds_its_share_is_limited(
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
-async def test_many_cheap_requests_are_nobodys_harm(store: Store, home: Path) -> None:
+async def test_many_cheap_requests_delay_no_other_client(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home) as port:
         await ask(await connect(port), "/light")
         answers = [await as_nobody(port, "/light") for _ in range(200)]
     assert {answer[:12] for answer in answers} == {"HTTP/1.1 200"}
 
 
-async def test_the_messages_of_a_websocket_are_put_down_to_its_client(
+async def test_websocket_messages_are_attributed_to_their_client(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent: dict[str, float] = {}

@@ -176,7 +176,9 @@ HOT = [
 
 
 @pytest.mark.parametrize("request_", HOT)
-async def test_both_doors_say_the_same(store: Store, tmp_path: Path, request_: bytes) -> None:
+async def test_fast_path_and_server_give_the_same_response(
+    store: Store, tmp_path: Path, request_: bytes
+) -> None:
     answers = []
     for lean in (True, False):
         async with (
@@ -222,7 +224,7 @@ WARM = [
 
 
 @pytest.mark.parametrize("request_", WARM)
-async def test_all_else_is_handed_over_with_its_bytes(
+async def test_other_requests_are_forwarded_with_their_bytes(
     port: int, handed: list[Handover], request_: bytes
 ) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -251,7 +253,7 @@ async def test_blocking_query_stays_on_the_fast_path(
     assert handed == []
 
 
-async def test_requests_that_come_at_once_are_answered_in_order(port: int) -> None:
+async def test_pipelined_requests_are_answered_in_order(port: int) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(
             asking("GET /v1/show/1") + asking("GET /v1/show/2") + asking("GET /v1/show/3")
@@ -260,7 +262,7 @@ async def test_requests_that_come_at_once_are_answered_in_order(port: int) -> No
     assert re.findall(rb'"name":"(\d)"', answers) == [b"1", b"2", b"3"]
 
 
-async def test_a_connection_that_was_handed_over_stays_so(
+async def test_forwarded_connection_stays_with_the_server(
     port: int, handed: list[Handover]
 ) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -270,7 +272,7 @@ async def test_a_connection_that_was_handed_over_stays_so(
     assert len(handed) == 1
 
 
-async def test_a_body_may_follow_its_head(port: int) -> None:
+async def test_body_can_arrive_after_its_head(port: int) -> None:
     """The response is the same with and without the fast path."""
     request = asking("POST /echo", body="abc")
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -282,7 +284,7 @@ async def test_a_body_may_follow_its_head(port: int) -> None:
         assert b'{"Body":"abc"}' in await answered(stream)
 
 
-async def test_a_body_that_dawdles_is_waited_for_by_the_server_behind(
+async def test_slow_body_is_forwarded_to_the_server(
     port: int, handed: list[Handover], mock_clock: trio.testing.MockClock
 ) -> None:
     request = asking("POST /echo", body="abc")
@@ -297,7 +299,7 @@ async def test_a_body_that_dawdles_is_waited_for_by_the_server_behind(
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /sh", asking("GET /long")[:-2]])
-async def test_an_idle_connection_and_one_that_dawdles_live_as_long_as_behind(
+async def test_idle_and_slow_connections_have_the_timeouts_of_the_server(
     port: int, mock_clock: trio.testing.MockClock, begun: bytes
 ) -> None:
     """The idle time counts from the last response, not from the handover to the server."""
@@ -313,7 +315,7 @@ async def test_an_idle_connection_and_one_that_dawdles_live_as_long_as_behind(
         assert await to_its_end(stream) == b""
 
 
-async def test_each_answer_begins_the_time_again(
+async def test_each_response_restarts_the_idle_timeout(
     port: int, mock_clock: trio.testing.MockClock
 ) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -325,7 +327,7 @@ async def test_each_answer_begins_the_time_again(
 
 
 @pytest.mark.parametrize("has_asked", [True, False])
-async def test_when_the_daemon_ends_idle_connections_do(
+async def test_idle_connections_end_at_shutdown(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, has_asked: bool
 ) -> None:
     """The shutdown does not wait for clients without a request within the response limit."""
@@ -343,7 +345,7 @@ async def test_when_the_daemon_ends_idle_connections_do(
 
 
 @pytest.mark.parametrize("lean", [True, False])
-async def test_requests_that_arrive_while_the_daemon_ends_are_answered(
+async def test_requests_that_arrive_during_shutdown_are_answered(
     store: Store, tmp_path: Path, *, lean: bool
 ) -> None:
     """A wait for a request that ends with the daemon closes no connection with a request."""
@@ -366,7 +368,9 @@ async def test_requests_that_arrive_while_the_daemon_ends_are_answered(
         await stream.aclose()
 
 
-async def test_request_answered_during_shutdown_is_done_once(store: Store, tmp_path: Path) -> None:
+async def test_request_answered_during_shutdown_is_processed_once(
+    store: Store, tmp_path: Path
+) -> None:
     begun, goes_on, done = trio.Event(), trio.Event(), list[bytes]()
 
     async def slow(request: Request) -> HandlerReply:
@@ -403,14 +407,14 @@ async def test_clients_that_disconnect_affect_no_other_client(port: int) -> None
         assert (await answered(stream)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_header_value_of_a_handler_stays_in_its_header(port: int) -> None:
+async def test_header_value_of_a_handler_cannot_add_headers(port: int) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(asking("POST /echo", body="abc"))
         assert "\r\nx-said: a  X-Split: \u65e5\r\n".encode() in await answered(stream)
 
 
 @pytest.mark.parametrize("lean", [True, False])
-async def test_a_list_in_parts_comes_whole_through_either_door(
+async def test_list_in_parts_is_complete_on_both_paths(
     store: Store, tmp_path: Path, *, lean: bool
 ) -> None:
     async with (
@@ -428,7 +432,7 @@ async def test_a_list_in_parts_comes_whole_through_either_door(
 
 
 @pytest.mark.parametrize("lean", [True, False])
-async def test_a_list_that_breaks_off_does_not_seem_whole(
+async def test_aborted_list_is_not_mistaken_for_a_complete_one(
     store: Store, tmp_path: Path, *, lean: bool
 ) -> None:
     async with (

@@ -41,7 +41,7 @@ def _body(content: bytes) -> Callable[[], Awaitable[bytes]]:
 
 @pytest.mark.parametrize("end", [b"&proof=", b"&x"], ids=["valid", "invalid"])
 @pytest.mark.parametrize("is_announced", [True, False])
-async def test_a_long_form_does_not_hold_the_loop(
+async def test_long_form_does_not_block_the_event_loop(
     store: Store, tmp_path: Path, end: bytes, is_announced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[bytes] = []

@@ -113,7 +113,7 @@ async def as_user(
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="asks as root")
-async def test_root_needs_no_token_at_the_socket(store: Store, home: Path) -> None:
+async def test_root_needs_no_token_on_the_socket(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home):
         answer = await through_socket(home / "steward.sock")
     assert answer.startswith("HTTP/1.1 200")
@@ -135,7 +135,7 @@ async def test_unknown_token_on_the_socket_is_refused_despite_the_users_rights(
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="takes the place of other users")
-async def test_others_cannot_connect_to_the_socket_of_operators(store: Store, home: Path) -> None:
+async def test_other_users_cannot_connect_to_the_operator_socket(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home):
         assert await as_user(home / "steward.sock") == ""
 
@@ -166,39 +166,39 @@ async def test_an_unknown_group_is_named(store: Store, home: Path) -> None:
             pass
 
 
-async def test_the_socket_can_be_left_out(store: Store, home: Path) -> None:
+async def test_socket_can_be_disabled(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home, socket="none"):
         assert not (home / "steward.sock").exists()
 
 
-def test_the_socket_is_gone_afterwards(home: Path) -> None:
+def test_socket_is_removed_at_the_end(home: Path) -> None:
     with listen_here(home / "s"):
         assert (home / "s").stat().st_mode & 0o777 == 0o600
     assert not (home / "s").exists()
 
 
-def test_a_socket_that_a_crash_has_left_is_replaced(home: Path) -> None:
+def test_socket_left_by_a_crash_is_replaced(home: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(home / "s"))
     with listen_here(home / "s"):
         assert (home / "s").is_socket()
 
 
-def test_the_socket_of_another_daemon_is_left_alone(home: Path) -> None:
+def test_socket_of_another_daemon_is_not_removed(home: Path) -> None:
     with listen_here(home / "s"):
         with pytest.raises(ListenError, match="another daemon listens"), listen_here(home / "s"):
             pass
         assert (home / "s").is_socket()
 
 
-def test_file_that_is_no_socket_is_left_alone(home: Path) -> None:
+def test_file_that_is_no_socket_is_not_removed(home: Path) -> None:
     (home / "s").write_text("precious")
     with pytest.raises(ListenError), listen_here(home / "s"):
         pass
     assert (home / "s").read_text() == "precious"
 
 
-def test_a_path_may_be_longer_than_the_kernel_takes(home: Path) -> None:
+def test_path_can_exceed_the_kernel_limit_of_socket_addresses(home: Path) -> None:
     deep = home / ("d" * 100) / ("e" * 100) / "s"
     with listen_here(deep):
         assert deep.is_socket()
@@ -219,7 +219,7 @@ async def encrypted(port: int, context: ssl.SSLContext) -> str:
     return await ask(stream)
 
 
-async def test_connections_are_encrypted_where_there_is_a_certificate(
+async def test_connections_are_encrypted_if_a_certificate_is_configured(
     store: Store, home: Path, authority: Authority
 ) -> None:
     certificate, key = authority.certify("daemon")
@@ -229,7 +229,7 @@ async def test_connections_are_encrypted_where_there_is_a_certificate(
         assert "200" not in await ask(plain)
 
 
-async def test_clients_can_be_asked_for_a_certificate(
+async def test_client_certificates_can_be_required(
     store: Store, home: Path, authority: Authority
 ) -> None:
     certificate, key = authority.certify("daemon")
@@ -252,7 +252,7 @@ async def test_a_client_whose_certificate_was_revoked_is_refused(
         assert await encrypted(port, authority.client(*lost)) == ""
 
 
-async def test_a_revocation_counts_without_a_restart(
+async def test_revocation_takes_effect_without_a_restart(
     store: Store, home: Path, authority: Authority
 ) -> None:
     certificate, key = authority.certify("daemon")
@@ -278,7 +278,7 @@ async def shown_certificate(port: int, context: ssl.SSLContext) -> object:
         return stream.getpeercert()["serialNumber"]
 
 
-async def test_a_renewed_certificate_is_read_without_a_restart(
+async def test_renewed_certificate_is_reloaded_without_a_restart(
     store: Store, home: Path, authority: Authority
 ) -> None:
     certificate, key = authority.certify("daemon")
@@ -296,9 +296,7 @@ async def test_a_renewed_certificate_is_read_without_a_restart(
             assert await shown_certificate(listeners.port, authority.client()) == after
 
 
-async def test_old_ways_of_encrypting_are_refused(
-    store: Store, home: Path, authority: Authority
-) -> None:
+async def test_old_tls_versions_are_refused(store: Store, home: Path, authority: Authority) -> None:
     certificate, key = authority.certify("daemon")
     context = tls_context(Settings(tls_cert=certificate, tls_key=key))
     assert context is not None
@@ -306,7 +304,7 @@ async def test_old_ways_of_encrypting_are_refused(
 
 
 @pytest.mark.parametrize("name", ["tls_cert", "tls_key", "tls_client_ca"])
-def test_a_file_of_a_certificate_that_cannot_be_used_is_named(
+def test_unusable_certificate_file_is_named(
     tmp_path: Path, authority: Authority, name: str
 ) -> None:
     certificate, key = authority.certify("daemon")
@@ -318,7 +316,7 @@ def test_a_file_of_a_certificate_that_cannot_be_used_is_named(
 # ---- bounds ------------------------------------------------------------------------------------
 
 
-async def test_there_is_a_limit_of_connections(
+async def test_number_of_connections_is_limited(
     store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "MAX_CONNECTIONS", 4)
@@ -338,7 +336,7 @@ async def test_there_is_a_limit_of_connections(
 # ---- proxies -----------------------------------------------------------------------------------
 
 
-async def test_the_word_of_a_trusted_proxy_is_taken(store: Store, home: Path) -> None:
+async def test_address_from_a_trusted_proxy_is_used(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home, trusted_proxies=["127.0.0.0/8"]) as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         answer = await ask(stream, X_Forwarded_For="6.6.6.6, 10.1.2.3")

@@ -166,7 +166,7 @@ async def test_long_body_without_a_valid_token_is_rejected_before_it_is_read(
         ("/ui/run", f"Origin: http://localhost\r\nContent-Type: {FORM}\r\n", (403, "this page")),
     ],
 )
-async def test_other_tables_of_routes_reject_it_too(
+async def test_other_route_tables_reject_long_bodies_without_a_token(
     opened: Opened, path: str, headers: str, expected: tuple[int, str]
 ) -> None:
     async with opened.begun(path, LENGTH, headers, sent=2 * SHORT_BODY) as stream:
@@ -223,7 +223,7 @@ async def test_bodies_beyond_the_budget_are_rejected_until_others_are_answered(
             assert status(await answer(third)) == 200
 
 
-def test_one_client_may_use_half_of_the_budget() -> None:
+def test_one_client_can_use_half_of_the_budget() -> None:
     budget = BodyBudget(100)
     budget.take("a", 50)
     with pytest.raises(Unavailable, match="of a use their share of memory, 50 bytes"):
@@ -248,7 +248,7 @@ class Pieces:
         return {"type": "http.request", "body": bytes(PIECE), "more_body": self.left > 0}
 
 
-async def test_pieces_beyond_a_short_body_wait_for_the_gate() -> None:
+async def test_chunks_beyond_a_short_body_wait_for_the_budget() -> None:
     budget, pieces, passed = BodyBudget(8 * MAX_BODY), Pieces(10), []
     gate = BodyGate(pieces.receive, budget, MAX_BODY)
 

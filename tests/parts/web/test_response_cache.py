@@ -82,7 +82,7 @@ async def test_a_response_is_reused_for_an_equal_request(
         (ask(name="a/b"), ask(name="a%2Fb")),
     ],
 )
-async def test_cached_response_depends_on_the_understood_request(
+async def test_cached_response_depends_on_the_parsed_request(
     store: Store, handler: Counting, first: Request, second: Request
 ) -> None:
     kept, of = ResponseCache(), route(handler, "things")
@@ -102,9 +102,7 @@ async def test_a_response_is_computed_again_after_a_change_of_its_tables(
     assert handler.asked == made
 
 
-async def test_while_nothing_is_written_the_store_is_not_asked(
-    store: Store, handler: Counting
-) -> None:
+async def test_response_is_cached_until_the_next_write(store: Store, handler: Counting) -> None:
     kept, of = ResponseCache(), route(handler, "things")
     moment = store.change_number
     assert kept.at(moment, of, ask()) is None
@@ -130,7 +128,7 @@ async def test_response_without_tables_is_never_cached(store: Store, handler: Co
     assert handler.asked == 2
 
 
-async def test_only_so_many_are_kept(
+async def test_number_of_cached_responses_is_limited(
     store: Store, handler: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 2)
@@ -143,7 +141,7 @@ async def test_only_so_many_are_kept(
 
 
 @pytest.mark.parametrize(("size", "asked"), [(40, 4), (99, 6), (100, 6)])
-async def test_only_so_many_bytes_are_kept(
+async def test_size_of_cached_responses_is_limited(
     store: Store, monkeypatch: pytest.MonkeyPatch, size: int, asked: int
 ) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 100)
@@ -154,7 +152,7 @@ async def test_only_so_many_bytes_are_kept(
     assert kept._bytes <= 100
 
 
-async def test_an_answer_that_a_thread_has_made_is_kept(store: Store) -> None:
+async def test_response_created_by_a_thread_is_cached(store: Store) -> None:
     asked: list[bool] = []
 
     def long(request: Request, db: ReadSnapshot) -> HandlerReply:

@@ -26,7 +26,7 @@ async def run(steward: Steward, *words: str, stdin: str = "", token: str = SECRE
     return done.stdout.decode()
 
 
-async def test_a_person_sets_up_who_may_do_what(guarded: Steward, tmp_path: Path) -> None:
+async def test_user_sets_up_access_control(guarded: Steward, tmp_path: Path) -> None:
     first = await run(guarded, "acl", "bootstrap", "-", stdin=SECRET, token="")
     assert SECRET in first
     rules = tmp_path / "rules.hcl"
@@ -53,7 +53,7 @@ async def test_a_person_sets_up_who_may_do_what(guarded: Steward, tmp_path: Path
     await run(guarded, "acl", "policy", "delete", "staff")
 
 
-async def test_a_person_makes_and_ends_tokens_of_the_secrets_side(guarded: Steward) -> None:
+async def test_user_creates_and_revokes_vault_tokens(guarded: Steward) -> None:
     await run(guarded, "acl", "bootstrap", "-", stdin=SECRET, token="")
     await run(guarded, "policy", "write", "staff", "-", stdin=RULES)
     assert (await run(guarded, "policy", "list")).split() == ["default", "root", "staff"]
@@ -88,7 +88,7 @@ async def test_a_refusal_is_explained(guarded: Steward) -> None:
     assert b"submit-job or register-job on the namespace default" in refused.stdout
 
 
-async def test_a_token_is_read_from_a_file_that_is_its_owners_alone(
+async def test_token_is_read_from_a_file_readable_only_by_its_owner(
     guarded: Steward, tmp_path: Path
 ) -> None:
     await run(guarded, "acl", "bootstrap", "-", stdin=SECRET, token="")
@@ -128,7 +128,7 @@ async def test_a_login_method_is_enabled_tuned_and_disabled(ruled: Steward) -> N
     assert "ours" not in await run(ruled, "auth", "list")
 
 
-async def test_any_path_is_written_listed_read_and_removed(ruled: Steward) -> None:
+async def test_any_path_is_written_listed_read_and_deleted(ruled: Steward) -> None:
     await run(ruled, "auth", "enable", "cloudid")
     policies = ("token_policies=a", "token_policies=b", "token_ttl=1h")
     bound = "bound_subscription_ids=11111111-1111-1111-1111-111111111111"
@@ -143,7 +143,7 @@ async def test_any_path_is_written_listed_read_and_removed(ruled: Steward) -> No
     assert await run(ruled, "list", "auth/cloudid/role") == "db\n"
 
 
-async def test_wrong_path_is_reported(ruled: Steward) -> None:
+async def test_invalid_path_is_reported(ruled: Steward) -> None:
     async def said(*words: str) -> str:
         done = await ruled.cli(*words, STEWARD_TOKEN=SECRET)
         assert done.returncode == 1
@@ -157,6 +157,6 @@ async def test_wrong_path_is_reported(ruled: Steward) -> None:
     assert "status 404" in await said("read", "no/such/path")
 
 
-async def test_a_write_can_say_nothing_but_its_path(ruled: Steward) -> None:
+async def test_write_without_data_is_accepted(ruled: Steward) -> None:
     token = await run(ruled, "write", "-force", "-field", "client_token", "auth/token/create")
     assert len(token) > 20

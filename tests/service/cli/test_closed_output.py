@@ -12,7 +12,7 @@ from tests.service.daemon import environment, open_steward
 
 @pytest.mark.parametrize("words", [("job", "status"), ("job", "status", "-json"), ("version",)])
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"])
-async def test_output_that_accepts_nothing_causes_no_traceback(
+async def test_full_standard_output_causes_no_traceback(
     tmp_path: Path, words: tuple[str, ...], output: str
 ) -> None:
     async with open_steward(tmp_path, "--dev") as steward:

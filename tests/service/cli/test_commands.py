@@ -76,7 +76,7 @@ async def read_until(process: trio.Process, text: bytes) -> bytes:
     return said
 
 
-async def test_a_service_is_run_looked_at_and_stopped(steward: Steward) -> None:
+async def test_service_is_run_inspected_and_stopped(steward: Steward) -> None:
     run = await steward.cli("job", "run", "-", stdin=job_file("web", FOREVER))
     assert run.returncode == 0, run.stderr
     assert run.stdout.decode().endswith('job "web": version 0 is deployed\n')
@@ -169,7 +169,7 @@ async def test_a_batch_job_is_followed_to_its_end(
     assert ending in done.stdout.decode()
 
 
-async def test_a_run_that_is_waited_for_prints_what_its_task_prints_and_ends_alike(
+async def test_waiting_run_prints_the_task_output_and_returns_its_exit_code(
     steward: Steward,
 ) -> None:
     script = "echo out; echo oh >&2; exit 7"
@@ -185,7 +185,7 @@ async def test_a_run_that_is_waited_for_prints_what_its_task_prints_and_ends_ali
     await steward.allocations("web", "running")
 
 
-async def test_a_job_that_does_not_fit_ends_with_2_and_says_why(steward: Steward) -> None:
+async def test_unplaceable_job_exits_with_2_and_a_reason(steward: Steward) -> None:
     huge = json.loads(job_file("huge", FOREVER))
     huge["Job"]["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMB"] = 100_000_000
     done = await steward.cli("job", "run", "-", stdin=json.dumps(huge))
@@ -195,7 +195,7 @@ async def test_a_job_that_does_not_fit_ends_with_2_and_says_why(steward: Steward
     assert reason in (await steward.cli("job", "status", "huge")).stdout.decode()
 
 
-async def test_an_invalid_job_is_refused_with_the_field_that_is_wrong(steward: Steward) -> None:
+async def test_invalid_job_is_refused_with_the_invalid_field(steward: Steward) -> None:
     wrong = json.loads(job_file("wrong", FOREVER))
     wrong["Job"]["TaskGroups"][0]["Tasks"] = []
     done = await steward.cli("job", "run", "-", stdin=json.dumps(wrong))
@@ -203,7 +203,7 @@ async def test_an_invalid_job_is_refused_with_the_field_that_is_wrong(steward: S
     assert "Task group web: Missing tasks" in done.stderr.decode()
 
 
-async def test_an_interrupt_leaves_a_job_that_is_followed_to_itself(steward: Steward) -> None:
+async def test_interrupt_during_a_follow_does_not_stop_the_job(steward: Steward) -> None:
     source = job_file("long", FOREVER, "batch").encode()
     async with typed(steward, "job", "run", "-", stdin=source) as process:
         await read_until(process, b"  running")
@@ -249,14 +249,14 @@ async def test_a_changed_job_has_a_history(steward: Steward) -> None:
     assert older.stdout == b"1\n"
 
 
-async def test_a_registration_enforces_the_index_that_is_given(steward: Steward) -> None:
+async def test_registration_enforces_the_given_index(steward: Steward) -> None:
     await steward.cli("run", "-detach", "-", stdin=job_file("web", FOREVER))
     stale = await steward.cli("run", "-check-index", "0", "-", stdin=job_file("web", FOREVER))
     assert stale.returncode == 1
     assert b"Enforcing job modify index 0: job already exists" in stale.stderr
 
 
-async def test_a_purged_job_is_forgotten(steward: Steward) -> None:
+async def test_purged_job_is_deleted(steward: Steward) -> None:
     await steward.cli("run", "-", stdin=job_file("web", FOREVER))
     stop = await steward.cli("stop", "-purge", "-yes", "we")
     assert stop.returncode == 0, stop.stderr
@@ -265,7 +265,7 @@ async def test_a_purged_job_is_forgotten(steward: Steward) -> None:
     assert (gone.returncode, gone.stdout) == (1, b"")
 
 
-async def test_a_pipe_that_is_closed_early_is_no_reason_to_complain(steward: Steward) -> None:
+async def test_closed_pipe_causes_no_error(steward: Steward) -> None:
     await steward.cli("run", "-", stdin=job_file("web", "while :; do echo line; done"))
     async with typed(steward, "logs", "-f", "-job", "web") as process:
         await read_until(process, b"line\n")
@@ -276,7 +276,7 @@ async def test_a_pipe_that_is_closed_early_is_no_reason_to_complain(steward: Ste
         assert await process.stderr.receive_some() == b""
 
 
-async def test_a_daemon_that_has_gone_is_reported_in_one_sentence(steward: Steward) -> None:
+async def test_stopped_daemon_is_reported_in_one_sentence(steward: Steward) -> None:
     await steward.stop()
     done = await steward.cli("job", "status")
     assert done.returncode == 1
@@ -284,7 +284,7 @@ async def test_a_daemon_that_has_gone_is_reported_in_one_sentence(steward: Stewa
     assert steward.address in done.stderr.decode()
 
 
-async def test_the_exit_status_is_seen_by_a_shell(steward: Steward) -> None:
+async def test_shell_gets_the_exit_status(steward: Steward) -> None:
     script = '"$PYTHON" -m daemon run "$FILE" >/dev/null 2>&1; echo $?'
     done = await trio.run_process(
         ["/bin/sh", "-c", script],

@@ -35,7 +35,7 @@ def failing() -> list[dict[str, object]]:
     ]
 
 
-async def test_debug_bundle_holds_the_available_data_and_no_secret(steward: Steward) -> None:
+async def test_debug_bundle_has_the_available_data_without_secrets(steward: Steward) -> None:
     policy = {"api_key": HIDDEN}
     groups = [
         {

@@ -16,7 +16,7 @@ UPDATE = {
 }
 
 
-async def test_a_bad_deployment_ends_a_script(steward: Steward) -> None:
+async def test_failed_deployment_fails_a_script(steward: Steward) -> None:
     good = await steward.cli("run", "-", stdin=job_file("web", FOREVER, Update=UPDATE))
     assert (good.returncode, good.stderr) == (0, b"")
     assert "version 0 is deployed" in good.stdout.decode()
@@ -27,7 +27,7 @@ async def test_a_bad_deployment_ends_a_script(steward: Steward) -> None:
     assert "version 2 is desired now" in bad.stdout.decode()
 
 
-async def test_a_failing_nightly_job_is_failing_on_every_surface(steward: Steward) -> None:
+async def test_failing_nightly_job_is_shown_as_failing_on_every_surface(steward: Steward) -> None:
     text = json.loads(job_file("nightly", "exit 3", "batch"))
     text["Job"]["Periodic"] = {"Spec": "@yearly", "SpecType": "cron"}
     await steward.cli("run", "-", stdin=json.dumps(text))
@@ -43,7 +43,7 @@ async def test_a_failing_nightly_job_is_failing_on_every_surface(steward: Stewar
     assert (run["Result"], run["ExitCode"]) == ("failed", 3)
 
 
-async def test_the_root_cause_is_reported_wherever_one_looks(steward: Steward) -> None:
+async def test_root_cause_is_reported_on_every_surface(steward: Steward) -> None:
     text = json.loads(job_file("nightly", "echo no disk left >&2; exit 3", "batch"))
     text["Job"]["Periodic"] = {"Spec": "@yearly", "SpecType": "cron"}
     await steward.cli("run", "-", stdin=json.dumps(text))
@@ -91,7 +91,7 @@ async def test_the_logs_of_a_nightly_job_are_those_of_its_newest_run(steward: St
     )
 
 
-async def test_runs_are_folded_into_their_job_unless_they_are_asked_for(steward: Steward) -> None:
+async def test_runs_are_folded_into_their_job_unless_requested(steward: Steward) -> None:
     text = json.loads(job_file("convert", "exit 3", "batch"))
     text["Job"]["ParameterizedJob"] = {}
     await steward.cli("run", "-", stdin=json.dumps(text))
@@ -107,7 +107,7 @@ async def test_runs_are_folded_into_their_job_unless_they_are_asked_for(steward:
     assert await listed("--children") == {"convert": "failing", run["ID"]: "failed"}
 
 
-async def test_a_node_tells_what_allocations_hold_where_it_is_asked(steward: Steward) -> None:
+async def test_node_status_shows_allocated_resources_on_request(steward: Steward) -> None:
     await steward.cli("run", "-", stdin=job_file("web", FOREVER))
     (plain,) = await steward.get("/v1/nodes")
     assert "Held" not in plain
@@ -156,7 +156,7 @@ async def test_commands_follow_a_deployment_to_its_end(steward: Steward) -> None
     assert explained.count("allocation not placed") == 1, explained
 
 
-async def test_a_missing_program_is_named_without_words_about_remote_calls(
+async def test_missing_program_is_named_without_transport_details(
     steward: Steward,
 ) -> None:
     text = json.loads(job_file("absent", "", "batch"))
@@ -178,7 +178,7 @@ async def test_a_missing_program_is_named_without_words_about_remote_calls(
     assert "rpc error" not in page.text
 
 
-async def test_logs_of_a_run_that_only_wrote_errors_are_found(steward: Steward) -> None:
+async def test_logs_of_a_run_with_only_error_output_are_found(steward: Steward) -> None:
     await steward.cli("run", "-", stdin=job_file("err", "echo trouble >&2", "batch"))
     (one,) = await steward.get("/v1/job/err/allocations")
     merged = await steward.cli("logs", "err")

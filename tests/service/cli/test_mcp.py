@@ -82,7 +82,7 @@ async def started(nursery: trio.Nursery, steward: Steward, token: str, *flags: s
     return Assistant(process)
 
 
-async def test_an_assistant_reads_and_plans_but_changes_nothing(guarded: Steward) -> None:
+async def test_ai_assistant_reads_and_plans_without_changes(guarded: Steward) -> None:
     token = await new_token(guarded, READER)
     parsed = await guarded.post("/v1/jobs/parse", {"JobHCL": JOB})
     await guarded.register(parsed)
@@ -109,7 +109,7 @@ async def test_an_assistant_reads_and_plans_but_changes_nothing(guarded: Steward
         nursery.cancel_scope.cancel()
 
 
-async def test_writes_need_the_flag_and_the_rights_and_are_audited(guarded: Steward) -> None:
+async def test_writes_need_the_flag_and_permissions_and_are_audited(guarded: Steward) -> None:
     reader = await new_token(guarded, READER)
     writer = await new_token(guarded, WRITER, "writer")
     async with trio.open_nursery() as nursery:

@@ -63,7 +63,7 @@ MISTAKES = {
 FOREIGN = ("<nil>", "error occurred", "sub-exception", "(status 500)", "Traceback", "[Errno")
 
 
-def test_every_file_is_expected_to_say_something() -> None:
+def test_every_file_has_an_expected_message() -> None:
     assert MISTAKES.keys() == {path.stem for path in FILES.glob("*.hcl")}
 
 
@@ -80,7 +80,7 @@ async def faults(steward: Steward, name: str, verb: str, told: Told) -> list[str
     return [f"{about}\n{screen}"]
 
 
-async def test_the_first_screen_names_the_cause_of_each_mistake(steward: Steward) -> None:
+async def test_first_screen_names_the_cause_of_each_mistake(steward: Steward) -> None:
     found: list[str] = []
     limit = trio.CapacityLimiter(AT_ONCE)
 
@@ -96,7 +96,7 @@ async def test_the_first_screen_names_the_cause_of_each_mistake(steward: Steward
 
 
 @pytest.mark.parametrize("name", ["artifact", "constraint"])
-async def test_explain_names_the_cause_afterwards(steward: Steward, name: str) -> None:
+async def test_explain_names_the_cause_later(steward: Steward, name: str) -> None:
     ran = await steward.cli("run", str(FILES / f"{name}.hcl"))
     assert ran.returncode in (1, 2)
     job = {"artifact": "art", "constraint": "cons"}[name]
@@ -106,7 +106,7 @@ async def test_explain_names_the_cause_afterwards(steward: Steward, name: str) -
     assert not any(word in shown for word in FOREIGN)
 
 
-async def test_a_static_port_in_use_is_found_at_submission(steward: Steward) -> None:
+async def test_static_port_in_use_is_reported_at_submission(steward: Steward) -> None:
     port = steward.address.rpartition(":")[2]
     text = (FILES / "command.hcl").read_text()
     network = f'group "g" {{\n network {{\n port "http" {{\n static = {port}\n }}\n }}\n'

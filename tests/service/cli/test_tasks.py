@@ -73,15 +73,13 @@ async def until_shown(master: int, text: str) -> str:
     return shown
 
 
-async def test_a_command_inside_a_task_is_as_if_it_ran_here(
-    steward: Steward, alloc_id: str
-) -> None:
+async def test_exec_command_behaves_like_a_local_command(steward: Steward, alloc_id: str) -> None:
     script = "cat; echo oh >&2; exit 5"
     done = await steward.cli("alloc", "exec", alloc_id[:8], "sh", "-c", script, stdin="in")
     assert (done.stdout, done.stderr, done.returncode) == (b"in", b"oh\n", 5)
 
 
-async def test_a_command_that_cannot_be_run_says_so(steward: Steward, alloc_id: str) -> None:
+async def test_command_that_cannot_run_is_reported(steward: Steward, alloc_id: str) -> None:
     done = await steward.cli("exec", alloc_id, "/no/such")
     assert b"no such file or directory" in done.stderr
     assert done.returncode == 1
@@ -105,7 +103,7 @@ async def test_a_terminal_reaches_the_command(steward: Steward, alloc_id: str) -
         assert await process.wait() == 3
 
 
-async def test_a_conversation_can_be_left(steward: Steward, alloc_id: str) -> None:
+async def test_exec_session_can_be_left(steward: Steward, alloc_id: str) -> None:
     async with at_a_terminal(steward, "alloc", "exec", alloc_id, "cat") as (master, process):
         before = termios.tcgetattr(master)
         os.write(master, b"hello\n")
@@ -117,7 +115,7 @@ async def test_a_conversation_can_be_left(steward: Steward, alloc_id: str) -> No
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_a_conversation_that_is_cut_off_leaves_the_terminal_as_it_was(
+async def test_aborted_exec_session_restores_the_terminal(
     steward: Steward, alloc_id: str, number: int, status: int
 ) -> None:
     async with at_a_terminal(steward, "alloc", "exec", alloc_id, "cat") as (master, process):
@@ -129,7 +127,7 @@ async def test_a_conversation_that_is_cut_off_leaves_the_terminal_as_it_was(
         assert termios.tcgetattr(master) == before
 
 
-async def test_a_display_that_is_interrupted_leaves_the_terminal_as_it_was(
+async def test_interrupted_display_restores_the_terminal(
     steward: Steward, alloc_id: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "more.json"
@@ -199,7 +197,7 @@ async def test_an_interrupt_ends_the_command(steward: Steward, alloc_id: str) ->
         await until_gone(pid)
 
 
-async def test_services_are_listed_shown_and_taken_off(steward: Steward) -> None:
+async def test_services_are_listed_shown_and_deregistered(steward: Steward) -> None:
     job = lingering("shop")
     offered = {"Name": "web", "Provider": "nomad", "Address": "::1", "PortLabel": "8080"}
     job["TaskGroups"][0]["Services"] = [{**offered, "Tags": ["green", "fast"]}]

@@ -26,7 +26,7 @@ async def items(steward: Steward, path: str) -> dict[str, str]:
     return found
 
 
-async def test_values_are_put_beside_those_that_are_there(steward: Steward, tmp_path: Path) -> None:
+async def test_put_values_are_added_to_existing_values(steward: Steward, tmp_path: Path) -> None:
     file = tmp_path / "value"
     file.write_text("from a file")
     await ran(steward, "var", "put", "app/db", "user=me", f"phrase=@{file}")
@@ -38,7 +38,7 @@ async def test_values_are_put_beside_those_that_are_there(steward: Steward, tmp_
     assert "only = this" in await ran(steward, "var", "get", "app/db")
 
 
-async def test_a_put_or_a_purge_can_expect_a_state(steward: Steward) -> None:
+async def test_put_and_purge_can_expect_an_index(steward: Steward) -> None:
     made = json.loads(await ran(steward, "var", "put", "-json", "-check-index", "0", "a", "k=1"))
     words = await failed(steward, "var", "put", "-check-index", "0", "a", "k=2")
     assert "has changed, or is locked" in words
@@ -92,9 +92,7 @@ async def test_a_command_runs_while_the_lock_is_held(steward: Steward) -> None:
     assert "Lock" not in await steward.get("/v1/var/app/lock")
 
 
-async def test_a_lock_that_another_has_is_waited_for_or_not(
-    steward: Steward, tmp_path: Path
-) -> None:
+async def test_command_can_wait_for_a_held_lock(steward: Steward, tmp_path: Path) -> None:
     acquire, release = {"lock-acquire": ""}, {"lock-release": ""}
     taken = await steward.post("/v1/var/one", {}, **acquire)
     words = await failed(steward, "var", "lock", "-try", "one", "touch", str(tmp_path / "f"))

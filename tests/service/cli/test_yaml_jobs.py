@@ -28,7 +28,7 @@ async def test_job_in_yaml_is_planned_and_run(steward: Steward, tmp_path: Path) 
     assert await steward.log_of(allocation["ID"], "main") == "hello\n"
 
 
-async def test_mistake_in_yaml_names_its_line(steward: Steward, tmp_path: Path) -> None:
+async def test_error_in_yaml_names_its_line(steward: Steward, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("ID: [a\nType: batch\n")
     done = await steward.cli("job", "run", str(file))

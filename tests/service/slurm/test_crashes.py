@@ -21,7 +21,7 @@ def _whole(cluster: Cluster) -> Iterator[None]:
     cluster.clear()
 
 
-async def test_a_controller_that_is_killed_after_a_submission_loses_nothing(
+async def test_controller_killed_after_a_submission_loses_no_job(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
     # The cluster itself kills running jobs that its controller has lost.
@@ -34,7 +34,7 @@ async def test_a_controller_that_is_killed_after_a_submission_loses_nothing(
     await completed(steward, "accepted", alloc_id, task)
 
 
-async def test_a_controller_that_is_killed_while_a_task_runs_does_not_run_it_twice(
+async def test_controller_killed_while_a_task_runs_does_not_run_it_twice(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
     alloc_id = await submitted(steward, script("running", task.text))
@@ -46,7 +46,7 @@ async def test_a_controller_that_is_killed_while_a_task_runs_does_not_run_it_twi
     await completed(steward, "running", alloc_id, task)
 
 
-async def test_a_task_outlives_the_daemon_of_its_node(
+async def test_task_survives_a_kill_of_the_node_daemon(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
     alloc_id = await submitted(steward, script("node", task.text))
@@ -57,7 +57,9 @@ async def test_a_task_outlives_the_daemon_of_its_node(
     await completed(steward, "node", alloc_id, task)
 
 
-async def test_our_daemon_is_killed_as_soon_as_it_has_a_job(steward: Steward, task: Task) -> None:
+async def test_steward_is_killed_immediately_after_a_job_submission(
+    steward: Steward, task: Task
+) -> None:
     await steward.register(script("registered", task.text))
     await steward.kill_and_restart()
     task.go()
@@ -65,7 +67,7 @@ async def test_our_daemon_is_killed_as_soon_as_it_has_a_job(steward: Steward, ta
     await completed(steward, "registered", found["ID"], task)
 
 
-async def test_our_daemon_is_killed_as_soon_as_it_has_an_array(
+async def test_steward_is_killed_immediately_after_an_array_submission(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
     job = script("array", task.text)
@@ -77,7 +79,7 @@ async def test_our_daemon_is_killed_as_soon_as_it_has_an_array(
     await all_ran_once(steward, "array", task)
 
 
-async def test_a_controller_that_is_killed_with_a_waiting_array_loses_nothing(
+async def test_controller_killed_with_a_pending_array_loses_no_element(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
     # A killed controller would take the jobs of earlier tests for running ones.
@@ -114,7 +116,7 @@ async def all_ran_once(steward: Steward, job_id: str, task: Task) -> None:
         assert await steward.log_of(alloc["ID"], "main") == "1\n2\n"
 
 
-async def test_our_daemon_is_killed_while_a_job_waits(
+async def test_steward_is_killed_while_a_job_is_pending(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
     cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=a test")
@@ -125,7 +127,7 @@ async def test_our_daemon_is_killed_while_a_job_waits(
     await completed(steward, "waiting", alloc_id, task)
 
 
-async def test_our_daemon_is_killed_while_a_task_runs(steward: Steward, task: Task) -> None:
+async def test_steward_is_killed_while_a_task_runs(steward: Steward, task: Task) -> None:
     alloc_id = await submitted(steward, script("runs", task.text))
     await task.until("began")
     await steward.kill_and_restart()
@@ -133,7 +135,7 @@ async def test_our_daemon_is_killed_while_a_task_runs(steward: Steward, task: Ta
     await completed(steward, "runs", alloc_id, task)
 
 
-async def test_a_task_that_ends_while_our_daemon_is_away_is_heard(
+async def test_task_that_ends_while_steward_is_down_is_reported(
     steward: Steward, task: Task
 ) -> None:
     alloc_id = await submitted(steward, script("ends", task.text))

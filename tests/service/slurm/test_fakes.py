@@ -154,7 +154,7 @@ def test_a_job_ends(commands: Commands, line: str, state: str, code: str) -> Non
     assert raw.stdout == f"{number}|{state.split('|')[0]}|{code}|\n"
 
 
-def test_a_job_gets_only_the_variables_that_are_named(commands: Commands, tmp_path: Path) -> None:
+def test_job_gets_only_the_named_variables(commands: Commands, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     script = f"{TRUE}env >{tmp_path}/env.part; pwd >>{tmp_path}/env.part\nmv {tmp_path}/env.part {tmp_path}/env\n"
     words = ("-J", "e", "--export=FIRST")
@@ -165,7 +165,7 @@ def test_a_job_gets_only_the_variables_that_are_named(commands: Commands, tmp_pa
     assert "s3cret" not in str(lines)
 
 
-def test_a_job_is_cancelled_with_all_it_started(commands: Commands) -> None:
+def test_job_is_cancelled_with_its_processes(commands: Commands) -> None:
     number = submit(commands, script=f"{TRUE}sleep 1000 & sleep 1000\n")
     until(commands, number, "RUNNING")
     assert commands.run("scancel", number).returncode == 0
@@ -198,7 +198,7 @@ def test_a_step_runs_inside_a_job(commands: Commands) -> None:
     until(commands, number, "CANCELLED")
 
 
-def test_no_step_begins_before_its_job(commands: Commands) -> None:
+def test_no_step_starts_before_its_job(commands: Commands) -> None:
     number = submit(commands, "-H")
     assert shown(commands, number) == "PENDING|JobHeldUser|sbatch|(null)"
     done = commands.run("srun", "--jobid", number, "--overlap", "-Q", "true")
@@ -230,15 +230,13 @@ def test_an_array_is_cancelled_by_its_number(commands: Commands) -> None:
     assert commands.run("scancel", f"{number}_1").returncode == 0
 
 
-def test_an_array_that_is_too_large_is_refused(commands: Commands) -> None:
+def test_oversized_array_is_refused(commands: Commands) -> None:
     done = commands.run("sbatch", *OPTIONS, "--array=0-1001", stdin=TRUE)
     text = "sbatch: error: Batch job submission failed: Invalid job array specification\n"
     assert (done.returncode, done.stderr) == (1, text)
 
 
-def test_an_element_has_the_number_of_its_array_and_its_own(
-    commands: Commands, tmp_path: Path
-) -> None:
+def test_element_has_an_array_number_and_its_own_number(commands: Commands, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     script = f"{TRUE}echo $SLURM_ARRAY_JOB_ID $SLURM_JOB_ID >{tmp_path}/$SLURM_ARRAY_TASK_ID\n"
     number = submit(commands, "-J", "numbers", "--array=0-1", script=script)
@@ -252,7 +250,7 @@ def test_an_element_has_the_number_of_its_array_and_its_own(
     assert f"JobId={said[0][1]} " in shown
 
 
-def test_more_than_a_node_has_waits_for_ever(commands: Commands) -> None:
+def test_request_beyond_a_node_is_pending_forever(commands: Commands) -> None:
     number = submit(commands, "-c", "64")
     assert shown(commands, number) == "PENDING|PartitionConfig|sbatch|(null)"
     commands.run("scancel", number)
@@ -275,6 +273,6 @@ def test_a_partition_is_described(commands: Commands) -> None:
     assert (missing.returncode, missing.stdout) == (1, "Partition nope not found\n")
 
 
-def test_versions_and_pings_answer(commands: Commands) -> None:
+def test_version_and_ping_commands_respond(commands: Commands) -> None:
     assert commands.run("squeue", "--version").stdout.startswith("slurm-wlm 2")
     assert commands.run("scontrol", "ping").stdout.endswith(" is UP\n")

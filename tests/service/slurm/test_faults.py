@@ -45,7 +45,7 @@ def told(allocation: Any) -> str:
     return "\n".join(event["DisplayMessage"] for event in states["main"]["Events"])
 
 
-async def test_a_controller_that_is_away_changes_nothing(
+async def test_unreachable_controller_changes_nothing(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     alloc_id = await begun(steward, "away", task)
@@ -60,7 +60,7 @@ async def test_a_controller_that_is_away_changes_nothing(
     assert len(world.jobs()) == 1
 
 
-async def test_doubtful_submission_is_not_repeated(
+async def test_uncertain_submission_is_not_repeated(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     world.crash_after_submission("unsure")
@@ -72,7 +72,7 @@ async def test_doubtful_submission_is_not_repeated(
     assert len(world.jobs()) == 1
 
 
-async def test_a_submission_that_was_forgotten_is_made_again_and_its_first_copy_fenced(
+async def test_lost_submission_is_repeated_and_its_first_copy_fenced(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     world.crash_after_submission("forgotten")
@@ -82,7 +82,7 @@ async def test_a_submission_that_was_forgotten_is_made_again_and_its_first_copy_
     await completed(steward, "forgotten", found["ID"], task)
 
 
-async def test_a_job_that_waits_and_is_forgotten_is_submitted_again(
+async def test_lost_pending_job_is_submitted_again(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     world.drain("node1", "a test")
@@ -94,7 +94,7 @@ async def test_a_job_that_waits_and_is_forgotten_is_submitted_again(
     await completed(steward, "waits", alloc_id, task)
 
 
-async def test_a_job_that_runs_and_is_forgotten_runs_on_also_when_another_gets_its_number(
+async def test_lost_running_job_continues_even_if_its_number_is_reused(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     alloc_id = await begun(steward, "forgotten", task)
@@ -106,16 +106,14 @@ async def test_a_job_that_runs_and_is_forgotten_runs_on_also_when_another_gets_i
     await completed(steward, "forgotten", alloc_id, task)
 
 
-async def test_a_job_that_is_launched_again_beside_itself_runs_once(
-    steward: Steward, world: FakeSlurm, task: Task
-) -> None:
+async def test_job_launched_twice_runs_once(steward: Steward, world: FakeSlurm, task: Task) -> None:
     alloc_id = await begun(steward, "again", task)
     world.launch_again(number_of(world, alloc_id))
     task.go()
     await completed(steward, "again", alloc_id, task)
 
 
-async def test_a_job_that_is_held_after_a_failed_launch_ends_as_its_task_does(
+async def test_job_held_after_a_failed_launch_ends_with_its_task(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     alloc_id = await begun(steward, "held", task)
@@ -124,7 +122,7 @@ async def test_a_job_that_is_held_after_a_failed_launch_ends_as_its_task_does(
     await completed(steward, "held", alloc_id, task)
 
 
-async def test_a_node_that_is_declared_lost_and_works_on_is_heard(
+async def test_node_wrongly_declared_lost_is_still_accepted(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     alloc_id = await begun(steward, "heard", task)
@@ -145,9 +143,7 @@ async def test_allocation_of_a_lost_node_is_lost_for_a_reason(
     assert "NODE_FAIL" in told(found)
 
 
-async def test_a_job_that_is_preempted_is_reported(
-    steward: Steward, world: FakeSlurm, task: Task
-) -> None:
+async def test_preempted_job_is_reported(steward: Steward, world: FakeSlurm, task: Task) -> None:
     alloc_id = await begun(steward, "preempted", task)
     world.preempt(number_of(world, alloc_id))
     (found,) = await steward.allocations("preempted", "failed", "lost")
@@ -164,7 +160,7 @@ async def test_a_limit_of_the_cluster_is_reported(
     assert "TIMEOUT" in told(found)
 
 
-async def test_a_job_that_is_refused_fails_with_the_words_of_the_cluster(
+async def test_refused_job_fails_with_the_error_text_of_the_cluster(
     steward: Steward, world: FakeSlurm
 ) -> None:
     job = script("refused", "exit 0")
@@ -174,7 +170,9 @@ async def test_a_job_that_is_refused_fails_with_the_words_of_the_cluster(
     assert "Invalid partition name specified" in told(found)
 
 
-async def test_why_a_job_waits_is_reported(steward: Steward, world: FakeSlurm, task: Task) -> None:
+async def test_reason_of_a_pending_job_is_reported(
+    steward: Steward, world: FakeSlurm, task: Task
+) -> None:
     world.drain("node1", "a test")
     world.drain("node2", "a test")
     alloc_id = await submitted(steward, script("waits", task.text))
@@ -187,7 +185,7 @@ async def test_why_a_job_waits_is_reported(steward: Steward, world: FakeSlurm, t
     await completed(steward, "waits", alloc_id, task)
 
 
-async def test_a_job_that_waits_is_stopped(steward: Steward, world: FakeSlurm, task: Task) -> None:
+async def test_pending_job_is_stopped(steward: Steward, world: FakeSlurm, task: Task) -> None:
     world.drain("node1", "a test")
     world.drain("node2", "a test")
     alloc_id = await submitted(steward, script("waits", task.text))
@@ -200,7 +198,7 @@ async def test_a_job_that_waits_is_stopped(steward: Steward, world: FakeSlurm, t
     assert task.lines() == []
 
 
-async def test_a_dead_wrapper_that_says_nothing_is_missed(
+async def test_silently_killed_wrapper_is_detected(
     steward: Steward, world: FakeSlurm, task: Task
 ) -> None:
     await begun(steward, "dead", task)

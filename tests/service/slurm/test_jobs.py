@@ -90,13 +90,13 @@ async def test_a_task_ends(
     assert (found["ClientStatus"], event["ExitCode"], event["Signal"]) == (status, code, number)
 
 
-async def test_a_program_that_is_not_there_fails(steward: Steward) -> None:
+async def test_missing_program_fails_the_task(steward: Steward) -> None:
     job = script("absent", "", Config={"command": "/no/such/program"})
     found = await ended(steward, job)
     assert (found["ClientStatus"], ending(found)["ExitCode"]) == ("failed", 127)
 
 
-async def test_a_job_is_stopped_and_may_say_goodbye(steward: Steward) -> None:
+async def test_job_can_clean_up_during_a_stop(steward: Steward) -> None:
     alloc_id = await running(steward, script("polite", POLITE))
     await steward.delete("/v1/job/polite")
     await steward.allocations("polite", "complete")
@@ -168,7 +168,7 @@ async def test_cancellation_in_the_cluster_is_reported(steward: Steward, cluster
     assert "(the cluster reports CANCELLED)" in ending(found)["DisplayMessage"]
 
 
-async def test_a_job_ends_when_it_has_run_for_as_long_as_it_may(steward: Steward) -> None:
+async def test_job_ends_at_its_time_limit(steward: Steward) -> None:
     job = script("long", "echo begun; sleep 600")
     job["TaskGroups"][0]["MaxRunDuration"] = SECOND
     found = await ended(steward, job)

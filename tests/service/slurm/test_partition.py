@@ -18,7 +18,7 @@ async def tools(cluster: Cluster, tmp_path: Path) -> AsyncIterator[SlurmCommands
         yield SlurmCommands(path=PATH, launcher=launcher, config=config)
 
 
-async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
+async def test_partition_is_shown_with_its_hosts_and_their_reasons(
     cluster: Cluster, tools: SlurmCommands
 ) -> None:
     cluster.run(
@@ -39,6 +39,6 @@ async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
     assert partition.version.count(".") >= 1
 
 
-async def test_a_partition_that_is_none_is_said(tools: SlurmCommands) -> None:
+async def test_missing_partition_is_reported(tools: SlurmCommands) -> None:
     with pytest.raises(PartitionNotFound, match="no partition 'nowhere'"):
         await query_partition(tools, "nowhere")

@@ -40,7 +40,7 @@ async def outputs_of(steward: Steward, job_id: str, step: str) -> list[str]:
     return [await steward.log_of(places[name], "main") for name in names]
 
 
-async def test_outputs_and_lists_go_through_a_cluster(steward: Steward) -> None:
+async def test_outputs_and_lists_work_in_a_cluster(steward: Steward) -> None:
     job = workflow(
         "flow",
         group("plan", PLAN, outputs="shards"),
@@ -63,7 +63,7 @@ async def test_outputs_and_lists_go_through_a_cluster(steward: Steward) -> None:
     assert found["check"]["outputs"] == {"checked": ["yes"] * 3}
 
 
-async def test_declared_output_that_is_missing_fails_the_step(steward: Steward) -> None:
+async def test_missing_declared_output_fails_the_step(steward: Steward) -> None:
     text = 'rm "$STEWARD_OUTPUT"; mkfifo "$STEWARD_OUTPUT"'
     await steward.register(workflow("pipe", group("plan", text, outputs="rows")))
     assert (await ended(steward, "pipe"))["Status"] == "failed"
@@ -73,7 +73,7 @@ async def test_declared_output_that_is_missing_fails_the_step(steward: Steward) 
     assert "not a regular file" in told[0]
 
 
-async def test_outputs_that_arrive_while_the_daemon_is_away_count_once(
+async def test_outputs_that_arrive_while_the_daemon_is_down_are_stored_once(
     steward: Steward, task: Any
 ) -> None:
     text = f'{task.text}; echo rows=1 > "$STEWARD_OUTPUT"'
@@ -89,7 +89,9 @@ async def test_outputs_that_arrive_while_the_daemon_is_away_count_once(
     assert task.lines() == ["began", "ended"]
 
 
-async def test_kept_files_of_a_host_reach_a_later_step(steward: Steward, tmp_path: Path) -> None:
+async def test_retained_files_of_a_host_reach_a_later_step(
+    steward: Steward, tmp_path: Path
+) -> None:
     make = group("make", "mkdir out; seq 500000 >out/rows; ln -s rows out/link")
     make["Tasks"][0]["Meta"] = {"steward_keep": "out/*"}
     load = group("load", "tail -n 1 local/rows", needs="make")

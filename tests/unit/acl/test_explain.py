@@ -63,7 +63,7 @@ def why(method: str, target: str) -> AccessDecision:
         ("GET", "sys/policies/acl/x", False, "", ()),
     ],
 )
-def test_the_rule_that_decides_is_named(
+def test_deciding_rule_is_named(
     method: str, target: str, rule: str, policies: tuple[str, ...], *, allowed: bool
 ) -> None:
     found = why(method, target)
@@ -78,7 +78,7 @@ def test_needed_capability_is_named() -> None:
 
 
 @pytest.mark.parametrize("needs", [ANYONE, KNOWN])
-def test_some_requests_need_no_right(needs: object) -> None:
+def test_some_requests_need_no_capability(needs: object) -> None:
     found = explain(CALLER, RequestedCapability(needs=needs, namespace="default"))
     assert found.allowed
 

@@ -21,7 +21,7 @@ def test_an_address_is_rejected_after_some_failures() -> None:
     assert exhausted().are_too_many("a", NOW)
 
 
-def test_five_failures_a_second_are_forgiven() -> None:
+def test_five_failures_per_second_are_tolerated() -> None:
     failures = exhausted()
     forgiven = [failures.are_too_many("a", NOW + SECOND) for _ in range(6)]
     assert forgiven == [*[False] * 5, True]
@@ -31,7 +31,7 @@ def test_other_addresses_are_not_rejected() -> None:
     assert not exhausted().are_too_many("b", NOW)
 
 
-def test_one_failure_is_forgiven_after_a_while() -> None:
+def test_one_failure_expires_after_a_while() -> None:
     failures = exhausted()
     assert failures.are_too_many("a", NOW + REGAINED - 1)
     assert not failures.are_too_many("a", NOW + REGAINED)
@@ -67,12 +67,12 @@ def test_few_failures_do_not_lock_out() -> None:
     assert failed(2).locked_for(ELSEWHERE, NOW) == 0
 
 
-def test_failures_of_long_ago_do_not_count() -> None:
+def test_old_failures_are_not_counted() -> None:
     assert failed(3, every=SPAN // 3).locked_for(ELSEWHERE, NOW) == SPAN
     assert failed(3, every=SPAN // 2).locked_for(ELSEWHERE, NOW) == 0
 
 
-def test_after_a_lock_out_the_count_restarts() -> None:
+def test_count_restarts_after_a_lockout() -> None:
     failures = failed(3)
     failures.are_too_many(ELSEWHERE, NOW + SPAN)
     assert failures.locked_for(ELSEWHERE, NOW + SPAN) == 0
@@ -93,7 +93,7 @@ def test_local_clients_cannot_lock_each_other_out(address: str) -> None:
         ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
     ],
 )
-def test_a_party_is_an_address_or_a_network_of_its_own(left: str, right: str, same: bool) -> None:
+def test_failures_are_counted_per_address_or_network(left: str, right: str, same: bool) -> None:
     assert bool(failed(3, left).locked_for(right, NOW)) is same
 
 

@@ -22,7 +22,7 @@ def test_nothing_is_allowed_without_a_policy() -> None:
     assert nothing.capabilities("sys/auth") == ["deny"]
 
 
-def test_a_management_token_may_do_everything() -> None:
+def test_management_token_has_all_permissions() -> None:
     all_of_it = CapabilitySet((), everything=True)
     assert all_of_it.may("anything", "submit-job")
     assert all_of_it.knows("anything")
@@ -33,7 +33,7 @@ def test_a_management_token_may_do_everything() -> None:
     assert all_of_it.capabilities("sys/auth") == ["root"]
 
 
-def test_policies_for_the_same_namespace_add_up() -> None:
+def test_policies_for_the_same_namespace_are_combined() -> None:
     both = grant(
         'namespace "a" { capabilities = ["read-job"] }',
         'namespace "a" { capabilities = ["list-jobs"] }',
@@ -54,7 +54,7 @@ def test_denial_overrides_other_policies() -> None:
     ("namespace", "allowed"),
     [("team-a", True), ("team-b", False), ("team-a-x", True), ("team", False), ("other", False)],
 )
-def test_the_closest_name_decides(namespace: str, *, allowed: bool) -> None:
+def test_most_specific_name_decides(namespace: str, *, allowed: bool) -> None:
     rules = grant(
         """
         namespace "*"       { policy = "deny" }
@@ -65,7 +65,7 @@ def test_the_closest_name_decides(namespace: str, *, allowed: bool) -> None:
     assert rules.may(namespace, "read-job") is allowed
 
 
-def test_a_star_in_a_request_is_not_a_pattern() -> None:
+def test_star_in_a_request_is_no_pattern() -> None:
     one = grant('namespace "a" { policy = "read" }')
     assert not one.may("*", "read-job")
     assert one.may_anywhere("read-job")
@@ -84,7 +84,7 @@ def test_a_star_in_a_request_is_not_a_pattern() -> None:
         (['agent { policy = "write" }'], "read", False),
     ],
 )
-def test_levels_add_up(texts: list[str], level: str, *, allowed: bool) -> None:
+def test_access_levels_are_combined(texts: list[str], level: str, *, allowed: bool) -> None:
     assert grant(*texts).may_in("node", level) is allowed
 
 
@@ -99,7 +99,7 @@ def test_levels_add_up(texts: list[str], level: str, *, allowed: bool) -> None:
         ("team-a", "app/x", "destroy", True),
     ],
 )
-def test_variables_have_rules_of_their_own(
+def test_variables_have_separate_rules(
     namespace: str, path: str, capability: str, *, allowed: bool
 ) -> None:
     rules = grant(
@@ -117,7 +117,7 @@ def test_variables_have_rules_of_their_own(
     assert rules.may_with_variable(namespace, path, capability) is allowed
 
 
-def test_both_names_of_a_capability_are_one() -> None:
+def test_both_names_of_a_capability_are_equal() -> None:
     assert grant('namespace "a" { capabilities = ["sentinel-override"] }').may(
         "a", "policy-override"
     )
@@ -140,7 +140,7 @@ def test_both_names_of_a_capability_are_one() -> None:
         ("a*b*c*", "abd", False),
     ],
 )
-def test_a_star_stands_for_any_text(pattern: str, text: str, *, answer: bool) -> None:
+def test_star_matches_any_text(pattern: str, text: str, *, answer: bool) -> None:
     assert fits(pattern, text) is answer
 
 
@@ -154,14 +154,14 @@ def test_a_star_stands_for_any_text(pattern: str, text: str, *, answer: bool) ->
         ("read-job", "other", "web", False),
     ],
 )
-def test_task_may_read_its_own_job_without_a_policy(
+def test_task_can_read_its_own_job_without_a_policy(
     capability: str, namespace: str, job_id: str, expected: bool
 ) -> None:
     task = Caller(Token(accessor="t", created_at=0), grant(), ("default", "web"))
     assert task.has(on_namespace(capability), namespace, job_id) is expected
 
 
-def test_policy_of_a_task_counts_for_its_own_job_as_well() -> None:
+def test_policy_of_a_task_applies_to_its_own_job() -> None:
     rules = grant('namespace "default" { capabilities = ["submit-job"] }')
     task = Caller(Token(accessor="t", created_at=0), rules, ("default", "web"))
     assert task.has(on_namespace("submit-job"), "default", "web")

@@ -21,7 +21,7 @@ from daemon.acl.token_ttl import compute_ttl, format_ttl
         (600, 90, (0, 120), 3600, 90, False),
     ],
 )
-def test_a_token_lives_as_long_as_its_limits_leave(
+def test_token_ttl_is_limited(
     wanted: int, period: int, limits: tuple[int, ...], elapsed: int, ttl: int, *, warned: bool
 ) -> None:
     token_lifetime = compute_ttl(wanted, period, limits, elapsed)
@@ -29,7 +29,7 @@ def test_a_token_lives_as_long_as_its_limits_leave(
     assert bool(token_lifetime.warnings) is warned
 
 
-def test_the_warning_names_what_was_wanted_and_the_limit() -> None:
+def test_warning_has_the_requested_ttl_and_the_limit() -> None:
     assert compute_ttl(36000, 0, (300,)).warnings == (
         'TTL of "10h" exceeded the effective max_ttl of "5m"; TTL value is capped accordingly',
     )
@@ -38,5 +38,5 @@ def test_the_warning_names_what_was_wanted_and_the_limit() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0s"), (59, "59s"), (3661, "1h1m1s"), (2764800, "768h")]
 )
-def test_a_span_is_written_without_empty_units(seconds: int, text: str) -> None:
+def test_duration_is_written_without_zero_units(seconds: int, text: str) -> None:
     assert format_ttl(seconds) == text

@@ -48,7 +48,7 @@ def test_listed_path_works_with_and_without_slash(path: str, *, listing: bool, f
     assert (grant.permission(path, listing=listing) is not None) is found
 
 
-def test_the_same_path_in_several_policies_adds_up() -> None:
+def test_policies_for_the_same_path_are_combined() -> None:
     grant = CapabilitySet(
         [
             ("one", parse_policy('path "a" { capabilities = ["read"] }')),
@@ -61,7 +61,7 @@ def test_the_same_path_in_several_policies_adds_up() -> None:
     assert permission.policies == ("one", "two")
 
 
-def test_a_denial_of_the_same_path_wins_and_of_a_wider_one_does_not() -> None:
+def test_denial_overrides_rules_of_the_same_path_only() -> None:
     grant = CapabilitySet(
         [
             ("one", parse_policy('path "a" { policy = "write" } path "b/c" { policy = "read" }')),
@@ -124,7 +124,7 @@ def test_parameters_are_checked(limits: str, parameters: dict[str, Any], *, acce
         ('max_wrapping_ttl = "1m"', 60, True),
     ],
 )
-def test_the_wrapping_of_answers_is_bounded(limits: str, span: int, *, accepted: bool) -> None:
+def test_wrapping_ttl_is_bounded(limits: str, span: int, *, accepted: bool) -> None:
     grant = CapabilitySet([("p", parse_policy(f'path "x" {{ capabilities = ["read"] {limits} }}'))])
     permission = grant.permission("x")
     assert permission is not None

@@ -77,11 +77,11 @@ from storage.records.acl import Policy
         ),
     ],
 )
-def test_a_text_becomes_rules(text: str, rules: PolicyRules) -> None:
+def test_policy_text_is_parsed_into_rules(text: str, rules: PolicyRules) -> None:
     assert parse_policy(text) == rules
 
 
-def test_reading_and_writing_a_namespace_are_short_for_many_capabilities() -> None:
+def test_read_and_write_of_a_namespace_expand_to_capabilities() -> None:
     read, write = parse_policy(
         'namespace "a" { policy = "read" } namespace "b" { policy = "write" }'
     ).namespaces
@@ -145,7 +145,7 @@ def test_a_namespace_that_cannot_exist_is_refused(name: str) -> None:
         parse_policy(f'namespace "{name}" {{ policy = "read" }}')
 
 
-def test_the_built_in_policy_can_be_read() -> None:
+def test_built_in_policy_is_readable() -> None:
     assert parse_policy(DEFAULT_RULES).paths
 
 
@@ -161,7 +161,7 @@ def test_the_built_in_policy_can_be_read() -> None:
         ('node = "read"', "node: write a block in braces"),
     ],
 )
-def test_a_rule_without_braces_is_refused_when_it_is_written(text: str, message: str) -> None:
+def test_rule_without_braces_is_refused_on_write(text: str, message: str) -> None:
     with pytest.raises(Malformed, match=re.escape(message)):
         check(text)
     parse_policy(text)  # an older version may have stored it
@@ -177,7 +177,7 @@ def test_a_rule_without_braces_is_refused_when_it_is_written(text: str, message:
         "",
     ],
 )
-def test_rules_in_braces_pass(text: str) -> None:
+def test_rules_in_braces_are_accepted(text: str) -> None:
     check(text)
 
 

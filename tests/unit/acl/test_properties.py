@@ -69,7 +69,7 @@ def reference(policies: list[dict[str, set[str]]], path: str) -> set[str]:
 
 
 @given(POLICIES, PATHS)
-def test_paths_are_decided_as_the_rule_book_says(
+def test_path_decisions_match_the_reference_model(
     policies: list[dict[str, set[str]]], path: str
 ) -> None:
     grant = CapabilitySet(
@@ -99,7 +99,7 @@ def namespace_reference(policies: list[dict[str, set[str]]], name: str) -> set[s
 
 
 @given(st.lists(NAMESPACE_RULES, max_size=3), st.text("ab", min_size=1, max_size=4))
-def test_namespaces_are_decided_as_the_rule_book_says(
+def test_namespace_decisions_match_the_reference_model(
     policies: list[dict[str, set[str]]], name: str
 ) -> None:
     grant = CapabilitySet(
@@ -110,7 +110,7 @@ def test_namespaces_are_decided_as_the_rule_book_says(
 
 
 @given(POLICIES, PATHS)
-def test_a_further_policy_with_a_denial_never_allows_more(
+def test_additional_policy_with_a_denial_never_allows_more(
     policies: list[dict[str, set[str]]], path: str
 ) -> None:
     denial = {path: {"deny"}}

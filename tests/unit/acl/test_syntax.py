@@ -33,7 +33,7 @@ def plain(value: Value) -> object:
         ('{"a": {"b": [1, null]}}', [(("a",), [(("b",), [1, None])])]),
     ],
 )
-def test_a_text_becomes_a_tree(text: str, tree: object) -> None:
+def test_text_is_parsed_into_a_tree(text: str, tree: object) -> None:
     assert plain(parse_policy_text(text)) == tree
 
 
@@ -46,7 +46,7 @@ def test_a_text_becomes_a_tree(text: str, tree: object) -> None:
         '{"path": {"x": [{"c": 1}]}}',
     ],
 )
-def test_a_block_is_found_however_it_is_written(text: str) -> None:
+def test_block_is_found_in_any_notation(text: str) -> None:
     ((label, body),) = parse_policy_text(text).blocks("path")
     assert label == "x"
     assert plain(body) == [(("c",), 1)]
@@ -86,11 +86,11 @@ def test_syntax_error_is_reported_with_its_position(text: str, message: str) -> 
         "#" * (MAX_TEXT + 1),
     ],
 )
-def test_too_deep_or_too_long_input_is_refused(text: str) -> None:
+def test_deeply_nested_or_oversized_input_is_refused(text: str) -> None:
     with pytest.raises(Malformed):
         parse_policy_text(text)
 
 
-def test_a_long_text_is_read_in_time_that_grows_with_its_length() -> None:
+def test_long_text_is_parsed_in_linear_time() -> None:
     text = "a = <<E\n" + "line\n" * 50_000 + "E\n" + 'path "x" { c = 1 }\n' * 10_000
     assert len(parse_policy_text(text).items) == 10_001

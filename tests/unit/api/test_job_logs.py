@@ -7,7 +7,7 @@ from tests.samples import NOW
 from tests.task_logs import log_in
 
 
-async def test_a_log_that_is_put_aside_is_read_on_where_it_lies_then(tmp_path: Path) -> None:
+async def test_log_moved_to_the_retained_logs_is_read_without_a_gap(tmp_path: Path) -> None:
     lies = tmp_path / "alloc" / "one"
     logs = lies / "alloc" / "logs"
     logs.mkdir(parents=True)

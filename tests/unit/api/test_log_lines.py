@@ -28,18 +28,16 @@ NOON = 1_795_521_600_000_000_000  # 2026-11-24T12:00:00Z
         (b"", None),
     ],
 )
-def test_a_time_stamp_counts_at_the_beginning_and_with_its_zone(
-    line: bytes, expected: int | None
-) -> None:
+def test_timestamp_must_be_at_the_start_and_have_a_zone(line: bytes, expected: int | None) -> None:
     assert stamp(line) == expected
 
 
-def test_a_position_has_the_time_of_the_first_mark_behind_it() -> None:
+def test_position_has_the_time_of_the_next_mark() -> None:
     dates = LineTimes([(50, 300), (10, 100)], at_end=90)
     assert [dates.at(position) for position in (1, 100, 101, 300, 301)] == [10, 10, 50, 50, 90]
 
 
-def test_marks_stay_few_and_never_date_a_line_too_early() -> None:
+def test_marks_are_few_and_never_date_a_line_too_early() -> None:
     marks = Marks()
     for second in range(1, 1001):
         marks.note(second, second * 10)
@@ -70,17 +68,17 @@ def read(found: Tail, *, is_last: bool = True) -> bytes:
     return found.take()
 
 
-def test_lines_are_read_whole_and_the_last_one_as_it_is_when_nothing_follows(
+def test_whole_lines_are_read_and_the_last_unfinished_one_at_the_end(
     tmp_path: Path,
 ) -> None:
     assert read(tail(tmp_path)).splitlines()[-1] == b"a | unfin"
 
 
-def test_the_end_of_an_unfinished_line_is_waited_for(tmp_path: Path) -> None:
+def test_unfinished_line_is_not_read_early(tmp_path: Path) -> None:
     assert read(tail(tmp_path), is_last=False).splitlines()[-1] == b"a | three"
 
 
-def test_lines_are_chosen_by_text_and_by_time(tmp_path: Path) -> None:
+def test_lines_are_filtered_by_text_and_time(tmp_path: Path) -> None:
     assert read(tail(tmp_path / "a", contains=b"e")) == b"a | one\na | three\n"
     assert read(tail(tmp_path / "b", since=NOON + 10)) == b"a | three\na | unfin\n"
 
@@ -116,7 +114,7 @@ def filled(root: Path, content: bytes) -> Tail:
 
 
 @pytest.mark.parametrize("line", [b"\n", b"2026-11-24T12:00:00.5Z\n", b"2026-13-24T12:00:00Z\n"])
-def test_a_pull_of_short_lines_is_short_and_no_line_is_lost(tmp_path: Path, line: bytes) -> None:
+def test_pull_of_short_lines_is_limited_without_losing_lines(tmp_path: Path, line: bytes) -> None:
     content = line * (64 * 1024 // len(line)) + b"unfin"
     found, longest, taken = filled(tmp_path, content), 0, b""
     while True:
@@ -131,7 +129,7 @@ def test_a_pull_of_short_lines_is_short_and_no_line_is_lost(tmp_path: Path, line
     assert longest <= MOST_TIME or longest <= MOST_TIME * slowness()
 
 
-def test_a_line_without_an_end_is_still_cut_when_lines_are_left(tmp_path: Path) -> None:
+def test_endless_line_is_split_between_other_lines(tmp_path: Path) -> None:
     found = filled(tmp_path, b"\n" * 3 + b"x" * 70_000)
     while now(found.pull(100_000, is_last=False, lines=2)):
         assert len(found.queue) <= 5

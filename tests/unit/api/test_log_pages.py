@@ -27,13 +27,13 @@ def texts(lines: list[LogLine]) -> list[str]:
     return [line.text.rstrip(". ") for line in lines]
 
 
-def test_the_last_lines_are_shown_with_the_one_that_is_unfinished(stream: Stream) -> None:
+def test_last_lines_are_shown_including_the_unfinished_one(stream: Stream) -> None:
     lines = before(stream, None, 3)
     assert texts(lines) == ["line 049150", "line 049151", "the end"]
     assert [line.unfinished for line in lines] == [False, False, True]
 
 
-def test_pages_before_and_after_join_without_a_gap(stream: Stream) -> None:
+def test_previous_and_next_pages_join_without_a_gap(stream: Stream) -> None:
     last = before(stream, None, 100)
     earlier = before(stream, last[0].at, 100)
     assert earlier[-1].end == last[0].at
@@ -41,14 +41,14 @@ def test_pages_before_and_after_join_without_a_gap(stream: Stream) -> None:
     assert after(stream, last[-1].end, 10) == []
 
 
-def test_nothing_is_shown_before_what_is_kept(stream: Stream) -> None:
+def test_nothing_is_shown_before_the_retained_lines(stream: Stream) -> None:
     first, _ = stream.span()
     assert first > 0
     assert before(stream, first, 10) == []
     assert after(stream, 0, 1)[0].at == first
 
 
-def test_a_long_line_is_cut(tmp_path: Path) -> None:
+def test_long_line_is_truncated(tmp_path: Path) -> None:
     log = log_in(tmp_path / ("a" * 8))
     path_of(log).parent.mkdir(parents=True)
     add(log, b"x" * 100_000 + b"\nnext\n")
@@ -65,7 +65,7 @@ def found_in(stream: Stream, text: str, *, context: int = 0, most: int = 50) -> 
     return search
 
 
-def test_a_search_finds_lines_in_all_files_that_are_kept(stream: Stream) -> None:
+def test_search_covers_all_retained_files(stream: Stream) -> None:
     first, _ = stream.span()
     kept = first // 64
     found = texts(found_in(stream, "LINE 0").lines(stream))
@@ -74,14 +74,14 @@ def test_a_search_finds_lines_in_all_files_that_are_kept(stream: Stream) -> None
     assert found_in(stream, f"{kept - 1:06}").lines(stream) == []
 
 
-def test_found_lines_have_their_neighbours_and_gaps(stream: Stream) -> None:
+def test_found_lines_have_context_lines_and_gaps(stream: Stream) -> None:
     lines = found_in(stream, "5000 ", context=1).lines(stream)
     assert texts(lines)[:4] == ["line 034999", "line 035000", "line 035001", "line 044999"]
     assert [line.matches for line in lines][:4] == [False, True, False, False]
     assert [line.gap for line in lines][:4] == [False, False, False, True]
 
 
-def test_a_match_lies_in_one_line(tmp_path: Path) -> None:
+def test_match_does_not_span_lines(tmp_path: Path) -> None:
     log = log_in(tmp_path / ("a" * 8))
     path_of(log).parent.mkdir(parents=True)
     add(log, b"ab\nab a\n\nB\nab")
@@ -91,7 +91,7 @@ def test_a_match_lies_in_one_line(tmp_path: Path) -> None:
     assert [(line.at, line.unfinished) for line in matches] == [(0, False), (3, False), (11, True)]
 
 
-def test_a_full_search_goes_on_where_it_stopped(stream: Stream) -> None:
+def test_full_search_continues_at_its_end(stream: Stream) -> None:
     whole = texts(found_in(stream, "00 ", most=200).lines(stream))
     search = Search("00 ", context=0, most=3)
     position = search.step(stream, stream.span()[1])

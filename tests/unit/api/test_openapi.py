@@ -40,16 +40,16 @@ def test_every_call_has_a_description(name: str, operation: Any) -> None:
     assert "recorded from" not in operation["summary"]
 
 
-def test_every_call_has_a_name_of_its_own() -> None:
+def test_every_call_has_a_unique_name() -> None:
     names = [operation["operationId"] for _, operation in OPERATIONS]
     assert len(set(names)) == len(names)
 
 
-def test_every_contract_is_that_of_a_route() -> None:
+def test_every_schema_belongs_to_a_route() -> None:
     assert CONTRACTS.keys() - {unwrap_handler(route.handler) for route in ROUTES} == set()
 
 
-def test_every_type_that_is_named_is_described() -> None:
+def test_every_referenced_type_is_described() -> None:
     known = {f"#/components/schemas/{name}" for name in DESCRIPTION["components"]["schemas"]}
     assert set(references(DESCRIPTION)) - known == set()
 
@@ -65,12 +65,12 @@ def references(value: Any) -> Iterator[str]:
             yield from references(inner)
 
 
-def test_a_registration_holds_a_job() -> None:
+def test_registration_contains_a_job() -> None:
     job = DESCRIPTION["components"]["schemas"]["JobRegisterRequest"]["properties"]["Job"]
     assert job["anyOf"][0] == {"$ref": "#/components/schemas/SubmittedJob"}
 
 
-def test_the_page_names_every_call_and_loads_nothing() -> None:
+def test_page_names_every_call_and_loads_no_other_file() -> None:
     _, page = handlers(lambda: ROUTES, ENDPOINTS)
     reply = page(None, None)  # neither is looked at
     body = bytes(reply.body).decode()

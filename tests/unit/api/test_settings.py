@@ -42,13 +42,11 @@ from storage.records.notification import Receiver, ReceiverKind
         ("notify_commands", {"mail": ["/usr/bin/mail"]}, '{"mail":["/usr/bin/mail"]}'),
     ],
 )
-def test_a_value_is_reported_without_what_may_be_secret(
-    name: str, value: object, shown: str
-) -> None:
+def test_setting_is_shown_without_possible_secrets(name: str, value: object, shown: str) -> None:
     assert shown_value(name, value) == shown
 
 
-def test_every_default_is_reported_so_that_it_could_be_set() -> None:
+def test_every_default_is_shown_in_its_input_form() -> None:
     for name, field in FIELDS.items():
         usual = getattr(Settings(), name)
         shown = shown_value(name, usual)

@@ -35,7 +35,7 @@ def test_changed_fields_are_shown_with_their_old_values() -> None:
     ]
 
 
-def test_on_request_what_stays_is_shown_as_well() -> None:
+def test_unchanged_fields_are_shown_on_request() -> None:
     before = job(group(task(Config={"command": "/bin/a", "args": ["x"]})))
     after = job(group(task(Config={"command": "/bin/b", "args": ["x"]})))
     everything = shown(before, after, verbose=True)
@@ -43,7 +43,7 @@ def test_on_request_what_stays_is_shown_as_well() -> None:
     assert set(shown(before, after)) < set(everything)
 
 
-def test_a_group_that_stays_is_shown_for_what_happens_to_it() -> None:
+def test_unchanged_group_is_shown_with_its_allocation_updates() -> None:
     assert shown(BEFORE, job(BEFORE["TaskGroups"][0], Priority=70, Meta={"a": "1"}))[2:] == [
         '  group "web" (1 create, 2 create/destroy update)'
     ]

@@ -17,12 +17,12 @@ GROUPS = {name: one[1] for name, one in COMMANDS.items() if not isinstance(one, 
 @pytest.mark.parametrize(
     "command", [f"{group} {verb}" for group, tree in GROUPS.items() for verb in tree]
 )
-def test_every_command_is_described(command: str) -> None:
+def test_every_command_is_documented(command: str) -> None:
     assert f"| `steward {command}" in DOCS
 
 
 @pytest.mark.parametrize("verb", [name for name, one in COMMANDS.items() if isinstance(one, str)])
-def test_every_short_form_is_described(verb: str) -> None:
+def test_every_short_form_is_documented(verb: str) -> None:
     assert f"`steward {verb}`" in DOCS
 
 
@@ -36,7 +36,7 @@ def settings() -> list[click.Option]:
 
 
 @pytest.mark.parametrize("option", settings(), ids=lambda option: option.name)
-def test_every_setting_of_the_connection_is_described(option: click.Option) -> None:
+def test_every_connection_setting_is_documented(option: click.Option) -> None:
     ours, theirs = option.envvar
     assert f"`-{option.opts[0].lstrip('-')}`" in DOCS
     assert f"`{ours}`" in DOCS

@@ -22,7 +22,7 @@ def step(name: str, state: StepState, *, good: int = 0, total: int = 1) -> RunSt
     )
 
 
-def test_only_steps_that_changed_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_changed_steps_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     display = ProgressDisplay()
     plan, load = step("plan", StepState.RUNNING), step("load", StepState.WAITING, total=3)
     display.show([step_row(plan), step_row(load)])

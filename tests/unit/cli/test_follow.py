@@ -45,7 +45,7 @@ CRASHED = {
         ("unknown", "", AllocationOutcome.OPEN, AllocationOutcome.OPEN),
     ],
 )
-def test_a_service_is_waited_for_until_it_runs_and_a_batch_job_until_its_end(
+def test_service_is_followed_until_running_and_a_batch_job_until_its_end(
     status: str, followup: str, service: AllocationOutcome, batch: AllocationOutcome
 ) -> None:
     line = allocation_line(client_status=status, followup_eval_id=followup)
@@ -63,7 +63,7 @@ def test_allocations_are_followed_to_their_replacements() -> None:
     assert current_allocations(allocs) == [third]
 
 
-def test_an_allocation_that_waits_shows_its_newest_event() -> None:
+def test_pending_allocation_shows_its_newest_event() -> None:
     states = {"main": task_state(("Received", "Task received by client"), state="pending")}
     row = allocation_row(allocation_line(client_status="pending", task_states=states))
     assert row == ProgressRow(
@@ -71,21 +71,21 @@ def test_an_allocation_that_waits_shows_its_newest_event() -> None:
     )
 
 
-def test_an_allocation_that_is_to_end_says_so() -> None:
+def test_allocation_that_will_stop_is_reported() -> None:
     assert allocation_row(allocation_line(desired_status="stop")).detail == "stopping"
 
 
-def test_a_failure_is_reported_by_the_newest_events_that_give_a_reason() -> None:
+def test_failure_is_reported_with_the_newest_events_that_have_a_reason() -> None:
     line = allocation_line(client_status="failed", task_states=CRASHED)
     assert why_failed(line) == 'task "main": Exit Code: 3; Exceeded allowed attempts 1'
 
 
-def test_a_failure_without_events_is_reported_by_its_description() -> None:
+def test_failure_without_events_is_reported_with_its_description() -> None:
     line = allocation_line(client_status="failed", client_description="Failed tasks")
     assert why_failed(line) == "Failed tasks"
 
 
-def test_the_end_counts_what_there_is_and_explains_what_failed() -> None:
+def test_summary_counts_allocations_and_explains_failures() -> None:
     failed = allocation_line("abcdefgh-1", client_status="failed", followup_eval_id="e9")
     lines = [allocation_line("a1"), allocation_line("a2"), failed]
     assert describe_outcome(lines) == (
@@ -94,7 +94,7 @@ def test_the_end_counts_what_there_is_and_explains_what_failed() -> None:
     )
 
 
-def test_the_end_has_the_root_cause_and_the_last_lines() -> None:
+def test_summary_has_the_root_cause_and_the_last_lines() -> None:
     line = allocation_line("abcdefgh-1", client_status="failed", task_states=CRASHED)
     error = TaskError(
         allocation_id=line.id,
@@ -113,7 +113,7 @@ def test_the_end_has_the_root_cause_and_the_last_lines() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted({*ERRORS, "Template"}))
-def test_each_cause_is_named_before_the_reaction_to_it(kind: str) -> None:
+def test_each_cause_precedes_its_consequence(kind: str) -> None:
     states = {
         "main": task_state(
             (kind, "the cause"),
@@ -126,7 +126,7 @@ def test_each_cause_is_named_before_the_reaction_to_it(kind: str) -> None:
     assert why_failed(line) == 'task "main": the cause; Policy allows no restarts'
 
 
-def test_the_end_of_an_evaluation_that_changed_nothing_says_so() -> None:
+def test_evaluation_without_changes_is_reported() -> None:
     assert describe_outcome([]) == "nothing had to be placed"
 
 
@@ -141,7 +141,7 @@ def test_the_end_of_an_evaluation_that_changed_nothing_says_so() -> None:
         ),
     ],
 )
-def test_an_evaluation_that_decided_nothing_is_explained(
+def test_evaluation_without_a_decision_is_explained(
     status: EvalStatus, description: str, words: str
 ) -> None:
     assert unfinished(evaluation(job(), status=status, status_description=description)) == words
@@ -157,7 +157,7 @@ def test_an_evaluation_that_decided_nothing_is_explained(
         (DeploymentStatus.SUCCESSFUL, 1, False, []),
     ],
 )
-def test_a_deployment_that_waits_for_a_user_names_the_command(
+def test_deployment_waiting_for_promotion_names_the_command(
     status: DeploymentStatus, healthy: int, promoted: bool, shown: list[str]
 ) -> None:
     group = DeploymentGroup(

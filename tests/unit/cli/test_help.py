@@ -46,7 +46,7 @@ ALL = dict(commands(command_line()))
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_help_has_an_example_that_is_taken(name: str) -> None:
+def test_every_help_has_a_valid_example(name: str) -> None:
     about, _, example = (ALL[name].help or "").partition("Example: steward ")
     assert about.strip()
     words = [short_option(word) for word in normalize_options(shlex.split(example))]
@@ -61,11 +61,11 @@ def test_every_help_has_an_example_that_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - WITHOUT_JSON))
-def test_every_answer_may_be_json(name: str) -> None:
+def test_every_command_can_print_json(name: str) -> None:
     assert "--json" in {word for parameter in ALL[name].params for word in parameter.opts}
 
 
-def test_a_part_of_a_document_is_chosen_by_two_names() -> None:
+def test_part_of_a_document_is_selected_by_two_options() -> None:
     assert {"-t", "--field"} <= {word for param in ALL["job status"].params for word in param.opts}
 
 
@@ -81,7 +81,7 @@ GROUPS = dict(groups(command_line()))
 
 
 @pytest.mark.parametrize("path", GROUPS)
-def test_every_command_has_one_line_that_is_not_cut(path: str) -> None:
+def test_every_command_has_an_untruncated_summary(path: str) -> None:
     listed = [name for lines in sections(path).values() for name in lines]
     group = GROUPS[path]
     assert sorted(listed) == sorted(group.list_commands(click.Context(group)))
@@ -95,7 +95,7 @@ def typed(*words: str) -> Result:
     return CliRunner().invoke(command_line(), list(words), prog_name="steward", terminal_width=80)
 
 
-def test_the_first_help_has_its_groups_in_order() -> None:
+def test_main_help_has_its_groups_in_order() -> None:
     shown = typed("--help").stdout
     assert typed("help").stdout == typed().stdout == shown
     titles = [line.rstrip(":") for line in shown.splitlines() if line.endswith(":")]
@@ -114,7 +114,7 @@ def test_help_of_a_command_is_that_of_its_option() -> None:
         (["run", "x"], "'run' has no subcommands"),
     ],
 )
-def test_help_of_a_mistyped_command_names_the_nearest(words: list[str], complaint: str) -> None:
+def test_help_of_a_mistyped_command_suggests_the_nearest(words: list[str], complaint: str) -> None:
     result = typed("help", *words)
     assert result.exit_code == 1
     assert result.stderr.startswith(f"steward: {complaint}\n")
@@ -127,7 +127,7 @@ def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
     assert f"_STEWARD_COMPLETE={shell}_complete" in result.stdout
 
 
-def test_completion_names_the_shells_that_it_knows() -> None:
+def test_completion_names_supported_shells() -> None:
     result = typed("completion", "tcsh")
     assert result.exit_code == 1
     assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in result.stderr

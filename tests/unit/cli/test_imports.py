@@ -24,7 +24,7 @@ def imported(*words: str) -> set[str]:
         (["job", "status", "--address", "unix:///nowhere"], {"http", "ssl"}),
     ],
 )
-def test_a_short_command_imports_nothing_slow(words: list[str], needed: set[str]) -> None:
+def test_short_command_imports_no_slow_module(words: list[str], needed: set[str]) -> None:
     found = imported(*words)
     assert "daemon.cli.core.command_tree" in found
     assert found & set(SLOW) <= needed

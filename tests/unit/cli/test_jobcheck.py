@@ -32,7 +32,7 @@ def test_a_schedule_out_of_range_names_field_value_and_range(spec: str, told: st
     assert told in complaint({"Periodic": {"Spec": spec}})
 
 
-def test_a_group_without_a_task_is_shown_in_the_file() -> None:
+def test_group_without_a_task_is_located_in_the_file() -> None:
     said = complaint({"TaskGroups": [FULL, {"Name": "bare", "Tasks": None}]}, TEXT)
     assert said.splitlines()[0].startswith('a.hcl:5,3-8: Group "bare" has no task; ')
     assert said.splitlines()[1] == '  5 |   group "bare" {'
@@ -49,10 +49,10 @@ def test_a_group_without_a_task_is_shown_in_the_file() -> None:
         None,
     ],
 )
-def test_what_has_no_place_is_left_to_the_daemon(job: object) -> None:
+def test_error_without_a_position_is_left_to_the_daemon(job: object) -> None:
     check(job, "a.hcl")
 
 
-def test_a_group_made_by_a_dynamic_block_is_left_to_the_daemon() -> None:
+def test_group_from_a_dynamic_block_is_left_to_the_daemon() -> None:
     text = 'job "a" {\n  dynamic "group" {\n    for_each = ["bare"]\n    content {}\n  }\n}\n'
     check({"TaskGroups": [{"Name": "bare"}]}, "a.hcl", text)

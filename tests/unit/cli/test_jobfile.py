@@ -16,7 +16,7 @@ JOB = {"ID": "web", "TaskGroups": []}
         ({"job": JOB, "PreserveCounts": True}, {"Job": JOB, "PreserveCounts": True}),
     ],
 )
-def test_a_job_file_holds_a_request_or_a_job_alone(file: object, request_: object) -> None:
+def test_json_file_contains_a_request_or_a_job(file: object, request_: object) -> None:
     assert registration(json.dumps(file), "web.json", VariableArguments()) == {
         **request_,
         "Submission": {"Source": json.dumps(file), "Format": "json"},
@@ -38,7 +38,7 @@ def test_a_job_file_holds_a_request_or_a_job_alone(file: object, request_: objec
         ('{"Job": true}', 'web.json: "Job" holds a boolean'),
     ],
 )
-def test_a_file_that_holds_no_job_is_refused_with_the_place(source: str, complaint: str) -> None:
+def test_file_without_a_job_is_refused_with_a_position(source: str, complaint: str) -> None:
     with pytest.raises(Invalid) as caught:
         registration(source, "web.json", VariableArguments())
     assert complaint in str(caught.value)

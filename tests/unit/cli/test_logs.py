@@ -19,7 +19,7 @@ from daemon.cli.core.responses import LogFrame
         (b"", 3, b""),
     ],
 )
-def test_the_last_lines_of_a_text_are_reported_by_newlines_alone(
+def test_last_lines_of_a_text_are_counted_by_newlines_only(
     text: bytes, count: int, lines: bytes
 ) -> None:
     assert last_lines(text, count) == lines
@@ -43,7 +43,7 @@ STREAM = wire(b"one", "alloc/logs/Ü{.stdout.0", 3) + b"{}" + wire(b"two", "x.st
     ],
     ids=["whole", "cut", "bytes", "lines"],
 )
-def test_frames_are_found_wherever_the_stream_is_cut(pieces: Sequence[bytes]) -> None:
+def test_frames_are_found_at_any_split_of_the_stream(pieces: Sequence[bytes]) -> None:
     found = list(frames(iter(pieces)))
     assert found == [
         LogFrame(data=b"one", file="alloc/logs/Ü{.stdout.0", offset=3),
@@ -51,7 +51,7 @@ def test_frames_are_found_wherever_the_stream_is_cut(pieces: Sequence[bytes]) ->
     ]
 
 
-def test_places_in_a_log_are_ordered_by_file_and_then_by_offset() -> None:
+def test_log_positions_are_ordered_by_file_and_offset() -> None:
     places = [("m.stdout.10", 1), ("m.stdout.9", 500), ("m.stdout.9", 20)]
     ordered = sorted(position(LogFrame(file=file, offset=offset)) for file, offset in places)
     assert ordered == [(9, 20), (9, 500), (10, 1)]

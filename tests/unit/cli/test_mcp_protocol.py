@@ -70,7 +70,7 @@ def test_tools_without_writes_only_read() -> None:
     assert schema["properties"]["lines"]["maximum"] == 200
 
 
-def test_writes_add_tools_that_say_so() -> None:
+def test_writes_add_tools_marked_as_writing() -> None:
     more = [spec for spec in specs(writes=True) if not spec.annotations["readOnlyHint"]]
     assert [spec.name for spec in more] == ["run_job", "stop_job", "dispatch_job"]
 
@@ -82,7 +82,7 @@ def test_a_tool_answers_with_text() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"fail": 1}, {"bad": 1}])
-def test_an_error_of_a_tool_is_a_result_that_the_assistant_sees(arguments: Parameters) -> None:
+def test_tool_error_is_a_result_visible_to_the_assistant(arguments: Parameters) -> None:
     assert ask("tools/call", {"name": "list_jobs", "arguments": arguments})["isError"]
 
 
@@ -128,7 +128,7 @@ def test_notifications_and_responses_get_no_answer() -> None:
         lambda integer: st.lists(integer) | st.dictionaries(st.text(), integer),
     )
 )
-def test_any_json_gets_an_answer_or_none(value: object) -> None:
+def test_any_json_gets_a_response_or_none(value: object) -> None:
     for message in (value, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": value}):
         answer = SERVER.answer(json.dumps(message).encode())
         assert answer is None or json.loads(answer)["jsonrpc"] == "2.0"

@@ -5,7 +5,7 @@ import json
 from daemon.cli.core.mcp_tools import MOST_OUTCOME, log_line
 
 
-def test_a_record_has_no_values_that_can_be_secret() -> None:
+def test_record_has_no_possibly_secret_values() -> None:
     arguments = {
         "job": "etl",
         "payload": "hidden-payload",
@@ -21,7 +21,7 @@ def test_a_record_has_no_values_that_can_be_secret() -> None:
     )
 
 
-def test_an_outcome_is_cut_and_cannot_forge_a_line() -> None:
+def test_outcome_is_truncated_and_cannot_forge_a_line() -> None:
     forged = "no\n2026-01-01 tool stop_job {}: done\x1b[2J" + "x" * 10_000
     line = log_line("list_jobs", {"k" * 10_000: "v" * 10_000}, forged)
     assert line.isprintable()

@@ -54,7 +54,7 @@ def test_an_option_of_one_letter_has_one_dash(word: str, meant: str) -> None:
         (["version", "--jsn"], "steward: No such option"),
     ],
 )
-def test_a_wrong_word_is_answered_with_the_right_one(arguments: list[str], complaint: str) -> None:
+def test_mistyped_word_gets_a_suggestion(arguments: list[str], complaint: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 1
     assert complaint in result.stderr
@@ -69,7 +69,7 @@ def test_a_group_without_a_command_shows_its_help(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["job", "run", "-h"]])
-def test_help_is_an_answer_like_any_other(arguments: list[str]) -> None:
+def test_help_exits_successfully(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 0
     assert "Usage: steward" in result.stdout
@@ -85,7 +85,7 @@ def test_help_is_an_answer_like_any_other(arguments: list[str]) -> None:
         (BrokenPipeError(errno.EPIPE, "nobody reads"), 1, ""),  # click's own choice
     ],
 )
-def test_every_end_has_its_exit_status(error: BaseException, status: int, said: str) -> None:
+def test_every_outcome_has_its_exit_status(error: BaseException, status: int, said: str) -> None:
     result = run("try", function=fail(error))
     assert (result.exit_code, result.stderr) == (status, said)
 
@@ -95,7 +95,7 @@ def test_return_value_of_a_command_is_its_exit_status(returned: int | None, stat
     assert run("try", function=lambda: returned).exit_code == status
 
 
-def test_a_command_of_another_part_is_added_by_name() -> None:
+def test_command_of_another_module_is_registered_by_name() -> None:
     made = command_line()
     made.add_lazily("also", "daemon.cli.commands.version:version")
     result = CliRunner().invoke(made, ["also"])
@@ -109,7 +109,7 @@ def test_every_command_of_the_tree_exists_and_has_help(name: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["-v", "--version"])
-def test_the_version_is_also_an_option(option: str) -> None:
+def test_version_is_available_as_an_option(option: str) -> None:
     assert run(option).stdout == run("version").stdout
 
 

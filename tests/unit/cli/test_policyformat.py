@@ -43,10 +43,10 @@ def test_formatting_twice_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", [UGLY, "", 'path "a" { policy = <<X\nread\nX\n}'])
-def test_formatting_changes_no_meaning(text: str) -> None:
+def test_formatting_does_not_change_the_meaning(text: str) -> None:
     lenient = text.replace("<<X\nread\nX", '"read"')
     assert parse_policy(formatted(lenient)) == parse_policy(lenient)
 
 
-def test_contents_of_a_heredoc_keep_their_position() -> None:
+def test_heredoc_contents_keep_their_position() -> None:
     assert formatted("a = <<X\n    b {\nX\nc = 1\n") == "a = <<X\n    b {\nX\nc = 1\n"

@@ -34,7 +34,7 @@ def test_a_selector_names_parts_of_a_document(selector: str, parts: list[object]
     assert select(JOB, selector) == parts
 
 
-def test_a_field_of_a_list_is_that_field_of_each_element() -> None:
+def test_field_of_a_list_selects_the_field_of_each_element() -> None:
     assert select([{"ID": "a"}, {"ID": "b"}], ".ID") == ["a", "b"]
 
 
@@ -48,7 +48,7 @@ def test_a_field_of_a_list_is_that_field_of_each_element() -> None:
         (".TaskGroups[x]", "cannot read '[x]'; write a path such as"),
     ],
 )
-def test_a_selector_that_names_nothing_is_told_what_there_is(selector: str, complaint: str) -> None:
+def test_selector_without_a_match_names_existing_fields(selector: str, complaint: str) -> None:
     with pytest.raises(Invalid) as caught:
         select(JOB, selector)
     assert complaint in str(caught.value)
@@ -62,9 +62,7 @@ def test_a_selector_that_names_nothing_is_told_what_there_is(selector: str, comp
         ("{{range .}}{{.ID}}{{end}}", "write .Status or .TaskGroups[0].Name"),
     ],
 )
-def test_a_template_is_refused_with_the_selector_to_write_instead(
-    template: str, example: str
-) -> None:
+def test_template_is_refused_with_an_equivalent_selector(template: str, example: str) -> None:
     with pytest.raises(Invalid, match="takes a field selector, not a template") as caught:
         select(JOB, template)
     assert str(caught.value).endswith(example)

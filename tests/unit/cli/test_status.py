@@ -42,7 +42,7 @@ NO_NODE_SENTENCE = (
         ([evaluation(job())], ["evaluation e1 is pending"]),
     ],
 )
-def test_why_a_job_waits_is_reported_from_its_evaluations(
+def test_reason_of_a_pending_job_is_reported_from_its_evaluations(
     newest_first: list[Evaluation], sentences: list[str]
 ) -> None:
     assert blocked_reasons(newest_first) == sentences

@@ -21,11 +21,11 @@ DAY = 24 * HOUR
         (3 * DAY + 5 * HOUR, "3d5h"),
     ],
 )
-def test_a_span_is_shown_in_its_two_largest_units(length: int, words: str) -> None:
+def test_duration_is_shown_in_its_two_largest_units(length: int, words: str) -> None:
     assert formatting.format_duration(length) == words
 
 
-def test_a_moment_is_shown_to_the_second() -> None:
+def test_time_is_shown_to_the_second() -> None:
     assert formatting.format_time(NOW + 5) == "2026-11-21T01:40:00Z"
 
 
@@ -38,18 +38,18 @@ def test_a_moment_is_shown_to_the_second() -> None:
         ("2026-11-21T01:40:00.25Z", "2026-11-21T01:40:00Z"),
     ],
 )
-def test_a_moment_of_the_wire_that_never_was_is_not_available(wire: str, words: str) -> None:
+def test_zero_time_of_the_api_is_not_available(wire: str, words: str) -> None:
     assert formatting.format_api_time(wire) == words
 
 
-def test_how_long_ago_something_was_is_reported_if_it_was() -> None:
+def test_relative_time_is_shown_for_past_events() -> None:
     assert [formatting.relative_time(NOW - MINUTE, NOW), formatting.relative_time(0, NOW)] == [
         "1m ago",
         "N/A",
     ]
 
 
-def test_columns_begin_below_each_other_and_end_without_blanks() -> None:
+def test_columns_are_aligned_without_trailing_spaces() -> None:
     assert formatting.columns([["ID", "Status"], ["a-long-one", "running"], ["b", ""]]) == [
         "ID          Status",
         "a-long-one  running",
@@ -57,14 +57,14 @@ def test_columns_begin_below_each_other_and_end_without_blanks() -> None:
     ]
 
 
-def test_facts_have_their_equal_signs_below_each_other() -> None:
+def test_equal_signs_of_key_value_lines_are_aligned() -> None:
     assert formatting.key_value_lines([("ID", "web"), ("Node Pool", "")]) == [
         "ID        = web",
         "Node Pool = <none>",
     ]
 
 
-def test_identifiers_are_shown_whole_only_on_request() -> None:
+def test_full_identifiers_are_shown_only_on_request() -> None:
     identifier = "6ff3f0a1-7d6e-4bd5-8a0b-0d6c34b4a1f2"
     assert formatting.short(identifier) == "6ff3f0a1"
     assert formatting.short(identifier, verbose=True) == identifier

@@ -45,11 +45,11 @@ def names(view: View) -> list[str]:
     return [row.name for row in view.rows]
 
 
-def test_jobs_in_trouble_come_first_and_ended_ones_last() -> None:
+def test_failing_jobs_are_first_and_ended_jobs_last() -> None:
     assert names(looked()) == ["nightly", "web", "old"]
 
 
-def test_a_job_has_the_use_of_its_allocations() -> None:
+def test_job_has_the_usage_of_its_allocations() -> None:
     web = next(row for row in looked().rows if row.name == "web")
     assert (web.short, web.use) == ("2/2", AllocationUse(12.5, (3 << 20) + (2 << 30), 1))
 
@@ -83,7 +83,7 @@ NODES = TopFacts(
 )
 
 
-def test_nodes_are_rows_with_their_pool_and_the_use_of_their_allocations() -> None:
+def test_nodes_are_rows_with_their_pool_and_usage() -> None:
     view = looked("o", facts=NODES)
     assert names(view) == ["hpc", "vm"]  # trouble first
     assert view.rows[1].use == AllocationUse(12.5, (3 << 20) + (2 << 30), 1)
@@ -95,7 +95,7 @@ def test_nodes_are_rows_with_their_pool_and_the_use_of_their_allocations() -> No
     assert all(len(line.text) <= 60 for line in view.lines(NODES, 60, 24))
 
 
-def test_a_node_is_neither_stopped_nor_entered_and_escape_leads_back() -> None:
+def test_node_is_neither_stopped_nor_opened_and_escape_returns() -> None:
     view = looked("o", "x", "e", "l", facts=NODES)
     assert view.confirming is None
     assert view.page == "nodes"
@@ -105,7 +105,7 @@ def test_a_node_is_neither_stopped_nor_entered_and_escape_leads_back() -> None:
 @pytest.mark.parametrize(
     ("key", "first"), [("c", "web.g[0]"), ("m", "web.g[1]"), ("r", "web.g[0]"), ("n", "n.g[0]")]
 )
-def test_keys_sort(key: str, first: str) -> None:
+def test_keys_sort_rows(key: str, first: str) -> None:
     assert names(looked("tab", key))[0] == first
 
 
@@ -115,7 +115,7 @@ def test_the_filter_narrows_rows_until_escape() -> None:
     assert names(looked("tab", "/", *"wexb", "backspace", "backspace", "enter"))[0] == "web.g[0]"
 
 
-def test_the_selection_stays_with_its_row_when_the_order_changes() -> None:
+def test_selection_stays_on_its_row_after_a_change_of_order() -> None:
     view = looked("tab", "n", "down")
     assert view.selected is not None
     before = view.selected.key
@@ -124,14 +124,14 @@ def test_the_selection_stays_with_its_row_when_the_order_changes() -> None:
     assert view.selected.key == before
 
 
-def test_the_selection_moves_to_a_neighbour_when_its_row_is_gone() -> None:
+def test_selection_moves_to_a_neighbour_of_a_removed_row() -> None:
     view = looked("down")
     view.arrange(FACTS._replace(jobs=[JOBS[0], JOBS[2]]), NOW)
     assert view.selected is not None
     assert view.selected.key == ("default", "old")
 
 
-def test_escape_goes_back_to_the_job() -> None:
+def test_escape_returns_to_the_job() -> None:
     view = looked("down", "enter")
     assert (view.page, view.of_job) == ("allocations", ("default", "web"))
     view.press("escape", 24)
@@ -140,7 +140,7 @@ def test_escape_goes_back_to_the_job() -> None:
     assert (view.page, view.selected.name) == ("jobs", "web")
 
 
-def test_a_stop_is_asked_about() -> None:
+def test_stop_needs_confirmation() -> None:
     view = looked("x")
     assert "stop nightly? y: yes" in texts(view)[-2]
     assert view.press("n", 24) == ""
@@ -160,7 +160,7 @@ def test_a_stop_is_asked_about() -> None:
         (["tab"], "exec", ["alloc", "exec", "--namespace", "default", "c" * 36, "/bin/sh"]),
     ],
 )
-def test_keys_run_commands_about_the_selected_row(
+def test_keys_run_commands_for_the_selected_row(
     keys: list[str], wish: str, words: list[str]
 ) -> None:
     assert command(wish, looked(*keys), FACTS) == words
@@ -179,7 +179,7 @@ def texts(view: View, width: int = 100, height: int = 24, facts: TopFacts = FACT
 @pytest.mark.parametrize("width", [1, 20, 60, 61, 80, 200])
 @pytest.mark.parametrize("height", [1, 5, 6, 24])
 @pytest.mark.parametrize("keys", [[], ["tab"]])
-def test_lines_fit_any_terminal(width: int, height: int, keys: list[str]) -> None:
+def test_lines_fit_every_terminal_width(width: int, height: int, keys: list[str]) -> None:
     found = texts(looked(*keys), width, height)
     assert len(found) == max(min(height, 6), height)
     assert all(len(line) <= width for line in found)
@@ -191,7 +191,7 @@ def test_sixty_columns_show_state_cpu_memory_and_restarts(keys: list[str]) -> No
     assert {"NAME", "STATE", "CPU%", "MEMORY", "RST"} <= set(title.split())
 
 
-def test_the_selected_row_is_among_those_shown() -> None:
+def test_selected_row_is_visible() -> None:
     many = [JobRow(f"job-{n:03}", "default", "batch", "running", "", 1) for n in range(300)]
     view = looked("end", facts=FACTS._replace(jobs=many))
     assert view.shown(24)[-1].name == "job-299"
@@ -201,12 +201,12 @@ def test_the_selected_row_is_among_those_shown() -> None:
     assert "job-018" in {row.name for row in view.shown(24)}
 
 
-def test_a_daemon_that_does_not_answer_is_reported_above_the_last_facts() -> None:
+def test_unresponsive_daemon_is_reported_above_the_last_values() -> None:
     first = looked().lines(FACTS._replace(trouble="cannot reach the daemon"), 80, 24)[0]
     assert first == ScreenLine("cannot reach the daemon", "red")
 
 
-def test_nothing_that_a_job_says_steers_the_terminal() -> None:
+def test_text_of_a_job_cannot_control_the_terminal() -> None:
     facts = FACTS._replace(jobs=[JOBS[0]._replace(reason="\x1b]0;owned\x07\r\n")])
     assert all(line.isprintable() for line in texts(looked(facts=facts), facts=facts))
 
@@ -221,9 +221,9 @@ def test_nothing_that_a_job_says_steers_the_terminal() -> None:
         ("e\u0301", 1, "e\u0301"),
     ],
 )
-def test_texts_are_cut_by_columns(text: str, width: int, shown: str) -> None:
+def test_texts_are_truncated_by_columns(text: str, width: int, shown: str) -> None:
     assert cut(text, width) == shown
 
 
-def test_sizes_are_short() -> None:
+def test_sizes_have_a_short_form() -> None:
     assert [size(0), size(3 << 20), size(5 << 29)] == ["0M", "3M", "2.5G"]

@@ -32,7 +32,7 @@ def status(status: int = 1, **states: TaskStateWithEvents) -> int:
         ({"main": ended(failed=False, type="Max Run Duration Exceeded")}, 124),
     ],
 )
-def test_the_exit_status_is_that_of_the_task_that_failed_first(
+def test_exit_status_is_that_of_the_first_failed_task(
     states: dict[str, TaskStateWithEvents], code: int
 ) -> None:
     assert status(**states) == code
@@ -46,14 +46,14 @@ def test_unplaced_job_has_no_exit_code() -> None:
     assert exit_status(FollowResult(EXIT_NOT_PLACED, "", evaluation(job()))) == 2
 
 
-def test_an_allocation_that_was_replaced_does_not_count() -> None:
+def test_replaced_allocation_is_not_counted() -> None:
     first = allocation_line("a1", task_states={"main": ended(exit_code=3)}, next_allocation="a2")
     second = allocation_line("a2", task_states={"main": ended(failed=False)})
     assert exit_status(FollowResult(0, "", evaluation(job()), [first, second])) == 0
 
 
 @pytest.mark.parametrize(("run_status", "code"), [("succeeded", 0), ("failed", 7)])
-def test_the_run_of_a_workflow_decides(run_status: str, code: int) -> None:
+def test_workflow_run_determines_the_exit_status(run_status: str, code: int) -> None:
     step = RunStepView(
         name="a", state=StepState.FAILED, exit_code=7, level=0, needs=[], waits_for=[]
     )
@@ -71,11 +71,11 @@ def test_the_run_of_a_workflow_decides(run_status: str, code: int) -> None:
     assert exit_status(FollowResult(status, "", evaluation(job()), [line], run)) == code
 
 
-def test_lines_are_handed_on_whole() -> None:
+def test_lines_are_printed_whole() -> None:
     assert list(_whole(iter([b"a", b"b\nc", b"\nd"]))) == [b"ab\n", b"c\n", b"d"]
 
 
-def test_of_a_line_without_an_end_the_beginning_is_not_kept() -> None:
+def test_start_of_an_endless_line_is_not_buffered() -> None:
     pieces = iter([b"a\n" + b"x" * 40_000, b"x" * 40_000, b"y", b"z\n"])
     assert next(read := _whole(pieces)) == b"a\n"
     assert next(read) == b"x" * 80_000

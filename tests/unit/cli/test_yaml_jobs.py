@@ -40,14 +40,14 @@ def read(text: str, name: str = "web.yaml") -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", ["web.yaml", "web.yml"])
-def test_job_in_the_form_of_the_api_is_read(name: str) -> None:
+def test_job_in_the_api_form_is_read(name: str) -> None:
     job = read(API_FORM, name)["Job"]
     assert job["ID"] == "web"
     assert job["Meta"] == {"released": "2026-11-26"}
     assert job["TaskGroups"][0]["Tasks"][0]["Config"]["args"] == ["hello", "1"]
 
 
-def test_job_with_its_wrapper_is_read() -> None:
+def test_job_with_a_wrapper_object_is_read() -> None:
     assert read("Job: { ID: web, TaskGroups: [] }")["Job"] == {"ID": "web", "TaskGroups": []}
 
 
@@ -58,7 +58,7 @@ def test_submission_is_json_with_the_same_values() -> None:
     assert json.loads(submission["Source"]) == request["Job"]
 
 
-def test_job_in_the_form_of_the_language_is_read() -> None:
+def test_job_in_the_hcl_form_is_read() -> None:
     job = read(LANGUAGE)["Job"]
     assert (job["ID"], job["TaskGroups"][0]["Tasks"][0]["Driver"]) == ("web", "raw_exec")
 
@@ -73,11 +73,11 @@ def test_job_in_the_form_of_the_language_is_read() -> None:
         ("a: &a [*a]\n", r"web\.yaml cannot be read as YAML: Circular reference"),
     ],
 )
-def test_mistake_names_its_place(text: str, message: str) -> None:
+def test_error_names_its_position(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=message):
         read(text)
 
 
-def test_file_is_read_from_disk_as_its_extension_says(tmp_path: Path) -> None:
+def test_file_format_follows_from_the_extension(tmp_path: Path) -> None:
     with pytest.raises(Invalid):
         read(API_FORM, str(tmp_path / "web.hcl"))

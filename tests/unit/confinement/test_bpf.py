@@ -46,7 +46,7 @@ def holds(test: ArgumentTest, arguments: list[int]) -> bool:
     name=st.sampled_from(NAMES),
     arguments=st.lists(LONG, min_size=6, max_size=6),
 )
-def test_a_filter_answers_with_the_first_rule_that_holds(
+def test_first_matching_rule_decides(
     machine: str, rules: list[Rule], name: str, arguments: list[int]
 ) -> None:
     program = assemble(machine, rules)
@@ -61,22 +61,22 @@ def test_a_filter_answers_with_the_first_rule_that_holds(
 
 
 @pytest.mark.parametrize("machine", sorted(AUDIT))
-def test_another_architecture_is_killed(machine: str) -> None:
+def test_call_from_another_architecture_kills_the_process(machine: str) -> None:
     program = assemble(machine, [])
     others = {I386, *AUDIT.values()} - {AUDIT[machine]}
     assert {answer(program, other, 1) for other in others} == {KILL}
 
 
 @pytest.mark.parametrize("number", [calls.NEWEST + 1, 0x40000000, 0x40000001, 2**32 - 1])
-def test_newer_calls_and_those_of_x32_do_not_exist(number: int) -> None:
+def test_newer_calls_and_x32_calls_return_enosys(number: int) -> None:
     assert answer(assemble("x86_64", []), AUDIT["x86_64"], number) == refuse(errno.ENOSYS)
 
 
-def test_the_newest_known_call_exists() -> None:
+def test_newest_known_call_is_allowed() -> None:
     assert answer(assemble("x86_64", []), AUDIT["x86_64"], calls.NEWEST) == ALLOW
 
 
-def test_a_call_that_only_the_other_architecture_has_needs_no_rule() -> None:
+def test_call_missing_on_this_architecture_needs_no_rule() -> None:
     assert assemble("aarch64", [Rule("open", KILL)]) == assemble("aarch64", [])
 
 

@@ -114,25 +114,25 @@ PORTS = st.sampled_from([0, 53, 80, OWN_PORT, OWN_PORT - 1, 65535]) | st.integer
 
 
 @given(ADDRESSES, PORTS)
-def test_a_connection_is_refused_to_the_listed_addresses_alone(
+def test_connection_is_refused_only_to_listed_addresses(
     address: IPv4Address | IPv6Address, port: int
 ) -> None:
     assert is_let(address, port) is should_be(address, port)
 
 
 @given(NEAR.filter(lambda item: not getattr(item, "ipv4_mapped", None)), PORTS, st.integers(0, 10))
-def test_a_packet_is_refused_to_the_listed_addresses_alone(
+def test_packet_is_refused_only_to_listed_addresses(
     address: IPv4Address | IPv6Address, port: int, options: int
 ) -> None:
     assert is_sent(address, port, options) is should_be(address, port)
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1"])
-def test_a_packet_without_ports_is_judged_by_its_address(address: str) -> None:
+def test_packet_without_ports_is_filtered_by_its_address(address: str) -> None:
     one = ip_address(address)
     assert not is_sent(one, 80, cut=LENGTHS[one.version])
 
 
-def test_without_a_list_everything_passes() -> None:
+def test_empty_list_permits_everything() -> None:
     for program in egress.programs(()).values():
         assert Kernel(program, bytes(64), bytes(64)).run() == 1

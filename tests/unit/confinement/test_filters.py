@@ -23,13 +23,13 @@ def ask(machine: str, name: str, *arguments: int, **options: bool) -> int:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_kernel_would_take_it(machine: str) -> None:
+def test_filter_passes_the_kernel_checks(machine: str) -> None:
     check(of_tasks(machine))
     check(of_tasks(machine, user_namespaces=True))
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_denied_call_is_refused_and_every_other_one_allowed(machine: str) -> None:
+def test_denied_calls_are_refused_and_all_others_allowed(machine: str) -> None:
     program = of_tasks(machine)
     answers = {
         name: answer(program, AUDIT[machine], number) for name, number in numbers(machine).items()
@@ -53,7 +53,7 @@ def test_every_denied_call_is_refused_and_every_other_one_allowed(machine: str) 
     ],
 )
 @pytest.mark.parametrize("machine", MACHINES)
-def test_what_has_been_a_way_out_is_refused(machine: str, name: str) -> None:
+def test_known_sandbox_escapes_are_refused(machine: str, name: str) -> None:
     assert ask(machine, name) == EPERM
 
 
@@ -65,7 +65,7 @@ def test_a_new_namespace_is_refused(machine: str, flag: int) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_threads_and_processes_can_be_made(machine: str) -> None:
+def test_threads_and_processes_can_be_created(machine: str) -> None:
     assert ask(machine, "clone", THREAD) == ALLOW
     assert ask(machine, "clone", FORK) == ALLOW
     assert ask(machine, "unshare", 0x200 | 0x400) == ALLOW  # CLONE_FS, CLONE_FILES
@@ -73,7 +73,7 @@ def test_threads_and_processes_can_be_made(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_sandbox_of_its_own_can_be_allowed(machine: str) -> None:
+def test_nested_sandbox_can_be_allowed(machine: str) -> None:
     allowed = {"user_namespaces": True}
     assert ask(machine, "clone", FORK | NAMESPACES[4], **allowed) == ALLOW
     assert ask(machine, "unshare", NAMESPACES[4], **allowed) == ALLOW
@@ -85,7 +85,7 @@ def test_a_sandbox_of_its_own_can_be_allowed(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("number", [0x5412, 0x541C])
-def test_no_input_is_put_into_a_terminal(machine: str, number: int) -> None:
+def test_terminal_input_cannot_be_injected(machine: str, number: int) -> None:
     """The kernel reads 32 bits of the number: comparing 64 allowed a bypass (CVE-2019-10063)."""
     assert ask(machine, "ioctl", 0, number) == EPERM
     assert ask(machine, "ioctl", 0, number | HIGH) == EPERM

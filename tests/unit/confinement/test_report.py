@@ -34,18 +34,18 @@ MOUNTS = """\
         ("/home", "/home is mounted without nosuid and nodev"),
     ],
 )
-def test_the_mount_nearest_to_a_place_decides(place: str, reason: str) -> None:
+def test_innermost_mount_of_a_path_decides(place: str, reason: str) -> None:
     finding = report.mount_flags(place, MOUNTS)
     assert finding == ("nosuid", "without" not in reason, reason)
 
 
-def test_a_mount_over_another_decides() -> None:
+def test_upper_mount_of_the_same_path_decides() -> None:
     over = "27 22 0:25 / /var/lib/steward/tasks rw,nosuid - tmpfs tmpfs rw\n"
     finding = report.mount_flags("/var/lib/steward/tasks", MOUNTS + over)
     assert finding.reason == "/var/lib/steward/tasks is mounted without nodev"
 
 
-def test_loose_mounts_are_writable_and_run_set_user_id_files() -> None:
+def test_permissive_mounts_are_reported() -> None:
     assert report.loose_mounts(MOUNTS) == ["/", "/with space"]
 
 

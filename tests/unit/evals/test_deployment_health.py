@@ -114,7 +114,7 @@ def test_newly_healthy_allocation_extends_the_deadline(
     assert found.groups["web"].require_progress_by == after
 
 
-def test_without_a_progress_deadline_there_is_none() -> None:
+def test_deployment_without_a_progress_deadline_has_none() -> None:
     found = verdict(True)
     assert (found.groups["web"].require_progress_by, found.deadline) == (None, None)
 
@@ -162,7 +162,9 @@ def test_deployment_fails_for_unhealthy_or_late_allocations(
     ("status", "failure"),
     [(DeploymentStatus.RUNNING, TOO_SLOW), (DeploymentStatus.PAUSED, "")],
 )
-def test_a_paused_deployment_is_never_too_slow(status: DeploymentStatus, failure: str) -> None:
+def test_paused_deployment_never_exceeds_its_deadline(
+    status: DeploymentStatus, failure: str
+) -> None:
     slow = state(progress_deadline=DEADLINE, require_progress_by=EARLIER)
     deployment_decision = decide_deployment(
         deployment(status, web=slow), placed(None), the_job(), NOW
@@ -180,7 +182,7 @@ def test_a_paused_deployment_is_never_too_slow(status: DeploymentStatus, failure
         ((True,), {"auto_promote": True, "desired_canaries": 0}, False),
     ],
 )
-def test_canaries_are_promoted_when_all_of_them_are_healthy_and_that_is_wished(
+def test_canaries_are_auto_promoted_when_all_are_healthy(
     healths: tuple[bool | None, ...], fields: dict[str, Any], promoted: bool
 ) -> None:
     assert verdict(*healths, **fields).groups["web"].promoted is promoted
@@ -206,7 +208,7 @@ def test_groups_are_promoted_together(other: tuple[bool | None, ...], promoted: 
     ("failing", "reverts"),
     [("careful", True), ("bold", False)],
 )
-def test_only_the_group_that_fails_says_whether_to_go_back(failing: str, reverts: bool) -> None:
+def test_only_the_failing_group_decides_about_a_rollback(failing: str, reverts: bool) -> None:
     deployment_decision = decide_deployment(
         deployment(careful=state(auto_revert=True), bold=state()),
         placed(False, group_name=failing),
@@ -216,7 +218,7 @@ def test_only_the_group_that_fails_says_whether_to_go_back(failing: str, reverts
     assert (deployment_decision.failure, deployment_decision.reverts) == (UNHEALTHY, reverts)
 
 
-def test_the_next_look_is_at_the_earliest_deadline_of_what_is_not_done() -> None:
+def test_next_check_is_at_the_earliest_deadline_of_unfinished_groups() -> None:
     def due(seconds: int, **fields: Any) -> DeploymentGroup:
         by = rfc3339(NOW + seconds * SECOND)
         return state(progress_deadline=0, require_progress_by=by, **fields)
@@ -237,7 +239,7 @@ def test_the_next_look_is_at_the_earliest_deadline_of_what_is_not_done() -> None
         ((False,), {}, True),  # failed
     ],
 )
-def test_the_scheduler_is_called_when_there_is_something_to_do(
+def test_scheduler_is_called_when_needed(
     healths: tuple[bool | None, ...], fields: dict[str, Any], calls: bool
 ) -> None:
     assert verdict(*healths, **fields).calls_scheduler is calls

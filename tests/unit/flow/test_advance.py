@@ -68,7 +68,7 @@ def ends(simulation: Simulation) -> dict[str, Outcome | None]:
 
 
 @pytest.mark.parametrize("seed", range(GRAPHS))
-def test_a_run_ends_as_the_model_says_in_any_order(seed: int) -> None:
+def test_run_in_any_order_ends_like_the_model(seed: int) -> None:
     chance = random.Random(seed)
     graph = random_graph(chance)
     failing = {step.name for step in graph.steps if chance.random() < 0.3}
@@ -95,7 +95,7 @@ def every_order(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_order_of_a_small_run_gives_the_same_steps(seed: int) -> None:
+def test_any_order_of_a_small_run_gives_the_same_steps(seed: int) -> None:
     chance = random.Random(1000 + seed)
     graph = random_graph(chance, most=4)
     failing = {step.name for step in graph.steps if chance.random() < 0.3}
@@ -107,7 +107,7 @@ def test_every_order_of_a_small_run_gives_the_same_steps(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_step_begins_before_all_that_it_needs_has_ended(seed: int) -> None:
+def test_no_step_starts_before_its_needs_have_ended(seed: int) -> None:
     chance = random.Random(seed)
     graph = random_graph(chance)
     one = Simulation(graph, {step.name for step in graph.steps if chance.random() < 0.3})
@@ -125,7 +125,7 @@ def test_no_step_begins_before_all_that_it_needs_has_ended(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_second_look_changes_nothing(seed: int) -> None:
+def test_repeated_decision_changes_nothing(seed: int) -> None:
     chance = random.Random(seed)
     one = Simulation(random_graph(chance), set())
     while at_work := one.at_work():
@@ -141,7 +141,7 @@ def graph(*steps: Step) -> Graph:
 CHAIN = graph(Step(name="a"), Step(name="b", needs=("a",)), Step(name="c", needs=("b",)))
 
 
-def test_the_end_of_a_step_opens_the_next_in_the_same_decision() -> None:
+def test_end_of_a_step_starts_the_next_in_the_same_decision() -> None:
     one = Simulation(CHAIN, set())
     assert one.last.wanted == {"a"}
     one.end("a")
@@ -149,7 +149,7 @@ def test_the_end_of_a_step_opens_the_next_in_the_same_decision() -> None:
     assert one.steps["a"].state == StepState.SUCCEEDED
 
 
-def test_a_failure_travels_through_skipped_steps() -> None:
+def test_failure_propagates_through_skipped_steps() -> None:
     one = shuffled(CHAIN, {"a"}, random.Random(0))
     assert [step.state for step in one.last.steps] == ["failed", "skipped", "skipped"]
     assert [step.reason for step in one.last.steps] == [
@@ -160,7 +160,7 @@ def test_a_failure_travels_through_skipped_steps() -> None:
     assert one.run.reason == "step a failed"
 
 
-def test_a_branch_that_is_not_taken_does_not_travel() -> None:
+def test_untaken_branch_does_not_propagate() -> None:
     chosen = graph(
         Step(name="a"),
         Step(name="b", needs=("a",), condition="needs.a.outcome == bad"),
@@ -171,14 +171,14 @@ def test_a_branch_that_is_not_taken_does_not_travel() -> None:
     assert one.run.status == FlowStatus.SUCCEEDED
 
 
-def test_a_failure_with_a_handler_is_still_a_failure() -> None:
+def test_failure_with_a_handler_remains_a_failure() -> None:
     handled = graph(Step(name="a"), Step(name="b", needs=("a",), when=When.FAILURE))
     one = shuffled(handled, {"a"}, random.Random(0))
     assert [step.state for step in one.last.steps] == ["failed", "succeeded"]
     assert one.run.status == FlowStatus.FAILED
 
 
-def test_a_condition_that_cannot_be_decided_fails_its_step() -> None:
+def test_undecidable_condition_fails_its_step() -> None:
     odd = graph(
         Step(name="a"), Step(name="b", needs=("a",), condition='needs.missing.outcome == "good"')
     )
@@ -187,7 +187,7 @@ def test_a_condition_that_cannot_be_decided_fails_its_step() -> None:
     assert one.steps["b"].reason.startswith("its condition: error finding value in datum")
 
 
-def test_nothing_begins_while_the_previous_run_ends() -> None:
+def test_no_step_starts_while_the_previous_run_ends() -> None:
     held = advance(CHAIN, RUN, {}, {}, now=5, is_held=True)
     assert held.wanted == frozenset()
     assert held.steps[0].state == StepState.HELD
@@ -220,7 +220,7 @@ def test_a_limit_of_elements_is_passed_on() -> None:
     assert progress(Step(name="a", count=4), at_work=2).most == {}
 
 
-def test_allowed_failures_leave_the_step_good() -> None:
+def test_step_with_allowed_failures_is_successful() -> None:
     (step,) = progress(ARRAY, good=3, failed=1).steps
     assert (step.state, step.outcome) == (StepState.SUCCEEDED, Outcome.GOOD)
     assert step.reason == "1 of 4 elements failed, which is allowed"
@@ -231,7 +231,7 @@ def test_allowed_failures_leave_the_step_good() -> None:
     )
 
 
-def test_after_too_many_failures_no_element_begins_if_the_step_stops() -> None:
+def test_too_many_failures_stop_an_array_with_stop_on_failure() -> None:
     stops = Step(name="a", count=9, stops=True)
     working = progress(stops, failed=1, at_work=2)
     assert (working.most, working.steps[0].outcome) == ({"a": 0}, None)
@@ -239,7 +239,7 @@ def test_after_too_many_failures_no_element_begins_if_the_step_stops() -> None:
     assert (ended.state, ended.outcome) == (StepState.FAILED, Outcome.BAD)
 
 
-def test_a_failing_element_waits_for_the_others() -> None:
+def test_failed_element_waits_for_the_others() -> None:
     array = graph(Step(name="a", count=3), Step(name="b", needs=("a",)))
     one = Simulation(array, {"a"})
     one.end("a")
@@ -248,7 +248,7 @@ def test_a_failing_element_waits_for_the_others() -> None:
     assert one.steps["b"].state == StepState.WAITING
 
 
-def test_a_step_with_queues_asks_for_slots_and_begins_with_one() -> None:
+def test_step_with_queues_requests_slots_and_starts_with_one() -> None:
     queued = graph(Step(name="a"), Step(name="b", needs=("a",), queues=("db", "gpu"), count=3))
     begun = advance(queued, RUN, {}, {}, now=5)
     assert (begun.wanted, begun.ask) == ({"a"}, frozenset())

@@ -48,7 +48,7 @@ def timed_step(first: str = "", last: str = "", zone: str = "UTC") -> Step:
         ("", "2026-12-01T00:00:00Z", "2026-11-27T02:00:00Z", None, "2026-12-01T00:00:00Z"),
     ],
 )
-def test_times_of_day_count_from_the_begin_of_the_run(
+def test_times_of_day_count_from_the_start_of_the_run(
     first: str, last: str, began: str, begins: str | None, ends: str | None
 ) -> None:
     found = window(timed_step(first, last), met=at(began) + 30 * HOUR, began=at(began))
@@ -71,7 +71,7 @@ def test_a_delay_counts_from_the_needs() -> None:
         ("", "2026-11-29T00:00:00Z", "2026-11-28T08:00:00Z", None, "2026-11-29T00:00:00Z"),
     ],
 )
-def test_a_step_that_runs_again_is_not_too_late_when_its_needs_are_met(
+def test_rerun_step_with_fulfilled_needs_is_not_too_late(
     first: str, last: str, met: str, begins: str | None, ends: str | None
 ) -> None:
     began = at("2026-11-27T21:00:00Z")
@@ -102,7 +102,7 @@ def _by_model(minute: int, after: int, zone: ZoneInfo) -> int:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_times_of_day_are_those_of_a_model_that_looks_at_each_minute(seed: int) -> None:
+def test_times_of_day_match_a_model_that_checks_each_minute(seed: int) -> None:
     chance = random.Random(seed)
     day = chance.choice(["2026-03-28", "2026-03-29", "2026-10-24", "2026-10-25", "2026-07-01"])
     after = at(f"{day}T00:00:00+00:00") + chance.randrange(48 * 60) * MINUTE
@@ -118,7 +118,7 @@ def test_times_of_day_are_those_of_a_model_that_looks_at_each_minute(seed: int) 
         ("2026-11-27T13:00:00+01:00", BeginTime(moment=NOON)),
     ],
 )
-def test_begin_times_have_three_forms(text: str, found: BeginTime) -> None:
+def test_start_times_have_three_forms(text: str, found: BeginTime) -> None:
     assert begin_time(text) == found
 
 
@@ -135,7 +135,7 @@ def test_begin_times_have_three_forms(text: str, found: BeginTime) -> None:
         ("steward_time_zone", "Mars/Base", "must be a name of the zone database, such as Europe"),
     ],
 )
-def test_wrong_times_name_the_fix(key: str, text: str, error: str) -> None:
+def test_invalid_times_have_an_error_with_a_fix(key: str, text: str, error: str) -> None:
     (found,) = key_problems(job("etl", group("a", meta={key: text}), type="batch"))
     assert error in found
 
@@ -159,9 +159,7 @@ def test_wrong_times_name_the_fix(key: str, text: str, error: str) -> None:
         ),
     ],
 )
-def test_times_at_which_a_step_can_never_begin_are_refused(
-    meta: dict[str, str], error: str
-) -> None:
+def test_impossible_start_times_are_refused(meta: dict[str, str], error: str) -> None:
     assert list(problems(job("etl", group("a", meta=meta), type="batch"))) == [error]
 
 
@@ -176,7 +174,7 @@ def test_a_service_with_times_is_refused() -> None:
 RUN = FlowRun(namespace="default", job_id="etl", number=1, version=0, began=NOON)
 
 
-def test_a_step_is_held_until_its_time() -> None:
+def test_step_waits_for_its_start_time() -> None:
     graph = Graph(steps=(timed_step("13:00"), Step(name="b")))
     early = advance(graph, RUN, {}, {}, now=NOON)
     (held, _) = early.steps
@@ -188,7 +186,7 @@ def test_a_step_is_held_until_its_time() -> None:
     assert "a" in advance(graph, RUN, steps, {}, now=NOON + HOUR).wanted
 
 
-def test_a_step_that_comes_too_late_is_bad_and_named_by_its_run() -> None:
+def test_late_step_fails_and_is_named_by_its_run() -> None:
     graph = Graph(steps=(timed_step("", "+1h"), Step(name="b", needs=("a",))))
     waits = advance(graph, RUN, {}, {}, now=NOON, slot="slot: none is free")
     assert waits.due == (NOON + HOUR,)
@@ -203,7 +201,7 @@ def test_a_step_that_comes_too_late_is_bad_and_named_by_its_run() -> None:
     )
 
 
-def test_the_delay_counts_from_the_first_moment_at_which_the_step_was_held() -> None:
+def test_delay_counts_from_the_first_wait_of_the_step() -> None:
     graph = Graph(steps=(Step(name="a", gate="Go?", not_before=BeginTime(delay=HOUR)),))
     gated = advance(graph, RUN, {}, {}, now=NOON)
     steps = {one.name: one for one in gated.steps}
@@ -213,7 +211,7 @@ def test_the_delay_counts_from_the_first_moment_at_which_the_step_was_held() -> 
 
 
 @pytest.mark.parametrize("limits", [("+2h", ""), ("", "+0s"), ("13:00", "")])
-def test_a_clean_up_step_ignores_its_times(limits: tuple[str, str]) -> None:
+def test_cleanup_step_ignores_its_times(limits: tuple[str, str]) -> None:
     tidy = msgspec.structs.replace(timed_step(*limits), needs=("b",), when=When.ALWAYS)
     graph = Graph(steps=(tidy, Step(name="b")))
     begun = advance(graph, RUN, {}, {}, now=NOON)
@@ -223,7 +221,7 @@ def test_a_clean_up_step_ignores_its_times(limits: tuple[str, str]) -> None:
     assert ended.wanted == {"a"}
 
 
-def test_a_freeze_holds_steps_after_their_times() -> None:
+def test_freeze_delays_steps_after_their_start_times() -> None:
     graph = Graph(steps=(timed_step("13:00"),))
     early = advance(graph, RUN, {}, {}, now=NOON, freeze="freeze: release")
     assert early.steps[0].reason.startswith("time: ")
@@ -235,7 +233,7 @@ def test_a_freeze_holds_steps_after_their_times() -> None:
 LIMITS = RunLimits(timeout=HOUR, cleanup=10 * MINUTE)
 
 
-def test_the_timeout_counts_from_the_first_open_step() -> None:
+def test_timeout_counts_from_the_first_started_step() -> None:
     graph = Graph(steps=(timed_step("13:00"),))
     early = advance(graph, RUN, {}, {}, now=NOON, timeout=HOUR)
     assert early.run.deadline == 0
@@ -244,7 +242,7 @@ def test_the_timeout_counts_from_the_first_open_step() -> None:
     assert (opened.run.deadline, opened.due) == (NOON + 2 * HOUR, (NOON + 2 * HOUR,))
 
 
-def test_a_late_run_stops_and_runs_the_steps_for_failures() -> None:
+def test_timed_out_run_stops_and_starts_its_failure_steps() -> None:
     steps = (
         Step(name="a"),
         Step(name="b", needs=("a",)),
@@ -268,7 +266,7 @@ def test_a_late_run_stops_and_runs_the_steps_for_failures() -> None:
     assert (stopped.status, stopped.cleans_up) == (FlowStatus.STOPPING, False)
 
 
-def test_a_canceled_run_has_no_steps_for_failures() -> None:
+def test_canceled_run_starts_no_failure_steps() -> None:
     graph = Graph(
         steps=(Step(name="a"), Step(name="b", needs=("a",), when=When.FAILURE)),
     )

@@ -68,7 +68,7 @@ def why(calendar: CompiledCalendar, at: str) -> str:
         ("2026-12-24T11:00:00Z", ""),
     ],
 )
-def test_a_closed_moment_has_its_reason(at: str, reason: str) -> None:
+def test_closed_time_has_its_reason(at: str, reason: str) -> None:
     calendar = made(
         weekdays=WORKDAYS,
         hours=["08:00-12:00", "13:00-18:00"],
@@ -80,14 +80,14 @@ def test_a_closed_moment_has_its_reason(at: str, reason: str) -> None:
     assert why(calendar, at) == wanted
 
 
-def test_hours_follow_the_wall_clock_of_the_zone() -> None:
+def test_hours_follow_the_local_time_of_the_zone() -> None:
     berlin = made(time_zone="Europe/Berlin", hours=["08:00-09:00"])
     assert why(berlin, "2026-07-01T06:30:00Z") == ""
     assert why(berlin, "2026-12-01T07:30:00Z") == ""
     assert why(berlin, "2026-12-01T06:30:00Z") != ""
 
 
-def test_an_hour_that_the_clock_skips_is_not_open() -> None:
+def test_hour_skipped_by_daylight_saving_is_not_open() -> None:
     berlin = made(time_zone="Europe/Berlin", hours=["02:15-02:45"])
     assert berlin.day_spans(date(2026, 3, 29)) == []
     assert berlin.day_spans(date(2026, 3, 30)) != []
@@ -97,7 +97,7 @@ def test_an_hour_that_the_clock_skips_is_not_open() -> None:
     ]
 
 
-def test_an_hour_that_comes_twice_is_open_twice() -> None:
+def test_hour_repeated_by_daylight_saving_is_open_twice() -> None:
     berlin = made(time_zone="Europe/Berlin", hours=["02:15-02:45"])
     assert berlin.day_spans(date(2026, 10, 25)) == [
         (moment("2026-10-25T00:15:00Z"), moment("2026-10-25T00:45:00Z")),
@@ -105,14 +105,14 @@ def test_an_hour_that_comes_twice_is_open_twice() -> None:
     ]
 
 
-def test_a_day_without_midnight_begins_after_the_gap() -> None:
+def test_day_without_midnight_starts_after_the_gap() -> None:
     sao_paulo = made(time_zone="America/Sao_Paulo")
     assert sao_paulo.day_spans(date(2018, 11, 4)) == [
         (moment("2018-11-04T03:00:00Z"), moment("2018-11-05T02:00:00Z"))
     ]
 
 
-def test_other_calendars_restrict_and_exclude() -> None:
+def test_other_calendars_can_restrict_and_exclude() -> None:
     team = Calendar(name="team", weekdays=["mon", "tue"])
     upkeep = Calendar(name="upkeep", hours=["02:00-04:00"])
     calendar = made(team, upkeep, only=["team"], except_=["upkeep"])
@@ -154,7 +154,7 @@ def ladder(number: int, **fields: Any) -> Documents:
     return Documents({calendar.name: msgspec.json.encode(calendar) for calendar in every})
 
 
-def test_each_calendar_is_looked_at_once() -> None:
+def test_each_calendar_is_checked_once() -> None:
     documents = ladder(MAX_PARTS + 1)
     found = compiled("c16", documents)
     assert documents.reads == MAX_PARTS + 1
@@ -168,7 +168,7 @@ def test_each_calendar_is_looked_at_once() -> None:
     assert steps.number == 2 * (MAX_PARTS + 1) + comparisons
 
 
-def test_stored_calendars_beyond_the_limit_are_refused_after_few_of_them() -> None:
+def test_stored_calendars_beyond_the_limit_are_refused_early() -> None:
     documents = ladder(64)
     with pytest.raises(
         UnknownCalendar, match=r'of calendar "c63" refer to more than 16 calendars, directly or'
@@ -177,7 +177,7 @@ def test_stored_calendars_beyond_the_limit_are_refused_after_few_of_them() -> No
     assert documents.reads <= MAX_PARTS + 1
 
 
-def test_a_question_has_a_limited_number_of_steps() -> None:
+def test_calendar_query_has_a_limited_number_of_steps() -> None:
     found = compiled("c16", ladder(MAX_PARTS + 1))
     with pytest.raises(TooManySteps, match="its calendar needs more than 20 steps: give it fewer"):
         found.spans(moment("2026-11-01T00:00:00Z"), moment("2026-11-30T00:00:00Z"), Steps(20))
@@ -192,7 +192,7 @@ def test_a_search_ends_at_its_limit_of_steps(days: tuple[int, ...]) -> None:
     assert at < openings.searched_until < at + 366 * 24 * HOUR
 
 
-def test_a_second_search_goes_on_where_the_first_ended() -> None:
+def test_second_search_continues_at_the_end_of_the_first() -> None:
     never = made(Calendar(name="always"), except_=["always"])
     openings, at = Openings(never, most_steps=20_000), moment("2026-11-26T00:00:00Z")
     for hour in range(1000):  # of which one takes about 8000 steps
@@ -201,7 +201,7 @@ def test_a_second_search_goes_on_where_the_first_ended() -> None:
     assert openings.searched_until == at + (5 * 366 * 24 + 999) * HOUR
 
 
-def test_a_search_from_an_earlier_moment_is_a_new_one() -> None:
+def test_search_from_an_earlier_time_starts_again() -> None:
     openings = Openings(made(weekdays=["mon"]))
     assert text(openings.next_open(moment("2026-12-01T00:00:00Z")))[:10] == "2026-12-07"
     assert text(openings.next_open(moment("2026-11-24T00:00:00Z")))[:10] == "2026-11-30"
@@ -232,7 +232,7 @@ def test_the_next_opening_is_found(fields: Mapping[str, Any], at: str, opening: 
     assert text(Openings(made(**fields)).next_open(moment(at))) == opening
 
 
-def test_a_calendar_that_stays_closed_has_no_opening() -> None:
+def test_permanently_closed_calendar_has_no_opening() -> None:
     calendar = made(blackouts=[Blackout(begin="2020-01-01", end="2199-12-30")])
     assert Openings(calendar).next_open(moment("2026-11-26T00:00:00Z")) is None
 
@@ -318,7 +318,7 @@ def model(calendar: Calendar, at: int) -> bool:
 
 
 @given(CALENDARS, MOMENTS)
-def test_a_moment_is_open_by_its_local_time(calendar: Calendar, at: int) -> None:
+def test_time_is_open_by_its_local_time(calendar: Calendar, at: int) -> None:
     found = compiled("own", {"own": msgspec.json.encode(calendar)})
     assert (Openings(found).why_closed(at) == "") == model(calendar, at)
     assert any(begin <= at < end for begin, end in found.spans(at - HOUR, at + HOUR)) == model(
@@ -327,7 +327,7 @@ def test_a_moment_is_open_by_its_local_time(calendar: Calendar, at: int) -> None
 
 
 @given(CALENDARS, MOMENTS)
-def test_nothing_is_open_before_the_next_opening(calendar: Calendar, at: int) -> None:
+def test_no_time_is_open_before_the_next_opening(calendar: Calendar, at: int) -> None:
     found = compiled("own", {"own": msgspec.json.encode(calendar)})
     opening = Openings(found).next_open(at)
     assert opening is not None
@@ -337,7 +337,7 @@ def test_nothing_is_open_before_the_next_opening(calendar: Calendar, at: int) ->
 
 
 @given(CALENDARS, st.integers(1, 23), st.sampled_from(["2024-02-10", "2024-03-30", "2023-10-28"]))
-def test_the_nth_day_is_that_of_a_count(calendar: Calendar, number: int, day: str) -> None:
+def test_nth_day_matches_a_count(calendar: Calendar, number: int, day: str) -> None:
     found = compiled("own", {"own": msgspec.json.encode(calendar)})
     month = day[:7]
     first = date.fromisoformat(f"{month}-01")
@@ -394,13 +394,13 @@ def test_the_nth_day_is_that_of_a_count(calendar: Calendar, number: int, day: st
         ),
     ],
 )
-def test_a_wrong_calendar_is_refused_with_field_and_value(
+def test_invalid_calendar_is_refused_with_field_and_value(
     fields: dict[str, Any], fault: str
 ) -> None:
     assert list(faults(Calendar(**{"name": "own", **fields}))) == [fault]
 
 
-def test_a_valid_calendar_has_no_fault() -> None:
+def test_valid_calendar_has_no_error() -> None:
     blackout = Blackout(begin="2026-12-24", end="2026-12-24", reason="r")
     calendar = Calendar(name="own", hours=["00:00-24:00"], blackouts=[blackout])
     assert list(faults(calendar)) == []

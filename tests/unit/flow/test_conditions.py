@@ -32,14 +32,14 @@ def test_nested_collections_are_refused() -> None:
     assert is_true(flat, FACTS, {})
 
 
-def test_a_stored_condition_that_takes_too_long_is_undecidable() -> None:
+def test_slow_stored_condition_is_undecidable() -> None:
     began = time.thread_time()
     with pytest.raises(Undecidable, match="the condition takes too long: more than 2000 steps"):
         is_true(nested(12, "run.meta"), FACTS, {})
     assert time.thread_time() - began < MOST
 
 
-def test_a_filter_of_a_listing_that_takes_too_long_is_refused() -> None:
+def test_slow_filter_of_a_listing_is_refused() -> None:
     document = {"Meta": {f"k{number}": "x" for number in range(10)}}
     few = compile_filter(nested(3, "Meta"), Job)
     assert few(document)
@@ -50,7 +50,7 @@ def test_a_filter_of_a_listing_that_takes_too_long_is_refused() -> None:
     assert time.thread_time() - began < 6 * MOST
 
 
-def test_a_pattern_that_may_take_too_long_is_refused_before_the_search() -> None:
+def test_possibly_slow_pattern_is_refused_before_the_search() -> None:
     document = {"Meta": {"a": "x" * 140 * 1024}}
     assert compile_filter("Meta.a matches `^x+$`", Job)(document)
     pattern = "x[^y]{900}z|x[^w]{900}q"
@@ -64,7 +64,7 @@ def test_a_pattern_that_may_take_too_long_is_refused_before_the_search() -> None
     assert time.thread_time() - began < 6 * MOST
 
 
-def test_steps_of_all_objects_of_a_request_have_a_limit_together() -> None:
+def test_all_objects_of_a_request_share_a_step_limit() -> None:
     documents = [{"Meta": {"a": "x" * 500}}] * 1_000
     began = time.thread_time()
     costly = compile_filter("Meta.a matches `x[^y]{300}z|q`", Job)
@@ -75,7 +75,7 @@ def test_steps_of_all_objects_of_a_request_have_a_limit_together() -> None:
     assert time.thread_time() - began < 6 * MOST
 
 
-def test_a_filter_that_costs_little_per_object_may_select_from_a_long_list(
+def test_cheap_filter_can_select_from_a_long_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(filters, "MAX_STEPS", 10)
@@ -93,12 +93,12 @@ def test_a_filter_that_costs_little_per_object_may_select_from_a_long_list(
         ("any needs as name, need { need.outcome == ok }", "outcome", "ok"),
     ],
 )
-def test_an_unknown_word_for_the_end_of_a_step_is_refused(text: str, field: str, word: str) -> None:
+def test_unknown_outcome_of_a_step_is_refused(text: str, field: str, word: str) -> None:
     (problem,) = problems(text, ["a"])
     assert problem.startswith(f'compares the {field} of a step with "{word}", but it is one of: ')
 
 
-def test_known_words_and_patterns_for_the_end_of_a_step_are_accepted() -> None:
+def test_known_outcomes_and_patterns_are_accepted() -> None:
     texts = (
         "needs.a.outcome == neutral or needs.a.state != canceled",
         "any needs as name, need { need.state == skipped }",

@@ -166,7 +166,7 @@ def cases(seed: int, most: int = 6) -> tuple[random.Random, Graph, set[Element]]
 
 
 @pytest.mark.parametrize("seed", range(GRAPHS))
-def test_elements_run_as_the_model_says_in_any_order(seed: int) -> None:
+def test_elements_in_any_order_run_like_the_model(seed: int) -> None:
     chance, graph, failing = cases(seed)
     expected = model(graph, failing)
     for _ in range(3):
@@ -189,14 +189,14 @@ def every_order(
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_order_of_a_small_run_gives_the_same_elements(seed: int) -> None:
+def test_any_order_of_a_small_run_gives_the_same_elements(seed: int) -> None:
     _, graph, failing = cases(5000 + seed, most=3)
     expected = model(graph, failing)
     for one in itertools.islice(every_order(graph, failing), 300):
         assert one.result() == expected
 
 
-def test_an_element_begins_when_its_counterpart_has_ended() -> None:
+def test_element_starts_after_its_counterpart() -> None:
     steps = (Step(name="a", count=3), Step(name="b", count=3, needs=("a",), each_of=frozenset("a")))
     one = Simulation(Graph(steps=steps), set())
     assert one.last.wanted == {"a"}
@@ -218,7 +218,7 @@ def check(count: int = 1, needs: str = "load[i]", **meta: str) -> TaskGroup:
     return group("check", count=count, meta=keys)
 
 
-def test_a_step_takes_the_number_of_elements_of_its_need() -> None:
+def test_step_has_the_element_count_of_its_need() -> None:
     last = group("last", meta={"steward_needs": "check[i]"})
     found = stored_graph(job("etl", load(4), check(), last, type="batch"))
     assert [(step.count, step.each_of, step.inherits) for step in found.steps] == [
@@ -254,13 +254,13 @@ def test_a_step_takes_the_number_of_elements_of_its_need() -> None:
         ),
     ],
 )
-def test_wrong_needs_by_element_are_refused(
+def test_invalid_needs_by_element_are_refused(
     first: TaskGroup, second: TaskGroup, error: str
 ) -> None:
     assert list(problems(job("etl", first, second, type="batch"))) == [error]
 
 
-def test_an_element_of_another_index_cannot_be_named() -> None:
+def test_element_with_another_index_cannot_be_referenced() -> None:
     named = check(for_each='["${output.load[1].path}"]')
     found = list(problems(job("etl", load(1), named, type="batch")))
     assert found == [
@@ -269,7 +269,7 @@ def test_an_element_of_another_index_cannot_be_named() -> None:
     ]
 
 
-def test_counterparts_are_those_that_no_whole_need_completes() -> None:
+def test_counterparts_exclude_steps_completed_by_a_whole_need() -> None:
     steps = (
         Step(name="a", count=2),
         Step(name="b", count=2, needs=("a",), each_of=frozenset("a")),

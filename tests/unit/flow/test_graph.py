@@ -37,7 +37,7 @@ MISSPELT = " and ".join(f"needs.b{number}.total == 1" for number in range(30))
 DIAMOND = workflow(step("plan"), step("eu", "plan"), step("us", "plan"), step("sum", "eu, us"))
 
 
-def test_steps_stand_below_all_that_they_need() -> None:
+def test_steps_are_below_all_their_needs() -> None:
     graph = graph_of(DIAMOND)
     assert graph.levels == (("plan",), ("eu", "us"), ("sum",))
     assert [item.name for item in graph.order] == ["plan", "eu", "us", "sum"]
@@ -45,12 +45,12 @@ def test_steps_stand_below_all_that_they_need() -> None:
     assert graph.longest == ("plan", "eu", "sum")
 
 
-def test_the_order_in_the_file_does_not_matter() -> None:
+def test_order_in_the_file_is_irrelevant() -> None:
     graph = graph_of(workflow(*reversed(DIAMOND.task_groups or ())))
     assert graph.levels == (("plan",), ("us", "eu"), ("sum",))
 
 
-def test_a_star_needs_all_that_do_not_come_after_it() -> None:
+def test_star_needs_all_steps_that_do_not_follow() -> None:
     graph = graph_of(workflow(step("a"), step("page", "*"), step("b", "a"), step("after", "page")))
     assert graph.by_name["page"].needs == ("a", "b")
 
@@ -60,7 +60,7 @@ def test_two_stars_do_not_wait_for_each_other() -> None:
     assert [graph.by_name[name].needs for name in "xy"] == [("a",), ("a",)]
 
 
-def test_a_job_without_keys_is_no_workflow() -> None:
+def test_job_without_workflow_keys_is_no_workflow() -> None:
     plain = workflow(group("a"), group("b"))
     assert not is_workflow(plain)
     assert (list(problems(plain)), list(warnings(plain))) == ([], [])
@@ -141,7 +141,7 @@ def test_limits_are_named() -> None:
     assert list(problems(tight)) == ["the workflow has 22500 needs; the maximum is 20000"]
 
 
-def test_a_step_that_always_begins_should_name_all() -> None:
+def test_step_that_always_starts_should_name_all_needs() -> None:
     found = list(warnings(workflow(step("a"), step("b", "a", when="always"))))
     assert found == [
         "Task group b begins always, but only after a; for the end of every run, "
@@ -150,7 +150,7 @@ def test_a_step_that_always_begins_should_name_all() -> None:
     assert list(warnings(workflow(step("a"), step("b", "*", when="always")))) == []
 
 
-def test_a_step_that_can_never_begin_is_named() -> None:
+def test_unreachable_step_is_named() -> None:
     found = list(warnings(workflow(step("a", count=0), step("b", "a"), step("c", "b, a"))))
     assert found == [
         'Task group b can never begin: it needs success of "a", which has no elements',
@@ -168,7 +168,7 @@ def brute_force(needs: Mapping[str, tuple[str, ...]]) -> int:
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_the_cycle_is_a_shortest_one(seed: int) -> None:
+def test_reported_cycle_is_a_shortest_one(seed: int) -> None:
     chance = random.Random(seed)
     names = [f"s{number}" for number in range(chance.randint(1, 6))]
     needs = {name: tuple(name for name in names if chance.random() < 0.25) for name in names}
@@ -239,7 +239,7 @@ def test_some_elements_may_fail(text: str, allowed: int) -> None:
         ([step("a"), *(step(f"s{number}", "a", **{"if": MISSPELT}) for number in range(900))], 20),
     ],
 )
-def test_a_large_faulty_job_is_refused_at_once(groups: list[TaskGroup], expected: int) -> None:
+def test_large_faulty_job_is_refused_quickly(groups: list[TaskGroup], expected: int) -> None:
     one = workflow(*groups)
     began = time.thread_time()
     found = list(problems(one))
@@ -249,7 +249,7 @@ def test_a_large_faulty_job_is_refused_at_once(groups: list[TaskGroup], expected
     assert sum("did you mean" in text for text in found) <= 3
 
 
-def test_a_name_in_a_long_list_stands_there_once() -> None:
+def test_duplicate_name_in_a_long_list_is_found_quickly() -> None:
     text = f"{_unknown(10_000)}, 5, 6"
     began = time.thread_time()
     (found,) = key_problems(workflow(step("a", text)))
@@ -266,9 +266,7 @@ def test_a_name_in_a_long_list_stands_there_once() -> None:
         (["a"], {"a", "up", "use", "down", "c"}),
     ],
 )
-def test_a_step_that_is_redone_runs_again_with_all_that_comes_after_it(
-    chosen: list[str], found: set[str]
-) -> None:
+def test_step_with_redo_runs_again_with_all_later_steps(chosen: list[str], found: set[str]) -> None:
     redo = {"steward_needs": "a", "steward_redo": "true"}
     graph = graph_of(
         workflow(

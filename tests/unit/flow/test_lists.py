@@ -14,7 +14,7 @@ from storage.records.group import TaskGroup
 from tests.unit.flow.test_graph import step, workflow
 
 
-def test_a_list_and_an_object_have_keys() -> None:
+def test_lists_and_objects_have_keys() -> None:
     assert lists.item(step("a", for_each='["x", 2]'), 1) == Item("1", 2)
     assert lists.item(step("a", for_each='{"eu": {"n": 1}}'), 0) == Item("eu", {"n": 1})
     assert lists.item(step("a", for_each="${output.p.x}"), 0, '["y"]') == Item("0", "y")
@@ -60,11 +60,11 @@ def test_an_item_of_a_large_matrix_is_found_without_the_others() -> None:
         tracemalloc.stop()
 
 
-def test_a_list_of_64_levels_is_fine() -> None:
+def test_list_with_64_levels_is_accepted() -> None:
     assert lists.length("[" * 64 + "]" * 64) == 1
 
 
-def test_the_graph_knows_the_length_of_a_list_in_the_job() -> None:
+def test_graph_has_the_length_of_a_literal_list() -> None:
     job = workflow(
         step("p"), step("a", "p", for_each="[1, 2]"), step("b", "p", for_each="${output.p.x}")
     )
@@ -138,7 +138,7 @@ def test_values_of_lists_are_checked(key: object, text: str, expected: str) -> N
     assert expected in str(refused.value)
 
 
-def test_a_list_with_a_wrong_form_has_one_error() -> None:
+def test_malformed_list_has_one_error() -> None:
     wrong = workflow(step("a", for_each="[1,"), step("b", "a"))
     assert list(problems(wrong)) == []
     assert len([*check.problems(wrong)]) == 1

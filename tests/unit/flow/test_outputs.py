@@ -26,12 +26,12 @@ def written(element: int, **texts: str) -> StepOutputs:
     return StepOutputs(step="a", element=element, alloc_id="", outputs=texts)
 
 
-def test_references_are_found_once_in_their_order() -> None:
+def test_references_are_found_once_in_order() -> None:
     group = using("b", "a", "${output.a.x}", "x=${output.a[3].y} ${output.a.x} ${output.a}")
     assert outputs.references(group) == (Reference("a", "x"), Reference("a", "y", 3))
 
 
-def test_a_reference_has_a_text_a_list_or_the_text_of_an_element() -> None:
+def test_reference_is_a_text_a_list_or_an_element() -> None:
     known = [written(0, x="p"), written(2, x='q"')]
     assert outputs.value(Reference("a", "x"), known, total=1, is_list=False) == "p"
     assert outputs.value(Reference("a", "x"), known, total=3, is_list=True) == '["p",null,"q\\""]'
@@ -57,9 +57,7 @@ def test_lists_of_outputs_have_a_limited_number_of_values() -> None:
         ("needs.b.outputs.x == 1", True),
     ],
 )
-def test_a_condition_over_outputs_that_cannot_be_read_has_no_answer(
-    text: str, *, is_decided: bool
-) -> None:
+def test_condition_over_unreadable_outputs_is_undecidable(text: str, *, is_decided: bool) -> None:
     needs, faults = {"a": NeedFacts(), "b": NeedFacts()}, {"a": "too many"}
     if is_decided:
         assert not is_true(text, RunFacts(), needs, faults)
@@ -93,13 +91,11 @@ def test_a_condition_over_outputs_that_cannot_be_read_has_no_answer(
         ),
     ],
 )
-def test_a_reference_that_has_no_value_is_refused(
-    groups: tuple[TaskGroup, ...], expected: str
-) -> None:
+def test_reference_without_a_value_is_refused(groups: tuple[TaskGroup, ...], expected: str) -> None:
     assert list(problems(workflow(*groups))) == [expected]
 
 
-def test_a_reference_to_a_step_further_up_is_fine() -> None:
+def test_reference_to_an_indirect_predecessor_is_accepted() -> None:
     groups = (step("a", outputs="x"), step("b", "a"), using("c", "b", "${output.a.x}"))
     assert list(problems(workflow(*groups))) == []
 
@@ -120,7 +116,7 @@ def test_conditions_compare_outputs(text: str, *, answer: bool) -> None:
     assert is_true(text, RunFacts(), FACTS) is answer
 
 
-def test_an_output_that_is_no_number_has_no_order() -> None:
+def test_nonnumeric_output_has_no_order() -> None:
     with pytest.raises(Undecidable, match='is "x", which is not a number'):
         is_true("needs.a.outputs.name > 3", RunFacts(), FACTS)
 
@@ -149,7 +145,7 @@ def test_outputs_in_templates_are_found(
     assert [str(item) for item in outputs.template_references(group)] == references
 
 
-def test_many_open_actions_are_searched_once() -> None:
+def test_many_unclosed_actions_are_searched_once() -> None:
     assert outputs.template_references(with_template("output" + "{{" * 400_000)) == ()
 
 

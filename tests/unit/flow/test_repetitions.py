@@ -56,7 +56,7 @@ def written(rule: Repetition) -> str:
 
 
 @given(rules(), st.sampled_from([date(2024, 2, 29), date(2026, 1, 1), date(2027, 12, 31)]))
-def test_days_are_those_of_another_library(rule: Repetition, start: date) -> None:
+def test_days_match_another_library(rule: Repetition, start: date) -> None:
     begin = datetime(start.year, start.month, start.day)  # noqa: DTZ001  # days have no time zone
     found = list(occurrences(rule, start, LAST))
     # Where nothing matches, that library searches up to the year 9999.

@@ -25,6 +25,6 @@ CLAIMS = MappedClaims(value={"repo": "acme/web"}, lists={"groups": ["ops", "dev"
         ("value.repo in", False),  # it cannot be parsed
     ],
 )
-def test_a_selector_selects(selector: str, matches: bool) -> None:
+def test_selector_selects_rules(selector: str, matches: bool) -> None:
     rule = BindingRule(id="r", auth_method="ci", selector=selector)
     assert select([rule], CLAIMS) == ([rule] if matches else [])

@@ -47,7 +47,7 @@ def bound(**bounds: list[str]) -> LoginRole:
         (bound(bound_service_principal_ids=["a"]), Claims(oid="a", nbf=1_000_000)),
     ],
 )
-def test_claims_that_fit_are_accepted(role: LoginRole, claims: Claims) -> None:
+def test_matching_claims_are_accepted(role: LoginRole, claims: Claims) -> None:
     assert refusal(role, claims) == ""
 
 
@@ -85,11 +85,11 @@ def test_claims_that_fit_are_accepted(role: LoginRole, claims: Claims) -> None:
         ),
     ],
 )
-def test_claims_that_do_not_fit_are_refused(role: LoginRole, claims: Claims, text: str) -> None:
+def test_mismatched_claims_are_refused(role: LoginRole, claims: Claims, text: str) -> None:
     assert refusal(role, claims) == text
 
 
-def test_a_clock_that_is_behind_may_be_granted_some_seconds() -> None:
+def test_leeway_tolerates_a_slow_clock() -> None:
     role = bound(bound_service_principal_ids=["a"])
     assert refusal(role, Claims(oid="a", nbf=1_000_030), leeway=30) == ""
 
@@ -135,7 +135,7 @@ def disagreement(request: LoginRequest, claims: Claims, role: LoginRole | None =
         (asked(resource_id=SITE.lower()), Claims()),
     ],
 )
-def test_a_request_that_agrees_with_the_claims_is_accepted(
+def test_request_that_matches_the_claims_is_accepted(
     request_: LoginRequest, claims: Claims
 ) -> None:
     assert disagreement(request_, claims) == ""
@@ -211,7 +211,7 @@ def test_a_request_that_agrees_with_the_claims_is_accepted(
         ),
     ],
 )
-def test_a_request_that_disagrees_with_the_claims_is_refused(
+def test_request_that_contradicts_the_claims_is_refused(
     request_: LoginRequest, claims: Claims, text: str
 ) -> None:
     assert disagreement(request_, claims) == text
@@ -258,7 +258,7 @@ def test_a_request_that_disagrees_with_the_claims_is_refused(
         ),
     ],
 )
-def test_a_request_outside_the_bounds_of_the_role_is_refused(
+def test_request_outside_the_bindings_of_the_role_is_refused(
     role: LoginRole, request_: LoginRequest, claims: Claims, text: str
 ) -> None:
     assert disagreement(request_, claims, role) == text
@@ -268,7 +268,7 @@ def test_a_request_outside_the_bounds_of_the_role_is_refused(
     ("location", "text"),
     [("WestEurope", ""), ("eastus", "location not authorized"), ("", "location is empty")],
 )
-def test_a_location_is_compared_without_case(location: str, text: str) -> None:
+def test_location_is_compared_case_insensitively(location: str, text: str) -> None:
     role = bound(bound_locations=["westeurope"])
     found = list(check_bounds(role, asked(), location))
     assert [binding_check.refusal for binding_check in found] == [text]
@@ -286,9 +286,7 @@ def test_a_location_is_compared_without_case(location: str, text: str) -> None:
         (Claims(xms_az_rid="nonsense"), True),
     ],
 )
-def test_only_xms_az_rid_says_that_a_token_is_for_another_resource(
-    claims: Claims, another: bool
-) -> None:
+def test_only_xms_az_rid_names_another_resource(claims: Claims, another: bool) -> None:
     site = parse(SITE)
     assert site is not None
     assert names_another_resource(claims, site) is another

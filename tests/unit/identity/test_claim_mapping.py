@@ -35,14 +35,14 @@ def test_a_claim_becomes_text(source: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["nope", "/deep/nope", "/deep/a~1b/9", "/sub/0", "/deep/a~1b/x"])
-def test_a_claim_that_the_token_lacks_is_left_out(source: str) -> None:
+def test_claim_missing_in_the_token_is_omitted(source: str) -> None:
     config = AuthMethodConfig(claim_mappings={source: "it"}, list_claim_mappings={source: "it"})
     mapped = map_claims(config, CLAIMS)
     assert (mapped.value, mapped.lists) == ({}, {})
 
 
 @pytest.mark.parametrize(("source", "texts"), [("teams", ["ops", "7"]), ("team", ["solo"])])
-def test_a_list_claim_becomes_texts_without_empty_ones(source: str, texts: list[str]) -> None:
+def test_list_claim_becomes_nonempty_texts(source: str, texts: list[str]) -> None:
     config = AuthMethodConfig(list_claim_mappings={source: "it"})
     assert map_claims(config, CLAIMS).lists == {"it": texts}
 
@@ -75,6 +75,6 @@ def test_other_expressions_are_refused(text: str) -> None:
         interpolate(text, {"value.team": "ops"})
 
 
-def test_a_name_does_not_grow_without_limit() -> None:
+def test_interpolated_name_has_a_maximum_length() -> None:
     with pytest.raises(Malformed, match="longer than 65536"):
         interpolate("${a}" * 1000, {"a": "x" * 100})

@@ -19,7 +19,7 @@ def test_an_identifier_has_parts() -> None:
     assert found.path == SITE
 
 
-def test_a_resource_may_be_within_another() -> None:
+def test_resource_can_be_within_another() -> None:
     found = parse(f"{SITE}/slots/two/")
     assert found is not None
     assert (found.type, found.names) == ("Microsoft.Web/sites/slots", ("one", "two"))
@@ -27,7 +27,7 @@ def test_a_resource_may_be_within_another() -> None:
 
 
 @pytest.mark.parametrize("text", [SITE.upper(), SITE.lower(), f"{SITE}/"])
-def test_case_makes_no_difference(text: str) -> None:
+def test_case_is_ignored(text: str) -> None:
     one, other = parse(SITE), parse(text)
     assert one is not None
     assert other is not None
@@ -56,11 +56,11 @@ def test_unparsable_text_is_no_identifier(text: str | None) -> None:
     assert parse(text) is None
 
 
-def test_nothing_reaches_an_address_unquoted() -> None:
+def test_address_contains_only_quoted_text() -> None:
     assert path("a/b", "c?d", "e%2f", "ü") == "/a%2Fb/c%3Fd/e%252f/%C3%BC"
 
 
-def test_names_are_compared_without_case() -> None:
+def test_names_are_compared_case_insensitively() -> None:
     assert contains(["RG-One"], "rg-one")
     assert not contains(["rg-one"], "rg-o")
     assert not contains(None, "")

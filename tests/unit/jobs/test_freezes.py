@@ -13,7 +13,7 @@ from tests.samples import NOW
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_patterns_match_like_those_of_the_shell(seed: int) -> None:
+def test_patterns_match_like_shell_patterns(seed: int) -> None:
     rng = random.Random(seed)
     pattern = "".join(rng.choices("ab*", k=rng.randint(0, 6)))
     text = "".join(rng.choices("ab", k=rng.randint(0, 8)))
@@ -37,7 +37,7 @@ def test_a_freeze_covers_jobs_by_pattern_and_queue(fields: dict[str, str], cover
     assert freeze.covers("etl-a/dispatch-1", "etl-a", "db") == covered
 
 
-def test_a_freeze_holds_from_its_begin_to_its_end() -> None:
+def test_freeze_applies_from_its_start_to_its_end() -> None:
     freeze = Freeze(id="f", namespace="*", begin=10, until=20)
     assert [freeze.holds_at(at) for at in (9, 10, 19, 20)] == [False, True, True, False]
     ended = Freeze(id="f", namespace="*", begin=10, until=20, ended=15)
@@ -45,7 +45,7 @@ def test_a_freeze_holds_from_its_begin_to_its_end() -> None:
     assert Freeze(id="f", namespace="*", begin=10).holds_at(2**60)
 
 
-def test_a_span_counts_from_the_begin() -> None:
+def test_duration_counts_from_the_start() -> None:
     request = FreezeRequest(reason=" release ", until="+2h", strength="changes")
     freeze = freeze_of(request, "default", "f", NOW)
     assert (freeze.begin, freeze.until, freeze.reason) == (NOW, NOW + 2 * HOUR, "release")
@@ -66,7 +66,7 @@ def test_a_span_counts_from_the_begin() -> None:
         ({"reason": "x", "until": "2190-01-01T00:00:00Z"}, "more than 366 days after the begin"),
     ],
 )
-def test_wrong_requests_name_the_field(fields: dict[str, str], error: str) -> None:
+def test_invalid_requests_name_the_field(fields: dict[str, str], error: str) -> None:
     with pytest.raises(Malformed) as caught:
         freeze_of(FreezeRequest(**fields), "default", "f", NOW)
     assert error in str(caught.value)

@@ -33,19 +33,19 @@ def test_drivers_without_a_limit_are_allowed(namespace: Namespace) -> None:
         limited(enabled_task_drivers=["raw_exec"], disabled_task_drivers=["raw_exec"]),
     ],
 )
-def test_a_driver_that_is_not_allowed_is_named(namespace: Namespace) -> None:
+def test_forbidden_driver_is_named(namespace: Namespace) -> None:
     expected = 'used task driver "raw_exec" is not allowed in namespace "ops"'
     assert forbidden_drivers(job(), namespace) == [expected]
 
 
-def test_several_drivers_that_are_not_allowed_are_all_named() -> None:
+def test_all_forbidden_drivers_are_named() -> None:
     both = job("a", group("g", task("one"), task("two", driver="mock_driver")))
     assert forbidden_drivers(both, limited(enabled_task_drivers=["exec"])) == [
         'used task drivers ["raw_exec" "mock_driver"] are not allowed in namespace "ops"'
     ]
 
 
-def test_a_network_mode_that_is_not_allowed_is_named() -> None:
+def test_forbidden_network_mode_is_named() -> None:
     plain = job("a", group("g", networks=[Network()]))
     assert forbidden_drivers(plain, limited(enabled_network_modes=["bridge"])) == [
         'used group network mode "host" is not allowed in namespace "ops"'
@@ -62,11 +62,11 @@ def test_a_network_mode_that_is_not_allowed_is_named() -> None:
         ),
     ],
 )
-def test_the_hash_is_the_one_that_clients_know(namespace: Namespace, expected: str) -> None:
+def test_hash_matches_the_known_value(namespace: Namespace, expected: str) -> None:
     assert namespace_hash(namespace) == expected
 
 
-def test_the_hash_does_not_depend_on_the_order_of_meta() -> None:
+def test_hash_is_independent_of_the_order_of_meta() -> None:
     one, other = {"a": "1", "b": "2"}, {"b": "2", "a": "1"}
     assert namespace_hash(Namespace(name="n", meta=one)) == namespace_hash(
         Namespace(name="n", meta=other)

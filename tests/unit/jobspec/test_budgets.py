@@ -66,7 +66,7 @@ CASES: list[tuple[str, Document, int, str]] = [
 
 
 @pytest.mark.parametrize(("setting", "given", "number", "text"), CASES)
-def test_a_job_at_a_limit_comes_in_and_one_beyond_does_not(
+def test_job_at_a_limit_is_accepted_and_one_beyond_is_refused(
     setting: str, given: Document, number: int, text: str
 ) -> None:
     sent = document(given)
@@ -78,11 +78,11 @@ def test_a_job_at_a_limit_comes_in_and_one_beyond_does_not(
     assert problem.endswith(f"or raise {setting} in the daemon's configuration")
 
 
-def test_each_limit_has_a_case() -> None:
+def test_each_limit_has_a_test_case() -> None:
     assert {case[0] for case in CASES} | CHECKED_ELSEWHERE == set(NONE)
 
 
-def test_all_limits_are_reported_at_once() -> None:
+def test_all_exceeded_limits_are_reported_together() -> None:
     given = document(job(group(task(), task()), group()))
     with pytest.raises(OverBudget) as raised:
         Budgets(**{**NONE, "job_max_groups": 1, "job_max_tasks": 2}).check(given)
@@ -99,7 +99,7 @@ def test_empty_job_is_within_all_limits(empty: dict[str, Any]) -> None:
     ("setting", "given", "number"),
     [case[:3] for case in CASES if case[0] not in ("job_max_constraints", "job_max_kb")],
 )
-def test_a_stored_job_is_counted_like_the_one_that_came_in(
+def test_stored_job_is_counted_like_the_submitted_one(
     setting: str, given: Document, number: int
 ) -> None:
     stored = complete(given)

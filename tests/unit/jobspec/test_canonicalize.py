@@ -39,7 +39,7 @@ def read_and_written_back(job: Job) -> Job:
 # ---- the job ------------------------------------------------------------------------------------
 
 
-def test_a_job_without_anything_gets_the_defaults() -> None:
+def test_empty_job_gets_the_defaults() -> None:
     one = canonicalize({})
     assert (one.id, one.name, one.type, one.priority) == ("", "", "service", 50)
     assert (one.namespace, one.region, one.node_pool) == ("default", "global", "default")
@@ -71,7 +71,7 @@ def test_a_job_without_anything_gets_the_defaults() -> None:
         ({"VaultNamespace": "s"}, "secrets_namespace", "s"),
     ],
 )
-def test_field_that_a_client_sets_counts(given: Any, field: str, value: object) -> None:
+def test_field_set_by_a_client_is_preserved(given: Any, field: str, value: object) -> None:
     assert getattr(complete(job(**given)), field) == value
 
 
@@ -90,16 +90,16 @@ def test_server_side_fields_of_a_job_are_ignored(given: Any) -> None:
     assert complete(job(**given)) == complete(job())
 
 
-def test_the_callers_namespace_and_region_are_for_a_job_that_names_none() -> None:
+def test_job_without_namespace_and_region_gets_those_of_the_caller() -> None:
     one = canonicalize({}, namespace="ops", region="eu")
     assert (one.namespace, one.region) == ("ops", "eu")
 
 
-def test_the_global_region_is_the_daemons_own() -> None:
+def test_global_region_is_the_local_region() -> None:
     assert canonicalize({"Region": "global"}, region="eu").region == "eu"
 
 
-def test_completing_a_job_leaves_the_document_as_it_was() -> None:
+def test_canonicalization_does_not_change_its_input() -> None:
     given = job(group(Networks=[{"DynamicPorts": [{"Label": "a"}]}]), Affinities=[{"LTarget": "a"}])
     before = deepcopy(given)
     canonicalize(given)
@@ -112,21 +112,21 @@ def test_periodic_jobs_run_by_cron_in_utc() -> None:
     assert (one.enabled, one.spec_type, one.time_zone, one.specs) == (True, "cron", "UTC", [])
 
 
-def test_a_dispatch_may_bring_a_payload_unless_the_job_says_otherwise() -> None:
+def test_dispatch_payload_is_optional_by_default() -> None:
     one = complete(job(Type="batch", ParameterizedJob={})).parameterized_job
     assert one is not None
     assert (one.payload, one.meta_required) == ("optional", None)
 
 
 @pytest.mark.parametrize("block", ["Affinities", "Spreads"])
-def test_affinities_and_spreads_weigh_fifty(block: str) -> None:
+def test_affinities_and_spreads_have_a_default_weight_of_fifty(block: str) -> None:
     one = complete(job(group(**{block: [{}]}), **{block: [{}, {"Weight": 7}]}))
     weights = [item.weight for item in getattr(one, block.lower())]
     assert weights == [50, 7]
     assert getattr((one.task_groups or [])[0], block.lower())[0].weight == 50
 
 
-def test_regions_of_a_job_are_carried_with_their_defaults() -> None:
+def test_regions_of_a_job_are_preserved_with_their_defaults() -> None:
     one = complete(job(Multiregion={"Regions": [{"Name": "eu"}]})).multiregion
     assert one is not None
     assert one.strategy is not None
@@ -147,13 +147,13 @@ def test_regions_of_a_job_are_carried_with_their_defaults() -> None:
         ("unknown", RUN_ONCE),
     ],
 )
-def test_tasks_are_restarted_by_the_type_of_the_job(kind: str, policy: RestartPolicy) -> None:
+def test_restart_policy_depends_on_the_job_type(kind: str, policy: RestartPolicy) -> None:
     one = only_group(job(Type=kind))
     assert one.restart_policy == policy
     assert [each.restart_policy for each in one.tasks or ()] == [policy]
 
 
-def test_a_partial_restart_block_is_filled_and_a_tasks_own_stands_on_the_groups() -> None:
+def test_restart_block_of_a_task_inherits_from_its_group() -> None:
     own = task(RestartPolicy={"Attempts": 9})
     one = only_group(job(group(own, RestartPolicy={"Delay": SECOND, "Mode": "delay"})))
     wanted = msgspec.structs.replace(KEPT_ALIVE, delay=SECOND, mode="delay")
@@ -181,13 +181,13 @@ def test_a_partial_restart_block_is_filled_and_a_tasks_own_stands_on_the_groups(
         ("unknown", ReschedulePolicy()),
     ],
 )
-def test_groups_are_rescheduled_by_the_type_of_the_job(
+def test_reschedule_policy_depends_on_the_job_type(
     kind: str, policy: ReschedulePolicy | None
 ) -> None:
     assert only_group(job(Type=kind)).reschedule_policy == policy
 
 
-def test_the_groups_reschedule_block_stands_on_the_jobs_and_that_on_the_defaults() -> None:
+def test_reschedule_block_of_a_group_inherits_from_the_job() -> None:
     one = only_group(
         job(
             group(ReschedulePolicy={"Attempts": 2, "Unlimited": False}),
@@ -211,7 +211,7 @@ def test_only_services_migrate_by_default(kind: str, policy: Migrate | None) -> 
     assert only_group(job(Type=kind)).migrate == policy
 
 
-def test_a_migrate_block_of_the_job_is_for_all_groups() -> None:
+def test_migrate_block_of_the_job_applies_to_all_groups() -> None:
     one = only_group(
         job(group(Migrate={"MaxParallel": 3}), Type="batch", Migrate={"HealthCheck": "x"})
     )
@@ -227,7 +227,7 @@ def test_a_migrate_block_of_the_job_is_for_all_groups() -> None:
         ("sysbatch", Update(), None),
     ],
 )
-def test_services_and_system_jobs_are_updated_one_by_one(
+def test_services_and_system_jobs_have_a_default_update_block(
     kind: str, of_job: Update, of_group: Update | None
 ) -> None:
     given = job(Type=kind)
@@ -235,20 +235,20 @@ def test_services_and_system_jobs_are_updated_one_by_one(
     assert only_group(given).update == of_group
 
 
-def test_the_groups_update_block_stands_on_the_jobs_field_by_field() -> None:
+def test_update_block_of_a_group_inherits_from_the_job_per_field() -> None:
     given = job(group(Update={"Canary": 2}), Update={"MaxParallel": 3, "AutoRevert": True})
     wanted = msgspec.structs.replace(ROLLING_UPDATE, max_parallel=3, auto_revert=True, canary=2)
     assert only_group(given).update == wanted
     assert complete(given).update == Update(stagger=30 * SECOND, max_parallel=3)
 
 
-def test_a_job_that_updates_nothing_keeps_no_update_block_of_its_own() -> None:
+def test_job_without_updates_has_no_update_block() -> None:
     given = job(Update={"MaxParallel": 0})
     assert complete(given).update == Update()
     assert only_group(given).update == msgspec.structs.replace(ROLLING_UPDATE, max_parallel=0)
 
 
-def test_an_update_block_that_is_all_zero_is_none() -> None:
+def test_zero_update_block_is_removed() -> None:
     zero = msgspec.to_builtins(Update())
     assert only_group(job(Update=zero)).update is None
 
@@ -267,11 +267,11 @@ def test_an_update_block_that_is_all_zero_is_none() -> None:
         ({"Count": 2, "Scaling": {"Min": 3}}, 2),
     ],
 )
-def test_a_group_is_there_once_or_as_often_as_it_scales_down_to(given: Any, count: int) -> None:
+def test_group_count_defaults_to_one_or_the_scaling_minimum(given: Any, count: int) -> None:
     assert only_group(job(group(**given))).count == count
 
 
-def test_a_scaling_policy_is_bound_to_its_group() -> None:
+def test_scaling_policy_targets_its_group() -> None:
     policy = only_group(job(group(Count=2, Scaling={"Policy": {"k": 1}}))).scaling
     assert policy is not None
     assert policy.target == {"Namespace": "default", "Job": "g", "Group": "web"}
@@ -279,7 +279,7 @@ def test_a_scaling_policy_is_bound_to_its_group() -> None:
     assert (policy.policy, policy.id, policy.create_index) == ({"k": 1}, "", 0)
 
 
-def test_a_scaling_policy_of_a_task_names_the_task() -> None:
+def test_scaling_policy_of_a_task_targets_the_task() -> None:
     (policy,) = only_task(job(group(task(ScalingPolicies=[{"Max": 3}])))).scaling_policies or []
     assert policy.target == {
         "Namespace": "default",
@@ -305,7 +305,7 @@ def test_setting_without_effect_on_a_group_is_not_stored(given: Any) -> None:
     assert only_group(job(group(**given))) == only_group(job())
 
 
-def test_ports_are_on_the_default_host_network() -> None:
+def test_ports_use_the_default_host_network() -> None:
     ports = [{"Label": "a"}, {"Label": "b", "HostNetwork": "public"}]
     given = {"Mode": "host", "Device": "eth0", "DynamicPorts": ports, "ReservedPorts": []}
     (network,) = only_group(job(group(Networks=[given]))).networks or []
@@ -328,7 +328,7 @@ def test_an_allocation_on_a_lost_node_is_replaced_by_default() -> None:
     assert (block.lost_after, block.replace, block.reconcile) == (0, True, "best_score")
 
 
-def test_a_groups_discovery_namespace_is_the_jobs_unless_it_names_one() -> None:
+def test_discovery_namespace_of_a_group_defaults_to_the_job_namespace() -> None:
     given = job(group(Consul={}), group(Consul={"Namespace": "own"}), ConsulNamespace="c")
     blocks = [task_group.consul for task_group in complete(given).task_groups or ()]
     assert [(block.namespace, block.cluster) for block in blocks if block] == [
@@ -352,14 +352,14 @@ def test_a_groups_discovery_namespace_is_the_jobs_unless_it_names_one() -> None:
         ({"DiskMB": 500}, 100, 0, 300),
     ],
 )
-def test_a_task_asks_for_mhz_unless_it_asks_for_cores(
+def test_task_requests_mhz_unless_it_requests_cores(
     given: Any, cpu: int, cores: int, memory: int
 ) -> None:
     found = only_task(job(group(task(Resources=given)))).resources
     assert (found.cpu, found.cores, found.memory_mb, found.disk_mb) == (cpu, cores, memory, 0)
 
 
-def test_devices_are_asked_for_once_each() -> None:
+def test_device_count_defaults_to_one() -> None:
     given = {"Devices": [{"Name": "gpu", "Affinities": [{}]}], "NUMA": {"Devices": []}}
     found = only_task(job(group(task(Resources=given)))).resources
     (device,) = found.devices or []
@@ -369,7 +369,7 @@ def test_devices_are_asked_for_once_each() -> None:
 
 
 @pytest.mark.parametrize(("given", "timeout"), [({}, 5), ({"KillTimeout": 0}, 5)])
-def test_a_task_has_five_seconds_to_end(given: Any, timeout: int) -> None:
+def test_kill_timeout_defaults_to_five_seconds(given: Any, timeout: int) -> None:
     assert only_task(job(group(task(**given)))).kill_timeout == timeout * SECOND
 
 
@@ -380,7 +380,7 @@ def test_every_task_has_a_default_identity() -> None:
     assert one.identities is None
 
 
-def test_the_default_identity_is_taken_out_of_the_list() -> None:
+def test_default_identity_is_moved_out_of_the_list() -> None:
     given = [{"Name": "x", "ChangeSignal": "sighup"}, {"Env": True, "Audience": ["other"]}]
     one = only_task(job(group(task(Identities=given))))
     assert one.identity is not None
@@ -389,7 +389,7 @@ def test_the_default_identity_is_taken_out_of_the_list() -> None:
     assert [(each.name, each.change_signal) for each in one.identities or ()] == [("x", "SIGHUP")]
 
 
-def test_of_two_default_identities_the_last_counts_and_the_other_stays() -> None:
+def test_last_of_two_default_identities_is_used_and_the_other_remains() -> None:
     given = [{"File": True}, {"Env": True}]
     one = only_task(job(group(task(Identities=given))))
     assert one.identity is not None
@@ -397,7 +397,7 @@ def test_of_two_default_identities_the_last_counts_and_the_other_stays() -> None
     assert [each.name for each in one.identities or ()] == ["default"]
 
 
-def test_a_wish_for_secrets_has_the_jobs_namespace_and_its_policies() -> None:
+def test_vault_block_gets_the_namespace_of_the_job_and_its_policies() -> None:
     given = task(SecretsConfig={"Policies": ["p"], "ChangeSignal": "sigusr1"})
     block = only_task(job(group(given), SecretsNamespace="s")).secrets_config
     assert block is not None
@@ -406,7 +406,7 @@ def test_a_wish_for_secrets_has_the_jobs_namespace_and_its_policies() -> None:
     assert block.policies == ["p"]
 
 
-def test_a_wish_for_secrets_without_policies_says_nothing_of_them() -> None:
+def test_vault_block_without_policies_has_none() -> None:
     given = task(SecretsConfig={"Policies": []})
     block = only_task(job(group(given))).secrets_config
     assert "Policies" not in msgspec.to_builtins(block)
@@ -421,12 +421,12 @@ def test_a_wish_for_secrets_without_policies_says_nothing_of_them() -> None:
         ({"ChangeSignal": ""}, ""),
     ],
 )
-def test_a_template_signals_a_hangup_unless_told_otherwise(given: Any, signal: str) -> None:
+def test_template_signal_defaults_to_sighup(given: Any, signal: str) -> None:
     (template,) = only_task(job(group(task(Templates=[given])))).templates or []
     assert (template.change_signal, template.perms, template.left_delim) == (signal, "0644", "{{")
 
 
-def test_a_change_script_has_five_seconds() -> None:
+def test_change_script_timeout_defaults_to_five_seconds() -> None:
     given = {"ChangeScript": {"Command": "x"}}
     (template,) = only_task(job(group(task(Templates=[given])))).templates or []
     assert template.change_script is not None
@@ -444,7 +444,7 @@ def test_a_change_script_has_five_seconds() -> None:
         ({"GetterMode": "file", "RelativeDest": "d"}, "d"),
     ],
 )
-def test_an_artifact_lands_in_the_tasks_directory(given: Any, destination: str) -> None:
+def test_artifact_destination_defaults_to_the_task_directory(given: Any, destination: str) -> None:
     (artifact,) = only_task(job(group(task(Artifacts=[given])))).artifacts or []
     assert artifact.relative_dest == destination
 
@@ -462,7 +462,7 @@ def test_setting_without_effect_on_a_task_is_not_stored(given: Any) -> None:
     assert only_task(job(group(task(**given)))) == only_task(job())
 
 
-def test_a_storage_plugin_has_its_usual_places() -> None:
+def test_storage_plugin_has_default_directories() -> None:
     block = only_task(job(group(task(CSIPluginConfig={"ID": "i"})))).csi_plugin_config
     assert block is not None
     assert (block.mount_dir, block.stage_publish_base_dir) == ("/csi", "/local/csi")
@@ -488,7 +488,7 @@ def test_a_service_of_a_group_is_named_after_job_and_group(name: str, wanted: st
     assert only_service(job(group(Services=[{"Name": name}]))).name == wanted
 
 
-def test_a_service_of_a_task_is_named_after_the_task_too() -> None:
+def test_service_of_a_task_is_named_after_job_group_and_task() -> None:
     (one,) = only_task(job(group(task(Services=[{}])))).services or []
     assert (one.name, one.task_name) == ("g-web-main", "main")
 
@@ -496,7 +496,7 @@ def test_a_service_of_a_task_is_named_after_the_task_too() -> None:
 @pytest.mark.parametrize(
     ("provider", "namespace"), [("nomad", "ops"), ("consul", "default"), ("", "default"), ("x", "")]
 )
-def test_a_service_lives_where_its_provider_keeps_it(provider: str, namespace: str) -> None:
+def test_service_namespace_depends_on_the_provider(provider: str, namespace: str) -> None:
     given = job(group(Services=[{"Provider": provider}]), Namespace="ops")
     assert only_service(given).namespace == namespace
 
@@ -509,7 +509,7 @@ def test_a_service_has_its_defaults() -> None:
     assert "CheckRestart" not in msgspec.to_builtins(one)
 
 
-def test_a_check_takes_over_from_its_service() -> None:
+def test_check_inherits_from_its_service() -> None:
     checks = [{"SuccessBeforePassing": -3}, {"Name": "n", "OnUpdate": "ignore_warnings"}]
     given = {"Name": "api", "OnUpdate": "ignore", "TaskName": "main", "Checks": checks}
     first, second = only_service(job(group(Services=[given]))).checks or []
@@ -518,7 +518,7 @@ def test_a_check_takes_over_from_its_service() -> None:
     assert (second.name, second.on_update) == ("n", "ignore_warnings")
 
 
-def test_a_check_of_a_task_is_the_tasks_own() -> None:
+def test_check_of_a_task_names_the_task() -> None:
     given = task(Services=[{"Checks": [{"TaskName": "other"}]}])
     (one,) = only_task(job(group(given))).services or []
     assert [check.task_name for check in one.checks or ()] == ["main"]
@@ -536,7 +536,7 @@ def test_a_check_of_a_task_is_the_tasks_own() -> None:
         ({"IgnoreWarnings": True}, {"IgnoreWarnings": False}, (0, SECOND, True)),
     ],
 )
-def test_a_check_restarts_its_task_as_the_service_says_with_changes(
+def test_check_restart_inherits_from_the_service(
     of_service: Any, of_check: Any, wanted: tuple[int, int, bool] | None
 ) -> None:
     given = {"CheckRestart": of_service, "Checks": [{"CheckRestart": of_check}]}
@@ -573,11 +573,11 @@ def test_status_changes_of_a_job_do_not_change_its_definition(changes: Any) -> N
         {"TaskGroups": []},
     ],
 )
-def test_any_wish_that_differs_changes_the_definition(given: Any) -> None:
+def test_any_different_setting_changes_the_definition(given: Any) -> None:
     assert not same_definition(complete(job()), complete({**job(), **given}))
 
 
-def test_a_number_in_a_drivers_config_is_not_a_truth_value() -> None:
+def test_number_in_a_driver_config_is_no_boolean() -> None:
     one, other = (complete(job(group(task(Config={"x": value})))) for value in (1, True))
     assert not same_definition(one, other)
 
@@ -587,12 +587,12 @@ def test_the_order_of_keys_does_not_change_the_definition() -> None:
     assert same_definition(complete(job(Meta=one)), complete(job(Meta=other)))
 
 
-def test_the_numbers_of_scaling_policies_do_not_change_the_definition() -> None:
+def test_ids_of_scaling_policies_do_not_change_the_definition() -> None:
     one = complete(job(group(Scaling={"Max": 3})))
     assert same_definition(one, keep_scaling_ids(one, None, iter(["id"]), 7))
 
 
-def test_a_job_with_everything_is_unchanged_when_it_is_written_back() -> None:
+def test_full_job_is_unchanged_after_a_round_trip() -> None:
     everything = job(
         group(
             task(
@@ -628,15 +628,13 @@ def test_a_job_with_everything_is_unchanged_when_it_is_written_back() -> None:
     restart=st.dictionaries(st.sampled_from(["Attempts", "Delay", "Interval"]), st.integers(0, 9)),
     name=st.text(max_size=5),
 )
-def test_writing_a_job_back_never_changes_it(
-    kind: str, update: Any, restart: Any, name: str
-) -> None:
+def test_round_trip_never_changes_a_job(kind: str, update: Any, restart: Any, name: str) -> None:
     given = job(group(Update=update, RestartPolicy=restart), Type=kind, Update=update, Name=name)
     one = complete(given)
     assert same_definition(one, read_and_written_back(one))
 
 
-def test_a_stored_job_is_the_same_as_the_registered_one() -> None:
+def test_stored_job_is_equal_to_the_registered_one() -> None:
     one = complete(job(group(task(Services=[{"Provider": "nomad"}]))))
     head = {name: msgspec.to_builtins(one)[name] for name in ("Status", "Version", "Stable")}
     stored = {**msgspec.json.decode(job_document(one).encode()), **head}
@@ -654,7 +652,7 @@ def test_a_new_scaling_policy_gets_a_new_id() -> None:
 
 
 @pytest.mark.parametrize(("most", "modified"), [(3, 7), (4, 9)])
-def test_a_scaling_policy_keeps_its_id_and_notes_when_it_changed(most: int, modified: int) -> None:
+def test_scaling_policy_keeps_its_id_and_records_changes(most: int, modified: int) -> None:
     before = keep_scaling_ids(complete(job(group(Scaling={"Max": 3}))), None, iter(["old"]), 7)
     after = keep_scaling_ids(complete(job(group(Scaling={"Max": most}))), before, iter([]), 9)
     policy = (after.task_groups or [])[0].scaling
@@ -662,6 +660,6 @@ def test_a_scaling_policy_keeps_its_id_and_notes_when_it_changed(most: int, modi
     assert (policy.id, policy.create_index, policy.modify_index) == ("old", 7, modified)
 
 
-def test_a_job_that_does_not_scale_needs_no_ids() -> None:
+def test_job_without_scaling_needs_no_ids() -> None:
     one = complete(job())
     assert keep_scaling_ids(one, None, iter([]), 7) is one

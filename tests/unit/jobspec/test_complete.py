@@ -28,7 +28,7 @@ def registered(document: Document) -> Job:
 
 
 @pytest.mark.parametrize("path", ACCEPTED, ids=lambda path: path.stem)
-def test_registration_does_not_depend_on_the_side_that_completed_the_job(path: Path) -> None:
+def test_registration_is_equal_whether_client_or_server_sets_defaults(path: Path) -> None:
     text = path.read_bytes().decode()
     request = json.loads(path.with_suffix(".request.json").read_text())
     variables = request.get("Variables", "")
@@ -39,13 +39,13 @@ def test_registration_does_not_depend_on_the_side_that_completed_the_job(path: P
 
 
 @pytest.mark.parametrize("path", ACCEPTED, ids=lambda path: path.stem)
-def test_a_complete_job_needs_nothing(path: Path) -> None:
+def test_complete_job_needs_no_defaults(path: Path) -> None:
     request = json.loads(path.with_suffix(".request.json").read_text())
     once = complete(parse(path.read_bytes().decode(), variables=request.get("Variables", "")))
     assert complete(json.loads(encode(once))) == json.loads(encode(once))
 
 
-def test_a_gateway_has_time_to_connect_and_a_protocol() -> None:
+def test_gateway_has_a_default_connect_timeout_and_protocol() -> None:
     job = complete(
         parse(
             'job "x" {\n group "g" {\n service {\n connect {\n gateway {\n proxy {}\n'

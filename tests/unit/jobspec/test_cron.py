@@ -41,7 +41,7 @@ def times(spec: str, after: str, zone: str = "UTC", count: int = 6) -> list[str]
     [case for case in CASES if "next" in case],
     ids=lambda case: f"{case['cron']} {case['zone']} {case['after']}",
 )
-def test_expressions_come_true_as_recorded(case: dict[str, Any]) -> None:
+def test_expressions_match_at_recorded_times(case: dict[str, Any]) -> None:
     wanted = [text.replace("Z", "+00:00") for text in case["next"]]
     assert times(case["cron"], case["after"], case["zone"], len(wanted) or 1) == wanted
 
@@ -50,13 +50,13 @@ def test_expressions_come_true_as_recorded(case: dict[str, Any]) -> None:
     ("spec", "problem"),
     sorted({case["cron"]: case["error"] for case in CASES if "error" in case}.items()),
 )
-def test_expressions_are_refused_as_recorded(spec: str, problem: str) -> None:
+def test_invalid_expressions_have_recorded_errors(spec: str, problem: str) -> None:
     with pytest.raises(Invalid) as raised:
         cron.parse(spec)
     assert str(raised.value) == problem
 
 
-def test_the_recorded_times_are_there() -> None:
+def test_recorded_times_exist() -> None:
     assert len(CASES) >= 270
 
 
@@ -95,7 +95,7 @@ def test_the_recorded_times_are_there() -> None:
         ("1-9/100 * * * *", "invalid interval 1-9/100"),
     ],
 )
-def test_an_expression_that_cannot_be_read_says_why(spec: str, problem: str) -> None:
+def test_unreadable_expression_has_a_reason(spec: str, problem: str) -> None:
     with pytest.raises(Invalid) as raised:
         cron.parse(spec)
     assert str(raised.value) == problem
@@ -128,18 +128,18 @@ def test_an_expression_that_cannot_be_read_says_why(spec: str, problem: str) -> 
         ("\t0  0 * * * ", "0 0 * * *"),
     ],
 )
-def test_the_same_can_be_written_in_several_ways(left: str, right: str) -> None:
+def test_equivalent_expressions_have_equal_times(left: str, right: str) -> None:
     assert times(left, "2026-11-21T13:07:33Z") == times(right, "2026-11-21T13:07:33Z")
 
 
 @pytest.mark.parametrize(
     "spec", ["30-10 * * * *", "* 20-4 * * *", "* * 31 2 *", "* * 30-1 * *", "* * * * * 1999"]
 )
-def test_some_expressions_never_come_true(spec: str) -> None:
+def test_some_expressions_never_match(spec: str) -> None:
     assert cron.next_after(spec, moment("2026-11-21T00:00:00Z")) is None
 
 
-def test_a_time_is_never_the_moment_asked_about_but_any_later_one() -> None:
+def test_next_time_is_later_than_the_given_time() -> None:
     midnight = moment("2026-11-21T00:00:00Z")
     assert cron.next_after("@hourly", midnight - 1) == midnight
     assert cron.next_after("@hourly", midnight) == midnight + 3600 * SECOND
@@ -153,7 +153,7 @@ def test_a_zone_that_is_not_in_the_database_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "UTC"])
-def test_universal_time_needs_no_database(name: str) -> None:
+def test_utc_needs_no_database(name: str) -> None:
     assert cron.zone(name) is UTC
 
 
@@ -176,7 +176,7 @@ def test_universal_time_needs_no_database(name: str) -> None:
         ("29 2 *", ["02-29", "02-29", "02-29"]),
     ],
 )
-def test_days_can_be_named_by_their_place(days: str, found: list[str]) -> None:
+def test_days_can_be_selected_by_position(days: str, found: list[str]) -> None:
     shown = times(f"0 0 {days}", "2025-12-31T23:59:59Z", count=3)
     assert [text[5:10] for text in shown] == found
 
@@ -204,11 +204,13 @@ def test_days_can_be_named_by_their_place(days: str, found: list[str]) -> None:
         ),
     ],
 )
-def test_times_that_a_clock_skips_or_repeats(spec: str, after: str, found: list[str]) -> None:
+def test_times_skipped_or_repeated_by_daylight_saving(
+    spec: str, after: str, found: list[str]
+) -> None:
     assert times(spec, after, "Europe/Berlin", len(found)) == found
 
 
-def test_an_evening_may_be_repeated_over_midnight() -> None:
+def test_evening_can_be_repeated_over_midnight() -> None:
     # There clocks go back from one o'clock to midnight.
     found = times("30 0 * * *", "2026-10-24T12:00:00Z", "Atlantic/Azores", 2)
     assert found == ["2026-10-25T00:30:00+00:00", "2026-10-25T00:30:00-01:00"]
@@ -244,7 +246,7 @@ def came_true(spec: str, window: range, local: tzinfo) -> list[int]:
     return found
 
 
-def test_every_change_of_every_clock_skips_and_repeats_what_the_clock_does() -> None:
+def test_every_clock_change_skips_and_repeats_like_the_local_time() -> None:
     found = {}  # zones that change at once, and alike, are one
     for name in available_timezones():
         local = cron.zone(name)
@@ -277,9 +279,7 @@ _FIELDS = (
     st.integers(0, 4_000_000_000),
     st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]),
 )
-def test_times_come_one_after_the_other_and_show_what_was_asked(
-    spec: str, after: int, zone: str
-) -> None:
+def test_times_are_increasing_and_match_the_expression(spec: str, after: int, zone: str) -> None:
     time_zone = cron.zone(zone)
     first = cron.next_after(spec, after * SECOND, time_zone)
     assert first is not None

@@ -60,7 +60,7 @@ def added(name: str, **shown: Any) -> dict[str, Any]:
 # ---- the whole --------------------------------------------------------------------------------------
 
 
-def test_a_job_that_did_not_change_differs_in_nothing() -> None:
+def test_unchanged_job_has_no_diff() -> None:
     given = job(
         group(task(Config={"a": [1, {"b": None}]}, Env={"X": "1"}), Networks=[{"Mode": "host"}]),
         Meta={"a": "b"},
@@ -71,7 +71,7 @@ def test_a_job_that_did_not_change_differs_in_nothing() -> None:
     assert [task_group.type for task_group in job_diff.task_groups or ()] == ["None"]
 
 
-def test_a_new_job_is_added_with_all_that_it_has() -> None:
+def test_new_job_is_added_with_all_fields() -> None:
     job_diff = diff_jobs(None, complete(job()))
     (one,) = job_diff.task_groups or []
     assert (job_diff.type, one.type, [inner.type for inner in one.tasks or ()]) == (
@@ -81,7 +81,7 @@ def test_a_new_job_is_added_with_all_that_it_has() -> None:
     assert "Name: >g" in short(job_diff)["fields"]
 
 
-def test_groups_and_tasks_stand_by_name_and_are_matched_by_it() -> None:
+def test_groups_and_tasks_are_sorted_and_matched_by_name() -> None:
     job_diff = diff(job(group(Name="b"), group(Name="c")), job(group(Name="c"), group(Name="a")))
     assert [(task_group.name, task_group.type) for task_group in job_diff.task_groups or ()] == [
         ("a", "Added"),
@@ -90,7 +90,7 @@ def test_groups_and_tasks_stand_by_name_and_are_matched_by_it() -> None:
     ]
 
 
-def test_a_change_that_is_not_shown_still_makes_a_task_edited() -> None:
+def test_hidden_change_still_marks_a_task_as_edited() -> None:
     lifecycle = {"Hook": "prestart", "Sidecar": True}
     before = job(group(task("main"), task("side")))
     after = job(group(task("main"), task("side", Lifecycle=lifecycle)))
@@ -143,7 +143,7 @@ def test_additions_to_a_job_are_listed(fields: Document, shown: dict[str, Any]) 
     assert of_job(**fields) == shown
 
 
-def test_an_edited_block_shows_its_unchanged_values_too() -> None:
+def test_edited_block_shows_its_unchanged_values() -> None:
     before = {"Type": "batch", "Periodic": {"Specs": ["@daily", "@hourly"]}}
     after = {"Type": "batch", "Periodic": {"Specs": ["@daily", "@weekly"], "TimeZone": "CET"}}
     (found,) = diff(job(**before), job(**after)).objects or []
@@ -243,7 +243,7 @@ def test_group_changes_are_listed(old: Document, new: Document, shown: dict[str,
     assert of_group(old, new) == shown
 
 
-def test_a_changed_network_is_another_network() -> None:
+def test_changed_network_is_deleted_and_added() -> None:
     before = {"Networks": [{"Mode": "host", "DynamicPorts": [{"Label": "http"}]}]}
     after = {"Networks": [{"Mode": "host", "DynamicPorts": [{"Label": "http", "To": 80}]}]}
     shown = of_group(before, after)["objects"]
@@ -266,7 +266,7 @@ def test_a_changed_network_is_another_network() -> None:
         (["a:1", "b:2"], ["a:1", "c:2"], ["Edited"]),  # port and place do
     ],
 )
-def test_services_are_matched_by_name_port_and_place(
+def test_services_are_matched_by_name_port_and_position(
     old: list[str], new: list[str], kinds: list[str]
 ) -> None:
     def services(texts: list[str]) -> Document:
@@ -278,7 +278,7 @@ def test_services_are_matched_by_name_port_and_place(
     assert [kind for kind, name, _ in shown if name == "Service"] == kinds
 
 
-def test_a_check_is_compared_with_all_that_it_holds() -> None:
+def test_check_is_compared_with_all_fields() -> None:
     def service(limit: int, *values: str) -> Document:
         check = {"Type": "tcp", "Interval": 10**10, "Timeout": 10**9, "Header": {"A": list(values)}}
         check["CheckRestart"] = {"Limit": limit}
@@ -388,7 +388,7 @@ def test_task_changes_are_listed(old: Document, new: Document, shown: dict[str, 
     assert of_task(old, new) == shown
 
 
-def test_the_second_of_two_artifacts_at_one_place_is_not_lost() -> None:
+def test_second_of_two_artifacts_at_one_destination_is_shown() -> None:
     artifacts = [{"GetterSource": "u"}, {"GetterSource": "v"}]
     shown = of_task({"Artifacts": artifacts[:1]}, {"Artifacts": artifacts})
     assert [(kind, name) for kind, name, _ in shown["objects"]] == [("Added", "Artifact")]
@@ -422,13 +422,13 @@ def test_diff_of_a_count_shows_the_forced_change(count: int, forced: list[str]) 
     assert [field.annotations for field in changed.fields or ()] == [forced]
 
 
-def test_a_group_says_how_many_allocations_are_touched_in_which_way() -> None:
+def test_group_has_the_number_of_allocations_per_update_type() -> None:
     planned = {"web": DesiredUpdates(place=1, migrate=2, stop=3, canary=4, ignore=0)}
     (found,) = annotate(diff(job(), job()), planned).task_groups or []
     assert found.updates == {"create": 1, "migrate": 2, "destroy": 3, "canary": 4}
 
 
-def test_a_diff_goes_over_the_wire_and_back() -> None:
+def test_diff_survives_an_api_round_trip() -> None:
     job_diff = diff(job(), job(group(task(Env={"a": "b"}), Count=2), Meta={"x": "y"}))
     assert msgspec.json.decode(msgspec.json.encode(job_diff), type=JobDiff) == job_diff
 

@@ -10,7 +10,7 @@ KEY = FREQUENT_LAUNCHES.name
 
 
 @pytest.mark.parametrize("text", ["true", "false"])
-def test_a_known_key_in_its_place_is_accepted(text: str) -> None:
+def test_known_key_in_the_right_block_is_accepted(text: str) -> None:
     assert errors(job(Meta={KEY: text, "owner": "steward_team", "Steward_x": "y"})) == []
 
 
@@ -123,7 +123,7 @@ def test_invalid_address_is_refused(url: str) -> None:
         ),
     ],
 )
-def test_a_key_that_means_nothing_is_an_error(given: Document, said: str) -> None:
+def test_key_without_a_meaning_is_an_error(given: Document, said: str) -> None:
     assert errors(given) == [said]
 
 

@@ -116,13 +116,13 @@ def test_field_without_effect_gets_a_warning(kind: type, field: str, value: Any)
     assert warning in validate(job_with(kind, **{field: value})).warnings
 
 
-def test_every_field_without_effect_is_tried() -> None:
+def test_every_unsupported_field_is_tested() -> None:
     assert {kind: fields.keys() for kind, fields in SET.items()} == {
         kind: fields.keys() for kind, fields in INERT.items()
     }
 
 
-def test_a_large_job_asks_for_the_fields_of_each_class_once(
+def test_large_job_reads_the_fields_of_each_class_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, fields = list[type](), msgspec.structs.fields
@@ -137,7 +137,7 @@ def test_a_large_job_asks_for_the_fields_of_each_class_once(
     assert asked == [Job, TaskGroup, Task]
 
 
-def test_a_job_that_says_nothing_of_the_kind_brings_no_warning() -> None:
+def test_job_without_unsupported_fields_has_no_warning() -> None:
     assert list(unsupported_fields(job())) == []
 
 
@@ -145,7 +145,7 @@ def test_a_job_that_says_nothing_of_the_kind_brings_no_warning() -> None:
     ("driver", "mode", "count"),
     [("raw_exec", "none", 1), ("exec", "none", 0), ("raw_exec", "host", 0), ("raw_exec", "", 0)],
 )
-def test_raw_exec_without_a_network_is_warned_of(driver: str, mode: str, count: int) -> None:
+def test_raw_exec_without_a_network_has_a_warning(driver: str, mode: str, count: int) -> None:
     one = group("g", task(driver=driver), networks=[Network(mode=mode)])
     found = [text for text in unsupported_fields(job("web", one)) if "use exec" in text]
     assert len(found) == count

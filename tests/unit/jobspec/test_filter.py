@@ -60,7 +60,7 @@ FILTERED = [step for step in STEPS if "filter" in (step.get("request", {}).get("
 
 
 @pytest.mark.parametrize("step", FILTERED, ids=lambda step: step["id"])
-def test_the_recorded_filters_find_what_they_found(step: recorded.Step) -> None:
+def test_recorded_filters_give_the_recorded_results(step: recorded.Step) -> None:
     query, wanted = step["request"]["query"], step["response"]["body"]
     jobs = [job for job in JOBS if job["ID"].startswith(query["prefix"])]
     if step["response"]["status"] == 400:
@@ -72,7 +72,7 @@ def test_the_recorded_filters_find_what_they_found(step: recorded.Step) -> None:
         assert found == [item["ID"] for item in wanted]
 
 
-def test_the_recorded_filters_are_there() -> None:
+def test_recorded_filters_exist() -> None:
     assert (len(JOBS), len(FILTERED)) >= (5, 19)
 
 
@@ -80,7 +80,9 @@ def test_the_recorded_filters_are_there() -> None:
     ("name", "number", "record"),
     [("agent-and-status", 19, Node), ("evaluations-allocations", 14, Evaluation)],
 )
-def test_other_listings_refuse_alike(name: str, number: int, record: type[msgspec.Struct]) -> None:
+def test_other_listings_refuse_the_same_filters(
+    name: str, number: int, record: type[msgspec.Struct]
+) -> None:
     (step,) = (step for step in recorded.scenario(name) if step["id"] == f"{name}/{number}")
     with pytest.raises(Malformed) as raised:
         compile_filter(step["request"]["query"]["filter"], record)
@@ -132,7 +134,7 @@ def test_other_listings_refuse_alike(name: str, number: int, record: type[msgspe
         ("Update is nil", False),
     ],
 )
-def test_values_are_compared_as_what_they_are(text: str, *, found: bool) -> None:
+def test_values_are_compared_by_type(text: str, *, found: bool) -> None:
     assert holds(text) is found
 
 
@@ -167,7 +169,7 @@ def test_values_are_compared_as_what_they_are(text: str, *, found: bool) -> None
         ("ServiceTokenID is empty", True),
     ],
 )
-def test_values_are_found_by_names_keys_and_indexes(text: str, *, found: bool) -> None:
+def test_values_are_selected_by_names_keys_and_indexes(text: str, *, found: bool) -> None:
     assert holds(text) is found
 
 
@@ -213,7 +215,7 @@ def test_expressions_are_combined(text: str, *, found: bool) -> None:
         ("ID == x or any TaskGroups as g { g.Count == 2 }", True),
     ],
 )
-def test_items_of_lists_and_maps_are_looked_at(text: str, *, found: bool) -> None:
+def test_items_of_lists_and_maps_are_compared(text: str, *, found: bool) -> None:
     assert holds(text) is found
 
 
@@ -241,7 +243,7 @@ def test_items_of_lists_and_maps_are_looked_at(text: str, *, found: bool) -> Non
         ),
     ],
 )
-def test_where_reading_gets_stuck_is_said(text: str, place: str, expected: str) -> None:
+def test_syntax_error_has_its_position(text: str, place: str, expected: str) -> None:
     assert unreadable(text) == f"{place}: no match found, expected: {expected}"
 
 
@@ -262,7 +264,7 @@ def test_where_reading_gets_stuck_is_said(text: str, place: str, expected: str) 
         ("(" * 52 + "ID == x" + ")" * 52, "the expression is nested more than 50 levels deep"),
     ],
 )
-def test_some_faults_have_words_of_their_own(text: str, problem: str) -> None:
+def test_some_errors_have_specific_messages(text: str, problem: str) -> None:
     assert unreadable(text) == problem
 
 
@@ -351,7 +353,7 @@ def misread(reader: str, text: str, why: str = "invalid syntax") -> str:
         ),
     ],
 )
-def test_filter_refuses_a_document_that_does_not_fit(text: str, problem: str) -> None:
+def test_filter_refuses_an_unsuitable_document(text: str, problem: str) -> None:
     wanted = compile_filter(text, Job)
     with pytest.raises(Malformed) as raised:
         wanted(DOCUMENT)
@@ -363,6 +365,6 @@ def test_unread_field_is_not_refused() -> None:
     assert holds("ID == shop or Nope == 1")
 
 
-def test_a_pattern_with_a_thousand_ways_to_match_takes_no_time() -> None:
+def test_pattern_with_many_possible_matches_is_fast() -> None:
     document: dict[str, Any] = {**DOCUMENT, "Name": "a" * 5000}
     assert not holds("Name matches `^(a|aa)*b$`", document)

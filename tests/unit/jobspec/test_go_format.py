@@ -37,7 +37,7 @@ from storage.records.base import HOUR, MINUTE, SECOND
         (-90 * SECOND, "-1m30s"),
     ],
 )
-def test_a_duration_is_written_in_the_largest_units_that_fit(nanoseconds: int, text: str) -> None:
+def test_duration_is_written_in_the_largest_exact_units(nanoseconds: int, text: str) -> None:
     assert duration(nanoseconds) == text
 
 
@@ -55,7 +55,9 @@ def test_a_duration_is_written_in_the_largest_units_that_fit(nanoseconds: int, t
         ("😀", '"😀"', r'"\U0001f600"'),
     ],
 )
-def test_quoted_text_escapes_what_cannot_be_shown(text: str, quoted: str, ascii_only: str) -> None:
+def test_quoted_text_escapes_unprintable_characters(
+    text: str, quoted: str, ascii_only: str
+) -> None:
     assert (quote(text), quote(text, ascii_only=True)) == (quoted, ascii_only)
 
 
@@ -78,7 +80,7 @@ def test_quoted_text_escapes_what_cannot_be_shown(text: str, quoted: str, ascii_
         ("\u0661", 10, 64, "invalid syntax"),
     ],
 )
-def test_a_number_that_cannot_be_read_says_why(
+def test_unreadable_number_has_a_reason(
     text: str, base: int, bits: int, problem: str | None
 ) -> None:
     wanted = problem and f'strconv.ParseUint: parsing "{text}": {problem}'
@@ -91,7 +93,7 @@ def test_several_errors_become_one_text() -> None:
     assert multi_error([]) == ""
 
 
-def test_errors_of_a_part_are_one_error_of_the_whole() -> None:
+def test_errors_of_a_part_become_one_error_of_the_whole() -> None:
     assert list(wrap_error("Group x", ["a"])) == ["Group x: 1 error occurred:\n\t* a\n\n"]
     assert list(join_errors(["a", "b"])) == ["2 errors occurred:\n\t* a\n\t* b\n\n"]
 

@@ -64,18 +64,18 @@ def compared(document: Any) -> Any:
     return kept
 
 
-def test_the_recorded_jobs_are_there() -> None:
+def test_recorded_jobs_exist() -> None:
     assert len(PAIRS) >= 30
 
 
 @pytest.mark.parametrize(("sent", "read"), [pair[1:] for pair in PAIRS], ids=[p[0] for p in PAIRS])
-def test_a_registered_job_reads_as_nomad_shows_it(sent: Any, read: Any) -> None:
+def test_registered_job_is_shown_like_in_nomad(sent: Any, read: Any) -> None:
     job = canonicalize(recorded.document(sent))
     assert compared(json.loads(msgspec.json.encode(job))) == compared(read)
 
 
 @pytest.mark.parametrize(("sent", "read"), [pair[1:] for pair in PAIRS], ids=[p[0] for p in PAIRS])
-def test_a_job_that_was_read_and_is_written_back_is_unchanged(sent: Any, read: Any) -> None:
+def test_job_is_unchanged_after_a_round_trip(sent: Any, read: Any) -> None:
     text = json.dumps(read).replace('"{{job_modify_index}}"', "7")
     plain = json.loads(text, parse_float=as_go_writes)
     numbered = {**plain, "CreateIndex": 7, "JobModifyIndex": 7, "Stop": sent.get("Stop", False)}

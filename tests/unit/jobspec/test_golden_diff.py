@@ -84,7 +84,7 @@ def accepted() -> list[recorded.Step]:
 PLANS = plans()
 
 
-def test_the_recorded_plans_are_there() -> None:
+def test_recorded_plans_exist() -> None:
     assert len(PLANS) >= 25
     assert len(versions()) >= 3
 
@@ -101,7 +101,7 @@ def test_plan_shows_the_annotations_of_nomad(
 
 
 @pytest.mark.parametrize("step", versions(), ids=lambda step: step["id"])
-def test_versions_differ_in_what_nomad_says(step: recorded.Step) -> None:
+def test_version_differences_match_nomad(step: recorded.Step) -> None:
     body = step["response"]["body"]
     jobs = [stored(version) for version in body["Versions"]]
     bases = bases_of(jobs, body["Versions"], step["request"]["query"])
@@ -110,7 +110,7 @@ def test_versions_differ_in_what_nomad_says(step: recorded.Step) -> None:
 
 
 @pytest.mark.parametrize("step", accepted(), ids=lambda step: step["id"])
-def test_a_job_that_is_read_and_sent_again_differs_in_nothing(step: recorded.Step) -> None:
+def test_resubmitted_job_has_no_differences(step: recorded.Step) -> None:
     job = complete(step)
     assert job is not None
     again = canonicalize(recorded.document(json.loads(job_document(job))))

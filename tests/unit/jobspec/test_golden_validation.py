@@ -60,14 +60,14 @@ VALIDATED = steps(path="/v1/validate/job")
 REFUSED_EARLY = [step for step in steps(path="/v1/job") if step["response"]["status"] == 400]
 
 
-def test_the_recorded_answers_are_there() -> None:
+def test_recorded_responses_exist() -> None:
     assert (len(REGISTERED), len(VALIDATED), len(REFUSED_EARLY)) >= (250, 90, 2)
 
 
 @pytest.mark.parametrize(
     "step", [step for step in REGISTERED if step["id"] not in DECIDED], ids=lambda step: step["id"]
 )
-def test_a_job_is_refused_with_the_words_of_nomad_or_accepted(step: recorded.Step) -> None:
+def test_job_is_refused_with_the_text_of_nomad_or_accepted(step: recorded.Step) -> None:
     refusal = step["response"]["body"] if step["response"]["status"] == 500 else ""
     assert findings(step).error == refusal
 
@@ -88,7 +88,7 @@ def test_an_accepted_job_gets_the_warnings_of_nomad(step: recorded.Step) -> None
 @pytest.mark.parametrize(
     "step", [step for step in VALIDATED if step["id"] not in DECIDED], ids=lambda step: step["id"]
 )
-def test_the_validate_endpoint_lists_what_nomad_lists(step: recorded.Step) -> None:
+def test_validate_endpoint_lists_the_errors_of_nomad(step: recorded.Step) -> None:
     body, found = step["response"]["body"], findings(step)
     assert found.error == body["Error"]
     assert list(found.errors) == (body["ValidationErrors"] or [])

@@ -109,7 +109,7 @@ def test_a_constraint_on_the_same_attribute_replaces_an_implied_version() -> Non
     ]
 
 
-def test_a_service_of_a_task_that_an_agent_registers_constrains_the_task() -> None:
+def test_task_service_of_an_agent_constrains_the_task() -> None:
     given = job(group(task(Services=[{}], Consul={"Partition": "p"})))
     assert constraints(given) == []
     assert only_task(given).constraints == [
@@ -126,16 +126,14 @@ def test_a_service_of_a_task_that_an_agent_registers_constrains_the_task() -> No
         ({"Name": "api", "Provider": "nomad"}, "own"),
     ],
 )
-def test_an_identity_is_named_after_the_service_that_an_agent_registers(
-    given: Any, name: str
-) -> None:
+def test_identity_is_named_after_an_agent_registered_service(given: Any, name: str) -> None:
     service = {**given, "Identity": {"Name": "own", "Audience": ["a"]}}
     (one,) = only_group(job(group(Services=[service]))).services or []
     assert one.identity is not None
     assert one.identity.name == name
 
 
-def test_a_job_that_implies_nothing_stays_as_it_is() -> None:
+def test_job_without_implied_constraints_is_unchanged() -> None:
     assert all(
         task_group.constraints is None
         for task_group in complete(job(group(), group())).task_groups or ()

@@ -31,7 +31,7 @@ def task(text: str) -> Document:
         ("7", 7),
     ],
 )
-def test_a_span_of_time_has_units_or_is_in_nanoseconds(written: str, nanoseconds: int) -> None:
+def test_duration_has_units_or_is_in_nanoseconds(written: str, nanoseconds: int) -> None:
     assert task(f"kill_timeout = {written}")["KillTimeout"] == nanoseconds
 
 
@@ -55,7 +55,7 @@ def test_invalid_duration_text_is_refused(written: str, complaint: str) -> None:
     )
 
 
-def test_ports_are_parted_by_whether_their_number_is_given() -> None:
+def test_ports_are_separated_into_static_and_dynamic() -> None:
     network = group(
         'network {\n port "a" {}\n port "b" {\n static = 80\n to = "8080"\n }\n'
         ' reserved_ports "c" {\n static = 81\n }\n}'
@@ -80,7 +80,7 @@ def test_ports_are_parted_by_whether_their_number_is_given() -> None:
         ('attribute = "a"\n is_not_set = false', ("a", "is_set", "")),
     ],
 )
-def test_a_constraint_may_be_written_short(arguments: str, targets: tuple[str, ...]) -> None:
+def test_constraint_has_a_short_form(arguments: str, targets: tuple[str, ...]) -> None:
     found = group(f"constraint {{\n {arguments}\n}}")["Constraints"][0]
     assert found == dict(zip(("LTarget", "Operand", "RTarget"), targets, strict=True))
 
@@ -116,7 +116,7 @@ def test_setting_of_a_group_or_a_job_applies_to_tasks_without_it() -> None:
     assert "Secrets" not in job["TaskGroups"][0]
 
 
-def test_free_forms_keep_blocks_as_lists_of_maps() -> None:
+def test_free_form_blocks_become_lists_of_maps() -> None:
     config = task(
         "config {\n a = null\n b = [null]\n o = { x = { y = 1 } }\n p = ({ x = 1 })\n n = 0.5\n"
         ' blk {\n i = 1\n }\n blk {\n i = 2\n o = { z = 1 }\n }\n lab "l" "m" {\n i = 3\n }\n}'
@@ -157,7 +157,7 @@ def test_free_forms_keep_blocks_as_lists_of_maps() -> None:
         ('dynamic "dynamic" {\n for_each = []\n content {}\n}', 'type "dynamic" are not expected'),
     ],
 )
-def test_a_block_that_is_wrong_says_why(text: str, complaint: str) -> None:
+def test_invalid_block_has_a_reason(text: str, complaint: str) -> None:
     assert complaint in refused(f'job "x" {{\n group "g" {{\n{text}\n }}\n}}\n')
 
 
@@ -170,7 +170,7 @@ def test_a_block_that_is_wrong_says_why(text: str, complaint: str) -> None:
         ("[]", []),
     ],
 )
-def test_a_dynamic_block_stands_for_one_of_each_element(
+def test_dynamic_block_is_expanded_for_each_element(
     for_each: str, found: list[tuple[str, str]]
 ) -> None:
     job = parse(
@@ -203,7 +203,7 @@ def shapes() -> dict[str, BlockSchema]:
 
 
 @pytest.mark.parametrize(("path", "shape"), shapes().items(), ids=shapes())
-def test_the_tables_are_sound(path: str, shape: BlockSchema) -> None:
+def test_tables_are_consistent(path: str, shape: BlockSchema) -> None:
     wires = [field.wire for field in shape.fields.values()]
     wires += [block.wire for block in shape.blocks.values()]
     assert len(set(wires) - {"DynamicPorts"}) == len(

@@ -29,7 +29,7 @@ V1 = """
 """
 
 
-def test_flags_give_values_and_win_over_the_variables_file() -> None:
+def test_flags_set_values_and_override_the_variables_file() -> None:
     text = 'variable "n" { default = 1 }\nvariable "who" {}\njob "v" {\n  priority = var.n\n  name = var.who\n}\n'
     found = parse(text, variables='n = 2\nwho = "file"\n', flags={"n": "7"})
     assert (found["Priority"], found["Name"]) == (7, "file")
@@ -45,25 +45,23 @@ def test_flags_give_values_and_win_over_the_variables_file() -> None:
         ("map(number)", '{ a = "1" }', {"a": 1}),
     ],
 )
-def test_the_text_of_a_flag_is_read_by_the_type_of_its_variable(
-    kind: str, flag: str, value: object
-) -> None:
+def test_text_of_a_flag_is_parsed_by_its_variable_type(kind: str, flag: str, value: object) -> None:
     text = f'variable "x" {{ type = {kind} }}\n' + job("r = var.x")
     assert parse(text, flags={"x": flag})["TaskGroups"][0]["Tasks"][0]["Config"] == {"r": value}
 
 
-def test_a_flag_alone_sets_a_variable_that_has_no_default() -> None:
+def test_flag_sets_a_variable_without_a_default() -> None:
     text = 'variable "image" { type = string }\njob "v" {\n  name = var.image\n}\n'
     assert parse(text, flags={"image": "from-flag"})["Name"] == "from-flag"
     assert "image" in str(refused(text))
 
 
-def test_a_flag_that_does_not_fit_is_reported_by_its_name() -> None:
+def test_invalid_flag_is_reported_with_its_name() -> None:
     said = refused('variable "n" { type = number }\njob "x" {}', flags={"n": "many"})
     assert "-var n:1,1-5: Invalid value for variable" in said
 
 
-def test_version_1_syntax_means_the_same_blocks() -> None:
+def test_version_1_syntax_gives_the_same_blocks() -> None:
     found = parse(V1, is_v1=True)
     task = found["TaskGroups"][0]["Tasks"][0]
     assert (found["ID"], found["Type"]) == ("old", "batch")
@@ -72,7 +70,7 @@ def test_version_1_syntax_means_the_same_blocks() -> None:
     assert [template["EmbeddedTmpl"] for template in task["Templates"]] == ["one", "two"]
 
 
-def test_version_1_syntax_may_have_several_items_on_a_line() -> None:
+def test_version_1_syntax_permits_several_items_on_a_line() -> None:
     lines = """job "x" {
       type = "batch"
       datacenters = ["a"]
@@ -98,7 +96,7 @@ def test_version_1_syntax_is_refused_without_its_flag() -> None:
         parse(V1)
 
 
-def test_constraint_shortcuts_have_their_effect() -> None:
+def test_constraint_shortcuts_take_effect() -> None:
     found = parse(
         'job "c" {\n'
         '  constraint {\n    attribute = "a"\n    set_contains_any = "p,q"\n  }\n'
@@ -118,13 +116,13 @@ def test_constraint_shortcuts_have_their_effect() -> None:
     ]
 
 
-def test_a_weight_out_of_range_is_an_error() -> None:
+def test_weight_out_of_range_is_an_error() -> None:
     said = refused('job "a" {\n  affinity {\n    attribute = "x"\n    weight    = 300\n  }\n}')
     assert "input.hcl:4,17-20: " in said
     assert "between -128 and 127" in said
 
 
-def test_a_task_has_its_own_secrets_and_those_around_it_once() -> None:
+def test_task_has_its_own_and_inherited_secrets_once() -> None:
     block = 'secret "{}" {{\n provider = "nomad"\n path = "{}"\n}}\n'
     found = parse(
         'job "s" {\n'
@@ -154,7 +152,7 @@ def test_sensitive_must_be_true_or_false() -> None:
     assert "Write true or false" in str(said)
 
 
-def test_sensitive_values_are_all_texts_in_them() -> None:
+def test_every_text_in_a_sensitive_value_is_sensitive() -> None:
     text = """
 variable "one" {
   type      = map(object({ key = string, list = list(number) }))

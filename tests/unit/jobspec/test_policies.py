@@ -60,7 +60,7 @@ TOOL = {"command": "/opt/tools/backup"}
         ("counts", job(group(Count=20)), job(group(Count=1), group(Name="b", Count=21))),
     ],
 )
-def test_the_examples_do_what_they_say(name: str, good: Document, bad: Document) -> None:
+def test_documentation_examples_work(name: str, good: Document, bad: Document) -> None:
     rule = example(name).rule
     assert (keeps(rule, good), keeps(rule, bad)) == (True, False)
 
@@ -95,7 +95,7 @@ def test_the_examples_do_what_they_say(name: str, good: Document, bad: Document)
         ("not (any TaskGroups as g { g.Scaling.Max > 5 })", True),
     ],
 )
-def test_a_rule_compares_by_order_and_goes_through_lists(rule: str, holds: bool) -> None:
+def test_rule_compares_by_order_and_iterates_over_lists(rule: str, holds: bool) -> None:
     given = job(group(task(Config={"port": 80}), task("side", Env={"A": "1"})))
     assert keeps(rule, given) is holds
 
@@ -118,7 +118,7 @@ def test_a_rule_compares_by_order_and_goes_through_lists(rule: str, holds: bool)
         ("Name matches `(`", "failed to compile regular expression"),
     ],
 )
-def test_a_rule_that_cannot_be_kept_or_broken_is_refused_at_once(rule: str, why: str) -> None:
+def test_meaningless_rule_is_refused_early(rule: str, why: str) -> None:
     with pytest.raises(Invalid) as raised:
         JobPolicySet([JobPolicy(name="p", rule=rule)])
     assert str(raised.value).startswith('job_policies, "p", rule: ')
@@ -134,7 +134,7 @@ BROKEN = {"rule": "Priority > 60", "message": "too modest"}
     ("level", "override"),
     [(PolicyLevel.ADVISORY, False), (PolicyLevel.ADVISORY, True), (PolicyLevel.SOFT, True)],
 )
-def test_a_job_comes_in_with_a_warning(level: PolicyLevel, override: bool) -> None:
+def test_job_is_accepted_with_a_warning(level: PolicyLevel, override: bool) -> None:
     policies = JobPolicySet([JobPolicy(name="p", level=level, **BROKEN)])
     said = policies.check(complete(job()), override=override)
     assert said == [f'policy "p" ({level}): too modest']
@@ -151,7 +151,7 @@ def test_a_job_is_denied(level: PolicyLevel, override: bool) -> None:
     assert str(denied.value) == f'job "g" is denied: policy "p" ({level}): too modest'
 
 
-def test_all_broken_policies_are_named_at_once() -> None:
+def test_all_violated_policies_are_named_together() -> None:
     policies = JobPolicySet([JobPolicy(name=name, rule="Priority > 60") for name in ("a", "b")])
     with pytest.raises(Denied, match=r'policy "a" .*: not Priority > 60; policy "b"'):
         policies.check(complete(job()), override=True)
@@ -164,6 +164,6 @@ def test_undecidable_policy_denies_the_job() -> None:
         policies.check(complete(job(group(task(Config={"command": ["/bin/sh"]})))), override=False)
 
 
-def test_a_job_that_keeps_all_policies_comes_in_without_a_word() -> None:
+def test_job_that_satisfies_all_policies_is_accepted_without_warnings() -> None:
     policies = JobPolicySet([JobPolicy(name="p", rule="Priority == 50")])
     assert policies.check(complete(job()), override=False) == []

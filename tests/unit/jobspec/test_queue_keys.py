@@ -49,7 +49,7 @@ def test_a_queue_is_accepted(meta: dict[str, str]) -> None:
         ({NAME: "${NOMAD_META_none}"}, 'which makes ""; a queue has a name of'),
     ],
 )
-def test_a_wrong_queue_is_an_error(meta: dict[str, str], text: str) -> None:
+def test_invalid_queue_is_an_error(meta: dict[str, str], text: str) -> None:
     assert text in said(**meta)
 
 
@@ -88,11 +88,11 @@ def test_the_queues_of_a_step_are_accepted(text: str) -> None:
         ({f"{STEP}_slots": "2"}, f"Task group a has {STEP}_slots without {STEP}"),
     ],
 )
-def test_wrong_queues_of_a_step_are_errors(meta: dict[str, str], text: str) -> None:
+def test_invalid_queues_of_a_step_are_errors(meta: dict[str, str], text: str) -> None:
     assert text in of_step(**meta)
 
 
-def test_the_steps_of_a_run_do_not_wait_for_its_own_queue() -> None:
+def test_steps_of_a_run_do_not_wait_for_the_queue_of_the_run() -> None:
     assert of_step("db", **{STEP: "gpu, db"}) == (
         f'Task group a names the queue "db", which {NAME} also names; a queue is for runs or for steps'
     )
@@ -109,7 +109,7 @@ def test_the_steps_of_a_run_do_not_wait_for_its_own_queue() -> None:
         ),
     ],
 )
-def test_the_queues_that_a_job_uses(fields: dict[str, Any], used: dict[str, str]) -> None:
+def test_queues_used_by_a_job_are_listed(fields: dict[str, Any], used: dict[str, str]) -> None:
     meta = {NAME: "db-${NOMAD_META_env}", "env": "prod"}
     one = made("x", group("a", task(), meta={STEP: "gpu"}), type="batch", meta=meta, **fields)
     assert queues_used(one) == used

@@ -46,7 +46,7 @@ def test_group_errors_are_found(given: dict[str, Any], texts: list[str]) -> None
     assert errors(job(given)) == (in_group(*texts, name=name) if texts else [])
 
 
-def test_a_task_without_a_name_is_named_by_its_place() -> None:
+def test_task_without_a_name_is_named_by_its_position() -> None:
     assert errors(job(group(task(), task("")))) == wrong(
         "Task 2 missing name",
         f"Task  validation failed: {nested('Missing task name')}",
@@ -70,7 +70,7 @@ def test_a_task_without_a_name_is_named_by_its_place() -> None:
         ),
     ],
 )
-def test_only_what_ends_may_be_ended_in_time(kind: str, given: int, texts: list[str]) -> None:
+def test_only_batch_jobs_can_have_a_run_limit(kind: str, given: int, texts: list[str]) -> None:
     assert in_group_of(kind, MaxRunDuration=given) == wrong(*texts)
 
 
@@ -87,13 +87,11 @@ def test_only_what_ends_may_be_ended_in_time(kind: str, given: int, texts: list[
         ("service", {"Migrate": {}}, []),
     ],
 )
-def test_not_every_policy_fits_every_type(
-    kind: str, given: dict[str, Any], texts: list[str]
-) -> None:
+def test_policies_must_fit_the_job_type(kind: str, given: dict[str, Any], texts: list[str]) -> None:
     assert in_group_of(kind, **given) == wrong(*texts)
 
 
-def test_a_disk_has_some_size() -> None:
+def test_disk_size_is_positive() -> None:
     small = errors(job(group(EphemeralDisk={"SizeMB": 9})))
     assert "minimum DiskMB value is 10; got 9" in small[0]
     assert errors(job(group(EphemeralDisk={"SizeMB": 101}))) == []
@@ -127,7 +125,9 @@ def test_a_disk_has_some_size() -> None:
         ({"Attempts": 10, "Interval": MINUTE, "Delay": 6 * SECOND}, []),
     ],
 )
-def test_restarts_fit_into_their_interval(given: dict[str, Any], texts: list[str]) -> None:
+def test_restart_attempts_must_fit_into_their_interval(
+    given: dict[str, Any], texts: list[str]
+) -> None:
     assert errors(job(group(RestartPolicy=given))) == wrong(*texts)
 
 
@@ -218,12 +218,14 @@ def limited(
         ),
     ],
 )
-def test_reschedules_fit_into_their_interval(given: dict[str, Any], texts: list[str]) -> None:
+def test_reschedule_attempts_must_fit_into_their_interval(
+    given: dict[str, Any], texts: list[str]
+) -> None:
     assert errors(job(group(ReschedulePolicy=given))) == wrong(*texts)
 
 
 @pytest.mark.parametrize("function", ["constant", "exponential", "fibonacci"])
-def test_any_number_of_attempts_is_judged_at_once(function: str) -> None:
+def test_any_number_of_attempts_is_validated_quickly(function: str) -> None:
     found = errors(job(group(ReschedulePolicy=limited(10**15, HOUR, 5 * SECOND, function))))
     assert "Nomad can only make" in found[0]
 
@@ -263,7 +265,7 @@ def test_any_number_of_attempts_is_judged_at_once(function: str) -> None:
         ({"Stagger": 0}, ["Stagger must be greater than zero: 0s"]),
     ],
 )
-def test_updates_can_succeed(given: dict[str, Any], texts: list[str]) -> None:
+def test_update_block_must_be_possible(given: dict[str, Any], texts: list[str]) -> None:
     assert errors(job(group(Update=given))) == wrong(*texts)
 
 
@@ -284,7 +286,7 @@ def test_updates_can_succeed(given: dict[str, Any], texts: list[str]) -> None:
         ),
     ],
 )
-def test_migrations_can_succeed(given: dict[str, Any], texts: list[str]) -> None:
+def test_migrate_block_must_be_possible(given: dict[str, Any], texts: list[str]) -> None:
     assert errors(job(group(Migrate=given))) == wrong(*texts)
 
 
@@ -309,7 +311,7 @@ def test_migrations_can_succeed(given: dict[str, Any], texts: list[str]) -> None
         ("service", {"Reconcile": "nope"}, ["reconcile option is invalid: nope"]),
     ],
 )
-def test_a_lost_node_is_dealt_with_in_one_way(
+def test_disconnect_options_are_exclusive(
     kind: str, given: dict[str, Any], texts: list[str]
 ) -> None:
     assert in_group_of(kind, Disconnect=given) == wrong(*texts)
@@ -344,7 +346,7 @@ def test_a_lost_node_is_dealt_with_in_one_way(
         ),
     ],
 )
-def test_a_count_stays_within_bounds(count: int, given: dict[str, Any], texts: list[str]) -> None:
+def test_count_has_limits(count: int, given: dict[str, Any], texts: list[str]) -> None:
     found = errors(job(group(Count=count, Scaling=given)))
     whole = [
         f"Scaling policy invalid: {text}"
@@ -427,7 +429,7 @@ def by_plugin(mode: str = "single-node-writer", **fields: Any) -> dict[str, Any]
         (by_plugin("multi-node-multi-writer"), {"Count": 2}, []),
     ],
 )
-def test_each_volume_can_be_had(
+def test_volumes_must_be_valid(
     given: dict[str, Any], around: dict[str, Any], texts: list[str]
 ) -> None:
     wanted = f"Task group volume validation for v failed: {nested(*texts)}"
@@ -436,14 +438,14 @@ def test_each_volume_can_be_had(
 
 
 @pytest.mark.parametrize("kind", ["system", "sysbatch"])
-def test_system_job_has_no_volume_of_its_own(kind: str) -> None:
+def test_system_job_has_no_per_alloc_volume(kind: str) -> None:
     text = "volume cannot be per_alloc for system or sysbatch jobs"
     assert in_group_of(kind, Volumes={"v": volume(PerAlloc=True)}) == in_group(
         f"Task group volume validation for v failed: {nested(text)}"
     )
 
 
-def test_volumes_are_judged_in_the_order_of_their_names() -> None:
+def test_volumes_are_validated_in_order_of_their_names() -> None:
     (found,) = errors(job(group(Volumes={name: volume(Source="") for name in "cab"})))
     places = [found.index(f"validation for {name} ") for name in "abc"]
     assert places == sorted(places)
@@ -531,13 +533,15 @@ def port(label: str = "http", **fields: Any) -> dict[str, Any]:
         ([{"Hostname": ".".join(["x" * 63] * 4 + ["y"])}], ["Hostname is not a valid DNS name"]),
     ],
 )
-def test_ports_and_names_fit_together(networks: list[dict[str, Any]], texts: list[str]) -> None:
+def test_ports_and_names_must_be_consistent(
+    networks: list[dict[str, Any]], texts: list[str]
+) -> None:
     found = errors(job(group(Networks=networks)))
     wanted = f"Task group network validation failed: {nested(*texts)}"
     assert found == (in_group(wanted) if texts else [])
 
 
-def test_ports_of_tasks_collide_with_those_of_their_group() -> None:
+def test_task_ports_must_not_collide_with_group_ports() -> None:
     asked = {"Networks": [{"ReservedPorts": [port(Value=80), port("b", Value=81)]}]}
     networks = [{"ReservedPorts": [port(Value=81), port("c", Value=80)]}]
     found = errors(job(group(task(Resources=asked), Networks=networks)))

@@ -83,14 +83,14 @@ def test_groups_need_different_names() -> None:
     ]
 
 
-def test_a_group_without_a_name_is_named_by_its_place() -> None:
+def test_group_without_a_name_is_named_by_its_position() -> None:
     assert errors(job(group(), group(Name=""))) == [
         "Job task group 2 missing name",
         f"Task group  validation failed: {nested('Missing task group name')}",
     ]
 
 
-def test_a_delay_of_the_shutdown_is_not_negative() -> None:
+def test_shutdown_delay_is_not_negative() -> None:
     assert errors(job(group(ShutdownDelay=-1))) == ["ShutdownDelay must be a positive value"]
     assert errors(job(group(ShutdownDelay=0))) == []
 
@@ -107,7 +107,7 @@ def test_a_system_job_runs_once_per_node(kind: str, allowed: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "wrong"), [("batch", False), ("sysbatch", False), ("service", True), ("system", True)]
 )
-def test_only_what_ends_can_be_launched(kind: str, wrong: bool) -> None:
+def test_only_batch_jobs_can_be_periodic_or_parameterized(kind: str, wrong: bool) -> None:
     periodic = errors(job(Type=kind, Periodic={"Specs": ["@daily"]}))
     parameterized = errors(job(Type=kind, ParameterizedJob={}))
     assert periodic == ([f"Periodic {ONLY_BATCH}"] if wrong else [])
@@ -145,7 +145,7 @@ def test_only_what_ends_can_be_launched(kind: str, wrong: bool) -> None:
         ({"Enabled": False, "Spec": "x"}, []),
     ],
 )
-def test_when_a_periodic_job_starts_must_be_clear(given: dict[str, Any], texts: list[str]) -> None:
+def test_periodic_schedule_must_be_unambiguous(given: dict[str, Any], texts: list[str]) -> None:
     found = errors(job(Type="batch", Periodic=given))
     assert found == ([nested(*texts)] if texts else [])
 

@@ -22,7 +22,7 @@ def limit(operand: str, value: str = "", target: str = KERNEL) -> dict[str, str]
 
 
 @pytest.mark.parametrize("operand", ["=", "==", "is", "!=", "not", "<", "<=", ">", ">="])
-def test_a_comparison_needs_something_to_compare_with(operand: str) -> None:
+def test_comparison_needs_both_operands(operand: str) -> None:
     assert errors(job(Constraints=[limit(operand, "linux")])) == []
     problem = f'Operator "{operand}" requires an RTarget'
     assert errors(job(Constraints=[limit(operand)])) == one_constraint(problem)
@@ -36,7 +36,7 @@ def test_a_set_needs_members(operand: str) -> None:
 
 
 @pytest.mark.parametrize("operand", ["is_set", "is_not_set"])
-def test_presence_is_compared_with_nothing(operand: str) -> None:
+def test_presence_constraint_has_no_value(operand: str) -> None:
     assert errors(job(Constraints=[limit(operand)])) == []
     problem = f'Operator "{operand}" does not support an RTarget'
     assert errors(job(Constraints=[limit(operand, "x")])) == one_constraint(problem)
@@ -100,12 +100,12 @@ def test_each_operand_has_its_rules(given: dict[str, str], texts: list[str]) -> 
         ("${env.HOME}", 'unsupported attribute "${env.HOME}"'),
     ],
 )
-def test_only_what_a_node_has_can_be_asked_for(target: str, problem: str | None) -> None:
+def test_only_node_attributes_can_be_constrained(target: str, problem: str | None) -> None:
     wanted = one_constraint(problem) if problem else []
     assert errors(job(Constraints=[limit("=", "x", target)])) == wanted
 
 
-def test_constraints_are_numbered_where_they_stand() -> None:
+def test_constraints_are_numbered_by_position() -> None:
     good, bad = limit("=", "x"), limit("=")
     problem = 'Operator "=" requires an RTarget'
     second = f"Constraint 2 validation failed: {nested(problem)}"
@@ -114,7 +114,7 @@ def test_constraints_are_numbered_where_they_stand() -> None:
     assert errors(job(group(task(Constraints=[good, bad])))) == in_task(second)
 
 
-def test_a_pattern_that_may_take_too_long_in_a_literal_text_is_refused() -> None:
+def test_possibly_slow_pattern_in_a_literal_text_is_refused() -> None:
     costly = limit("regexp", "x[^y]{900}z", "x" * 100_000)
     (found,) = errors(job(Constraints=[costly]))
     assert "LTarget: the search of `x[^y]{900}z` in 100000 characters may take longer" in found
@@ -123,7 +123,7 @@ def test_a_pattern_that_may_take_too_long_in_a_literal_text_is_refused() -> None
     assert errors(job(Constraints=[limit("regexp", "x[^y]{900}z")])) == []
 
 
-def test_patterns_of_a_job_have_a_limit_together() -> None:
+def test_patterns_of_a_job_share_a_limit() -> None:
     # Each may take 15 ms to compile.
     many = [limit("regexp", f"^{number}a{{2}}$") for number in range(2_000)]
     *_, last = errors(job(Constraints=many))
@@ -135,7 +135,7 @@ def test_patterns_of_a_job_have_a_limit_together() -> None:
 
 
 @pytest.mark.parametrize("operand", ["distinct_hosts", "distinct_property"])
-def test_a_task_alone_cannot_be_distinct(operand: str) -> None:
+def test_distinct_constraint_is_invalid_on_a_task(operand: str) -> None:
     assert errors(job(group(task(Constraints=[limit(operand)])))) == in_task(
         f"Constraint 1 has disallowed Operand at task level: {operand}"
     )
@@ -186,14 +186,14 @@ def weighed(weight: int | None = 50, **fields: str) -> dict[str, Any]:
         (weighed(LTarget=""), ["No LTarget provided but is required"]),
     ],
 )
-def test_each_affinity_is_looked_at(given: dict[str, Any], texts: list[str]) -> None:
+def test_each_affinity_is_validated(given: dict[str, Any], texts: list[str]) -> None:
     wanted = [f"Affinity 1 validation failed: {nested(*texts)}"] if texts else []
     assert errors(job(Affinities=[given])) == wanted
     assert errors(job(group(Affinities=[given]))) == (in_group(*wanted) if wanted else [])
     assert errors(job(group(task(Affinities=[given])))) == (in_task(*wanted) if wanted else [])
 
 
-def test_a_job_that_runs_everywhere_prefers_nothing() -> None:
+def test_system_job_has_no_affinities() -> None:
     refused = "System jobs may not have an affinity block"
     assert errors(job(Type="system", Affinities=[weighed()])) == [refused]
     assert errors(job(group(Affinities=[weighed()]), Type="system")) == in_group(refused)
@@ -243,7 +243,7 @@ def targets(**percents: int) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_each_spread_is_looked_at(given: dict[str, Any], texts: list[str]) -> None:
+def test_each_spread_is_validated(given: dict[str, Any], texts: list[str]) -> None:
     wanted = [f"Spread 1 validation failed: {nested(*texts)}"] if texts else []
     assert errors(job(Spreads=[given])) == wanted
     assert errors(job(group(Spreads=[given]))) == (in_group(*wanted) if wanted else [])
@@ -267,7 +267,7 @@ def test_each_spread_is_looked_at(given: dict[str, Any], texts: list[str]) -> No
         ("task/local", "../../../x", True),
     ],
 )
-def test_a_path_may_not_lead_out_of_the_allocation(folder: str, path: str, out: bool) -> None:
+def test_path_must_not_leave_the_allocation(folder: str, path: str, out: bool) -> None:
     assert escapes(folder, path) is out
 
 
@@ -282,5 +282,5 @@ def test_a_path_may_not_lead_out_of_the_allocation(folder: str, path: str, out: 
         ("/a", "a/b", False),
     ],
 )
-def test_a_directory_may_lie_below_another(parent: str, path: str, below: bool) -> None:
+def test_directory_can_be_below_another(parent: str, path: str, below: bool) -> None:
     assert is_below(parent, path) is below

@@ -62,7 +62,7 @@ def task_faults(*texts: str) -> list[str]:
         ("\u00e9", False),
     ],
 )
-def test_a_service_has_a_name_of_the_domain_name_system(name: str, *, good: bool) -> None:
+def test_service_name_is_a_valid_dns_label(name: str, *, good: bool) -> None:
     wanted = [] if good else service_faults(f'{NO_RFC}"{name}"', name=name)
     assert of_group(service(Name=name)) == wanted
 
@@ -106,18 +106,18 @@ def test_service_errors_are_found(given: dict[str, Any], texts: list[str]) -> No
     assert of_group(service(**given)) == service_faults(*texts)
 
 
-def test_a_task_only_names_ports_that_exist() -> None:
+def test_task_uses_only_existing_ports() -> None:
     missing = 'port label "http" referenced by services api does not exist'
     assert errors(job(group(task(Services=[service()])))) == task_faults(missing)
     assert errors(job(group(task(Services=[service()]), Networks=HTTP))) == []
 
 
-def test_ports_of_the_task_itself_count() -> None:
+def test_ports_of_the_task_are_accepted() -> None:
     asked = {"Networks": HTTP}
     assert errors(job(group(task(Services=[service()], Resources=asked)))) == []
 
 
-def test_all_services_that_miss_a_port_are_named() -> None:
+def test_all_services_without_their_port_are_named() -> None:
     services = [service(PortLabel="x"), service(PortLabel="x", Name="web")]
     text = 'port label "x" referenced by services api, web does not exist'
     assert of_task(*services) == task_faults(text)
@@ -131,7 +131,7 @@ def test_services_of_a_group_have_one_provider() -> None:
     assert of_group(service(), service("consul", Name="b")) == faults(text)
 
 
-def test_a_service_is_there_once() -> None:
+def test_duplicate_service_is_refused() -> None:
     twice = service(Name="b")
     assert of_group(twice, service(), twice, service(PortLabel="")) == faults(
         "Services are not unique: [group->b:http]"
@@ -143,7 +143,7 @@ def test_a_service_is_there_once() -> None:
     )
 
 
-def test_only_a_task_knows_the_address_that_its_driver_gives() -> None:
+def test_only_a_task_service_can_use_the_driver_address() -> None:
     assert of_group(service(AddressMode="driver")) == faults(
         'service "api" cannot use address_mode="driver", only services defined in a "task" block '
         "can use this mode"
@@ -152,7 +152,7 @@ def test_only_a_task_knows_the_address_that_its_driver_gives() -> None:
 
 
 @pytest.mark.parametrize("mode", ["alloc", "alloc_ipv6"])
-def test_only_a_group_knows_the_address_of_its_allocation(mode: str) -> None:
+def test_only_a_group_service_can_use_the_allocation_address(mode: str) -> None:
     assert of_task(service(AddressMode=mode)) == task_faults(
         f'service "api" cannot use address_mode="{mode}", only services defined in a "group" block '
         "can use this mode"
@@ -163,13 +163,13 @@ def test_only_a_group_knows_the_address_of_its_allocation(mode: str) -> None:
     )
 
 
-def test_only_a_group_takes_part_in_a_mesh() -> None:
+def test_only_a_group_service_can_use_the_mesh() -> None:
     assert of_task(service("consul", Connect={"Native": True})) == task_faults(
         'service "api" cannot have "connect" block, only services defined in a "group" block can'
     )
 
 
-def test_a_service_of_a_task_belongs_to_it() -> None:
+def test_service_of_a_task_names_its_task() -> None:
     theirs = service(TaskName="other", Checks=[check()])
     assert of_task(theirs) == faults(
         'Service api is invalid: may only specify task the service belongs to, got "other"',
@@ -177,7 +177,7 @@ def test_a_service_of_a_task_belongs_to_it() -> None:
     )
 
 
-def test_a_check_of_a_group_refers_to_one_of_its_tasks() -> None:
+def test_check_of_a_group_names_one_of_its_tasks() -> None:
     assert of_group(service(Checks=[check(TaskName="main")])) == []
     assert of_group(service(Checks=[check(TaskName="nope")])) == faults(
         "Check c invalid: refers to non-existent task nope"
@@ -189,7 +189,7 @@ def test_a_check_of_a_group_refers_to_one_of_its_tasks() -> None:
     )
 
 
-def test_a_script_needs_a_task_to_run_in() -> None:
+def test_script_check_needs_a_task() -> None:
     script = check("script", Command="/bin/true")
     text = "Service [web]->api or Check c must specify task parameter"
     assert of_group(service("consul", Checks=[script])) == in_group(
@@ -310,18 +310,20 @@ CONSUL = [
 
 
 @pytest.mark.parametrize(("given", "fault"), [*BOTH, *NATIVE])
-def test_a_check_made_here(given: dict[str, Any], fault: str | None) -> None:
+def test_check_of_the_nomad_provider_is_validated(given: dict[str, Any], fault: str | None) -> None:
     assert of_group(service(Checks=[given])) == service_faults(*filter(None, [fault]))
 
 
 @pytest.mark.parametrize(("given", "fault"), [*BOTH, *CONSUL])
-def test_a_check_made_by_an_agent_beside_us(given: dict[str, Any], fault: str | None) -> None:
+def test_check_of_the_consul_provider_is_validated(
+    given: dict[str, Any], fault: str | None
+) -> None:
     wanted = [f"Check c invalid: {fault}"] if fault else []
     assert of_group(service("consul", Checks=[given])) == service_faults(*wanted)
 
 
 @pytest.mark.parametrize("provider", ["nomad", "consul"])
-def test_a_probe_needs_a_port(provider: str) -> None:
+def test_tcp_and_http_checks_need_a_port(provider: str) -> None:
     text = 'Check c invalid: check requires a port but neither check nor service "api" have a port'
     portless = service(provider, PortLabel="", Checks=[check()])
     assert of_group(portless) == service_faults(text)
@@ -357,7 +359,7 @@ def test_a_check_of_a_task_names_a_port(given: dict[str, Any], texts: list[str])
     assert of_task(service("consul", Checks=[given])) == task_faults(*texts)
 
 
-def test_a_numeric_port_is_one_of_the_driver() -> None:
+def test_numeric_port_needs_the_driver_address_mode() -> None:
     assert of_task(service("consul", PortLabel="8080", AddressMode="driver")) == []
     assert of_task(service("consul", PortLabel="8080")) == task_faults(
         'port label "8080" referenced by services api does not exist'
@@ -369,7 +371,7 @@ def test_checks_of_a_service_have_different_names() -> None:
     assert of_task(service(Checks=twice)) == task_faults('check "c" is duplicate')
 
 
-def test_a_check_without_any_port_is_faulted_twice() -> None:
+def test_check_without_any_port_has_two_errors() -> None:
     portless = service(PortLabel="", Checks=[check()])
     inner = 'Check c invalid: check requires a port but neither check nor service "api" have a port'
     assert of_task(portless) == task_faults(

@@ -40,7 +40,7 @@ def block(subject: str, *texts: str) -> list[str]:
         ("a.b", []),
     ],
 )
-def test_a_task_has_a_name_for_a_directory(name: str, texts: list[str]) -> None:
+def test_task_name_is_a_valid_directory_name(name: str, texts: list[str]) -> None:
     assert errors(job(group(task(name)))) == (in_task(*texts, name=name) if texts else [])
 
 
@@ -60,12 +60,14 @@ def test_a_task_has_a_driver() -> None:
         ),
     ],
 )
-def test_times_are_possible(given: dict[str, Any], texts: list[str]) -> None:
+def test_durations_are_not_negative(given: dict[str, Any], texts: list[str]) -> None:
     assert of_task(**given) == wrong(*texts)
 
 
 @pytest.mark.parametrize(("kind", "update"), [("batch", None), ("service", 0)])
-def test_without_a_deadline_a_task_may_take_its_time(kind: str, update: int | None) -> None:
+def test_kill_timeout_is_unlimited_without_a_progress_deadline(
+    kind: str, update: int | None
+) -> None:
     block = {} if update is None else {"Update": {"ProgressDeadline": update}}
     assert errors(job(group(task(KillTimeout=HOUR), **block), Type=kind)) == []
 
@@ -104,16 +106,16 @@ def test_without_a_deadline_a_task_may_take_its_time(kind: str, update: int | No
         ),
     ],
 )
-def test_resources_can_be_had(given: dict[str, Any], texts: list[str]) -> None:
+def test_resources_must_be_possible(given: dict[str, Any], texts: list[str]) -> None:
     assert of_task(Resources=given) == (wrong(nested(*texts)) if texts else [])
 
 
-def test_what_is_least_is_said_together() -> None:
+def test_errors_of_minimum_resources_are_combined() -> None:
     texts = ["minimum CPU value is 1; got 0", "minimum MemoryMB value is 10; got 9"]
     assert of_task(Resources={"CPU": 0, "MemoryMB": 9}) == wrong(nested(nested(*texts)))
 
 
-def test_affinity_of_cores_is_of_a_known_kind() -> None:
+def test_core_affinity_has_a_known_type() -> None:
     asked = job(group(task(Resources={"NUMA": {"Affinity": "near"}})))
     text = "numa affinity must be one of none, prefer, or require"
     assert errors(asked)[0] == wrong(nested(text))[0]
@@ -147,7 +149,7 @@ def test_affinity_of_cores_is_of_a_known_kind() -> None:
         ),
     ],
 )
-def test_devices_can_be_found(given: dict[str, Any], texts: list[str]) -> None:
+def test_devices_must_be_valid(given: dict[str, Any], texts: list[str]) -> None:
     wanted = nested(f"device 1 failed validation: {nested(*texts)}")
     assert of_task(Resources={"Devices": [given]}) == (wrong(wanted) if texts else [])
 
@@ -163,7 +165,7 @@ def test_devices_can_be_found(given: dict[str, Any], texts: list[str]) -> None:
         ({"MaxFiles": 10, "MaxFileSizeMB": 10, "Disabled": True}, [TOO_MUCH]),
     ],
 )
-def test_logs_fit_on_the_disk(given: dict[str, Any], texts: list[str]) -> None:
+def test_logs_must_fit_on_the_disk(given: dict[str, Any], texts: list[str]) -> None:
     found = errors(job(group(task(LogConfig=given), EphemeralDisk={"SizeMB": 100})))
     assert found == (wrong(nested(*texts)) if texts else [])
 
@@ -204,7 +206,7 @@ def not_allowed(destination: str) -> str:
         ),
     ],
 )
-def test_artifacts_can_be_fetched(given: dict[str, Any], texts: list[str]) -> None:
+def test_artifacts_must_be_valid(given: dict[str, Any], texts: list[str]) -> None:
     found = of_task(Artifacts=[given])
     assert found == block("Artifact 1 validation failed", *texts)
 
@@ -228,7 +230,7 @@ def test_artifacts_can_be_fetched(given: dict[str, Any], texts: list[str]) -> No
         ("crc:ab", ["unsupported checksum type: crc"]),
     ],
 )
-def test_checksums_can_be_compared(checksum: str, texts: list[str]) -> None:
+def test_checksums_must_be_valid(checksum: str, texts: list[str]) -> None:
     given = {"GetterSource": "s", "GetterOptions": {"checksum": checksum}}
     assert of_task(Artifacts=[given]) == block("Artifact 1 validation failed", *texts)
 
@@ -302,7 +304,7 @@ def template(**fields: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_templates_can_be_rendered(given: dict[str, Any], texts: list[str]) -> None:
+def test_templates_must_be_valid(given: dict[str, Any], texts: list[str]) -> None:
     assert of_task(Templates=[given]) == block("Template 1 validation failed", *texts)
 
 
@@ -344,12 +346,12 @@ def identity(name: str = "i", **fields: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_identities_can_be_given(given: dict[str, Any], texts: list[str]) -> None:
+def test_identities_must_be_valid(given: dict[str, Any], texts: list[str]) -> None:
     subject = f'Identity "{given["Name"]}" is invalid'
     assert of_task(Identities=[given]) == block(subject, *texts)
 
 
-def test_the_identity_of_every_task_does_not_expire() -> None:
+def test_default_identity_does_not_expire() -> None:
     text = "ttl for default identity not yet supported"
     assert of_task(Identity={"TTL": 1}) == block('Identity "default" is invalid', text)
 
@@ -385,7 +387,7 @@ def test_a_task_has_one_default_identity() -> None:
         ),
     ],
 )
-def test_secrets_can_be_fetched(given: dict[str, Any], texts: list[str]) -> None:
+def test_secrets_must_be_valid(given: dict[str, Any], texts: list[str]) -> None:
     subject = f'Secret "{given.get("Name", "")}" is invalid'
     assert of_task(Secrets=[given]) == block(subject, *texts)
 
@@ -395,7 +397,7 @@ def test_secrets_have_different_names() -> None:
     assert of_task(Secrets=given) == wrong('Duplicate secret "s" found')
 
 
-def test_a_secret_of_a_secrets_service_needs_a_token_for_it() -> None:
+def test_vault_secret_needs_a_vault_block() -> None:
     given = {"Name": "s", "Provider": "vault", "Path": "p"}
     assert of_task(Secrets=[given]) == wrong('Secret "s" has provider "vault" but no vault block')
 
@@ -408,7 +410,7 @@ def test_a_secret_of_a_secrets_service_needs_a_token_for_it() -> None:
         ({"ChangeMode": "signal", "ChangeSignal": "SIGHUP"}, []),
     ],
 )
-def test_a_new_token_is_made_known(given: dict[str, Any], texts: list[str]) -> None:
+def test_change_mode_of_a_new_token_is_validated(given: dict[str, Any], texts: list[str]) -> None:
     assert of_task(Vault=given) == block("Vault validation failed", *texts)
 
 
@@ -446,7 +448,7 @@ def test_a_signal_has_a_name(given: dict[str, Any], text: str) -> None:
         ([{"Name": "a", "Command": "ls"}] * 3, ["Action a defined multiple times"]),
     ],
 )
-def test_actions_can_be_run(given: list[dict[str, Any]], texts: list[str]) -> None:
+def test_actions_must_be_valid(given: list[dict[str, Any]], texts: list[str]) -> None:
     assert of_task(Actions=given) == wrong(*texts)
 
 
@@ -460,7 +462,7 @@ def test_actions_can_be_run(given: list[dict[str, Any]], texts: list[str]) -> No
         ),
     ],
 )
-def test_a_payload_goes_to_a_file_of_the_task(file: str, texts: list[str]) -> None:
+def test_payload_file_must_be_in_the_task_directory(file: str, texts: list[str]) -> None:
     assert of_task(DispatchPayload={"File": file}) == wrong(*texts)
 
 
@@ -474,7 +476,7 @@ def test_a_payload_goes_to_a_file_of_the_task(file: str, texts: list[str]) -> No
         ("never", ["Lifecycle validation failed: invalid hook: never"]),
     ],
 )
-def test_a_task_has_its_time_in_the_life_of_an_allocation(hook: str, texts: list[str]) -> None:
+def test_lifecycle_of_a_task_is_validated(hook: str, texts: list[str]) -> None:
     tasks = [task("other"), task(Lifecycle={"Hook": hook, "Sidecar": True})]
     assert errors(job(group(*tasks))) == wrong(*texts)
 
@@ -495,7 +497,7 @@ def test_a_task_has_its_time_in_the_life_of_an_allocation(hook: str, texts: list
         ),
     ],
 )
-def test_volumes_are_mounted_as_they_can_be(given: dict[str, Any], texts: list[str]) -> None:
+def test_volume_mounts_must_be_valid(given: dict[str, Any], texts: list[str]) -> None:
     volumes = {"v": {"Name": "v", "Type": "host", "Source": "s"}}
     wanted = [
         text if "references" in text else f'Volume Mount (0) is invalid: "{nested(text)}"'

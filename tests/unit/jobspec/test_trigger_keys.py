@@ -24,7 +24,7 @@ def follower(block: dict[str, object] | None = REQUIRED, **keys: str) -> list[st
         {"after_meta": '{"day": "$1 {x} $${y"}'.replace("$${", "$ {")},
     ],
 )
-def test_a_follower_is_accepted(keys: dict[str, str]) -> None:
+def test_follower_key_is_accepted(keys: dict[str, str]) -> None:
     assert follower(**keys) == []
 
 
@@ -54,7 +54,7 @@ def test_a_follower_is_accepted(keys: dict[str, str]) -> None:
         ({"after_meta": '{"day": "' + "x" * 65_536 + '"}'}, "must be at most 65536 bytes long"),
     ],
 )
-def test_a_wrong_key_is_an_error(keys: dict[str, str], said: str) -> None:
+def test_invalid_key_is_an_error(keys: dict[str, str], said: str) -> None:
     assert said in "; ".join(follower(**keys))
 
 

@@ -28,18 +28,20 @@ PARAMETERIZED = {"Type": "batch", "ParameterizedJob": {}}
         (ValidationResult(remarks=("a", "b\n\n")), "", "2 warnings:\n\n* a\n* b"),
     ],
 )
-def test_everything_is_said_at_once(found: ValidationResult, error: str, warnings: str) -> None:
+def test_all_errors_are_reported_together(
+    found: ValidationResult, error: str, warnings: str
+) -> None:
     assert (found.error, found.warnings) == (error, warnings)
 
 
-def test_those_who_know_more_can_add_to_what_was_found() -> None:
+def test_callers_can_add_errors_to_the_result() -> None:
     validation_result = ValidationResult(errors=("b",), remarks=("r",))
     assert validation_result.after("a").errors == ("a", "b")
     assert validation_result.with_warnings("s").warnings == "2 warnings:\n\n* r\n* s"
     assert validation_result.remarks == ("r",)
 
 
-def test_nothing_is_said_of_a_good_job() -> None:
+def test_valid_job_has_no_errors() -> None:
     assert validate(complete(job())) == ValidationResult()
 
 
@@ -95,11 +97,11 @@ def dispatched(job: Job) -> Job:
         (job(**PARAMETERIZED), job(**PARAMETERIZED), None),
     ],
 )
-def test_a_job_stays_of_its_kind(before: Document, after: Document, problem: str | None) -> None:
+def test_job_type_cannot_be_changed(before: Document, after: Document, problem: str | None) -> None:
     assert transition_error(complete(before), complete(after)) == problem
 
 
-def test_whether_a_job_was_dispatched_cannot_be_changed() -> None:
+def test_dispatched_flag_cannot_be_changed() -> None:
     one = complete(job(Type="batch"))
     assert transition_error(one, dispatched(one)) == "field 'Dispatched' is read-only"
     assert transition_error(dispatched(one), dispatched(one)) is None
@@ -153,11 +155,11 @@ def test_unsupported_job_is_refused(given: Document, text: str) -> None:
         job(group(Services=[{"Name": "s", "Provider": "nomad", "Cluster": "other"}])),
     ],
 )
-def test_what_is_offered_is_not(given: Document) -> None:
+def test_supported_features_are_not_refused(given: Document) -> None:
     assert errors(given) == []
 
 
-def test_tokens_of_a_secrets_service_are_given_when_there_is_one() -> None:
+def test_vault_block_needs_a_configured_vault_api() -> None:
     asking = complete(job(group(task(Vault={"Role": "r"}))))
     assert validate(asking) == ValidationResult()
     elsewhere = complete(job(group(task(Vault={"Cluster": "other"}))))
@@ -320,12 +322,12 @@ def test_suspicious_setting_gets_a_warning(given: Document, remarks: list[str]) 
     assert (list(found.remarks), found.errors) == (remarks, ())
 
 
-def test_more_memory_than_reserved_is_fine_where_it_is_allowed() -> None:
+def test_memory_max_is_accepted_with_oversubscription() -> None:
     asking = complete(job(group(task(Resources={"MemoryMaxMB": 900}))))
     assert validate(asking, oversubscription=True) == ValidationResult()
 
 
-def test_an_identity_of_a_service_is_looked_at_too() -> None:
+def test_service_identity_is_validated() -> None:
     identity = {"Name": "i", "Audience": ["a", "b"], "TTL": 1}
     found = validate(complete(job(group(Services=[{"Name": "s", "Identity": identity}]))))
     assert (
@@ -358,5 +360,5 @@ def periodic(*specs: str, **fields: Any) -> Document:
         (periodic("nonsense"), []),
     ],
 )
-def test_launches_within_a_minute_are_worth_a_warning(given: Document, remarks: list[str]) -> None:
+def test_launches_within_a_minute_get_a_warning(given: Document, remarks: list[str]) -> None:
     assert list(validate(complete(given)).remarks) == remarks

@@ -35,9 +35,7 @@ def declared(body: str) -> str:
         ("", "x = <<EOT\na\nEOT\n", "a\n"),
     ],
 )
-def test_a_variable_has_the_value_that_is_given_in_its_type(
-    body: str, given: str, result: object
-) -> None:
+def test_variable_has_its_value_in_its_type(body: str, given: str, result: object) -> None:
     text = job("r = var.x", before=declared(body))
     config = parse(text, variables=given)["TaskGroups"][0]["Tasks"][0]["Config"]
     assert config.get("r") == result
@@ -91,13 +89,13 @@ def test_invalid_variables_are_reported(before: str, given: str, complaint: str)
         parse(text, variables=given)  # nobody asks for its value
 
 
-def test_several_mistakes_in_variables_and_locals_are_reported_at_once() -> None:
+def test_several_errors_in_variables_and_locals_are_reported_together() -> None:
     before = declared("type = any") + "locals {\n a = nosuch()\n}\n" + 'variable "y" {}\n'
     said = refused(job("r = 1", before=before)).splitlines()
     assert len(said) == 3
 
 
-def test_values_come_from_all_sides_and_the_last_counts() -> None:
+def test_values_come_from_several_sources_and_the_last_is_used() -> None:
     names = "abcde"
     text = "".join(f'variable "{name}" {{ default = "default" }}\n' for name in names)
     config = "".join(f"{name} = var.{name}\n" for name in names)
@@ -115,14 +113,14 @@ def test_values_come_from_all_sides_and_the_last_counts() -> None:
     assert environment_used(file) == {"b": "environment"}
 
 
-def test_several_variables_may_be_declared_in_one_block() -> None:
+def test_several_variables_can_be_declared_in_one_block() -> None:
     before = 'variables {\n  a = 1\n  b = ["x"]\n}'
     assert value("[var.a, var.b]", before=before) == [1, ["x"]]
     said = refused(job("r = 1", before=before), variables='a = "one"')
     assert "a number is required" in said
 
 
-def test_a_mistake_in_a_variables_file_bears_its_name() -> None:
+def test_error_in_a_variables_file_names_the_file() -> None:
     file = JobFile(
         text=job("r = 1", before=declared("type = number")),
         variable_files=(("my.vars", 'x = "a"'),),

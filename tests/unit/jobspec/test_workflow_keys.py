@@ -30,7 +30,7 @@ def test_lists_are_parsed() -> None:
         (OUTPUTS, ",".join(f"a{number}" for number in range(129)), "at most 128 names"),
     ],
 )
-def test_wrong_lists_are_refused_with_the_fix(
+def test_invalid_lists_are_refused_with_a_fix(
     key: MetaExtension[object], text: str, expected: str
 ) -> None:
     with pytest.raises(Invalid) as refused:

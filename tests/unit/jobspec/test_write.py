@@ -55,7 +55,7 @@ def completed(given: Any) -> Job | None:
         return None
 
 
-def test_every_parsed_job_file_of_the_corpus_is_written_and_read_back() -> None:
+def test_every_job_file_of_the_corpus_survives_a_round_trip() -> None:
     found = [(name, canonicalize(document(body))) for name, body in responses()]
     sources = {name: write_job(one) for name, one in found}
     assert len(sources) > 100
@@ -65,7 +65,7 @@ def test_every_parsed_job_file_of_the_corpus_is_written_and_read_back() -> None:
     ] == []
 
 
-def test_every_registered_job_of_the_scenarios_is_written_and_read_back() -> None:
+def test_every_registered_job_of_the_scenarios_survives_a_round_trip() -> None:
     sent = {
         json.dumps(given): name
         for name, steps in scenarios()
@@ -180,7 +180,7 @@ JOB = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(JOB)
-def test_a_written_job_is_read_as_the_same_job(given_job: Document) -> None:
+def test_written_job_is_parsed_as_the_same_job(given_job: Document) -> None:
     whole = complete(given_job)
     source = write_job(whole)
     assert source is None or same_definition(read(source), whole)
@@ -191,7 +191,7 @@ PLAIN = st.text(st.characters(codec="ascii"), max_size=12)
 
 
 @given(CONFIG, st.dictionaries(NAME, PLAIN, max_size=3), PLAIN, SPAN)
-def test_a_job_in_plain_text_can_always_be_written(
+def test_any_plain_text_job_can_be_written(
     config: Document, env: dict[str, str], text: str, span: int
 ) -> None:
     plain = json.loads(json.dumps(config).encode("ascii", "backslashreplace"))
@@ -212,7 +212,7 @@ def _ascii(value: Any) -> Any:
             return value
 
 
-def test_default_values_are_left_out() -> None:
+def test_default_values_are_omitted() -> None:
     assert write_job(complete(job(group(task(Config={"command": "/bin/true"}))))) == (
         'job "g" {\n\n  group "web" {\n\n    task "main" {\n      driver = "raw_exec"\n\n'
         '      config {\n        command = "/bin/true"\n      }\n    }\n  }\n}\n'
@@ -232,7 +232,7 @@ def test_default_values_are_left_out() -> None:
         ("one\ntwo", '"one\\ntwo"'),
     ],
 )
-def test_a_text_is_quoted_so_that_it_keeps_its_meaning(text: str, written: str) -> None:
+def test_quoted_text_keeps_its_meaning(text: str, written: str) -> None:
     whole = complete(job(group(task(Config={"x": text}))))
     source = write_job(whole)
     assert source is not None
@@ -240,7 +240,7 @@ def test_a_text_is_quoted_so_that_it_keeps_its_meaning(text: str, written: str) 
     assert same_definition(read(source), whole)
 
 
-def test_a_map_of_a_driver_stays_a_map_and_a_block_a_block() -> None:
+def test_driver_maps_and_blocks_keep_their_form() -> None:
     config = {"labels": {"a.b": "c"}, "mount": [{"type": "bind"}, {"type": "volume"}]}
     whole = complete(job(group(task(Config=config))))
     source = write_job(whole)
@@ -249,6 +249,6 @@ def test_a_map_of_a_driver_stays_a_map_and_a_block_a_block() -> None:
     assert same_definition(read(source), whole)
 
 
-def test_a_job_that_the_language_cannot_say_is_not_written() -> None:
+def test_job_beyond_the_job_file_syntax_is_not_written() -> None:
     decomposed = "e\u0301"  # job files hold texts in their composed form
     assert write_job(complete(job(group(task(Config={"x": decomposed}))))) is None

@@ -143,7 +143,7 @@ def test_invalid_pattern_gets_the_error_text_of_go(pattern: str, text: str) -> N
         search(pattern, "a")
 
 
-def test_a_broken_pattern_is_said_in_the_answer_only(capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_pattern_is_reported_only_in_the_result(capfd: pytest.CaptureFixture[str]) -> None:
     pattern_error("(")
     pattern_error(TOO_LARGE)
     assert capfd.readouterr() == ("", "")
@@ -160,7 +160,7 @@ def test_a_broken_pattern_is_said_in_the_answer_only(capfd: pytest.CaptureFixtur
         "(a.{60}){5}b",
     ],
 )
-def test_no_pattern_keeps_the_daemon_busy(pattern: str) -> None:
+def test_no_pattern_blocks_the_daemon(pattern: str) -> None:
     start = time.process_time()
     assert not search(pattern, "a" * 20_000, most=None)
     assert time.process_time() - start < 2
@@ -182,7 +182,7 @@ _PATTERNS = some.recursive(
 
 
 @given(_PATTERNS, some.text("ab1 \n", max_size=8))
-def test_patterns_match_as_they_do_elsewhere(pattern: str, text: str) -> None:
+def test_patterns_match_like_in_go(pattern: str, text: str) -> None:
     assert search(pattern.replace(r"\Z", r"\z"), text) is bool(re.search(pattern, text, re.ASCII))
 
 
@@ -201,13 +201,13 @@ def test_patterns_match_as_they_do_elsewhere(pattern: str, text: str) -> None:
         ("a", "$", "a", "$"),
     ],
 )
-def test_matches_are_replaced_as_go_does(
+def test_matches_are_replaced_like_in_go(
     pattern: str, replacement: str, text: str, result: str
 ) -> None:
     assert replace(pattern, replacement, text) == result
 
 
-def test_a_replacement_that_grows_too_much_is_stopped_on_the_way() -> None:
+def test_oversized_replacement_is_aborted_early() -> None:
     def check(length: int) -> None:
         if length > 100:
             raise OverflowError(length)
@@ -221,7 +221,7 @@ def test_a_replacement_that_grows_too_much_is_stopped_on_the_way() -> None:
 LONG = "x" * 100_000
 
 
-def test_a_search_that_may_take_too_long_is_refused() -> None:
+def test_possibly_slow_search_is_refused() -> None:
     assert not search("^xy", LONG)
     began = time.thread_time()
     with pytest.raises(Invalid, match=r"`x\[\^y\]\{900\}z` in 100000 characters may take longer"):
@@ -230,7 +230,7 @@ def test_a_search_that_may_take_too_long_is_refused() -> None:
     assert not search("x[^y]{900}z", LONG, most=None)  # the caller counts
 
 
-def test_patterns_of_a_block_have_a_limit_together() -> None:
+def test_patterns_of_a_block_share_a_limit() -> None:
     many = [f"a[^b]c{number}" for number in range(1_000)]
     with limited(3_000), pytest.raises(PatternsTooCostly, match=r"take longer than 0\.003 s: use"):
         [search(item, "abc" * 100) for item in many]
@@ -238,13 +238,13 @@ def test_patterns_of_a_block_have_a_limit_together() -> None:
         pattern_error("unseen pattern " * 10)
 
 
-def test_a_repeated_search_of_a_block_costs_once() -> None:
+def test_repeated_search_in_a_block_is_counted_once() -> None:
     pattern_error("^y+$")
     with limited(match_cost("^y+$", LONG[:1_000]) + 1):
         assert [search("^y+$", LONG[:1_000]) for _ in range(5)] == [False] * 5
 
 
-def test_a_block_inside_another_has_its_own_limit() -> None:
+def test_nested_block_has_its_own_limit() -> None:
     pattern_error("^q$")
     with limited(10):
         with limited(100_000):

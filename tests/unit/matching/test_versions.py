@@ -25,7 +25,7 @@ OUT_OF_RANGE = (
     [case for case in CASES if "match" in case],
     ids=lambda case: f"{case['constraint']} {case['version']}",
 )
-def test_a_version_meets_a_constraint_as_for_nomad(case: dict[str, object]) -> None:
+def test_version_meets_a_constraint_like_in_nomad(case: dict[str, object]) -> None:
     constraint = str(case["constraint"])
     assert satisfies(str(case["version"]), constraint, VersionDialect.VERSION) is case["match"]
     assert constraint_error(constraint, VersionDialect.VERSION) is None
@@ -45,7 +45,7 @@ def test_invalid_version_gets_the_error_text_of_nomad(case: dict[str, str]) -> N
     [case for case in CASES if "constraint" in case.get("error", "")],
     ids=lambda case: case["error"],
 )
-def test_a_broken_constraint_is_found_without_a_version(case: dict[str, str]) -> None:
+def test_invalid_constraint_is_found_without_a_version(case: dict[str, str]) -> None:
     assert constraint_error(case["constraint"], VersionDialect.VERSION) == case["error"]
 
 
@@ -66,9 +66,7 @@ def test_a_broken_constraint_is_found_without_a_version(case: dict[str, str]) ->
         ("> 1.0", "1.0.1beta", True),  # only the constraint is strict
     ],
 )
-def test_under_semver_a_pre_release_has_its_place_in_the_order(
-    constraint: str, version: str, *, meets: bool
-) -> None:
+def test_semver_orders_pre_releases(constraint: str, version: str, *, meets: bool) -> None:
     assert satisfies(version, constraint, VersionDialect.SEMVER) is meets
 
 
@@ -136,7 +134,7 @@ def test_versions_are_ordered_by_numbers_then_by_pre_release(lower: str, higher:
         ("1.2", "1.2.0.0-a"),
     ],
 )
-def test_versions_that_only_look_different_are_equal(left: str, right: str) -> None:
+def test_equivalent_versions_are_equal(left: str, right: str) -> None:
     assert satisfies(left, right, VersionDialect.SEMVER)
     assert satisfies(right, left, VersionDialect.SEMVER)
 
@@ -151,7 +149,7 @@ def test_versions_that_only_look_different_are_equal(left: str, right: str) -> N
         ("~> 1.2-beta", "1.2.0-rc", True),
     ],
 )
-def test_the_pessimistic_operator_fixes_all_numbers_but_the_last(
+def test_pessimistic_operator_fixes_all_numbers_except_the_last(
     constraint: str, version: str, *, meets: bool
 ) -> None:
     assert satisfies(version, constraint, VersionDialect.VERSION) is meets
@@ -165,7 +163,7 @@ def test_the_pessimistic_operator_fixes_all_numbers_but_the_last(
     ["1" * 100_000, "1." * 50_000 + "x", " " * 100_000 + "x", "1-" + "-" * 100_000 + "!"],
     ids=["digits", "numbers", "spaces", "dashes"],
 )
-def test_a_text_of_absurd_length_is_refused_at_once(text: str) -> None:
+def test_oversized_text_is_refused_quickly(text: str) -> None:
     start = time.process_time()
     assert constraint_error(text, VersionDialect.VERSION) is not None
     with pytest.raises(Invalid):

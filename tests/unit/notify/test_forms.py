@@ -33,7 +33,7 @@ BODIES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_is_as_it_was_recorded(name: str) -> None:
+def test_body_matches_the_recording(name: str) -> None:
     recorded = msgspec.json.decode((GOLDEN / f"{name}.json").read_bytes())
     assert msgspec.json.decode(BODIES[name]()) == recorded
 
@@ -64,7 +64,7 @@ def in_state(state: str) -> NotificationWithContext:
         (told(in_state("failed"), reason="x" * 300), f"backup failed: {'x' * 184}…"),
     ],
 )
-def test_a_subject_has_the_word_of_the_state(telling: NotificationWithContext, said: str) -> None:
+def test_subject_contains_the_state(telling: NotificationWithContext, said: str) -> None:
     assert words.subject(batch(telling)) == said
 
 
@@ -90,7 +90,7 @@ def test_a_text_has_no_control_characters() -> None:
         ("`code` *bold*", "'code' ∗bold∗"),  # noqa: RUF001  # the result of the escape
     ],
 )
-def test_no_text_is_a_mention_or_a_link_in_slack(said: str, shown: str) -> None:
+def test_text_cannot_become_a_mention_or_link_in_slack(said: str, shown: str) -> None:
     body = msgspec.json.decode(forms.slack(batch(told(in_state("failed"), reason=said))))
     assert body["text"].splitlines()[0] == f"*backup failed: {shown}*"
 
@@ -108,7 +108,7 @@ def _with_lines(stderr: str) -> message.Batch:
     return batch(NotificationWithContext(one=FAILURE.one, context=context))
 
 
-def test_a_long_text_keeps_its_end() -> None:
+def test_long_text_is_truncated_at_the_start() -> None:
     long = _with_lines("é" * 9000 + "\nthe end\n")
     shown = msgspec.json.decode(forms.slack(long))["text"]
     assert len(shown) < 4100
@@ -118,7 +118,7 @@ def test_a_long_text_keeps_its_end() -> None:
     assert message_.endswith("the end\n")
 
 
-def test_of_one_alert_the_newest_counts_and_begins_with_the_first() -> None:
+def test_alert_has_the_start_of_the_first_message_and_the_newest_state() -> None:
     later = told(FAILURE, event=NotifyEvent.RECOVERY, create_time=NOW + 10**9, failing_since=0)
     (alert,) = msgspec.json.decode(forms.alertmanager(batch(FAILURE, later)))
     assert alert["startsAt"] == "2026-11-21T01:28:00Z"

@@ -37,7 +37,7 @@ def test_message_has_the_event_the_job_and_the_time() -> None:
     }
 
 
-def test_a_message_is_signed_as_the_specification_has_it() -> None:
+def test_message_is_signed_as_specified() -> None:
     # The example of the Standard Webhooks libraries; the sum is that of `openssl dgst -mac HMAC`.
     key = message.read_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     at = 1_614_265_330 * SECOND
@@ -75,7 +75,7 @@ def test_invalid_secret_is_refused(text: str) -> None:
         message.read_secret(text)
 
 
-def test_pauses_grow_to_a_limit_and_are_never_the_same_for_all() -> None:
+def test_retry_delays_grow_to_a_limit_and_are_random() -> None:
     assert [message.retry_delay(n, 0.5) // SECOND for n in (1, 2, 3, 4)] == [1, 4, 16, 64]
     assert message.retry_delay(14, 0.5) == 4 * HOUR
     assert message.retry_delay(3, 0.0) < message.retry_delay(3, 0.5) < message.retry_delay(3, 0.999)
@@ -85,7 +85,7 @@ def test_pauses_grow_to_a_limit_and_are_never_the_same_for_all() -> None:
     ("attempts", "later", "given_up"),
     [(14, HOUR, False), (15, HOUR, True), (2, 24 * HOUR, False), (2, 24 * HOUR + 1, True)],
 )
-def test_after_a_day_or_fifteen_attempts_it_is_given_up(
+def test_notification_is_dropped_after_a_day_or_fifteen_attempts(
     attempts: int, later: int, given_up: bool
 ) -> None:
     assert message.is_expired(ONE, attempts, NOW + later) is given_up

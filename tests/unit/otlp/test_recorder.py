@@ -28,7 +28,7 @@ def recorded() -> Iterator[Recorded]:
     request_context.TRACING.recorder = None
 
 
-def test_write_begins_a_trace_and_a_read_does_not(recorded: Recorded) -> None:
+def test_write_starts_a_trace_and_a_read_does_not(recorded: Recorded) -> None:
     assert recorded.recorder.begin_request("one", "GET", "") == "one"
     request_id, _, trace = recorded.recorder.begin_request("one", "POST", "").partition(" ")
     assert request_id == "one"
@@ -60,7 +60,7 @@ def test_percent_is_the_share_of_new_traces(percent: int, flags: str) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_refused_caller_makes_no_span(recorded: Recorded, status: int) -> None:
+def test_refused_caller_creates_no_span(recorded: Recorded, status: int) -> None:
     origin = recorded.recorder.begin_request("one", "POST", REMOTE)
     recorded.recorder.end_request(origin, REMOTE, "x", 1, {"http.response.status_code": status})
     assert recorded.spans == []
@@ -100,7 +100,7 @@ def test_unit_of_work_has_the_same_span_in_every_daemon(recorded: Recorded) -> N
     assert told == {"TRACEPARENT": f"00-{'a' * 32}-{first.span_id}-01"}
 
 
-def test_cancelled_unit_makes_no_span(recorded: Recorded) -> None:
+def test_cancelled_unit_creates_no_span(recorded: Recorded) -> None:
     unit = recorded.recorder.unit(f"one {REMOTE}", ("alloc",), "allocation", 1, {})
     with pytest.raises(KeyboardInterrupt), unit:
         raise KeyboardInterrupt
@@ -119,7 +119,7 @@ def test_child_has_a_trace_of_its_own_with_a_link(recorded: Recorded) -> None:
     assert (span.link.trace_id, span.link.span_id) == ("a" * 32, origin.split("-")[2])
 
 
-def test_evaluation_without_a_request_begins_a_trace(recorded: Recorded) -> None:
+def test_evaluation_without_a_request_starts_a_trace(recorded: Recorded) -> None:
     origin = recorded.recorder.begin_evaluation("")
     recorded.recorder.end_evaluation(origin, "", (1, 2, 3), {})
     evaluation, plan = recorded.spans
@@ -128,7 +128,7 @@ def test_evaluation_without_a_request_begins_a_trace(recorded: Recorded) -> None
     assert (plan.start, plan.end) == (2, 3)
 
 
-def test_work_without_a_trace_makes_no_span(recorded: Recorded) -> None:
+def test_work_without_a_trace_creates_no_span(recorded: Recorded) -> None:
     with request_context.request_scope("one"), request_context.span("write"):
         recorded.recorder.follow("first health", 1)
     with recorded.recorder.unit("", ("alloc",), "allocation", 1, {}):

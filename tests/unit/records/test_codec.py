@@ -45,7 +45,7 @@ from tests.samples import group, job, task
         ("[1ex]", "invalid character 'x' in exponent of numeric literal"),
     ],
 )
-def test_text_that_is_no_json_is_refused_with_gos_words(body: str, text: str) -> None:
+def test_invalid_json_is_refused_with_the_text_of_go(body: str, text: str) -> None:
     with pytest.raises(Malformed) as caught:
         parse(body.encode())
     assert str(caught.value) == text
@@ -55,7 +55,7 @@ def test_text_that_is_no_json_is_refused_with_gos_words(body: str, text: str) ->
     ("body", "value"),
     [('{"a":1} trailing', {"a": 1}), ("1 2", 1), (' [1,"\\u00e9"] x', [1, "é"]), ("null,", None)],
 )
-def test_what_stands_behind_the_first_value_does_not_matter(body: str, value: object) -> None:
+def test_text_after_the_first_value_is_ignored(body: str, value: object) -> None:
     assert parse(body.encode()) == value
 
 
@@ -115,7 +115,7 @@ def test_nesting_has_a_limit(opening: str) -> None:
         ),
     ],
 )
-def test_a_wrong_type_is_named_with_its_place(body: str, text: str) -> None:
+def test_wrong_type_is_named_with_its_position(body: str, text: str) -> None:
     with pytest.raises(Malformed) as caught:
         decode(JobRegisterRequest, body.encode())
     assert str(caught.value) == text
@@ -125,7 +125,7 @@ def test_a_wrong_type_is_named_with_its_place(body: str, text: str) -> None:
     ("value", "nanoseconds"),
     [('"24h"', 24 * HOUR), ('"1h30m0s"', 90 * MINUTE), ("7", 7), ('""', 24 * HOUR)],
 )
-def test_a_span_is_read_as_text_and_as_a_number(value: str, nanoseconds: int) -> None:
+def test_duration_is_read_as_text_and_number(value: str, nanoseconds: int) -> None:
     body = f'{{"Name":"a","NodeIdentityTTL":{value}}}'
     assert decode(NodePool, body.encode()).node_identity_ttl == nanoseconds
 
@@ -138,12 +138,12 @@ def test_a_span_is_read_as_text_and_as_a_number(value: str, nanoseconds: int) ->
         ("1.5", "cannot unmarshal number 1.5 into Go struct field NodePool.NodeIdentityTTL"),
     ],
 )
-def test_a_span_of_another_form_is_named(value: str, words: str) -> None:
+def test_malformed_duration_is_named(value: str, words: str) -> None:
     with pytest.raises(Malformed, match=words):
         decode(NodePool, f'{{"NodeIdentityTTL":{value}}}'.encode())
 
 
-def test_names_match_in_any_case_and_nulls_are_absent() -> None:
+def test_names_are_case_insensitive_and_nulls_are_absent() -> None:
     body = b'{"JOB":{"id":"x","taskgroups":[{"name":"a","count":null}]},"Nonsense":1}'
     assert decode(JobRegisterRequest, body).job == {"ID": "x", "TaskGroups": [{"Name": "a"}]}
 
@@ -164,14 +164,14 @@ def test_both_spellings_are_written() -> None:
     assert document["VaultNamespace"] == document["SecretsNamespace"] == ""
 
 
-def test_a_users_own_keys_are_left_alone() -> None:
+def test_user_defined_keys_are_unchanged() -> None:
     meta = {"SecretsConfig": "mine", "vault": "yours"}
     body = json.dumps({"Job": {"Meta": meta}}).encode()
     assert decode(JobRegisterRequest, body).job == {"Meta": meta}
     assert json.loads(job_document(job("a", meta=meta)))["Meta"] == meta
 
 
-def test_a_null_body_is_an_empty_one() -> None:
+def test_null_body_is_an_empty_object() -> None:
     assert decode(JobEvaluateRequest, b"null") == JobEvaluateRequest()
 
 
@@ -179,7 +179,7 @@ def test_a_null_body_is_an_empty_one() -> None:
     ("text", "offset"),
     [("not base64!", 3), ("YQ", 0), ("YWJjZA", 4), ("Y=Q=", 1), ("YQ==x", 4), ("YWJj\nYQ", 5)],
 )
-def test_wrong_base64_is_refused_with_gos_offset(text: str, offset: int) -> None:
+def test_invalid_base64_is_refused_with_the_offset_of_go(text: str, offset: int) -> None:
     with pytest.raises(Malformed) as caught:
         decode_base64(text)
     assert str(caught.value) == f"illegal base64 data at input byte {offset}"
@@ -198,7 +198,7 @@ def test_base64_is_decoded(text: str, value: bytes) -> None:
         (1_795_225_201_000_000_000, "2026-11-21T01:40:01Z"),
     ],
 )
-def test_a_time_is_written_with_the_decimals_it_needs_and_read_back(time: int, text: str) -> None:
+def test_time_is_written_with_its_decimals_and_read_back(time: int, text: str) -> None:
     assert rfc3339(time) == text
     assert nanoseconds(text) == time
 
@@ -219,14 +219,16 @@ def test_invalid_character_is_read_as_the_replacement_character(body: bytes) -> 
         (b"%s", "the body"),
     ],
 )
-def test_a_number_of_thousands_of_digits_is_named_with_its_place(body: bytes, where: str) -> None:
+def test_number_with_thousands_of_digits_is_named_with_its_position(
+    body: bytes, where: str
+) -> None:
     with pytest.raises(
         Malformed, match=rf"^{where}: the number .{{20}}\.\.\. \(500. digits\) is too large"
     ):
         parse(body % (b"9" * 5000))
 
 
-def test_a_long_number_of_the_wrong_type_is_shown_by_its_begin() -> None:
+def test_long_number_of_the_wrong_type_is_truncated() -> None:
     with pytest.raises(Malformed, match=r"number 9{20}\.\.\. \(300 digits\) into Go struct field"):
         decode(SubmittedJob, b'{"Priority": %s}' % (b"9" * 300))
 
@@ -239,7 +241,7 @@ def body_of(*, values: int, text: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("text", ["", ",[{" * 500, '",' * 500, "\\" * 501, '\\",' * 500])
-def test_values_are_counted_and_what_stands_in_texts_is_not(text: str) -> None:
+def test_values_are_counted_except_in_texts(text: str) -> None:
     body = body_of(values=1000, text=text)
     assert not has_more_values(body, 1003)
     assert has_more_values(body, 900)
@@ -255,7 +257,7 @@ def test_values_are_counted_and_what_stands_in_texts_is_not(text: str) -> None:
         b'{"Job":"' + b'\\",' * 1_000_000 + b'"}',
     ],
 )
-def test_a_body_of_too_many_values_is_refused_before_they_are_made(
+def test_body_with_too_many_values_is_refused_before_decoding(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(msgspec.json, "decode", None)
@@ -263,12 +265,12 @@ def test_a_body_of_too_many_values_is_refused_before_they_are_made(
         parse(body)
 
 
-def test_a_long_body_of_few_values_is_read() -> None:
+def test_long_body_with_few_values_is_accepted() -> None:
     text = 'a, b, [c], {d} and "e"\n' * 50_000
     assert parse(json.dumps({"a": text}).encode()) == {"a": text}
 
 
-def test_a_long_body_that_is_no_json_is_refused_without_being_read_slowly(
+def test_long_invalid_body_is_refused_quickly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(go_json, "end_of_first_value", None)

@@ -19,7 +19,7 @@ from storage.records.base import HOUR, MINUTE, SECOND
         (-SECOND, "-1s"),
     ],
 )
-def test_a_span_is_written_as_nomad_writes_it(nanoseconds: int, text: str) -> None:
+def test_duration_is_written_like_in_nomad(nanoseconds: int, text: str) -> None:
     assert durations.text(nanoseconds) == text
 
 
@@ -27,12 +27,12 @@ def test_a_span_is_written_as_nomad_writes_it(nanoseconds: int, text: str) -> No
     ("text", "nanoseconds"),
     [("0", 0), ("250ms", SECOND // 4), ("1h30m", HOUR + 30 * MINUTE), ("1.5s", 3 * SECOND // 2)],
 )
-def test_a_span_is_read(text: str, nanoseconds: int) -> None:
+def test_duration_is_read(text: str, nanoseconds: int) -> None:
     assert durations.nanoseconds(text) == nanoseconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5 s", "1h x"])
-def test_a_text_that_is_no_span_is_refused(text: str) -> None:
+def test_text_that_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         durations.nanoseconds(text)
 

@@ -28,5 +28,5 @@ def test_text_that_is_no_number_is_refused(text: str) -> None:
     ("text", "shown"),
     [("42", "42"), ("-" + "1" * 100, "-1111111111111111111... (100 digits)")],
 )
-def test_a_long_number_is_shown_by_its_begin(text: str, shown: str) -> None:
+def test_long_number_is_truncated(text: str, shown: str) -> None:
     assert shorten(text) == shown

@@ -26,7 +26,7 @@ def block(field: str, text: str) -> NetworkDNS:
         ("options", "edns0"),
     ],
 )
-def test_a_valid_text_has_no_fault(field: str, text: str) -> None:
+def test_valid_text_has_no_error(field: str, text: str) -> None:
     assert list(faults(block(field, text), filled=True)) == []
 
 
@@ -55,11 +55,11 @@ def test_an_invalid_text_is_named_on_one_line(field: str, text: str) -> None:
 
 @pytest.mark.parametrize("field", ["servers", "searches", "options"])
 @given(text=st.text(alphabet="a1.:%-\n\r\t #;\0\x85\u2028${}"))
-def test_whatever_has_no_fault_is_one_word(field: str, text: str) -> None:
+def test_text_without_an_error_is_one_word(field: str, text: str) -> None:
     assert list(faults(block(field, text), filled=True)) or text.split() == [text]
 
 
-def test_a_reference_is_checked_once_it_has_its_value() -> None:
+def test_reference_is_checked_after_its_resolution() -> None:
     dns = block("servers", "${meta.dns}")
     assert list(faults(dns, filled=False)) == []
     assert list(faults(dns, filled=True)) != []

@@ -10,7 +10,7 @@ from storage.records.times import nanoseconds, rfc3339
 
 
 @pytest.mark.parametrize("moment", [0, -1, 1795225201636343439, 253402300799 * SECOND])
-def test_a_moment_is_read_as_it_was_written(moment: int) -> None:
+def test_time_survives_a_round_trip(moment: int) -> None:
     assert nanoseconds(rfc3339(moment)) == moment
 
 
@@ -18,7 +18,7 @@ def test_a_moment_is_read_as_it_was_written(moment: int) -> None:
     ("seconds", "text"),
     [(300_000_000_000, "9999-12-31T23:59:59Z"), (-(10**12), "0001-01-01T00:00:00Z")],
 )
-def test_what_no_year_of_four_digits_has_is_reported_as_their_end(seconds: int, text: str) -> None:
+def test_time_outside_of_four_digit_years_is_clamped(seconds: int, text: str) -> None:
     assert rfc3339(seconds * SECOND) == text
 
 
@@ -32,7 +32,7 @@ def test_what_no_year_of_four_digits_has_is_reported_as_their_end(seconds: int, 
         (ZoneInfo("Asia/Kathmandu"), "2026-11-21T07:25:01.5+05:45"),
     ],
 )
-def test_a_moment_is_the_same_in_any_time_zone(zone: tzinfo, text: str) -> None:
+def test_time_is_independent_of_the_time_zone(zone: tzinfo, text: str) -> None:
     moment = 1795225201500000000
     assert rfc3339(moment, zone) == text
     assert nanoseconds(text) == moment

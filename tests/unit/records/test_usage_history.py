@@ -32,7 +32,7 @@ def test_steady_samples_take_one_byte_each() -> None:
     assert len(pack({CPU: [500] * 30})) < 40
 
 
-def test_missing_samples_do_not_count() -> None:
+def test_missing_samples_are_not_counted() -> None:
     assert fold(CPU, [None, None]) is None
     assert fold(CPU, [10, None, 30]) == 20
     assert fold(MEMORY, [10, None, 30]) == 30
@@ -44,11 +44,11 @@ def test_values_of_blocks_with_different_steps_share_their_bins() -> None:
     assert binned(blocks, 0, 900, 300)[MEMORY] == [5, 6, 9]
 
 
-def test_values_outside_of_the_time_are_left_out() -> None:
+def test_values_outside_of_the_time_range_are_omitted() -> None:
     assert binned([(10, 0, {CPU: [1, 2, 3, 4]})], 10, 30, 10)[CPU] == [2, 3]
 
 
-def test_sum_has_values_that_only_some_have() -> None:
+def test_sum_has_values_for_partial_samples() -> None:
     assert total([{CPU: [1, None]}, {CPU: [2, None], MEMORY: [7, 8]}]) == {
         CPU: [3, None],
         MEMORY: [7, 8],

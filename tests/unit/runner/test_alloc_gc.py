@@ -43,7 +43,7 @@ def test_gc_reason_names_the_exceeded_limit(kept: int, use: FilesystemUsage, why
     assert gc_reason(kept, use, BOUNDS) == why
 
 
-def test_a_file_system_is_full_to_some_degree(tmp_path: Path) -> None:
+def test_file_system_has_a_usage_percentage(tmp_path: Path) -> None:
     use = filesystem_usage(tmp_path)
     assert 0 < use.disk <= 100
     assert 0 <= use.inodes <= 100
@@ -68,7 +68,7 @@ class Place:
     ("count", "disk", "removed"),
     [(3, 50, []), (5, 50, ["0", "1"]), (3, 93, ["0", "1"]), (2, 99, ["0", "1"]), (0, 99, [])],
 )
-async def test_the_oldest_go_until_there_is_room(
+async def test_oldest_directories_are_removed_until_enough_space_is_free(
     count: int, disk: float, removed: list[str]
 ) -> None:
     place = Place(disk)
@@ -86,7 +86,7 @@ async def test_a_removal_is_reported_with_its_reason(caplog: pytest.LogCaptureFi
     ]
 
 
-async def test_a_disk_of_which_nothing_is_known_loses_nothing() -> None:
+async def test_unmeasured_disk_loses_no_directory() -> None:
     place = Place(99)
 
     def fail() -> FilesystemUsage:
@@ -108,7 +108,7 @@ A, B = ("default", "a"), ("default", "b")
         ([1, 1, 11], ["0", "1"]),  # the newest stays, however large
     ],
 )
-def test_the_oldest_of_a_job_go_until_they_hold_no_more_than_they_may(
+def test_oldest_directories_of_a_job_are_removed_until_the_job_is_within_its_limit(
     sizes: list[int], gone: list[str]
 ) -> None:
     ended = [str(number) for number in range(len(sizes))]
@@ -116,16 +116,16 @@ def test_the_oldest_of_a_job_go_until_they_hold_no_more_than_they_may(
     assert excess_dirs(ended, dict.fromkeys(ended, A), by_id, most=10) == gone
 
 
-def test_directories_of_other_jobs_do_not_count() -> None:
+def test_directories_of_other_jobs_are_not_counted() -> None:
     owners = {"0": A, "1": B, "2": A, "3": B}
     assert excess_dirs("0123", owners, dict.fromkeys("0123", 6), most=12) == []
 
 
-def test_directories_unknown_to_the_store_are_left_alone() -> None:
+def test_directories_unknown_to_the_store_are_not_removed() -> None:
     assert excess_dirs("0123", {"3": A}, dict.fromkeys("0123", 6), most=1) == []
 
 
-async def test_a_job_keeps_no_more_than_it_may(
+async def test_number_of_allocations_of_a_job_is_limited(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     config = Settings(data_dir=tmp_path, gc_interval_seconds=10, retention_alloc_mb=1)
@@ -151,7 +151,7 @@ async def test_a_job_keeps_no_more_than_it_may(
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EIO])
-async def test_round_that_fails_is_followed_by_the_next(
+async def test_failed_round_is_followed_by_the_next(
     autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     looks = []
@@ -171,7 +171,7 @@ async def test_round_that_fails_is_followed_by_the_next(
     assert [os.strerror(number) in record.getMessage() for record in caplog.records] == [True, True]
 
 
-async def test_looks_at_disk_usage_go_on_after_one_that_fails(
+async def test_disk_checks_continue_after_a_failure(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     looks = []
@@ -185,7 +185,7 @@ async def test_looks_at_disk_usage_go_on_after_one_that_fails(
     assert looks == [10, 20]
 
 
-async def test_it_is_looked_at_from_time_to_time(autojump_clock: trio.abc.Clock) -> None:
+async def test_disk_usage_is_checked_periodically(autojump_clock: trio.abc.Clock) -> None:
     looks = []
 
     async def ended() -> list[str]:

@@ -42,13 +42,13 @@ def found_rule(job_type: str, update: Update | None, **fields: object) -> Health
     )
 
 
-def test_a_deployment_waits_as_its_update_block_says() -> None:
+def test_deployment_health_follows_the_update_block() -> None:
     update = Update(health_check="checks", min_healthy_time=SECOND, healthy_deadline=MINUTE)
     found = found_rule("service", update, deployment_id="d")
     assert found == HealthCriteria(SECOND, MINUTE, for_deployment=True, by_checks=True)
 
 
-def test_a_service_without_a_deployment_has_health_after_the_times_of_a_migration() -> None:
+def test_service_without_a_deployment_uses_the_migrate_times() -> None:
     assert found_rule("service", None) == HealthCriteria(
         10 * SECOND, 5 * MINUTE, for_deployment=False, by_checks=True
     )
@@ -63,7 +63,7 @@ def test_a_service_without_a_deployment_has_health_after_the_times_of_a_migratio
         ("service", None, {"health": DeploymentHealth(healthy=True)}),
     ],
 )
-def test_nobody_asks_for_other_health(
+def test_other_allocations_have_no_health_criteria(
     job_type: str, update: Update | None, fields: dict[str, object]
 ) -> None:
     assert found_rule(job_type, update, **fields) is None
@@ -79,7 +79,7 @@ def test_nobody_asks_for_other_health(
         ([MAIN, END], {"main": running(EARLY), "end": PENDING}, False),
     ],
 )
-def test_an_allocation_is_doomed_when_something_ended_that_should_not_have(
+def test_allocation_cannot_become_healthy_after_an_unexpected_end(
     tasks: list[Task], states: dict[str, TaskState], doomed: bool
 ) -> None:
     assert can_no_longer_succeed(tasks, states) is doomed
@@ -95,7 +95,7 @@ def test_an_allocation_is_doomed_when_something_ended_that_should_not_have(
         ([MAIN, END], {"main": running(EARLY), "end": PENDING}, EARLY),
     ],
 )
-def test_an_allocation_is_up_since_its_last_task_was_started(
+def test_allocation_is_running_since_the_start_of_its_last_task(
     tasks: list[Task], states: dict[str, TaskState], since: str | None
 ) -> None:
     assert up_since(tasks, states) == since
@@ -109,11 +109,11 @@ def test_an_allocation_is_up_since_its_last_task_was_started(
         (FAILED, "Unhealthy because of failed task"),
     ],
 )
-def test_a_task_is_blamed_for_what_it_did_not_reach(state: TaskState, text: str) -> None:
+def test_task_has_the_reason_of_its_missing_health(state: TaskState, text: str) -> None:
     assert unhealthy_reasons([MAIN], {"main": state}, RULE, NOW + SECOND) == {"main": text}
 
 
-def test_a_task_that_has_run_for_long_enough_is_not_blamed() -> None:
+def test_task_that_ran_for_the_minimum_time_has_no_reason() -> None:
     assert unhealthy_reasons([MAIN], {"main": running(EARLY)}, RULE, NOW + 3 * SECOND) == {}
 
 
@@ -121,7 +121,7 @@ def test_a_task_that_has_run_for_long_enough_is_not_blamed() -> None:
     ("deployment_id", "state", "failed"),
     [("d", FAILED, True), ("", FAILED, False), ("d", DEAD, False)],
 )
-def test_a_deployment_learns_of_a_failure_even_if_people_set_the_health(
+def test_deployment_is_notified_of_a_failure_with_manual_health(
     deployment_id: str, state: TaskState, failed: bool
 ) -> None:
     job = samples.job("j", samples.group("web", MAIN))

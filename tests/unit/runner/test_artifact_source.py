@@ -20,12 +20,12 @@ from daemon.runner.setup.artifacts.source import InvalidSource, SourceType, pars
         ("file::/srv/a", SourceType.FILE, "file:///srv/a", ""),
     ],
 )
-def test_a_source_is_understood(text: str, kind: SourceType, url: str, folder: str) -> None:
+def test_source_is_parsed(text: str, kind: SourceType, url: str, folder: str) -> None:
     source = parse(text, {})
     assert (source.kind, source.url, source.folder) == (kind, url, folder)
 
 
-def test_options_of_the_block_join_those_of_the_address() -> None:
+def test_options_of_the_block_are_merged_with_those_of_the_address() -> None:
     source = parse("https://h/a?x=1&checksum=md5:1", {"checksum": "sha256:2", "y": "2"})
     assert source.options == {"checksum": "sha256:2"}
     assert source.url == "https://h/a?x=1&y=2"
@@ -56,7 +56,7 @@ def test_archive_format_is_recognized_by_its_name(
         ("https://h/", {}, "artifact"),
     ],
 )
-def test_a_file_is_called_as_its_address_or_as_wished(
+def test_file_is_named_after_its_address_or_the_setting(
     text: str, options: dict[str, str], name: str
 ) -> None:
     assert parse(text, options).name == name
@@ -73,7 +73,7 @@ def test_invalid_artifact_source_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("source", ["https://h/b", "payload://data", "kept://step/b", "/srv/b"])
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/x", "../../../x", "a\0b"])
-def test_file_name_cannot_lead_out_of_its_folder(source: str, name: str) -> None:
+def test_file_name_cannot_leave_its_folder(source: str, name: str) -> None:
     with pytest.raises(InvalidSource, match="is not the name of a file"):
         parse(source, {"filename": name})
     assert parse(source, {"filename": "..x"}).name == "..x"

@@ -13,7 +13,7 @@ WHOSE: ContextVar[str] = ContextVar("whose", default="nobody")
 KEPT = re.compile(r"self\.\w*nursery\.start_soon\(")
 
 
-async def test_a_task_has_the_variables_of_the_owner_of_its_nursery() -> None:
+async def test_background_task_has_the_context_variables_of_its_nursery() -> None:
     found: list[tuple[str, int]] = []
 
     async def note(number: int) -> None:
@@ -30,6 +30,6 @@ async def test_a_task_has_the_variables_of_the_owner_of_its_nursery() -> None:
     assert sorted(found, key=lambda pair: pair[1]) == [("owner", 1), ("owner", 2)]
 
 
-def test_a_nursery_that_an_object_keeps_is_used_only_in_this_way() -> None:
+def test_stored_nursery_is_used_only_through_the_helper() -> None:
     sources = Path(daemon.__file__).parent.rglob("*.py")
     assert [str(path) for path in sources if KEPT.search(path.read_text())] == []

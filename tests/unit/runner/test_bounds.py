@@ -21,19 +21,19 @@ def groups(*controllers: str, at: Path) -> CgroupV1:
     return CgroupV1({name: at / name for name in controllers}, {})
 
 
-def test_groups_are_where_their_kind_is_mounted() -> None:
+def test_cgroup_v1_mounts_are_found_per_controller() -> None:
     memory, pids = Path("/sys/fs/cgroup/my memory"), Path("/sys/fs/cgroup/pids")
     shared = Path("/sys/fs/cgroup/cpu,cpuacct")
     assert mounts(MOUNTS) == {"memory": memory, "pids": pids, "cpu": shared, "cpuacct": shared}
     assert mounts("30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw") == {}
 
 
-def test_a_process_has_a_group_of_each_kind() -> None:
+def test_process_has_a_cgroup_of_each_controller() -> None:
     found = memberships("4:memory:/a/b\n2:cpu,cpuacct:/c\n0::/d\n")
     assert found == {"memory": "/a/b", "cpu": "/c", "cpuacct": "/c", "": "/d"}
 
 
-def test_a_task_has_the_larger_of_its_bounds(tmp_path: Path) -> None:
+def test_task_has_the_larger_of_its_memory_limits(tmp_path: Path) -> None:
     bounds = groups("memory", at=tmp_path)
     limits = limits_of(Resources(memory_mb=64, memory_max_mb=128), ())
     bounds.prepare("a", "main", limits)
@@ -43,7 +43,7 @@ def test_a_task_has_the_larger_of_its_bounds(tmp_path: Path) -> None:
     assert bounds.present("a", "main") == []  # the kernel would have made the file
 
 
-def test_a_task_has_its_part_of_the_processors_and_of_processes(tmp_path: Path) -> None:
+def test_task_has_its_cpu_share_and_process_limit(tmp_path: Path) -> None:
     bounds = groups("cpu", "pids", at=tmp_path)
     bounds.prepare("a", "main", limits_of(Resources(cpu=250), processes=4096))
     assert (tmp_path / "cpu/a.main/cpu.shares").read_text() == "250"
@@ -59,7 +59,7 @@ def cpusets(root: Path, *names: str) -> CgroupV1:
     return groups("cpuset", at=root)
 
 
-def test_a_task_is_pinned_to_the_cores_that_it_holds(tmp_path: Path) -> None:
+def test_task_is_pinned_to_its_reserved_cores(tmp_path: Path) -> None:
     bounds = cpusets(tmp_path / "root", "a.main")
     limits = limits_of(Resources(cores=2), (1, 3), mhz=4000)
     bounds.prepare("a", "main", limits)
@@ -70,7 +70,7 @@ def test_a_task_is_pinned_to_the_cores_that_it_holds(tmp_path: Path) -> None:
     assert bounds.entries("a", "main", limits) == [f"{group}/tasks"]
 
 
-def test_tasks_without_cores_of_their_own_keep_off_those_of_others(tmp_path: Path) -> None:
+def test_tasks_without_exclusive_cores_avoid_those_of_others(tmp_path: Path) -> None:
     bounds = cpusets(tmp_path / "root", "a.main", "b.main", "shared")
     shared = tmp_path / "root/cpuset/shared"
     cores = shared / "cpuset.cpus"
@@ -90,12 +90,12 @@ def test_tasks_without_cores_of_their_own_keep_off_those_of_others(tmp_path: Pat
     assert cores.read_text() == "0,2,3"
 
 
-def test_controllers_that_share_a_place_are_entered_once(tmp_path: Path) -> None:
+def test_controllers_with_a_common_mount_are_entered_once(tmp_path: Path) -> None:
     bounds = CgroupV1({"cpu": tmp_path, "cpuacct": tmp_path}, {})
     assert bounds.entries("a", "main", ResourceLimits()) == [f"{tmp_path}/a.main/tasks"]
 
 
-def test_the_kernel_says_whether_it_has_killed(tmp_path: Path) -> None:
+def test_memory_kills_are_read_from_the_kernel(tmp_path: Path) -> None:
     bounds = groups("memory", at=tmp_path)
     assert not bounds.killed("a", "main")
     (tmp_path / "memory/a.main").mkdir(parents=True)
@@ -106,7 +106,7 @@ def test_the_kernel_says_whether_it_has_killed(tmp_path: Path) -> None:
     assert bounds.killed("a", "main")
 
 
-def test_the_kernel_says_what_all_of_a_task_has_used(tmp_path: Path) -> None:
+def test_resource_usage_is_read_from_the_kernel(tmp_path: Path) -> None:
     bounds = groups("memory", "cpuacct", at=tmp_path)
     assert bounds.account("a", "main") is None
     for name, text in (
@@ -125,7 +125,7 @@ def test_the_kernel_says_what_all_of_a_task_has_used(tmp_path: Path) -> None:
     assert (memory.rss, memory.cache, memory.usage, memory.max_usage) == (2048, 1024, 4096, 8192)
 
 
-def test_nothing_is_bounded_where_there_are_no_groups() -> None:
+def test_host_without_cgroups_enforces_nothing() -> None:
     bounds = groups(at=Path())
     bounds.prepare("a", "main", ResourceLimits())
     assert bounds.entries("a", "main", ResourceLimits()) == []

@@ -62,19 +62,19 @@ def test_rules_name_the_bridge_and_its_subnet() -> None:
 
 
 @pytest.mark.parametrize(("policy", "is_guarded"), [("open", False), ("guarded", True)])
-def test_rules_keep_guarded_tasks_from_the_daemon(policy: str, is_guarded: bool) -> None:
+def test_rules_block_the_daemon_for_guarded_tasks(policy: str, is_guarded: bool) -> None:
     rules = bridge_of(Settings(task_egress=policy, port=4711)).rules
     assert ("fib daddr type local tcp dport { 4711 } drop" in rules) is is_guarded
     assert ("169.254.0.0/16" in rules) is is_guarded
 
 
-def test_ports_of_the_daemon_and_reserved_ports_are_kept() -> None:
+def test_ports_of_the_daemon_and_reserved_ports_are_refused() -> None:
     network = HostNetwork(name="lan", interface="eth0", reserved_ports="22,8000-8010")
     config = Settings(port=4646, wrapper_port=4690, host_networks=[network])
     assert bridge_of(config).kept_ports == [(4646, 4646), (4690, 4690), (22, 22), (8000, 8010)]
 
 
-def test_port_without_a_target_leads_to_the_same_number() -> None:
+def test_port_without_a_target_maps_to_the_same_number() -> None:
     ports = (
         AllocatedPort(label="http", value=80, to=8080, host_ip="192.0.2.1"),
         AllocatedPort(label="same", value=20001, to=0, host_ip="127.0.0.1"),
@@ -85,7 +85,7 @@ def test_port_without_a_target_leads_to_the_same_number() -> None:
     ]
 
 
-def test_port_with_an_address_of_ipv6_is_refused_with_its_name() -> None:
+def test_port_with_an_ipv6_address_is_refused_with_its_name() -> None:
     port = AllocatedPort(label="http", value=80, to=0, host_ip="2001:db8::1")
     with pytest.raises(Refused, match='port "http" has the address 2001:db8::1'):
         forwarded_ports(instance(port))
@@ -121,13 +121,13 @@ def test_variables_have_the_address_on_the_bridge() -> None:
     ],
     ids=["stub", "plain", "stub alone", "ipv6 alone", "no address"],
 )
-def test_name_servers_on_loopback_are_replaced_by_those_behind_them(
+def test_loopback_name_servers_are_replaced_by_their_upstreams(
     files: list[str], found: NetworkDNS | None
 ) -> None:
     assert reachable_servers(files) == found
 
 
-def test_container_does_not_silently_stay_out_of_the_network_of_its_group() -> None:
+def test_container_outside_of_its_group_network_is_refused() -> None:
     attempt = Attempt(
         alloc_id="a", task="t", number=0, directory="/d", config={}, env={}, network_mode="bridge"
     )
@@ -135,7 +135,7 @@ def test_container_does_not_silently_stay_out_of_the_network_of_its_group() -> N
         container(attempt, PodmanConfig(image="x"), ResourceLimits(), "/log")
 
 
-def test_node_declares_the_work_of_the_plugins_or_the_reason() -> None:
+def test_node_reports_bridge_plugins_or_a_reason() -> None:
     assert bridge_attributes("no nft") == {"bridge.unavailable": "no nft"}
     assert sorted(bridge_attributes("")) == [
         f"plugins.cni.version.{one}"

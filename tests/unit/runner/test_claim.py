@@ -10,7 +10,7 @@ def test_claim_file_records_the_shim_and_the_exit_status() -> None:
     assert parse(text) == expected
 
 
-def test_a_line_that_was_not_written_to_its_end_does_not_count() -> None:
+def test_incomplete_line_is_ignored() -> None:
     assert parse("group -\nshim 12\nexit 1") == ClaimRecord(group="-", shim=12)
 
 
@@ -34,7 +34,7 @@ def test_exit_status_of_a_shell_distinguishes_signals(lines: str, end: ExitResul
     assert parse(f"shim 12\n{lines}").end == end
 
 
-def test_a_shim_that_is_gone_without_a_word_leaves_an_unknown_end() -> None:
+def test_missing_exit_of_a_shim_is_unknown() -> None:
     end = parse("shim 12\n").end
     assert (end.code, end.signal, end.ok) == (137, 9, False)
     assert "exit status is unknown" in end.message
@@ -50,7 +50,7 @@ def test_a_shim_that_is_gone_without_a_word_leaves_an_unknown_end() -> None:
         ("shim 12\n", -1, parse("shim 12\n").end),
     ],
 )
-def test_status_that_the_launcher_saw_counts_where_the_claim_has_none(
+def test_status_from_the_launcher_is_used_without_a_claim_status(
     text: str, status: int, end: ExitResult
 ) -> None:
     assert completed(parse(text), status).end == end

@@ -10,7 +10,5 @@ from daemon.runner.drivers.slurm.attempt import SlurmAttempt
 
 
 @pytest.mark.parametrize(("kind", "waits"), [(SlurmAttempt, True), (ProcessHandle, False)])
-def test_an_attempt_of_a_cluster_waits_for_its_turn_and_a_process_does_not(
-    kind: type, waits: bool
-) -> None:
+def test_cluster_attempt_is_queued_and_a_process_is_not(kind: type, waits: bool) -> None:
     assert is_queued(cast(TaskHandle, kind.__new__(kind))) is waits

@@ -14,12 +14,12 @@ class Block(msgspec.Struct, frozen=True):
     flag: bool = False
 
 
-def test_a_block_is_read_as_a_record() -> None:
+def test_block_is_parsed_into_a_record() -> None:
     block = {"command": "/bin/true", "args": ["a"], "number": 3, "flag": True}
     assert read(Block, block) == Block("/bin/true", ["a"], 3, flag=True)
 
 
-def test_numbers_and_flags_are_taken_from_texts_and_the_other_way_round() -> None:
+def test_numbers_and_flags_are_converted_to_and_from_texts() -> None:
     block = {"command": 5, "args": [1, True, "x"], "number": "7", "flag": "false"}
     assert read(Block, block) == Block("5", ["1", "true", "x"], 7, flag=False)
 
@@ -37,7 +37,7 @@ def test_an_unknown_setting_is_refused_with_the_text_of_nomad() -> None:
     )
 
 
-def test_all_faults_are_named_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     with pytest.raises(InvalidConfig) as refusal:
         read(Block, {"args": "x", "number": "many"})
     text = str(refusal.value)

@@ -49,7 +49,7 @@ def with_port(allocation: Allocation, port: AllocatedPort) -> dict[str, object]:
     return {"placement": msgspec.structs.replace(allocation.placement, resources=resources)}
 
 
-def test_a_task_finds_its_allocation_job_and_limits_in_its_environment() -> None:
+def test_environment_has_allocation_job_and_limits() -> None:
     assert environment_of(samples.task()) == {
         "NOMAD_ALLOC_DIR": "/a/alloc",
         "NOMAD_TASK_DIR": "/a/main/local",
@@ -73,13 +73,13 @@ def test_a_task_finds_its_allocation_job_and_limits_in_its_environment() -> None
     }
 
 
-def test_the_child_of_a_job_knows_its_parent() -> None:
+def test_environment_of_a_child_has_its_parent() -> None:
     task = samples.task()
     job = samples.job("p/dispatch-1", samples.group("web", task), parent_id="p")
     assert environment_of(task, job=job)["NOMAD_JOB_PARENT_ID"] == "p"
 
 
-def test_inner_meta_data_wins_and_odd_signs_in_its_names_become_underscores() -> None:
+def test_inner_meta_overrides_outer_and_invalid_characters_become_underscores() -> None:
     task = samples.task(meta={"a-b.c": "task"})
     job = samples.job("j", samples.group("web", task, meta={"a-b.c": "group"}), meta={"x": "1"})
     found = environment_of(task, job=job)
@@ -121,7 +121,9 @@ def test_inner_meta_data_wins_and_odd_signs_in_its_names_become_underscores() ->
         ),
     ],
 )
-def test_a_task_finds_its_ports(port: AllocatedPort, expected: dict[str, str]) -> None:
+def test_environment_has_the_ports_of_the_task(
+    port: AllocatedPort, expected: dict[str, str]
+) -> None:
     task = samples.task()
     job = samples.job("j", samples.group("web", task))
     found = environment_of(task, job=job, **with_port(placed(job, "n", ALLOC_ID), port))
@@ -129,7 +131,7 @@ def test_a_task_finds_its_ports(port: AllocatedPort, expected: dict[str, str]) -
     assert {name: value for name, value in found.items() if name.endswith(suffix)} == expected
 
 
-def test_a_task_finds_the_ports_of_its_own_network_and_not_those_of_others() -> None:
+def test_environment_has_the_ports_of_its_own_network_only() -> None:
     task, other = samples.task("main"), samples.task("other")
     job = samples.job("j", samples.group("web", task, other))
     placement = placed(job, "n", ALLOC_ID).placement
@@ -154,7 +156,7 @@ def test_a_task_finds_the_ports_of_its_own_network_and_not_those_of_others() -> 
     assert not any("other_" in name for name in found)
 
 
-def test_the_task_has_the_last_word_and_may_refer_to_all_others() -> None:
+def test_task_variables_override_all_others_and_can_refer_to_them() -> None:
     task = samples.task(env={"HOME": "/x", "WITH": "${NOMAD_TASK_NAME}-${meta.zone}-${HOME}"})
     found = environment_of(task, base={"HOME": "/root", "LANG": "C"})
     assert (found["HOME"], found["WITH"], found["LANG"]) == ("/x", "main-a-/root", "C")
@@ -170,7 +172,7 @@ def test_the_task_has_the_last_word_and_may_refer_to_all_others() -> None:
         ('${env["none"]} ${meta.none}', '${env["none"]} ${meta.none}'),
     ],
 )
-def test_value_of_a_reference_replaces_it_and_the_rest_stays(text: str, expected: str) -> None:
+def test_reference_is_replaced_and_other_text_is_unchanged(text: str, expected: str) -> None:
     assert resolve(text, {"X": "1"}, VALUES) == expected
 
 
@@ -191,7 +193,7 @@ def test_references_are_resolved_in_all_texts_of_a_driver_block() -> None:
         *("SHLVL", "OLDPWD", "_", "LD_PRELOAD", "LD_LIBRARY_PATH", "PATH2", "LCX", "lang"),
     ],
 )
-def test_variable_that_is_not_allowed_is_not_passed_on(name: str) -> None:
+def test_forbidden_variable_is_not_passed_on(name: str) -> None:
     assert inherited_environment({name: "x", "PATH": "/bin"}, bundled=False) == {"PATH": "/bin"}
 
 
@@ -202,11 +204,11 @@ def test_variable_that_is_not_allowed_is_not_passed_on(name: str) -> None:
         *("TMPDIR", "http_proxy", "HTTPS_PROXY", "no_proxy"),
     ],
 )
-def test_usual_variable_is_passed_on(name: str) -> None:
+def test_default_variable_is_passed_on(name: str) -> None:
     assert inherited_environment({name: "x"}, bundled=False) == {name: "x"}
 
 
-def test_task_environment_adds_names_and_beginnings_of_names() -> None:
+def test_task_environment_adds_names_and_prefixes() -> None:
     given = {"DATABASE_URL": "a", "APP_MODE": "b", "APP": "c", "OTHER": "d"}
     found = inherited_environment(given, ["DATABASE_URL", "APP_*"], bundled=False)
     assert found == {"DATABASE_URL": "a", "APP_MODE": "b"}
@@ -219,14 +221,14 @@ def test_task_environment_adds_names_and_beginnings_of_names() -> None:
         ({"LD_LIBRARY_PATH": "/bundle", "LD_LIBRARY_PATH_ORIG": "/u"}, {"LD_LIBRARY_PATH": "/u"}),
     ],
 )
-def test_tasks_get_the_library_path_from_before_a_bundled_agent(
+def test_tasks_of_a_bundled_agent_get_the_original_library_path(
     given: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert inherited_environment(given, ["LD_LIBRARY_PATH"], bundled=True) == expected
     assert inherited_environment(given, bundled=True) == {}
 
 
-def test_a_node_is_known_by_its_attributes_meta_data_and_place() -> None:
+def test_node_references_cover_attributes_meta_and_location() -> None:
     node = Node(
         id="n1",
         name="node-1",
@@ -254,7 +256,7 @@ def test_a_node_is_known_by_its_attributes_meta_data_and_place() -> None:
     }
 
 
-def test_a_field_that_an_item_lacks_is_empty() -> None:
+def test_missing_field_is_empty() -> None:
     item = {"each.value": "{}", "each.value.a": "1"}
     text = "${each.value.a}${each.value.b}"
     assert (resolve(text, {}, item), resolve(text, {}, {})) == ("1", text)

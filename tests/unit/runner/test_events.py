@@ -29,7 +29,7 @@ NOW = 5
         ),
     ],
 )
-def test_an_end_is_reported_in_words_and_details(
+def test_exit_is_described_in_text_and_details(
     end: ExitResult, text: str, details: dict[str, str]
 ) -> None:
     event = task_events.terminated(NOW, end)
@@ -37,7 +37,7 @@ def test_an_end_is_reported_in_words_and_details(
     assert (event.exit_code, event.signal) == (end.code, end.signal)
 
 
-def test_a_restart_within_policy_names_only_its_delay() -> None:
+def test_restart_within_its_policy_has_only_its_delay() -> None:
     event = task_events.restarting(NOW, "Restart within policy", 232_075_167)
     assert event.display_message == "Task restarting in 232.075167ms"
     assert event.start_delay == 232_075_167
@@ -47,7 +47,7 @@ def test_a_restart_within_policy_names_only_its_delay() -> None:
     }
 
 
-def test_a_restart_beyond_policy_names_its_reason() -> None:
+def test_restart_beyond_its_policy_has_a_reason() -> None:
     event = task_events.restarting(NOW, "Exceeded allowed attempts, applying a delay", 4 * SECOND)
     expected = "Exceeded allowed attempts, applying a delay - Task restarting in 4s"
     assert event.display_message == expected
@@ -99,9 +99,7 @@ def test_events_have_the_texts_of_nomad(event: TaskEvent, kind: str, text: str) 
         (task_events.killed(NOW, "why"), "kill_error"),
     ],
 )
-def test_an_error_stands_in_its_field_in_the_details_and_in_the_text(
-    event: TaskEvent, name: str
-) -> None:
+def test_error_is_in_its_field_the_details_and_the_text(event: TaskEvent, name: str) -> None:
     assert (getattr(event, name), event.details, event.display_message) == (
         "why",
         {name: "why"},
@@ -109,7 +107,7 @@ def test_an_error_stands_in_its_field_in_the_details_and_in_the_text(
     )
 
 
-def test_a_task_that_is_not_restarted_has_failed() -> None:
+def test_task_without_a_restart_has_failed() -> None:
     event = task_events.not_restarting(NOW, "Policy allows no restarts")
     assert event.fails_task
     assert event.details == {"restart_reason": "Policy allows no restarts", "fails_task": "true"}

@@ -38,44 +38,44 @@ ROUTES = (
 )
 
 
-def test_cpu_is_counted_over_all_cores_that_may_be_used() -> None:
+def test_cpu_is_summed_over_all_usable_cores() -> None:
     cpu = find_cpu("model name\t: EPYC\ncpu MHz\t\t: 2596.096\n\nmodel name\t: EPYC\n", [90, 91])
     assert (cpu.total, cpu.model) == (5192, "EPYC")
 
 
-def test_a_machine_that_hides_its_speed_is_taken_for_a_slow_one() -> None:
+def test_host_with_an_unknown_cpu_speed_is_treated_as_slow() -> None:
     assert find_cpu("processor : 0\n", [90]).total == 1000
 
 
-def test_memory_is_the_whole_of_the_machine() -> None:
+def test_memory_is_the_total_of_the_host() -> None:
     assert memory_bytes("MemTotal:  24684092 kB\nMemFree: 1 kB\n") == 24684092 * 1024
 
 
-def test_the_volume_is_the_one_mounted_nearest() -> None:
+def test_innermost_mount_is_the_volume() -> None:
     assert volume(MOUNTS, Path("/var/lib/steward")) == "/dev/vdb"
     assert volume(MOUNTS, Path("/home")) == "/dev/vda"
 
 
-def test_the_default_device_is_that_of_the_default_route() -> None:
+def test_default_device_belongs_to_the_default_route() -> None:
     assert default_device(ROUTES) == "eth0"
     assert default_device("Iface\n") == ""
 
 
-def test_control_groups_are_found_where_version_2_is_mounted() -> None:
+def test_cgroup_v2_mount_is_found() -> None:
     assert mount_point(MOUNTS) == Path("/sys/fs/cgroup/unified")
     assert own_path("5:memory:/x\n0::/system.slice/steward.service\n") == (
         "/system.slice/steward.service"
     )
 
 
-def test_nodes_that_differ_in_what_is_unique_share_a_class() -> None:
+def test_nodes_with_different_unique_attributes_share_a_class() -> None:
     other = msgspec.structs.replace(
         NODE, id="m", name="x", attributes={**NODE.attributes, "unique.hostname": "b"}
     )
     assert computed_class(other) == computed_class(NODE)
 
 
-def test_nodes_that_differ_in_anything_else_do_not() -> None:
+def test_nodes_with_other_differences_do_not_share_a_class() -> None:
     others = [
         msgspec.structs.replace(NODE, meta={"zone": "b"}),
         msgspec.structs.replace(NODE, node_class="big"),

@@ -20,7 +20,7 @@ def allowed(file: str, *others: str) -> bool:
         "/cg/cpuset/steward-1/a.main/tasks",
     ],
 )
-def test_lists_of_own_and_shared_groups_are_entered(file: str) -> None:
+def test_own_and_shared_cgroups_are_entered(file: str) -> None:
     assert allowed(file)
 
 
@@ -43,6 +43,6 @@ def test_other_files_are_not_written_to(file: str) -> None:
     assert not allowed(file)
 
 
-def test_group_that_a_claim_names_is_entered() -> None:
+def test_cgroup_named_by_a_claim_is_entered() -> None:
     assert allowed("/old/a.main/cgroup.procs", "/old/a.main")
     assert not allowed("/old/a.main/cgroup.kill", "/old/a.main")

@@ -28,11 +28,13 @@ def unconnected(*errors: Exception) -> OSError:
         (EOFError(), "EOFError"),
     ],
 )
-def test_a_reason_names_each_cause_once_without_the_group(error: Exception, words: str) -> None:
+def test_reason_names_each_cause_once_without_the_exception_group(
+    error: Exception, words: str
+) -> None:
     assert reason(error) == words
 
 
-def test_an_unexpected_error_is_reported_without_the_group_around_it() -> None:
+def test_unexpected_error_is_reported_without_its_exception_group() -> None:
     group = ExceptionGroup("in a nursery", [OSError("disk"), ExceptionGroup("", [KeyError("a")])])
     assert describe_error(group) == "OSError('disk'); KeyError('a')"
     assert describe_error(KeyError("a")) == "KeyError('a')"

@@ -44,11 +44,11 @@ def test_more_files_than_the_maximum_are_refused_together() -> None:
         (".*", "main/.csv", True),
     ],
 )
-def test_any_depth(pattern: str, path: str, is_match: bool) -> None:
+def test_double_star_matches_any_depth(pattern: str, path: str, is_match: bool) -> None:
     assert matches(path.encode(), "main", pattern) is is_match
 
 
-def test_paths_deeper_than_any_search_are_left_out() -> None:
+def test_paths_beyond_the_search_depth_are_omitted() -> None:
     assert list(entries(listing("main/" + "a/" * 3000 + "x"))) == []
 
 

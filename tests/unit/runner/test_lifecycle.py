@@ -51,7 +51,7 @@ def states(**task_state: TaskState) -> Mapping[str, TaskState]:
         (END, {"main": FAILED, "pre": DONE, "post": DONE, "side": DONE}, True),
     ],
 )
-def test_a_task_starts_when_those_before_it_are_where_they_should_be(
+def test_task_starts_when_its_predecessors_are_in_their_required_state(
     task: Task, present: dict[str, TaskState], may: bool
 ) -> None:
     assert may_start(task, TASKS, states(**present)) is may
@@ -78,13 +78,13 @@ def test_a_task_starts_when_those_before_it_are_where_they_should_be(
         ([MAIN, END], {"main": FAILED, "end": RUNNING}, None),
     ],
 )
-def test_the_rest_of_a_group_goes_when_it_has_to(
+def test_remaining_tasks_of_a_group_are_stopped_when_required(
     tasks: list[Task], present: dict[str, TaskState], expected: GroupShutdown | None
 ) -> None:
     assert group_shutdown_cause(tasks, states(**present)) == expected
 
 
-def test_leaders_are_killed_first_and_sidecars_last_and_poststop_tasks_never() -> None:
+def test_leaders_are_killed_first_sidecars_last_and_poststop_tasks_never() -> None:
     names = [[task.name for task in step] for step in kill_order([*TASKS, LEAD])]
     assert names == [["lead"], ["main", "pre", "post"], ["side"]]
 
@@ -101,7 +101,7 @@ def test_leaders_are_killed_first_and_sidecars_last_and_poststop_tasks_never() -
         ("service", END, True),
     ],
 )
-def test_success_ends_tasks_that_run_once(job_type: str, task: Task, once: bool) -> None:
+def test_success_ends_one_shot_tasks(job_type: str, task: Task, once: bool) -> None:
     assert is_one_shot(job_type, task) is once
 
 

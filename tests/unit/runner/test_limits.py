@@ -32,11 +32,11 @@ def test_resources_of_a_task_become_its_limits() -> None:
     ("mhz", "shares", "weight"),
     [(1, 2, 1), (100, 100, 10), (200, 200, 20), (24_000, 24_000, 2400), (10**6, 10**6, 10_000)],
 )
-def test_parts_of_the_processors_keep_their_proportions(mhz: int, shares: int, weight: int) -> None:
+def test_cpu_shares_are_proportional(mhz: int, shares: int, weight: int) -> None:
     assert (ResourceLimits(mhz=mhz).shares, ResourceLimits(mhz=mhz).weight) == (shares, weight)
 
 
-def test_a_node_names_each_limit_once_with_who_enforces_it_or_why_nobody_does() -> None:
+def test_node_names_each_limit_once_with_its_enforcer_or_a_reason() -> None:
     bounds = RlimitEnforcer(with_rlimits({"cpu": "x"}), dict.fromkeys(CONTROLLERS, "y"))
     assert limit_attributes(bounds) == {
         "enforced.cpu": "x",
@@ -47,7 +47,7 @@ def test_a_node_names_each_limit_once_with_who_enforces_it_or_why_nobody_does() 
     assert set(limit_attributes(UNLIMITED)) == {f"unenforced.{name}" for name in CONTROLLERS}
 
 
-def test_processes_are_limited_each_alone_only_where_no_group_bounds_their_memory() -> None:
+def test_process_memory_limits_apply_only_without_a_cgroup_limit() -> None:
     limits = ResourceLimits(memory_max=8 * MEGABYTE)
     assert data_limit(RlimitEnforcer(with_rlimits({}), {}), limits) == 8 * 1024
     assert data_limit(RlimitEnforcer(with_rlimits({"memory": "a group"}), {}), limits) == 0

@@ -34,11 +34,11 @@ LAN = HostNetwork(name="lan", cidr="10.0.0.0/8", reserved_ports="22")
         (HostNetwork(name="lan", interface="eth0", cidr="::/0"), "2001:db8::2"),
     ],
 )
-def test_a_host_network_has_the_first_address_that_fits(wanted: HostNetwork, ip: str) -> None:
+def test_host_network_has_the_first_matching_address(wanted: HostNetwork, ip: str) -> None:
     assert host_networks([wanted], KNOWN)["lan"]["IP"] == ip
 
 
-def test_a_node_shows_what_the_configuration_says_of_it() -> None:
+def test_node_shows_the_configured_host_network() -> None:
     assert host_networks([LAN], KNOWN) == {
         "lan": {
             "Name": "lan",
@@ -58,7 +58,7 @@ def test_a_node_shows_what_the_configuration_says_of_it() -> None:
         HostNetwork(name="wan", interface="lo", cidr="10.0.0.0/8"),
     ],
 )
-def test_one_without_an_address_is_left_out_and_the_log_tells_so(
+def test_host_network_without_an_address_is_omitted_and_logged(
     wanted: HostNetwork, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert host_networks([wanted, LAN], KNOWN).keys() == {"lan"}
@@ -67,11 +67,11 @@ def test_one_without_an_address_is_left_out_and_the_log_tells_so(
     assert "10.1.0.7 (eth1)" in line
 
 
-def test_this_machine_has_addresses() -> None:
+def test_host_has_addresses() -> None:
     assert HostAddress("lo", "127.0.0.1") in addresses()
 
 
-def test_where_the_kernel_may_not_be_asked_there_are_none(
+def test_forbidden_kernel_query_gives_no_addresses(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*_: int) -> None:
@@ -82,7 +82,7 @@ def test_where_the_kernel_may_not_be_asked_there_are_none(
     assert "AF_NETLINK" in caplog.text
 
 
-def test_interface_removed_during_the_query_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interface_removed_during_the_query_is_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(_: int) -> str:
         raise OSError(6, "No such device or address")
 
@@ -116,11 +116,11 @@ V4, OTHER_END = socket.inet_aton("192.0.2.2"), socket.inet_aton("192.0.2.9")
         (told(socket.AF_INET), None),
     ],
 )
-def test_the_kernel_tells_of_an_address(body: bytes, ip: str | None) -> None:
+def test_address_is_parsed_from_a_kernel_message(body: bytes, ip: str | None) -> None:
     assert address_of(body) == ip
 
 
-def test_an_answer_of_the_kernel_has_several_messages() -> None:
+def test_kernel_response_has_several_messages() -> None:
     bodies = [b"abcd", b"12345"]  # each begins at a multiple of four
     answer = b"".join(
         struct.pack("=IHHII", 16 + len(body), kind, 0, 1, 0) + body + bytes(-len(body) % 4)

@@ -6,7 +6,7 @@ from daemon.runner.drivers.slurm.partition import Partition, fields_of, partitio
 from storage.records.node import EngineHost
 
 
-def test_a_line_is_a_host() -> None:
+def test_line_is_parsed_into_a_host() -> None:
     assert partition_hosts("node1|mixed|16|8000|gpu,big,gpu|none\n") == [
         EngineHost(
             name="node1",
@@ -20,7 +20,7 @@ def test_a_line_is_a_host() -> None:
 
 
 @pytest.mark.parametrize("state", ["idle", "mixed", "allocated", "completing", "planned", "IDLE"])
-def test_how_busy_a_host_is_makes_no_difference(state: str) -> None:
+def test_load_of_a_host_is_ignored(state: str) -> None:
     (one,) = partition_hosts(f"a|{state}|1|1|(null)|none")
     assert (one.state, one.reason, one.description, one.features) == ("up", "", "takes jobs", [])
 
@@ -44,19 +44,19 @@ def test_how_busy_a_host_is_makes_no_difference(state: str) -> None:
         ("blocked", "x\x1b[2Jy", "blocked", "is blocked: x[2Jy"),
     ],
 )
-def test_every_other_state_is_kept_and_said_in_words(
+def test_every_other_state_is_stored_and_described(
     state: str, reason: str, shown: str, words: str
 ) -> None:
     (one,) = partition_hosts(f"a|{state}|1|1|(null)|{reason}")
     assert (one.state, one.description) == (shown, words)
 
 
-def test_a_host_is_there_once_and_lines_of_another_form_are_ignored() -> None:
+def test_duplicate_hosts_and_malformed_lines_are_ignored() -> None:
     text = "b|idle|1|1||none\nb|idle|1|1||none\na|idle|many|1||none\nwarning: x\n\n|idle|1|1||"
     assert [partition_host.name for partition_host in partition_hosts(text)] == ["b"]
 
 
-def test_the_largest_host_is_one_that_may_be_down() -> None:
+def test_largest_host_can_be_down() -> None:
     hosts = partition_hosts("a|idle|4|900||none\nb|down|8|100||none\nc|idle|8|50||none")
     partition = Partition(hosts=hosts)
     assert partition.largest is not None
@@ -64,7 +64,7 @@ def test_the_largest_host_is_one_that_may_be_down() -> None:
     assert Partition(hosts=[]).largest is None
 
 
-def test_the_words_of_scontrol_are_pairs() -> None:
+def test_scontrol_output_is_parsed_into_pairs() -> None:
     line = "PartitionName=main AllowGroups=ALL MaxTime=UNLIMITED State=UP TRES=cpu=32,mem=1 odd"
     said = fields_of(line)
     assert (said["State"], said["MaxTime"], said["TRES"]) == ("UP", "UNLIMITED", "cpu=32,mem=1")

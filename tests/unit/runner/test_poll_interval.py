@@ -26,7 +26,7 @@ async def pauses(poll_interval: PollInterval, number: int) -> list[float]:
     return found
 
 
-async def test_while_nothing_comes_looks_become_seldom(
+async def test_idle_polling_becomes_less_frequent(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     with register_follower() as pace:
@@ -35,7 +35,7 @@ async def test_while_nothing_comes_looks_become_seldom(
         assert await pauses(pace, 2) == [0.01, 0.02]
 
 
-async def test_beat_comes_after_a_second_without_news(
+async def test_heartbeat_is_sent_after_a_second_without_output(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     with register_follower() as pace:
@@ -48,7 +48,7 @@ async def test_beat_comes_after_a_second_without_news(
 
 
 @pytest.mark.parametrize("many", [250, 1000, 10_000])
-async def test_many_followers_poll_no_more_often_together(
+async def test_many_followers_do_not_increase_the_polling_rate(
     autojump_clock: trio.testing.MockClock, many: int
 ) -> None:
     with ExitStack() as others:

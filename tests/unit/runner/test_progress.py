@@ -5,7 +5,7 @@ from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 
 
-def test_a_long_download_is_reported_now_and_then() -> None:
+def test_long_download_is_reported_periodically() -> None:
     now, told = [100 * SECOND], list[TaskEvent]()
     tell = progress_reporter("https://example.net/model", lambda: now[0], told.append)
     tell(1_000_000)

@@ -43,32 +43,32 @@ def test_attempts_count_again_in_the_next_interval() -> None:
     assert actions == [*[RestartAction.RESTART] * 4, RestartAction.FAIL]
 
 
-def test_in_delay_mode_a_task_waits_for_the_next_interval() -> None:
+def test_delay_mode_waits_for_the_next_interval() -> None:
     policy = RestartPolicy(attempts=1, interval=5 * SECOND, delay=SECOND, mode="delay")
     reason = "Exceeded allowed attempts, applying a delay"
     assert steps(policy, 0, SECOND)[1] == RestartDecision(RestartAction.RESTART, reason, 4 * SECOND)
 
 
 @pytest.mark.parametrize(("chance", "delay"), [(0.0, 1.0), (0.5, 1.125), (0.999, 1.24975)])
-def test_a_restart_waits_up_to_a_quarter_longer_than_its_delay(chance: float, delay: float) -> None:
+def test_restart_delay_has_up_to_a_quarter_of_jitter(chance: float, delay: float) -> None:
     (step,) = steps(POLICY, 0, chance=chance)
     assert step.delay == int(delay * SECOND)
 
 
-def test_no_attempts_means_no_restart() -> None:
+def test_zero_attempts_permit_no_restart() -> None:
     policy = RestartPolicy(attempts=0, interval=MINUTE, delay=SECOND, mode="fail")
     assert steps(policy, 0) == [RestartDecision(RestartAction.FAIL, "Policy allows no restarts")]
 
 
 @pytest.mark.parametrize("attempts", [0, 2])
-def test_success_is_the_end_of_a_task_that_runs_once(attempts: int) -> None:
+def test_success_ends_a_one_shot_task(attempts: int) -> None:
     policy = RestartPolicy(attempts=attempts, interval=MINUTE, delay=SECOND, mode="fail")
     assert steps(policy, 0, outcome=AttemptOutcome.SUCCEEDED) == [
         RestartDecision(RestartAction.FINISH)
     ]
 
 
-def test_success_is_no_end_for_a_service() -> None:
+def test_success_does_not_end_a_service() -> None:
     actions = [
         step.action for step in steps(POLICY, 0, 1, 2, outcome=AttemptOutcome.SUCCEEDED, once=False)
     ]
@@ -80,7 +80,7 @@ def test_task_that_can_never_start_is_not_retried() -> None:
     assert steps(POLICY, 0, outcome=AttemptOutcome.UNRECOVERABLE) == expected
 
 
-def test_a_wanted_restart_comes_at_once_and_does_not_count() -> None:
+def test_restart_on_request_is_immediate_and_not_counted() -> None:
     step, history = decide_restart(
         POLICY,
         RestartHistory(START),
@@ -92,13 +92,13 @@ def test_a_wanted_restart_comes_at_once_and_does_not_count() -> None:
     assert (step, history) == (RestartDecision(RestartAction.RESTART), RestartHistory(START))
 
 
-def test_a_killed_task_stays_dead() -> None:
+def test_killed_task_is_not_restarted() -> None:
     assert steps(POLICY, 0, outcome=AttemptOutcome.KILLED) == [
         RestartDecision(RestartAction.ACCEPT)
     ]
 
 
-def test_a_history_can_be_recalled_from_the_restarts_there_were() -> None:
+def test_restart_history_can_be_restored() -> None:
     moments = [START + 1, START + 2, START + MINUTE + 5, START + MINUTE + 6]
     assert restore_history(POLICY, START, moments[:2]) == RestartHistory(START, 2)
     assert restore_history(POLICY, START, moments) == RestartHistory(START + MINUTE + 5, 2)

@@ -47,7 +47,7 @@ def place(words: list[str], *wanted: str) -> int:
     return next(at for at in range(len(words)) if words[at : at + size] == list(wanted))
 
 
-def test_the_devices_are_those_that_root_may_make(
+def test_devices_are_those_that_root_can_create(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = told(tmp_path, monkeypatch, 0)
@@ -55,7 +55,7 @@ def test_the_devices_are_those_that_root_may_make(
     assert "--dev-bind" not in words
 
 
-def test_where_the_task_is_who_we_are_it_cannot_add_to_the_devices(
+def test_task_with_the_user_of_the_daemon_cannot_add_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = told(tmp_path, monkeypatch, 1000)
@@ -64,14 +64,14 @@ def test_where_the_task_is_who_we_are_it_cannot_add_to_the_devices(
     assert place(words, "--tmpfs", "/dev") < place(words, "--symlink", "/proc/self/fd") < closed
 
 
-def test_the_filter_comes_from_the_descriptor_that_the_shell_keeps(
+def test_filter_is_read_from_an_inherited_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = told(tmp_path, monkeypatch, 0)
     assert words[place(words, "--seccomp") + 1] == str(FILTER)
 
 
-def test_a_directory_to_work_in_is_entered_without_any_right(
+def test_working_directory_is_entered_without_capabilities(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = told(tmp_path, monkeypatch, 0, "/etc/ssl")
@@ -90,7 +90,7 @@ def starter(
     return found
 
 
-def test_a_trial_of_the_filter_that_fails_drops_no_filter_and_is_made_again(
+def test_failed_trial_of_the_filter_keeps_the_filter_and_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = ["", "no sandbox within 10 s", "", ""]
@@ -104,7 +104,7 @@ def test_a_trial_of_the_filter_that_fails_drops_no_filter_and_is_made_again(
 
 
 @pytest.mark.parametrize(("is_dev", "has_filters"), [(True, True), (False, False)])
-def test_without_a_filter_are_only_development_and_kernels_that_have_none(
+def test_filter_is_missing_only_in_development_or_on_unsupported_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dev: bool, has_filters: bool
 ) -> None:
     monkeypatch.setattr(task_start, "supports_filters", lambda: has_filters)
@@ -115,7 +115,7 @@ def test_without_a_filter_are_only_development_and_kernels_that_have_none(
     assert it._filter(ordered("/bin/true", driver="exec")) == b""
 
 
-def test_configuration_of_the_daemon_is_hidden_and_logs_are_read_only(
+def test_daemon_configuration_is_hidden_and_logs_are_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox, "_HIDDEN", ("/etc/ssl",))

@@ -24,13 +24,13 @@ def line_of(env: dict[str, str], user: User | None = None) -> tuple[str, list[st
     return line[2], line[3:], {name: given[name] for name in given.keys() - own.keys()}
 
 
-def test_the_command_is_an_argument_and_never_a_part_of_the_text() -> None:
+def test_command_is_an_argument_and_never_part_of_the_script() -> None:
     text, arguments, _ = line_of({})
     assert "/bin/x" not in text
     assert arguments == ["steward-shim", "1024", "/bin/x", "a b"]
 
 
-def test_ordinary_variables_need_no_other_program() -> None:
+def test_plain_variables_need_no_other_program() -> None:
     text, _, given = line_of({"A": "1", "PATH": "/bin"})
     assert "/bin/env" not in text
     assert given == {"A": "1", "PATH": "/bin"}
@@ -39,20 +39,20 @@ def test_ordinary_variables_need_no_other_program() -> None:
 @pytest.mark.parametrize(
     "name", ["a.b", "IFS", "OPTIND", "LD_PRELOAD", "BASH_ENV", "1x", "x-y", "STEWARD_SHIM_PLACE"]
 )
-def test_variables_that_a_shell_would_touch_are_carried_past_it(name: str) -> None:
+def test_variables_used_by_a_shell_are_passed_around_it(name: str) -> None:
     text, _, given = line_of({name: "secret value"})
     assert given == {"STEWARD_ENV_0": f"{name}=secret value"}
     assert '/bin/env -u STEWARD_ENV_0 "$STEWARD_ENV_0"' in text
 
 
-def test_no_value_of_a_variable_shows_in_an_argument() -> None:
+def test_no_variable_value_is_visible_in_an_argument() -> None:
     line, _ = command_line(
         TOOLS, ["/bin/x"], {"A": "hidden", "a.b": "hidden"}, place="/d", entry="", open_files=1
     )
     assert "hidden" not in " ".join(line)
 
 
-def test_another_user_is_taken_on_after_the_new_session() -> None:
+def test_user_is_changed_after_the_new_session() -> None:
     user = User(name="u", uid=7, gid=8, groups=(8, 9), home="/h")
     text, _, _ = line_of({}, user)
     assert "/bin/setsid /bin/setpriv --reuid=7 --regid=8 --groups=8,9 --inh-caps=-all --" in text
@@ -70,6 +70,6 @@ def test_privileged_helper_gets_no_variables_of_the_task() -> None:
     assert line[2].count("3<&- 5<&-") == 1
 
 
-def test_second_shell_without_variables_is_no_wrong_text() -> None:
+def test_second_shell_without_variables_is_valid() -> None:
     line, _ = command_line(TOOLS, ["/bin/x"], {}, place="/d", entry="", open_files=1, apart=True)
     assert "export" not in line[2]

@@ -38,7 +38,7 @@ def sighting(state: str, reason: str = "None", host: str = "") -> SlurmJobState:
         ("COMPLETED", "0:0", (0, 0)),
     ],
 )
-def test_an_end_is_reported_with_its_code_and_where_that_comes_from(
+def test_exit_is_reported_with_its_code_and_source(
     state: str, code: str, end: tuple[int, int]
 ) -> None:
     found = end_of(shown(state, code), NAME)
@@ -58,11 +58,11 @@ def test_task_over_its_memory_limit_was_oom_killed() -> None:
     ("state", "expected"),
     [("TIMEOUT", True), ("CANCELLED", True), ("FAILED", False), ("COMPLETED", False)],
 )
-def test_the_cluster_answers_for_some_ends(state: str, expected: bool) -> None:
+def test_cluster_is_responsible_for_some_exits(state: str, expected: bool) -> None:
     assert ended_by_cluster(shown(state, "0:15")) is expected
 
 
-def test_an_end_is_nothing_of_a_job_that_goes_on_or_has_another_name() -> None:
+def test_running_or_renamed_job_has_no_exit() -> None:
     assert end_of(shown("RUNNING", "0:0"), NAME) is None
     assert end_of(shown("FAILED", "3:0", "other"), NAME) is None
     assert end_of("slurm_load_jobs error: Invalid job id specified", NAME) is None
@@ -72,7 +72,7 @@ def test_an_end_is_nothing_of_a_job_that_goes_on_or_has_another_name() -> None:
     ("code", "said"),
     [("91:0", "claimed"), ("92:0", "directory"), ("90:0", "wrapper_url"), ("93:0", "curl")],
 )
-def test_the_wrappers_own_ends_are_reported_in_plain_words(code: str, said: str) -> None:
+def test_exits_of_the_wrapper_are_described(code: str, said: str) -> None:
     found = end_of(shown("FAILED", code), NAME)
     assert found is not None
     assert said in found.message
@@ -94,11 +94,11 @@ def test_the_wrappers_own_ends_are_reported_in_plain_words(code: str, said: str)
         ("SomethingNew", "SomethingNew"),
     ],
 )
-def test_a_reason_keeps_the_clusters_own_word(reason: str, said: str) -> None:
+def test_reason_contains_the_original_state(reason: str, said: str) -> None:
     assert waits(reason) == said
 
 
-def test_lines_of_a_listing_become_sightings_and_others_are_ignored() -> None:
+def test_listing_lines_are_parsed_and_malformed_ones_ignored() -> None:
     text = (
         "7|PENDING|Priority||alloc-1|0\nslurm_load: noise\n\n"
         "x|RUNNING|None|node1|alloc-2|0\n8|RUNNING|None|node1|alloc-2|0\n"
@@ -108,13 +108,13 @@ def test_lines_of_a_listing_become_sightings_and_others_are_ignored() -> None:
     assert (second.host, second.is_waiting, second.is_active) == ("node1", False, True)
 
 
-def test_a_launch_that_was_refused_is_stuck() -> None:
+def test_refused_launch_is_stuck() -> None:
     assert sighting("PENDING", "launch failed requeued held").is_stuck
     assert not sighting("PENDING", "Resources").is_stuck
     assert not sighting("CANCELLED", "launch failed requeued held").is_stuck
 
 
-def test_a_job_says_where_it_stands() -> None:
+def test_job_has_its_state() -> None:
     assert sighting("SUSPENDED", host="node1").description == "job 7 is suspended on node1"
     assert sighting("PENDING", "Priority").description == (
         "job 7 waits: other waiting jobs of the cluster have precedence (Priority)"
@@ -129,11 +129,11 @@ def test_a_job_says_where_it_stands() -> None:
         "sbatch did not answer within 12 s",
     ],
 )
-def test_a_failure_to_answer_says_nothing_about_the_work(message: str) -> None:
+def test_failed_query_gives_no_information_about_the_job(message: str) -> None:
     assert job_states.may_have_succeeded(message) or "did not answer" in message
 
 
-def test_a_refusal_is_one() -> None:
+def test_refusal_is_recognized() -> None:
     message = "Batch job submission failed: Invalid feature specification"
     assert not job_states.may_have_succeeded(message)
     assert not job_states.may_recover(message)

@@ -55,12 +55,12 @@ def value(said: list[str], name: str) -> str | None:
         (Resources(cpu=4000, cores=3), 1000, "3"),
     ],
 )
-def test_processors_are_whole(resources: Resources, per_core: int, cores: str) -> None:
+def test_cpus_are_whole_numbers(resources: Resources, per_core: int, cores: str) -> None:
     said = submitted(Pool(engine=SLURM, mhz_per_core=per_core), resources=resources)
     assert value(said, "cpus-per-task") == cores
 
 
-def test_a_job_says_which_attempt_it_is_and_is_never_put_back() -> None:
+def test_job_names_its_attempt_and_is_never_requeued() -> None:
     said = submitted()
     assert value(said, "job-name") == "alloc-a1"
     assert value(said, "comment") == "a1/main/2"
@@ -68,7 +68,7 @@ def test_a_job_says_which_attempt_it_is_and_is_never_put_back() -> None:
     assert "--no-requeue" in said
 
 
-def test_the_secret_is_in_the_environment_alone() -> None:
+def test_secret_is_only_in_the_environment() -> None:
     assert environment_of(url="http://u", ca="PEM")["STEWARD_CA"] == "PEM"
     assert claim_variables(["a1.2.secret"], "/d", "main") == {
         "STEWARD_CLAIM": "a1.2.secret",
@@ -93,7 +93,7 @@ def test_elements_of_an_array_share_name_and_secret() -> None:
 @pytest.mark.parametrize(
     ("longest", "limit"), [(SECOND, 2), (MINUTE, 2), (61 * SECOND, 3), (90 * MINUTE, 91)]
 )
-def test_the_clusters_limit_comes_after_the_wrappers(longest: int, limit: int) -> None:
+def test_time_limit_of_the_cluster_exceeds_that_of_the_wrapper(longest: int, limit: int) -> None:
     assert minutes(longest) == limit
     assert value(submitted(longest=longest), "time") == str(limit)
 
@@ -106,21 +106,21 @@ def test_endless_task_has_no_time_limit() -> None:
     ("priority", "is_root", "nice"),
     [(50, True, None), (30, False, "2000"), (80, True, "-3000"), (80, False, None)],
 )
-def test_a_priority_becomes_niceness(priority: int, is_root: bool, nice: str | None) -> None:
+def test_priority_becomes_a_nice_value(priority: int, is_root: bool, nice: str | None) -> None:
     assert value(submitted(priority=priority, is_root=is_root), "nice") == nice
 
 
-def test_constraints_on_features_are_the_clusters() -> None:
+def test_feature_constraints_are_passed_to_the_cluster() -> None:
     assert value(submitted(features=("gpu", "node1")), "constraint") == "gpu&node1"
 
 
 @pytest.mark.parametrize("feature", ["a|b", "", "-x", "a b", "a&b"])
-def test_a_feature_that_cannot_be_asked_for_is_refused(feature: str) -> None:
+def test_invalid_feature_is_refused(feature: str) -> None:
     with pytest.raises(StartFailed, match="clusters cannot select by this feature"):
         submitted(features=("gpu", feature))
 
 
-def test_account_and_quality_of_service_are_the_pools() -> None:
+def test_account_and_qos_come_from_the_pool() -> None:
     said = submitted(Pool(engine=SLURM, partition="p", account="lab", qos="long"))
     assert (value(said, "account"), value(said, "qos"), value(said, "partition")) == (
         "lab",
@@ -129,17 +129,17 @@ def test_account_and_quality_of_service_are_the_pools() -> None:
     )
 
 
-def test_disk_is_asked_for_where_a_group_says_so() -> None:
+def test_disk_is_requested_if_configured() -> None:
     assert value(submitted(disk_mb=300), "tmp") is None
     assert value(submitted(disk_mb=5000), "tmp") == "5000"
 
 
-def test_a_number_is_what_comes_before_the_cluster() -> None:
+def test_job_number_precedes_the_cluster_name() -> None:
     assert job_number("17\n") == "17"
     assert job_number("17;ci\n") == "17"
     assert job_number("nonsense") == ""
 
 
-def test_job_that_the_cluster_loses_repeatedly_is_submitted_ever_less_often() -> None:
+def test_repeatedly_lost_job_is_submitted_with_growing_delays() -> None:
     assert [submit_delay(times) for times in range(5)] == [0, 0, 10, 20, 40]
     assert submit_delay(10_000) == 640

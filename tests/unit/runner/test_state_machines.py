@@ -57,7 +57,7 @@ def reached(table: StateTable[Any], begin: Iterable[Enum]) -> set[Enum]:
 
 
 @pytest.mark.parametrize(("table", "before", "after"), CHANGES)
-def test_a_change_is_possible_exactly_if_the_table_has_it(
+def test_transition_is_permitted_exactly_if_the_table_has_it(
     table: StateTable[Any], before: Enum, after: Enum
 ) -> None:
     walker = StateMachine("walker", table, before)
@@ -70,19 +70,19 @@ def test_a_change_is_possible_exactly_if_the_table_has_it(
         assert walker.state is before
 
 
-def test_a_table_has_a_row_for_each_state_and_names_its_wait(machine: Any) -> None:
+def test_table_has_a_row_and_a_wait_for_each_state(machine: Any) -> None:
     table, _, _ = machine
     assert set(table) == set(type(next(iter(table))))
     assert all(row.waits_for for row in table.values())
 
 
-def test_each_state_can_be_reached_and_leads_to_an_end(machine: Any) -> None:
+def test_each_state_is_reachable_and_has_a_path_to_an_end(machine: Any) -> None:
     table, begin, ends = machine
     assert reached(table, begin) == set(table)
     assert all(reached(table, [state]) & ends for state in table)
 
 
-def test_the_present_state_can_be_entered_again(machine: Any) -> None:
+def test_current_state_can_be_entered_again(machine: Any) -> None:
     table, _, _ = machine
     for state in table:
         walker = StateMachine("walker", table, state)
@@ -98,7 +98,7 @@ def test_the_documentation_shows_each_table(name: str) -> None:
         assert f"| `{state.name}` | {row.waits_for} | {', '.join(then) or 'none'} |" in PAGE
 
 
-def test_a_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_transition_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="steward.runner")
     StateMachine("task web", task_states.TABLE, RunnerState.WAITING).enter(RunnerState.SETUP)
     assert caplog.messages == ["task web: WAITING, then SETUP"]

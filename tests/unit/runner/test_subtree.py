@@ -116,7 +116,7 @@ def opened(kernel: Kernel, own: str = "/system.slice/steward.service/daemon") ->
     return found
 
 
-def test_a_unit_that_was_handed_over_bounds_everything() -> None:
+def test_delegated_unit_enforces_all_limits() -> None:
     found = opened(delegated())
     assert sorted(found.held) == ["cores", "cpu", "memory", "processes"]
     assert found.missing == {}
@@ -139,7 +139,7 @@ def test_task_is_limited_to_its_resources() -> None:
     assert found.entries("a", "main", LIMITS) == []  # it is entered as the group that ends it
 
 
-def test_a_task_without_cores_of_its_own_runs_on_all() -> None:
+def test_task_without_exclusive_cores_runs_on_all() -> None:
     kernel = delegated()
     found = opened(kernel)
     found.prepare("a", "main", LIMITS)
@@ -148,7 +148,7 @@ def test_a_task_without_cores_of_its_own_runs_on_all() -> None:
     assert kernel.files[f"{shared}/cpuset.cpus"] == "0,1,2,3"
 
 
-def test_tasks_without_cores_of_their_own_keep_off_those_of_others() -> None:
+def test_tasks_without_exclusive_cores_avoid_those_of_others() -> None:
     kernel = delegated()
     found = opened(kernel)
     shared = f"{MOUNT}{found.parent}/shared"
@@ -182,14 +182,14 @@ def test_tasks_without_cores_of_their_own_keep_off_those_of_others() -> None:
     assert not kernel.exists(MOUNT + found.parent)
 
 
-def test_where_no_cores_can_be_had_all_tasks_are_alike() -> None:
+def test_unavailable_cpuset_treats_all_tasks_alike() -> None:
     kernel = delegated("cpu pids")
     found = opened(kernel)
     found.prepare("a", "main", LIMITS)
     assert found.of("a", "main").label == f"{MOUNT}{found.parent}/a.main"
 
 
-def test_controllers_that_were_not_handed_over_bound_nothing_and_that_is_said() -> None:
+def test_missing_controllers_enforce_nothing_and_are_reported() -> None:
     kernel = delegated("cpu pids")
     found = opened(kernel)
     assert found.held["cpu"] == "cgroup v2 (cpu)"
@@ -199,7 +199,7 @@ def test_controllers_that_were_not_handed_over_bound_nothing_and_that_is_said() 
     assert found.account("a", "main") is None
 
 
-def test_the_group_above_all_goes_with_the_last_task_and_comes_with_the_next() -> None:
+def test_top_cgroup_is_removed_with_the_last_task_and_recreated_with_the_next() -> None:
     kernel = delegated()
     found = opened(kernel)
     base = f"{MOUNT}{found.parent}"
@@ -216,7 +216,7 @@ def test_the_group_above_all_goes_with_the_last_task_and_comes_with_the_next() -
     assert kernel.files[f"{base}/shared/c.main/pids.max"] == "4096"
 
 
-def test_the_kernel_says_whether_it_has_killed_and_what_was_used() -> None:
+def test_memory_kills_and_usage_are_read_from_the_kernel() -> None:
     kernel = delegated()
     found = opened(kernel)
     found.prepare("a", "main", LIMITS)
@@ -241,7 +241,7 @@ def test_the_kernel_says_whether_it_has_killed_and_what_was_used() -> None:
 # ---- where nothing can be had ------------------------------------------------------------------
 
 
-def test_a_group_in_which_the_daemon_itself_is_cannot_be_divided() -> None:
+def test_cgroup_that_contains_the_daemon_cannot_be_divided() -> None:
     kernel = Kernel()
     kernel.make_all(UNIT)
     kernel.inhabited.add(UNIT)
@@ -256,7 +256,7 @@ def test_a_group_in_which_the_daemon_itself_is_cannot_be_divided() -> None:
     assert [file for file in kernel.files if "steward-limits" in file] == []
 
 
-def test_a_group_can_be_named() -> None:
+def test_cgroup_can_be_named() -> None:
     kernel = Kernel()
     kernel.make_all(f"{MOUNT}/tasks.slice")
     found = find(Path("/data"), "/tasks.slice", CgroupMount(MOUNT, "/user.slice/x.scope"), kernel)
@@ -270,7 +270,7 @@ def test_a_group_can_be_named() -> None:
 @pytest.mark.parametrize(
     "own", ["/system.slice/steward.service", "/system.slice/steward.service/main"]
 )
-def test_the_unit_of_the_tasks_beside_the_daemons_is_found(own: str) -> None:
+def test_task_unit_next_to_the_daemon_unit_is_found(own: str) -> None:
     kernel = Kernel()
     kernel.make_all(UNIT)
     kernel.inhabited.add(UNIT)
@@ -283,7 +283,7 @@ def test_the_unit_of_the_tasks_beside_the_daemons_is_found(own: str) -> None:
     assert sorted(found.held) == ["cores", "cpu", "memory", "processes"]
 
 
-def test_the_unit_from_which_the_daemon_went_aside_gives_no_controllers_away() -> None:
+def test_unit_that_contained_the_daemon_delegates_no_controllers() -> None:
     kernel = Kernel()
     kernel.make_all(f"{UNIT}/main")
     kernel.inhabited.add(f"{UNIT}/main")
@@ -294,7 +294,7 @@ def test_the_unit_from_which_the_daemon_went_aside_gives_no_controllers_away() -
     assert isinstance(found, str)
 
 
-def test_a_group_that_was_not_handed_over_is_left_alone_whatever_its_name() -> None:
+def test_undelegated_cgroup_is_not_used() -> None:
     kernel = Kernel()
     kernel.make_all(UNIT)
     kernel.make_all(f"{UNIT.removesuffix('.service')}-tasks.service")
@@ -302,7 +302,7 @@ def test_a_group_that_was_not_handed_over_is_left_alone_whatever_its_name() -> N
     assert isinstance(found, str)
 
 
-def test_the_root_may_be_divided_if_it_is_the_true_one() -> None:
+def test_real_root_cgroup_can_be_divided() -> None:
     kernel = Kernel()
     kernel.inhabited.add(MOUNT)
     assert opened(kernel, "/").parent.startswith("/steward-limits-")
@@ -311,7 +311,7 @@ def test_the_root_may_be_divided_if_it_is_the_true_one() -> None:
 
 
 @pytest.mark.parametrize("controllers", ["", "hugetlb"])
-def test_a_tree_without_controllers_bounds_nothing(controllers: str) -> None:
+def test_cgroup_tree_without_controllers_enforces_nothing(controllers: str) -> None:
     kernel = Kernel("")
     kernel.files[f"{MOUNT}/cgroup.controllers"] = controllers
     found = find(Path("/data"), "", CgroupMount(MOUNT, "/"), kernel)

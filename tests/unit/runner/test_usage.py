@@ -30,24 +30,24 @@ def process(user: int, system: int, started: int = 1, rss: int = 0) -> ProcessSa
     return ProcessSample(user * SECOND, system * SECOND, rss, 0, started)
 
 
-def test_percent_is_of_one_processor_since_the_last_look() -> None:
+def test_cpu_percent_is_measured_since_the_last_sample() -> None:
     used = task_usage(look(10, p1=process(5, 1)), look(20, p1=process(10, 6)), MHZ)
     cpu = used.resource_usage.cpu_stats
     assert (cpu.user_mode, cpu.system_mode, cpu.percent) == (50.0, 50.0, 100.0)
     assert cpu.total_ticks == MHZ
 
 
-def test_a_process_that_is_new_counts_from_its_start() -> None:
+def test_new_process_counts_from_its_start() -> None:
     used = task_usage(look(10), look(20, p1=process(1, 0)), MHZ)
     assert used.resource_usage.cpu_stats.percent == 10.0
 
 
-def test_a_number_that_was_given_again_is_another_process() -> None:
+def test_reused_process_number_is_another_process() -> None:
     used = task_usage(look(10, p1=process(9, 9)), look(20, p1=process(1, 0, started=2)), MHZ)
     assert used.pids["1"].cpu_stats.percent == 10.0
 
 
-def test_all_processes_of_a_task_are_added_up() -> None:
+def test_usage_is_summed_over_all_processes_of_a_task() -> None:
     now = look(20, p1=process(1, 0, rss=5), p2=process(2, 0, rss=6))
     used = task_usage(look(10), now, MHZ)
     assert used.resource_usage.cpu_stats.percent == pytest.approx(30.0)
@@ -61,18 +61,18 @@ def counted(at: int, user: int, system: int) -> UsageSample:
     return UsageSample(at * SECOND, UsageReading({1: process(1, 0, rss=5)}, account))
 
 
-def test_where_account_is_kept_processes_that_have_ended_count_as_well() -> None:
+def test_cgroup_accounting_includes_ended_processes() -> None:
     used = task_usage(counted(10, 5, 1), counted(20, 10, 6), MHZ).resource_usage
     assert (used.cpu_stats.user_mode, used.cpu_stats.system_mode) == (50.0, 50.0)
     assert (used.memory_stats.usage, used.memory_stats.measured) == (7, ("Usage",))
 
 
-def test_an_account_that_began_again_counts_from_nothing() -> None:
+def test_restarted_accounting_counts_from_zero() -> None:
     used = task_usage(counted(10, 9, 9), counted(20, 1, 0), MHZ)
     assert used.resource_usage.cpu_stats.percent == 10.0
 
 
-def test_of_tasks_that_count_in_different_ways_what_both_count_is_said() -> None:
+def test_sum_of_different_sources_has_their_common_values() -> None:
     parts = [
         task_usage(look(10), item, MHZ).resource_usage for item in (counted(20, 1, 0), look(20))
     ]
@@ -80,12 +80,12 @@ def test_of_tasks_that_count_in_different_ways_what_both_count_is_said() -> None
     assert sum_usage(parts[:1]).memory_stats.measured == ("Usage",)
 
 
-def test_two_questions_at_the_same_moment_do_not_divide_by_nothing() -> None:
+def test_simultaneous_samples_do_not_divide_by_zero() -> None:
     here = look(10, p1=process(1, 1))
     assert task_usage(here, here, MHZ).resource_usage.cpu_stats.percent == 0.0
 
 
-def test_a_process_is_looked_at_and_one_that_is_gone_is_not() -> None:
+def test_running_process_is_measured_and_an_ended_one_is_not() -> None:
     found = sample(os.getpid())
     assert found is not None
     assert found.rss > 1_000_000

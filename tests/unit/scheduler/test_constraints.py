@@ -43,7 +43,7 @@ HERE = node(
         ("${", None),
     ],
 )
-def test_a_target_stands_for_what_the_node_says(target: str, value: str | None) -> None:
+def test_target_is_resolved_to_the_value_of_the_node(target: str, value: str | None) -> None:
     assert resolve(target, HERE, "global") == value
 
 
@@ -76,7 +76,7 @@ def test_a_target_stands_for_what_the_node_says(target: str, value: str | None) 
         ("distinct_property", "a", "2"),
     ],
 )
-def test_a_relation_holds(operand: str, left: str | None, right: str | None) -> None:
+def test_constraint_matches(operand: str, left: str | None, right: str | None) -> None:
     assert compare(operand, left, right)
 
 
@@ -104,11 +104,11 @@ def test_a_relation_holds(operand: str, left: str | None, right: str | None) -> 
         ("", "a", "a"),
     ],
 )
-def test_a_relation_does_not_hold(operand: str, left: str | None, right: str | None) -> None:
+def test_constraint_does_not_match(operand: str, left: str | None, right: str | None) -> None:
     assert not compare(operand, left, right)
 
 
-def test_a_condition_resolves_both_its_sides() -> None:
+def test_constraint_resolves_both_sides() -> None:
     both = Constraint(
         l_target="${attr.unique.hostname}", operand="=", r_target="${node.unique.name}"
     )
@@ -127,17 +127,17 @@ def test_a_condition_resolves_both_its_sides() -> None:
         ("unique.", False),
     ],
 )
-def test_only_unique_targets_set_nodes_of_a_class_apart(target: str, escaped: bool) -> None:
+def test_only_unique_targets_distinguish_nodes_of_a_class(target: str, escaped: bool) -> None:
     assert escapes_node_class([Constraint(l_target=target)]) is escaped
     assert escapes_node_class([Constraint(r_target=target)]) is escaped
 
 
-def test_a_constraint_is_named_as_it_is_written() -> None:
+def test_constraint_is_shown_as_written() -> None:
     constraint = Constraint(l_target="${meta.zone}", operand="=", r_target="zz")
     assert text_of(constraint) == "${meta.zone} = zz"
 
 
-def test_a_search_that_may_take_too_long_fails_its_constraint() -> None:
+def test_possibly_slow_search_fails_its_constraint() -> None:
     texts = {"attr": "x" * 100_000}
     rule = Constraint(l_target="${meta.attr}", operand="regexp", r_target="x[^y]{900}z|x")
     assert not matches(rule, node("node-2", meta=texts), "global")

@@ -51,14 +51,14 @@ def with_volume(**fields: Any) -> TaskGroup:
         ([], False),
     ],
 )
-def test_a_job_goes_where_a_datacenter_fits(datacenters: list[str], found: bool) -> None:
+def test_job_is_placed_in_a_matching_datacenter(datacenters: list[str], found: bool) -> None:
     assert bool(plan_of(job(datacenters=datacenters)).place) is found
 
 
 @pytest.mark.parametrize(
     ("pool", "found"), [("gpu", True), ("all", True), ("default", False), ("gp", False)]
 )
-def test_a_job_goes_to_nodes_of_its_pool(pool: str, found: bool) -> None:
+def test_job_is_placed_on_nodes_of_its_pool(pool: str, found: bool) -> None:
     assert bool(plan_of(job(node_pool=pool), node(node_pool="gpu")).place) is found
 
 
@@ -72,7 +72,7 @@ def test_a_job_goes_to_nodes_of_its_pool(pool: str, found: bool) -> None:
         {"datacenter": "dc2"},
     ],
 )
-def test_nodes_out_of_question_are_not_even_counted(fields: dict[str, Any]) -> None:
+def test_excluded_nodes_are_not_counted(fields: dict[str, Any]) -> None:
     metric = why(job(datacenters=["dc1"]), node(**fields))
     assert metric == PlacementMetric(nodes_available={}, node_pool="default")
 
@@ -95,7 +95,7 @@ def test_available_nodes_are_counted_by_datacenter() -> None:
         job("web", group("web", task(constraints=[NOT_THERE]))),
     ],
 )
-def test_a_constraint_counts_at_every_level(wanted: Job) -> None:
+def test_constraint_applies_at_every_level(wanted: Job) -> None:
     metric = why(wanted)
     assert metric.constraint_filtered == {"${meta.zone} = zz": 1}
     assert metric.class_filtered == {"class-1": 1}
@@ -112,11 +112,11 @@ def test_a_constraint_counts_at_every_level(wanted: Job) -> None:
         {"raw_exec": DriverInfo(detected=False)},
     ],
 )
-def test_a_driver_must_be_there_and_well(drivers: dict[str, DriverInfo]) -> None:
+def test_driver_must_exist_and_be_healthy(drivers: dict[str, DriverInfo]) -> None:
     assert why(job(), node(drivers=drivers)).constraint_filtered == {"missing drivers": 1}
 
 
-def test_of_several_obstacles_the_first_counts() -> None:
+def test_first_of_several_infeasibilities_is_reported() -> None:
     wanted = job("web", group(constraints=[NOT_THERE]))
     assert why(wanted, node(drivers={})).constraint_filtered == {"missing drivers": 1}
 
@@ -135,7 +135,7 @@ def test_of_several_obstacles_the_first_counts() -> None:
         ),
     ],
 )
-def test_a_network_must_be_there(network: Network, reason: str) -> None:
+def test_network_must_exist(network: Network, reason: str) -> None:
     assert why(job("web", group(networks=[network]))).constraint_filtered == {reason: 1}
 
 
@@ -158,7 +158,7 @@ def test_a_network_must_be_there(network: Network, reason: str) -> None:
         ),
     ],
 )
-def test_a_network_that_is_there_is_no_obstacle(network: Network, here: Node) -> None:
+def test_existing_network_is_feasible(network: Network, here: Node) -> None:
     assert plan_of(job("web", group(networks=[network])), here).place
 
 
@@ -185,7 +185,7 @@ def made(access: str) -> dict[str, Any]:
         ({"attachment_mode": "block-device"}, {"data": made("single-node-writer")}, False),
     ],
 )
-def test_a_host_volume_must_be_there(
+def test_host_volume_must_exist(
     volume: dict[str, Any], volumes: dict[str, Any], found: bool
 ) -> None:
     plan = plan_of(job("web", with_volume(**volume)), node(host_volumes=volumes))
@@ -194,7 +194,7 @@ def test_a_host_volume_must_be_there(
     assert reasons == [] if found else [{"missing compatible host volumes": 1}]
 
 
-def test_a_volume_of_a_plugin_is_never_there() -> None:
+def test_plugin_volume_is_never_feasible() -> None:
     wanted = group(volumes={"v": Volume(type="csi", source="disk", per_alloc=True)})
     assert why(job("web", wanted)).constraint_filtered == {"missing CSI volume(s) disk[0]": 1}
 
@@ -260,20 +260,20 @@ def test_a_device_meets_its_constraints(left: str, operand: str, right: str, fou
     assert bool(plan.place) is found
 
 
-def test_an_allocation_names_the_devices_that_it_got() -> None:
+def test_allocation_names_its_assigned_devices() -> None:
     placed = plan_of(wants(Device(name="gpu", count=2)), with_devices(BROKEN, SLOW, GPU)).place[0]
     assert placed.placement.resources.tasks["main"].devices == [
         AllocatedDevice(vendor="acme", type="gpu", name="fast", device_ids=["gpu-1", "gpu-2"])
     ]
 
 
-def test_devices_that_others_hold_are_exhausted_not_missing() -> None:
+def test_devices_in_use_are_exhausted_and_not_missing() -> None:
     other = plan_of(wants(Device(name="gpu")), with_devices(GPU)).place
     plan = World(with_devices(GPU), others=other).run(wants(Device(name="gpu", count=2)))
     assert plan.failed["web"].dimension_exhausted == {"devices: no devices match request": 1}
 
 
-def test_devices_of_what_is_replaced_are_free_again() -> None:
+def test_devices_of_replaced_allocations_are_free() -> None:
     world = World(with_devices(GPU))
     world.run(wants(Device(name="gpu", count=2)))
     placed = world.run(wants(Device(name="gpu"), Device(name="gpu"))).place
@@ -301,7 +301,7 @@ def distinct(operand: str = "distinct_hosts", left: str = "", right: str = "") -
     ],
 )
 @pytest.mark.parametrize("level", ["job", "group"])
-def test_distinct_constraints_limit_how_many_share_a_node_or_a_value(
+def test_distinct_constraints_limit_allocations_per_node_or_value(
     constraint: Constraint, placed: int, level: str
 ) -> None:
     of_group = {"constraints": [constraint]} if level == "group" else {}
@@ -323,12 +323,12 @@ def test_distinct_constraints_limit_how_many_share_a_node_or_a_value(
         (distinct("distinct_property", "${meta.nope}"), 'missing property "${meta.nope}"'),
     ],
 )
-def test_distinct_constraints_say_what_is_in_the_way(constraint: Constraint, reason: str) -> None:
+def test_distinct_constraints_name_the_conflict(constraint: Constraint, reason: str) -> None:
     metric = why(job("web", group(count=2, constraints=[constraint])))
     assert metric.constraint_filtered == {reason: 1}
 
 
-def test_distinct_hosts_of_a_job_hold_between_its_groups_and_of_a_group_within_it() -> None:
+def test_distinct_hosts_apply_across_groups_of_a_job_or_within_a_group() -> None:
     of_job = plan_of(job("web", group("web"), group("db"), constraints=[distinct()]))
     of_group = plan_of(job("web", group("web"), group("db", constraints=[distinct()])))
     assert len(of_job.place) == 1
@@ -349,7 +349,7 @@ def test_distinct_hosts_of_a_job_hold_between_its_groups_and_of_a_group_within_i
         (job(datacenters=["dc9"]), None),
     ],
 )
-def test_a_waiting_evaluation_names_the_classes_that_need_not_be_tried(
+def test_blocked_evaluation_names_infeasible_classes(
     wanted: Job, classes: dict[str, bool] | None
 ) -> None:
     waiting = plan_of(wanted).blocked
@@ -366,7 +366,7 @@ def test_unique_constraints_escape_the_classes() -> None:
     assert waiting.class_eligibility is None
 
 
-def test_an_evaluation_that_waited_and_still_finds_no_room_waits_on() -> None:
+def test_unblocked_evaluation_without_a_placement_is_blocked_again() -> None:
     world = World()
     first = world.run(job(constraints=[NOT_THERE])).blocked
     assert first is not None

@@ -98,21 +98,21 @@ def test_resources_of_other_jobs_are_not_assigned() -> None:
     assert plan_of(sized(cpu=100), HERE, others=others).place
 
 
-def test_tasks_of_a_group_need_what_they_need_together() -> None:
+def test_tasks_of_a_group_are_summed() -> None:
     two = group(
         "web", task("a", resources=Resources(cpu=600)), task("b", resources=Resources(cpu=500))
     )
     assert plan_of(two, HERE).failed["web"].dimension_exhausted == {"cpu": 1}
 
 
-def test_a_node_that_limits_how_many_it_takes_takes_no_more() -> None:
+def test_node_with_an_allocation_limit_accepts_no_more() -> None:
     here = node(node_resources=HERE.node_resources, node_max_allocs=2)
     plan = plan_of(sized(count=3), here)
     assert len(plan.place) == 2
     assert plan.failed["web"].dimension_exhausted == {"max allocation exceeded": 1}
 
 
-def test_as_many_are_placed_as_fit_and_the_others_wait() -> None:
+def test_fitting_allocations_are_placed_and_the_others_blocked() -> None:
     plan = plan_of(sized(count=5, memory_mb=300), HERE)
     assert [alloc.name for alloc in plan.place] == [f"web.web[{number}]" for number in range(3)]
     assert plan.queued == {"web": 2}
@@ -126,7 +126,7 @@ def test_shortage_is_summed_over_all_blocked_evaluations() -> None:
     assert exhausted == {"main": Resources(cpu=0, memory_mb=15000)}
 
 
-def test_a_shortage_of_something_else_is_listed_without_numbers() -> None:
+def test_shortage_of_other_resources_has_no_amounts() -> None:
     exhausted = plan_of(sized(disk=5000), HERE).failed["web"].resources_exhausted
     assert exhausted == {"main": Resources(cpu=0, memory_mb=0)}
 
@@ -156,7 +156,7 @@ def test_allocation_holds_the_resources_of_its_tasks() -> None:
     assert got.shared.ports is got.shared.networks is None
 
 
-def test_whole_cores_are_given_once_and_count_as_cpu() -> None:
+def test_reserved_cores_are_exclusive_and_count_as_cpu() -> None:
     plan = plan_of(sized(count=3, cores=2), HERE)
     got = [alloc.placement.resources.tasks["main"].cpu for alloc in plan.place]
     assert got == [
@@ -166,13 +166,13 @@ def test_whole_cores_are_given_once_and_count_as_cpu() -> None:
     assert plan.failed["web"].dimension_exhausted == {"cores": 1}
 
 
-def test_cores_that_others_hold_are_left_to_them() -> None:
+def test_cores_held_by_others_are_not_assigned() -> None:
     others = plan_of(sized(cores=1), HERE).place
     got = plan_of(sized(cores=1), HERE, others=others).place[0].placement.resources
     assert got.tasks["main"].cpu.reserved_cores == [1]
 
 
-def test_room_is_the_same_again_after_something_came_and_went() -> None:
+def test_capacity_is_restored_after_an_allocation_ended() -> None:
     placed = plan_of(sized(cores=1, memory_mb=30), HERE).place[0]
     node_capacity = NodeCapacity(NodeState(node=HERE), [])
     everything = resource_ask(sized(cores=4, memory_mb=1000, disk=1000))
@@ -185,7 +185,7 @@ def test_room_is_the_same_again_after_something_came_and_went() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_a_plan_that_stops_something_may_use_its_room(count: int) -> None:
+def test_plan_can_use_the_capacity_that_it_frees(count: int) -> None:
     world = World(small())
     world.run(job("web", group("old", count=5)))
     plan = world.run(job("web", group("new", count=count)))
@@ -193,7 +193,7 @@ def test_a_plan_that_stops_something_may_use_its_room(count: int) -> None:
     assert plan.blocked is None
 
 
-def test_room_of_what_is_still_stopping_since_an_earlier_plan_is_not_used() -> None:
+def test_capacity_of_allocations_stopping_since_an_earlier_plan_is_not_used() -> None:
     world = World(small())
     world.run(job("web", group("old", count=5)))
     world.run(job("web", group("old", count=0)))

@@ -14,12 +14,12 @@ def having(*numbers: int) -> list[Allocation]:
     return [msgspec.structs.replace(SAMPLE, name=f"web.web[{number}]") for number in numbers]
 
 
-def test_the_lowest_free_number_comes_first() -> None:
+def test_lowest_free_index_is_used_first() -> None:
     names = AllocNameIndex("web", "web", having(0, 3, 1))
     assert [names.next() for _ in range(3)] == ["web.web[2]", "web.web[4]", "web.web[5]"]
 
 
-def test_names_say_job_and_group() -> None:
+def test_names_contain_job_and_group() -> None:
     assert AllocNameIndex("a/b", "c.d", []).next() == "a/b.c.d[0]"
 
 
@@ -29,13 +29,13 @@ def test_canaries_take_the_names_of_their_predecessors() -> None:
     assert got == ["web.web[1]", "web.web[2]"]
 
 
-def test_canaries_beyond_what_they_replace_take_free_names() -> None:
+def test_additional_canaries_have_free_names() -> None:
     names = AllocNameIndex("web", "web", having(0, 1))
     got = names.canaries(4, existing=[], to_replace=having(0, 1))
     assert got == ["web.web[0]", "web.web[1]", "web.web[2]", "web.web[3]"]
 
 
-def test_a_replacement_keeps_the_name_unless_another_has_it_too() -> None:
+def test_replacement_keeps_the_name_unless_it_is_taken() -> None:
     twice = having(0, 0, 1)
     names = AllocNameIndex("web", "web", twice)
     assert [names.for_replacement(alloc) for alloc in twice] == [

@@ -41,7 +41,7 @@ def with_range(first: int, last: int) -> Node:
     return node(node_resources=resources(min_dynamic_port=first, max_dynamic_port=last))
 
 
-def test_an_allocation_shows_its_ports_twice_as_golden_services_does() -> None:
+def test_allocation_shows_its_ports_twice_like_golden_services() -> None:
     shared = plan_of(BOTH).place[0].placement.resources.shared
     assert shared.ports is not None
     http = shared.ports[1].value
@@ -61,7 +61,7 @@ def test_an_allocation_shows_its_ports_twice_as_golden_services_does() -> None:
 
 
 @pytest.mark.parametrize(("to", "inside"), [(0, 0), (8080, 8080), (-1, "the same")])
-def test_a_port_has_its_own_number_inside(to: int, inside: object) -> None:
+def test_port_can_map_to_another_number(to: int, inside: object) -> None:
     network = Network(mode="host", dynamic_ports=[Port(label="http", to=to)])
     ports = plan_of(network).place[0].placement.resources.shared.ports
     assert ports is not None
@@ -106,7 +106,7 @@ def test_reserved_port_of_a_host_network_is_not_assigned() -> None:
         ),
     ],
 )
-def test_ports_that_cannot_be_had_are_named(network: Network, here: Node, dimension: str) -> None:
+def test_unavailable_ports_are_named(network: Network, here: Node, dimension: str) -> None:
     assert plan_of(network, here=here).failed["web"].dimension_exhausted == {dimension: 1}
 
 
@@ -129,14 +129,14 @@ def test_static_port_is_assigned_despite_a_listener() -> None:
     assert len(world.run(job("web", group("web", networks=[static(8080)]))).place) == 1
 
 
-def test_a_static_port_is_given_once_per_node() -> None:
+def test_static_port_is_assigned_once_per_node() -> None:
     plan = plan_of(static(8080), count=2)
     assert len(plan.place) == 1
     reason = "network: reserved port collision web=8080"
     assert plan.failed["web"].dimension_exhausted == {reason: 1}
 
 
-def test_a_static_port_that_may_collide_does() -> None:
+def test_port_with_ignore_collision_is_shared() -> None:
     assert len(plan_of(static(8080, ignore_collision=True), count=2).place) == 2
 
 
@@ -147,14 +147,14 @@ def test_static_port_is_free_for_the_replacement_of_its_holder() -> None:
     assert len(world.run(job("web", again)).place) == 1
 
 
-def test_dynamic_ports_are_all_different_to_the_last_one() -> None:
+def test_dynamic_ports_are_distinct_until_exhaustion() -> None:
     plan = plan_of(dynamic(3), count=4, here=with_range(20000, 20011))
     used = [port for alloc in plan.place for port in alloc.placement.resources.ports]
     assert sorted(used) == list(range(20000, 20012))
     assert not plan.failed
 
 
-def test_a_dynamic_port_is_not_one_that_the_node_keeps() -> None:
+def test_dynamic_port_is_not_reserved_on_the_node() -> None:
     kept = ReservedResources(networks=ReservedNetworks(reserved_host_ports="20001-20009"))
     here = msgspec.structs.replace(with_range(20000, 20010), reserved_resources=kept)
     plan = plan_of(dynamic(1), count=3, here=here)
@@ -162,7 +162,7 @@ def test_a_dynamic_port_is_not_one_that_the_node_keeps() -> None:
     assert sorted(used) == [20000, 20010]
 
 
-def test_a_port_that_just_became_free_is_not_at_once_used_again() -> None:
+def test_recently_freed_port_is_not_reused_immediately() -> None:
     world = World()
     wanted = job("web", group("web", networks=[dynamic(1)]))
     first = world.run(wanted).place[0]
@@ -171,7 +171,7 @@ def test_a_port_that_just_became_free_is_not_at_once_used_again() -> None:
     assert first.placement.resources.ports != second.placement.resources.ports
 
 
-def test_ports_of_a_task_are_its_own_and_are_held_all_the_same() -> None:
+def test_ports_of_a_task_are_held_by_the_allocation() -> None:
     wanted = Resources(cpu=1, memory_mb=1, networks=[BOTH])
     placed = World().run(job("web", group("web", task(resources=wanted)))).place[0]
     networks = placed.placement.resources.tasks["main"].networks

@@ -162,7 +162,7 @@ def victims(plan: Plan) -> list[str]:
         ),
     ],
 )  # fmt: skip
-def test_only_who_matters_less_goes_and_no_more_than_needed(
+def test_only_required_lower_priority_allocations_are_preempted(
     wanted: TaskGroup, holders: list[ResourceHolder], gone: list[str]
 ) -> None:
     plan = plan_of(wanted, *holders)
@@ -195,13 +195,13 @@ def test_disabled_preemption_evicts_no_allocation() -> None:
     assert (plan.evict, plan.place, plan.queued) == ((), (), {"web": 1})
 
 
-def test_a_system_job_displaces_others_on_each_of_its_nodes() -> None:
+def test_system_job_preempts_on_each_of_its_nodes() -> None:
     plan = plan_of(wanting(memory_mb=500), holder("a", memory=900), kind="system")
     assert victims(plan) == ["a"]
     assert plan.annotations.desired_tg_updates["web"].preemptions == 1
 
 
-def test_the_node_is_chosen_where_the_least_important_goes() -> None:
+def test_node_with_the_least_important_allocations_is_chosen() -> None:
     there = node("node-2", node_resources=HERE.node_resources)
     made = job("big", wanting(memory_mb=500), priority=80)
     holders = [holder("a", 40, memory=900), holder("b", 30, memory=900, node_id=there.id)]
@@ -219,7 +219,7 @@ def test_no_allocation_is_preempted_on_an_infeasible_node() -> None:
 # ---- what follows ---------------------------------------------------------------------------------
 
 
-def test_the_jobs_of_those_who_go_are_looked_at_again_once_each() -> None:
+def test_preempted_jobs_are_evaluated_once() -> None:
     plan = plan_of(
         wanting(memory_mb=1000),
         holder("a", 20, memory=300, job_id="low"),
@@ -255,20 +255,20 @@ def test_remaining_capacity_goes_to_the_next_blocked_evaluation() -> None:
     assert [alloc.desired.preempted_allocations for alloc in plan.place] == [["a"], None, None]
 
 
-def test_a_port_that_the_next_one_waits_for_is_not_given_twice() -> None:
+def test_port_needed_by_a_blocked_evaluation_is_assigned_once() -> None:
     going = holder("a", ports=frozenset({8080}), ending=True)
     has_it = holder("b", 80, ports=frozenset({8080}))
     plan = plan_of(wanting(networks=WEB), going, has_it)
     assert (plan.place, plan.evict) == ((), ())
 
 
-def test_a_port_that_one_of_them_got_is_not_given_to_another() -> None:
+def test_port_assigned_to_one_allocation_is_not_assigned_to_another() -> None:
     plan = plan_of(wanting(networks=WEB, count=2), holder("a", ports=frozenset({8080})))
     assert len(plan.place) == 1
     assert plan.queued == {"web": 1}
 
 
-def test_thousands_that_are_alike_are_looked_at_as_one() -> None:
+def test_thousands_of_equal_candidates_are_checked_together() -> None:
     many = [holder(f"a{number}", cpu=1) for number in range(1000)]
     assert len(plan_of(wanting(cpu=700), *many).evict) == 700
 
@@ -330,7 +330,7 @@ def _stays(plan: Plan, holders: Iterable[ResourceHolder]) -> list[ResourceHolder
 
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
-def test_capacity_is_never_exceeded_by_what_stays_and_what_comes(
+def test_remaining_and_new_allocations_never_exceed_capacity(
     wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     holders = _admitted(made)
@@ -349,7 +349,7 @@ def test_capacity_is_never_exceeded_by_what_stays_and_what_comes(
 
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
-def test_whoever_goes_matters_less_by_the_margin_and_is_waited_for(
+def test_preempted_allocation_is_less_important_by_the_margin_and_waited_for(
     wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     plan = plan_of(wanted, *_admitted(made))
@@ -398,7 +398,7 @@ def test_no_allocation_is_preempted_while_less_important_ones_suffice(
 
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
-def test_where_those_who_may_go_would_make_room_it_is_placed(
+def test_sufficient_preemptible_capacity_leads_to_a_placement(
     wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     holders = _admitted(made)

@@ -258,7 +258,7 @@ def cores(alloc: Allocation) -> list[int]:
 
 @settings(max_examples=200, deadline=None)
 @given(histories(ALL))
-def test_a_plan_never_gives_more_than_a_node_has(history: Any) -> None:
+def test_plan_never_exceeds_the_capacity_of_a_node(history: Any) -> None:
     _, steps = play(history)
     excess = [
         (step.plan, node.node.id)
@@ -284,7 +284,7 @@ def _excess(step: Step, before: NodeState) -> bool:
 
 @settings(max_examples=200, deadline=None)
 @given(histories(ALL))
-def test_no_two_wanted_allocations_of_a_node_hold_the_same_port_or_core(history: Any) -> None:
+def test_desired_allocations_of_a_node_share_neither_ports_nor_cores(history: Any) -> None:
     world, _ = play(history)
     held: Counter[Any] = Counter()
     for alloc in world.running():
@@ -295,7 +295,7 @@ def test_no_two_wanted_allocations_of_a_node_hold_the_same_port_or_core(history:
 
 @settings(max_examples=200, deadline=None)
 @given(histories(ALL))
-def test_the_same_evaluation_a_second_time_changes_nothing(history: Any) -> None:
+def test_repeated_evaluation_changes_nothing(history: Any) -> None:
     _, steps = play(history)
     last = steps[-1]
     again = schedule(last.after, last.evaluation, now=last.now, ids=ids())
@@ -313,7 +313,7 @@ def test_the_same_arguments_give_the_same_plan(history: Any) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(histories("service batch"))
-def test_there_are_never_more_than_wanted_besides_canaries(history: Any) -> None:
+def test_number_of_allocations_never_exceeds_count_and_canaries(history: Any) -> None:
     _, steps = play(history)
     surplus = [
         group.name
@@ -342,7 +342,7 @@ def _without_canaries(state: ClusterState, group: str) -> list[Allocation]:
 
 @settings(max_examples=200, deadline=None)
 @given(histories("service system"))
-def test_a_rollout_never_replaces_more_at_a_time_than_its_limit(history: Any) -> None:
+def test_rollout_never_exceeds_its_parallel_limit(history: Any) -> None:
     _, steps = play(history)
     placed_by = {alloc.id: alloc.deployment_id for step in steps for alloc in step.plan.place}
     beyond = [
@@ -410,7 +410,7 @@ rollouts = some.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(some.integers(1, 6), gentle, rollouts, some.integers(0, 9))
-def test_an_update_of_a_service_that_is_well_leaves_as_many_well_as_its_limit_demands(
+def test_update_preserves_the_required_number_of_healthy_allocations(
     count: int, update: Update, course: list[Any], number: int
 ) -> None:
     world, well = World(), set[str]()
@@ -438,7 +438,7 @@ def _there(world: World, well: set[str]) -> int:
 
 @settings(max_examples=200, deadline=None)
 @given(histories(ALL))
-def test_unplaced_group_is_explained_and_waits(history: Any) -> None:
+def test_unplaced_group_is_explained_and_blocked(history: Any) -> None:
     _, steps = play(history)
     metrics = [metric for step in steps for metric in step.plan.failed.values()]
     unexplained = [
@@ -460,7 +460,7 @@ def test_unplaced_group_is_explained_and_waits(history: Any) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(histories("service batch", peaceful=True))
-def test_where_there_is_room_counts_are_reached(history: Any) -> None:
+def test_counts_are_reached_with_sufficient_capacity(history: Any) -> None:
     world, _ = play(history)
     _calm_down(world)
     job = world.job
@@ -507,7 +507,7 @@ def _done(world: World, group: TaskGroup) -> int:
 
 @settings(max_examples=100, deadline=None)
 @given(histories("system", peaceful=True))
-def test_a_system_job_ends_up_once_on_every_node(history: Any) -> None:
+def test_system_job_runs_once_on_every_node(history: Any) -> None:
     world, _ = play(history)
     _calm_down(world)
     assert world.job is not None

@@ -48,25 +48,25 @@ def test_job_that_one_host_could_run_is_placed_in_a_busy_pool(wanted: TaskGroup)
         (sized(memory_mb=4000, cpu=2001), "memory"),  # no host has both
     ],
 )
-def test_job_too_large_for_every_host_waits_here(wanted: TaskGroup, dimension: str) -> None:
+def test_job_too_large_for_every_host_is_blocked(wanted: TaskGroup, dimension: str) -> None:
     plan = plan_of(wanted, cluster())
     assert plan.place == ()
     assert plan.failed["web"].dimension_exhausted == {dimension: 1}
     assert plan.blocked is not None
 
 
-def test_no_more_than_max_jobs_are_in_the_cluster() -> None:
+def test_number_of_jobs_in_the_cluster_is_limited() -> None:
     plan = plan_of(sized(count=5), cluster(node_max_allocs=3))
     assert len(plan.place) == 3
     assert plan.failed["web"].dimension_exhausted == {"max allocation exceeded": 1}
 
 
-def test_cores_are_counted_not_chosen() -> None:
+def test_cores_are_counted_but_not_selected() -> None:
     (placed,) = plan_of(sized(cores=3), cluster()).place
     assert placed.placement.resources.tasks["main"].cpu == AllocatedCPU(cpu_shares=3000)
 
 
-def test_a_machine_with_room_comes_before_a_cluster() -> None:
+def test_local_node_with_capacity_precedes_a_cluster() -> None:
     here = node("here", node_pool="default")
     plan = plan_of(sized(), cluster(), here, pool="all")
     assert [alloc.node_id for alloc in plan.place] == [here.id]
@@ -80,18 +80,18 @@ def test_a_machine_with_room_comes_before_a_cluster() -> None:
         group("web", task(), ephemeral_disk=EphemeralDisk(sticky=True)),
     ],
 )
-def test_job_that_no_cluster_can_run_is_placed_only_elsewhere(wanted: TaskGroup) -> None:
+def test_job_unsupported_by_clusters_is_placed_only_on_other_nodes(wanted: TaskGroup) -> None:
     plan = plan_of(wanted, cluster(), pool="all")
     assert plan.failed["web"].constraint_filtered == {NOT_FOR_CLUSTERS: 1}
 
 
-def test_a_system_job_passes_a_cluster_over() -> None:
+def test_system_job_ignores_clusters() -> None:
     plan = World(cluster(), node("here")).run(job("web", sized(), type="system", node_pool="all"))
     assert [alloc.node_id for alloc in plan.place] == [node("here").id]
 
 
 @pytest.mark.parametrize("status", [NodeStatus.DISCONNECTED, NodeStatus.INITIALIZING])
-def test_nothing_is_placed_nor_lost_while_a_cluster_is_away(status: str) -> None:
+def test_unreachable_cluster_gets_and_loses_no_allocations(status: str) -> None:
     world = World(cluster())
     wanted = job("web", sized(), type="batch", node_pool="hpc")
     (there,) = world.run(wanted).place
@@ -106,7 +106,7 @@ def test_allocation_in_a_pool_that_is_down_is_lost() -> None:
     assert is_on_lost_node(there, {gone.id: gone})
 
 
-def test_a_constraint_on_a_feature_is_one_on_an_attribute() -> None:
+def test_feature_constraint_is_an_attribute_constraint() -> None:
     from storage.records.constraints import Constraint
 
     wanted = msgspec.structs.replace(

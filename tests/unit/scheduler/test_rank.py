@@ -31,7 +31,7 @@ def scores(wanted: Job, *nodes: Node) -> list[dict[str, float]]:
     return [dict((alloc.placement.metrics.score_meta_data or [])[0].scores) for alloc in placed]
 
 
-def test_the_scores_are_those_of_golden_evaluations_allocations() -> None:
+def test_scores_match_golden_evaluations_allocations() -> None:
     placed = World().run(job()).place[0]
     (score,) = placed.placement.metrics.score_meta_data or []
     assert score.node_id == placed.node_id
@@ -44,31 +44,31 @@ def test_the_scores_are_those_of_golden_evaluations_allocations() -> None:
     }
 
 
-def test_the_fuller_node_is_chosen_while_there_is_room() -> None:
+def test_fuller_node_with_capacity_is_chosen() -> None:
     assert where(job(), sized("large"), sized("small", 100)) == ["small"]
     large = job("web", group("web", task(resources=Resources(cpu=1, memory_mb=500))))
     assert where(large, sized("large"), sized("small", 100)) == ["large"]
 
 
-def test_of_equal_nodes_the_first_is_chosen() -> None:
+def test_first_of_equal_nodes_is_chosen() -> None:
     assert where(job(), node("a"), node("b")) == ["a"]
 
 
-def test_allocations_of_a_group_keep_away_from_each_other() -> None:
+def test_allocations_of_a_group_are_spread() -> None:
     wanted = job("web", group("web", count=4))
     assert where(wanted, node("a"), node("b")) == ["a", "b", "a", "b"]
     penalties = [score["job-anti-affinity"] for score in scores(wanted, node("a"))]
     assert penalties == [0.0, -0.5, -0.75, -1.0]
 
 
-def test_only_scores_that_apply_count_for_the_mean() -> None:
+def test_mean_covers_only_applicable_scores() -> None:
     placed = World().run(job("web", group("web", count=2))).place
     first, second = ((alloc.placement.metrics.score_meta_data or [])[0] for alloc in placed)
     assert first.norm_score == first.scores["binpack"]
     assert second.norm_score == pytest.approx((second.scores["binpack"] - 1.0) / 2)
 
 
-def test_the_best_five_nodes_are_shown_best_first() -> None:
+def test_best_five_nodes_are_shown_in_order() -> None:
     nodes = [sized(f"n{size}", size) for size in (700, 100, 600, 200, 500, 300, 400)]
     shown = World(*nodes).run(job()).place[0].placement.metrics.score_meta_data or []
     assert [score.node_id for score in shown] == [f"id-of-n{n}00" for n in (1, 2, 3, 4, 5)]
@@ -95,11 +95,11 @@ A, B = node("a", meta={"zone": "a"}), node("b", meta={"zone": "b"})
         (job(affinities=[likes("c", 50)]), "a"),
     ],
 )
-def test_an_affinity_draws_to_a_node_or_away_from_it(wanted: Job, chosen: str) -> None:
+def test_affinity_attracts_to_or_repels_from_a_node(wanted: Job, chosen: str) -> None:
     assert where(wanted, A, B) == [chosen]
 
 
-def test_affinities_weigh_as_a_share_of_all_weights() -> None:
+def test_affinity_weights_are_relative() -> None:
     wanted = job(affinities=[likes("b", 75), likes("x", -25, "${meta.rack}")])
     assert scores(wanted, A, B)[0]["node-affinity"] == 0.75
 
@@ -139,7 +139,7 @@ def test_a_spread_distributes_over_the_values_of_an_attribute(
     assert zones(job("web", group(count=count, **of_group), **of_job)) == by_zone
 
 
-def test_a_spread_counts_what_runs_already() -> None:
+def test_spread_counts_existing_allocations() -> None:
     world = World(*NODES)
     wanted = {"spreads": [spread(("a", 50), ("b", 50))]}
     world.run(job("web", group(count=2, **wanted)))
@@ -147,12 +147,12 @@ def test_a_spread_counts_what_runs_already() -> None:
     assert sorted(alloc.placement.node_name[0] for alloc in added) == ["a", "b"]
 
 
-def test_a_node_without_the_attribute_is_the_last_choice() -> None:
+def test_node_without_the_attribute_is_chosen_last() -> None:
     nodes = [node("x", meta={}), *NODES]
     assert "x" not in zones(job("web", group(count=3, spreads=[spread()])), nodes)
 
 
-def test_the_score_of_a_spread_is_shown_when_it_is_not_zero() -> None:
+def test_nonzero_spread_score_is_shown() -> None:
     shown = scores(job("web", group(count=2, spreads=[spread(("a", 100))])), NODES[0])
     assert [score["allocation-spread"] for score in shown if "allocation-spread" in score] == [0.5]
 
@@ -160,7 +160,7 @@ def test_the_score_of_a_spread_is_shown_when_it_is_not_zero() -> None:
 # ---- what failed, and what leaves something behind ---------------------------------------------------
 
 
-def test_a_node_on_which_it_failed_is_avoided() -> None:
+def test_node_with_a_previous_failure_is_avoided() -> None:
     at_once = ReschedulePolicy(delay=0, delay_function="constant", unlimited=True)
     world = World(sized("small", 200), sized("large"))
     first = world.run(job("web", group(reschedule_policy=at_once))).place[0]
@@ -185,7 +185,7 @@ def test_allocation_with_a_sticky_disk_stays_on_its_node(disk: EphemeralDisk) ->
     assert moved.placement.node_name == "large"
 
 
-def test_devices_that_suit_better_are_chosen() -> None:
+def test_preferred_devices_are_chosen() -> None:
     def gpu(name: str) -> dict[str, object]:
         return {"Type": "gpu", "Name": name, "Instances": [{"ID": name, "Healthy": True}]}
 

@@ -74,28 +74,28 @@ def failed(*events: RescheduleEvent, at: int = 0) -> Allocation:
         ("", [5, 5, 5, 5, 5, 5]),
     ],
 )
-def test_the_delay_grows_by_its_function_up_to_the_limit(function: str, delays: list[int]) -> None:
+def test_delay_grows_by_its_function_up_to_the_limit(function: str, delays: list[int]) -> None:
     events: list[RescheduleEvent] = []
     for _ in delays:
         events.append(event(next_delay(policy(function), events, NOW) // SECOND))
     assert [event.delay // SECOND for event in events] == delays
 
 
-def test_without_a_limit_the_delay_grows_on() -> None:
+def test_delay_without_a_limit_keeps_growing() -> None:
     endless = policy("exponential", max_delay=0)
     assert next_delay(endless, [event(640)], NOW) == 1280 * SECOND
 
 
 @pytest.mark.parametrize(("quiet", "delay"), [(20, 20), (21, 5)])
 @pytest.mark.parametrize("function", ["exponential", "fibonacci"])
-def test_after_a_run_longer_than_the_limit_it_restarts(
+def test_delay_restarts_after_a_run_longer_than_the_limit(
     function: str, quiet: int, delay: int
 ) -> None:
     events = [event(20, at=0), event(20, at=0)]
     assert next_delay(policy(function), events, NOW + quiet * SECOND) == delay * SECOND
 
 
-def test_fibonacci_that_began_again_begins_with_the_same_delay_twice() -> None:
+def test_restarted_fibonacci_repeats_its_first_delay() -> None:
     assert next_delay(policy("fibonacci"), [event(20), event(5)], NOW) == 5 * SECOND
 
 
@@ -118,19 +118,19 @@ def test_fibonacci_that_began_again_begins_with_the_same_delay_twice() -> None:
         (limited(3, interval=60, function="exponential", max_delay=0), [event(40)], None),
     ],
 )
-def test_a_policy_says_when_a_failure_is_followed_by_another_try(
+def test_policy_determines_the_time_of_the_next_attempt(
     given: ReschedulePolicy | None, events: list[RescheduleEvent], due: int | None
 ) -> None:
     expected = None if due is None else NOW + due * SECOND
     assert due_at(failed(*events), given) == expected
 
 
-def test_only_what_failed_or_was_lost_is_rescheduled() -> None:
+def test_only_failed_or_lost_allocations_are_rescheduled() -> None:
     completed = msgspec.structs.replace(failed(), client_status=ClientStatus.COMPLETE)
     assert due_at(completed, policy()) is None
 
 
-def test_an_allocation_failed_when_its_last_task_ended() -> None:
+def test_failure_time_is_the_end_of_the_last_task() -> None:
     ends = {
         "a": TaskState(finished_at=rfc3339(NOW + 1)),
         "b": TaskState(finished_at=rfc3339(NOW + 9)),
@@ -146,7 +146,7 @@ def test_an_allocation_failed_when_its_last_task_ended() -> None:
 # ---- what is remembered --------------------------------------------------------------------------
 
 
-def test_a_replacement_remembers_the_failure_before_it() -> None:
+def test_replacement_records_the_previous_failure() -> None:
     first = failed()
     tracker = tracker_for_next(first, policy(), NOW + 7)
     assert tracker.last_reschedule == "ok"
@@ -168,14 +168,14 @@ def test_a_replacement_remembers_the_failure_before_it() -> None:
         (None, [event(1)], [1]),
     ],
 )
-def test_old_failures_are_forgotten(
+def test_old_failures_are_deleted(
     given: ReschedulePolicy | None, events: list[RescheduleEvent], kept: list[int]
 ) -> None:
     tracker = tracker_for_next(failed(*events), given, NOW)
     assert [event.delay // SECOND for event in tracker.events[:-1]] == kept
 
 
-def test_reschedules_due_within_five_seconds_wait_together() -> None:
+def test_reschedules_due_within_five_seconds_share_an_evaluation() -> None:
     one = failed()
     times = [NOW + seconds * SECOND for seconds in (9, 0, 4, 5)]
     made = group_by_time((at, one) for at in times)
@@ -201,7 +201,7 @@ def after_failure(world: World, **fields: Any) -> Evaluation:
     return follow_up
 
 
-def test_a_failure_is_followed_by_an_evaluation_that_waits() -> None:
+def test_failure_creates_a_delayed_evaluation() -> None:
     world = started(policy())
     first = world.running()[0]
     world.fail()
@@ -243,7 +243,7 @@ def test_evaluation_during_the_reschedule_delay_changes_nothing() -> None:
     assert not (plan.place)
 
 
-def test_the_follow_up_replaces_what_failed() -> None:
+def test_follow_up_evaluation_replaces_the_failed_allocation() -> None:
     world = started(policy())
     first = world.running()[0]
     follow_up = after_failure(world)
@@ -264,7 +264,7 @@ def test_the_follow_up_replaces_what_failed() -> None:
     assert known.desired.followup_eval_id == follow_up.id
 
 
-def test_delays_of_a_chain_are_those_of_golden_reschedule() -> None:
+def test_delays_of_a_chain_match_golden_reschedule() -> None:
     world = started(policy("exponential"))
     for _ in range(3):
         follow_up = after_failure(world)
@@ -277,14 +277,14 @@ def test_delays_of_a_chain_are_those_of_golden_reschedule() -> None:
 
 
 @pytest.mark.parametrize(("left", "now"), [(1.0, True), (1.1, False)])
-def test_reschedule_due_within_a_second_happens_now(left: float, now: bool) -> None:
+def test_reschedule_due_within_a_second_is_immediate(left: float, now: bool) -> None:
     world = started(policy())
     world.fail()
     world.wait(5 - left)
     assert bool(world.evaluate().place) is now
 
 
-def test_beyond_its_attempts_a_failure_stays() -> None:
+def test_failure_beyond_its_attempts_is_not_replaced() -> None:
     world = started(limited(1), "batch")
     follow_up = after_failure(world)
     world.wait(5)
@@ -311,13 +311,13 @@ def test_force_replaces_a_failure_immediately_despite_its_policy(given: Reschedu
     assert not world.evaluate().place
 
 
-def test_force_does_not_touch_what_runs() -> None:
+def test_force_does_not_affect_running_allocations() -> None:
     world = started(policy())
     world.mark(world.running()[0], force_reschedule=True)
     assert counts(world.evaluate()) == {"ignore": 1}
 
 
-def test_the_policy_is_that_of_the_version_which_failed() -> None:
+def test_policy_of_the_failed_version_is_used() -> None:
     world = started(policy(delay=60), update=None)
     world.fail()
     world.register(job("web", group(reschedule_policy=policy(delay=0), count=1)))
@@ -334,7 +334,7 @@ def deploying(reschedule_policy: ReschedulePolicy) -> World:
     return started(reschedule_policy, update=ROLLING)
 
 
-def test_while_a_deployment_goes_on_its_watcher_decides() -> None:
+def test_failure_during_a_deployment_is_left_to_the_watcher() -> None:
     world = deploying(policy(delay=0))
     world.fail()
     assert counts(world.evaluate()) == {"ignore": 1}
@@ -343,7 +343,7 @@ def test_while_a_deployment_goes_on_its_watcher_decides() -> None:
 
 
 @pytest.mark.parametrize("status", [DeploymentStatus.SUCCESSFUL, DeploymentStatus.CANCELLED])
-def test_after_the_deployment_the_policy_decides(status: DeploymentStatus) -> None:
+def test_failure_after_a_deployment_follows_its_policy(status: DeploymentStatus) -> None:
     world = deploying(policy(delay=0))
     world.set_deployment(status)
     world.fail()
@@ -360,7 +360,7 @@ def test_allocation_of_a_failed_deployment_is_not_placed_again() -> None:
 # ---- without room ----------------------------------------------------------------------------------------
 
 
-def test_a_failure_that_cannot_be_placed_is_tried_again_by_what_waits() -> None:
+def test_failure_that_cannot_be_placed_is_retried_by_the_blocked_evaluation() -> None:
     needs = task(resources=Resources(cpu=60, memory_mb=1))
     wanted = job("web", group("web", needs, reschedule_policy=limited(1, delay=0)))
     world = World(small())

@@ -45,7 +45,7 @@ def settled(wanted: Job) -> World:
 # ---- when there is one ---------------------------------------------------------------------------
 
 
-def test_the_first_version_has_one_and_is_placed_at_once() -> None:
+def test_first_version_has_a_deployment_and_is_placed_immediately() -> None:
     world = World()
     world.register(web(update=rolling(auto_revert=True)))
     plan = world.evaluate(priority=66)
@@ -89,13 +89,13 @@ def test_the_first_version_has_one_and_is_placed_at_once() -> None:
         web(update=None, type=JobType.BATCH),
     ],
 )
-def test_without_a_count_or_a_way_to_update_there_is_none(wanted: Job) -> None:
+def test_group_without_a_count_or_update_block_has_no_deployment(wanted: Job) -> None:
     plan = World().run(wanted)
     assert plan.deployments == ()
     assert plan.deployment_id == ""
 
 
-def test_an_update_in_place_has_one() -> None:
+def test_update_in_place_has_a_deployment() -> None:
     world = settled(web())
     plan = world.run(web(priority=66))
     assert counts(plan) == {"in_place_update": 3}
@@ -105,7 +105,7 @@ def test_an_update_in_place_has_one() -> None:
     assert {alloc.deployment_id for alloc in plan.change} == {deployment.id}
 
 
-def test_nothing_placed_nothing_begun() -> None:
+def test_unplaced_version_starts_no_deployment() -> None:
     impossible = Constraint(l_target="${meta.zone}", operand="=", r_target="zz")
     (deployment,) = World().run(web(constraints=[impossible])).deployments
     state = deployment.task_groups["web"]
@@ -124,7 +124,7 @@ def test_later_placement_of_a_version_starts_no_deployment() -> None:
     assert plan.deployment_id == first.id
 
 
-def test_only_groups_that_roll_are_part_of_it() -> None:
+def test_deployment_contains_only_groups_with_an_update_block() -> None:
     world = World()
     wanted = job("web", group("web", update=ROLLING), group("db", update=rolling(max_parallel=0)))
     plan = world.run(wanted)
@@ -135,7 +135,7 @@ def test_only_groups_that_roll_are_part_of_it() -> None:
 # ---- how fast it goes ------------------------------------------------------------------------------
 
 
-def test_one_after_the_other_is_replaced_as_each_becomes_healthy() -> None:
+def test_allocations_are_replaced_one_by_one_as_each_becomes_healthy() -> None:
     world = settled(web())
     assert counts(world.run(web(SECOND_TASK))) == {"destructive_update": 1, "ignore": 2}
     world.start()
@@ -150,26 +150,26 @@ def test_one_after_the_other_is_replaced_as_each_becomes_healthy() -> None:
 
 
 @pytest.mark.parametrize(("limit", "replaced"), [(0, 5), (1, 1), (2, 2), (9, 5)])
-def test_as_many_are_replaced_at_a_time_as_the_limit_says(limit: int, replaced: int) -> None:
+def test_replacements_are_limited_by_max_parallel(limit: int, replaced: int) -> None:
     world = settled(web(count=5))
     plan = world.run(web(SECOND_TASK, count=5, update=rolling(max_parallel=limit)))
     assert counts(plan)["destructive_update"] == replaced
 
 
-def test_an_unhealthy_one_stops_the_rest() -> None:
+def test_unhealthy_allocation_stops_further_replacements() -> None:
     world = settled(web())
     world.run(web(SECOND_TASK, update=rolling(max_parallel=2)))
     world.start(healthy=False)
     assert counts(world.progress()) == {"ignore": 3}
 
 
-def test_new_ones_count_against_what_may_be_replaced() -> None:
+def test_new_allocations_count_against_max_parallel() -> None:
     world = settled(web())
     plan = world.run(web(SECOND_TASK, count=4, update=rolling(max_parallel=2)))
     assert counts(plan) == {"place": 1, "destructive_update": 1, "ignore": 2}
 
 
-def test_moving_allocations_count_against_replaceable_ones() -> None:
+def test_migrating_allocations_count_against_max_parallel() -> None:
     world = settled(web())
     world.mark(world.running()[0], migrate=True)
     assert counts(world.run(web(SECOND_TASK))) == {"migrate": 1, "ignore": 2}
@@ -195,7 +195,7 @@ def test_replacement_needs_only_the_capacity_that_it_frees() -> None:
     assert plan.queued == {"web": 0}
 
 
-def test_the_clock_starts_with_the_first_and_is_not_set_back() -> None:
+def test_deadline_starts_with_the_first_placement_and_is_not_reset() -> None:
     world = settled(web())
     world.run(web(SECOND_TASK))
     began = world.deployment.task_groups["web"].require_progress_by
@@ -208,7 +208,7 @@ def test_the_clock_starts_with_the_first_and_is_not_set_back() -> None:
 # ---- how it ends -----------------------------------------------------------------------------------
 
 
-def test_it_succeeds_when_all_are_healthy() -> None:
+def test_deployment_succeeds_when_all_are_healthy() -> None:
     world = World()
     world.run(web())
     world.start()
@@ -223,7 +223,7 @@ def test_it_succeeds_when_all_are_healthy() -> None:
     assert world.progress().deployments == ()
 
 
-def test_it_waits_for_every_group_that_is_part_of_it() -> None:
+def test_deployment_waits_for_each_of_its_groups() -> None:
     world = World()
     world.run(job("web", group("web", update=ROLLING), group("db", update=ROLLING)))
     world.change_deployment("web", healthy_allocs=1)
@@ -232,7 +232,7 @@ def test_it_waits_for_every_group_that_is_part_of_it() -> None:
     assert world.progress().deployments[0].status == DeploymentStatus.SUCCESSFUL
 
 
-def test_a_newer_version_cancels_it() -> None:
+def test_newer_version_cancels_a_deployment() -> None:
     world = World()
     world.run(web())
     first = world.deployment
@@ -252,7 +252,7 @@ def test_finished_deployment_is_not_canceled(status: DeploymentStatus) -> None:
 
 
 @pytest.mark.parametrize("status", [DeploymentStatus.PAUSED, DeploymentStatus.FAILED])
-def test_paused_or_failed_it_goes_no_further(status: DeploymentStatus) -> None:
+def test_paused_or_failed_deployment_stops_replacements(status: DeploymentStatus) -> None:
     world = settled(web())
     world.run(web(SECOND_TASK))
     world.start(healthy=True)
@@ -263,7 +263,7 @@ def test_paused_or_failed_it_goes_no_further(status: DeploymentStatus) -> None:
     assert not (plan.deployments)
 
 
-def test_paused_it_does_not_succeed_before_it_goes_on() -> None:
+def test_paused_deployment_does_not_succeed_before_its_resumption() -> None:
     world = World()
     world.run(web())
     world.start(healthy=True)
@@ -273,7 +273,7 @@ def test_paused_it_does_not_succeed_before_it_goes_on() -> None:
     assert world.progress().deployments[0].status == DeploymentStatus.SUCCESSFUL
 
 
-def test_paused_or_failed_what_is_lost_is_replaced_all_the_same() -> None:
+def test_lost_allocations_are_replaced_in_a_paused_or_failed_deployment() -> None:
     world = World(node("a"), node("b"))
     world.run(web(count=2))
     world.start()
@@ -321,13 +321,13 @@ def test_canaries_run_next_to_their_predecessors(automatic: bool, description: s
     assert world.names() == ["web.web[0]", "web.web[0]", "web.web[1]"]
 
 
-def test_nothing_else_happens_before_the_promotion() -> None:
+def test_promotion_precedes_all_other_changes() -> None:
     world = on_trial()
     assert counts(world.progress()) == {"ignore": 3}
     assert world.deployment.status == DeploymentStatus.RUNNING
 
 
-def test_promoted_canaries_replace_and_the_rest_rolls() -> None:
+def test_promoted_canaries_replace_and_the_rollout_continues() -> None:
     world = on_trial()
     world.promote()
     plan = world.progress()
@@ -340,7 +340,7 @@ def test_promoted_canaries_replace_and_the_rest_rolls() -> None:
     assert world.deployment.status == DeploymentStatus.SUCCESSFUL
 
 
-def test_as_many_canaries_as_the_count_replace_all_at_once() -> None:
+def test_as_many_canaries_as_the_count_replace_all_allocations_together() -> None:
     world = on_trial(canary=2, max_parallel=2)
     world.promote()
     assert counts(world.progress()) == {"ignore": 2, "stop": 2}
@@ -355,7 +355,7 @@ def test_more_canaries_than_the_count_are_stopped_after_the_promotion() -> None:
     assert world.deployment.status == DeploymentStatus.SUCCESSFUL
 
 
-def test_more_canaries_than_the_count_hold_up_no_deployment_that_goes_on_elsewhere() -> None:
+def test_surplus_canaries_do_not_block_the_deployment_of_other_groups() -> None:
     slow = group("db", count=2, update=rolling(max_parallel=1))
     world = settled(job("web", group("web", count=2, update=rolling()), slow))
     next_one = group("db", SECOND_TASK, count=2, update=rolling(max_parallel=1))
@@ -366,7 +366,7 @@ def test_more_canaries_than_the_count_hold_up_no_deployment_that_goes_on_elsewhe
     assert world.deployment.status == DeploymentStatus.SUCCESSFUL
 
 
-def test_a_count_that_grows_with_a_canary_leaves_no_name_twice() -> None:
+def test_increased_count_with_a_canary_gives_unique_names() -> None:
     world = settled(web(count=2))
     world.run(web(SECOND_TASK, count=3, update=ONE_CANARY))
     world.start(healthy=True)
@@ -376,7 +376,7 @@ def test_a_count_that_grows_with_a_canary_leaves_no_name_twice() -> None:
 
 
 @pytest.mark.parametrize("task_again", [THIRD_TASK, SECOND_TASK])
-def test_a_newer_version_stops_canaries_that_were_not_promoted(task_again: Any) -> None:
+def test_newer_version_stops_unpromoted_canaries(task_again: Any) -> None:
     world = on_trial()
     canary = world.deployment.task_groups["web"].placed_canaries
     plan = world.run(web(task_again, count=2, update=ONE_CANARY, priority=70))
@@ -407,14 +407,14 @@ def test_replacement_of_a_leftover_takes_no_name_of_a_promoted_canary() -> None:
     assert world.names() == ["web.web[0]", "web.web[1]", "web.web[2]"]
 
 
-def test_going_back_to_the_first_version_stops_the_canary_and_keeps_the_rest() -> None:
+def test_revert_to_the_first_version_stops_only_the_canary() -> None:
     world = on_trial()
     plan = world.run(web(count=2, update=ONE_CANARY))
     assert counts(plan) == {"in_place_update": 2, "stop": 1}
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_canary_that_cannot_stay_is_made_again(lost: bool) -> None:
+def test_canary_that_cannot_stay_is_replaced(lost: bool) -> None:
     world = World(node("a"), node("b"))
     world.run(web(count=2, update=ONE_CANARY))
     world.settle()
@@ -430,7 +430,7 @@ def test_a_canary_that_cannot_stay_is_made_again(lost: bool) -> None:
     assert counts(plan)["canary"] == 1
 
 
-def test_a_canary_that_failed_is_replaced_once() -> None:
+def test_failed_canary_is_replaced_once() -> None:
     at_once = ReschedulePolicy(delay=0, delay_function="constant", unlimited=True)
     how = {"count": 2, "update": rolling(canary=2), "reschedule_policy": at_once}
     world = settled(job("web", group("web", **how)))
@@ -456,7 +456,7 @@ def test_canary_is_placed_although_its_predecessor_has_ended() -> None:
     assert counts(plan)["canary"] == 1
 
 
-def test_while_canaries_are_on_trial_the_others_stay_with_their_version() -> None:
+def test_other_allocations_keep_their_version_before_the_promotion() -> None:
     at_once = ReschedulePolicy(delay=0, delay_function="constant", unlimited=True)
 
     def version(*tasks: Any) -> Job:
@@ -475,13 +475,13 @@ def test_while_canaries_are_on_trial_the_others_stay_with_their_version() -> Non
     assert placed.health is None
 
 
-def test_a_version_with_another_count_begins_the_trial_again() -> None:
+def test_version_with_another_count_restarts_the_canaries() -> None:
     world = on_trial(count=3)
     plan = world.run(web(SECOND_TASK, count=2, update=ONE_CANARY))
     assert counts(plan) == {"canary": 1, "ignore": 2, "stop": 2}
 
 
-def test_without_a_limit_there_is_nobody_to_promote_and_no_canary() -> None:
+def test_group_without_max_parallel_has_no_canaries() -> None:
     world = settled(web(count=2))
     update = rolling(max_parallel=0, canary=1)
     assert counts(world.run(web(SECOND_TASK, count=2, update=update))) == {"destructive_update": 2}

@@ -28,7 +28,7 @@ def stopped(kind: JobType, **fields: object) -> World:
 
 
 @pytest.mark.parametrize("kind", list(JobType))
-def test_a_stopped_job_ends_everything_in_the_words_of_golden_kind(kind: JobType) -> None:
+def test_stopped_job_stops_everything_with_the_text_of_golden_kind(kind: JobType) -> None:
     world = stopped(kind)
     # Evaluations of a stop are of type service, whatever the job is.
     plan = world.evaluate(triggered_by=Trigger.JOB_DEREGISTER, type="service")
@@ -41,7 +41,7 @@ def test_a_stopped_job_ends_everything_in_the_words_of_golden_kind(kind: JobType
     assert not (plan.blocked)
 
 
-def test_a_second_stop_finds_nothing_to_do_but_names_the_groups() -> None:
+def test_second_stop_changes_nothing_but_names_the_groups() -> None:
     world = stopped(JobType.SERVICE)
     world.evaluate()
     plan = world.evaluate()
@@ -50,7 +50,7 @@ def test_a_second_stop_finds_nothing_to_do_but_names_the_groups() -> None:
     assert counts(plan) == {}
 
 
-def test_a_stop_cancels_what_is_being_deployed_and_names_it() -> None:
+def test_stop_cancels_the_deployment_and_names_it() -> None:
     world = stopped(JobType.SERVICE, update=ROLLING)
     deployment_id = world.deployment.id
     plan = world.evaluate()
@@ -62,7 +62,7 @@ def test_a_stop_cancels_what_is_being_deployed_and_names_it() -> None:
     assert world.evaluate().deployments == ()
 
 
-def test_a_job_that_is_gone_ends_everything_and_waits_for_nothing() -> None:
+def test_deleted_job_stops_everything_and_is_not_blocked() -> None:
     world = World()
     world.run(job("web", group("web")))
     world.register(job("web", group("web", count=0)))
@@ -74,7 +74,7 @@ def test_a_job_that_is_gone_ends_everything_and_waits_for_nothing() -> None:
     assert plan.job_modify_index == 0
 
 
-def test_a_job_that_was_never_there_needs_nothing() -> None:
+def test_unknown_job_needs_no_changes() -> None:
     empty = ClusterState(index=1, job=None, nodes=())
     assert schedule(empty, evaluation(job()), now=NOW, ids=ids()) == Plan(job_modify_index=0)
 
@@ -83,20 +83,20 @@ def test_a_job_that_was_never_there_needs_nothing() -> None:
     "fields",
     [{"periodic": Periodic(spec="* * * * *")}, {"parameterized_job": Parameterized()}],
 )
-def test_a_job_that_only_launches_children_runs_nothing(fields: dict[str, object]) -> None:
+def test_parent_job_has_no_allocations(fields: dict[str, object]) -> None:
     world = World()
     plan = world.run(job("web", type=JobType.BATCH, **fields))
     assert plan == Plan(job_modify_index=11)
 
 
-def test_a_child_runs() -> None:
+def test_child_job_is_placed() -> None:
     child = job(
         "web/dispatch-1", type=JobType.BATCH, dispatched=True, parameterized_job=Parameterized()
     )
     assert [item.name for item in World().run(child).place] == ["web/dispatch-1.web[0]"]
 
 
-def test_a_job_that_was_stopped_and_is_wanted_again_is_placed_as_new() -> None:
+def test_restarted_job_is_placed_as_new() -> None:
     world = stopped(JobType.SERVICE)
     world.evaluate()
     world.start()
@@ -104,21 +104,21 @@ def test_a_job_that_was_stopped_and_is_wanted_again_is_placed_as_new() -> None:
     assert world.names() == ["web.web[0]", "web.web[1]"]
 
 
-def test_the_plan_is_made_for_a_version_of_the_job() -> None:
+def test_plan_belongs_to_a_job_version() -> None:
     world = World()
     world.register(job())
     assert world.job is not None
     assert world.dry_run().job_modify_index == world.job.job_modify_index
 
 
-def test_a_job_decides_by_its_own_type_not_by_that_of_the_evaluation() -> None:
+def test_scheduler_follows_the_job_type_and_not_the_evaluation_type() -> None:
     world = World()
     world.register(job("web", type=JobType.SYSTEM))
     plan = world.evaluate(type="service", triggered_by=Trigger.DEPLOYMENT_WATCHER)
     assert [alloc.job_type for alloc in plan.place] == [JobType.SYSTEM]
 
 
-def test_patterns_of_a_decision_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_of_a_decision_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     constraints = [
         Constraint(l_target="x" * 1000, operand="regexp", r_target=f"x{number}|x")
         for number in range(100)

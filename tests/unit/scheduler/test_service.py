@@ -78,14 +78,14 @@ IMPOSSIBLE = Constraint(l_target="${attr.kernel.name}", operand="=", r_target="p
         pytest.param(job("web", web(), node_pool="gpu"), {"destructive_update": 2}, id="pool"),
     ],
 )
-def test_a_change_is_counted_as_in_golden_plan(changed: Job, expected: dict[str, int]) -> None:
+def test_change_is_counted_like_golden_plan(changed: Job, expected: dict[str, int]) -> None:
     world = settled(job("web", web()))
     if changed != job("web", web()):
         world.register(changed)
     assert counts(world.dry_run()) == expected
 
 
-def test_a_group_that_is_added_is_placed_beside_the_others() -> None:
+def test_added_group_is_placed_next_to_the_others() -> None:
     world = settled(job("web", web()))
     world.register(job("web", web(), group("more")))
     plan = world.dry_run()
@@ -113,7 +113,7 @@ def test_unplaced_replacement_is_explained_and_the_old_allocation_stays() -> Non
     assert not (plan.change)
 
 
-def test_too_much_memory_is_counted_as_in_golden_plan() -> None:
+def test_excessive_memory_is_counted_like_golden_plan() -> None:
     world = settled(job("web", web()))
     world.register(job("web", web(task(resources=Resources(cpu=20, memory_mb=99999999)))))
     metric = world.dry_run().failed["web"]
@@ -180,7 +180,7 @@ def test_names_are_numbered_from_the_lowest_free_one() -> None:
     assert world.names() == ["web.web[0]", "web.web[1]", "web.web[2]", "web.web[3]"]
 
 
-def test_the_highest_numbers_stop_first() -> None:
+def test_highest_indexes_stop_first() -> None:
     world = settled(job("web", web(count=5)))
     plan = world.run(job("web", web(count=2)))
     stopped = [alloc for alloc in plan.change if alloc.desired_status == DesiredStatus.STOP]
@@ -188,7 +188,7 @@ def test_the_highest_numbers_stop_first() -> None:
     assert {alloc.desired.description for alloc in stopped} == {NOT_NEEDED}
 
 
-def test_an_update_in_place_keeps_everything_but_version_evaluation_and_health() -> None:
+def test_update_in_place_keeps_all_fields_except_version_evaluation_and_health() -> None:
     world = settled(job("web", web(count=1)))
     before = world.running()[0]
     plan = world.run(job("web", web(count=1), priority=70))
@@ -205,7 +205,7 @@ def test_an_update_in_place_keeps_everything_but_version_evaluation_and_health()
     assert not plan.place
 
 
-def test_without_a_deployment_an_update_in_place_keeps_the_health() -> None:
+def test_update_in_place_without_a_deployment_keeps_the_health() -> None:
     world = settled(job("web", web(count=1)))
     before = world.running()[0]
     (after,) = world.run(job("web", web(count=1, update=None), priority=70)).change
@@ -213,7 +213,7 @@ def test_without_a_deployment_an_update_in_place_keeps_the_health() -> None:
     assert after.deployment_id == before.deployment_id
 
 
-def test_a_replacement_takes_the_name_and_knows_its_predecessor() -> None:
+def test_replacement_has_the_name_and_id_of_its_predecessor() -> None:
     world = settled(job("web", web(count=1)))
     before = world.running()[0]
     (after,) = world.run(job("web", web(OTHER, count=1))).place
@@ -226,7 +226,7 @@ def test_a_replacement_takes_the_name_and_knows_its_predecessor() -> None:
     assert stopped.desired.next_allocation == after.id
 
 
-def test_a_new_allocation_is_complete_but_for_its_indexes() -> None:
+def test_new_allocation_is_complete_except_for_its_indexes() -> None:
     world = World()
     world.register(job("web", group(), namespace="team"))
     evaluation = world.evaluation()
@@ -243,7 +243,7 @@ def test_a_new_allocation_is_complete_but_for_its_indexes() -> None:
 # ---- moving and losing (golden: evaluations-allocations) -------------------------------------------
 
 
-def test_allocation_asked_to_leave_is_replaced_immediately() -> None:
+def test_migrating_allocation_is_replaced_immediately() -> None:
     world = settled(job("web", web()))
     leaving = world.mark(world.running()[0], migrate=True, reschedule=False)
     plan = world.evaluate(triggered_by=Trigger.ALLOC_STOP)
@@ -257,7 +257,7 @@ def test_allocation_asked_to_leave_is_replaced_immediately() -> None:
     assert stopped.desired.next_allocation == successor.id
 
 
-def test_of_too_many_those_that_leave_anyway_are_not_replaced() -> None:
+def test_surplus_migrating_allocations_are_not_replaced() -> None:
     world = settled(job("web", web(count=3)))
     world.mark(world.running()[0], migrate=True)
     plan = world.run(job("web", web(count=2)))
@@ -302,7 +302,7 @@ def test_lost_allocation_beyond_the_count_is_not_replaced() -> None:
     assert len(world.running()) == 2
 
 
-def test_on_a_node_that_takes_no_new_work_what_runs_stays() -> None:
+def test_running_allocation_stays_on_an_ineligible_node() -> None:
     world = settled(job("web", web()))
     world.nodes["id-of-node-1"] = msgspec.structs.replace(node(), drain=True)
     assert counts(world.evaluate()) == {"ignore": 2}
@@ -330,18 +330,18 @@ def test_finished_allocation_is_not_placed_again() -> None:
     assert not plan.place
 
 
-def test_a_service_that_ended_well_is_placed_again() -> None:
+def test_service_with_a_successful_exit_is_placed_again() -> None:
     world = done(job("web", group(count=2)))
     assert counts(world.evaluate()) == {"place": 2}
     assert world.names() == ["web.web[0]", "web.web[1]"]
 
 
-def test_a_new_version_of_a_batch_job_does_all_its_work_again() -> None:
+def test_new_version_of_a_batch_job_repeats_all_allocations() -> None:
     world = done(batch())
     assert counts(world.run(batch(OTHER))) == {"ignore": 2, "place": 2}
 
 
-def test_a_batch_job_in_the_middle_of_its_work_goes_on_with_the_new_version() -> None:
+def test_running_batch_job_continues_with_the_new_version() -> None:
     world = World()
     world.run(batch())
     world.start()
@@ -349,7 +349,7 @@ def test_a_batch_job_in_the_middle_of_its_work_goes_on_with_the_new_version() ->
     assert counts(world.run(batch(OTHER))) == {"ignore": 1, "place": 1, "destructive_update": 1}
 
 
-def test_a_batch_job_is_not_rolled_out_even_if_it_says_how() -> None:
+def test_batch_job_has_no_rollout_despite_an_update_block() -> None:
     world = World()
     wanted = job("web", web(), type=JobType.BATCH)
     assert world.run(wanted).deployments == ()
@@ -358,7 +358,7 @@ def test_a_batch_job_is_not_rolled_out_even_if_it_says_how() -> None:
     assert counts(plan) == {"destructive_update": 2}
 
 
-def test_a_drained_batch_allocation_keeps_its_place() -> None:
+def test_drained_batch_allocation_keeps_its_name() -> None:
     world = World()
     world.run(batch(count=1))
     leaving = world.mark(world.running()[0], migrate=True, migrate_disable_placement=True)
@@ -371,7 +371,7 @@ def test_a_drained_batch_allocation_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("all_at_once", [False, True])
-def test_as_many_are_placed_as_fit_also_all_at_once(all_at_once: bool) -> None:
+def test_fitting_allocations_are_placed_with_and_without_all_at_once(all_at_once: bool) -> None:
     wanted = job("web", group("web", count=6), group("db"), all_at_once=all_at_once)
     plan = World(small()).run(wanted)
     assert len(plan.place) == 5
@@ -390,7 +390,7 @@ def test_queued_allocations_are_counted_per_group(wanted: Job, queued: dict[str,
     assert World().run(wanted).queued == queued
 
 
-def test_a_million_that_do_not_fit_take_no_longer_than_one() -> None:
+def test_million_unplaceable_allocations_take_no_longer_than_one() -> None:
     plan = World(small()).run(job("web", group("web", count=1_000_000)))
     assert len(plan.place) == 5
     assert plan.queued == {"web": 999_995}

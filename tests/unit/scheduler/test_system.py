@@ -46,7 +46,7 @@ def settled(wanted: Job, *nodes: Node) -> World:
 
 
 @pytest.mark.parametrize("wanted", [system(), sysbatch()])
-def test_it_runs_once_on_every_node(wanted: Job) -> None:
+def test_system_job_runs_once_on_every_node(wanted: Job) -> None:
     world = World(*THREE)
     plan = world.run(wanted)
     assert placed_on(world) == ["a", "b", "c"]
@@ -55,13 +55,13 @@ def test_it_runs_once_on_every_node(wanted: Job) -> None:
     assert plan.queued == {"web": 0}
 
 
-def test_a_group_with_a_count_runs_as_often_on_each_node() -> None:
+def test_group_with_a_count_has_this_number_on_each_node() -> None:
     world = World(*THREE[:2])
     world.run(job("web", group("web", count=2), type=JobType.SYSTEM))
     assert world.names() == ["web.web[0]"] * 2 + ["web.web[1]"] * 2
 
 
-def test_the_scores_are_those_of_a_node_without_a_rival() -> None:
+def test_scores_are_those_of_a_single_candidate() -> None:
     (placed,) = World().run(system()).place
     (shown,) = placed.placement.metrics.score_meta_data or []
     assert set(shown.scores) == {"binpack"}
@@ -76,7 +76,7 @@ def test_the_scores_are_those_of_a_node_without_a_rival() -> None:
         node("b", drain=True),
     ],
 )
-def test_nodes_out_of_its_scope_do_not_matter(elsewhere: Node) -> None:
+def test_excluded_nodes_are_ignored(elsewhere: Node) -> None:
     world = World(node("a"), elsewhere)
     plan = world.run(system(datacenters=["dc1"]))
     assert placed_on(world) == ["a"]
@@ -85,7 +85,7 @@ def test_nodes_out_of_its_scope_do_not_matter(elsewhere: Node) -> None:
     assert not (plan.evaluations)
 
 
-def test_a_node_that_comes_is_filled() -> None:
+def test_new_node_gets_allocations() -> None:
     world = settled(system(), node("a"))
     world.nodes["id-of-b"] = node("b")
     plan = world.evaluate(triggered_by=Trigger.NODE_UPDATE)
@@ -100,7 +100,7 @@ ZONE_A = Constraint(l_target="${meta.zone}", operand="=", r_target="a")
 IN_B = node("b", meta={"zone": "b"})
 
 
-def test_a_node_that_does_not_suit_is_not_missed() -> None:
+def test_infeasible_node_is_not_a_failure() -> None:
     world = World(node("a"), IN_B)
     plan = world.run(system(constraints=[ZONE_A]))
     assert placed_on(world) == ["a"]
@@ -110,7 +110,7 @@ def test_a_node_that_does_not_suit_is_not_missed() -> None:
     assert not (plan.evaluations)
 
 
-def test_if_no_node_suits_all_their_reasons_are_reported() -> None:
+def test_infeasibility_of_all_nodes_is_reported_with_reasons() -> None:
     plan = World(IN_B, node("c", meta={})).run(system(constraints=[ZONE_A]))
     assert plan.failed == {
         "web": PlacementMetric(
@@ -129,7 +129,7 @@ def test_if_no_node_suits_all_their_reasons_are_reported() -> None:
 
 
 @pytest.mark.parametrize("kind", [JobType.SYSTEM, JobType.SYSBATCH])
-def test_a_node_without_room_is_waited_for(kind: JobType) -> None:
+def test_node_without_capacity_blocks_the_evaluation(kind: JobType) -> None:
     big = job("web", group("web", task(resources=Resources(cpu=1, memory_mb=500))), type=kind)
     world = World(node("a"), small("b"), small("c"))
     plan = world.run(big)
@@ -146,7 +146,7 @@ def test_a_node_without_room_is_waited_for(kind: JobType) -> None:
     assert plan.evaluations == ()
 
 
-def test_a_single_node_without_room_is_named() -> None:
+def test_single_node_without_capacity_is_named() -> None:
     big = task(resources=Resources(cpu=1, memory_mb=500))
     plan = World(node("a"), small("b")).run(system(big))
     assert plan.blocked is not None
@@ -156,7 +156,7 @@ def test_a_single_node_without_room_is_named() -> None:
 # ---- updates (golden: plan-batch-system) -------------------------------------------------------------
 
 
-def test_an_update_is_counted_as_in_golden_plan_batch_system() -> None:
+def test_update_is_counted_like_golden_plan_batch_system() -> None:
     assert counts(settled(system()).run(system(OTHER))) == {"destructive_update": 1, "place": 1}
     world = World()
     world.run(sysbatch())
@@ -164,13 +164,13 @@ def test_an_update_is_counted_as_in_golden_plan_batch_system() -> None:
     assert counts(world.run(sysbatch(group("web", OTHER)))) == {"destructive_update": 1}
 
 
-def test_of_a_system_job_every_node_counts_as_one_to_place() -> None:
+def test_every_node_counts_as_one_placement_of_a_system_job() -> None:
     world = settled(system(), *THREE)
     assert counts(world.evaluate()) == {"ignore": 3, "place": 3}
     assert counts(world.run(system(priority=70))) == {"in_place_update": 3, "place": 3}
 
 
-def test_an_update_goes_from_node_to_node() -> None:
+def test_update_proceeds_node_by_node() -> None:
     world = settled(system(), *THREE)
     plan = world.run(system(OTHER))
     assert counts(plan) == {"destructive_update": 3, "place": 3}
@@ -187,7 +187,7 @@ def test_an_update_goes_from_node_to_node() -> None:
     assert len(world.of_version(1)) == 3
 
 
-def test_without_a_limit_all_nodes_are_updated_at_once() -> None:
+def test_update_without_max_parallel_covers_all_nodes_immediately() -> None:
     world = settled(system(update=None), *THREE)
     assert len(world.run(system(OTHER, update=None)).place) == 3
     world = World(*THREE)
@@ -196,7 +196,7 @@ def test_without_a_limit_all_nodes_are_updated_at_once() -> None:
     assert len(world.run(sysbatch(group("web", OTHER))).place) == 3
 
 
-def test_an_update_that_does_not_fit_leaves_the_old_one_running() -> None:
+def test_update_without_capacity_leaves_the_old_version_running() -> None:
     world = settled(system(), small())
     plan = world.run(system(task(resources=Resources(cpu=1, memory_mb=500))))
     assert not (plan.place)
@@ -205,7 +205,7 @@ def test_an_update_that_does_not_fit_leaves_the_old_one_running() -> None:
     assert plan.blocked is not None
 
 
-def test_an_update_that_does_not_suit_a_node_any_more_ends_there() -> None:
+def test_update_that_is_infeasible_on_a_node_stops_the_allocation() -> None:
     world = settled(system(), IN_B)
     plan = world.run(system(constraints=[ZONE_A]))
     assert [alloc.desired_status for alloc in plan.change] == [DesiredStatus.STOP]
@@ -242,7 +242,7 @@ def test_allocation_on_a_lost_node_is_lost_and_returns_with_it() -> None:
     assert [item.node_id for item in world.evaluate().place] == ["id-of-a"]
 
 
-def test_on_a_node_that_takes_no_new_work_the_present_version_stays_and_a_new_one_ends_it() -> None:
+def test_current_version_stays_on_an_ineligible_node_and_a_new_version_stops_it() -> None:
     world = settled(system())
     world.nodes["id-of-node-1"] = node(drain=True)
     assert world.evaluate().change == ()
@@ -252,7 +252,7 @@ def test_on_a_node_that_takes_no_new_work_the_present_version_stays_and_a_new_on
 
 
 @pytest.mark.parametrize("wanted", [system(), sysbatch()])
-def test_allocation_asked_to_leave_restarts_on_its_node(wanted: Job) -> None:
+def test_migrating_allocation_restarts_on_its_node(wanted: Job) -> None:
     world = World()
     world.run(wanted)
     world.start()
@@ -263,7 +263,7 @@ def test_allocation_asked_to_leave_restarts_on_its_node(wanted: Job) -> None:
     assert world.allocations[leaving.id].desired.description == NODE_TAINTED
 
 
-def test_on_a_drained_node_what_is_asked_to_leave_is_gone() -> None:
+def test_migrating_allocation_stops_on_a_drained_node() -> None:
     world = settled(system())
     world.nodes["id-of-node-1"] = node(drain=True)
     world.mark(world.running()[0], migrate=True)
@@ -279,7 +279,7 @@ def test_on_a_drained_node_what_is_asked_to_leave_is_gone() -> None:
         (Trigger.NODE_UPDATE, True),
     ],
 )
-def test_a_failure_alone_does_not_begin_it_again(trigger: Trigger, again: bool) -> None:
+def test_failure_alone_does_not_restart_a_system_job(trigger: Trigger, again: bool) -> None:
     world = settled(system())
     failed = world.fail()
     plan = world.evaluate(triggered_by=trigger)
@@ -295,7 +295,7 @@ def fail_all(world: World) -> None:
 
 @pytest.mark.parametrize("trigger", sorted(set(Trigger) - {Trigger.JOB_REGISTER}))
 @pytest.mark.parametrize("update", [None, ROLLING])
-def test_whatever_causes_evaluations_a_version_that_fails_is_replaced_once_on_a_node(
+def test_failing_version_is_replaced_once_per_node_by_any_evaluation(
     trigger: Trigger, update: Update | None
 ) -> None:
     world = settled(system(update=update), *THREE)
@@ -308,14 +308,14 @@ def test_whatever_causes_evaluations_a_version_that_fails_is_replaced_once_on_a_
         world.settle()
 
 
-def test_a_person_may_have_what_failed_restart_as_often_as_they_ask() -> None:
+def test_failed_allocation_restarts_on_each_request() -> None:
     world = settled(system())
     for _ in range(5):
         fail_all(world)
         assert len(world.evaluate(triggered_by=Trigger.JOB_REGISTER).place) == 1
 
 
-def test_a_node_on_which_it_failed_counts_and_keeps_the_deployment_from_succeeding() -> None:
+def test_failed_node_is_counted_and_prevents_a_successful_deployment() -> None:
     world = World(*THREE)
     world.run(system())
     world.start()
@@ -330,7 +330,7 @@ def test_a_node_on_which_it_failed_counts_and_keeps_the_deployment_from_succeedi
 
 
 @pytest.mark.parametrize("status", [ClientStatus.COMPLETE, ClientStatus.FAILED])
-def test_a_sysbatch_job_runs_once_on_a_node_however_it_ended(status: ClientStatus) -> None:
+def test_sysbatch_job_runs_once_on_a_node_with_any_result(status: ClientStatus) -> None:
     world = World(*THREE[:2])
     world.run(sysbatch())
     world.start()
@@ -341,7 +341,7 @@ def test_a_sysbatch_job_runs_once_on_a_node_however_it_ended(status: ClientStatu
     assert not plan.place
 
 
-def test_a_sysbatch_job_runs_again_when_its_work_is_another() -> None:
+def test_changed_sysbatch_job_runs_again() -> None:
     world = World()
     world.run(sysbatch())
     world.start()
@@ -355,7 +355,7 @@ def test_a_sysbatch_job_runs_again_when_its_work_is_another() -> None:
     assert not world.evaluate().place
 
 
-def test_a_sysbatch_job_that_was_lost_runs_again() -> None:
+def test_lost_sysbatch_job_runs_again() -> None:
     world = World()
     world.run(sysbatch())
     world.start()
@@ -374,7 +374,7 @@ def test_a_sysbatch_job_has_no_deployment() -> None:
 # ---- deployments (golden: kind-system) -----------------------------------------------------------------
 
 
-def test_a_version_has_a_deployment_that_ends_when_every_node_is_healthy() -> None:
+def test_deployment_of_a_version_ends_when_every_node_is_healthy() -> None:
     world = World(*THREE)
     plan = world.run(system())
     (deployment,) = plan.deployments
@@ -389,7 +389,7 @@ def test_a_version_has_a_deployment_that_ends_when_every_node_is_healthy() -> No
     assert again.deployment_id == deployment.id
 
 
-def test_an_update_in_place_has_a_deployment_too() -> None:
+def test_update_in_place_has_a_deployment() -> None:
     world = settled(system(), *THREE)
     (deployment,) = world.run(system(priority=70)).deployments
     state = deployment.task_groups["web"]
@@ -404,7 +404,7 @@ def test_a_newer_version_cancels_the_deployment() -> None:
 
 
 @pytest.mark.parametrize("status", [DeploymentStatus.PAUSED, DeploymentStatus.FAILED])
-def test_paused_or_failed_it_goes_to_no_other_node(status: DeploymentStatus) -> None:
+def test_paused_or_failed_deployment_updates_no_other_node(status: DeploymentStatus) -> None:
     world = settled(system(), *THREE)
     world.run(system(OTHER))
     world.start(healthy=True)
@@ -415,7 +415,7 @@ def test_paused_or_failed_it_goes_to_no_other_node(status: DeploymentStatus) -> 
 
 
 @pytest.mark.parametrize(("percent", "canaries"), [(1, 1), (50, 2), (100, 3)])
-def test_a_share_of_the_nodes_tries_a_new_version_first(percent: int, canaries: int) -> None:
+def test_percentage_of_the_nodes_gets_canaries(percent: int, canaries: int) -> None:
     trial = msgspec.structs.replace(ROLLING, canary=percent, max_parallel=9)
     world = settled(system(update=trial), *THREE)
     plan = world.run(system(OTHER, update=trial))
@@ -434,7 +434,7 @@ def test_a_share_of_the_nodes_tries_a_new_version_first(percent: int, canaries: 
     assert world.deployment.status == DeploymentStatus.SUCCESSFUL
 
 
-def test_no_more_nodes_try_a_new_version_than_the_limit() -> None:
+def test_canary_nodes_are_limited_by_max_parallel() -> None:
     trial = msgspec.structs.replace(ROLLING, canary=100)
     world = settled(system(update=trial), *THREE)
     assert len(world.run(system(OTHER, update=trial)).place) == 1

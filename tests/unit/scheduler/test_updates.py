@@ -118,7 +118,7 @@ def test_change_of_the_inputs_of_a_task_replaces_it(changed: Job) -> None:
         of_resources(disk_mb=5),
     ],
 )
-def test_any_other_change_is_made_in_place(changed: Job) -> None:
+def test_other_changes_are_made_in_place(changed: Job) -> None:
     assert not requires_replacement(job(), changed, "web")
     assert not requires_replacement(changed, job(), "web")
 
@@ -141,7 +141,7 @@ def with_static(value: int) -> Job:
         (with_static(80), with_static(80), False),
     ],
 )
-def test_of_ports_all_matters_but_the_number_of_a_dynamic_one(
+def test_every_port_change_except_a_dynamic_number_replaces(
     before: Job, after: Job, replaces: bool
 ) -> None:
     assert requires_replacement(before, after, "web") is replaces
@@ -157,15 +157,13 @@ def test_of_ports_all_matters_but_the_number_of_a_dynamic_one(
         ({"name": "other"}, False),
     ],
 )
-def test_a_service_inside_a_mesh_is_part_of_the_group(
-    change: dict[str, Any], replaces: bool
-) -> None:
+def test_mesh_service_is_part_of_the_group(change: dict[str, Any], replaces: bool) -> None:
     after = msgspec.structs.replace(CONNECTED, **change)
     before = of_group(services=[CONNECTED])
     assert requires_replacement(before, of_group(services=[after]), "web") is replaces
 
 
-def test_meta_counts_as_a_task_sees_it() -> None:
+def test_meta_is_compared_as_merged_for_the_task() -> None:
     def with_meta(of_job: dict[str, str], *tasks: Task) -> Job:
         return job("web", group("web", *tasks), meta=of_job)
 
@@ -175,7 +173,7 @@ def test_meta_counts_as_a_task_sees_it() -> None:
     )
 
 
-def test_other_groups_do_not_matter() -> None:
+def test_other_groups_are_ignored() -> None:
     def with_groups(*groups: TaskGroup) -> Job:
         return job("web", group("web"), *groups)
 

@@ -99,7 +99,7 @@ def test_missing_lookups_of_a_template_are_requested() -> None:
     assert found.missing == set()
 
 
-def test_services_are_written_where_they_answer() -> None:
+def test_services_are_rendered_with_their_addresses() -> None:
     source = (
         "{{ range nomadService `web` }}{{ .Address }}:{{ .Port }} {{ .Tags | join `,` }};{{ end }}"
     )
@@ -107,7 +107,7 @@ def test_services_are_written_where_they_answer() -> None:
     assert found.text == "10.0.0.1:8001 a,b;10.0.0.1:8002 a,b;"
 
 
-def test_a_key_chooses_the_same_instances_while_they_are_there() -> None:
+def test_key_selects_the_same_instances_while_available() -> None:
     source = "{{ range nomadService 2 `me` `web` }}{{ .Port }} {{ end }}"
     all_of_them = [instance(number) for number in range(5)]
     chosen = look_up(source, {WEB: all_of_them}).text
@@ -131,7 +131,7 @@ def test_a_variable_is_a_map_of_texts() -> None:
     assert found.text == "u/|pass_=p user=u pass_,user<pass_:p><user:u>"
 
 
-def test_a_variable_that_there_is_not_is_missing() -> None:
+def test_missing_variable_is_reported_as_missing() -> None:
     found = look_up("{{ with nomadVar `app/db` }}x{{ end }}", {SECRET: None})
     assert found.missing == {SECRET}
     assert str(SECRET) == "nomad.var.block(app/db)"
@@ -155,7 +155,7 @@ def test_variables_are_listed_below_a_prefix_or_all() -> None:
     assert look_up("{{ range nomadVarList }}{{ .Path }}{{ end }}", every).text == "x"
 
 
-def test_a_file_is_text_and_has_to_be_there() -> None:
+def test_file_is_text_and_must_exist() -> None:
     data = LookupKey(LookupType.FILE, "local/data")
     assert look_up("{{ file `local/data` | toUpper }}", {data: "ab"}).text == "AB"
     assert look_up("{{ file `local/data` }}", {data: None}).missing == {data}
@@ -178,7 +178,7 @@ NAMES = """
 
 
 @pytest.mark.parametrize("name", NAMES.split())
-def test_every_name_that_job_files_use_is_known(name: str) -> None:
+def test_every_name_used_in_job_files_is_known(name: str) -> None:
     with pytest.raises(TemplateError) as caught:
         write(f"{{{{ {name} | noSuchThing }}}}")
     assert str(caught.value) == 'line 1: function "noSuchThing" not defined'

@@ -129,12 +129,12 @@ def test_error_is_reported_with_its_line(source: str, problem: str) -> None:
     assert str(caught.value) == problem
 
 
-def test_an_entry_that_there_is_not_is_an_error_where_that_is_asked_for() -> None:
+def test_missing_map_entry_is_an_error_if_configured() -> None:
     with pytest.raises(TemplateError, match='map has no entry for key "none"'):
         write(DATA + "{{ $d.none }}", strict=True)
 
 
-def test_actions_can_stand_between_other_marks() -> None:
+def test_delimiters_can_be_changed() -> None:
     assert render(read("[[ 1 ]]{{ 2 }}", "[[", "]]"), {}, {}, now=0).text == "1{{ 2 }}"
     assert render(read("<% 1 %>", "<%", "%>"), {}, {}, now=0).text == "1"
 

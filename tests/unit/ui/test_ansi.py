@@ -23,7 +23,7 @@ LINE = st.text(
 
 
 @given(st.lists(LINE, max_size=4))
-def test_no_line_holds_more_than_text_and_known_classes(lines: list[str]) -> None:
+def test_line_contains_only_text_and_known_classes(lines: list[str]) -> None:
     style = PLAIN
     for line in lines:
         pieces, style = styled(line, style)
@@ -32,7 +32,7 @@ def test_no_line_holds_more_than_text_and_known_classes(lines: list[str]) -> Non
 
 
 @given(st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126)))
-def test_plain_text_stays(line: str) -> None:
+def test_plain_text_is_unchanged(line: str) -> None:
     assert plain(line) == line
 
 
@@ -60,12 +60,12 @@ def test_a_line_is_shown_in_pieces(line: str, pieces: list[tuple[str, str]]) -> 
     assert styled(line)[0] == pieces
 
 
-def test_a_colour_goes_on_in_the_next_line() -> None:
+def test_colour_continues_in_the_next_line() -> None:
     _, style = styled("\x1b[31mbegin")
     assert styled("end\x1b[0m", style) == ([("fg-red", "end")], PLAIN)
 
 
-def test_a_line_of_many_sequences_stays_bounded() -> None:
+def test_line_with_many_sequences_is_bounded() -> None:
     pieces, _ = styled("\x1b[31mx\x1b[32my" * 10_000)
     assert len(pieces) <= 401
     assert sum(len(text) for _, text in pieces) == 20_000

@@ -35,7 +35,7 @@ DIAMOND = [
 ]
 
 
-def test_each_step_stands_right_of_its_needs() -> None:
+def test_each_step_is_right_of_its_needs() -> None:
     found = picture(DIAMOND)
     assert found is not None
     places = {box.name: box for box in found.boxes}
@@ -46,14 +46,14 @@ def test_each_step_stands_right_of_its_needs() -> None:
     assert max(box.y for box in found.boxes) + 40 <= found.height
 
 
-def test_no_two_steps_share_a_place() -> None:
+def test_steps_do_not_overlap() -> None:
     steps = [step("root", 0)] + [step(f"s{at}", 1, "root") for at in range(40)]
     found = picture(steps)
     assert found is not None
     assert len({(box.x, box.y) for box in found.boxes}) == 41
 
 
-def test_the_chain_and_bad_needs_are_marked() -> None:
+def test_critical_chain_and_failed_needs_are_marked() -> None:
     steps = [*DIAMOND[:1], {**DIAMOND[1], "Outcome": "bad"}, *DIAMOND[2:]]
     found = picture(steps, ["a", "c", "d"])
     assert found is not None
@@ -66,24 +66,24 @@ def test_the_chain_and_bad_needs_are_marked() -> None:
     }
 
 
-def test_a_graph_of_too_many_steps_is_not_drawn() -> None:
+def test_graph_with_too_many_steps_is_not_drawn() -> None:
     assert picture([step(f"s{at}", 0) for at in range(MOST_DRAWN + 1)]) is None
     assert picture([]) is None
 
 
-def test_a_long_name_is_shortened_and_its_whole_is_in_the_title() -> None:
+def test_long_name_is_shortened_and_complete_in_the_title() -> None:
     found = picture([step("x" * 40, 0)])
     assert found is not None
     assert len(found.boxes[0].label) < 40
     assert "x" * 40 in found.boxes[0].text
 
 
-def test_the_longest_chain_leads_through_the_needs_that_ended_last() -> None:
+def test_longest_chain_follows_the_needs_that_ended_last() -> None:
     assert longest_chain(DIAMOND, 0) == ["a", "c", "d"]
     assert longest_chain([step("a", 0, State="waiting")], 0) == []
 
 
-def test_a_step_that_runs_lasts_until_now() -> None:
+def test_running_step_lasts_until_now() -> None:
     steps = [DIAMOND[0], timed("b", 1, 110, 110, "a", State="running")]
     found = timeline(steps, 210 * SECOND)
     assert found is not None
@@ -93,11 +93,11 @@ def test_a_step_that_runs_lasts_until_now() -> None:
     assert found.ticks[-1] == "1 min 50 s"
 
 
-def test_a_run_without_a_begun_step_has_no_time_line() -> None:
+def test_run_without_a_started_step_has_no_timeline() -> None:
     assert timeline([step("a", 0, State="waiting")], SECOND) is None
 
 
-def test_of_too_many_steps_those_of_the_chain_are_shown() -> None:
+def test_steps_of_the_chain_are_shown_among_too_many() -> None:
     many = [timed(f"s{at}", 0, 100, 101 + at) for at in range(MOST_BARS + 50)]
     short = timed("first", 0, 100, 100)
     last = timed("last", 1, 900, 901, "first")

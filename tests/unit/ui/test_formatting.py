@@ -10,7 +10,7 @@ from tests.samples import NOW
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (25 * 2**30, "25 GiB")]
 )
-def test_a_size_is_shown_in_a_unit_that_fits(count: int, text: str) -> None:
+def test_size_has_a_suitable_unit(count: int, text: str) -> None:
     assert formatting.format_size(count) == text
 
 
@@ -25,7 +25,7 @@ def test_a_size_is_shown_in_a_unit_that_fits(count: int, text: str) -> None:
         (50 * HOUR, "2 d 2 h"),
     ],
 )
-def test_a_length_of_time_is_shown_in_two_units(length: int, text: str) -> None:
+def test_duration_is_shown_in_two_units(length: int, text: str) -> None:
     assert formatting.format_duration(length) == text
 
 
@@ -33,16 +33,16 @@ def test_a_length_of_time_is_shown_in_two_units(length: int, text: str) -> None:
     ("then", "text"),
     [(0, "-"), (NOW, "now"), (NOW - MINUTE, "1 min ago"), (NOW + MINUTE, "in 1 min")],
 )
-def test_a_moment_is_shown_by_its_distance(then: int, text: str) -> None:
+def test_time_is_shown_relative_to_now(then: int, text: str) -> None:
     assert formatting.relative_time(NOW, then) == text
 
 
-def test_a_name_in_an_address_is_only_a_name() -> None:
+def test_name_in_an_address_is_escaped() -> None:
     found = formatting.address("/ui/job/", "a/b?c#d", "/stop", namespace="n&m", empty="")
     assert found == "/ui/job/a%2Fb%3Fc%23d/stop?namespace=n%26m"
 
 
-def test_a_command_can_be_pasted() -> None:
+def test_command_is_quoted_for_a_shell() -> None:
     assert formatting.command("job", "stop", "a; rm -rf /", "") == "steward job stop 'a; rm -rf /'"
 
 
@@ -58,5 +58,5 @@ def test_a_command_can_be_pasted() -> None:
         ("", False),
     ],
 )
-def test_only_pages_of_ours_are_gone_to(target: str, ours: bool) -> None:
+def test_only_internal_pages_are_redirect_targets(target: str, ours: bool) -> None:
     assert formatting.is_internal_url(target) == ours

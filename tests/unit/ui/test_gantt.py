@@ -73,7 +73,7 @@ def test_kill_shows_the_time_until_the_end() -> None:
     assert found.end == BEGIN + 10 * SECOND
 
 
-def test_short_phase_is_wide_enough_to_see() -> None:
+def test_short_phase_has_a_minimum_width() -> None:
     found = drawn(main=state((0, "Received"), (0.001, "Started"), (9.999, "Killing")))
     assert [width for _, _, width in phases(found)] == [4, 999.8, 4]
     assert found.lines[0].phases[0].text.startswith("pending for 1 ms")
@@ -104,5 +104,5 @@ def test_tasks_come_in_the_order_of_their_starts() -> None:
     assert [kind for kind, _ in found.kinds] == ["pending", "running"]
 
 
-def test_allocation_without_events_has_no_time_line() -> None:
+def test_allocation_without_events_has_no_timeline() -> None:
     assert timeline({"main": state()}, {}, BEGIN, BEGIN + SECOND) is None

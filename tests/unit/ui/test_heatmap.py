@@ -72,7 +72,7 @@ def test_day_has_runs_and_slots_at_their_minutes() -> None:
     assert (found.previous, found.next) == ("2026-11-20", "2026-11-22")
 
 
-def test_day_is_that_of_the_time_zone() -> None:
+def test_day_follows_the_time_zone() -> None:
     slot = {
         "Slot": MIDNIGHT - HOUR,
         "DecidedAt": MIDNIGHT - HOUR,

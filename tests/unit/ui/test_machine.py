@@ -30,7 +30,7 @@ def drawn(*placed: dict[str, Any]) -> MachineMap:
     return machine_map(NODE, placed)
 
 
-def test_strip_has_a_part_for_each_job_from_the_largest() -> None:
+def test_strip_is_sorted_by_the_size_of_jobs() -> None:
     found = drawn(alloc("small", 100, 100), alloc("big", 200, 500), alloc("big", 300, 500))
     cpu, memory = found.strips
     assert [(part.job_id, part.x, part.width) for part in cpu.parts] == [
@@ -41,7 +41,7 @@ def test_strip_has_a_part_for_each_job_from_the_largest() -> None:
     assert memory.parts[0].text == "big: 1000 MiB, 50.0 %"
 
 
-def test_job_has_its_sums_and_the_room_for_more() -> None:
+def test_job_has_its_sums_and_the_capacity_for_more() -> None:
     big = drawn(alloc("big", 200, 500), alloc("big", 300, 400, devices=2)).jobs[0]
     assert (big.allocations, big.cpu, big.memory, big.devices) == (2, 500, 900, 2)
     assert big.fits == 1

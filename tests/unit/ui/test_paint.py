@@ -48,7 +48,7 @@ def test_json_has_keys_and_texts() -> None:
 
 
 @given(st.text(alphabet='ab_-1."\\<{}[]=:#/* \n', max_size=200))
-def test_the_pieces_are_the_whole_text(source: str) -> None:
+def test_highlighted_parts_are_the_whole_text(source: str) -> None:
     assert "".join(text for _, text in highlight(source)) == source
 
 
@@ -58,12 +58,12 @@ def test_highlighting_keeps_the_longest_text(piece: str) -> None:
     assert "".join(text for _, text in highlight(source)) == source
 
 
-def test_a_very_long_text_is_left_as_it_is() -> None:
+def test_very_long_text_is_not_highlighted() -> None:
     source = "a = 1\n" * MOST_PAINTED
     assert list(highlight(source)) == [("", source)]
 
 
-def test_texts_stand_beside_each_other_where_they_differ() -> None:
+def test_texts_are_aligned_at_their_differences() -> None:
     old = "\n".join(f"line {number}" for number in range(20))
     new = old.replace("line 10\n", "other\nmore\n").replace("line 19", "")
     lines = side_by_side(old, new)

@@ -71,7 +71,7 @@ def test_squares_show_the_health_of_the_new_version() -> None:
     ]
 
 
-def test_canaries_and_older_versions_have_rows_of_their_own() -> None:
+def test_canaries_and_older_versions_have_separate_rows() -> None:
     found = drawn(
         alloc("a", DeploymentStatus={"Healthy": True, "Canary": True}),
         alloc("b", 0),
@@ -88,7 +88,7 @@ def test_canaries_and_older_versions_have_rows_of_their_own() -> None:
     assert only(found).canaries == "1 of 1 canaries placed, not promoted"
 
 
-def test_deadline_has_a_part_that_has_passed() -> None:
+def test_elapsed_part_of_a_deadline_is_shown() -> None:
     found = only(drawn())
     assert (found.elapsed, found.deadline) == (40, "6 min left for the next healthy allocation")
 

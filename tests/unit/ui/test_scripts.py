@@ -41,7 +41,7 @@ def run(code: str, *, scripts: tuple[str, ...] = ("app.js",), **page: Any) -> An
     return json.loads(done.stdout)
 
 
-def test_the_drafts_of_others_are_removed_when_somebody_is_signed_in() -> None:
+def test_drafts_of_other_users_are_removed_at_sign_in() -> None:
     assert run(LEFT, local=DRAFTS, user="ann") == ["steward draft ann new"]
     assert run(LEFT, local=DRAFTS) == sorted(DRAFTS)
 
@@ -70,7 +70,7 @@ def test_a_sign_out_closes_the_editor() -> None:
 @pytest.mark.parametrize(
     ("path", "left"), [("/ui/job/web", []), ("/ui/run", ["steward draft ann new"])]
 )
-def test_only_the_page_after_a_good_run_drops_the_draft(path: str, left: list[str]) -> None:
+def test_only_the_page_after_a_successful_run_deletes_the_draft(path: str, left: list[str]) -> None:
     name = "steward draft ann new"
     found = run(
         f"[{LEFT}, sessionStorage.getItem('steward ran')]",
@@ -82,7 +82,7 @@ def test_only_the_page_after_a_good_run_drops_the_draft(path: str, left: list[st
     assert found == [left, None]
 
 
-def test_blocked_storage_and_a_malformed_fragment_stop_nothing() -> None:
+def test_blocked_storage_and_a_malformed_fragment_break_no_script() -> None:
     assert run("1", isBlocked=True, hash="#%E0%A4%A", user="ann") == 1
     assert run("submit('/ui/sign-out'); 1", isBlocked=True) == 1
 
@@ -98,7 +98,7 @@ FAKE = """
 EDITOR = ("app.js", "editor.js")
 
 
-def test_the_value_of_a_variable_is_a_part_of_the_state_of_a_plan() -> None:
+def test_variable_value_is_part_of_the_plan_state() -> None:
     code = FAKE + "const before = one.state(); fields['flag.x'].value = '2'; before !== one.state()"
     assert run(code, scripts=EDITOR) is True
 
@@ -135,7 +135,7 @@ def test_a_draft_is_stored_for_its_user() -> None:
 
 
 @pytest.mark.parametrize("word", ["a", "a-", " ", "a ", "\\n a", '"'])
-def test_a_line_of_a_million_characters_is_cut_into_pieces(word: str) -> None:
+def test_line_with_a_million_characters_is_split(word: str) -> None:
     """An expression that scans a word again from within would need hours."""
     code = f"const text = '{word}'.repeat(1000000 / '{word}'.length); pieces(text).every((one) => one.text)"
     assert run(code, scripts=EDITOR) is True
@@ -160,12 +160,12 @@ def test_events_link_to_their_object(event: dict[str, object], page: str) -> Non
     assert run(f"pageOfEvent({json.dumps({'Namespace': 'default', **event})})") == page
 
 
-def test_a_job_that_begins_like_an_identifier_is_named_in_full() -> None:
+def test_job_named_like_an_identifier_is_named_in_full() -> None:
     code = "[UUID.test('20260101-report'), UUID.test('5f1c2a34-0000-4000-8000-000000000000')]"
     assert run(code) == [False, True]
 
 
-def test_a_search_aborts_the_one_before_and_begins_with_two_characters() -> None:
+def test_search_aborts_its_predecessor_and_starts_with_two_characters() -> None:
     code = """
       const one = Object.create(Palette.prototype);
       Object.assign(one, { input: { value: "w" }, results: {}, number: 0, request: new AbortController() });
@@ -200,14 +200,14 @@ _RELOADS = """
         ((0, 600, 5000, 18000, 100), [300, 400, 300, 300, 900]),
     ],
 )
-def test_pauses_between_reloads_grow_while_changes_go_on(
+def test_pauses_between_reloads_grow_during_continuous_changes(
     quiet: tuple[int, ...], delays: list[int]
 ) -> None:
     code = _RELOADS.replace("QUIET", json.dumps(quiet))
     assert run(code) == [delays, len(delays), 0]
 
 
-def test_page_older_than_a_change_is_reloaded_once_more() -> None:
+def test_page_older_than_a_change_is_reloaded_again() -> None:
     code = "wanted = 7; reach(5); reach(5); [index, timers.length]"
     assert run(code, index=3) == [5, 1]
 

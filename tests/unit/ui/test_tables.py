@@ -26,21 +26,21 @@ def test_rows_are_ordered_by_a_column_and_those_without_a_value_come_last(
     assert [row["name"] for row in table.rows] == names
 
 
-def test_a_second_click_turns_the_order_around() -> None:
+def test_second_click_reverses_the_order() -> None:
     table = sort_table("rows", ROWS, "name", COLUMNS)
     assert table.next_order("name") == "-name"
     assert table.next_order("size") == "size"
     assert sort_table("rows", ROWS, "-name", COLUMNS).next_order("name") == "name"
 
 
-def test_a_link_to_the_same_page_keeps_the_other_parameters() -> None:
+def test_link_to_the_same_page_preserves_other_parameters() -> None:
     pairs = [("namespace", "a b"), ("next_token", "x"), ("namespace", "second")]
     assert link("/ui/jobs", pairs, next_token="y") == "/ui/jobs?namespace=a+b&next_token=y"
     assert link("/ui/jobs", pairs, next_token="") == "/ui/jobs?namespace=a+b"
     assert link("/ui/job/ä?", []) == "/ui/job/%C3%A4%3F"
 
 
-def test_each_cell_gets_the_words_of_its_column() -> None:
+def test_each_cell_gets_the_label_of_its_column() -> None:
     table = (
         '<table><thead><tr><th scope="col">Job</th><th scope="col"><a href="?">State ↑</a></th>'
         '<th scope="col">&lt;i&gt; &#34;x&#34;</th><th><span class="hidden">Do</span></th></tr>'
@@ -64,5 +64,5 @@ def test_each_cell_gets_the_words_of_its_column() -> None:
         "no table at all",
     ],
 )
-def test_other_tables_stay_as_they_are(table: str) -> None:
+def test_other_tables_are_unchanged(table: str) -> None:
     assert label_cells(table) == table

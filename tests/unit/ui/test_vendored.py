@@ -15,7 +15,7 @@ OURS = {
 }
 
 
-def test_each_file_is_what_the_registry_has() -> None:
+def test_each_file_matches_the_registry() -> None:
     for package in PACKAGES:
         for name, wanted in package["files"].items():
             body = (HERE / "static" / name).read_bytes()
@@ -30,6 +30,6 @@ def test_each_package_comes_with_its_licence() -> None:
         assert "Permission is hereby granted" in (HERE / "static" / texts[0]).read_text()
 
 
-def test_every_file_is_ours_or_stands_there() -> None:
+def test_every_file_is_first_party_or_listed() -> None:
     theirs = {name for package in PACKAGES for name in package["files"]}
     assert {path.name for path in (HERE / "static").iterdir()} == OURS | theirs

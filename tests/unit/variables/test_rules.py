@@ -40,7 +40,7 @@ def test_a_variable_can_be_at_a_plain_path(path: str) -> None:
         ("nomad/job-templates/a/b", "one level below"),
     ],
 )
-def test_a_path_that_is_none_or_is_reserved_is_refused(path: str, words: str) -> None:
+def test_invalid_or_reserved_path_is_refused(path: str, words: str) -> None:
     assert words in path_error(path)
 
 
@@ -49,5 +49,5 @@ def test_names_and_values_together_have_a_limit() -> None:
     assert "65537 bytes" in items_error({"k": "v" * MAX_SIZE})
 
 
-def test_bytes_are_counted_not_signs() -> None:
+def test_bytes_are_counted_instead_of_characters() -> None:
     assert items_error({"k": "ü" * (MAX_SIZE // 2)}) != ""

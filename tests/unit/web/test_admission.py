@@ -49,7 +49,7 @@ def clients(share: Share = Share.PORT, *, has_hosts: bool = False, **settings: A
         ("2001:db8:1:2:aaaa::1", "2001:db8:1:2:bbbb::2"),
     ],
 )
-def test_address_has_a_hundred_connections(first: str, second: str) -> None:
+def test_address_has_a_limit_of_a_hundred_connections(first: str, second: str) -> None:
     many = clients()
     many.connect(first, times=99)
     many.connect(second)
@@ -80,7 +80,7 @@ def test_settings_change_the_limit_of_an_address(settings: Any, most: int) -> No
 
 
 @pytest.mark.parametrize("addresses", [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), (OURS, OURS)])
-def test_users_of_this_host_are_counted_one_by_one(
+def test_users_of_this_host_are_counted_separately(
     monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, str]
 ) -> None:
     uid: int | None = 1000
@@ -109,7 +109,7 @@ def test_listeners_have_shares_of_the_descriptors(
     assert sum(found) < descriptors
 
 
-def test_no_client_takes_more_than_half_of_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_client_exceeds_half_of_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (128, 128))
     many = clients()
     many.connect("10.9.8.7", times=32)
@@ -121,7 +121,7 @@ def test_no_client_takes_more_than_half_of_a_listener(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_kernel_tells_the_user_of_a_connection(family: int) -> None:
+def test_user_of_a_connection_is_read_from_the_kernel(family: int) -> None:
     host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
     with socket.socket(family) as listener:
         listener.bind((host, 0))
@@ -149,7 +149,7 @@ class Broken:
         self.is_open = False
 
 
-def test_failed_question_closes_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_query_closes_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     opened, at_exit = list[Broken](), list[Any]()
 
     def connect(*_: object) -> Broken:

@@ -55,7 +55,7 @@ async def test_many_tasks_are_distinguished(departures: DisconnectWatcher) -> No
             assert [scope.cancel_called for scope in scopes] == [True, False]
 
 
-async def test_client_that_sent_more_is_still_connected(departures: DisconnectWatcher) -> None:
+async def test_client_that_sent_more_data_is_still_connected(departures: DisconnectWatcher) -> None:
     with pair() as (ours, theirs):
         scope = trio.CancelScope()
         with departures.cancelling(ours.fileno(), scope):
@@ -76,7 +76,7 @@ async def test_reset_cancels_the_request_despite_unread_data(departures: Disconn
         assert scope.cancel_called
 
 
-async def test_connection_closed_elsewhere_is_removed(
+async def test_connection_closed_by_other_code_is_removed(
     departures: DisconnectWatcher,
 ) -> None:
     with pair() as (ours, theirs), ours.dup():  # the kernel keeps reporting it
@@ -90,7 +90,7 @@ async def test_connection_closed_elsewhere_is_removed(
         await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_an_end_that_comes_later_matters_no_more(departures: DisconnectWatcher) -> None:
+async def test_late_end_has_no_effect(departures: DisconnectWatcher) -> None:
     with pair() as (ours, theirs):
         scope, next_one = trio.CancelScope(), trio.CancelScope()
         with departures.cancelling(ours.fileno(), scope):
@@ -103,6 +103,6 @@ async def test_an_end_that_comes_later_matters_no_more(departures: DisconnectWat
         assert next_one.cancelled_caught
 
 
-async def test_a_connection_may_be_closed_in_between(departures: DisconnectWatcher) -> None:
+async def test_connection_can_be_closed_in_between(departures: DisconnectWatcher) -> None:
     with pair() as (ours, _), departures.cancelling(ours.fileno(), trio.CancelScope()):
         ours.close()

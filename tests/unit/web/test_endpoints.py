@@ -39,7 +39,9 @@ MOUNTS = {"cloudid/", "team/dir/", "role/"}
         ("auth/cloudid/role/a.b-c_d", "/v1/auth/{mount}/role/{name}", {"name": "a.b-c_d"}),
     ],
 )
-def test_a_path_leads_to_its_endpoint(path: str, endpoint: str, parameters: dict[str, str]) -> None:
+def test_path_is_routed_to_its_endpoint(
+    path: str, endpoint: str, parameters: dict[str, str]
+) -> None:
     found = TABLE.find(path, MOUNTS.__contains__)
     assert found is not None
     assert found.endpoint is not None
@@ -68,5 +70,5 @@ def test_a_mount_serves_only_its_own_paths(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["auth/nothing/config", "auth/team/config", "auth/"])
-def test_where_nothing_is_mounted_nothing_is_found(path: str) -> None:
+def test_path_without_a_mount_is_not_found(path: str) -> None:
     assert TABLE.find(path, MOUNTS.__contains__) is None

@@ -14,7 +14,7 @@ GET = b"GET /v1/job/a HTTP/1.1\r\nHost: b\r\n"
 POST = b"POST /v1/job/a HTTP/1.1\r\nHost: b\r\n"
 
 
-def test_a_request_is_read() -> None:
+def test_request_is_parsed() -> None:
     assert parse_simple_request(GET + b"X-Nomad-Token:  c d \r\n\r\n") == SimpleRequest(
         method="GET",
         target=b"/v1/job/a",
@@ -24,7 +24,7 @@ def test_a_request_is_read() -> None:
     )
 
 
-def test_a_body_is_read() -> None:
+def test_body_is_parsed() -> None:
     simple_request = parse_simple_request(POST + b"Content-Length: 4\r\n\r\nbody")
     assert simple_request is not None
     assert (simple_request.body, simple_request.missing) == (b"body", 0)
@@ -49,7 +49,7 @@ class Disagreeing(httptools.HttpRequestParser):
         self.events.body = self.events.body[:-1]
 
 
-def test_a_body_that_the_parser_ends_elsewhere_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_with_another_framing_is_left_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     data = POST + b"Content-Length: 4\r\n\r\nbody"
     assert parse_simple_request(data)
     monkeypatch.setattr(httptools, "HttpRequestParser", Disagreeing)

@@ -17,12 +17,12 @@ def refused(method: str = "GET", bind: str = "127.0.0.1", **headers: str) -> int
     "host",
     ["localhost:4646", "127.0.0.1", "127.0.0.1:80", "[::1]:4646", "MACHINE:1", "steward.lan"],
 )
-def test_our_own_names_are_accepted(host: str) -> None:
+def test_local_host_names_are_accepted(host: str) -> None:
     assert refused(host=host) is None
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:4646", "10.0.0.1", "[::2]:1"])
-def test_other_names_are_refused(host: str) -> None:
+def test_other_host_names_are_refused(host: str) -> None:
     assert refused(host=host) == 421
 
 
@@ -48,41 +48,41 @@ def test_other_names_are_refused(host: str) -> None:
         "localhost\u0661",
     ],
 )
-def test_host_that_is_no_name_with_optional_port_is_refused(host: str) -> None:
+def test_malformed_host_header_is_refused(host: str) -> None:
     assert refused(host=host) == 421
 
 
-def test_a_daemon_for_every_address_answers_to_every_address_but_no_foreign_name() -> None:
+def test_wildcard_daemon_accepts_every_address_but_no_unknown_name() -> None:
     everywhere = "0.0.0.0"  # noqa: S104 - nothing is bound here
     assert refused(bind=everywhere, host="10.0.0.1:4646") is None
     assert refused(bind=everywhere, host="evil.example") == 421
 
 
-def test_a_client_of_old_that_names_no_host_is_accepted() -> None:
+def test_http_1_0_client_without_a_host_header_is_accepted() -> None:
     assert refused() is None
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:9999"])
-def test_a_write_from_another_origin_is_refused(origin: str) -> None:
+def test_cross_origin_write_is_refused(origin: str) -> None:
     assert refused("POST", host="localhost:4646", origin=origin) == 403
 
 
-def test_a_write_from_our_own_page_is_accepted() -> None:
+def test_same_origin_write_is_accepted() -> None:
     headers = {"origin": "http://localhost:4646", "sec_fetch_site": "same-origin"}
     assert refused("POST", host="localhost:4646", **headers) is None
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_write_that_a_browser_marks_as_foreign_is_refused(site: str) -> None:
+def test_write_marked_as_cross_site_by_a_browser_is_refused(site: str) -> None:
     assert refused("DELETE", host="localhost:4646", sec_fetch_site=site) == 403
 
 
-def test_a_foreign_page_may_not_open_a_socket() -> None:
+def test_cross_origin_page_cannot_open_a_websocket() -> None:
     headers = {"upgrade": "websocket", "origin": "http://evil.example"}
     assert refused("GET", host="localhost:4646", **headers) == 403
 
 
-def test_a_program_that_sends_neither_header_may_write() -> None:
+def test_program_without_browser_headers_can_write() -> None:
     assert refused("POST", host="localhost:4646") is None
 
 
@@ -103,7 +103,7 @@ def test_a_program_that_sends_neither_header_may_write() -> None:
         ("", "1.2.3.4", ""),
     ],
 )
-def test_the_client_is_the_nearest_that_is_no_trusted_proxy(
+def test_client_is_the_nearest_address_that_is_no_trusted_proxy(
     address: str, forwarded: str, client: str
 ) -> None:
     assert TrustedProxies(["10.0.0.0/8"]).client(address, forwarded) == client

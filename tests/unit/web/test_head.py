@@ -6,12 +6,12 @@ from daemon.web.request_head import accepts_gzip, headers, token
 
 
 @pytest.mark.parametrize("name", ["x-nomad-token", "x-vault-token", "x-service-token"])
-def test_first_of_repeated_tokens_counts(name: str) -> None:
+def test_first_of_repeated_tokens_is_used(name: str) -> None:
     found = headers([(name.encode(), b"first"), (name.encode(), b"second")])
     assert token(found, "/v1/jobs") == "first"
 
 
-def test_addresses_of_all_proxies_are_kept_in_order() -> None:
+def test_addresses_of_all_proxies_are_read_in_order() -> None:
     pairs = [(b"x-forwarded-for", b"a, b"), (b"host", b"h"), (b"x-forwarded-for", b"c")]
     assert headers(pairs) == {"x-forwarded-for": "a, b, c", "host": "h"}
 
@@ -28,7 +28,7 @@ def test_addresses_of_all_proxies_are_kept_in_order() -> None:
         ((b"Basic b",), "", ""),
     ],
 )
-def test_jobs_api_takes_a_bearer_from_the_first_authorization_only(
+def test_jobs_api_reads_a_bearer_only_from_the_first_authorization(
     given: tuple[bytes, ...], jobs: str, secrets: str
 ) -> None:
     found = headers([(b"authorization", value) for value in given])

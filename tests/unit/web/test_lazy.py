@@ -17,16 +17,16 @@ def _not_imported() -> Iterator[None]:
     sys.modules.pop(LATE, None)
 
 
-def test_naming_a_handler_does_not_import_its_module() -> None:
+def test_reference_to_a_handler_does_not_import_its_module() -> None:
     assert callable(LazyModule(LATE).rgb_to_yiq)
     assert LATE not in sys.modules
 
 
-def test_calling_a_handler_returns_what_the_function_of_the_module_returns() -> None:
+def test_lazy_handler_returns_the_result_of_its_function() -> None:
     assert LazyModule(LATE).rgb_to_yiq(0, 0, 0) == (0, 0, 0)
     assert LATE in sys.modules
 
 
-def test_the_original_of_a_late_handler_is_the_function_itself() -> None:
+def test_original_of_a_lazy_handler_is_the_function() -> None:
     assert unwrap_handler(LazyModule(LATE).rgb_to_yiq).__name__ == "rgb_to_yiq"
     assert unwrap_handler(len) is len

@@ -13,7 +13,7 @@ class Base:
         """Do nothing."""
 
 
-def test_an_override_of_a_method_of_the_base_is_accepted() -> None:
+def test_override_of_an_existing_method_is_accepted() -> None:
     class Present(Base):
         @private_override
         def _present(self) -> None:
@@ -32,7 +32,7 @@ def test_an_override_of_a_missing_method_fails_with_its_name() -> None:
         checked(Gone)
 
 
-def test_each_private_method_of_a_library_that_a_connection_overrides_is_marked() -> None:
+def test_each_overridden_private_library_method_is_marked() -> None:
     found = {}
     for name, cls in vars(connections).items():
         if not inspect.isclass(cls) or cls.__module__ != connections.__name__:

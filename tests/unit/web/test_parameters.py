@@ -7,16 +7,16 @@ from storage.errors import Malformed
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
-def test_these_are_true(text: str) -> None:
+def test_true_values_are_parsed(text: str) -> None:
     assert QueryParameters(f"purge={text}").flag("purge")
 
 
 @pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False", ""])
-def test_these_are_false(text: str) -> None:
+def test_false_values_are_parsed(text: str) -> None:
     assert not QueryParameters(f"purge={text}").flag("purge")
 
 
-def test_another_flag_is_refused_with_gos_words() -> None:
+def test_invalid_flag_is_refused_with_the_text_of_go() -> None:
     with pytest.raises(InvalidParameter) as caught:
         QueryParameters("purge=maybe").flag("purge")
     assert str(caught.value) == (
@@ -26,31 +26,31 @@ def test_another_flag_is_refused_with_gos_words() -> None:
 
 
 @pytest.mark.parametrize(("text", "number"), [("", None), ("0", 0), ("-5", -5), ("%2B7", 7)])
-def test_whole_numbers_are_read(text: str, number: int | None) -> None:
+def test_integers_are_parsed(text: str, number: int | None) -> None:
     assert QueryParameters(f"eval_priority={text}").number("eval_priority") == number
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "99999999999999999999", "9" * 5000])
-def test_another_number_is_refused(text: str) -> None:
+def test_invalid_number_is_refused(text: str) -> None:
     with pytest.raises(InvalidParameter, match="as a int"):
         QueryParameters(f"eval_priority={text}").number("eval_priority")
 
 
 @pytest.mark.parametrize(("text", "number"), [("7", 7), ("0" * 5000 + "7", 7), ("", None)])
-def test_numbers_that_are_not_negative_are_read(text: str, number: int | None) -> None:
+def test_unsigned_numbers_are_parsed(text: str, number: int | None) -> None:
     assert QueryParameters(f"version={text}").natural("version") == number
 
 
-def test_a_number_of_thousands_of_digits_is_shown_by_its_begin() -> None:
+def test_number_with_thousands_of_digits_is_truncated() -> None:
     with pytest.raises(InvalidParameter, match=r"\(9{20}\.\.\. \(5000 digits\)\) as a uint64"):
         QueryParameters(f"version={'9' * 5000}").natural("version")
 
 
-def test_a_span_of_thousands_of_digits_is_none() -> None:
+def test_duration_with_thousands_of_digits_is_invalid() -> None:
     assert duration(f"{'9' * 5000}h") is None
 
 
-def test_of_a_repeated_parameter_the_first_counts() -> None:
+def test_first_of_a_repeated_parameter_is_used() -> None:
     assert QueryParameters("a=1&a=2&b").text("a") == "1"
     assert "b" in QueryParameters("a=1&b")
 
@@ -73,7 +73,7 @@ def test_too_many_parameters_are_refused() -> None:
         ("7ns", 7),
     ],
 )
-def test_durations_are_read(text: str, nanoseconds: int) -> None:
+def test_durations_are_parsed(text: str, nanoseconds: int) -> None:
     assert duration(text) == nanoseconds
 
 
@@ -82,7 +82,7 @@ def test_invalid_duration_is_none(text: str) -> None:
     assert duration(text) is None
 
 
-def test_own_parameters_name_field_value_and_remedy() -> None:
+def test_extension_parameter_error_names_field_value_and_fix() -> None:
     query = QueryParameters("strip=x&number=-1")
     with pytest.raises(Malformed, match="strip = 'x' must be true or false") as caught:
         query.own_flag("strip")

@@ -16,5 +16,5 @@ from daemon.web.reason import reason
         (473, "status code 473"),
     ],
 )
-def test_reason_phrase_is_the_one_of_the_peers(status: int, phrase: str) -> None:
+def test_reason_phrase_matches_nomad_and_vault(status: int, phrase: str) -> None:
     assert reason(status) == phrase

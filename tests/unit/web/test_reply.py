@@ -5,16 +5,16 @@ import msgspec
 from daemon.web.reply import JSON, TEXT, HandlerReply, read_reply, to_wire
 
 
-def test_an_answer_without_a_body_names_no_type() -> None:
+def test_response_without_a_body_has_no_content_type() -> None:
     assert "Content-Type" not in to_wire(HandlerReply(status=404)).headers
 
 
-def test_a_token_of_the_next_page_never_breaks_a_header() -> None:
+def test_next_page_token_never_breaks_a_header() -> None:
     answer = to_wire(read_reply(b"[]", 1, next_token="default.a\r\nb\0"))
     assert answer.headers["X-Nomad-NextToken"] == "default.a  b "
 
 
-def test_a_token_of_the_next_page_may_be_in_any_language() -> None:
+def test_next_page_token_can_be_in_any_language() -> None:
     answer = to_wire(read_reply(b"[]", 1, next_token="default.\u65e5\ud800"))
     assert answer.headers["X-Nomad-NextToken"] == "default.\u65e5?"
 
@@ -26,7 +26,7 @@ def test_header_value_of_a_handler_is_one_line() -> None:
     )
 
 
-def test_a_type_that_was_asked_for_stays_on_an_answer_without_a_body() -> None:
+def test_requested_content_type_is_sent_without_a_body() -> None:
     bare = to_wire(HandlerReply(status=204, headers={"Content-Type": JSON}))
     assert bare.headers["Content-Type"] == JSON
 
@@ -41,7 +41,7 @@ def test_typed_response_may_not_be_sniffed() -> None:
         assert to_wire(answer).headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_the_state_is_reported_in_both_spellings() -> None:
+def test_state_headers_have_both_spellings() -> None:
     answer = to_wire(
         msgspec.structs.replace(read_reply(b"[]", 7, next_token="a"), knows_leader=False)
     )

@@ -32,28 +32,28 @@ ROUTER = Router(ROUTES)
         ("/v1/evaluations/count", "/v1/evaluations/count", {}),
     ],
 )
-def test_a_path_leads_to_its_route(path: str, route: str, parameters: dict[str, str]) -> None:
+def test_path_is_routed_to_its_route(path: str, route: str, parameters: dict[str, str]) -> None:
     routes, found = ROUTER.find(path)
     assert {route.path for route in routes} == {route}
     assert found == parameters
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/jobs/", "/v1/unknown", "/jobs", "/v2/jobs"])
-def test_other_paths_lead_nowhere(path: str) -> None:
+def test_other_paths_are_not_found(path: str) -> None:
     assert ROUTER.find(path) == ([], {})
 
 
 @pytest.mark.parametrize(("path", "expected"), [("/v1/job", True), ("/v1/jobs", False)])
-def test_a_path_above_routes_is_known(path: str, expected: bool) -> None:
+def test_path_above_routes_is_known(path: str, expected: bool) -> None:
     assert ROUTER.is_folder(path) is expected
 
 
-def test_no_two_rows_of_the_table_are_the_same() -> None:
+def test_route_table_has_no_duplicates() -> None:
     rows = [(route.path, method) for route in ROUTES for method in route.methods]
     assert len(rows) == len(set(rows))
 
 
-def test_post_and_put_mean_the_same() -> None:
+def test_post_and_put_are_equal() -> None:
     routes = [route for route in ROUTES if isinstance(route, WriteRoute)]
     assert {route.methods for route in routes} <= {
         frozenset({"POST", "PUT"}),
@@ -61,7 +61,7 @@ def test_post_and_put_mean_the_same() -> None:
     }
 
 
-def test_read_routes_answer_get_and_few_take_a_body() -> None:
+def test_read_routes_accept_get_and_few_accept_a_body() -> None:
     reads = {route.path: route.methods for route in ROUTES if isinstance(route, ReadRoute)}
     assert {path: methods for path, methods in reads.items() if methods != {"GET"}} == {
         "/v1/jobs/statuses": {"GET", "POST"},

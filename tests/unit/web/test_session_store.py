@@ -20,7 +20,7 @@ def test_many_sessions_of_one_token_do_not_evict_those_of_others(sessions: Sessi
     assert [item for item in mine if sessions.has(item, 1)] == mine[-MOST_OF_OWNER:]
 
 
-def test_tokens_of_one_owner_count_together(sessions: SessionStore) -> None:
+def test_tokens_of_one_owner_are_counted_together(sessions: SessionStore) -> None:
     other, _ = sessions.begin("other", 0)
     for number in range(MOST):
         sessions.begin(f"token {number}", 1, owner="entity")
@@ -28,7 +28,7 @@ def test_tokens_of_one_owner_count_together(sessions: SessionStore) -> None:
     assert len(sessions.all(1)) == MOST_OF_OWNER + 1
 
 
-def test_the_session_of_an_owner_that_was_used_last_remains(sessions: SessionStore) -> None:
+def test_most_recently_used_session_of_an_owner_remains(sessions: SessionStore) -> None:
     first, second = (sessions.begin("mine", 0)[0] for _ in range(2))
     for _ in range(MOST_OF_OWNER - 2):
         sessions.begin("mine", 0)
@@ -38,14 +38,14 @@ def test_the_session_of_an_owner_that_was_used_last_remains(sessions: SessionSto
     assert sessions.has(first, 1)
 
 
-def test_a_new_session_returns_each_session_that_it_evicts_once(sessions: SessionStore) -> None:
+def test_new_session_returns_each_evicted_session_once(sessions: SessionStore) -> None:
     made = [sessions.begin(f"token {number}", number)[0] for number in range(MOST)]
     assert sessions.begin("one more", MOST)[1] == made[:1]
     assert sessions.begin("late", IDLE + 10)[1] == made[1:10]
     assert not any(sessions.has(item, IDLE + 10) for item in made[:10])
 
 
-def test_an_idle_session_is_evicted_even_if_its_cookie_was_used_again(
+def test_idle_session_is_evicted_despite_a_later_use_of_its_cookie(
     sessions: SessionStore,
 ) -> None:
     idle, _ = sessions.begin("mine", 0, is_own=True)

@@ -119,7 +119,7 @@ def test_oversized_input_is_refused_early(text: str, own_heap: None) -> None:
 
 
 @pytest.mark.parametrize("text", MUCH.values(), ids=MUCH)
-def test_what_is_much_is_read_soon(text: str, own_heap: None) -> None:
+def test_large_input_is_parsed_quickly(text: str, own_heap: None) -> None:
     started = time.process_time()
     parse(text)
     assert time.process_time() - started < SOON
@@ -141,7 +141,7 @@ HUNGRIEST = (
 
 
 @pytest.mark.parametrize("name", HUNGRIEST)
-def test_oversized_input_takes_little_memory(name: str) -> None:
+def test_oversized_input_needs_little_memory(name: str) -> None:
     measured = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(MEASURE), name],
         capture_output=True,
@@ -151,7 +151,7 @@ def test_oversized_input_takes_little_memory(name: str) -> None:
     assert int(measured.stdout) < ROOM
 
 
-def test_a_deeply_nested_file_is_read_on_a_full_stack() -> None:
+def test_deeply_nested_file_is_parsed_on_a_deep_stack() -> None:
     def deeper(levels: int) -> str:
         return deeper(levels - 1) if levels else refused(job("r = " + "[" * 90 + "@" + "]" * 90))
 

@@ -55,13 +55,13 @@ def canonical(text: str) -> str:
         ("größe = 1\na = 2\n", "größe = 1\na     = 2\n"),
     ],
 )
-def test_a_text_has_one_form(written: str, form: str) -> None:
+def test_text_has_one_canonical_form(written: str, form: str) -> None:
     assert canonical(written) == form
     assert canonical(form) == form
 
 
 @pytest.mark.parametrize("path", ACCEPTED, ids=lambda path: path.stem)
-def test_a_formatted_job_file_means_the_same(path: Path) -> None:
+def test_formatted_job_file_is_equivalent(path: Path) -> None:
     text = path.read_bytes().decode()
     request = json.loads(path.with_suffix(".request.json").read_text())
     variables = request.get("Variables", "")

@@ -13,7 +13,7 @@ sort split strlen strrev substr timeadd title trim trimprefix trimspace trimsuff
 values yamldecode yamlencode zipmap abspath basename dirname file filebase64 fileexists fileset pathexpand"""
 
 
-def test_the_functions_of_nomad_are_offered_and_no_others() -> None:
+def test_exactly_the_functions_of_nomad_are_available() -> None:
     assert set(FUNCTIONS) == set(OFFERED.split())
 
 
@@ -138,7 +138,7 @@ def test_the_functions_of_nomad_are_offered_and_no_others() -> None:
         ('convert(["1", 2], tuple([number, string]))', [1, "2"]),
     ],
 )
-def test_a_function_returns(expression: str, result: object) -> None:
+def test_function_returns_a_value(expression: str, result: object) -> None:
     assert value(expression) == result
 
 
@@ -202,7 +202,7 @@ def test_a_function_returns(expression: str, result: object) -> None:
         ("max(null...)", "must be a list, a tuple or a set"),
     ],
 )
-def test_a_function_refuses(expression: str, complaint: str) -> None:
+def test_function_reports_an_error(expression: str, complaint: str) -> None:
     assert complaint in refused(job(f"r = {expression}"))
 
 
@@ -223,7 +223,7 @@ def test_text_encrypted_for_a_key_is_decrypted_with_it() -> None:
     assert value(written) == "hidden"
 
 
-def test_a_salted_hash_can_be_checked() -> None:
+def test_salted_hash_can_be_verified() -> None:
     import bcrypt
 
     hashed = str(value('bcrypt("secret", 4)'))

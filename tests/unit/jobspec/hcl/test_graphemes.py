@@ -22,7 +22,7 @@ from daemon.jobspec.hcl.graphemes import count, split
         ("คำ", ["ค", "ำ"]),
     ],
 )
-def test_characters_are_what_a_reader_sees(text: str, characters: list[str]) -> None:
+def test_characters_are_grapheme_clusters(text: str, characters: list[str]) -> None:
     assert list(split(text)) == characters
     assert count(text) == len(characters)
     assert "".join(split(text)) == text

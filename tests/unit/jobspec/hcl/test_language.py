@@ -132,7 +132,7 @@ def test_a_heredoc_is_text(text: str, name: str) -> None:
         '{"locals": {"n": "y"}, "job": {"x": {"name": "${local.n}"}}}',
     ],
 )
-def test_a_job_file_may_be_written_in_many_ways(text: str) -> None:
+def test_job_file_has_alternative_notations(text: str) -> None:
     found = parse(text)
     assert (found["ID"], found["Name"]) == ("x", "y")
 
@@ -162,7 +162,7 @@ def test_a_job_file_in_json_has_the_blocks_of_its_tables() -> None:
     assert [port["Label"] for port in network["DynamicPorts"]] == ["any"]
 
 
-def test_locals_may_need_each_other_in_any_order() -> None:
+def test_locals_can_refer_to_each_other_in_any_order() -> None:
     before = "locals {\n  a = local.b + 1\n  b = local.c\n}\nlocals {\n  c = length(values(local.d))\n  d = { x = 1 }\n}"
     assert value("local.a", before=before) == 2
 
@@ -177,11 +177,11 @@ def test_locals_may_need_each_other_in_any_order() -> None:
         ("locals {\n  a = 1\n  a = 2\n}", "Attribute redefined"),
     ],
 )
-def test_locals_that_make_no_sense_are_errors(before: str, complaint: str) -> None:
+def test_invalid_locals_are_errors(before: str, complaint: str) -> None:
     assert complaint in refused(job("r = 1", before=before))
 
 
-def test_a_local_that_fails_is_reported_once() -> None:
+def test_failing_local_is_reported_once() -> None:
     before = "locals {\n  a = 1 / 0\n  b = local.a\n  c = local.b\n}"
     said = refused(job("r = local.c", before=before))
     assert said.count("\n") == 0
@@ -213,9 +213,7 @@ def heredoc(*lines: str) -> object:
         (("\u00a0\u00a0a", "  b"), "a\nb\n"),
     ],
 )
-def test_indentation_of_a_heredoc_is_counted_by_what_its_file_says(
-    lines: tuple[str, ...], text: str
-) -> None:
+def test_heredoc_indentation_is_counted_in_the_source(lines: tuple[str, ...], text: str) -> None:
     assert heredoc(*lines) == text
 
 
@@ -248,13 +246,13 @@ OBJECTS = """variable "m" {
         ),
     ],
 )
-def test_a_map_of_objects_has_the_order_of_its_names_and_the_types_of_its_variable(
+def test_map_of_objects_is_sorted_by_name_and_has_the_variable_types(
     expression: str, result: str
 ) -> None:
     assert json.dumps(value(expression, before=OBJECTS), separators=(",", ":")) == result
 
 
-def test_a_block_for_each_object_of_a_map_comes_in_the_order_of_its_names() -> None:
+def test_dynamic_blocks_of_a_map_are_sorted_by_name() -> None:
     text = OBJECTS + (
         'job "x" {\n  group "g" {\n    dynamic "task" {\n      for_each = var.m\n'
         '      labels = [task.key]\n      content {\n        driver = "d"\n'

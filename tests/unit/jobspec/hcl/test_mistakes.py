@@ -27,11 +27,11 @@ def places(text: str) -> list[str]:
     return [line.split(": ")[0].removeprefix("input.hcl:") for line in refused(text).splitlines()]
 
 
-def test_the_syntax_is_read_to_its_end() -> None:
+def test_syntax_errors_do_not_stop_the_parser() -> None:
     assert places(SYNTAX) == ["13,12-14,1", "2,10-11", "3,8-4,1", "6,13-14", "9,7-8", "13,3-4"]
 
 
-def test_all_of_a_job_is_looked_at() -> None:
+def test_errors_in_all_parts_of_a_job_are_found() -> None:
     said = places(
         """job "x" {
   bogus = 1
@@ -66,7 +66,7 @@ def test_all_of_a_job_is_looked_at() -> None:
     ]
 
 
-def test_at_most_some_are_shown_and_the_others_counted() -> None:
+def test_some_errors_are_shown_and_the_others_counted() -> None:
     lines = "".join(f"  a{number} = 1\n" for number in range(MAX_SHOWN + 7))
     said = refused(f'job "x" {{\n{lines}}}\n').splitlines()
     assert len(said) == MAX_SHOWN + 1
@@ -86,11 +86,11 @@ def test_at_most_some_are_shown_and_the_others_counted() -> None:
         ('  dynamic "grup" {\n    for_each = []\n    content {}\n  }', 'Did you mean "group"?'),
     ],
 )
-def test_the_nearest_known_name_is_reported(text: str, hint: str) -> None:
+def test_nearest_known_name_is_suggested(text: str, hint: str) -> None:
     assert hint in refused(f'job "x" {{\n{text}\n}}\n')
 
 
-def test_what_is_near_to_nothing_is_left_without_a_hint() -> None:
+def test_distant_name_gets_no_suggestion() -> None:
     assert refused('job "x" {\n  nonsense = 1\n}').endswith('"nonsense" is not expected here.')
 
 
@@ -100,7 +100,7 @@ def explained(text: str) -> list[str]:
     return caught.value.explained().splitlines()
 
 
-def test_people_see_the_line_and_a_mark_below_it() -> None:
+def test_error_shows_the_line_with_a_mark_below() -> None:
     assert explained('job "x" {\n\tname = "é${local.none}"\n}') == [
         'input.hcl:2,18-23: Unsupported attribute; This object does not have an attribute named "none".',
         '  2 | \tname = "é${local.none}"',
@@ -108,19 +108,19 @@ def test_people_see_the_line_and_a_mark_below_it() -> None:
     ]
 
 
-def test_people_do_not_see_what_only_repeats_a_mistake() -> None:
+def test_consequential_errors_are_hidden() -> None:
     text = 'job "x" {\n  name = local.none\n}'
     assert refused(text).count("\n") == 1
     assert len(explained(text)) == 3
 
 
-def test_of_a_long_line_the_part_around_the_mistake_is_shown() -> None:
+def test_long_line_is_shortened_around_the_error() -> None:
     _, line, mark = explained(f'job "x" {{ name = "{"a" * 500}${{local.none}}" }}')
     assert len(line) < 140
     assert line[mark.index("^") : mark.rindex("^") + 1] == ".none"
 
 
-def test_a_mistake_over_several_lines_is_marked_on_its_first() -> None:
+def test_multiline_error_is_marked_on_its_first_line() -> None:
     source = SourceText("x", "abc\ndef")
     diagnostic = Diagnostic(summary="s", detail="d", source=source, start=1, end=6)
     assert str(diagnostic) == "x:1,2-2,3: s; d"
@@ -152,9 +152,7 @@ def test_a_mistake_over_several_lines_is_marked_on_its_first() -> None:
         ("1e5000", ["at most 1024"]),
     ],
 )
-def test_all_that_is_wrong_in_an_expression_is_reported(
-    expression: str, complaints: list[str]
-) -> None:
+def test_all_errors_of_an_expression_are_reported(expression: str, complaints: list[str]) -> None:
     said = refused(job(f"r = {expression}"))
     lines = [line for line in said.splitlines() if "must be known" not in line]
     assert len(lines) == len(complaints), said
@@ -179,5 +177,5 @@ def test_all_that_is_wrong_in_an_expression_is_reported(
         ('{"job": {"x": {"priority": "high"}}}', "1,28-34: Unsuitable value type"),
     ],
 )
-def test_a_mistake_in_json_has_its_place(text: str, complaint: str) -> None:
+def test_error_in_json_has_its_position(text: str, complaint: str) -> None:
     assert complaint in refused(text)

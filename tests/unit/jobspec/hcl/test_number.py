@@ -35,7 +35,7 @@ from daemon.jobspec.hcl.number import (
         ("99999.99999", "99999.99999"),
     ],
 )
-def test_a_number_is_written_in_the_shortest_way(written: str, text: str) -> None:
+def test_number_is_written_in_its_shortest_form(written: str, text: str) -> None:
     assert number_text(read_number(written)) == text
 
 
@@ -54,7 +54,7 @@ def test_a_remainder_has_the_sign_of_the_left_side(left, right, rest) -> None:
 
 
 @pytest.mark.parametrize("written", ["1e2000", "1e-2000", "9" * 2000])
-def test_a_number_out_of_all_bounds_is_none(written: str) -> None:
+def test_number_out_of_range_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match="at most 1024"):
         read_number(written)
 
@@ -74,6 +74,6 @@ def test_a_number_fits_into_json(value, document) -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_the_text_of_a_number_stands_for_no_other(value: float) -> None:
+def test_number_text_is_unambiguous(value: float) -> None:
     number = from_float(value)
     assert read_number(number_text(abs(number))) == abs(number)

@@ -47,7 +47,7 @@ def test_any_text_becomes_a_job_or_located_errors(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10, 12))
-def test_any_text_may_give_values_to_variables(seed: int) -> None:
+def test_any_text_can_set_variables(seed: int) -> None:
     job = (
         'variable "a" {}\nvariable "b" {\n  type = list(string)\n}\njob "x" {\n  name = var.a\n}\n'
     )
@@ -56,7 +56,7 @@ def test_any_text_may_give_values_to_variables(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20, 23))
-def test_formatting_keeps_the_meaning_of_a_readable_file(seed: int) -> None:
+def test_formatting_preserves_the_meaning_of_a_readable_file(seed: int) -> None:
     for text in texts(seed, COUNT, CORPUS):
         try:
             form = formatted(SourceText("x", text))
