@@ -32,13 +32,17 @@ from daemon.api.cluster import (
     confinement,
     deployments,
     evaluations,
+    events,
+    files,
     kept_files,
+    logs,
     namespaces,
     nodes,
     notify,
     pools,
     statuses,
     usage_history,
+    variables,
 )
 from daemon.jobs.dispatch import JobDispatchRequest
 from daemon.jobs.evaluate import JobEvaluateRequest
@@ -79,6 +83,7 @@ from storage.records.state import Run, RunCalendar, StateLine
 from storage.records.statuses import JobStatusLine
 from storage.records.trigger import JobLinks, JobTrigger
 from storage.records.usage_history import UsageHistory
+from storage.records.variable import SubmittedVariable, Variable, VariableMetadata
 
 
 class ParameterType(Enum):
@@ -168,12 +173,32 @@ class JobRegistrationBody(Record, frozen=True, kw_only=True):
     modify_index: int
 
 
+class EventBody(Record, frozen=True, kw_only=True):
+    """A change: the object is in the payload, by its topic."""
+
+    topic: str
+    type: str
+    key: str
+    namespace: str
+    filter_keys: list[str] | None
+    index: int
+    payload: dict[str, object]
+
+
+class EventsOfWrite(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The events of one write. A sign of life has none."""
+
+    index: int = 0
+    events: tuple[EventBody, ...] = ()
+
+
 # --- the table
 # ---------------------------------------------------------------------------------------
 
 _PAGES = {"per_page": NUMBER, "next_token": TEXT, "reverse": FLAG}
 _LISTING = {"prefix": TEXT, "filter": TEXT, **_PAGES}
 _HISTORY = {"from": TEXT, "to": TEXT, "step": TEXT}
+_STREAM = {"follow": FLAG, "origin": TEXT, "offset": NUMBER}
 _ALLOCATIONS = {"resources": FLAG, "task_states": FLAG}
 
 _REGISTER = EndpointSchema(takes=JobRegisterRequest, gives=jobs.JobRegisterResponse)
@@ -294,6 +319,9 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     job_status.newest_deployment: EndpointSchema(gives=Deployment | None),
     job_status.services: EndpointSchema(gives=list[JobRegistrationBody], query=_PAGES),
     job_status.actions: EndpointSchema(gives=list[job_status.JobAction]),
+    exec_sessions.execute: EndpointSchema(
+        query={"task": TEXT, "command": TEXT, "tty": FLAG, "ws_handshake": FLAG}
+    ),
     exec_sessions.run_action: EndpointSchema(
         query={
             "action": TEXT,
@@ -372,6 +400,23 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         gives=list[AllocationResponse], query={"filter": TEXT, "holding": FLAG, **_PAGES}
     ),
     nodes.hosted_tasks: EndpointSchema(gives=list[HostedTask], query=_PAGES),
+    events.stream: EndpointSchema(
+        gives=EventsOfWrite, query={"topic": TEXT, "index": NUMBER}, is_lines=True
+    ),
+    logs.logs: EndpointSchema(query={"task": TEXT, "type": TEXT, "plain": FLAG, **_STREAM}),
+    files.list_dir: EndpointSchema(gives=list[files.FileListEntry], query={"path": TEXT}),
+    files.stat_file: EndpointSchema(gives=files.FileStat, query={"path": TEXT}),
+    files.read_file: EndpointSchema(query={"path": TEXT}),
+    files.read_file_at: EndpointSchema(query={"path": TEXT, "offset": NUMBER, "limit": NUMBER}),
+    files.stream_file: EndpointSchema(query={"path": TEXT, **_STREAM}),
+    variables.index: EndpointSchema(gives=list[VariableMetadata], query=_LISTING),
+    variables.read: EndpointSchema(gives=Variable),
+    variables.write: EndpointSchema(
+        takes=SubmittedVariable,
+        gives=Variable,
+        query={"cas": NUMBER, "lock-acquire": FLAG, "lock-renew": FLAG, "lock-release": FLAG},
+    ),
+    variables.remove: EndpointSchema(query={"cas": NUMBER, "lock-id": TEXT}),
     namespaces.index: EndpointSchema(gives=list[Namespace], query={"prefix": TEXT, "filter": TEXT}),
     namespaces.read: EndpointSchema(gives=Namespace),
     namespaces.create: EndpointSchema(takes=Namespace),
