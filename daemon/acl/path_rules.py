@@ -31,14 +31,15 @@ class PathPermission(msgspec.Struct, frozen=True, kw_only=True):
 
     def accepts(self, parameters: Parameters) -> bool:
         """Return whether a write may contain these parameters."""
-        given = {name.lower(): value for name, value in parameters.items()}
-        if not self.required <= given.keys():
+        # Pairs, because `ttl` and `TTL` in one body are two parameters under one name.
+        given = [(name.lower(), value) for name, value in parameters.items()]
+        if not self.required <= {name for name, _ in given}:
             return False
-        if any(_is_denied(self.denied, name, value) for name, value in given.items()):
+        if any(_is_denied(self.denied, name, value) for name, value in given):
             return False
         if self.allowed is None or not given:
             return True
-        return all(_is_allowed(self.allowed, name, value) for name, value in given.items())
+        return all(_is_allowed(self.allowed, name, value) for name, value in given)
 
     def wraps_in(self, span: int) -> bool:
         """Return whether a response may be wrapped with this TTL in seconds; 0 means no wrapping."""

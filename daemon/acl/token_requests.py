@@ -43,7 +43,7 @@ class TokenRequestFields(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_limited(self) -> bool:
         """Return whether the token may only have policies of its parent."""
-        return not self.has_sudo and not self.role.name
+        return not self.has_sudo and not _names_policies(self.role)
 
 
 class NewToken(msgspec.Struct, frozen=True):
@@ -161,7 +161,7 @@ def _policies(token_request: TokenRequestFields) -> tuple[str, ...]:
     given = normalize_policy_names(token_request.fields.texts("policies"))
     names = (
         _of_role(token_request, given)
-        if token_request.role.name
+        if _names_policies(token_request.role)
         else _of_maker(token_request, given)
     )
     if ROOT in names:
@@ -171,6 +171,16 @@ def _policies(token_request: TokenRequestFields) -> tuple[str, ...]:
     if token_request.fields.flag("no_default_policy") or token_request.role.token_no_default_policy:
         return normalize_policy_names(name for name in names if given or name != DEFAULT)
     return normalize_policy_names([*names, DEFAULT])
+
+
+def _names_policies(role: TokenRole) -> bool:
+    """Return whether a role decides about policies; under any other, those of the parent count."""
+    return any(
+        (
+            *(role.allowed_policies, role.allowed_policies_glob),
+            *(role.disallowed_policies, role.disallowed_policies_glob),
+        )
+    )
 
 
 def _of_maker(token_request: TokenRequestFields, given: tuple[str, ...]) -> tuple[str, ...]:

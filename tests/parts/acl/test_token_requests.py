@@ -49,9 +49,11 @@ async def task_tokens(store: Store) -> AsyncIterator[TaskTokens]:
         yield TaskTokens(store, opened, Clock())
 
 
-def created(store: Store, role: TokenRole | None = None, **fields: object) -> Token:
+def created(
+    store: Store, role: TokenRole | None = None, maker: Caller = MAKER, **fields: object
+) -> Token:
     token_request = TokenRequestFields(
-        maker=MAKER,
+        maker=maker,
         fields=RequestFields(fields),
         path="auth/token/create",
         has_sudo=role is None,
@@ -75,6 +77,14 @@ async def test_role_refuses_other_policies_by_name(store: Store, name: str) -> N
     role = TokenRole(name="r", allowed_policies=("reader",), allowed_policies_glob=("team-*",))
     with pytest.raises(Malformed, match=rf"\[{name}\].*\[reader team-\*\]"):
         created(store, role, policies=[name])
+
+
+async def test_role_without_policies_gives_no_more_than_the_parent_has(store: Store) -> None:
+    role = TokenRole(name="r", orphan=True)
+    parent = Caller(Token(accessor="m", policies=("reader",), created_at=NOW), CapabilitySet(()))
+    assert created(store, role, parent, policies=["reader"]).policies == ("default", "reader")
+    with pytest.raises(Malformed, match="child policies must be subset of parent"):
+        created(store, role, parent, policies=["writer"])
 
 
 @pytest.mark.parametrize("secret", ["s.abc", "a.b"])

@@ -99,6 +99,8 @@ def test_denial_overrides_rules_of_the_same_path_only() -> None:
         ('allowed_parameters = { "a" = ["*end"] }', {"a": "the end"}, True),
         ('allowed_parameters = { "a" = ["*end"] }', {"a": "nd"}, False),
         ('allowed_parameters = { "a" = [] } denied_parameters = { "a" = [] }', {"a": 1}, False),
+        ('denied_parameters = { "a" = ["root"] }', {"a": "root", "A": "x"}, False),
+        ('allowed_parameters = { "a" = ["x"] }', {"a": "y", "A": "x"}, False),
         ('required_parameters = ["a"]', {"b": 1}, False),
         ('required_parameters = ["A"]', {"a": 1}, True),
     ],
