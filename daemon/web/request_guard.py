@@ -47,6 +47,8 @@ class RequestGuard:
         """Return why a request is rejected, or None."""
         if "transfer-encoding" in headers and "content-length" in headers:
             return _UNCLEAR
+        if method == "CONNECT":  # after a success, the connection would belong to a tunnel
+            return text("Invalid method", 405)
         host = headers.get("host")
         if host is not None and not self._is_ours(name := _name_of(host)):
             return text(

@@ -163,6 +163,7 @@ async def server(
             ReadRoute("/show", show, ANYONE, ("things/",)),
             ReadRoute("/where", where, ANYONE),
             ReadRoute("/ui/", show, ANYONE),
+            ReadRoute("/any", show, ANYONE, any_method=True),
             WriteRoute("POST", "/hang", hang, ANYONE, hot=True),
             WriteRoute("POST", "/fail", fail, ANYONE, hot=True),
             WriteRoute("POST", "/echo", echo, ANYONE, hot=True),
@@ -492,6 +493,16 @@ async def test_wrong_method_is_rejected_with_allowed_methods(server: Server) -> 
     answer = await server.talk(asking("DELETE", "/show"))
     assert answer.startswith(b"HTTP/1.1 405 ")
     assert body_of(answer) == b"Invalid method"
+
+
+async def test_a_tunnel_is_refused_on_a_route_of_any_method(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await server.talk(asking("PATCH", "/any"))).startswith(b"HTTP/1.1 200 ")
+    answer = await server.talk(asking("CONNECT", "/any"))
+    assert answer.startswith(b"HTTP/1.1 405 ")
+    assert body_of(answer) == b"Invalid method"
+    assert not caplog.records
 
 
 async def test_put_is_equal_to_post(server: Server) -> None:

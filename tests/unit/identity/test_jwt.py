@@ -4,10 +4,13 @@ import json
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from daemon.identity import jwt_verification
 from daemon.identity.jwt_verification import (
     MAX_LENGTH,
     TimeLeeways,
@@ -123,6 +126,8 @@ def test_leeway_applies_to_both_time_limits() -> None:
         b"{",
         b"\xff",
         b'{"exp": 1e400}',
+        b'{"exp": ' + b"9" * 400 + b"}",
+        b'{"exp": 1, "nbf": -' + b"9" * 400 + b"}",
         b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}",
     ],
 )
@@ -182,6 +187,16 @@ def test_signature_of_a_small_or_broken_key_is_refused() -> None:
     broken = [public(small), public(KEY).__class__(kid="one", n="AQ", e="AA")]
     with pytest.raises(UnknownKey):
         verify_signature(parse_jwt(signed(claims(), small)), broken)
+
+
+def test_a_key_whose_check_takes_long_signs_nothing() -> None:
+    numbers = KEY.public_key().public_numbers()
+    slow = RSAPublicNumbers(numbers.n - 2, numbers.n).public_key()
+    pem = slow.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    assert read_public_pem(pem) is None
+    exponent = encoded((2**31 + 1).to_bytes(4))
+    key = msgspec.structs.replace(public(KEY), e=exponent)
+    assert jwt_verification._public(key.n, key.e) is None
 
 
 def test_noncanonical_signature_encoding_is_refused() -> None:
