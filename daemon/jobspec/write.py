@@ -183,7 +183,7 @@ def _bare(shape: BlockSchema, document: Document) -> Document:
 
 
 def _bare_element(child: ChildBlock, document: Document) -> Document:
-    labels = {name: document[name] for name in child.labels}
+    labels = {name: document.get(name, "") for name in child.labels}  # some omit empty ones
     return {**_bare(child.shape, document), **labels}
 
 
@@ -256,7 +256,7 @@ def _list(
     for at, one in enumerate(values):
         if at:
             yield ""
-        labels = [one[label] for label in child.labels]
+        labels = [one.get(label, "") for label in child.labels]
         beside = documents[at] if has_defaults else {}
         yield from _block(name, labels, child.shape, one, beside)
 

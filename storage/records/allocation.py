@@ -211,13 +211,13 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def ports(self) -> set[int]:
-        """Return all ports."""
+        """Return all ports; a static port 0 in JSON is none."""
         held = {port.value for port in self.shared.ports or ()}
         for task in self.tasks.values():
             for network in task.networks or ():
                 for ports in (network.reserved_ports, network.dynamic_ports):
                     held.update(port.value for port in ports or ())
-        return held
+        return held - {0}
 
     @property
     def static_ports(self) -> list[tuple[str, int]]:

@@ -443,7 +443,9 @@ def _list(kind: inspect.ListType) -> _Check:
         if not isinstance(value, list):
             raise _mismatch(value, struct, path, go)
         items = [item_check(item, struct, path) for item in value]
-        return [item for item in items if item is not _ABSENT]
+        zero = _zero(kind.item_type)
+        kept = [zero if item is _ABSENT else item for item in items]
+        return kept if zero is not None else [item for item in kept if item is not None]
 
     return check
 
@@ -466,8 +468,20 @@ def _map(kind: inspect.DictType) -> _Check:
 
 
 def _zero(kind: inspect.Type) -> object:
-    """Return Go's value for a null inside a map."""
-    return "" if isinstance(kind, inspect.StrType) else None
+    """Return Go's value for a null in a map or a list; None for a pointer."""
+    match kind:
+        case inspect.StrType():
+            return ""
+        case inspect.IntType():
+            return 0
+        case inspect.BoolType():
+            return False
+        case inspect.ListType():
+            return []
+        case inspect.DictType():
+            return {}
+        case _:
+            return None
 
 
 def _go_type(kind: inspect.Type) -> str:

@@ -1,18 +1,20 @@
 """Defaults that depend on more than one field, and equality of jobs."""
 
+from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_definition
 from storage.records.base import HOUR, MINUTE, SECOND
-from storage.records.codec import encode, job_document
+from storage.records.codec import RecordShape, encode, job_document
 from storage.records.group import ROLLING_UPDATE, Migrate, ReschedulePolicy, Update
-from storage.records.job import Job, VersionTag
+from storage.records.job import Job, SubmittedJob, VersionTag
 from storage.records.task import RestartPolicy
 from tests.unit.jobspec.build import (
     complete,
@@ -663,3 +665,62 @@ def test_scaling_policy_keeps_its_id_and_records_changes(most: int, modified: in
 def test_job_without_scaling_needs_no_ids() -> None:
     one = complete(job())
     assert keep_scaling_ids(one, None, iter([]), 7) is one
+
+
+# ---- nulls in every place -----------------------------------------------------------------------
+
+
+def one_of(kind: inspect.Type, hint: object = None) -> Any:
+    """Return a value of a type, with one element in each list and map."""
+    for mark in marks_of(hint):
+        if isinstance(mark, RecordShape):
+            return one_of(inspect.type_info(mark.record))
+    match kind:
+        case inspect.Metadata():
+            return one_of(kind.type)
+        case inspect.UnionType():
+            return one_of(kind.types[0])
+        case inspect.StructType():
+            hints = get_type_hints(kind.cls, include_extras=True)
+            return {
+                field.encode_name: one_of(field.type, hints[field.name]) for field in kind.fields
+            }
+        case inspect.ListType():
+            return [one_of(kind.item_type)]
+        case inspect.DictType():
+            return {"k": one_of(kind.value_type)}
+        case _:
+            return {inspect.IntType: 1, inspect.BoolType: True}.get(type(kind), "x")
+
+
+def marks_of(hint: object) -> Iterator[object]:
+    """Yield the annotations of a type and of the parts of a union."""
+    for part in (hint, *getattr(hint, "__args__", ())):
+        yield from getattr(part, "__metadata__", ())
+
+
+def with_null(value: Any) -> Iterator[Any]:
+    """Yield copies of a value, each with a null in another place."""
+    yield None
+    if isinstance(value, dict):
+        for name, one in value.items():
+            for changed in with_null(one):
+                yield {**value, name: changed}
+    if isinstance(value, list):
+        for changed in with_null(value[0]):
+            yield [changed]
+
+
+def test_a_null_in_any_place_is_read_as_go_reads_it() -> None:
+    whole = one_of(inspect.type_info(SubmittedJob))
+    assert whole["TaskGroups"][0]["Tasks"][0]["Services"][0]["Checks"][0]["Header"] == {"k": ["x"]}
+    jobs = [one for one in with_null(whole) if one]
+    assert len(jobs) > 600
+    for one in jobs:
+        complete(one)
+
+
+def test_a_null_among_texts_is_an_empty_one() -> None:
+    found = only_task(job(group(task(Services=[{"Tags": ["a", None], "Meta": {"k": None}}]))))
+    (service,) = found.services or []
+    assert (service.tags, service.meta) == (["a", ""], {"k": ""})

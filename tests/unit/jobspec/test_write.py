@@ -252,3 +252,10 @@ def test_driver_maps_and_blocks_keep_their_form() -> None:
 def test_job_beyond_the_job_file_syntax_is_not_written() -> None:
     decomposed = "e\u0301"  # job files hold texts in their composed form
     assert write_job(complete(job(group(task(Config={"x": decomposed}))))) is None
+
+
+def test_a_job_with_a_port_without_label_is_written_or_has_no_file() -> None:
+    network = {"Mode": "host", "DynamicPorts": [{"To": 80}]}
+    given_job = complete(job(group(task(), Networks=[network])))
+    source = write_job(given_job)
+    assert source is None or same_definition(read(source), given_job)

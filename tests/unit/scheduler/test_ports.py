@@ -60,6 +60,12 @@ def test_allocation_shows_its_ports_twice_like_golden_services() -> None:
     ]
 
 
+def test_a_static_port_0_of_a_client_holds_no_port() -> None:
+    resources = plan_of(static(0)).place[0].placement.resources
+    assert resources.shared.ports == [AllocatedPort(label="web", value=0, host_ip="127.0.0.1")]
+    assert resources.ports == set()
+
+
 @pytest.mark.parametrize(("to", "inside"), [(0, 0), (8080, 8080), (-1, "the same")])
 def test_port_can_map_to_another_number(to: int, inside: object) -> None:
     network = Network(mode="host", dynamic_ports=[Port(label="http", to=to)])
