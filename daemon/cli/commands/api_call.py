@@ -28,7 +28,10 @@ def call_api(
 
     Example: steward operator api -X POST /v1/system/gc
     """
-    target = urlsplit(path if path.startswith(("/", "http")) else f"/{path}")
+    try:
+        target = urlsplit(path if path.startswith(("/", "http")) else f"/{path}")
+    except ValueError as error:
+        raise Invalid(f"path {path!r}: {error}; write it as /v1/jobs") from None
     if target.netloc and target.netloc != urlsplit(client.connection.address).netloc:
         raise Invalid(
             f"{target.netloc} is not the daemon: pass a path, and set the daemon with -address"

@@ -23,6 +23,7 @@ from daemon.version import VERSION
 from storage.errors import Invalid
 
 _REMOVED = "(removed)"
+_WRONG_OPTION = 400  # the status of the log for a wrong duration or level
 _TELLING = (
     r"secret|token|passw|passphrase|pwd|credential|authorization|cookie"
     r"|(?:api|access|account|private|ssh|encryption)[-_]?key|connection[-_]?string"
@@ -116,7 +117,11 @@ def _answer(client: ApiClient, path: str, query: dict[str, str]) -> bytes:
         body = client.read(path, **query).body
     except RequestRejected as error:
         return msgspec.json.encode({"left out": str(error)})
-    return msgspec.json.format(msgspec.json.encode(without_secrets(msgspec.json.decode(body))))
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return msgspec.json.encode({"left out": f"the response is not JSON: {error}"})
+    return msgspec.json.format(msgspec.json.encode(without_secrets(document)))
 
 
 def _log(client: ApiClient, query: dict[str, str]) -> str:
@@ -124,6 +129,8 @@ def _log(client: ApiClient, query: dict[str, str]) -> str:
         with client.stream("/v1/agent/monitor", **query) as pieces:
             return b"".join(pieces).decode(errors="replace")
     except RequestRejected as error:
+        if error.status == _WRONG_OPTION:
+            raise
         return f"left out: {error}\n"
 
 

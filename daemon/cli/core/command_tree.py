@@ -8,6 +8,7 @@ such as 2 of `job run` for a placement failure.
 """
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from storage.errors import StewardError
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2  # as in click
+_OUR_VARIABLES = ("STEWARD_", "NOMAD_", "VAULT_")
 EXIT_INTERRUPTED = 130  # as a shell reports a program that SIGINT ended
 
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -348,6 +350,8 @@ class CommandLine(LazyGroup):
 
             accept_one_dash()
         words = [short_option(word) for word in (sys.argv[1:] if args is None else args)]
+        if sys.stdin is None:  # its descriptor was closed; commands read an empty input then
+            sys.stdin = io.TextIOWrapper(io.BytesIO())
         try:
             status: object = click.Group.main(self, words, prog_name, standalone_mode=False)
             if sys.stdout is not None:
@@ -361,6 +365,9 @@ class CommandLine(LazyGroup):
         except StewardError as error:
             _complain(str(error))
             sys.exit(EXIT_ERROR)
+        except UnicodeError:
+            _complain(_not_utf8(words))
+            sys.exit(EXIT_ERROR)
         except OSError as error:
             _complain(f"cannot write the output or use a file: {error}")
             _drop_output()
@@ -372,6 +379,25 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     if wanted and not ctx.resilient_parsing:
         click.echo(f"Steward v{VERSION}")
         ctx.exit()
+
+
+def _not_utf8(words: Sequence[str]) -> str:
+    """Return the place of a text that is not UTF-8. It may be a secret, so it is not shown."""
+    for position, word in enumerate(words, 1):
+        if not _is_utf8(word):
+            return f"argument {position} is not valid UTF-8: write it in UTF-8"
+    for name, value in os.environ.items():
+        if name.startswith(_OUR_VARIABLES) and not _is_utf8(value):
+            return f"the environment variable {name} is not valid UTF-8: write it in UTF-8"
+    return "the input is not valid UTF-8: write it in UTF-8"
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _interrupted(error: click.Abort) -> bool:

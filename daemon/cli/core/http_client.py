@@ -36,6 +36,8 @@ class DaemonUnreachable(StewardError):
 # many.
 _OF_THE_CALLER = frozenset({400, 401, 403, 404, 405, 409, 413, 422, 429, 500})
 _FAULT = "internal error"
+_API = "/v1/"
+_PAGE_OF_API = "/v1/openapi"  # its description for people
 _COUNT = re.compile(r"\b\d+ errors? occurred:")
 
 
@@ -128,6 +130,12 @@ def decode(body: bytes, kind: type[T]) -> T:
         ) from error
 
 
+def _is_page(response: http.client.HTTPResponse) -> bool:
+    """Return whether a response is a web page, such as the login of a proxy."""
+    kind: str = response.getheader("Content-Type") or ""
+    return kind.partition(";")[0].strip().lower() == "text/html"
+
+
 def segment(text: str) -> str:
     """Return an identifier, encoded for a path."""
     return quote(text, safe="")
@@ -198,6 +206,12 @@ class ApiClient:
         index = response.getheader("X-Service-Index") or response.getheader("X-Nomad-Index") or ""
         if response.status >= http.client.MULTIPLE_CHOICES:
             raise RequestRejected(response.status, content.decode(errors="replace"))
+        if _is_page(response) and path.startswith(_API) and not path.startswith(_PAGE_OF_API):
+            raise DaemonUnreachable(
+                f"{self.connection.address} answers {method} {path} with a web page, so nothing "
+                "is known to have happened; check whether a proxy asks for a login, and that "
+                "--address or STEWARD_ADDR names a daemon"
+            )
         return ClientResponse(content, int(index) if index.isdecimal() else 0)
 
     @contextmanager
@@ -280,7 +294,7 @@ class ApiClient:
     def headers(self) -> dict[str, str]:
         """Return the headers with the caller's credentials."""
         headers = {"Accept": "application/json"}
-        if not self.connection.token.isprintable():
+        if not (self.connection.token.isprintable() and self.connection.token.isascii()):
             raise Invalid("the token contains a line break or another invalid character")
         if self.connection.token:
             headers["X-Service-Token"] = headers["X-Nomad-Token"] = self.connection.token
@@ -302,7 +316,10 @@ class ApiClient:
             connection = made
         else:
             connection = http.client.HTTPConnection(host, port, timeout=within)
-        connection.connect()
+        try:
+            connection.connect()
+        except UnicodeError as error:  # of the encoding of host names
+            raise OSError("its host name has a label that is empty or too long") from error
         connection.sock.settimeout(self._answer_within)
         return connection
 
@@ -311,6 +328,11 @@ class ApiClient:
         """Convert connection errors to `DaemonUnreachable`."""
         try:
             yield
+        except http.client.InvalidURL as error:
+            self.close()
+            raise Invalid(
+                f"the path or the address has a character that needs %XX: {error}"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
             self._unreachable(error)
@@ -351,8 +373,11 @@ class _NamedHTTPS(http.client.HTTPSConnection):
 
 def parse_address(address: str) -> SplitResult:
     """Return the parts of an address. Raises `Invalid`."""
-    given = urlsplit(address if "://" in address else f"http://{address}")
     example = "write it as http://HOST:PORT, https://HOST:PORT or unix:///PATH"
+    try:
+        given = urlsplit(address if "://" in address else f"http://{address}")
+    except ValueError as error:
+        raise Invalid(f"address {address!r}: {error}; {example}") from None
     if given.scheme == "unix":
         if given.netloc or not given.path:
             raise Invalid(f"address {address!r}: no absolute path; {example}")

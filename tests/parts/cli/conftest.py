@@ -36,6 +36,7 @@ class Told(NamedTuple):
     index: int = 7
     pieces: tuple[bytes, ...] = ()
     hang_up: bool = False
+    kind: str = "application/json"
 
 
 def _read(handler: BaseHTTPRequestHandler, body: bytes) -> Any:
@@ -119,6 +120,7 @@ class FakeDaemon:
             return
         handler.send_response(told.status)
         handler.send_header("X-Service-Index", str(told.index))
+        handler.send_header("Content-Type", told.kind)
         if told.pieces:
             handler.send_header("Connection", "close")
             if told.hang_up:

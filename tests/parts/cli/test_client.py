@@ -149,6 +149,44 @@ def test_response_of_another_server_is_recognized(
         client.fetch("/v1/jobs", list[str])
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_a_web_page_of_a_proxy_is_no_success(
+    fake: FakeDaemon, client: ApiClient, method: str
+) -> None:
+    page = Told(b"<html>sign in</html>", kind="text/html; charset=utf-8")
+    fake.tell("/v1/system/gc", page, method=method)
+    fake.tell("/v1/openapi", page, method=method)
+    with pytest.raises(DaemonUnreachable, match=f"answers {method} /v1/system/gc with a web page"):
+        client.call(method, "/v1/system/gc", None)
+    assert client.call(method, "/v1/openapi", None).body == page.body
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"address": "http://[::1"}, "Invalid IPv6 URL; write it as http://HOST:PORT"),
+        ({"address": f"http://{'a' * 300}"}, "a label that is empty or too long"),
+        ({"address": "http://a b"}, "needs %XX"),
+    ],
+)
+def test_settings_that_no_request_can_have_are_named(settings: dict[str, str], words: str) -> None:
+    with pytest.raises((Invalid, DaemonUnreachable), match=words):
+        asking(**settings).read("/v1/jobs")
+
+
+def test_a_token_that_no_header_can_have_is_not_shown(fake: FakeDaemon) -> None:
+    with (
+        asking(address=fake.address, token="\u2603") as client,
+        pytest.raises(Invalid, match="the token contains a line break or another invalid char"),
+    ):
+        client.read("/v1/jobs")
+
+
+def test_a_path_that_no_request_can_have_is_named(client: ApiClient) -> None:
+    with pytest.raises(Invalid, match="needs %XX"):
+        client.read("/v1/job/a b")
+
+
 @pytest.fixture
 def gibberish() -> Iterator[str]:
     """The address of a server that does not speak HTTP."""
