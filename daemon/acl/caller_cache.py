@@ -7,11 +7,12 @@ version of the store never gets an entry of an earlier one.
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from threading import Lock
 
 from daemon.acl.builtin import DEFAULT_RULES
 from daemon.acl.check import Caller
 from daemon.acl.grant import CapabilitySet, NamedPolicy
-from daemon.acl.policy_rules import PolicyRules, expand_entity_templates, parse_policy
+from daemon.acl.policy_rules import expand_entity_templates, parse_policy
 from storage.errors import Malformed
 from storage.queries import groups, policies
 from storage.read_pool import ReadSnapshot
@@ -21,6 +22,7 @@ from storage.records.identity import Entity
 
 log = logging.getLogger("steward.acl")
 
+_LONG = 4096  # characters of policies; a grant of these takes some milliseconds
 MOST = 1000  # sets of policies, or callers; each takes some kilobytes
 
 _Key = tuple[tuple[str, ...], tuple[str, ...], bytes, tuple[str, ...]]
@@ -28,48 +30,83 @@ Shown = tuple[bytes, str]  # the hash of a secret, and the client's address
 Moment = tuple[int, int]  # indexes of the last change of a policy, and of a role
 
 
+class LongGrant(Exception):
+    """A grant is not cached, and building it takes longer than the event loop may be held."""
+
+
 class CapabilitySetCache:
-    """Grants, cached for each set of policies and roles."""
+    """Grants, cached for each set of policies and roles. Threads may build them."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._moment: Moment = (-1, -1)
         self._grants: OrderedDict[_Key, CapabilitySet] = OrderedDict()
-        self._rules: dict[str, PolicyRules] = {}
 
-    def of(self, db: ReadSnapshot, token: Token, entity: Entity | None = None) -> CapabilitySet:
-        """Return the grant of a token, including the policies of its entity."""
+    def of(
+        self,
+        db: ReadSnapshot,
+        token: Token,
+        entity: Entity | None = None,
+        *,
+        may_take_long: bool = True,
+    ) -> CapabilitySet:
+        """Return the grant of a token, including the policies of its entity.
+
+        Raises `LongGrant` instead of building one from long policies, unless `may_take_long`.
+        """
         moment = (db.table_index("policies"), db.table_index("acl_roles"))
-        if moment != self._moment:
-            self._moment = moment
-            self._grants.clear()
-            self._rules.clear()
         by_groups = tuple(groups.policies(db, entity.id)) if entity else ()
         key = (token.policies, token.roles, encode(entity) if entity else b"", by_groups)
-        if key in self._grants:
-            self._grants.move_to_end(key)
-            return self._grants[key]
-        grant = self._grants[key] = self._grant(db, policy_names(db, token, entity), entity)
-        if len(self._grants) > MOST:
-            self._grants.popitem(last=False)
+        if (known := self._known(moment, key)) is not None:
+            return known
+        found = _found(db, policy_names(db, token, entity))
+        if not may_take_long and sum(len(text) for _, text in found) > _LONG:
+            raise LongGrant
+        grant = _grant(found, entity)
+        self._store(moment, key, grant)
         return grant
 
-    def _grant(
-        self, db: ReadSnapshot, names: Sequence[str], entity: Entity | None
-    ) -> CapabilitySet:
-        """Return the grant of policies; empty if one is unreadable, because it might deny."""
-        named_policies: list[NamedPolicy] = []
-        for name in names:
-            try:
-                rules = self._rules.get(name) or _rules_of(db, name)
-            except Malformed as error:
-                log.warning(
-                    "policy %r grants nothing, because it cannot be parsed: %s", name, error
-                )
-                return CapabilitySet(())
-            if rules is not None:
-                self._rules[name] = rules
-                named_policies.append((name, expand_entity_templates(rules, entity)))
-        return CapabilitySet(named_policies)
+    def _known(self, moment: Moment, key: _Key) -> CapabilitySet | None:
+        with self._lock:
+            if moment != self._moment:
+                self._moment = moment
+                self._grants.clear()
+            if key in self._grants:
+                self._grants.move_to_end(key)
+            return self._grants.get(key)
+
+    def _store(self, moment: Moment, key: _Key, grant: CapabilitySet) -> None:
+        with self._lock:
+            if moment != self._moment:  # a policy has changed since the read
+                return
+            self._grants[key] = grant
+            if len(self._grants) > MOST:
+                self._grants.popitem(last=False)
+
+
+def _found(db: ReadSnapshot, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names and texts of the policies that exist."""
+    texts: list[tuple[str, str]] = []
+    for name in names:
+        policy = policies.find(db, name)
+        if policy is not None:
+            texts.append((name, policy.rules))
+        elif name == DEFAULT:
+            texts.append((name, DEFAULT_RULES))
+    return texts
+
+
+def _grant(found: Sequence[tuple[str, str]], entity: Entity | None) -> CapabilitySet:
+    """Return the grant of policies; empty if one is unreadable, because it might deny."""
+    named_policies: list[NamedPolicy] = []
+    for name, text in found:
+        try:
+            rules = parse_policy(text)
+        except Malformed as error:
+            log.warning("policy %r grants nothing, because it cannot be parsed: %s", name, error)
+            return CapabilitySet(())
+        named_policies.append((name, expand_entity_templates(rules, entity)))
+    return CapabilitySet(named_policies)
 
 
 class CallerCache:
@@ -101,11 +138,3 @@ def policy_names(db: ReadSnapshot, token: Token, entity: Entity | None = None) -
         role = policies.find_role(db, role_id)
         names.update(dict.fromkeys(link.name for link in (role.policies if role else None) or ()))
     return list(names)
-
-
-def _rules_of(db: ReadSnapshot, name: str) -> PolicyRules | None:
-    """Return the rules of a policy, or None if it does not exist. Raises `Malformed`."""
-    policy = policies.find(db, name)
-    if policy is not None:
-        return parse_policy(policy.rules)
-    return parse_policy(DEFAULT_RULES) if name == DEFAULT else None

@@ -5,6 +5,7 @@ are no expressions. Every item has one or more keys (`path "a" {` has two) and a
 object counts as a further key, so that JSON has the same result as HCL.
 """
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -82,10 +83,18 @@ def parse_policy_text(text: str) -> PolicyObject:
 # ---- JSON ----------------------------------------------------------------------------------------
 
 
+class _Pairs(tuple[tuple[str, object], ...]):
+    """The keys of a JSON object with their values, in order."""
+
+    __slots__ = ()
+
+
 def _from_json(text: str) -> PolicyObject:
     try:
-        value = _converted(msgspec.json.decode(text), MAX_DEPTH)
-    except (msgspec.DecodeError, RecursionError) as error:
+        msgspec.json.decode(text)  # it refuses numbers and texts that the next one accepts
+        # A key may occur twice, as a block may in HCL. With the last one only, a rule would be lost.
+        value = _converted(json.loads(text, object_pairs_hook=_Pairs), MAX_DEPTH)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise PolicySyntaxError(f"the policy is not valid JSON: {error}") from None
     if not isinstance(value, PolicyObject):
         raise Malformed("the policy is not a JSON object")
@@ -95,9 +104,9 @@ def _from_json(text: str) -> PolicyObject:
 def _converted(value: object, levels: int) -> Value:
     if not levels:
         raise Malformed(f"the policy is nested more than {MAX_DEPTH} levels deep")
-    if isinstance(value, dict):
+    if isinstance(value, _Pairs):
         return PolicyObject(
-            tuple(PolicyItem((key,), _converted(one, levels - 1)) for key, one in value.items())
+            tuple(PolicyItem((key,), _converted(one, levels - 1)) for key, one in value)
         )
     if isinstance(value, list):
         return [_converted(item, levels - 1) for item in value]

@@ -6,7 +6,9 @@ expects.
 """
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
 
 import msgspec
 
@@ -17,6 +19,7 @@ from storage.records.durations import seconds
 from storage.records.identity import Entity
 
 DENY = "deny"
+_MOST_PARSED = 4 * 1024 * 1024  # characters of parsed policies that are kept
 
 # --- keywords -----------------------------------------------------------------------------------
 
@@ -162,8 +165,47 @@ class PolicyRules(msgspec.Struct, frozen=True, kw_only=True):
     scopes: Mapping[str, str] = {}  # agent, node, operator, quota, plugin -> level
 
 
+class _ParsedPolicies:
+    """Rules by their text, the most recent ones. Any thread may use it.
+
+    A write parses a policy in a thread. Its first use then costs the event loop nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._rules: OrderedDict[str, PolicyRules] = OrderedDict()
+        self._length = 0
+
+    def find(self, text: str) -> "PolicyRules | None":
+        with self._lock:
+            found = self._rules.get(text)
+            if found is not None:
+                self._rules.move_to_end(text)
+            return found
+
+    def store(self, text: str, rules: "PolicyRules") -> None:
+        with self._lock:
+            if text not in self._rules:
+                self._length += len(text)
+            self._rules[text] = rules
+            while self._length > _MOST_PARSED:
+                oldest, _ = self._rules.popitem(last=False)
+                self._length -= len(oldest)
+
+
+_PARSED = _ParsedPolicies()
+
+
 def parse_policy(text: str) -> PolicyRules:
-    """Parse the rules in a text. Raises `Malformed`."""
+    """Return the rules in a text, parsed at most once in a while. Raises `Malformed`."""
+    rules = _PARSED.find(text)
+    if rules is None:
+        rules = _parsed(text)
+        _PARSED.store(text, rules)
+    return rules
+
+
+def _parsed(text: str) -> PolicyRules:
     tree = parse_policy_text(text)
     _check_keys(tree, _TOP, "")
     return PolicyRules(

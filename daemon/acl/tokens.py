@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from daemon.acl.builtin import NOBODY, UNASKED, operator_token
-from daemon.acl.caller_cache import CallerCache, CapabilitySetCache
+from daemon.acl.caller_cache import CallerCache, CapabilitySetCache, LongGrant
 from daemon.acl.check import Caller
 from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import Keyring, new_accessor, new_key, new_secret
@@ -87,10 +87,18 @@ class TokenStore:
 
     # --- authentication
 
-    def resolve(self, secret: str, address: str = "") -> Caller:
+    async def identify(self, secret: str, address: str = "") -> Caller:
+        """Return the caller like `resolve`; a thread builds a long grant. Raises `UnknownToken`."""
+        try:
+            return self.resolve(secret, address, may_take_long=False)
+        except LongGrant:
+            await self._store.read_long(lambda db: self._resolve(db, secret, address))
+            return self.resolve(secret, address)  # from the cache, or of newer policies
+
+    def resolve(self, secret: str, address: str = "", *, may_take_long: bool = True) -> Caller:
         """Return the caller with this secret and address; no secret means the anonymous token.
 
-        Raises `UnknownToken`.
+        Raises `UnknownToken`, and `LongGrant` unless `may_take_long`.
         """
         if not (secret or self.asks):
             return Caller(UNASKED, _EVERYTHING)
@@ -98,7 +106,9 @@ class TokenStore:
         known = self._callers.find(shown, moment)
         if known is not None and not known.token.has_ended(self._clock.now()):
             return known
-        caller = self._store.read(lambda db: self._resolve(db, secret, address))
+        caller = self._store.read(
+            lambda db: self._resolve(db, secret, address, may_take_long=may_take_long)
+        )
         if caller.own_job is None:  # a task's token can become invalid without a write
             self._callers.store(shown, moment, caller)
         return caller
@@ -115,7 +125,7 @@ class TokenStore:
         if operator is not None and not secret and self.asks:
             return Caller(operator_token(operator), _EVERYTHING)
         try:
-            caller = self.resolve(secret, address)
+            caller = await self.identify(secret, address)
         except UnusableToken:
             raise
         except UnknownToken:
@@ -151,7 +161,9 @@ class TokenStore:
         spent = msgspec.structs.replace(caller.token, uses_left=left - 1 or SPENT)
         return Caller(spent, caller.grant)
 
-    def _resolve(self, db: ReadSnapshot, secret: str, address: str) -> Caller:
+    def _resolve(
+        self, db: ReadSnapshot, secret: str, address: str, *, may_take_long: bool = True
+    ) -> Caller:
         token = self.find(db, secret) if secret else None
         if not self.asks:
             return Caller(token or UNASKED, _EVERYTHING)
@@ -161,7 +173,7 @@ class TokenStore:
             return self._task(db, secret)
         if token.bound_cidrs and not is_within(address, token.bound_cidrs):
             raise UnusableToken
-        return self.caller(db, token)
+        return self.caller(db, token, may_take_long=may_take_long)
 
     def again(self, token: Token) -> Caller:
         """Return the caller of a token whose last use deleted it, with its current permissions.
@@ -187,7 +199,7 @@ class TokenStore:
         own_job = (workload.nomad_namespace, allocation.job_id)
         return Caller(token_label(workload), workload_capabilities(db, workload), own_job)
 
-    def caller(self, db: ReadSnapshot, token: Token) -> Caller:
+    def caller(self, db: ReadSnapshot, token: Token, *, may_take_long: bool = True) -> Caller:
         """Return the caller with a token and the grant of its policies.
 
         Raises `UnusableToken` if an object that the token depends on was deleted.
@@ -203,7 +215,8 @@ class TokenStore:
             raise UnusableToken
         if token.is_management:
             return Caller(token, _EVERYTHING)
-        return Caller(token, self._grants.of(db, token, entity))
+        grant = self._grants.of(db, token, entity, may_take_long=may_take_long)
+        return Caller(token, grant)
 
     def find(self, db: ReadSnapshot, secret: str) -> Token | None:
         """Return the valid token with this secret, or None."""

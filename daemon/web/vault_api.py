@@ -145,7 +145,7 @@ class VaultApi:
                 operator=request.operator,
             )
         try:
-            return tokens.resolve(request.token, request.address)
+            return await tokens.identify(request.token, request.address)
         except UnknownToken:
             return tokens.resolve("")
 

@@ -148,10 +148,11 @@ async def test_token_role_grants_its_properties(store: Store) -> None:
             'token policy "ops-all" is disallowed by this role',
         ),
         (
-            TokenRole(name="r"),
+            TokenRole(name="r", allowed_policies=("root",)),
             ["root"],
             "root tokens may not be created without parent token being root",
         ),
+        (TokenRole(name="r"), ["root"], "child policies must be subset of parent"),
     ],
 )
 async def test_token_role_refuses_other_properties(

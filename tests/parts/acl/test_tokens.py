@@ -1,8 +1,10 @@
 """Tokens: found only by their secret, removed on time, with changed policies immediately."""
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +12,7 @@ import trio
 import trio.testing
 
 from daemon.acl import caller_cache
+from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import Keyring
 from daemon.acl.lockout import AT_ONCE, LockoutPolicy
 from daemon.acl.seal import EnvelopeCipher
@@ -435,3 +438,25 @@ async def test_stored_secret_is_deleted_with_its_token_or_the_parent_token(
     await store.write(lambda tx: rows.remove(tx, "a"))
     left = store.read(lambda db: secrets.below(db, rows.SECRETS))
     assert [secret.place for secret in left] == [f"{rows.SECRETS}c"]
+
+
+async def test_long_grant_is_built_in_a_thread_and_follows_a_change(
+    tokens: TokenStore, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = "\n".join(f'namespace "n{number}" {{ policy = "read" }}' for number in range(200))
+    await write_policy(store, "long", many)
+    issued = await tokens.issue(token("a", "long"))
+    threads = []
+    build = caller_cache._grant
+
+    def noted(*given: Any) -> CapabilitySet:
+        threads.append(threading.current_thread())
+        return build(*given)
+
+    monkeypatch.setattr(caller_cache, "_grant", noted)
+    assert (await tokens.authenticate(issued.secret)).grant.may("n7", "read-job")
+    assert (await tokens.identify(issued.secret)).grant.may("n7", "read-job")
+    await write_policy(store, "long", many.replace('"n7"', '"m7"'))
+    assert not (await tokens.authenticate(issued.secret)).grant.may("n7", "read-job")
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from daemon.acl import policy_rules
 from daemon.acl.builtin import DEFAULT_RULES
 from daemon.acl.policy_rules import (
     NamedRule,
@@ -200,3 +201,21 @@ def test_policy_to_store_gets_the_hash_of_its_content() -> None:
     second = check_policy(Policy(name="p", rules='agent { policy = "write" }'))
     assert first.hash
     assert first.hash != second.hash
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"path": {"a": {"policy": "deny"}}, "path": {"b": {"policy": "read"}}}',
+        '{"path": {"a": {"policy": "deny"}, "b": {"policy": "read"}}}',
+    ],
+)
+def test_rule_under_a_repeated_key_of_json_is_kept(text: str) -> None:
+    assert [rule.path for rule in parse_policy(text).paths] == ["a", "b"]
+
+
+def test_policy_text_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'namespace "parsed-once" { policy = "read" }'
+    found = parse_policy(text)
+    monkeypatch.setattr(policy_rules, "parse_policy_text", None)
+    assert parse_policy(text) is found
