@@ -18,6 +18,7 @@ import trio
 
 from daemon.version import VERSION
 from storage.errors import Refused
+from storage.records.codec import has_more_values
 from storage.records.identity import MethodConfig
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ log = logging.getLogger("steward.identity.cloud")
 T = TypeVar("T")
 
 MAX_ANSWER = 4 * 1024 * 1024  # bytes; a list of a thousand identities has half a MiB
+MOST_VALUES = 40_000  # of a response; the event loop decodes these in some milliseconds
 MAX_SHOWN = 4096  # characters of a response in an error
 ATTEMPT = 30.0  # seconds that one attempt may take
 _CONNECT = 10.0  # seconds to get a connection
@@ -131,7 +133,9 @@ def message_of(response: CloudResponse) -> str:
 
 
 def decoded(body: bytes, kind: type[T]) -> T | None:
-    """Decode a body as a record; None if it is invalid."""
+    """Decode a body as a record; None if it is invalid, or has more than `MOST_VALUES`."""
+    if len(body) > MOST_VALUES and has_more_values(body, MOST_VALUES):  # a value has a byte
+        return None
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

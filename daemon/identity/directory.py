@@ -16,12 +16,20 @@ from daemon.config.settings import Settings
 from daemon.fences import Fences
 from daemon.identity.cloud_endpoints import CloudSettings
 from daemon.identity.cloud_http import CloudHttp, CloudRequestFailed, CloudResponse, decoded
-from daemon.identity.jwt_verification import ParsedJwt, UnknownKey, matching_keys, verify_signature
+from daemon.identity.jwt_verification import (
+    MAX_KEY_SET,
+    MOST_KEY_VALUES,
+    ParsedJwt,
+    UnknownKey,
+    matching_keys,
+    verify_signature,
+)
 from daemon.identity.resource_id import path
 from daemon.identity.single_flight import SingleFlight
 from storage.errors import Refused
 from storage.queries import directory_cache
 from storage.records.base import SECOND
+from storage.records.codec import has_more_values
 from storage.records.identity import Directory, DirectoryKey, Mount
 from storage.store import Store
 
@@ -165,6 +173,10 @@ class DirectoryKeyCache:
             raise CloudRequestFailed(f"{_NO_KEYS}: {error}") from error
         if not answer.is_good:
             raise CloudRequestFailed(f"{_NO_KEYS}: {answer.status} {answer.reason} {answer.text}")
+        if len(answer.body) > MAX_KEY_SET or has_more_values(answer.body, MOST_KEY_VALUES):
+            raise CloudRequestFailed(
+                f"{_NO_KEYS}: {url} has more than {MAX_KEY_SET} bytes or {MOST_KEY_VALUES} values"
+            )
         found = decoded(answer.body, _KeySet)
         if found is None:
             raise CloudRequestFailed(f"{_NO_KEYS}: {_unreadable(answer)}")

@@ -14,6 +14,8 @@ import msgspec
 import trio
 
 from daemon.identity.jwt_verification import (
+    MAX_KEY_SET,
+    MOST_KEY_VALUES,
     ParsedJwt,
     UnknownKey,
     matching_keys,
@@ -28,11 +30,11 @@ from daemon.text.go_format import quote
 from storage.errors import Refused
 from storage.records.auth_method import AuthMethod, AuthMethodConfig
 from storage.records.base import SECOND
+from storage.records.codec import has_more_values
 from storage.records.identity import DirectoryKey
 
 T = TypeVar("T")
 
-MAX_DOCUMENT = 1024 * 1024  # bytes; a key set has a few kilobytes
 MOST_KEYS = 100
 _FETCH_WITHIN = 10.0  # seconds
 _MAX_AGE = 300 * SECOND
@@ -161,10 +163,12 @@ async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> 
                 raise Refused(f"{failed}: the provider answers {answer.status}")
             async for piece in answer.body:
                 body += piece
-                if len(body) > MAX_DOCUMENT:
-                    raise Refused(f"{failed}: the answer is larger than {MAX_DOCUMENT} bytes")
+                if len(body) > MAX_KEY_SET:
+                    raise Refused(f"{failed}: the answer is larger than {MAX_KEY_SET} bytes")
     except (HttpError, EgressDenied) as error:
         raise Refused(f"{failed}: {error}") from error
+    if has_more_values(bytes(body), MOST_KEY_VALUES):
+        raise Refused(f"{failed}: the answer has more than {MOST_KEY_VALUES} JSON values")
     try:
         return msgspec.json.decode(bytes(body), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

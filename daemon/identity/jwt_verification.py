@@ -25,6 +25,8 @@ from storage.records.identity import DirectoryKey
 from storage.records.numbers import shorten
 from storage.records.signing import ALGORITHM
 
+MAX_KEY_SET = 256 * 1024  # bytes; a key set has a few kilobytes
+MOST_KEY_VALUES = 5000  # of its JSON; the event loop decodes these in a millisecond
 MAX_LENGTH = 64 * 1024  # characters; a directory's token has about two thousand
 BEFORE_LEEWAY = 5 * 60  # seconds that a start time may be ahead, for clock skew
 _PARTS = 3

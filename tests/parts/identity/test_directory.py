@@ -188,6 +188,12 @@ async def test_a_new_configuration_asks_the_directory_again(login: Login, cloud:
             "500 Internal Server Error oops",
         ),
         ({"path": "keys", "status": 200, "body": {"keys": 5}}, "get keys failed"),
+        ({"path": "keys", "status": 200, "body": {"keys": [{}] * 5000}}, "or 5000 values"),
+        ({"path": "keys", "status": 200, "body": " " * (2**18 + 1)}, "more than 262144 bytes"),
+        (
+            {"path": "openid", "status": 200, "body": {"x": [{}] * 50_000}},
+            "unable to unmarshal discovery url",
+        ),
     ],
 )
 async def test_an_answer_that_cannot_be_used_is_reported_and_not_kept(

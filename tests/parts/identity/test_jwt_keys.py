@@ -12,8 +12,8 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from daemon.identity.jwt_keys import MAX_DOCUMENT, MethodKeys
-from daemon.identity.jwt_verification import UnknownKey, parse_jwt
+from daemon.identity.jwt_keys import MethodKeys
+from daemon.identity.jwt_verification import MAX_KEY_SET, MOST_KEY_VALUES, UnknownKey, parse_jwt
 from daemon.identity.key_cache import KeyCache
 from daemon.net import egress_policy
 from daemon.net.http_client import allow_all
@@ -139,7 +139,12 @@ async def test_keys_of_the_configuration_need_no_provider() -> None:
         (302, b"", "the provider answers 302"),
         (200, b"<html>", "not a JSON document of keys"),
         (200, b'{"keys": 3}', "not a JSON document of keys"),
-        (200, b" " * (MAX_DOCUMENT + 1), "larger than 1048576 bytes"),
+        (200, b" " * (MAX_KEY_SET + 1), "larger than 262144 bytes"),
+        (
+            200,
+            b'{"keys": [%b{}]}' % (b"{}," * MOST_KEY_VALUES),
+            "more than 5000 JSON values",
+        ),
     ],
 )
 async def test_a_bad_answer_is_reported_and_not_asked_for_again_at_once(
