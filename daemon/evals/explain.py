@@ -16,6 +16,7 @@ from daemon.jobspec.steward_meta.job_keys import AFTER_JOIN, AFTER_WHEN
 from daemon.scheduler import reschedule
 from daemon.text.job_state import held_by
 from daemon.text.placement_message import count_noun
+from daemon.text.queue_slots import slots_in_use
 from daemon.text.task_failure import plain_reason
 from storage.queries import (
     allocations,
@@ -167,10 +168,9 @@ def _places(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:
     found = []
     for queue in step.queues:
         if queue.waiting:
-            key = (run.namespace, queue.name)
             found.append(
-                f'"{queue.name}" has {concurrency.in_use(db, key)} of {concurrency.limit(db, key)} '
-                f"slots in use, {count_noun(queue.before, 'step')} "
+                f'"{queue.name}" has {_in_use(db, run, queue.name)}, '
+                f"{count_noun(queue.before, 'step')} "
                 f"{'waits' if queue.before == 1 else 'wait'} before it"
             )
     return f" ({'; '.join(found)})" if found else ""
@@ -181,14 +181,18 @@ def _of_queue(db: ReadSnapshot, run: FlowRunView) -> Iterator[Reason]:
     found = runs.slot(db, run)
     if found is None or found[1]:
         return
-    key = (run.namespace, found[0])
     before = concurrency.waits_behind(db, run)
     yield Reason(
         cause=Cause.STEP,
-        message=f'the run waits for the queue "{found[0]}": {concurrency.in_use(db, key)} of '
-        f"{concurrency.limit(db, key)} slots in use, "
+        message=f'the run waits for the queue "{found[0]}": {_in_use(db, run, found[0])}, '
         f"{before} {'run waits' if before == 1 else 'runs wait'} before it",
     )
+
+
+def _in_use(db: ReadSnapshot, run: FlowRunView, name: str) -> str:
+    """Return how many slots of a queue are in use, as the lists of queues count them."""
+    line = concurrency.line(db, (run.namespace, name))
+    return slots_in_use(line.in_use, line.slots) if line is not None else slots_in_use(0, 1)
 
 
 def _format_time(at: int) -> str:

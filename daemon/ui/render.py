@@ -15,6 +15,7 @@ import msgspec
 import trio
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
+from daemon.text.queue_slots import slots_in_use
 from daemon.text.task_failure import plain_reason
 from daemon.ui import formatting, highlight, navigation, tables
 from daemon.version import VERSION
@@ -299,6 +300,7 @@ def _environment() -> Environment:
         places=navigation.PLACES,
         is_current=navigation.is_current,
         pieces=highlight.highlight,
+        slots_in_use=slots_in_use,
     )
     made.filters.update(
         short=formatting.short,

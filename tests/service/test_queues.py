@@ -25,9 +25,9 @@ async def test_one_run_at_a_time_across_a_kill(steward: Steward) -> None:
     await steward.until("/v1/concurrency/db", of("Waiters", "second"))
     await steward.kill_and_restart()
     shown = (await steward.cli("queues", "status", "db")).stdout.decode()
-    assert shown.startswith("default/db  1 of 1 slots in use  1 waiting")
+    assert shown.startswith("default/db  1 of 1 slot in use  1 waiting")
     page = await steward.request("GET", "/ui/queues", name="db", namespace="default")
-    assert "1 of 1 slots in use" in page.text
+    assert "1 of 1 slot in use" in page.text
     assert (await steward.get("/v1/job/second/allocations")) == []
     await steward.request("DELETE", "/v1/job/first")
     await steward.until("/v1/job/second", lambda item: item["Status"] == "dead")
@@ -49,6 +49,22 @@ async def test_slots_are_set_and_deleted(steward: Steward) -> None:
     assert (await steward.request("GET", "/v1/concurrency/none")).status_code == 404
 
 
+async def test_a_lowered_limit_is_shown_as_such(steward: Steward) -> None:
+    await steward.cli("queues", "set", "-slots", "2", "db")
+    for name in ("first", "second"):
+        await steward.register(queued(name, "sleep 600"))
+    await steward.until("/v1/concurrency/db", lambda found: found["InUse"] == 2)
+    await steward.cli("queues", "set", "-slots", "1", "db")
+    shown = (await steward.cli("queues", "status", "db")).stdout.decode()
+    words = "2 slots in use, 1 more than its limit of 1"
+    assert shown.startswith(f"default/db  {words}  0 waiting")
+    listed = (await steward.cli("queues")).stdout.decode().splitlines()
+    assert "2, limit 1" in listed[1]
+    page = await steward.request("GET", "/ui/queues", name="db", namespace="default")
+    assert words in page.text
+    assert 'class="number">2, limit 1</td>' in page.text
+
+
 def with_step_queue(job_id: str, script: str) -> dict[str, Any]:
     groups = shell("a", script)
     return workflow({**groups, "Meta": {"steward_concurrency": "gpu"}}, job_id=job_id)
@@ -62,7 +78,7 @@ async def test_one_step_at_a_time_across_a_kill(steward: Steward) -> None:
     await steward.until("/v1/concurrency/gpu", of("Waiters", "second"))
     await steward.kill_and_restart()
     shown = (await steward.cli("queues", "status", "gpu")).stdout.decode().splitlines()
-    assert shown[0].startswith("default/gpu  1 of 1 slots in use  1 waiting")
+    assert shown[0].startswith("default/gpu  1 of 1 slot in use  1 waiting")
     assert shown[3].split()[:4] == ["second", "1", "a", "waiting"]
     told = (await steward.cli("runs", "status", "second")).stdout.decode()
     assert 'slot: it waits for the queue "gpu"' in told

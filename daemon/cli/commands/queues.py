@@ -8,6 +8,7 @@ from daemon.cli.core.formatting import format_duration
 from daemon.cli.core.http_client import ApiClient, segment
 from daemon.cli.core.options import with_client, with_output
 from daemon.cli.core.output import Screen
+from daemon.text.queue_slots import slots_in_use
 from storage.records.concurrency import MOST_SLOTS, QueueEntry, QueueLine, QueueView
 
 _ENTRY = ("Run", "State", "Slots", "Priority", "For")
@@ -33,7 +34,7 @@ def index(client: ApiClient, screen: Screen) -> None:
         [
             queue.namespace,
             queue.name,
-            f"{queue.in_use}/{queue.slots}",
+            f"{queue.in_use}{'/' if queue.in_use <= queue.slots else ', limit '}{queue.slots}",
             str(queue.waiting),
             queue.note,
         ]
@@ -58,7 +59,7 @@ def status(client: ApiClient, screen: Screen, name: str) -> None:
     queue = answer.decode(QueueView)
     note = f"  {queue.note}" if queue.note else ""
     screen.line(
-        f"{queue.namespace}/{queue.name}  {queue.in_use} of {queue.slots} slots in use  "
+        f"{queue.namespace}/{queue.name}  {slots_in_use(queue.in_use, queue.slots)}  "
         f"{queue.waiting} waiting{note}"
     )
     rows = [_row(holder) for holder in (*queue.holders, *queue.waiters)]

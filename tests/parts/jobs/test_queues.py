@@ -124,9 +124,31 @@ async def test_a_job_that_waits_is_pending_and_says_why(made: Queues) -> None:
     told = made.store.read(lambda db: explain_job(db, "default", "b"))
     assert told is not None
     assert [reason.message for reason in told.reasons] == [
-        'the run waits for the queue "db": 1 of 1 slots in use, 0 runs wait before it',
+        'the run waits for the queue "db": 1 of 1 slot in use, 0 runs wait before it',
         'it is held: slot: it waits for the queue "db"',
     ]
+
+
+async def test_more_runs_than_the_lowered_limit_are_told_as_such(made: Queues) -> None:
+    await made.limit(2)
+    await made.register(queued("a"), queued("b"), queued("c"))
+    await made.limit(1)
+    told = made.store.read(lambda db: explain_job(db, "default", "c"))
+    assert told is not None
+    assert told.reasons[0].message == (
+        'the run waits for the queue "db": 2 slots in use, 1 more than its limit of 1, '
+        "0 runs wait before it"
+    )
+
+
+async def test_a_run_that_needs_too_many_slots_is_told_to_use_all(made: Queues) -> None:
+    await made.limit(2)
+    await made.register(queued("a", slots="3"), queued("b"))
+    told = made.store.read(lambda db: explain_job(db, "default", "b"))
+    assert told is not None
+    assert told.reasons[0].message == (
+        'the run waits for the queue "db": 2 of 2 slots in use, 0 runs wait before it'
+    )
 
 
 async def test_a_higher_priority_waits_in_front(made: Queues) -> None:
@@ -313,7 +335,7 @@ async def test_a_plan_warns_of_queues_without_a_limit_and_of_too_many_slots(
         one = queued("a", slots=3)
         return made.store.read(lambda db: list(queue_warnings(db, one)))
 
-    few = 'a run of the job asks for 3 slots of the queue "db", and takes all 1'
+    few = 'a run of the job asks for 3 slots of the queue "db", and takes its only slot'
     assert told() == [
         'the queue "db" has 1 slot; set another number with: steward queues set -slots N db',
         few,

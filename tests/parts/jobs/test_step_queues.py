@@ -153,9 +153,21 @@ async def test_the_place_in_the_queue_is_told(made: Queues) -> None:
     told = made.store.read(lambda db: explain_job(db, "default", "z"))
     assert told is not None
     assert [one.message for one in told.reasons] == [
-        'it waits for slots ("db" has 1 of 1 slots in use, 1 step waits before it)'
+        'it waits for slots ("db" has 1 of 1 slot in use, 1 step waits before it)'
     ]
     assert made.cluster.job("z").status == "pending"
+
+
+async def test_more_elements_than_the_lowered_limit_are_told_as_such(made: Queues) -> None:
+    await made.limit(3)
+    await made.register(flow("x", step(count=3)), flow("y"))
+    await made.limit(1)
+    told = made.store.read(lambda db: explain_job(db, "default", "y"))
+    assert told is not None
+    assert [one.message for one in told.reasons] == [
+        'it waits for slots ("db" has 3 slots in use, 2 more than its limit of 1, '
+        "0 steps wait before it)"
+    ]
 
 
 async def test_the_elements_of_an_array_hold_slots_one_by_one(made: Queues) -> None:
