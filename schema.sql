@@ -446,6 +446,13 @@ CREATE INDEX allocations_unsettled ON allocations (namespace, job_id, create_ind
             AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
            IS NOT 'allocation exceeded max_run_duration');
 
+-- Allocations that their `max_run_duration` ended. Their job has failed, although Nomad calls them
+-- complete.
+CREATE INDEX allocations_overtime ON allocations (namespace, job_id, modify_index)
+ WHERE client_status = 'complete'
+   AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
+           IS 'allocation exceeded max_run_duration';
+
 -- The sum of the resources of a node's allocations whose tasks have not ended. The scheduler
 -- reads one row, however many allocations run. Maintained by triggers on allocations.
 CREATE TABLE holdings (

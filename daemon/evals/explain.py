@@ -14,6 +14,7 @@ from daemon.evals.job_states import freeze_of_slots
 from daemon.evals.scheduler_config import workers
 from daemon.jobspec.steward_meta.job_keys import AFTER_JOIN, AFTER_WHEN
 from daemon.scheduler import reschedule
+from daemon.text.go_format import duration
 from daemon.text.job_state import held_by
 from daemon.text.placement_message import count_noun
 from daemon.text.queue_slots import slots_in_use
@@ -33,7 +34,13 @@ from storage.queries import (
     triggers,
 )
 from storage.read_pool import ReadSnapshot
-from storage.records.allocation import Allocation, ClientStatus, DesiredStatus, TaskPhase
+from storage.records.allocation import (
+    TIME_LIMIT,
+    Allocation,
+    ClientStatus,
+    DesiredStatus,
+    TaskPhase,
+)
 from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric
@@ -165,14 +172,12 @@ def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
 
 def _places(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:
     """Return the positions of a step in the queues in which it waits, or an empty text."""
-    found = []
-    for queue in step.queues:
-        if queue.waiting:
-            found.append(
-                f'"{queue.name}" has {_in_use(db, run, queue.name)}, '
-                f"{count_noun(queue.before, 'step')} "
-                f"{'waits' if queue.before == 1 else 'wait'} before it"
-            )
+    found = [
+        f'"{queue.name}" has {_in_use(db, run, queue.name)}, {count_noun(queue.before, "step")} '
+        f"{'waits' if queue.before == 1 else 'wait'} before it"
+        for queue in step.queues
+        if queue.waiting
+    ]
     return f" ({'; '.join(found)})" if found else ""
 
 
@@ -316,12 +321,7 @@ def _of_group(
         for alloc in case.allocations
         if alloc.task_group == group.name and alloc.desired_status == DesiredStatus.RUN
     ]
-    failed = [
-        alloc
-        for alloc in wanted
-        if alloc.client_status in (ClientStatus.FAILED, ClientStatus.LOST)
-        and not alloc.desired.next_allocation
-    ]
+    failed = [alloc for alloc in wanted if alloc.has_failed and not alloc.desired.next_allocation]
     for alloc in wanted:
         if alloc.client_status == ClientStatus.PENDING:
             yield _starting(db, alloc)
@@ -336,9 +336,7 @@ def _of_group(
                 task_group=group.name,
                 allocation_id=alloc.id,
             )
-    there = sum(
-        alloc.client_status not in (ClientStatus.FAILED, ClientStatus.LOST) for alloc in wanted
-    )
+    there = sum(not alloc.has_failed for alloc in wanted)
     runs_everywhere = case.job.type in (JobType.SYSTEM, JobType.SYSBATCH)
     yield from _displaced(db, every, group, {alloc.name for alloc in wanted})
     yield from _unplaced(
@@ -415,6 +413,14 @@ def _has_not_ended(db: ReadSnapshot, alloc_id: str) -> bool:
 
 def _failed(case: _Case, alloc: Allocation) -> Reason:
     """Return when a failed allocation is retried, or why it is not."""
+    if alloc.is_overtime:
+        return Reason(
+            cause=Cause.LIMIT,
+            message=f"{alloc.name} was {TIME_LIMIT}{_run_limit(case, alloc)}, and is not placed again",
+            task_group=alloc.task_group,
+            missing=1,
+            allocation_id=alloc.id,
+        )
     tries = _tries(alloc)
     begin = f"{alloc.name} failed {'once' if tries == 1 else f'{tries} times'}"
     cause, end, until = _next_try(case, alloc)
@@ -426,6 +432,14 @@ def _failed(case: _Case, alloc: Allocation) -> Reason:
         allocation_id=alloc.id,
         until=until,
     )
+
+
+def _run_limit(case: _Case, alloc: Allocation) -> str:
+    """Return the `max_run_duration` of an allocation, as ` of 5m`; empty if it is unknown."""
+    version = case.versions.get(alloc.job_version) or case.job
+    group = version.group(alloc.task_group)
+    longest = group.max_run_duration if group else None
+    return f" of {duration(longest)}" if longest else ""
 
 
 def _tries(alloc: Allocation) -> int:
@@ -479,6 +493,8 @@ def _restart_forecast(db: ReadSnapshot, alloc: Allocation) -> tuple[str, int]:
         return f"was placed again as allocation {alloc.desired.next_allocation}", 0
     if alloc.desired_status != DesiredStatus.RUN:
         return "is not tried again: it is no longer needed", 0
+    if alloc.is_overtime:
+        return f"is not tried again: it was {TIME_LIMIT}", 0
     if alloc.client_status in (ClientStatus.FAILED, ClientStatus.LOST):
         job = jobs.current(db, alloc.namespace, alloc.job_id)
         if job is None or job.stop:

@@ -8,7 +8,13 @@ import msgspec
 from daemon.text.task_failure import ERRORS, STARTED, WAITS, sentence
 from storage.queries import allocations, tallies
 from storage.read_pool import ReadSnapshot
-from storage.records.allocation import Allocation, ClientStatus, StoredTaskEvent, TaskPhase
+from storage.records.allocation import (
+    TIME_LIMIT_EVENT,
+    Allocation,
+    ClientStatus,
+    StoredTaskEvent,
+    TaskPhase,
+)
 from storage.records.failure import TaskError
 
 _TERMINATED = "Terminated"
@@ -35,6 +41,9 @@ def newest_error(db: ReadSnapshot, namespace: str, job_id: str) -> TaskError | N
 def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
     """Return the error of the task that failed an allocation, or the newest one, or None."""
     every = list(_errors(db, allocation))
+    if allocation.is_overtime:
+        limits = [error for error in every if error.kind == TIME_LIMIT_EVENT]
+        return min(limits, key=lambda error: error.time, default=None)
     # The task that failed first is the cause. Steward stopped the others of its group because of it,
     # and poststop tasks only ran afterwards.
     states = allocation.client.task_states or {}
@@ -65,6 +74,8 @@ def _errors(db: ReadSnapshot, allocation: Allocation) -> Iterator[TaskError]:
             waits=state.state == TaskPhase.PENDING or state.failed,
             is_complete=allocation.client_status == ClientStatus.COMPLETE,
         )
+        if allocation.is_overtime:
+            newest = next((one for one in events if one.type == TIME_LIMIT_EVENT), newest)
         if newest is not None:
             error = TaskError(
                 allocation_id=allocation.id,

@@ -176,6 +176,10 @@ def _tallies(db: ReadSnapshot, row: job_status.Row, now: int) -> tuple[Tally, Ta
         counts[desired_count.is_current]["retried"] += (
             desired_count.number if failed and desired_count.is_retried else 0
         )
+    if any(numbers[ClientStatus.COMPLETE] for numbers in counts.values()):
+        for is_current, number in tallies.overtime(db, *key).items():
+            counts[is_current][ClientStatus.COMPLETE] -= number
+            counts[is_current]["failed"] += number
     for restarted in tallies.restarted(db, *key, most=_LOOKED_AT):
         if _is_failing(db, restarted, now):
             counts[restarted.is_current]["failing"] += 1

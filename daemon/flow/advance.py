@@ -17,6 +17,7 @@ from daemon.jobspec.steward_meta.job_keys import RUN_CLEANUP, RUN_TIMEOUT
 from daemon.jobspec.steward_meta.step_values import When
 from daemon.text.go_format import duration, quote
 from storage.loop_share import spend
+from storage.records.allocation import TIME_LIMIT_EVENT
 from storage.records.base import HOUR
 from storage.records.flow import (
     ACCEPTED_REASON,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _DECIDED = 5  # units of work for a step
 _CALENDAR_AGAIN = 24 * HOUR  # until the next decision about a calendar without a known opening
 _WITH_ELEMENTS = (StepState.OPEN, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELED)
-OVERTIME_REASON = "Max Run Duration Exceeded"  # as the event of the task
+OVERTIME_REASON = TIME_LIMIT_EVENT
 _TOO_LATE = "too late, because "
 _PREVIOUS = "tasks of the previous run have not ended"
 

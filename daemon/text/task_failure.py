@@ -2,6 +2,7 @@
 
 import re
 
+from storage.records.allocation import TIME_LIMIT_EVENT
 from storage.records.failure import TaskError
 
 # Events that are always errors; `Terminated` is one with a nonzero exit code.
@@ -14,7 +15,7 @@ ERRORS = frozenset(
         "Task hook failed",
         "Secrets Error",
         "Disk Resources Exceeded",
-        "Max Run Duration Exceeded",
+        TIME_LIMIT_EVENT,
         "Port In Use",
         "Output Failure",
     }

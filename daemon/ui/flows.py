@@ -10,6 +10,7 @@ from daemon.ui.job import job_header, job_url
 from daemon.ui.render import Found, action, page, return_url
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, NotFound
+from storage.records.allocation import is_overtime
 from storage.records.flow import FlowStatus
 
 PAGE = 50  # lines on one page of the list
@@ -102,7 +103,8 @@ def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return for each step an allocation to look at: a failed one, else the newest."""
 
     def order(item: dict[str, Any]) -> tuple[bool, int]:
-        return item["ClientStatus"] == "failed", int(item["CreateIndex"])
+        is_late = is_overtime(item["ClientStatus"], item["ClientDescription"])
+        return item["ClientStatus"] == "failed" or is_late, int(item["CreateIndex"])
 
     return {item["TaskGroup"]: item for item in sorted(placed, key=order)}
 

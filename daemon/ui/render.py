@@ -23,6 +23,7 @@ from daemon.web.reply import HandlerReply, of_error
 from daemon.web.ui_session import DENSITY_COOKIE, PLACE, UiRequest, build_in_thread
 from storage.errors import Denied, Malformed, NotFound, StewardError
 from storage.records import times
+from storage.records.allocation import is_overtime
 from storage.records.base import SECOND
 
 HERE = Path(__file__).parent
@@ -301,6 +302,7 @@ def _environment() -> Environment:
         is_current=navigation.is_current,
         pieces=highlight.highlight,
         slots_in_use=slots_in_use,
+        is_overtime=is_overtime,
     )
     made.filters.update(
         short=formatting.short,

@@ -129,7 +129,12 @@ _OF_RUN = f"""
        AND {_MATTERS_TO_RUN}
   ORDER BY create_index, id
 """
-# The text is that of `OVERTIME`, in the form of the index.
+# The texts are those of `OVERTIME`, in the form of the indexes.
+IS_OVERTIME = """
+    (client_status = 'complete'
+     AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
+         IS 'allocation exceeded max_run_duration')
+"""
 _SETTLES = """
     (job_type = 'batch' AND desired_status = 'run' AND client_status = 'complete'
      AND CASE WHEN json_valid(desired) THEN desired ->> '$.NextAllocation' END IS NULL

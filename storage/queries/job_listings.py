@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from storage.queries.allocations import IS_OVERTIME
 from storage.queries.documents import readable, text_of
 from storage.queries.pages import PageRequest, by_namespace, like_part
 from storage.read_pool import ReadSnapshot
@@ -140,6 +141,11 @@ _FAILED = """stop = 0 AND (type NOT IN ('batch', 'sysbatch')
 _OF_FAILED_RUN = """stop = 0 AND (namespace, id) IN (SELECT namespace, job_id
                                                        FROM runs INDEXED BY runs_failed
                                                       WHERE status = 'failed')"""
+# Nomad calls an allocation complete that its `max_run_duration` ended.
+_OF_OVERTIME = f"""stop = 0 AND (namespace, id) IN (SELECT namespace, job_id
+                                                      FROM allocations
+                                                   INDEXED BY allocations_overtime
+                                                     WHERE {IS_OVERTIME})"""
 _FEW = 4  # characters; longer prefixes match few enough rows to sort them
 
 
@@ -181,7 +187,8 @@ def by_change(
             f"modify_index {sign}= :first"
             f" AND (modify_index {sign} :first OR namespace || '.' || id {sign}= :second)"
         )
-    parts = [(index, _FAILED), ("sqlite_autoindex_jobs_1", _OF_FAILED_RUN)]
+    by_key = "sqlite_autoindex_jobs_1"
+    parts = [(index, _FAILED), (by_key, _OF_FAILED_RUN), (by_key, _OF_OVERTIME)]
     statement = " UNION ".join(
         _where(chosen, [condition, *conditions])
         for chosen, condition in (parts if failed else [(index, "")])
@@ -213,7 +220,7 @@ def by_name(
     values["part"] = like_part(part) if part.isascii() and part else ""
     conditions = [text for name, text in _CONDITIONS.items() if values[name]]
     if failed:
-        conditions.append(f"({_FAILED} OR {_OF_FAILED_RUN})")
+        conditions.append(f"({_FAILED} OR {_OF_FAILED_RUN} OR {_OF_OVERTIME})")
     index = "sqlite_autoindex_jobs_1"
     if not children:
         conditions.append("parent_id IS ''")

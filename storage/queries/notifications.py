@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from storage.queries import pages
+from storage.queries.allocations import IS_OVERTIME
 from storage.read_pool import ReadSnapshot
 from storage.records.notification import (
     Notification,
@@ -115,28 +116,28 @@ _RUN = """
          LIMIT 1)
      WHERE version = :version
 """
-_ENDED = """
-    SELECT client_status IN ('failed', 'lost') AS failed FROM allocations
+_ENDED = f"""
+    SELECT client_status IN ('failed', 'lost') OR {IS_OVERTIME} AS failed FROM allocations
      WHERE namespace = :namespace AND job_id = :id AND job_version = :version
        AND desired_status = 'run' AND client_status IN ('complete', 'failed', 'lost')
        AND desired ->> '$.NextAllocation' IS NULL
   ORDER BY failed DESC
      LIMIT 1
 """
-_LAST = """
+_LAST = f"""
     SELECT id, task_group, client ->> '$.Description' AS description, modify_time AS time
       FROM allocations
      WHERE namespace = :namespace AND job_id = :id
-       AND (client_status IN ('failed', 'lost') OR NOT :failed)
+       AND (client_status IN ('failed', 'lost') OR {IS_OVERTIME} OR NOT :failed)
   ORDER BY modify_time DESC
      LIMIT 1
 """
 # The newest failed allocation of a bad step.
-_LAST_OF_RUN = """
+_LAST_OF_RUN = f"""
     SELECT id, task_group, client ->> '$.Description' AS description
       FROM allocations
      WHERE namespace = :namespace AND job_id = :id AND job_version = :version
-       AND client_status IN ('failed', 'lost')
+       AND (client_status IN ('failed', 'lost') OR {IS_OVERTIME})
        AND task_group IN (SELECT step FROM run_steps
                            WHERE namespace = :namespace AND job_id = :id AND number = :number
                              AND outcome = 'bad')

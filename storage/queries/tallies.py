@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from storage.queries.allocations import IS_OVERTIME
 from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientState
@@ -22,6 +23,13 @@ _WANTED = """
        AND desired_status = 'run' AND desired ->> '$.NextAllocation' IS NULL
   GROUP BY 1, 2, 3
 """
+_OVERTIME = f"""
+    SELECT job_version = :version AS is_current, count(*) AS number
+      FROM allocations INDEXED BY allocations_overtime
+     WHERE namespace = :namespace AND job_id = :job_id AND {IS_OVERTIME}
+       AND desired_status = 'run' AND desired ->> '$.NextAllocation' IS NULL
+  GROUP BY 1
+"""
 _ENDING = """
     SELECT count(*) AS number FROM allocations INDEXED BY allocations_ending
      WHERE namespace = :namespace AND job_id = :job_id AND desired_status <> 'run'
@@ -36,10 +44,13 @@ _RESTARTED = """
                     WHERE value ->> '$.Restarts' > 0)
      LIMIT :most
 """
-_FAILED = """
-    SELECT id FROM allocations
+_FAILED = f"""
+    SELECT id, modify_index FROM allocations
      WHERE namespace = :namespace AND job_id = :job_id
        AND client_status IN ('failed', 'lost')
+     UNION ALL
+    SELECT id, modify_index FROM allocations INDEXED BY allocations_overtime
+     WHERE namespace = :namespace AND job_id = :job_id AND {IS_OVERTIME}
   ORDER BY modify_index DESC
      LIMIT 1
 """
@@ -68,10 +79,11 @@ _LAUNCHED = """
 # The rules of `daemon/text/job_state.py` for ended child jobs, in SQL, so that fifty need one statement.
 # Most children are complete: the summary of their job and a short index show that without reading
 # their allocations and evaluations.
-_RESULTS = """
+_RESULTS = f"""
     SELECT id, stop,
            (SELECT submit_time FROM job_versions
              WHERE namespace = jobs.namespace AND job_id = jobs.id AND version = 0) AS launched,
+           coalesce(
            CASE WHEN summary GLOB '*"Failed":[1-9]*' OR summary GLOB '*"Lost":[1-9]*' THEN
            (SELECT max(CASE WHEN desired ->> '$.FollowupEvalID' <> '' AND EXISTS (
                        SELECT 1 FROM evaluations INDEXED BY evaluations_unfinished
@@ -84,13 +96,18 @@ _RESULTS = """
                     OR desired ->> '$.Transition.MigrateDisablePlacement')
                AND desired_status = 'run' AND client_status IN ('failed', 'lost')
                AND job_version = jobs.version
-               AND desired ->> '$.NextAllocation' IS NULL) END AS failed,
+               AND desired ->> '$.NextAllocation' IS NULL) END,
+           (SELECT 1 FROM allocations INDEXED BY allocations_overtime
+             WHERE namespace = jobs.namespace AND job_id = jobs.id AND {IS_OVERTIME}
+               AND desired_status = 'run' AND job_version = jobs.version
+               AND desired ->> '$.NextAllocation' IS NULL
+             LIMIT 1)) AS failed,
            CASE WHEN EXISTS (SELECT 1 FROM evaluations INDEXED BY evaluations_unplaced
              WHERE namespace = jobs.namespace AND job_id = jobs.id
                AND (status = 'failed' OR CASE WHEN json_valid(document)
-                   THEN coalesce(document ->> '$.FailedTGAllocs', '{}') <> '{}' ELSE 1 END)) THEN
+                   THEN coalesce(document ->> '$.FailedTGAllocs', '{{}}') <> '{{}}' ELSE 1 END)) THEN
            (SELECT status = 'failed' OR CASE WHEN json_valid(document)
-                   THEN coalesce(document ->> '$.FailedTGAllocs', '{}') <> '{}' ELSE 1 END
+                   THEN coalesce(document ->> '$.FailedTGAllocs', '{{}}') <> '{{}}' ELSE 1 END
               FROM evaluations INDEXED BY evaluations_by_job
              WHERE namespace = jobs.namespace AND job_id = jobs.id
           ORDER BY modify_index DESC
@@ -150,6 +167,12 @@ def desired_counts(
     ]
 
 
+def overtime(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> dict[bool, int]:
+    """Return how many desired allocations their `max_run_duration` ended, by `is_current`."""
+    values = {"namespace": namespace, "job_id": job_id, "version": version}
+    return {bool(row["is_current"]): row["number"] for row in db.all(_OVERTIME, values)}
+
+
 def ending(db: ReadSnapshot, namespace: str, job_id: str) -> int:
     """Return the number of stopping allocations."""
     row = db.one(_ENDING, {"namespace": namespace, "job_id": job_id})
@@ -172,7 +195,7 @@ def _client(row: sqlite3.Row) -> ClientState:
 
 
 def newest_failed(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:
-    """Return the ID of the allocation that failed last, or None."""
+    """Return the ID of the allocation that failed last, or exceeded its time limit, or None."""
     row = db.one(_FAILED, {"namespace": namespace, "job_id": job_id})
     return row["id"] if row else None
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from storage.queries import events
+from storage.queries.allocations import IS_OVERTIME
 from storage.queries.documents import decode_row
 from storage.queries.pages import Key, numbers
 from storage.read_pool import ReadSnapshot
@@ -227,8 +228,13 @@ _NEWEST = """
       FROM allocations
      WHERE namespace = :namespace AND job_id = :id
 """
-_JUDGED = """
-    SELECT max(client_status IN ('failed', 'lost')) AS failed, max(modify_time) AS time,
+_JUDGED = f"""
+    SELECT max(client_status IN ('failed', 'lost')
+               OR EXISTS (SELECT 1 FROM allocations INDEXED BY allocations_overtime
+                           WHERE namespace = :namespace AND job_id = :id
+                             AND job_version = :version AND desired_status = 'run'
+                             AND {IS_OVERTIME})) AS failed,
+           max(modify_time) AS time,
            max(modify_index) AS last, max(create_index) AS newest
       FROM allocations
      WHERE namespace = :namespace AND job_id = :id AND job_version = :version

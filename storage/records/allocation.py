@@ -36,7 +36,14 @@ class ClientStatus(StrEnum):
 
 # The description of an allocation that had to end, although its status is "complete" (recorded from Nomad).
 OVERTIME = "allocation exceeded max_run_duration"
+TIME_LIMIT_EVENT = "Max Run Duration Exceeded"  # of its tasks
+TIME_LIMIT = "ended by max_run_duration"  # in texts, after the name of an allocation
 CLIENT_TERMINAL = frozenset({ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST})
+
+
+def is_overtime(client_status: str, description: str) -> bool:
+    """Return whether an allocation was ended by its `max_run_duration`."""
+    return client_status == ClientStatus.COMPLETE and description == OVERTIME
 
 
 class TaskPhase(StrEnum):
@@ -358,9 +365,19 @@ class Allocation(Record, frozen=True, kw_only=True):
         return self.client_status in CLIENT_TERMINAL
 
     @property
+    def is_overtime(self) -> bool:
+        """Return whether its `max_run_duration` ended it."""
+        return is_overtime(self.client_status, self.client.description)
+
+    @property
     def has_succeeded(self) -> bool:
         """Return whether its tasks have ended on their own, without a failure."""
-        return self.client_status == ClientStatus.COMPLETE and self.client.description != OVERTIME
+        return self.client_status == ClientStatus.COMPLETE and not self.is_overtime
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether it failed, was lost, or was ended by its `max_run_duration`."""
+        return self.client_status in (ClientStatus.FAILED, ClientStatus.LOST) or self.is_overtime
 
     @property
     def terminal(self) -> bool:

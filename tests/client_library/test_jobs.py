@@ -76,6 +76,18 @@ async def test_failed_job_has_exit_code_and_both_streams(
     assert (task.exit_code, task.failed, task.stdout, task.stderr) == (3, True, b"out\n", b"err\n")
 
 
+async def test_time_limit_fails_the_job(backend: Backend, steward: Steward) -> None:
+    async def program(client: Client):
+        job = shell("late", "sleep 600")
+        (group,) = job.groups
+        limited = msgspec.structs.replace(group, max_run_duration=10**9)
+        return await client.wait(await client.run(msgspec.structs.replace(job, groups=[limited])))
+
+    result = await backend.with_client(steward, program)
+    assert [one.allocation.client_status for one in result.allocations] == ["complete"]
+    assert not result.succeeded
+
+
 async def test_workflow_run_determines_the_success_of_the_job(
     backend: Backend, steward: Steward
 ) -> None:

@@ -49,7 +49,7 @@ async def test_slots_are_set_and_deleted(steward: Steward) -> None:
     assert (await steward.request("GET", "/v1/concurrency/none")).status_code == 404
 
 
-async def test_a_lowered_limit_is_shown_as_such(steward: Steward) -> None:
+async def test_lists_count_slots_beyond_a_lowered_limit(steward: Steward) -> None:
     await steward.cli("queues", "set", "-slots", "2", "db")
     for name in ("first", "second"):
         await steward.register(queued(name, "sleep 600"))

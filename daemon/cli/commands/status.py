@@ -16,6 +16,7 @@ from daemon.cli.core.responses import AllocationItem, JobListItem, JobSummaryCou
 from daemon.text import placement_message, task_failure
 from daemon.text.job_state import ENDED, TROUBLE, State
 from daemon.text.placement_message import count_noun
+from storage.records.allocation import is_overtime
 from storage.records.deployment import Deployment, DeploymentGroup
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.failure import TaskError
@@ -351,10 +352,16 @@ def show_allocations(screen: Screen, allocations: Sequence[AllocationItem]) -> N
                 line.task_group,
                 str(line.job_version),
                 line.desired_status,
-                line.client_status,
+                line.client_status + _limit_of_time(line),
                 relative_time(line.create_time, now),
                 relative_time(line.modify_time, now),
             ]
             for line in newest_first
         ],
     )
+
+
+def _limit_of_time(line: AllocationItem) -> str:
+    """Return a remark about the end of an allocation that Nomad calls complete; empty for others."""
+    is_late = is_overtime(line.client_status, line.client_description)
+    return ", time limit" if is_late else ""

@@ -25,12 +25,12 @@ from daemon.cli.core.http_client import ApiClient, RequestRejected, segment
 from daemon.cli.core.output import ProgressDisplay, Screen
 from daemon.cli.core.responses import AllocationItem
 from storage.errors import StewardError
-from storage.records.allocation import TaskPhase, TaskStateWithEvents
+from storage.records.allocation import TIME_LIMIT_EVENT, TaskPhase, TaskStateWithEvents
 
 EXIT_TIMED_OUT = 124  # as in timeout(1)
 _LONGEST = 64 * 1024  # bytes of an incomplete line that are buffered
 _SIGNALLED = 128  # a shell adds the signal's number
-_ENDED, _OVERTIME = "Terminated", "Max Run Duration Exceeded"
+_ENDED = "Terminated"
 
 
 def wait_for_end(
@@ -65,7 +65,7 @@ def exit_status(ending: FollowResult) -> int:
         return flow_runs.exit_status(ending.run)
     lines = current_allocations(ending.allocations)
     states = [state for line in lines for state in (line.task_states or {}).values()]
-    if any(event.type == _OVERTIME for state in states for event in state.events or ()):
+    if any(event.type == TIME_LIMIT_EVENT for state in states for event in state.events or ()):
         return EXIT_TIMED_OUT
     failed = sorted(_end(state) for state in states if state.failed)
     return failed[0][1] if failed else ending.status

@@ -17,10 +17,12 @@ from daemon.text import placement_message, task_failure
 from daemon.text.placement_message import count_noun
 from storage.records.allocation import (
     CLIENT_TERMINAL,
+    TIME_LIMIT,
     ClientStatus,
     DesiredStatus,
     TaskEvent,
     TaskPhase,
+    is_overtime,
 )
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
@@ -129,7 +131,7 @@ def _follow_flow(
     run = follow_flow(client, progress, answer, lambda run: tell(mine(run)))
     status = 0 if run.status == FlowStatus.SUCCEEDED else EXIT_FAILED
     allocs = mine(run)
-    last = [line for line in current_allocations(allocs) if line.client_status in _CAME_TO_GRIEF]
+    last = [line for line in current_allocations(allocs) if _has_failed(line)]
     lines = [describe_run(run)]
     if status:
         lines += _failures(last, _errors_of(client, last))
@@ -221,7 +223,7 @@ def error_of(client: ApiClient, alloc_id: str) -> TaskError | None:
 
 def _errors_of(client: ApiClient, lines: Sequence[AllocationItem]) -> dict[str, TaskError]:
     """Return the latest errors of the first failed allocations, by allocation."""
-    failed = [line.id for line in lines if line.client_status in _CAME_TO_GRIEF]
+    failed = [line.id for line in lines if _has_failed(line)]
     found = {alloc_id: error_of(client, alloc_id) for alloc_id in failed[:_MOST_EXPLAINED]}
     return {alloc_id: error for alloc_id, error in found.items() if error}
 
@@ -379,7 +381,7 @@ def allocation_outcome(line: AllocationItem, *, runs_to_its_end: bool) -> Alloca
     """Return whether an allocation succeeded, failed, or is not decided yet."""
     match line.client_status:
         case ClientStatus.COMPLETE:
-            return AllocationOutcome.GOOD
+            return AllocationOutcome.BAD if _has_failed(line) else AllocationOutcome.GOOD
         case ClientStatus.RUNNING:
             return AllocationOutcome.OPEN if runs_to_its_end else AllocationOutcome.GOOD
         case ClientStatus.FAILED | ClientStatus.LOST:
@@ -398,7 +400,7 @@ def describe_outcome(
     """Format the results of allocations as text, with the `errors` of the failed ones."""
     if not lines:
         return "nothing had to be placed"
-    counts = Counter(line.client_status for line in lines)
+    counts = Counter(map(_end_word, lines))
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     return "\n".join([f"allocations: {summary}", *_failures(lines, errors or {})])
 
@@ -406,12 +408,24 @@ def describe_outcome(
 def _failures(lines: Iterable[AllocationItem], errors: Mapping[str, TaskError]) -> Iterator[str]:
     """Yield why each failed allocation failed, and its last error lines."""
     for line in lines:
-        if line.client_status in _CAME_TO_GRIEF:
+        if _has_failed(line):
             error = errors.get(line.id)
             why = error.summary if error else why_failed(line)
-            yield f"allocation {short(line.id)} {line.client_status}: {why}{_again(line)}"
+            yield f"allocation {short(line.id)} {_end_word(line)}: {why}{_again(line)}"
             if error:
                 yield from (f"    {text}" for text in task_failure.last_lines(error))
+
+
+def _has_failed(line: AllocationItem) -> bool:
+    return line.client_status in _CAME_TO_GRIEF or _is_overtime(line)
+
+
+def _is_overtime(line: AllocationItem) -> bool:
+    return is_overtime(line.client_status, line.client_description)
+
+
+def _end_word(line: AllocationItem) -> str:
+    return TIME_LIMIT if _is_overtime(line) else line.client_status
 
 
 def _again(line: AllocationItem) -> str:
@@ -421,7 +435,9 @@ def _again(line: AllocationItem) -> str:
 def allocation_row(line: AllocationItem) -> ProgressRow:
     """Return the row of an allocation in the progress display."""
     detail = ""
-    if line.client_status in _CAME_TO_GRIEF:
+    if _is_overtime(line):
+        detail = TIME_LIMIT
+    elif line.client_status in _CAME_TO_GRIEF:
         detail = why_failed(line)
     elif line.client_status == ClientStatus.PENDING:
         detail = _newest_news(line)

@@ -10,7 +10,7 @@ from daemon.runner.core.driver import ExitResult
 from daemon.runner.core.lifecycle import GroupShutdown, ShutdownCause
 from daemon.runner.core.restart_policy import WITHIN_POLICY
 from storage.records import durations
-from storage.records.allocation import StoredTaskEvent, TaskEvent
+from storage.records.allocation import TIME_LIMIT_EVENT, StoredTaskEvent, TaskEvent
 
 _MEGABYTE = 1024 * 1024
 
@@ -211,7 +211,7 @@ def max_run_exceeded(now: int, longest: int) -> TaskEvent:
     """Return the event for an allocation that exceeded its `max_run_duration`."""
     span = durations.text(longest)
     return TaskEvent(
-        type="Max Run Duration Exceeded",
+        type=TIME_LIMIT_EVENT,
         time=now,
         display_message=f"The allocation has run for {span}, its maximum run time",
         details={"max_run_duration": span},

@@ -7,6 +7,7 @@ import msgspec
 from steward_client.wire import Record
 
 _ENDED = frozenset({"complete", "failed", "lost"})
+_OVERTIME = "allocation exceeded max_run_duration"  # its status is complete, as Nomad's
 _EXITED = "Terminated"  # the type of the task event with the exit code
 
 
@@ -185,6 +186,11 @@ class Allocation(Record, frozen=True, kw_only=True):
         """Return whether no task of the allocation runs anymore."""
         return self.client_status in _ENDED
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Return whether its tasks completed before its `max_run_duration`."""
+        return self.client_status == "complete" and self.client_description != _OVERTIME
+
 
 class DeploymentGroup(Record, frozen=True, kw_only=True):
     """The progress of one group of a deployment."""
@@ -356,8 +362,9 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the job ran, and every allocation completed; of a workflow, its run."""
         if self.run is not None:
             return self.run.status == "succeeded"
-        states = [result.allocation.client_status for result in self.allocations]
-        return bool(states) and set(states) == {"complete"}
+        return bool(self.allocations) and all(
+            result.allocation.has_succeeded for result in self.allocations
+        )
 
     @property
     def tasks(self) -> Mapping[str, TaskResult]:

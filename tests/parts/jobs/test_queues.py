@@ -129,7 +129,7 @@ async def test_a_job_that_waits_is_pending_and_says_why(made: Queues) -> None:
     ]
 
 
-async def test_more_runs_than_the_lowered_limit_are_told_as_such(made: Queues) -> None:
+async def test_explanation_counts_slots_beyond_a_lowered_limit(made: Queues) -> None:
     await made.limit(2)
     await made.register(queued("a"), queued("b"), queued("c"))
     await made.limit(1)
@@ -141,7 +141,7 @@ async def test_more_runs_than_the_lowered_limit_are_told_as_such(made: Queues) -
     )
 
 
-async def test_a_run_that_needs_too_many_slots_is_told_to_use_all(made: Queues) -> None:
+async def test_run_with_too_many_slots_uses_all_of_the_queue(made: Queues) -> None:
     await made.limit(2)
     await made.register(queued("a", slots="3"), queued("b"))
     told = made.store.read(lambda db: explain_job(db, "default", "b"))

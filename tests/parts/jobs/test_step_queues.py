@@ -158,7 +158,7 @@ async def test_the_place_in_the_queue_is_told(made: Queues) -> None:
     assert made.cluster.job("z").status == "pending"
 
 
-async def test_more_elements_than_the_lowered_limit_are_told_as_such(made: Queues) -> None:
+async def test_explanation_counts_slots_of_steps_beyond_a_lowered_limit(made: Queues) -> None:
     await made.limit(3)
     await made.register(flow("x", step(count=3)), flow("y"))
     await made.limit(1)
