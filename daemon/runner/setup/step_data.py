@@ -26,6 +26,7 @@ from daemon.runner.core.task_env import pairs
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
 from storage.errors import Refused
+from storage.loop_share import spend
 from storage.queries import runs
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import TaskPhase
@@ -172,6 +173,7 @@ class _Reader:
         )
 
     def _count(self, values: int) -> None:
+        spend(values)
         self._number += values
         outputs.check_number(self._number)
 

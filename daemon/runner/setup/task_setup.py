@@ -324,7 +324,7 @@ class TaskSetup:
         if step_data.is_independent(instance):
             self._step = step_data.StepData()
         else:
-            self._step = await store.read_long(lambda db: step_data.load(db, instance))
+            self._step = await store.read_any(lambda db: step_data.load(db, instance))
 
     @property
     def _in_workflow(self) -> bool:

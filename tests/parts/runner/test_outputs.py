@@ -10,7 +10,9 @@ import pytest
 import trio
 
 from daemon.flow import outputs
+from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup import step_data
+from storage.read_pool import ReadSnapshot
 from storage.records.base import SECOND
 from storage.records.task import RestartPolicy
 from storage.store import Store
@@ -149,3 +151,22 @@ async def test_long_outputs_are_parsed_in_a_thread(
         assert (await world.until_done(one)).client_status == "complete"
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize(("count", "in_thread"), [(2, False), (2000, True)])
+async def test_only_long_results_of_earlier_steps_are_loaded_in_a_thread(
+    store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch, count: int, in_thread: bool
+) -> None:
+    threads: list[threading.Thread] = []
+    load = step_data.load
+
+    def noted(db: ReadSnapshot, instance: TaskInstance) -> step_data.StepData:
+        found = load(db, instance)
+        threads.append(threading.current_thread())
+        return found
+
+    monkeypatch.setattr(step_data, "load", noted)
+    async with open_world(store, data_dir) as world:
+        one = await placed_second(world, script("exit 0"), count=count)
+        assert (await world.until_done(one)).client_status == "complete"
+    assert [thread is not threading.main_thread() for thread in threads] == [in_thread]
