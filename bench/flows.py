@@ -3,7 +3,8 @@
 A daemon runs a chain, an array, a layered graph, runs that share a queue, and jobs that follow each
 other, all of `/bin/true`. Times between tasks are those that the daemon stores. Further rows are
 one decision about 2,000 steps, the page of the layered run, and the limits of the host in the same
-run. `--waiting 10000` measures only as many runs that wait at a gate, with another daemon.
+run. `--waiting 10000` measures only as many runs that wait at a gate, with another daemon, and
+`--frozen 600` the release of as many runs that a freeze holds.
 """
 
 import argparse
@@ -66,6 +67,9 @@ class Daemon:
 
     def get(self, path: str, **query: str) -> Any:  # noqa: ANN401  # JSON
         return self._http.get(path, params=query).raise_for_status().json()
+
+    def send(self, method: str, path: str, **body: object) -> Any:  # noqa: ANN401  # JSON
+        return self._http.request(method, path, json=body).raise_for_status().json()
 
     def took(self, path: str) -> float:
         """Return the time of a request in ms."""
@@ -176,7 +180,11 @@ def waiting(steward: Daemon, pid: int, number: int) -> None:
     held = step("a")
     held["Meta"]["steward_gate"] = "Begin?"
     steward.register("hold", [held], ParameterizedJob={})
+    # The first runs fill the caches of SQLite and import what they need, which is no cost per run.
     steward.dispatch("hold", 1)
+    rest(pid)
+    idle = resident(pid)
+    steward.dispatch("hold", BATCH)
     rest(pid)
     before, began = resident(pid), time.perf_counter()
     for first in range(0, number, BATCH):
@@ -190,7 +198,28 @@ def waiting(steward: Daemon, pid: int, number: int) -> None:
     share = (spent(pid) - used) / SECONDS * 100
     print(
         f"{number} waiting runs: made in {took:.1f} s, {share:.2f} % of a core, "
-        f"memory {before} MiB before and {resident(pid)} MiB after",
+        f"memory {idle} MiB with 1 run, {before} MiB with {BATCH}, and {resident(pid)} MiB after",
+        flush=True,
+    )
+
+
+def frozen(steward: Daemon, pid: int, number: int) -> None:
+    """Measure how fast held runs begin after a freeze."""
+    steward.register("hold", [step("a")], ParameterizedJob={})
+    freeze = steward.send("POST", "/v1/freeze", Jobs="hold*", Reason="bench")["ID"]
+    for first in range(0, number, BATCH):
+        steward.dispatch("hold", min(BATCH, number - first))
+    rest(pid)
+    last = max(steward.get("/v1/jobs", prefix="hold/"), key=lambda one: int(one["CreateIndex"]))
+    used, began = spent(pid), time.perf_counter()
+    steward.send("DELETE", f"/v1/freeze/{freeze}")
+    path = f"/v1/job/{last['ID'].replace('/', '%2F')}/run"  # the newest run begins last
+    while steward.get(path)["Steps"][0]["State"] == "held":
+        time.sleep(0.1)
+    took = time.perf_counter() - began
+    print(
+        f"{number} runs held by a freeze: released in {took:.1f} s, {number / took:.1f} per s, "
+        f"{(spent(pid) - used) / took * 100:.1f} % of a core",
         flush=True,
     )
 
@@ -247,7 +276,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name, default in (("chain", 100), ("array", 1000), ("layers", 20), ("wide", 50)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--waiting", type=int, default=0)
+    for name in ("waiting", "frozen"):
+        parser.add_argument(f"--{name}", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="steward-flows-", dir=Path.cwd()) as name:
         directory = Path(name)
@@ -259,6 +289,10 @@ def main() -> None:
         if options.waiting:
             with daemon(directory / "data") as (port, pid):
                 waiting(Daemon(port), pid, options.waiting)
+            return
+        if options.frozen:
+            with daemon(directory / "data") as (port, pid):
+                frozen(Daemon(port), pid, options.frozen)
             return
         decision()
         with daemon(directory / "data") as (port, pid):
