@@ -209,12 +209,11 @@ def frozen(steward: Daemon, pid: int, number: int) -> None:
     freeze = steward.send("POST", "/v1/freeze", Jobs="hold*", Reason="bench")["ID"]
     for first in range(0, number, BATCH):
         steward.dispatch("hold", min(BATCH, number - first))
-    rest(pid)
-    last = max(steward.get("/v1/jobs", prefix="hold/"), key=lambda one: int(one["CreateIndex"]))
+    while len(steward.get("/v1/runs", prefix="hold/", per_page=str(number))) < number:
+        time.sleep(0.1)
     used, began = spent(pid), time.perf_counter()
     steward.send("DELETE", f"/v1/freeze/{freeze}")
-    path = f"/v1/job/{last['ID'].replace('/', '%2F')}/run"  # the newest run begins last
-    while steward.get(path)["Steps"][0]["State"] == "held":
+    while steward.get("/v1/job/hold/summary")["Children"]["Pending"]:
         time.sleep(0.1)
     took = time.perf_counter() - began
     print(

@@ -13,10 +13,20 @@ from daemon.jobs.stop import stop_job
 from storage.errors import Conflict, Denied, Malformed, NotFound
 from storage.queries import concurrency, events, freezes
 from storage.records.base import HOUR, SECOND
+from storage.records.flow import RunActType
 from storage.records.times import rfc3339
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
-from tests.parts.evals.test_workflows import at_work, begun, end, run_of, states, step, workflow
+from tests.parts.evals.test_workflows import (
+    act,
+    at_work,
+    begun,
+    end,
+    run_of,
+    states,
+    step,
+    workflow,
+)
 from tests.parts.jobs.test_queues import KEY, Queues, queued
 from tests.samples import group, job, task
 
@@ -84,6 +94,17 @@ async def test_started_run_continues_during_a_freeze_of_runs(cluster: Cluster) -
     await end(cluster, "a")
     await cluster.work()
     assert at_work(cluster) == ["b"]
+
+
+async def test_run_that_runs_again_continues_during_a_freeze_of_runs(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    for name in "ab":
+        await end(cluster, name)
+        await cluster.work()
+    await freeze(cluster)
+    assert (await act(cluster, RunActType.RERUN, every=True)).done is not None
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
 
 
 async def test_freeze_of_steps_delays_the_next_step(cluster: Cluster) -> None:
