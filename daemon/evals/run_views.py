@@ -82,6 +82,7 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
             RunStepView(
                 **{name: getattr(step, name) for name in _FIELDS},
                 state=_state(step, at_work),
+                opened=_opened(step),
                 reason=_reason(step, at_work, queues, without) if is_ready else step.reason,
                 queues=queues,
                 level=level.get(step.name, 0),
@@ -102,7 +103,9 @@ def _until(graph: Graph, run: FlowRun, row: RunStep) -> int:
     return (changes_at(step, run, row) if step else None) or 0
 
 
-_FIELDS = tuple(name for name in RunStep.__struct_fields__ if name not in ("state", "reason"))
+_FIELDS = tuple(
+    name for name in RunStep.__struct_fields__ if name not in ("state", "opened", "reason")
+)
 _AtWork = dict[str, set[str]]  # step -> client statuses of its allocations that have not ended
 
 
@@ -111,6 +114,18 @@ def _at_work(db: ReadSnapshot, run: FlowRun) -> _AtWork:
     for group, status in tallies.at_work(db, run.namespace, run.job_id, run.version):
         found.setdefault(group, set()).add(status)
     return found
+
+
+def _opened(step: RunStep) -> int:
+    """Return when a step was opened in its current attempt; 0 if it was not.
+
+    The row of a step that runs again keeps the opening of its earlier attempt.
+    """
+    has_worked = step.good or step.failed
+    is_unopened = step.state in (StepState.WAITING, StepState.HELD) or (
+        step.state == StepState.SKIPPED and not has_worked
+    )
+    return 0 if is_unopened else step.opened
 
 
 def _state(step: RunStep, at_work: _AtWork) -> StepState:

@@ -414,6 +414,18 @@ def _started_by(tx: Transaction, job: Job) -> str:
 
 # --- operations ---
 
+_ENDED: dict[str, str] = {
+    "succeeded": "has succeeded",
+    "failed": "has failed",
+    "skipped": "was skipped",
+    "canceled": "was canceled",
+}
+
+
+def _is(step: RunStep) -> str:
+    """Return the state of a step as the rest of a sentence."""
+    return _ENDED.get(step.state, f"is {step.state}")
+
 
 def _cancel(case: _Case) -> _Change:
     run, at_once = case.run, case.request.now
@@ -432,9 +444,7 @@ def _skip(case: _Case) -> _Change:
     for step in found:
         _check_unended(case, step)
         if step.state not in _NOT_BEGUN:
-            raise _NotNow(
-                f"step {step.name} is {step.state}; only a step that waits can be skipped"
-            )
+            raise _NotNow(f"step {step.name} {_is(step)}; only a step that waits can be skipped")
     reason = f"skipped by {case.who}"
     return case.run, [
         case.ended(item, StepState.SKIPPED, Outcome.NEUTRAL, reason) for item in found
@@ -446,7 +456,7 @@ def _accept(case: _Case) -> _Change:
     case.check_gates(found)
     for step in found:
         if step.state not in _NOT_GOOD:
-            raise _NotNow(f"step {step.name} is {step.state}; only a failure can be accepted")
+            raise _NotNow(f"step {step.name} {_is(step)}; only a failure can be accepted")
     if case.run.status == FlowStatus.STOPPING:
         raise _NotNow(f"run {case.run.number} is stopping")
     accepted = [
@@ -468,7 +478,7 @@ def _rerun(case: _Case) -> _Change:
     chosen = _chosen(case)
     for name in chosen:
         if case.steps[name].outcome is None:
-            raise _NotNow(f"step {name} is {case.steps[name].state}; only an ended step runs again")
+            raise _NotNow(f"step {name} {_is(case.steps[name])}; only an ended step runs again")
     every = again(case.graph, chosen)
     steps = [step for step in case.steps.values() if step.name in every]
     for step in steps:
@@ -528,7 +538,7 @@ def _at_gate(case: _Case) -> RunStep:
         raise _NotNow(f"step {step.name} has no gate")
     case.check_person(case.graph.by_name[step.name])
     if step.state != StepState.HELD:
-        raise _NotNow(f"step {step.name} is {step.state}, and not held at its gate")
+        raise _NotNow(f"step {step.name} {_is(step)}, and not held at its gate")
     return step
 
 
@@ -540,7 +550,7 @@ def _check_unended(case: _Case, step: RunStep) -> None:
     run = case.run
     if not run.status.has_ended and case.graph.by_name[step.name].goes_on(run):
         return
-    raise _NotNow(f"run {run.number} is {run.status}")
+    raise _NotNow(f"run {run.number} {_ENDED.get(run.status, f'is {run.status}')}")
 
 
 def _running(case: _Case) -> FlowRun:

@@ -29,6 +29,11 @@ job "etl" {
       steward_needs = "*"
       steward_when  = "failure"
       steward_if    = "needs.load.exit_code > 2"
+
+      steward_gate              = "Page?"
+      steward_gate_number       = "2"
+      steward_concurrency       = "pager"
+      steward_concurrency_slots = "2"
     }
     task "main" {
       driver = "raw_exec"
@@ -50,7 +55,8 @@ async def test_the_graph_of_a_file_is_shown_in_three_forms(
         "Level  Step     Elements  Begins",
         "1      extract  1         immediately",
         "2      load     1         after success of extract",
-        "3      alert    2         after failure of extract, load, if needs.load.exit_code > 2",
+        "3      alert    2         after failure of extract, load, if needs.load.exit_code > 2, "
+        'with 2 approvals (Page?), with 2 slots of "pager"',
         "Longest chain: extract -> load -> alert",
     ]
     dot = (await steward.cli("job", "graph", "-dot", str(file))).stdout.decode()

@@ -116,12 +116,23 @@ def _waits(step: GraphStep) -> str:
     parts = [
         begins,
         step.condition and f"if {step.condition}",
+        _gate(step),
         step.not_before and f"not before {step.not_before}",
         step.not_after and f"not after {step.not_after}",
         f"while calendar {quote(step.calendar)} is open" if step.calendar else "",
-        f"with a slot of {' and of '.join(map(quote, step.queues))}" if step.queues else "",
+        _queues(step),
     ]
     return ", ".join(filter(None, parts))
+
+
+def _gate(step: GraphStep) -> str:
+    number = "approval" if step.approvals == 1 else f"{step.approvals} approvals"
+    return f"with {number} ({step.gate})" if step.gate else ""
+
+
+def _queues(step: GraphStep) -> str:
+    number = "a slot" if step.slots == 1 else f"{step.slots} slots"
+    return f"with {number} of {' and of '.join(map(quote, step.queues))}" if step.queues else ""
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -515,6 +515,41 @@ async def test_a_named_step_runs_again_with_all_its_elements(cluster: Cluster) -
     assert refused == "step b is waiting; only an ended step runs again"
 
 
+async def test_step_that_runs_again_has_no_opening_of_its_earlier_attempt(
+    cluster: Cluster,
+) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a", when="failure")))
+    for name in "ab":
+        await end(cluster, name, code=1 if name == "a" else 0)
+        await cluster.work()
+    assert all(one.opened for one in run_of(cluster).steps)
+    await act(cluster, RunActType.RERUN, "a")
+    (_, waiting) = run_of(cluster).steps
+    assert (waiting.state, waiting.opened) == ("waiting", 0)
+    await cluster.work()
+    await end(cluster, "a")
+    await cluster.work()
+    (a, b) = run_of(cluster).steps
+    assert (a.opened > 0, b.state, b.opened) == (True, "skipped", 0)
+
+
+async def test_refused_act_names_the_state_of_an_ended_step(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a"), step("c", gate="now?")))
+    await end(cluster, "a")
+    await cluster.work()
+    refused = (await act(cluster, RunActType.SKIP, "a")).refusal
+    assert refused == "step a has succeeded; only a step that waits can be skipped"
+    refused = (await act(cluster, RunActType.ACCEPT, "a")).refusal
+    assert refused == "step a has succeeded; only a failure can be accepted"
+    await act(cluster, CANCEL, now=True)
+    for alloc in cluster.allocations("etl"):
+        if not alloc.client_terminal:
+            await report(cluster, alloc)
+    await cluster.work()
+    refused = (await act(cluster, RunActType.APPROVE, "c")).refusal
+    assert refused == "run 1 was canceled"
+
+
 async def test_a_gate_waits_for_different_people(cluster: Cluster) -> None:
     gated = step("b", "a", gate="Publish?", gate_number="2")
     await begun(cluster, workflow(step("a"), gated))
