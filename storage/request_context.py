@@ -5,7 +5,7 @@ work belongs to a trace, a `traceparent` (W3C Trace Context) follows the ID afte
 no space.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Generic, Protocol, TypeVar
@@ -113,11 +113,17 @@ class SpanRecorder(Protocol):
         ...
 
     def end_evaluation(
-        self, origin: str, parent: str, times: tuple[int, int, int], attributes: Attributes
+        self,
+        origin: str,
+        parent: str,
+        times: tuple[int, int, int],
+        attributes: Attributes,
+        causes: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Record an evaluation since its creation, and the plan between two further times.
 
-        `origin` is the one of the decision, `parent` the one of the evaluation.
+        `origin` is the one of the decision, `parent` the one of the evaluation. `causes` are the
+        origins and IDs of allocations whose ends let it place others: the span has links to them.
         """
         ...
 

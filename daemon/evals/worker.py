@@ -30,6 +30,7 @@ from daemon.evals.schedule_with_preemption import decide
 from daemon.evals.scheduler_config import configuration, forget_workers, workers
 from daemon.evals.unblocker import Unblocker
 from daemon.fences import TOPIC, Fences
+from daemon.flow.graph import stored_graph
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from daemon.timers import TIMERS
 from storage import garbage, request_context
@@ -54,6 +55,7 @@ _MANY = 100  # allocations that a job has, or should have
 
 _SHARE = 0.0015  # seconds of CPU time after which the event loop starts no further decision
 
+_MOST_LINKS = 32  # of the span of an evaluation
 LONGEST = 20.0  # seconds of CPU time for one decision
 
 # Timers with Nomad's names. Nomad's submit and apply are a single call here.
@@ -384,7 +386,22 @@ async def _apply_result(store: Store, decision: EvaluationResult, fences: Fences
         # A blocked evaluation may have been created days ago.
         is_new = evaluation.status == EvalStatus.PENDING and not evaluation.wait_until
         times = (evaluation.modify_time if is_new else began, began, decided)
-        recorder.end_evaluation(decision.origin, decision.parent, times, _attributes(decision))
+        causes = await _causes(store, decision)
+        about = _attributes(decision)
+        recorder.end_evaluation(decision.origin, decision.parent, times, about, causes)
+
+
+async def _causes(store: Store, decision: EvaluationResult) -> list[tuple[str, str]]:
+    """Return origin and ID of allocations of the steps that the placed steps needed."""
+    state, plan = decision.state, decision.plan
+    if state is None or state.job is None or state.run is None or plan is None:
+        return []
+    placed = {alloc.task_group for alloc in plan.place}
+    steps = [step for step in stored_graph(state.job).steps if step.name in placed]
+    if not (needs := {need for step in steps for need in step.needs}):
+        return []
+    find = partial(allocations.newest_of_groups, run=state.run, groups=needs, most=_MOST_LINKS)
+    return [(alloc.request_id, alloc.id) for alloc in await store.read_long(find)]
 
 
 def _attributes(decision: EvaluationResult) -> request_context.Attributes:

@@ -72,9 +72,11 @@ def _span(span: Span) -> dict[str, object]:
         made["status"] = {"code": _ERROR}
     if attributes:
         made["attributes"] = _attributes(attributes)
-    if span.link is not None:
-        link = span.link
-        made["links"] = [{"traceId": link.trace_id, "spanId": link.span_id, "flags": _SAMPLED}]
+    if span.links:
+        made["links"] = [
+            {"traceId": link.trace_id, "spanId": link.span_id, "flags": _SAMPLED}
+            for link in span.links
+        ]
     return made
 
 

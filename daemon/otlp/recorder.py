@@ -7,7 +7,7 @@ or error messages, because these may hold secrets.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -43,7 +43,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     end: int
     kind: SpanKind = SpanKind.INTERNAL
     attributes: Attributes = {}
-    link: TraceContext | None = None
+    links: Sequence[TraceContext] = ()
     error: str = ""
 
 
@@ -166,7 +166,12 @@ class Recorder:
         return _joined(origin, own)
 
     def end_evaluation(
-        self, origin: str, parent: str, times: tuple[int, int, int], attributes: Attributes
+        self,
+        origin: str,
+        parent: str,
+        times: tuple[int, int, int],
+        attributes: Attributes,
+        causes: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Record an evaluation since its creation, and the plan between two further times."""
         own = _trace(origin)
@@ -174,7 +179,12 @@ class Recorder:
             return
         before = _trace(parent) or TraceContext("", "", is_sampled=True)
         created, began, decided = times
-        self._end("evaluation", own, before, created, attributes)
+        links = [
+            context._replace(span_id=derived_span_id(alloc_id))
+            for origin_of_cause, alloc_id in causes
+            if (context := _trace(origin_of_cause)) is not None
+        ]
+        self._end("evaluation", own, before, created, attributes, links=links)
         self._put(
             Span(
                 name="plan",
@@ -200,7 +210,7 @@ class Recorder:
             return
         parent = TraceContext("", "", own.is_sampled)
         kind = SpanKind.PRODUCER
-        self._end("dispatch", own, parent, since, attributes, kind=kind, link=current)
+        self._end("dispatch", own, parent, since, attributes, kind=kind, links=(current,))
 
     # --- tasks ---
 
@@ -221,7 +231,7 @@ class Recorder:
         attributes: Attributes,
         *,
         kind: SpanKind = SpanKind.INTERNAL,
-        link: TraceContext | None = None,
+        links: Sequence[TraceContext] = (),
         error: str = "",
     ) -> None:
         if not parent.is_sampled:
@@ -236,7 +246,7 @@ class Recorder:
                 end=max(self.now(), since),
                 kind=kind,
                 attributes=attributes,
-                link=link,
+                links=links,
                 error=error,
             )
         )

@@ -213,6 +213,13 @@ _NEWEST_RUNNING = """
   ORDER BY create_index DESC, id
      LIMIT :most
 """
+_NEWEST_OF_GROUPS = """
+    SELECT * FROM allocations INDEXED BY allocations_of_job_in_order
+     WHERE namespace = :namespace AND job_id = :job_id AND create_index >= :since
+       AND task_group IN (SELECT value FROM json_each(:groups))
+  ORDER BY create_index DESC, id DESC
+     LIMIT :most
+"""
 _CHANGED = """
     SELECT id, alloc_modify_index FROM allocations
      WHERE node_id = :node_id AND alloc_modify_index > :after
@@ -376,6 +383,20 @@ def newest_running(db: ReadSnapshot, node_id: str, most: int) -> list[Allocation
     """Return up to `most` allocations of a node whose tasks have not ended, newest first."""
     rows = db.all(_NEWEST_RUNNING, {"node_id": node_id, "most": most})
     return list(readable(db, rows, _from))
+
+
+def newest_of_groups(
+    db: ReadSnapshot, run: FlowRun, groups: Iterable[str], most: int
+) -> list[Allocation]:
+    """Return up to `most` readable allocations of a run's groups, newest first."""
+    values: dict[str, str | int] = {
+        "namespace": run.namespace,
+        "job_id": run.job_id,
+        "since": run.create_index,
+        "groups": encode(sorted(groups)).decode(),
+        "most": most,
+    }
+    return list(readable(db, db.all(_NEWEST_OF_GROUPS, values), _from))
 
 
 def readable_of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocation]:

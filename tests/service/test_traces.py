@@ -155,6 +155,31 @@ async def test_children_of_a_bulk_dispatch_have_traces_with_a_link(
         assert path_to_root(ended, collector.spans())[-1] == "dispatch"
 
 
+async def test_step_of_a_workflow_has_a_link_to_the_steps_that_it_needs(
+    steward: Steward, collector: Collector
+) -> None:
+    made = job("flow", "true")
+    (first,) = made["TaskGroups"]
+    made["TaskGroups"] = [first, {**first, "Name": "next", "Meta": {"steward_needs": "group"}}]
+    await ask(steward, "/v1/jobs", {"Job": made})
+
+    def ended(spans: list[Span]) -> dict[object, Span] | None:
+        found = {span.about["steward.group"]: span for span in spans if span.name == "allocation"}
+        return found if len(found) == 2 else None
+
+    allocations = await collector.until(ended)
+    by_id = {span.span_id: span for span in collector.spans()}
+
+    def links(span: Span) -> list[tuple[str, str]]:
+        """Return the links of the evaluation that placed an allocation."""
+        while span.name != "evaluation":
+            span = by_id[str(span.parent_span_id)]
+        return [(link.trace_id, link.span_id) for link in span.links]
+
+    assert links(allocations["next"]) == [(TRACE, allocations["group"].span_id)]
+    assert links(allocations["group"]) == []
+
+
 async def test_child_of_a_dispatch_has_a_trace_with_a_link(
     steward: Steward, collector: Collector
 ) -> None:

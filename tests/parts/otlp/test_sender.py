@@ -248,7 +248,9 @@ async def test_forbidden_address_gets_nothing(collector: Collector) -> None:
 def test_span_message_has_every_field_of_a_span() -> None:
     link = TraceContext("c" * 32, "d" * 16, is_sampled=True)
     about = {"text": "t", "number": 2**60, "is_true": True}
-    made = span(kind=SpanKind.PRODUCER, attributes=about, link=link, error="Refused", parent_id="")
+    made = span(
+        kind=SpanKind.PRODUCER, attributes=about, links=(link,), error="Refused", parent_id=""
+    )
     (one,) = spans_of(spans_message(ABOUT, [made]))
     assert one.about == {**about, "error.type": "Refused"}
     assert (one.kind, one.status.code, one.parent_span_id) == (4, 2, msgspec.UNSET)

@@ -42,12 +42,14 @@ from storage.queries.evaluations import FreedResources
 from storage.queries.pages import KeyRange, PageRequest
 from storage.read_pool import ReadSnapshot
 from storage.records.evaluation import EvalStatus
+from storage.records.flow import FlowRun
 from storage.records.job import JobStatus, Parameterized, Submission
 from storage.store import Store
 from storage.writer import Transaction
 from tests.samples import NOW, evaluation, group, job
 
 EVERYWHERE = PageRequest(namespace="*")
+RUN = FlowRun(namespace="default", job_id="job", number=1, version=0)
 
 
 class Explained(ReadSnapshot):
@@ -120,6 +122,7 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: list(allocations.page(db, PageRequest(namespace="default"))),
     lambda db: allocations.to_run(db, "n"),
     lambda db: allocations.newest_running(db, "n", 9),
+    lambda db: allocations.newest_of_groups(db, RUN, ["g"], 9),
     lambda db: allocated_resources.allocated_on(db, "n"),
     lambda db: allocated_resources.holders(db),
     lambda db: allocated_resources.of_port(db, "n", 80),

@@ -115,8 +115,8 @@ def test_child_has_a_trace_of_its_own_with_a_link(recorded: Recorded) -> None:
     (span,) = recorded.spans
     assert span.trace_id != "a" * 32
     assert span.parent_id == ""
-    assert span.link is not None
-    assert (span.link.trace_id, span.link.span_id) == ("a" * 32, origin.split("-")[2])
+    (link,) = span.links
+    assert (link.trace_id, link.span_id) == ("a" * 32, origin.split("-")[2])
 
 
 def test_evaluation_without_a_request_starts_a_trace(recorded: Recorded) -> None:
