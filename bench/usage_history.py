@@ -85,6 +85,9 @@ def block(key: SeriesKey, length: int, rng: random.Random) -> UsageBlock:
         found = {UsageMetric.CPU: noisy(70, 0.15), UsageMetric.MEMORY: noisy(60_000, 0.01)}
     if key.kind != "node" and not key.task:
         found[UsageMetric.DISK] = [20_000] * length
+    if not key.task:
+        for metric in (UsageMetric.RECEIVED, UsageMetric.SENT):
+            found[metric] = noisy(20_000, 0.3)
     if key.kind == "job":
         found[UsageMetric.ALLOCATIONS] = [1] * length
     return found

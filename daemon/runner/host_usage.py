@@ -1,6 +1,7 @@
 """The usage of this host as samples of the usage history."""
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from storage.records.usage_history import UsageMetric, UsageSamples
 
 # Interfaces that repeat the traffic of others, by the beginning of their names.
 _REPEATING = ("lo", "veth", "docker0", "br-", "cni", "podman", "virbr", "nomad", "ifb", "dummy")
+_OF_BRIDGE = re.compile(r"sw[0-9a-f]{13}")  # the interface of an allocation
 _KIBIBYTE = 1024
 _RECEIVED, _SENT = 0, 8  # fields after the name
 
@@ -25,18 +27,19 @@ class _Counters(msgspec.Struct, frozen=True):
     sent: int
 
 
-def traffic(net_dev: str) -> tuple[int, int]:
+def traffic(net_dev: str, bridge: str = "") -> tuple[int, int]:
     r"""Return the received and sent bytes, from the text of `/proc/net/dev`.
 
-    Interfaces that repeat the traffic of others, such as bridges, do not count.
+    Interfaces that repeat the traffic of others do not count, such as the `bridge` of allocations.
 
     >>> traffic("eth0: 10 0 0 0 0 0 0 0 20 0 0 0 0 0 0 0\n  lo: 7 0 0 0 0 0 0 0 7 0 0 0 0 0 0 0")
     (10, 20)
     """
     received = sent = 0
     for line in net_dev.splitlines():
-        name, colon, rest = line.partition(":")
-        if colon and not name.strip().startswith(_REPEATING):
+        name, colon, rest = line.strip().partition(":")
+        is_repeating = name.startswith(_REPEATING) or name == bridge or _OF_BRIDGE.fullmatch(name)
+        if colon and not is_repeating:
             fields = rest.split()
             received, sent = received + int(fields[_RECEIVED]), sent + int(fields[_SENT])
     return received, sent
@@ -45,13 +48,13 @@ def traffic(net_dev: str) -> tuple[int, int]:
 class HostMeter:
     """The usage of the host between two calls, separately for each reader."""
 
-    def __init__(self, clock: Clock, alloc_dir: Path) -> None:
-        self._clock, self._alloc_dir = clock, alloc_dir
+    def __init__(self, clock: Clock, alloc_dir: Path, bridge: str) -> None:
+        self._clock, self._alloc_dir, self._bridge = clock, alloc_dir, bridge
         self._before: dict[str, _Counters] = {}
 
     def measure(self, reader: str) -> UsageSamples:
         """Return the usage since the last call of `reader`; without rates in the first call."""
-        received, sent = traffic(Path("/proc/net/dev").read_text())
+        received, sent = traffic(Path("/proc/net/dev").read_text(), self._bridge)
         ticks = dict(sample_cpus().processors)
         now = _Counters(self._clock.now(), ticks, received, sent)
         before, self._before[reader] = self._before.get(reader), now

@@ -39,6 +39,7 @@ from daemon.runner.alloc.alloc_gc import enforce_retention, retain_logs
 from daemon.runner.alloc.alloc_runner import AllocRunner
 from daemon.runner.alloc.desired_allocs import DesiredAllocation, load_desired
 from daemon.runner.alloc.predecessors import predecessors_of
+from daemon.runner.bridge_traffic import BridgeTraffic
 from daemon.runner.core.background import start_detached
 from daemon.runner.core.driver import Driver
 from daemon.runner.core.file_descriptors import raise_fd_limit, set_cloexec
@@ -590,7 +591,8 @@ async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
 
 
 def _recorder(runner: NodeRunner, needs: RunnerDependencies) -> UsageRecorder:
-    meter = HostMeter(needs.clock, needs.config.alloc_dir)
+    config = needs.config
+    meter = HostMeter(needs.clock, config.alloc_dir, config.bridge_network_name)
 
     def present() -> list[MeasuredRunner]:
         return [*runner.present()]
@@ -659,6 +661,7 @@ async def _open_host(
         task_socket=config.task_socket_path,
         listeners=needs.listeners,
         chance=needs.chance,
+        traffic=BridgeTraffic(needs.clock).of,
         egress=guard.check if guard else unguarded,
         secret_keeper=needs.secret_keeper,
     )

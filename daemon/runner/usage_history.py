@@ -84,9 +84,13 @@ class MeasuredRunner(Protocol):
 
 
 class _Measured(msgspec.Struct):
-    """The latest sample of an allocation; `restarts` are those since the sample before."""
+    """The latest sample of an allocation; `restarts` are those since the sample before.
+
+    `network` is the traffic of the network that its tasks share.
+    """
 
     tasks: dict[str, UsageSamples]
+    network: UsageSamples
     disk: int
     restarts: int
     restarts_ever: int
@@ -241,6 +245,7 @@ class UsageRecorder:
             return
         self._latest[runner.id] = _Measured(
             {name: _samples(one.resource_usage) for name, one in usage.tasks.items()},
+            _shared_traffic(usage),
             runner.disk_used // _KIBIBYTE,
             max(0, runner.restarts - before.restarts_ever) if before else 0,
             runner.restarts,
@@ -279,6 +284,7 @@ class UsageRecorder:
             ever = runner.restarts
             one = _Measured(
                 {name: _samples(task.resource_usage) for name, task in usage.tasks.items()},
+                _shared_traffic(usage),
                 runner.disk_used // _KIBIBYTE,
                 ever - self._live_restarts.get(runner.id, ever),
                 ever,
@@ -361,13 +367,30 @@ def _samples(usage: ResourceUsage) -> UsageSamples:
     return {
         UsageMetric.CPU: round(usage.cpu_stats.percent * 10),
         UsageMetric.MEMORY: (memory.usage or memory.rss) // _KIBIBYTE,
+        **_traffic(usage),
+    }
+
+
+def _traffic(usage: ResourceUsage) -> UsageSamples:
+    found = usage.network_stats
+    if found is msgspec.UNSET:
+        return {}
+    return {UsageMetric.RECEIVED: found.received, UsageMetric.SENT: found.sent}
+
+
+def _shared_traffic(usage: AllocationUsage) -> UsageSamples:
+    """Return the traffic of an allocation without that of networks of single tasks."""
+    single = [_traffic(task.resource_usage) for task in usage.tasks.values()]
+    return {
+        metric: value - sum(one.get(metric, 0) for one in single)
+        for metric, value in _traffic(usage.resource_usage).items()
     }
 
 
 def _of_allocation(
     runner: MeasuredRunner, result: _Measured
 ) -> Iterable[tuple[SeriesKey, UsageSamples]]:
-    shared = {UsageMetric.RESTARTS: result.restarts}
+    shared = {UsageMetric.RESTARTS: result.restarts, **result.network}
     if result.disk:
         shared[UsageMetric.DISK] = result.disk
     yield SeriesKey("alloc", runner.id, runner.namespace), shared
@@ -377,7 +400,7 @@ def _of_allocation(
 
 def _add(sums: dict[UsageMetric, int], result: _Measured) -> None:
     """Add the samples of an allocation to those of its job."""
-    parts: list[Mapping[UsageMetric, int]] = [*result.tasks.values()]
+    parts: list[Mapping[UsageMetric, int]] = [*result.tasks.values(), result.network]
     parts.append(
         {
             UsageMetric.RESTARTS: result.restarts,

@@ -46,6 +46,7 @@ class UsageSection(msgspec.Struct, frozen=True, kw_only=True):
     links: list[tuple[str, str, str]]  # key, words and address of each time
     source: str
     parts: list[TaskCharts]
+    no_network: str  # why the network of some or all tasks has no chart
     begin: int
     end: int
 
@@ -74,6 +75,7 @@ async def usage_section(
         ],
         source=formatting.address(f"{here}/usage", range=chosen, namespace=within),
         parts=await build_in_thread(_parts, found),
+        no_network=found["NoNetwork"],
         begin=found["From"],
         end=found["To"],
     )

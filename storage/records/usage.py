@@ -31,12 +31,23 @@ class MemoryUsage(Record, frozen=True, kw_only=True):
     kernel_max_usage: int = 0
 
 
+class NetworkUsage(Record, frozen=True, kw_only=True):
+    """Network traffic in bytes per second."""
+
+    received: int
+    sent: int
+
+
 class ResourceUsage(Record, frozen=True, kw_only=True):
-    """The usage of one process, task or allocation."""
+    """The usage of one process, task or allocation.
+
+    Without a measurement, documents omit the network, which Nomad's clients do not know.
+    """
 
     cpu_stats: CPUUsage = msgspec.field(default=CPUUsage(), name="CpuStats")
     memory_stats: MemoryUsage = MemoryUsage()
     device_stats: list[dict[str, object]] | None = None
+    network_stats: NetworkUsage | msgspec.UnsetType = msgspec.UNSET
 
 
 class TaskUsage(Record, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 A block has the samples of one series within a window, one for each step. Samples are integers: CPU
 in thousandths of a core, memory and disk in KiB, network in bytes per second. A block stores the
-differences of neighboring samples, which are small, so most need one to three bytes.
+differences from its lowest sample, a byte for each.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +27,8 @@ class UsageMetric(StrEnum):
 
 # Memory and disk are compared with a limit, so the highest of several samples counts.
 _HIGHEST = frozenset({UsageMetric.MEMORY, UsageMetric.DISK, UsageMetric.ALLOCATIONS})
+
+_MOST = 255  # of a packed sample
 
 Values = list[int | None]
 UsageBlock = Mapping[UsageMetric, Values]  # all values of a block have the same length
@@ -72,7 +74,10 @@ class UsageLimits(Record, frozen=True, kw_only=True):
 
 
 class UsageHistory(Record, frozen=True, kw_only=True):
-    """The usage of an object over time: `from` and `to` in nanoseconds, `step` in seconds."""
+    """The usage of an object over time: `from` and `to` in nanoseconds, `step` in seconds.
+
+    `no_network` is the reason why the network of some or all tasks is not measured, or empty.
+    """
 
     begin: int = msgspec.field(name="From")
     end: int = msgspec.field(name="To")
@@ -80,19 +85,43 @@ class UsageHistory(Record, frozen=True, kw_only=True):
     enabled: bool
     series: list[UsageSeries]
     limits: list[UsageLimits] = []
+    no_network: str = ""
+
+
+class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The samples of one metric: a byte for each, none if all are equal.
+
+    A byte is the difference from the lowest sample, in 255ths of `spread` unless that is 0.
+    `missing` has a bit for each sample.
+    """
+
+    lowest: int
+    codes: bytes = b""
+    spread: int = 0
+    missing: bytes = b""
+
+
+class _PackedBlock(msgspec.Struct, frozen=True, array_like=True):
+    count: int
+    metrics: dict[UsageMetric, _Packed]
 
 
 def pack(block: UsageBlock) -> bytes:
-    """Return a block as bytes, without metrics that have no values, and without zero restarts."""
-    return msgspec.msgpack.encode(
-        {key: _differences(values) for key, values in block.items() if _counts(key, values)}
-    )
+    """Return a block as bytes, without metrics that have no values, and without zero restarts.
+
+    Samples are rounded to 1/255 of their range in the block. The lowest and the highest are exact.
+    """
+    metrics = {key: _packed(values) for key, values in block.items() if _counts(key, values)}
+    count = max((len(values) for values in block.values()), default=0)
+    return msgspec.msgpack.encode(_PackedBlock(count, metrics))
 
 
 def unpack(data: bytes) -> dict[UsageMetric, Values]:
-    """Return the block in `data`."""
-    found = msgspec.msgpack.decode(data, type=dict[UsageMetric, Values])
-    return {key: _sums(values) for key, values in found.items()}
+    """Return the block in `data`. Blocks of older versions have differences of neighbors."""
+    found = msgspec.msgpack.decode(data, type=_PackedBlock | dict[UsageMetric, Values])
+    if isinstance(found, dict):
+        return {key: _sums(values) for key, values in found.items()}
+    return {key: _unpacked(packed, found.count) for key, packed in found.metrics.items()}
 
 
 def _counts(metric: UsageMetric, values: Values) -> bool:
@@ -101,11 +130,29 @@ def _counts(metric: UsageMetric, values: Values) -> bool:
     return any(value is not None for value in values)
 
 
-def _differences(values: Sequence[int | None]) -> Values:
-    last, found = 0, []
-    for value in values:
-        found.append(None if value is None else value - last)
-        last = last if value is None else value
+def _packed(values: Sequence[int | None]) -> _Packed:
+    known = [value for value in values if value is not None]
+    lowest, spread = min(known), max(known) - min(known)
+    codes = [0 if value is None else value - lowest for value in values]
+    if spread > _MOST:
+        codes = [(code * _MOST + spread // 2) // spread for code in codes]
+    missing = sum(1 << place for place, value in enumerate(values) if value is None)
+    return _Packed(
+        lowest,
+        bytes(codes) if spread else b"",
+        spread if spread > _MOST else 0,
+        missing.to_bytes(-(-missing.bit_length() // 8), "little"),
+    )
+
+
+def _unpacked(packed: _Packed, count: int) -> Values:
+    lowest, spread = packed.lowest, packed.spread or _MOST
+    found: Values = [lowest + (code * spread + _MOST // 2) // _MOST for code in packed.codes]
+    found = found or [lowest] * count
+    missing = int.from_bytes(packed.missing, "little")
+    for place in range(missing.bit_length()):
+        if missing >> place & 1:
+            found[place] = None
     return found
 
 

@@ -303,6 +303,8 @@ class FakePodman:
         if not one.running:
             raise Refusal(409, "container is stopped")
         said = {"ContainerID": one.id, "CPUNano": 7000, "CPUSystemNano": 2000, "MemUsage": 4096}
+        traffic = {"RxBytes": 9 << 40, "RxDropped": 0, "TxBytes": 1 << 40, "TxDropped": 0}
+        said["Network"] = {"eth0": traffic}
         return 200, {"Error": None, "Stats": [said]}
 
     # --- exec sessions ---

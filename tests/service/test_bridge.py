@@ -216,6 +216,21 @@ async def test_tasks_share_loopback_and_reach_external_hosts(
     assert seen == HOST
 
 
+async def test_traffic_of_a_group_is_measured(steward: Steward) -> None:
+    (one,) = await steward.run_job(job())
+    path, asked = f"/v1/allocation/{one['ID']}/history", {"from": "1m", "step": "1s"}
+    seen: dict[str, Any] = {"Received": [], "Sent": []}
+    with trio.fail_after(HAPPENS_WITHIN):
+        while not all(any(seen[name]) for name in ("Received", "Sent")):
+            read("127.0.0.1", 8080)
+            found = await steward.get(path, **asked)
+            seen = found["Series"][0]
+    assert found["NoNetwork"] == ""
+    stats = await steward.get(f"/v1/client/allocation/{one['ID']}/stats")
+    rates = stats["ResourceUsage"]["NetworkStats"]
+    assert rates["Received"] > 0 < rates["Sent"]
+
+
 async def test_group_keeps_its_network_after_a_kill_of_the_daemon(steward: Steward) -> None:
     (one,) = await steward.run_job(job())
     before = await until_it_answers(HOST, 8080)

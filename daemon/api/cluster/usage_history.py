@@ -1,6 +1,6 @@
 """Resource usage over time, of a node, a job or an allocation with its tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -14,8 +14,11 @@ from storage.queries import jobs, nodes
 from storage.records.allocation import Allocation
 from storage.records.base import SECOND
 from storage.records.codec import encode
+from storage.records.driver import spellings
+from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.node import Node
+from storage.records.pool import SLURM
 from storage.records.times import nanoseconds
 from storage.records.usage_history import (
     SeriesKey,
@@ -32,6 +35,8 @@ _STEPS = (10, 30, 60, 300, 900, 3600, 6 * 3600)  # seconds; the default is one o
 _FINE, _COARSE = 10, 300
 _HOUR = 3600
 _MEBIBYTE = 1024 * 1024
+_CONTAINERS = spellings("podman")  # drivers whose tasks have an interface of their own
+_NAMED = 5  # groups in one reason
 
 
 class _Window:
@@ -111,7 +116,8 @@ async def of_job(request: Request) -> HandlerReply:
     )
     if job is None:
         raise NotFound("job not found")
-    return await _shown(request, SeriesKey("job", key[1], key[0]), [_of_job(job, _mhz(node))])
+    limits, groups = [_of_job(job, _mhz(node))], job.task_groups or ()
+    return await _shown(request, SeriesKey("job", key[1], key[0]), limits, _why_no_network(groups))
 
 
 async def of_allocation(request: Request) -> HandlerReply:
@@ -119,16 +125,23 @@ async def of_allocation(request: Request) -> HandlerReply:
     store = request.parts.store
     allocation = await find_allocation(store, request["alloc_id"])
     request.require(allocation.namespace)
-    node = store.read(partial(nodes.find, node_id=allocation.node_id))
+    at = (allocation.namespace, allocation.job_id, allocation.job_version)
+    node, job = await store.read_any(
+        lambda db: (nodes.find(db, allocation.node_id), jobs.version(db, *at))
+    )
     key = SeriesKey("alloc", allocation.id, allocation.namespace)
-    return await _shown(request, key, _of_allocation(allocation, _mhz(node)))
+    group = job.group(allocation.task_group) if job else None
+    reason = _why_no_network([group] if group else [])
+    return await _shown(request, key, _of_allocation(allocation, _mhz(node)), reason)
 
 
-async def _shown(request: Request, key: SeriesKey, limits: list[UsageLimits]) -> HandlerReply:
+async def _shown(
+    request: Request, key: SeriesKey, limits: list[UsageLimits], no_network: str = ""
+) -> HandlerReply:
     window = _Window(request.query, request.parts.clock.now() // SECOND)
     async with request.parts.admission.turn(request.client):  # many tasks take long
         found = await request.parts.tasks.usage_history(key, window.begin, window.end, window.step)
-        body = await garbage.in_thread(partial(_body, key, window, found, limits))
+        body = await garbage.in_thread(partial(_body, key, window, found, limits, no_network))
     garbage.free_in_thread(found)
     return HandlerReply(body=body)
 
@@ -138,6 +151,7 @@ def _body(
     window: _Window,
     found: Mapping[str, UsageBlock] | None,
     limits: list[UsageLimits],
+    no_network: str,
 ) -> bytes:
     """Return the answer as JSON."""
     blocks = found or {}
@@ -150,8 +164,41 @@ def _body(
         enabled=found is not None,
         series=[series_of(task, block) for task, block in sorted(blocks.items())],
         limits=limits,
+        no_network=no_network,
     )
     return encode(answer)
+
+
+def _why_no_network(groups: Sequence[TaskGroup]) -> str:
+    """Return why the network of some or all groups is not measured; empty if all are."""
+    without = [group for group in groups if not _is_counted(group)]
+    if not without:
+        return ""
+    names = [group.name for group in without]
+    if any(task.driver == SLURM for group in without for task in group.tasks or ()):
+        reason = "the hosts of a cluster do not report it"
+    elif all(_mode(group) == "none" for group in without):
+        reason = "these tasks have no network"
+    else:
+        reason = "tasks on the network of the host are counted with the host only"
+    if len(without) == len(groups):
+        return reason
+    return f"{reason} (group {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''})"
+
+
+def _is_counted(group: TaskGroup) -> bool:
+    """Return whether the allocations of a group have an interface of their own."""
+    mode = _mode(group)
+    usual = "none" if mode == "none" else "bridge"  # of a container
+    containers = (task.config or {} for task in group.tasks or () if task.driver in _CONTAINERS)
+    modes = {config.get("network_mode") or usual for config in containers}
+    return mode == "bridge" or bool(modes - {"host", "none"})
+
+
+def _mode(group: TaskGroup) -> str:
+    """Return the network mode of a group; `host` means that of the host."""
+    first = next(iter(group.networks or ()), None)
+    return (first.mode if first else "") or "host"
 
 
 def _mhz(node: Node | None) -> float:

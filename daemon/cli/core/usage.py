@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from daemon.cli.core.formatting import format_duration
 from daemon.cli.core.output import Screen
 from daemon.cli.core.sparkline import coarser, sparkline
@@ -11,9 +13,8 @@ from storage.records.base import SECOND
 from storage.records.usage import AllocationUsage, MachineUsage, MemoryUsage
 from storage.records.usage_history import UsageHistory, UsageSeries
 
+_KILOBYTE = 1024
 _MEGABYTE = 1024 * 1024
-
-
 _WIDTH = 60  # bars of a trend
 
 
@@ -48,6 +49,30 @@ def show_tasks(
                 *(_trends(series[name]) if name in series else []),
             ]
         )
+    network = usage.resource_usage.network_stats
+    if network is not msgspec.UNSET:
+        screen.title("Network Usage")
+        rates = [("Received", _rate(network.received)), ("Sent", _rate(network.sent))]
+        screen.facts([*rates, *(_network_trends(series[""]) if "" in series else [])])
+    elif history and history.no_network and usage.tasks:
+        screen.title("Network Usage")
+        screen.line(f"Not measured: {history.no_network}")
+
+
+def _network_trends(series: UsageSeries) -> list[tuple[str, str]]:
+    """Return the trends of both directions in the time of a history, with the highest values."""
+    return [
+        (
+            f"{name} Trend",
+            f"{sparkline(coarser(values, _WIDTH))} highest {_rate(max(_known(values)))}",
+        )
+        for name, values in (("Received", series.received), ("Sent", series.sent))
+        if _known(values)
+    ]
+
+
+def _rate(count: float) -> str:
+    return f"{count / _KILOBYTE:.1f} KiB/s"
 
 
 def _trends(series: UsageSeries) -> list[tuple[str, str]]:

@@ -23,12 +23,12 @@ from daemon.runner.core.lifecycle import (
     group_shutdown_cause,
 )
 from daemon.runner.core.notifier import Notifier, wait_any
-from daemon.runner.core.resource_usage import of_allocation
+from daemon.runner.core.resource_usage import TrafficSample, network_usage, of_allocation
 from daemon.runner.core.state_machine import StateMachine
 from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_instance import RestoredState, TaskInstance
 from daemon.runner.services.discovery import ServiceRegistrar
-from daemon.runner.setup.group_network import has_network
+from daemon.runner.setup.group_network import has_network, mode_of
 from daemon.runner.setup.runtime import RuntimeContext
 from storage import request_context
 from storage.errors import describe_error
@@ -45,7 +45,7 @@ from storage.records.job import Job
 from storage.records.service import CheckResult
 from storage.records.task import Task
 from storage.records.times import rfc3339
-from storage.records.usage import AllocationUsage, AllocationUsageLine
+from storage.records.usage import AllocationUsage, AllocationUsageLine, NetworkUsage
 
 _TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits for its services to leave the catalog
 
@@ -79,6 +79,7 @@ class AllocRunner:
         self._is_offering = False
         self._is_overfull = False  # whether exceeding the disk limit was already reported
         self.is_purged = False
+        self._traffic: dict[str, TrafficSample] = {}  # on the bridge, by reader
         self.disk_used = 0  # bytes of the allocation directory, when they were last measured
         self.ended = trio.Event()
         self._report = AllocReport(host.reports, allocation, lambda: self._discovery.offers())
@@ -182,7 +183,20 @@ class AllocRunner:
     async def usage(self, reader: str = "") -> AllocationUsage:
         """Return the resource usage of the tasks since the previous call of the same `reader`."""
         found = {task.name: await task.usage(reader) for task in self.tasks}
-        return of_allocation({name: one for name, one in found.items() if one}, self._now())
+        tasks = {name: one for name, one in found.items() if one}
+        return of_allocation(tasks, self._now(), self._network_usage(reader))
+
+    def _network_usage(self, reader: str) -> NetworkUsage | msgspec.UnsetType:
+        """Return the traffic on the bridge since the previous call of a reader."""
+        if mode_of(self._instance.group) != "bridge" or self._host.capacity is None:
+            return msgspec.UNSET
+        before, now = self._traffic.get(reader), self._host.traffic(self.id)
+        if now is None:
+            return msgspec.UNSET
+        self._traffic[reader] = now
+        if before is None:
+            before = TrafficSample(self._instance.allocation.create_time, 0, 0)
+        return network_usage(before, now)
 
     @property
     def restarts(self) -> int:

@@ -18,6 +18,7 @@ from storage.records.usage import (
     MachineMemory,
     MachineUsage,
     MemoryUsage,
+    NetworkUsage,
     ProcessorUsage,
     ResourceUsage,
     TaskUsage,
@@ -48,11 +49,23 @@ class CpuAccount(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryUsage = MemoryUsage()
 
 
+class TrafficSample(msgspec.Struct, frozen=True):
+    """Received and sent bytes of a network since it was made, and the time in nanoseconds."""
+
+    at: int
+    received: int
+    sent: int
+
+
 class UsageReading(msgspec.Struct, frozen=True):
-    """Usage of a task: each process, and the total if a cgroup counts it."""
+    """Usage of a task: each process, and the total if a cgroup counts it.
+
+    `traffic` is that of a network that no other task shares, as received and sent bytes.
+    """
 
     processes: Mapping[int, ProcessSample] = {}
     account: CpuAccount | None = None
+    traffic: tuple[int, int] | None = None
 
 
 class UsageSample(msgspec.Struct, frozen=True):
@@ -108,6 +121,10 @@ def task_usage(before: UsageSample, now: UsageSample, mhz: float) -> TaskUsage:
     resource_usage = sum_usage(pids.values())
     if now.use.account is not None:
         resource_usage = _of_account(before.use.account or CpuAccount(), now.use.account, span, mhz)
+    if now.use.traffic is not None:
+        earlier = TrafficSample(before.at, *(before.use.traffic or (0, 0)))
+        rates = network_usage(earlier, TrafficSample(now.at, *now.use.traffic))
+        resource_usage = msgspec.structs.replace(resource_usage, network_stats=rates)
     return TaskUsage(resource_usage=resource_usage, timestamp=now.at, pids=pids)
 
 
@@ -138,6 +155,17 @@ def _cpu(user: int, system: int, span: int, mhz: float) -> CPUUsage:
     )
 
 
+def network_usage(before: TrafficSample, now: TrafficSample) -> NetworkUsage:
+    """Return the traffic between two samples; a network that was made again counts from zero."""
+    if now.received < before.received or now.sent < before.sent:
+        before = TrafficSample(before.at, 0, 0)
+    span = max(now.at - before.at, _SHORTEST)
+    return NetworkUsage(
+        received=(now.received - before.received) * SECOND // span,
+        sent=(now.sent - before.sent) * SECOND // span,
+    )
+
+
 def sum_usage(parts: Iterable[ResourceUsage]) -> ResourceUsage:
     """Return the sum of several usages."""
     parts = list(parts)
@@ -151,6 +179,18 @@ def sum_usage(parts: Iterable[ResourceUsage]) -> ResourceUsage:
             total_ticks=sum(cpu_stats.total_ticks for cpu_stats in cpus),
         ),
         memory_stats=_together(memories),
+        network_stats=_sum_networks(part.network_stats for part in parts),
+    )
+
+
+def _sum_networks(
+    parts: Iterable[NetworkUsage | msgspec.UnsetType],
+) -> NetworkUsage | msgspec.UnsetType:
+    known = [part for part in parts if part is not msgspec.UNSET]
+    if not known:
+        return msgspec.UNSET
+    return NetworkUsage(
+        received=sum(part.received for part in known), sent=sum(part.sent for part in known)
     )
 
 
@@ -165,11 +205,16 @@ def _together(parts: list[MemoryUsage]) -> MemoryUsage:
     return MemoryUsage(**sums, measured=kinds.pop() if len(kinds) == 1 else MemoryUsage().measured)
 
 
-def of_allocation(tasks: Mapping[str, TaskUsage], now: int) -> AllocationUsage:
-    """Return the usage of an allocation."""
+def of_allocation(
+    tasks: Mapping[str, TaskUsage],
+    now: int,
+    shared: NetworkUsage | msgspec.UnsetType = msgspec.UNSET,
+) -> AllocationUsage:
+    """Return the usage of an allocation; `shared` is that of the network of its tasks."""
     together = sum_usage(task.resource_usage for task in tasks.values())
+    networks = _sum_networks([together.network_stats, shared])
     return AllocationUsage(
-        resource_usage=msgspec.structs.replace(together, device_stats=[]),
+        resource_usage=msgspec.structs.replace(together, device_stats=[], network_stats=networks),
         tasks=dict(tasks),
         timestamp=now,
     )

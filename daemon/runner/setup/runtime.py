@@ -14,6 +14,7 @@ from daemon.launcher.client import Launcher
 from daemon.net.http_client import Permit
 from daemon.net.port_listeners import PortListener
 from daemon.runner.core.driver import Driver
+from daemon.runner.core.resource_usage import TrafficSample
 from daemon.runner.core.status_report import ReportQueue
 from daemon.runner.core.task_log import Logs
 from daemon.runner.logs.rotation import LogRotator
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
 # Return the processes that listen on any of these ports of the host.
 Listeners = Callable[[Set[int]], list[PortListener]]
+
+
+# Return the traffic of an allocation on the bridge; None if it has no interface there.
+Traffic = Callable[[str], TrafficSample | None]
+
+
+def no_traffic(alloc_id: str) -> None:
+    """Return no traffic."""
 
 
 def no_listeners(ports: Set[int]) -> list[PortListener]:
@@ -148,6 +157,7 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     task_socket: Path  # socket of the API for tasks
     listeners: Listeners
     chance: Callable[[], float]  # return a random number in [0, 1)
+    traffic: Traffic = no_traffic
     egress: Callable[[], tuple[bool, str]] = unguarded  # state of the egress policy
     # Whether git runs in a sandbox, or why not; and the allocations of its open sandboxes, which no
     # store knows.

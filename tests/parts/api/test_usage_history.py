@@ -23,6 +23,8 @@ from storage.errors import Denied, Malformed, NotFound
 from storage.queries import usage_history as stored_usage
 from storage.queries.usage_history import FINE, LENGTH
 from storage.records.base import SECOND
+from storage.records.group import TaskGroup
+from storage.records.task import Network, Task
 from storage.records.usage_history import SeriesKey, UsageBlock, UsageHistory, UsageMetric
 from storage.store import Store
 from tests.parts.api.requests import Tasks, caller, request
@@ -150,6 +152,44 @@ async def test_allocation_of_another_namespace_is_denied(placed: Cluster) -> Non
         await usage_history.of_allocation(
             msgspec.structs.replace(given, parameters={"alloc_id": one.id})
         )
+
+
+def group_with(name: str, mode: str, driver: str = "exec", **config: object) -> TaskGroup:
+    task = Task(name="main", driver=driver, config=config)
+    return TaskGroup(name=name, networks=[Network(mode=mode)], tasks=[task])
+
+
+@pytest.mark.parametrize(
+    ("groups", "reason"),
+    [
+        ([group_with("a", "bridge")], ""),
+        ([group_with("a", "", "podman")], ""),
+        ([group_with("a", "", "docker", network_mode="host")], "counted with the host only"),
+        ([group_with("a", "host")], "counted with the host only"),
+        ([group_with("a", "none")], "these tasks have no network"),
+        ([group_with("a", "none", "podman")], "these tasks have no network"),
+        ([group_with("a", "", "slurm")], "the hosts of a cluster do not report it"),
+        (
+            [group_with("a", "bridge"), group_with("b", "")],
+            "tasks on the network of the host are counted with the host only (group b)",
+        ),
+    ],
+)
+def test_answer_gives_the_reason_of_a_missing_network(groups: list[TaskGroup], reason: str) -> None:
+    found = usage_history._why_no_network(groups)
+    assert found.endswith(reason)
+    assert bool(found) == bool(reason)
+
+
+async def test_answers_of_job_and_allocation_have_the_reason(placed: Cluster) -> None:
+    (one,) = placed.allocations("web")
+    given = asked(placed.store, Recorded({}), READ_OBJECT)
+    given = msgspec.structs.replace(given, parameters={"alloc_id": one.id})
+    for body in (
+        (await usage_history.of_allocation(given)).body,
+        (await usage_history.of_job(asked(placed.store, Recorded({})))).body,
+    ):
+        assert "counted with the host only" in _found(body).no_network
 
 
 async def test_response_reports_a_disabled_history(placed: Cluster) -> None:

@@ -11,6 +11,7 @@ from storage.records.usage import (
     MachineMemory,
     MachineUsage,
     MemoryUsage,
+    NetworkUsage,
     ProcessorUsage,
     ResourceUsage,
     TaskUsage,
@@ -73,6 +74,37 @@ def test_allocation_shows_the_trend_of_the_last_hour(fake: FakeDaemon, terminal:
         "CPU Trend    = ▁ █ highest 70.0 %",
         "Memory Trend = ▂ █ highest 4.0 MiB",
     ]
+
+
+def test_allocation_shows_its_traffic(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell(f"/v1/allocation/{ALLOC}", whole())
+    fake.tell(f"/v1/node/{NODE}", node())
+    usage = ResourceUsage(network_stats=NetworkUsage(received=2048, sent=512))
+    task = TaskUsage(resource_usage=ResourceUsage(), timestamp=0, pids={})
+    fake.tell(STATS, wire(AllocationUsage(resource_usage=usage, tasks={"main": task}, timestamp=0)))
+    series = UsageSeries(received=[1024, None, 4096], sent=[None, None])
+    history = UsageHistory(begin=0, end=3, step=1, enabled=True, series=[series])
+    fake.tell(f"/v1/allocation/{ALLOC}/history", wire(history))
+    lines = terminal.type("alloc", "status", "--stats", ALLOC).stdout.splitlines()
+    at = lines.index("Network Usage") + 1
+    assert lines[at : at + 3] == [
+        "Received       = 2.0 KiB/s",
+        "Sent           = 0.5 KiB/s",
+        "Received Trend = ▂ █ highest 4.0 KiB/s",
+    ]
+
+
+def test_allocation_says_why_its_traffic_is_not_measured(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell(f"/v1/allocation/{ALLOC}", whole())
+    fake.tell(f"/v1/node/{NODE}", node())
+    fake.tell(STATS, used(MemoryUsage(rss=3 * MIB)))
+    history = UsageHistory(
+        begin=0, end=3, step=1, enabled=True, series=[], no_network="it has none"
+    )
+    fake.tell(f"/v1/allocation/{ALLOC}/history", wire(history))
+    assert "Not measured: it has none" in terminal.type("alloc", "status", "--stats", ALLOC).stdout
 
 
 def test_ended_allocation_has_no_usage(fake: FakeDaemon, terminal: Terminal) -> None:

@@ -240,6 +240,9 @@ async def test_resource_usage_comes_from_podman(world: World) -> None:
     await world.until_status(alloc_id, "running")
     used = (await world.runner.usage(alloc_id)).tasks["main"].resource_usage
     assert used.memory_stats.usage == 4096
+    rates = used.network_stats
+    assert rates is not msgspec.UNSET
+    assert rates.received > rates.sent > 0
     await world.stop(alloc_id)
     await world.until_done(alloc_id)
     assert (await world.runner.usage(alloc_id)).tasks == {}

@@ -15,6 +15,7 @@ from storage.records.usage import (
     AllocationUsage,
     CPUUsage,
     MemoryUsage,
+    NetworkUsage,
     ResourceUsage,
     TaskUsage,
 )
@@ -154,6 +155,36 @@ async def test_disk_is_missing_until_it_is_measured(host: Host, alloc: Allocatio
     await host.sample(1)
     found = await host.read(JOB, 0, 20, FINE)
     assert found[""][UsageMetric.DISK] == [None, 2]
+
+
+class Networked(Allocation):
+    """An allocation on the bridge with a container that has its own network."""
+
+    async def usage(self, reader: str = "") -> AllocationUsage:
+        whole = ResourceUsage(network_stats=NetworkUsage(received=30, sent=7))
+        own = ResourceUsage(network_stats=NetworkUsage(received=10, sent=7))
+        task = TaskUsage(resource_usage=own, timestamp=NOW, pids={})
+        return AllocationUsage(resource_usage=whole, tasks={"box": task}, timestamp=NOW)
+
+
+async def test_traffic_counts_once_in_tasks_allocation_and_job(store: Store) -> None:
+    received, sent = UsageMetric.RECEIVED, UsageMetric.SENT
+    host = Host(store, Networked("a"), Networked("b"), Allocation("c"))
+    host.recorder.watch(JOB)
+    await host.sample(0)
+    await host.recorder.sample_live(BEGIN)
+    for end, step in ((FINE, FINE), (1, 1)):
+        found = await host.read(ALLOC, 0, end, step)
+        assert (found["box"][received], found["box"][sent]) == ([10], [7])
+        assert (found[""][received], found[""][sent]) == ([20], [0])
+        found = await host.read(JOB, 0, end, step)
+        assert (found[""][received], found[""][sent]) == ([60], [14])
+
+
+async def test_allocation_on_the_network_of_the_host_has_no_traffic(host: Host) -> None:
+    await host.sample(0)
+    found = await host.read(ALLOC, 0, FINE, FINE)
+    assert UsageMetric.SENT not in {**found[""], **found["main"]}
 
 
 class Failing(Allocation):

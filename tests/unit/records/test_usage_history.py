@@ -1,5 +1,6 @@
 """Usage over time: packed blocks, and one value for several samples."""
 
+import msgspec
 import pytest
 
 from storage.records.usage_history import (
@@ -30,6 +31,23 @@ def test_block_without_values_and_without_restarts_takes_no_space() -> None:
 
 def test_steady_samples_take_one_byte_each() -> None:
     assert len(pack({CPU: [500] * 30})) < 40
+
+
+def test_varying_samples_take_one_byte_each() -> None:
+    assert len(pack({UsageMetric.SENT: [3**place for place in range(24)]})) < 24 + 30
+
+
+def test_rounded_samples_stay_near_and_within_their_range() -> None:
+    values = [70_000 * place % 100_003 for place in range(36)]
+    found = [value or 0 for value in unpack(pack({MEMORY: [None, *values]}))[MEMORY][1:]]
+    assert (min(found), max(found)) == (min(values), max(values))
+    most = max(abs(one - other) for one, other in zip(found, values, strict=True))
+    assert 0 < most <= 100_003 / 500
+
+
+def test_block_of_an_older_version_is_read() -> None:
+    old = msgspec.msgpack.encode({CPU: [500, None, -20], MEMORY: [1024, 0, 0]})
+    assert unpack(old) == {CPU: [500, None, 480], MEMORY: [1024, 1024, 1024]}
 
 
 def test_missing_samples_are_not_counted() -> None:

@@ -2,20 +2,24 @@
 
 import os
 
+import msgspec
 import pytest
 
 from daemon.runner.core.resource_usage import (
     CpuAccount,
     ProcessSample,
+    TrafficSample,
     UsageReading,
     UsageSample,
     memory,
+    network_usage,
+    of_allocation,
     sample,
     sum_usage,
     task_usage,
 )
 from storage.records.base import SECOND
-from storage.records.usage import MemoryUsage
+from storage.records.usage import MemoryUsage, NetworkUsage
 
 MHZ = 2000.0
 
@@ -96,3 +100,25 @@ def test_available_memory_is_not_used() -> None:
     text = "MemTotal: 100 kB\nMemFree: 10 kB\nMemAvailable: 40 kB\n"
     found = memory(text)
     assert (found.total, found.used, found.free) == (102400, 61440, 10240)
+
+
+def test_traffic_is_a_rate_since_the_sample_before() -> None:
+    before, now = TrafficSample(0, 100, 50), TrafficSample(2 * SECOND, 300, 60)
+    assert network_usage(before, now) == NetworkUsage(received=100, sent=5)
+
+
+def test_network_that_was_made_again_counts_from_zero() -> None:
+    before, now = TrafficSample(0, 100, 50), TrafficSample(SECOND, 30, 60)
+    assert network_usage(before, now) == NetworkUsage(received=30, sent=60)
+
+
+def test_network_of_an_allocation_is_shared_and_of_its_tasks() -> None:
+    reading = UsageReading(traffic=(SECOND, 0))
+    usage = task_usage(UsageSample(0, UsageReading()), UsageSample(SECOND, reading), 1000)
+    shared = NetworkUsage(received=1, sent=2)
+    found = of_allocation({"box": usage}, 0, shared).resource_usage
+    assert found.network_stats == NetworkUsage(received=SECOND + 1, sent=2)
+
+
+def test_document_without_a_measured_network_is_that_of_the_peer() -> None:
+    assert "NetworkStats" not in msgspec.to_builtins(of_allocation({}, 0).resource_usage)

@@ -15,6 +15,7 @@ def history(limit: float = 0, **fields: list[float | None]) -> dict[str, Any]:
         "From": FIRST,
         "To": FIRST + 180 * 10**9,
         "Step": 60,
+        "NoNetwork": "",
         "Series": [series],
         "Limits": [{"Task": "", "CPUPercent": limit, "Memory": 0, "Disk": 0}],
     }

@@ -21,6 +21,13 @@ class Visit:
         return self.found
 
 
+async def test_section_has_the_reason_of_a_missing_network() -> None:
+    found = history(CPUPercent=[1.0]) | {"Enabled": True, "NoNetwork": "it has none"}
+    visit = cast(UiRequest, Visit(found))
+    section = await usage.usage_section(visit, "/v1/job/web", "/ui/job/web")
+    assert section.no_network == "it has none"
+
+
 async def test_charts_are_made_outside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     makers: set[int] = set()
     made = charts.charts_of

@@ -104,12 +104,23 @@ class ContainerListItem(msgspec.Struct, rename="pascal", frozen=True):
     id: str
 
 
+class InterfaceStats(msgspec.Struct, frozen=True):
+    """The traffic of a network interface of a container in bytes."""
+
+    received: int = msgspec.field(default=0, name="RxBytes")
+    sent: int = msgspec.field(default=0, name="TxBytes")
+
+
 class ContainerStats(msgspec.Struct, frozen=True):
-    """The usage of a container in nanoseconds and bytes."""
+    """The usage of a container in nanoseconds and bytes.
+
+    Podman has its traffic by interface since version 5. Before, `NetInput` meant either direction.
+    """
 
     cpu: int = msgspec.field(default=0, name="CPUNano")
     system: int = msgspec.field(default=0, name="CPUSystemNano")
     memory: int = msgspec.field(default=0, name="MemUsage")
+    networks: Mapping[str, InterfaceStats] | None = msgspec.field(default=None, name="Network")
 
 
 class AllStats(msgspec.Struct, rename="pascal", frozen=True):

@@ -27,7 +27,13 @@ from daemon.runner.core.task_env import TaskDirectories
 from daemon.runner.drivers import driver_config
 from daemon.runner.drivers.limits import CONTROLLERS, limits_of
 from daemon.runner.drivers.podman import container_spec
-from daemon.runner.drivers.podman.api import Container, PodmanClient, PodmanFailed, PodmanInfo
+from daemon.runner.drivers.podman.api import (
+    Container,
+    InterfaceStats,
+    PodmanClient,
+    PodmanFailed,
+    PodmanInfo,
+)
 from daemon.runner.drivers.podman.container_spec import PodmanConfig
 from daemon.runner.drivers.podman.logs import ContainerLogReader
 from daemon.runner.drivers.process_handle import signal_number
@@ -301,7 +307,8 @@ class ContainerTask:
                 user=container_stats.cpu - container_stats.system,
                 system=container_stats.system,
                 memory=memory,
-            )
+            ),
+            traffic=_traffic(container_stats.networks),
         )
 
     async def pause(self) -> None:
@@ -314,6 +321,14 @@ class ContainerTask:
 
     def release(self) -> None:
         """Stop watching; podman's monitor continues."""
+
+
+def _traffic(networks: Mapping[str, InterfaceStats] | None) -> tuple[int, int] | None:
+    """Return the received and sent bytes; None for a container on the host's network."""
+    if not networks:
+        return None
+    interfaces = networks.values()
+    return sum(one.received for one in interfaces), sum(one.sent for one in interfaces)
 
 
 def exit_result(container: Container) -> ExitResult:
