@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape, unescape
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -61,9 +60,12 @@ def _comparable(value: object) -> tuple[float, str]:
 
 
 def link(path: str, pairs: Sequence[tuple[str, str]], **changes: object) -> str:
-    """Return the URL of the same page with some parameters changed; an empty value removes one."""
+    """Return the URL of the page at an escaped path with some parameters changed.
+
+    An empty value removes a parameter.
+    """
     query: dict[str, object] = dict(reversed(pairs))
-    return formatting.address(quote(path), **{**query, **changes})
+    return formatting.address(path, **{**query, **changes})
 
 
 def label_cells(page: str) -> str:

@@ -360,6 +360,8 @@ class Dispatcher:
         if way.is_secret and way.path == heads.clean_path(way.path):
             return await self._secrets_side.answer(request, head.headers, audit_scope, rest)
         if self.pages.has(way.path):
+            escaped = heads.escaped_path(head.target)
+            request = msgspec.structs.replace(request, path=escaped)
             return await self.pages.answer(
                 request, head.headers, audit_scope, rest, is_secure=head.is_secure
             )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -57,6 +57,15 @@ def headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 def path(target: bytes) -> str:
     """Return the decoded path; %2F is decoded too, because identifiers contain slashes."""
     return unquote((target or b"/").decode("latin-1"), encoding="utf-8", errors="replace")
+
+
+def escaped_path(target: bytes) -> str:
+    """Return the path as the client escaped it, in ASCII: %2F tells a slash of an identifier.
+
+    >>> escaped_path(b"/ui/job/a%2Frun"), escaped_path("/ui/job/\u00fc".encode())
+    ('/ui/job/a%2Frun', '/ui/job/%C3%BC')
+    """
+    return quote(target or b"/", safe="/%:@!$&'()*+,;=~")
 
 
 def clean_path(path: str) -> str:

@@ -13,11 +13,11 @@ browsers accept only in encrypted responses (RFC 6265bis, section 4.1.3.1).
 
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 import trio
@@ -35,7 +35,8 @@ from daemon.web.session_store import SessionStore, UiSession
 from daemon.web.shared_pages import SharedPages
 from storage import garbage
 from storage.errors import Denied, Malformed, NotFound, StewardError, UnknownToken
-from storage.queries import mounts
+from storage.queries import job_status, mounts
+from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+_BEFORE_JOB = "/ui/job/"
+_JOB = "/ui/job/{job_id}"
 _OF_ANOTHER = "this page belongs to another session: reload it"
 _MEANING: dict[int, type[StewardError]] = {403: Denied, 404: NotFound}
 
@@ -368,11 +371,11 @@ class UiPages:
         *,
         is_secure: bool,
     ) -> HandlerReply:
-        """Answer a request for an existing page.
+        """Answer a request for an existing page, whose path is escaped.
 
         `rest` reads the form if that is long, once the session is known.
         """
-        found, parameters = self._router.find(asked.path)
+        found, parameters = self._find(asked)
         page = next((item for item in found if item.method == asked.method), None)
         if page is None:
             return text("Invalid method", 405)
@@ -392,6 +395,31 @@ class UiPages:
         await import_handler(page.handler)
         reply = self._while_signed_in(await page.handler(ui_request), ui_request.session)
         return ui_request.with_page_headers(reply, is_secure=is_secure)
+
+    def _find(self, asked: Request) -> tuple[Sequence[UiPage], Mapping[str, str]]:
+        """Return the pages of an escaped path, and the values of its placeholders.
+
+        An escaped slash belongs to an identifier: `/ui/job/a%2Frun` is the page of the job `a/run`.
+        A client or proxy may not have escaped it. So a page of a job that does not exist is that of
+        the job with the whole ID, if that exists.
+        """
+        found, values = self._router.find(asked.path)
+        if found:
+            values = {name: unquote(value) for name, value in values.items()}
+        else:
+            found, values = self._router.find(unquote(asked.path))
+        if not found or not found[0].path.startswith(f"{_JOB}/") or asked.method != "GET":
+            return found, values
+        whole = unquote(asked.path.removeprefix(_BEFORE_JOB))
+
+        def is_whole(db: ReadSnapshot) -> bool:
+            names = (values["job_id"], whole)
+            short, long = (job_status.load_summary(db, asked.namespace, name) for name in names)
+            return short is None and long is not None
+
+        if not self._parts.store.read(is_whole):
+            return found, values
+        return self._router.find(f"{_BEFORE_JOB}x")[0], {"job_id": whole}
 
     async def _refusal(
         self, ui_request: UiRequest, headers: Mapping[str, str], rest: Body | None

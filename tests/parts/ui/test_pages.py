@@ -617,3 +617,43 @@ async def test_retained_files_are_listed_and_downloaded(open_site: Site) -> None
     assert answer.content == content
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment")
+
+
+async def test_escaped_slash_belongs_to_the_id_of_a_job(open_site: Site) -> None:
+    for job_id in ("dir", "dir/run", "dir/definition", "dir/stop"):
+        await open_site.run(job_id)
+    browser = open_site.browser()
+    for job_id in ("dir/run", "dir/definition", "dir/stop"):
+        page = (await browser.get(f"/ui/job/{quote(job_id, safe='')}")).text
+        assert f"<h1>{job_id} " in page
+        page = (await browser.get(f"/ui/job/{quote(job_id, safe='')}/versions")).text
+        assert f"<h1>{job_id} " in page
+    assert "<h1>dir " in (await browser.get("/ui/job/dir/definition")).text
+
+
+async def test_unescaped_id_is_found_if_no_shorter_one_exists(open_site: Site) -> None:
+    await open_site.run("alone/run")
+    browser = open_site.browser()
+    assert "<h1>alone/run " in (await browser.get("/ui/job/alone/run")).text
+    assert (await browser.get("/ui/job/none/run")).status_code == 404
+
+
+async def test_reloads_of_jobs_with_similar_ids_differ(open_site: Site) -> None:
+    for job_id in ("dir", "dir/deployments"):
+        await open_site.run(job_id)
+    browser = open_site.browser()
+    headers = {"If-None-Match": '"older"'}
+    pages = [
+        (await browser.http.get(target, headers=headers)).text
+        for target in ("/ui/job/dir%2Fdeployments", "/ui/job/dir/deployments")
+    ]
+    assert ["<h1>dir/deployments " in page for page in pages] == [True, False]
+
+
+async def test_form_of_a_job_with_a_slash_changes_that_job(open_site: Site) -> None:
+    for job_id in ("dir", "dir/run"):
+        await open_site.run(job_id)
+    answer = await open_site.browser().send("/ui/job/dir%2Frun/stop")
+    assert answer.headers["Location"].startswith("/ui/job/dir%2Frun")
+    stopped = {job_id: open_site.cluster.job(job_id).stop for job_id in ("dir", "dir/run")}
+    assert stopped == {"dir": False, "dir/run": True}
