@@ -1,5 +1,6 @@
 """Formatting for people: states, times, sizes, and URLs of pages. No I/O."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from storage.records.base import SECOND
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _MILLISECOND = 1_000_000  # nanoseconds
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SHORT = 8  # characters of a shortened identifier
 BAR = ("running", "pending", "complete", "failed", "lost", "unknown")  # the order in a status bar
 
@@ -36,6 +38,15 @@ def command(*words: object) -> str:
 def short(identifier: str) -> str:
     """Return the prefix of an identifier."""
     return identifier[:SHORT]
+
+
+def person(name: str) -> str:
+    """Return the name of a person; of a token without one the prefix of its accessor.
+
+    >>> person("a7415a5a-4ff1-4305-a8c9-fc9b2a797016"), person("ann@example.org")
+    ('a7415a5a', 'ann@example.org')
+    """
+    return short(name) if _UUID.fullmatch(name) else name
 
 
 def format_size(count: float) -> str:

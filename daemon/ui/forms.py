@@ -168,17 +168,15 @@ def form_values(found: Mapping[str, Any], sections: Sections) -> dict[str, objec
         elif field.kind == "seconds" and isinstance(value, str):
             shown[field.name] = _without_zeros(value)
         elif field.kind == "seconds":
-            seconds = int(value or 0)
-            shown[field.name] = _duration(
-                seconds // SECOND if field.name in _IN_NANOSECONDS else seconds
-            )
+            shown[field.name] = duration_text(field.name, int(value or 0))
         else:
             shown[field.name] = "" if value is None else str(value)
     return shown
 
 
-def _duration(seconds: int) -> str:
-    """Return a duration in its largest whole unit, such as `8h`; empty for 0."""
+def duration_text(name: str, value: int) -> str:
+    """Return the duration of a field in its largest whole unit, such as `8h`; empty for 0."""
+    seconds = value // SECOND if name in _IN_NANOSECONDS else value
     size, unit = next(unit for unit in _UNITS if seconds % unit[0] == 0)
     return f"{seconds // size}{unit}" if seconds else ""
 

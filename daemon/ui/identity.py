@@ -3,10 +3,14 @@
 from typing import Any
 
 from daemon.ui import formatting
+from daemon.ui.forms import duration_text
 from daemon.ui.render import Found, action, page, render_page, with_error_message
 from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, NotFound
+
+# Ends of the names of durations.
+_DURATIONS = ("_ttl", "_period", "_window", "_leeway", "_delay")
 
 ACCESS = "/ui/access"
 _POLICY, _ROLE = "policy.", "role."  # prefixes of form fields that select one
@@ -188,10 +192,20 @@ async def _data(ui_request: UiRequest, path: str, **query: object) -> dict[str, 
 
 def _set(found: dict[str, Any]) -> list[tuple[str, object]]:
     """Return the non-empty values of a document as text."""
-    return [(name, _word(value)) for name, value in found.items() if value not in ("", None, [], 0)]
+    return [
+        (name, _word(name, value))
+        for name, value in found.items()
+        if value not in ("", None, [], {}, 0)
+    ]
 
 
-def _word(value: object) -> object:
+def _word(name: str, value: object) -> object:
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
-    return {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={one}" for key, one in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name.endswith(_DURATIONS):
+        return duration_text(name, value)
+    return value

@@ -306,6 +306,7 @@ def _environment() -> Environment:
     )
     made.filters.update(
         short=formatting.short,
+        person=formatting.person,
         size=formatting.format_size,
         span=formatting.format_duration,
         moment=_machine_time,

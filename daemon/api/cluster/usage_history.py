@@ -35,7 +35,7 @@ _STEPS = (10, 30, 60, 300, 900, 3600, 6 * 3600)  # seconds; the default is one o
 _FINE, _COARSE = 10, 300
 _HOUR = 3600
 _MEBIBYTE = 1024 * 1024
-_CONTAINERS = spellings("podman")  # drivers whose tasks have an interface of their own
+_CONTAINERS = spellings("podman")  # drivers whose tasks have a separate interface
 _NAMED = 5  # groups in one reason
 
 
@@ -187,7 +187,7 @@ def _why_no_network(groups: Sequence[TaskGroup]) -> str:
 
 
 def _is_counted(group: TaskGroup) -> bool:
-    """Return whether the allocations of a group have an interface of their own."""
+    """Return whether the allocations of a group have separate interfaces."""
     mode = _mode(group)
     usual = "none" if mode == "none" else "bridge"  # of a container
     containers = (task.config or {} for task in group.tasks or () if task.driver in _CONTAINERS)

@@ -583,6 +583,13 @@ function pageOfEvent(one) {
   return PAGES[one.Topic] ? PAGES[one.Topic] + encodeURIComponent(one.Key) : "";
 }
 
+// "was created" for FreezeCreated.
+function otherVerb(one) {
+  const rest = one.Type.startsWith(one.Topic) ? one.Type.slice(one.Topic.length) : one.Type;
+  const words = rest.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
+  return words.endsWith("ed") ? `was ${words}` : words;
+}
+
 // "Allocation 1a2b3c4d of web changed", with links.
 function sentence(one) {
   let object = UUID.test(one.Key) ? one.Key.slice(0, 8) : one.Key;
@@ -597,7 +604,7 @@ function sentence(one) {
   const others = (one.FilterKeys || []).filter((key) => key !== one.Key && !UUID.test(key));
   const parts = [`${one.Topic} `, page ? linked(object, page) : object];
   if (others.length && one.Topic !== "Job") parts.push(" of ", linked(others[0], jobPage(others[0], one.Namespace)));
-  parts.push(` ${HAPPENED[one.Type] || one.Type.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase()}`);
+  parts.push(` ${HAPPENED[one.Type] || otherVerb(one)}`);
   return parts;
 }
 

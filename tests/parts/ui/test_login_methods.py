@@ -133,6 +133,9 @@ async def test_a_configuration_keeps_its_secret_and_never_shows_it(
     page = (await admin.get(place)).text
     assert "s3cr3t-of-ours" not in page
     assert (value(page, "retry_delay"), value(page, "max_retry_delay")) == ("2s", "1m")
+    shown = re.sub(r"<[^>]+>", " ", (await admin.get("/ui/method/azure")).text).split()
+    for name, text in (("retry_delay", "2s"), ("root_password_ttl", "4380h")):
+        assert shown[shown.index(name) + 1] == text
 
     both = await admin.send(place, None, **fields, client_secret="x", remove_client_secret="1")
     assert both.status_code == 400

@@ -27,13 +27,13 @@ from storage.records.base import HOUR
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Parameterized, Periodic
-from storage.records.node import NodeCPU, NodeMemory
+from storage.records.node import DriverInfo, NodeCPU, NodeMemory
 from storage.records.service import CheckResult, CheckStatus, Registration, ServiceAddress
 from storage.records.task import Resources, Service
 from storage.writer import Transaction
 from tests.parts.ui.conftest import Browser, Site
 from tests.samples import NOW, group, job, task
-from tests.unit.scheduler.world import cluster, host, resources
+from tests.unit.scheduler.world import cluster, host, node, resources
 
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 HEAVIEST = 60_000  # bytes of a page with its styles and scripts, compressed
@@ -657,3 +657,10 @@ async def test_form_of_a_job_with_a_slash_changes_that_job(open_site: Site) -> N
     assert answer.headers["Location"].startswith("/ui/job/dir%2Frun")
     stopped = {job_id: open_site.cluster.job(job_id).stop for job_id in ("dir", "dir/run")}
     assert stopped == {"dir": False, "dir/run": True}
+
+
+async def test_list_of_nodes_tells_unhealthy_drivers(open_site: Site) -> None:
+    drivers = {"raw_exec": DriverInfo(), "podman": DriverInfo(healthy=False)}
+    await open_site.cluster.join(node("other", drivers=drivers))
+    page = (await open_site.browser().get("/ui/nodes")).text
+    assert 'raw_exec <span class="quiet">(unhealthy: podman)</span>' in page
