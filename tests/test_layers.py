@@ -335,7 +335,7 @@ def test_library_is_used_only_in_its_package() -> None:
     ] == []
 
 
-def test_error_is_created_where_it_is_raised() -> None:
+def test_error_is_created_at_its_raise_statement() -> None:
     # An exception that is raised repeatedly retains the frames of every raise, and their requests.
     assert [
         f"{name_of(path)} raises {node.exc.id}"

@@ -101,7 +101,7 @@ def test_shared_directory_is_not_addressable_as_a_task(greeted: Talk, tmp_path: 
 
 
 @needs_root
-def test_directories_that_a_task_could_replace_are_not_passed_to_it(
+def test_directories_replaceable_by_a_task_are_not_passed_to_the_task(
     closed: Talk, place: Place
 ) -> None:
     found = closed.ask(ProbeSandbox()).body

@@ -237,7 +237,7 @@ def begun(held: Held) -> Iterator[Held]:
 
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
 @pytest.mark.parametrize("left_out", [(0,), (1,), (0, 1)])
-def test_task_always_runs_in_a_cgroup_that_limits_it(
+def test_task_always_runs_in_its_limiting_cgroup(
     held: Held, place: Place, left_out: tuple[int, ...], driver: Any
 ) -> None:
     entries = ["" if number in left_out else one for number, one in enumerate(held.lists)]

@@ -79,7 +79,7 @@ async def test_secrets_in_memory_belong_to_the_user_of_the_task(node: World) -> 
     await until_unmounted(node)
 
 
-async def test_tasks_with_several_users_share_files_without_opening_them_to_others(
+async def test_tasks_with_several_users_share_files_closed_to_other_users(
     node: World,
 ) -> None:
     first = script("echo one > ../alloc/data/f", "first", user="nobody", lifecycle=BEFORE)

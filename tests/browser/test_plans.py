@@ -61,7 +61,7 @@ async def test_queue_page_follows_its_runs(browser: Tab, tmp_path: Path) -> None
         assert browser.faults == []
 
 
-async def test_a_freeze_is_shown_on_each_page_until_it_ends(browser: Tab, filled: Steward) -> None:
+async def test_freeze_is_shown_on_each_page_until_its_end(browser: Tab, filled: Steward) -> None:
     await browser.open(f"{filled.address}/ui/freezes")
     await browser.click("#new summary")
     await browser.write("#new input[name=reason]", "Closing of the year")

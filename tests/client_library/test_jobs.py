@@ -46,7 +46,7 @@ async def test_error_in_a_job_file_names_the_line(backend: Backend, steward: Ste
         await backend.with_client(steward, lambda client: client.parse('job "a" {\n  x = \n}'))
 
 
-async def test_plan_describes_the_change_without_applying_it(
+async def test_plan_describes_the_change_without_a_registration(
     backend: Backend, steward: Steward
 ) -> None:
     async def program(client: Client):

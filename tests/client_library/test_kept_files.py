@@ -26,7 +26,7 @@ def job() -> dict[str, object]:
     return {"ID": "keeps", "Type": "batch", "TaskGroups": [group]}
 
 
-async def test_kept_files_are_saved(backend: Backend, steward: Steward, tmp_path: Path) -> None:
+async def test_retained_files_are_saved(backend: Backend, steward: Steward, tmp_path: Path) -> None:
     await steward.register(job())
     (allocation,) = await steward.allocations("keeps", "complete")
 

@@ -14,7 +14,7 @@ async def test_uploads_survive_kills_at_their_files_and_commits(tmp_path: Path) 
     assert {row.kind for row in rows if row.is_exact} == {"file", "commit"}
 
 
-async def test_kept_files_survive_kills_at_their_files_and_commits(tmp_path: Path) -> None:
+async def test_retained_files_survive_kills_at_their_files_and_commits(tmp_path: Path) -> None:
     rows = await kill_at(tmp_path, ["kept"], file=6, commit=6)
     assert [row.broken for row in rows if row.broken] == []
     assert {row.kind for row in rows if row.is_exact} == {"file", "commit"}

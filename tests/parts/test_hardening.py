@@ -79,7 +79,7 @@ def test_a_debugger_gets_no_core_of_a_private_process(place: Path, how: str, dum
         assert gcore(process, place) is dumped
 
 
-def test_a_private_process_leaves_no_core_when_it_crashes(place: Path) -> None:
+def test_crashed_private_process_leaves_no_core(place: Path) -> None:
     with running("private", place) as process:
         process.send_signal(signal.SIGQUIT)
         _, status = os.waitpid(process.pid, 0)

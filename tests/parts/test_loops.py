@@ -143,11 +143,11 @@ def test_every_part_of_the_daemon_is_covered() -> None:
 
 # Each kind of unit, and a test in which one unit of the kind fails and others do not.
 KINDS = {
-    "rotation": "test_rotation_that_raises_is_given_up_and_the_other_is_begun",
-    "cloud token": "test_token_whose_renewal_raises_is_given_up_and_the_other_is_renewed",
-    "warm cloud token": "test_warm_token_of_a_broken_mount_is_given_up_and_the_other_is_fetched",
-    "keys of a directory": "test_directory_that_raises_is_given_up_and_the_other_is_fetched",
-    "periodic job": "test_a_calendar_that_fails_stops_its_job_only_until_the_calendar_changes",
+    "rotation": "test_rotation_that_raises_does_not_affect_others",
+    "cloud token": "test_token_renewal_that_raises_does_not_affect_others",
+    "warm cloud token": "test_failed_token_refresh_of_a_mount_does_not_affect_others",
+    "keys of a directory": "test_directory_that_raises_does_not_affect_others",
+    "periodic job": "test_failing_calendar_disables_its_job_until_the_calendar_changes",
     "thaw": "test_freeze_with_a_failing_end_delays_no_other",
     "trigger": "test_unreadable_ended_run_delays_no_other",
     "queue": "test_failing_queue_delays_no_other",

@@ -214,7 +214,7 @@ async def test_a_management_rule_overrides_the_others(guarded: Steward) -> None:
     assert (token["Type"], token["Policies"], token["Roles"]) == ("management", None, None)
 
 
-async def test_one_person_with_two_logins_does_not_pass_a_gate_for_two(guarded: Steward) -> None:
+async def test_one_person_with_two_logins_counts_as_one_approver(guarded: Steward) -> None:
     await guarded.post("/v1/acl/auth-method", METHOD)
     await bind(guarded, BindType="management")
     job = workflow(shell("publish", "exit 0", keys={"gate": "Publish?", "gate_number": "2"}))

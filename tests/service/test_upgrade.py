@@ -52,7 +52,7 @@ async def test_upgrade_from_the_first_store_retains_jobs_tokens_and_secrets(
     assert (await upgraded.request("DELETE", "/v1/job/web")).status_code == 403
 
 
-async def test_upgrade_from_the_first_store_copies_it_and_retains_logs(upgraded: Steward) -> None:
+async def test_upgrade_copies_the_first_store_and_retains_logs(upgraded: Steward) -> None:
     assert (store_dir(upgraded.data_dir) / f"{FILE_NAME}.version-0001").exists()
     (one,) = await upgraded.get("/v1/job/done/allocations")
     assert one["ClientStatus"] == "complete"

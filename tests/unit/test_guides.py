@@ -138,6 +138,6 @@ def test_every_picture_is_used() -> None:
     assert unused == set()
 
 
-def test_newest_release_of_the_changelog_is_the_version_of_the_program() -> None:
+def test_newest_changelog_release_is_the_program_version() -> None:
     releases = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert releases[0] == VERSION

@@ -75,7 +75,7 @@ def test_job_cannot_name_another_job_inside() -> None:
     assert shown(node, {OTHER: ["my password"]}) == node
 
 
-def test_a_document_about_a_job_belongs_to_it() -> None:
+def test_document_about_a_job_has_the_secrets_of_the_job() -> None:
     document = {"Source": "password = my password", "Diff": [{"Fields": ["my password"]}]}
     assert shown(document, {MINE: ["my password"]}) == document
     assert "my password" not in json.dumps(shown(document, {MINE: ["my password"]}, MINE))

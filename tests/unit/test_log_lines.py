@@ -17,7 +17,7 @@ FORGED = "/v1/job/a\n2026-11-21T10:00:00.000Z INFO    acl: all is well\r\x1b[2J\
 
 
 @pytest.mark.parametrize("formatter", [_Text(), _JSON()])
-def test_request_text_begins_no_new_log_line(formatter: logging.Formatter) -> None:
+def test_request_text_cannot_start_a_new_log_line(formatter: logging.Formatter) -> None:
     line = formatter.format(record("request failed: %s", FORGED))
     assert len(line.splitlines()) == 1 or isinstance(formatter, _JSON)
     assert "\n" not in line

@@ -126,7 +126,7 @@ def test_passphrase_with_another_salt_gives_another_key() -> None:
     assert words.wrapping_key(b"a" * 16) != words.wrapping_key(b"b" * 16)
 
 
-def test_store_with_a_missing_key_file_reports_it(tmp_path: Path) -> None:
+def test_missing_key_file_of_a_store_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="put it back"):
         KeyFile(tmp_path / "key", may_make=True).candidates()
 

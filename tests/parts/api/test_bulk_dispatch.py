@@ -52,7 +52,7 @@ def parsed(piece: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in piece.splitlines()]
 
 
-async def test_each_batch_is_answered_when_it_is_stored(store: Store) -> None:
+async def test_each_batch_is_answered_after_its_write(store: Store) -> None:
     stream = await begin(store, 3, "first_line=5")
     (one, two), (three,) = [parsed(piece) async for piece in stream]
     assert [one["Line"], two["Line"], three["Line"]] == [5, 6, 7]
@@ -75,7 +75,7 @@ async def test_token_revoked_during_a_dispatch_dispatches_no_further_line(
     assert [item["Error"] for item in second] == ["Permission denied"] * 2
 
 
-async def test_capability_removed_during_a_dispatch_ends_it(
+async def test_dispatch_ends_when_its_capability_is_removed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await begin(store, 4)

@@ -65,7 +65,7 @@ def recorded(store: Store) -> list[str]:
         ("/v1/jobs", True, 1),
     ],
 )
-async def test_reads_of_an_ai_assistant_are_recorded_if_they_need_a_token(
+async def test_reads_of_an_ai_assistant_are_recorded_on_routes_with_a_token(
     asker: Asker, store: Store, path: str, token: bool, entries: int
 ) -> None:
     before = len(recorded(store))

@@ -258,7 +258,7 @@ async def freed_by_threads(nursery: trio.Nursery) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize(("span", "step"), [("10m", "10s"), ("1h", "30s"), ("2m", "1s")])
 @pytest.mark.usefixtures("freed_by_threads")
-async def test_history_of_many_tasks_does_not_hold_the_event_loop(
+async def test_history_of_many_tasks_does_not_block_the_event_loop(
     placed: Cluster, span: str, step: str
 ) -> None:
     (one,) = placed.allocations("web")

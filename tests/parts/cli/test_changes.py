@@ -137,7 +137,7 @@ def test_a_child_is_dispatched_with_meta_and_payload(
     assert asked.query == {"idempotency_token": "t", "namespace": "default"}
 
 
-def test_a_payload_may_come_from_standard_input(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_payload_can_be_read_from_standard_input(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/job/web/dispatch", {**DONE, "DispatchedJobID": CHILD}, method="POST")
     result = terminal.type("job", "dispatch", "--detach", "web", "-", stdin="hello")
     assert fake.asked("/v1/job/web/dispatch")[0].body["Payload"] == "aGVsbG8="
@@ -147,7 +147,7 @@ def test_a_payload_may_come_from_standard_input(fake: FakeDaemon, terminal: Term
     ]
 
 
-def test_the_same_token_again_makes_no_evaluation(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_repeated_token_creates_no_evaluation(fake: FakeDaemon, terminal: Terminal) -> None:
     answer = {"EvalID": "", "DispatchedJobID": CHILD}
     fake.tell("/v1/job/web/dispatch", answer, method="POST")
     result = terminal.type("job", "dispatch", "web")

@@ -148,7 +148,7 @@ def job_file(tmp_path: Path) -> str:
 # ---- job run ---------------------------------------------------------------------------------
 
 
-def test_a_job_is_registered_and_followed_until_it_runs(
+def test_job_is_registered_and_followed_until_running(
     fake: FakeDaemon, terminal: Terminal, job_file: str
 ) -> None:
     fake.tell("/v1/jobs", REGISTERED, method="POST")
@@ -502,7 +502,7 @@ def test_mistyped_job_name_gets_a_suggestion(fake: FakeDaemon, terminal: Termina
     assert result.stderr == "steward: there is no job 'wbe'; did you mean 'web'?\n"
 
 
-def test_a_prefix_of_several_jobs_lists_them(fake: FakeDaemon, terminal: Terminal) -> None:
+def test_ambiguous_job_prefix_lists_the_jobs(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/jobs", [stub("web-1"), stub("web-2")])
     result = terminal.type("job", "inspect", "web")
     assert result.exit_code == 1

@@ -110,7 +110,7 @@ def test_terminal_is_restored_after_any_exit(
     assert terminal.settings() == terminal.before
 
 
-def test_keys_come_one_by_one_by_name(terminal: Terminal) -> None:
+def test_keys_are_read_one_by_one_with_names(terminal: Terminal) -> None:
     terminal.until(b"ready")
     for typed, name in (
         (b"\x1b[A", b"key up"),
@@ -135,7 +135,7 @@ def test_only_lines_that_changed_are_drawn(terminal: Terminal) -> None:
     assert b"ready" not in terminal.until(b"key k")
 
 
-def test_another_program_gets_the_terminal_and_returns_it(terminal: Terminal) -> None:
+def test_another_program_uses_the_terminal_temporarily(terminal: Terminal) -> None:
     terminal.until(b"ready")
     terminal.type(b"l")
     assert terminal.until(b"lent").index(GIVEN) >= 0
@@ -143,7 +143,7 @@ def test_another_program_gets_the_terminal_and_returns_it(terminal: Terminal) ->
     terminal.until(b"ready")
 
 
-def test_stopped_program_releases_the_terminal_until_it_continues(terminal: Terminal) -> None:
+def test_stopped_program_releases_the_terminal_until_resumed(terminal: Terminal) -> None:
     terminal.until(b"ready")
     terminal.type(b"\x1a")
     terminal.until(GIVEN)

@@ -95,7 +95,7 @@ def test_values_from_the_environment_are_stored_with_the_submission(
     assert sent(daemon)["Submission"]["VariableFlags"] == {"who": "env", "n": "6"}
 
 
-def test_newlines_of_a_file_are_sent_as_they_are(
+def test_newlines_of_a_file_are_sent_unchanged(
     daemon: FakeDaemon, terminal: Terminal, tmp_path: Path
 ) -> None:
     path = tmp_path / "dos.hcl"

@@ -157,9 +157,7 @@ def test_an_evaluation_names_the_root_cause_of_its_failed_allocations(
     assert shown[-2].endswith('task "main" exited with code 3')
 
 
-def test_an_evaluation_is_followed_until_it_is_decided(
-    fake: FakeDaemon, terminal: Terminal
-) -> None:
+def test_evaluation_is_followed_until_its_decision(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell(f"/v1/evaluation/{EVAL}", evaluated("pending"), evaluated())
     shown = terminal.type("eval", "status", "--monitor", EVAL[:4]).stdout.splitlines()
     assert [shown[0].split()[-1], shown[1].split()[-1]] == ["pending", "complete"]

@@ -132,7 +132,7 @@ async def test_large_deletions_are_split_into_steps(
     assert cluster.store.read(ReadSnapshot.last_index) - before == 3
 
 
-async def test_only_the_newest_events_are_kept(cluster: Cluster) -> None:
+async def test_only_the_newest_events_are_retained(cluster: Cluster) -> None:
     for version in range(4):
         await cluster.register(job("web", priority=50 + version))
     assert count(cluster, "events") > 3
@@ -355,7 +355,7 @@ async def test_events_are_deleted_by_age(cluster: Cluster) -> None:
     assert left[0].number == before + 1
 
 
-async def test_only_the_newest_events_of_a_task_are_kept(
+async def test_only_the_newest_events_of_a_task_are_retained(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allocations, "KEPT_EVENTS", 3)
@@ -394,7 +394,7 @@ async def test_large_job_is_deleted_in_several_writes_with_other_writes_in_betwe
     assert max(await deleted_per_write(cluster, monkeypatch)) <= 4
 
 
-async def test_the_row_limit_of_a_write_covers_all_jobs_in_it(
+async def test_row_limit_of_a_write_covers_all_its_jobs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gc, "ROWS", 12)

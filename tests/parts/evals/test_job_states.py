@@ -92,7 +92,7 @@ async def test_active_task_is_running(full: Cluster) -> None:
     assert state(full) == JobState(State.RUNNING)
 
 
-async def test_restarting_task_is_failing_until_it_has_settled(full: Cluster) -> None:
+async def test_restarting_task_is_failing_until_settled(full: Cluster) -> None:
     await run(full, job("web", group("g")))
     restarted = TaskState(state="pending", restarts=1, last_restart=rfc3339(NOW))
     restarting = task_events.restarting(NOW + 3, "Restart within policy", SECOND)

@@ -73,7 +73,7 @@ async def test_evaluation_of_a_node_evaluates_its_jobs(cluster: Cluster) -> None
     assert evaluation.node_id == done.node.id
 
 
-async def test_ineligible_node_gets_no_allocations_until_it_is_eligible(cluster: Cluster) -> None:
+async def test_ineligible_node_gets_no_allocations(cluster: Cluster) -> None:
     await closed(cluster)
     await run(cluster, job("web"))
     assert cluster.allocations() == []

@@ -40,7 +40,7 @@ async def test_stopped_service_allocations_are_not_counted(cluster: Cluster) -> 
     assert state.ended == {}
 
 
-async def test_stopped_sysbatch_allocation_is_read_because_it_may_have_finished(
+async def test_stopped_sysbatch_allocation_is_read_for_its_possible_result(
     cluster: Cluster,
 ) -> None:
     await cluster.register(job("web", type="sysbatch"))
@@ -51,7 +51,7 @@ async def test_stopped_sysbatch_allocation_is_read_because_it_may_have_finished(
     assert [alloc.client_status for alloc in seen(cluster).allocations] == [ClientStatus.COMPLETE]
 
 
-async def test_unfinished_allocations_and_those_that_keep_a_name_are_read(cluster: Cluster) -> None:
+async def test_unfinished_allocations_and_name_holders_are_read(cluster: Cluster) -> None:
     await cluster.register(job("web", group(count=3), type="batch"))
     await cluster.work()
     await cluster.register(job("web", group(count=1), type="batch"))

@@ -127,7 +127,7 @@ async def test_freed_dynamic_port_unblocks_an_ask_for_any_port(cluster: Cluster)
     assert len(cluster.wanted()) == 1
 
 
-async def test_allocations_for_an_ineligible_node_wait_until_it_is_eligible(
+async def test_allocations_for_an_ineligible_node_wait_for_its_eligibility(
     one_host: Cluster,
 ) -> None:
     await run(one_host, job("other", asking(memory_mb=50)))
@@ -140,7 +140,7 @@ async def test_allocations_for_an_ineligible_node_wait_until_it_is_eligible(
     assert len(one_host.wanted()) == 1
 
 
-async def test_allocation_without_its_host_network_is_placed_when_the_node_has_it(
+async def test_allocation_is_placed_after_its_host_network_was_added_to_the_node(
     one_host: Cluster,
 ) -> None:
     networks = [Network(mode="host", dynamic_ports=[Port(label="p", host_network="lan")])]
@@ -153,7 +153,7 @@ async def test_allocation_without_its_host_network_is_placed_when_the_node_has_i
     assert [port.host_ip for port in placed.placement.resources.shared.ports or ()] == ["10.1.2.3"]
 
 
-async def test_permission_to_preempt_unblocks_evaluations_that_can_use_it(
+async def test_permission_to_preempt_unblocks_evaluations_that_can_preempt(
     one_host: Cluster,
 ) -> None:
     await allow(one_host)

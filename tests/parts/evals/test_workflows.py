@@ -176,7 +176,7 @@ async def test_ends_in_one_write_share_an_evaluation(cluster: Cluster) -> None:
     assert at_work(cluster) == ["c"]
 
 
-async def test_an_evaluation_has_the_counts_of_the_steps_that_it_changes(cluster: Cluster) -> None:
+async def test_evaluation_has_the_counts_of_changed_steps(cluster: Cluster) -> None:
     await begun(cluster, CHAIN)
     await end(cluster, "a")
     (eval_id,) = await cluster.work()

@@ -71,14 +71,14 @@ async def put_one_rule(store: Store, number: int = 0, **fields: str) -> BindingR
         ({"Type": "OIDC"}, "missing OIDCDiscoveryURL; missing OIDCClientID"),
     ],
 )
-async def test_a_wrong_method_is_refused(store: Store, change: dict[str, Any], text: str) -> None:
+async def test_invalid_method_is_refused(store: Store, change: dict[str, Any], text: str) -> None:
     with pytest.raises(Malformed) as told:
         await put(store, {**METHOD, **change})
     assert text in str(told.value)
     assert store.read(lambda db: auth_methods.find(db, "ci")) is None
 
 
-async def test_update_keeps_fields_that_it_leaves_empty(store: Store) -> None:
+async def test_update_keeps_omitted_fields(store: Store) -> None:
     made = await put(store, {**METHOD, "Default": True})
     changed = await put(store, {"Name": "ci", "MaxTokenTTL": "1m"})
     assert (changed.type, changed.config) == (made.type, made.config)
@@ -115,7 +115,7 @@ async def test_a_private_key_is_not_stored(store: Store) -> None:
         ({"ID": "no"}, "cannot find binding rule no"),
     ],
 )
-async def test_a_wrong_rule_is_refused(store: Store, fields: dict[str, str], text: str) -> None:
+async def test_invalid_rule_is_refused(store: Store, fields: dict[str, str], text: str) -> None:
     await put(store, METHOD)
     with pytest.raises(Malformed) as told:
         await put_one_rule(store, **fields)
@@ -132,7 +132,7 @@ async def test_the_rules_of_a_method_are_limited(store: Store) -> None:
     assert changed.id == last.id
 
 
-async def test_the_rules_of_a_method_end_with_it(store: Store) -> None:
+async def test_rules_of_a_method_are_deleted_with_the_method(store: Store) -> None:
     await put(store, METHOD)
     await put(store, {**METHOD, "Name": "other"})
     await put_one_rule(store, 1)
@@ -146,7 +146,7 @@ async def test_the_rules_of_a_method_end_with_it(store: Store) -> None:
     assert store.read(lambda db: auth_methods.rules_of(db, "ci", 9)) == []
 
 
-async def test_a_new_method_does_not_get_rules_that_an_earlier_version_left(store: Store) -> None:
+async def test_new_method_does_not_inherit_rules_of_an_earlier_one(store: Store) -> None:
     rule = BindingRule(id="old", auth_method="ci", bind_type="management")
     await store.write(lambda tx: auth_methods.put_rule(tx, rule))
     with pytest.raises(Malformed, match="1 binding rules of an earlier method have the name ci"):
@@ -165,7 +165,7 @@ async def test_a_new_method_does_not_get_rules_that_an_earlier_version_left(stor
         ({"iss": None}, {"iss": None, "jti": "2"}, True),
     ],
 )
-async def test_logins_with_the_same_subject_are_the_same_person(
+async def test_logins_with_the_same_subject_have_the_same_entity(
     store: Store, first: dict[str, Any], second: dict[str, Any], is_same: bool
 ) -> None:
     await put(store, METHOD)
@@ -193,7 +193,7 @@ class Clock:
         return NOW
 
 
-async def test_forged_logins_are_cut_short_and_a_good_one_still_passes(store: Store) -> None:
+async def test_forged_logins_are_rate_limited_and_a_valid_one_passes(store: Store) -> None:
     await put(store, METHOD)
     rule = {"BindType": "management", "BindName": ""}
     await put_one_rule(store, **rule)

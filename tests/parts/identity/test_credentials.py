@@ -13,7 +13,7 @@ from tests.parts.identity.conftest import APPLICATION, Clock, Cloud, Login
 TOKENS = "oauth2/v2.0/token"
 
 
-async def test_a_warm_login_of_a_machine_costs_one_request(login: Login, cloud: Cloud) -> None:
+async def test_cached_login_of_a_machine_needs_one_request(login: Login, cloud: Cloud) -> None:
     jwt = cloud.mint_machine()
     await login.log_in_machine(jwt)
     cloud.fake.log.clear()
@@ -22,9 +22,7 @@ async def test_a_warm_login_of_a_machine_costs_one_request(login: Login, cloud: 
     assert len(cloud.asked()) == 1
 
 
-async def test_machines_that_come_together_share_one_access_token(
-    login: Login, cloud: Cloud
-) -> None:
+async def test_concurrent_machine_logins_share_one_access_token(login: Login, cloud: Cloud) -> None:
     jwt = cloud.mint_machine()
     async with trio.open_nursery() as nursery:
         for _ in range(10):
@@ -32,7 +30,7 @@ async def test_machines_that_come_together_share_one_access_token(
     assert len(cloud.asked("directory", TOKENS)) == 1
 
 
-async def test_an_access_token_is_kept_until_five_minutes_before_its_end(
+async def test_access_token_is_cached_until_five_minutes_before_its_expiry(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     jwt = cloud.mint_machine()
@@ -45,7 +43,7 @@ async def test_an_access_token_is_kept_until_five_minutes_before_its_end(
     assert len(cloud.asked("directory", TOKENS)) == 2
 
 
-async def test_a_token_in_use_is_renewed_before_its_end(
+async def test_token_in_use_is_renewed_before_its_expiry(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.log_in_machine(cloud.mint_machine())
@@ -60,7 +58,7 @@ async def test_a_token_in_use_is_renewed_before_its_end(
     assert credentials.ages()["cloudid/"] < 100
 
 
-async def test_a_renewal_that_fails_is_tried_again_after_growing_pauses(
+async def test_failed_renewal_is_retried_with_growing_delays(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     jwt = cloud.mint_machine()
@@ -77,7 +75,7 @@ async def test_a_renewal_that_fails_is_tried_again_after_growing_pauses(
     assert len(cloud.asked("directory", TOKENS)) == 3
 
 
-async def test_a_token_that_is_refused_before_its_end_is_exchanged_for_another(
+async def test_token_refused_before_its_expiry_is_replaced(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     jwt = cloud.mint_machine()
@@ -88,7 +86,7 @@ async def test_a_token_that_is_refused_before_its_end_is_exchanged_for_another(
     assert len(cloud.asked("directory", TOKENS)) == 2
 
 
-async def test_a_new_token_that_is_refused_is_not_exchanged(
+async def test_new_token_that_is_refused_is_not_replaced(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     jwt = cloud.mint_machine()
@@ -100,9 +98,7 @@ async def test_a_new_token_that_is_refused_is_not_exchanged(
         assert len(cloud.asked("directory", TOKENS)) == tokens
 
 
-async def test_a_renewal_that_is_slow_holds_up_no_other(
-    login: Login, cloud: Cloud, clock: Clock
-) -> None:
+async def test_slow_renewal_delays_no_other(login: Login, cloud: Cloud, clock: Clock) -> None:
     credentials = login.methods.credentials
     client = login.methods._login.client(login.mount)
     other = msgspec.structs.replace(login.mount, accessor="other", path="other/")
@@ -128,7 +124,7 @@ async def test_unused_token_is_dropped(login: Login, cloud: Cloud, clock: Clock)
     assert login.methods.credentials.ages() == {}
 
 
-async def test_another_secret_asks_for_another_token(login: Login, cloud: Cloud) -> None:
+async def test_changed_secret_requests_another_token(login: Login, cloud: Cloud) -> None:
     jwt = cloud.mint_machine()
     await login.log_in_machine(jwt)
     await login.configure(client_secret="wrong")
@@ -139,20 +135,24 @@ async def test_another_secret_asks_for_another_token(login: Login, cloud: Cloud)
     assert "wrong" not in str(raised.value)
 
 
-async def test_without_a_secret_the_machine_itself_is_asked(login: Login, cloud: Cloud) -> None:
+async def test_credential_without_a_secret_comes_from_the_metadata_service(
+    login: Login, cloud: Cloud
+) -> None:
     await login.configure(client_id="", client_secret="")
     await login.log_in_machine(cloud.mint_machine())
     assert cloud.asked("metadata") == ["/metadata/identity/oauth2/token"]
     assert cloud.asked("directory", TOKENS) == []
 
 
-async def test_a_client_that_no_machine_has_is_no_obstacle(login: Login, cloud: Cloud) -> None:
+async def test_client_id_without_a_managed_identity_does_not_prevent_a_login(
+    login: Login, cloud: Cloud
+) -> None:
     await login.configure(client_secret="")
     await login.log_in_machine(cloud.mint_machine())
     assert len(cloud.asked("metadata")) == 2
 
 
-async def test_a_token_that_the_platform_wrote_is_exchanged(
+async def test_federated_token_from_the_platform_is_exchanged(
     login: Login, cloud: Cloud, tmp_path: Path
 ) -> None:
     file = tmp_path / "token"
@@ -165,9 +165,7 @@ async def test_a_token_that_the_platform_wrote_is_exchanged(
     assert sent["client_id"] == APPLICATION
 
 
-async def test_a_token_file_that_is_not_there_is_named(
-    login: Login, cloud: Cloud, tmp_path: Path
-) -> None:
+async def test_missing_token_file_is_named(login: Login, cloud: Cloud, tmp_path: Path) -> None:
     await login.configure(client_secret="", token_file=str(tmp_path / "nothing"))
     with pytest.raises(Refused, match="nothing cannot be read"):
         await login.log_in_machine(cloud.mint_machine())
@@ -184,7 +182,7 @@ async def test_a_token_file_that_is_not_there_is_named(
         {"access_token": "\xe9"},
     ],
 )
-async def test_an_answer_without_a_token_is_reported(
+async def test_response_without_a_token_is_reported(
     login: Login, cloud: Cloud, body: object
 ) -> None:
     cloud.fail(service="directory", path=TOKENS, status=200, body=body)

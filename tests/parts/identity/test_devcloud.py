@@ -8,7 +8,7 @@ from daemon.identity.devcloud import open_devcloud
 from storage.errors import Refused
 
 
-async def test_a_port_that_somebody_has_is_named_with_the_setting_that_changes_it() -> None:
+async def test_port_in_use_is_named_with_its_setting() -> None:
     (taken,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = taken.socket.getsockname()[1]
     async with taken:

@@ -11,7 +11,7 @@ from tests.parts.identity.conftest import Clock, Cloud, Login
 DAY = 24 * HOUR // SECOND
 
 
-async def test_keys_are_fetched_once_and_kept(login: Login, cloud: Cloud) -> None:
+async def test_keys_are_fetched_once_and_cached(login: Login, cloud: Cloud) -> None:
     jwt = cloud.mint()
     for _ in range(3):
         await login.log_in(jwt)
@@ -21,7 +21,7 @@ async def test_keys_are_fetched_once_and_kept(login: Login, cloud: Cloud) -> Non
     ]
 
 
-async def test_logins_that_come_together_share_one_fetch(login: Login, cloud: Cloud) -> None:
+async def test_concurrent_logins_share_one_fetch(login: Login, cloud: Cloud) -> None:
     jwt = cloud.mint()
     async with trio.open_nursery() as nursery:
         for _ in range(20):
@@ -29,7 +29,7 @@ async def test_logins_that_come_together_share_one_fetch(login: Login, cloud: Cl
     assert len(cloud.asked("directory")) == 2
 
 
-async def test_a_new_key_is_fetched_when_a_token_names_it(login: Login, cloud: Cloud) -> None:
+async def test_new_key_is_fetched_when_first_used_by_a_token(login: Login, cloud: Cloud) -> None:
     await login.log_in(cloud.mint())
     for _ in range(3):
         rotate(cloud, keep_old=True)
@@ -68,7 +68,7 @@ async def test_a_flood_of_forged_tokens_causes_one_fetch(login: Login, cloud: Cl
     assert len(cloud.asked("directory")) - before == 2
 
 
-async def test_forged_tokens_do_not_knock_at_a_directory_that_is_away(
+async def test_forged_tokens_cause_no_requests_to_an_unreachable_directory(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.log_in(cloud.mint())
@@ -85,7 +85,7 @@ async def test_forged_tokens_do_not_knock_at_a_directory_that_is_away(
     await login.log_in(cloud.mint())
 
 
-async def test_after_the_pause_an_unknown_key_is_looked_for_again(
+async def test_unknown_key_is_fetched_again_after_the_pause(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.log_in(cloud.mint())
@@ -98,7 +98,7 @@ async def test_after_the_pause_an_unknown_key_is_looked_for_again(
     await login.log_in(cloud.mint())
 
 
-async def test_logins_outlast_an_outage_of_the_directory(
+async def test_logins_continue_during_a_directory_outage(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.log_in(cloud.mint())
@@ -111,7 +111,7 @@ async def test_logins_outlast_an_outage_of_the_directory(
         await login.log_in(cloud.mint(offsets={"nbf": 0, "exp": 9 * DAY}))
 
 
-async def test_an_answer_without_keys_does_not_replace_those_that_are_known(
+async def test_response_without_keys_does_not_replace_cached_keys(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.log_in(cloud.mint())
@@ -122,7 +122,7 @@ async def test_an_answer_without_keys_does_not_replace_those_that_are_known(
     await login.log_in(cloud.mint())
 
 
-async def test_keys_in_use_are_renewed_before_they_are_old(
+async def test_keys_in_use_are_renewed_before_their_expiry(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.log_in(cloud.mint())
@@ -134,9 +134,7 @@ async def test_keys_in_use_are_renewed_before_they_are_old(
     assert len(cloud.asked("directory")) == 4
 
 
-async def test_a_renewal_that_fails_is_tried_again_later(
-    login: Login, cloud: Cloud, clock: Clock
-) -> None:
+async def test_failed_renewal_is_retried_later(login: Login, cloud: Cloud, clock: Clock) -> None:
     await login.log_in(cloud.mint())
     clock.advance(DAY / 2)
     cloud.fail(service="directory", close=True)
@@ -151,7 +149,7 @@ async def test_a_renewal_that_fails_is_tried_again_later(
     await login.log_in(cloud.mint(offsets={"exp": DAY}))
 
 
-async def test_a_key_that_is_gone_is_not_accepted(login: Login, cloud: Cloud) -> None:
+async def test_removed_key_is_not_accepted(login: Login, cloud: Cloud) -> None:
     old = cloud.mint()
     await login.log_in(old)
     rotate(cloud, keep_old=False)
@@ -160,7 +158,7 @@ async def test_a_key_that_is_gone_is_not_accepted(login: Login, cloud: Cloud) ->
         await login.log_in(old)
 
 
-async def test_a_new_configuration_asks_the_directory_again(login: Login, cloud: Cloud) -> None:
+async def test_new_configuration_fetches_the_keys_again(login: Login, cloud: Cloud) -> None:
     await login.log_in(cloud.mint())
     await login.configure()
     await login.log_in(cloud.mint())
@@ -196,7 +194,7 @@ async def test_a_new_configuration_asks_the_directory_again(login: Login, cloud:
         ),
     ],
 )
-async def test_an_answer_that_cannot_be_used_is_reported_and_not_kept(
+async def test_unusable_response_is_reported_and_not_cached(
     login: Login, cloud: Cloud, fault: dict[str, object], text: str
 ) -> None:
     cloud.fail(service="directory", times=1, **fault)
@@ -207,7 +205,9 @@ async def test_an_answer_that_cannot_be_used_is_reported_and_not_kept(
     await login.log_in(cloud.mint())
 
 
-async def test_keys_that_are_none_are_fetched_again_at_once(login: Login, cloud: Cloud) -> None:
+async def test_response_with_unusable_keys_is_fetched_again_immediately(
+    login: Login, cloud: Cloud
+) -> None:
     cloud.fail(
         service="directory", path="keys", times=1, status=200, body={"keys": [{"kty": "RSA"}]}
     )

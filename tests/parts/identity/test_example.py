@@ -34,7 +34,7 @@ def killed_before(number: int) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("number", range(4))
-async def test_a_first_start_that_was_cut_short_is_made_up_for(
+async def test_interrupted_first_start_is_completed(
     store: Store, door: LazyMethods, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = iter(lambda: str(uuid4()), "")

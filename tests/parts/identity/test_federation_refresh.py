@@ -81,14 +81,16 @@ async def test_credential_is_renewed_every_hour_without_a_login(
         clock.advance(2 * MINUTE)
 
 
-async def test_mount_with_a_secret_is_not_kept_warm(login: Login, cloud: Cloud) -> None:
+async def test_credential_of_a_mount_with_a_secret_is_not_refreshed(
+    login: Login, cloud: Cloud
+) -> None:
     await login.methods.warm.refresh()
     assert exchanges(cloud) == 0
     await login.log_in_machine(cloud.mint_machine())
     assert kept(login) is None
 
 
-async def test_start_while_the_directory_is_down_uses_the_kept_credential(
+async def test_start_during_a_directory_outage_uses_the_stored_credential(
     federated: Login, cloud: Cloud, clock: Clock, config: Settings
 ) -> None:
     await federated.log_in_machine(cloud.mint_machine())
@@ -99,7 +101,7 @@ async def test_start_while_the_directory_is_down_uses_the_kept_credential(
     assert after.tokens.resolve(done.secret).token.mount == after.mount.accessor
 
 
-async def test_credential_that_has_ended_is_not_used_after_a_start(
+async def test_expired_credential_is_not_used_after_a_start(
     federated: Login, cloud: Cloud, clock: Clock, config: Settings
 ) -> None:
     await federated.log_in_machine(cloud.mint_machine())
@@ -109,7 +111,7 @@ async def test_credential_that_has_ended_is_not_used_after_a_start(
     assert exchanges(cloud) >= 2
 
 
-async def test_credential_is_sealed(federated: Login, cloud: Cloud) -> None:
+async def test_stored_credential_is_encrypted(federated: Login, cloud: Cloud) -> None:
     await federated.methods.warm.refresh()
     client = federated.methods.warm._client_of(federated.mount)
     cached_token = federated.methods.credentials.cached_token(
@@ -124,7 +126,7 @@ async def test_credential_is_sealed(federated: Login, cloud: Cloud) -> None:
     )
 
 
-async def test_other_configuration_forgets_the_credential(federated: Login, cloud: Cloud) -> None:
+async def test_changed_configuration_deletes_the_credential(federated: Login, cloud: Cloud) -> None:
     await federated.methods.warm.refresh()
     await federated.configure(client_secret="", identity_token_audience="api://other")
     assert kept(federated) is None
@@ -134,7 +136,7 @@ async def test_other_configuration_forgets_the_credential(federated: Login, clou
     assert kept(federated) is None
 
 
-async def test_removed_mount_leaves_no_credential(federated: Login, cloud: Cloud) -> None:
+async def test_removed_mount_leaves_no_stored_credential(federated: Login, cloud: Cloud) -> None:
     await federated.methods.warm.refresh()
     await mounts.disable(federated.store, federated.tokens, "cloudid/")
     assert kept(federated) is None
@@ -142,7 +144,7 @@ async def test_removed_mount_leaves_no_credential(federated: Login, cloud: Cloud
     assert exchanges(cloud) == 1
 
 
-async def test_directory_that_fails_is_asked_after_growing_pauses(
+async def test_failing_directory_is_queried_with_growing_delays(
     federated: Login, cloud: Cloud, clock: Clock
 ) -> None:
     cloud.fail(service="directory", path=TOKENS, status=503)
@@ -156,7 +158,7 @@ async def test_directory_that_fails_is_asked_after_growing_pauses(
     assert kept(federated) is not None
 
 
-async def test_kept_credential_of_another_mount_is_not_used(
+async def test_stored_credential_of_another_mount_is_not_used(
     federated: Login, cloud: Cloud, clock: Clock, config: Settings
 ) -> None:
     """An encrypted value is bound to its path: a moved row cannot be decrypted."""

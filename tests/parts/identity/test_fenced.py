@@ -106,7 +106,7 @@ async def gives_up(two: Two, clock: Clock, round_: Callable[[], Awaitable[object
 # ---- warm tokens --------------------------------------------------------------------------------
 
 
-async def test_warm_token_of_a_broken_mount_is_given_up_and_the_other_is_fetched(
+async def test_failed_token_refresh_of_a_mount_does_not_affect_others(
     two: Two, cloud: Cloud, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = two.methods.warm
@@ -120,7 +120,7 @@ async def test_warm_token_of_a_broken_mount_is_given_up_and_the_other_is_fetched
 
 
 @pytest.mark.parametrize("module", [identity, secrets])
-async def test_row_of_one_mount_that_cannot_be_read_keeps_no_other_from_a_start(
+async def test_unreadable_row_of_a_mount_does_not_affect_others_at_start(
     two: Two,
     cloud: Cloud,
     clock: Clock,
@@ -150,7 +150,7 @@ async def test_row_of_one_mount_that_cannot_be_read_keeps_no_other_from_a_start(
 
 
 @pytest.mark.parametrize("left", DAMAGES)
-async def test_warm_token_of_a_damaged_row_is_given_up_and_the_other_is_fetched(
+async def test_token_refresh_of_a_damaged_row_does_not_affect_others(
     two: Two, cloud: Cloud, clock: Clock, config: Settings, left: bytes
 ) -> None:
     damage(two.good.store, "bad/", left)
@@ -166,7 +166,7 @@ async def test_warm_token_of_a_damaged_row_is_given_up_and_the_other_is_fetched(
 # ---- tokens in use ------------------------------------------------------------------------------
 
 
-async def test_token_whose_renewal_raises_is_given_up_and_the_other_is_renewed(
+async def test_token_renewal_that_raises_does_not_affect_others(
     two: Two, cloud: Cloud, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await two.methods.warm.refresh()
@@ -182,7 +182,7 @@ async def test_token_whose_renewal_raises_is_given_up_and_the_other_is_renewed(
 
 
 @pytest.mark.parametrize("step", ["find", "fetch"])
-async def test_directory_that_raises_is_given_up_and_the_other_is_fetched(
+async def test_directory_that_raises_does_not_affect_others(
     two: Two,
     cloud: Cloud,
     clock: Clock,
@@ -208,7 +208,7 @@ async def test_directory_that_raises_is_given_up_and_the_other_is_fetched(
 
 
 @pytest.mark.parametrize("step", ["config", "step"])
-async def test_rotation_that_raises_is_given_up_and_the_other_is_begun(
+async def test_rotation_that_raises_does_not_affect_others(
     two: Two, cloud: Cloud, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     rotations = two.methods.rotations
@@ -230,7 +230,7 @@ async def test_rotation_that_raises_is_given_up_and_the_other_is_begun(
 
 
 @pytest.mark.parametrize("left", DAMAGES)
-async def test_rotation_of_a_damaged_row_is_given_up_and_the_other_is_begun(
+async def test_rotation_of_a_damaged_row_does_not_affect_others(
     two: Two, clock: Clock, left: bytes
 ) -> None:
     rotations = two.methods.rotations

@@ -34,7 +34,7 @@ def policies(login: Login, entity_id: str) -> list[str]:
     return login.store.read(lambda db: groups.identity_policies(db, entity_id))
 
 
-async def test_policies_of_inner_groups_come_from_all_groups_above(
+async def test_policies_of_inner_groups_include_those_of_outer_groups(
     login: Login, cloud: Cloud
 ) -> None:
     entity = (await login.log_in(cloud.mint())).entity
@@ -46,7 +46,7 @@ async def test_policies_of_inner_groups_come_from_all_groups_above(
 
 
 @pytest.mark.parametrize("member", ["g1", "g2", "g3"])
-async def test_group_cannot_be_within_itself(login: Login, member: str) -> None:
+async def test_group_cannot_contain_itself(login: Login, member: str) -> None:
     first = await write(login, "g3")
     await write(login, "g2", member_group_ids=["g3"])
     await write(login, "g1", member_group_ids=["g2"])
@@ -67,15 +67,13 @@ async def test_group_cannot_be_within_itself(login: Login, member: str) -> None:
         {"member_entity_ids": [str(number) for number in range(10_001)]},
     ],
 )
-async def test_group_that_makes_no_sense_is_refused_whole(
-    login: Login, fields: dict[str, object]
-) -> None:
+async def test_invalid_group_is_refused_completely(login: Login, fields: dict[str, object]) -> None:
     with pytest.raises(StewardError):
         await write(login, "g", **fields)
     assert login.store.read(lambda db: stored.list_all(db, ALL)) == []
 
 
-async def test_claim_makes_a_member_and_its_absence_ends_that(login: Login, cloud: Cloud) -> None:
+async def test_group_membership_follows_the_claim(login: Login, cloud: Cloud) -> None:
     await external(login)
     with_claim, without = cloud.mint(claims={"groups": ["x", CLAIM]}), cloud.mint()
     done = await login.log_in(with_claim)
@@ -84,14 +82,14 @@ async def test_claim_makes_a_member_and_its_absence_ends_that(login: Login, clou
     assert policies(login, done.entity.id) == []
 
 
-async def test_removed_alias_ends_its_members_at_once(login: Login, cloud: Cloud) -> None:
+async def test_removed_alias_ends_its_memberships_immediately(login: Login, cloud: Cloud) -> None:
     await external(login)
     done = await login.log_in(cloud.mint(claims={"groups": [CLAIM]}))
     await login.store.write(lambda tx: stored.remove_alias(tx, "a"))
     assert policies(login, done.entity.id) == []
 
 
-async def test_removed_mount_ends_the_members_that_it_made(login: Login, cloud: Cloud) -> None:
+async def test_removed_mount_deletes_its_memberships(login: Login, cloud: Cloud) -> None:
     await external(login)
     done = await login.log_in(cloud.mint(claims={"groups": [CLAIM]}))
     await mounts.disable(login.store, login.tokens, "cloudid/")
@@ -99,7 +97,7 @@ async def test_removed_mount_ends_the_members_that_it_made(login: Login, cloud: 
     assert login.store.read(lambda db: stored.aliases(db, ALL)) == []
 
 
-async def test_removed_group_or_entity_leaves_no_member(login: Login, cloud: Cloud) -> None:
+async def test_removed_group_or_entity_leaves_no_memberships(login: Login, cloud: Cloud) -> None:
     entity = (await login.log_in(cloud.mint())).entity
     await write(login, "g1", member_entity_ids=[entity.id])
     await write(login, "g2", member_group_ids=["g1"])
@@ -111,7 +109,7 @@ async def test_removed_group_or_entity_leaves_no_member(login: Login, cloud: Clo
     assert login.store.read(lambda db: stored.members(db, "g3", are_groups=False)) == []
 
 
-async def test_login_finds_the_entity_prepared_for_it(login: Login, cloud: Cloud) -> None:
+async def test_login_uses_a_prepared_entity(login: Login, cloud: Cloud) -> None:
     request_fields = RequestFields({"name": "web", "policies": ["reader"]})
     alias = {"name": PRINCIPAL, "mount_accessor": login.mount.accessor, "canonical_id": "e"}
     noted = RequestFields({**alias, "custom_metadata": {"k": "v"}})
@@ -123,7 +121,7 @@ async def test_login_finds_the_entity_prepared_for_it(login: Login, cloud: Cloud
     assert kept.custom_metadata == {"k": "v"}
 
 
-async def test_entity_has_one_alias_at_a_mount(login: Login) -> None:
+async def test_entity_has_one_alias_per_mount(login: Login) -> None:
     await login.store.write(
         lambda tx: entities.write(tx, None, RequestFields({}), new_id="e", now=1)
     )

@@ -76,7 +76,7 @@ def part_of(token: str, number: int) -> dict[str, Any]:
 # ---- signatures ---------------------------------------------------------------------------------
 
 
-async def test_others_can_check_what_was_signed(issuer: Issuer) -> None:
+async def test_third_party_can_verify_a_signed_token(issuer: Issuer) -> None:
     token = issuer.sign({"sub": "me", "aud": "them"})
     published = msgspec.to_builtins(issuer.published()[0])
     assert verify_jwt_signature(token, published)
@@ -84,7 +84,7 @@ async def test_others_can_check_what_was_signed(issuer: Issuer) -> None:
     assert part_of(token, 1) == {"sub": "me", "aud": "them"}
 
 
-async def test_our_own_tokens_are_known_again(issuer: Issuer) -> None:
+async def test_own_token_is_verified(issuer: Issuer) -> None:
     token = issuer.sign({"sub": "me", "aud": ["us"], "exp": NOW // SECOND + 60})
     assert issuer.verify(token, "us")["sub"] == "me"
 
@@ -129,7 +129,7 @@ async def test_own_token_with_another_audience_or_time_is_refused(
         issuer.verify(issuer.sign(claims), "us")
 
 
-async def test_a_token_of_a_service_opens_nothing_here(issuer: Issuer) -> None:
+async def test_service_token_is_no_workload_token(issuer: Issuer) -> None:
     times = {"iat": NOW // SECOND, "nbf": NOW // SECOND, "jti": "1", "iss": "http://issuer"}
     names = ("nomad_namespace", "nomad_job_id", "nomad_allocation_id", "nomad_group")
     every = {**dict.fromkeys(names, "x"), **times, "sub": "s", "aud": [AUDIENCE]}
@@ -147,7 +147,7 @@ async def test_a_token_of_another_installation_is_refused(
         issuer.verify(token, "us")
 
 
-async def test_private_keys_are_sealed_and_outlive_the_daemon(
+async def test_private_keys_are_encrypted_and_survive_a_restart(
     issuer: Issuer, store: Store, clock: Clock
 ) -> None:
     again = Issuer(store, SEAL, clock, numbers())
@@ -159,7 +159,9 @@ async def test_private_keys_are_sealed_and_outlive_the_daemon(
 # ---- rotation ----------------------------------------------------------------------------------
 
 
-async def test_a_new_key_is_published_before_it_signs(issuer: Issuer, clock: Clock) -> None:
+async def test_new_key_is_published_before_its_first_signature(
+    issuer: Issuer, clock: Clock
+) -> None:
     clock.time += ROTATION - PUBLISHED_BEFORE
     await issuer.rotate_keys()
     assert key_ids(issuer) == ["key-1", "key-2"]
@@ -184,18 +186,18 @@ async def test_signature_of_an_old_key_is_verified_while_the_token_is_valid(
         issuer.verify(token, "us")
 
 
-async def test_a_key_that_was_made_on_request_signs_at_once(issuer: Issuer, clock: Clock) -> None:
+async def test_key_created_on_request_signs_immediately(issuer: Issuer, clock: Clock) -> None:
     clock.time += 1
     await issuer.rotate(at_once=True)
     assert signed_with(issuer.sign({})) == "key-2"
 
 
-async def test_a_key_by_name_signs_whichever_is_in_force(issuer: Issuer) -> None:
+async def test_named_key_signs_regardless_of_the_current_key(issuer: Issuer) -> None:
     await issuer.rotate(at_once=True)
     assert signed_with(issuer.sign({}, "key-1")) == "key-1"
 
 
-async def test_nothing_is_done_before_it_is_time(issuer: Issuer, clock: Clock) -> None:
+async def test_no_key_is_rotated_before_the_due_time(issuer: Issuer, clock: Clock) -> None:
     clock.time += ROTATION - PUBLISHED_BEFORE - 1
     await issuer.rotate_keys()
     assert key_ids(issuer) == ["key-1"]
@@ -206,25 +208,25 @@ def key(name: str, signs_from: int) -> SigningKey:
     return SigningKey(public=public, created_at=signs_from, signs_from=signs_from)
 
 
-def test_the_newest_whose_time_has_come_signs() -> None:
+def test_newest_active_key_signs() -> None:
     keys = [key("a", 1), key("b", 5), key("c", 9)]
     assert [signer(keys, now).id for now in (1, 4, 5, 8, 9)] == ["a", "a", "b", "b", "c"]
 
 
-def test_when_the_clock_was_set_back_the_oldest_signs() -> None:
+def test_oldest_key_signs_after_the_clock_was_set_back() -> None:
     assert signer([key("a", 5), key("b", 9)], 1).id == "a"
 
 
-def test_a_key_is_due_when_there_is_none() -> None:
+def test_missing_key_is_due_for_rotation() -> None:
     assert rotation_due([], NOW)
 
 
-def test_a_key_with_which_something_was_placed_that_runs_is_kept() -> None:
+def test_key_used_by_a_running_allocation_does_not_expire() -> None:
     keys = [key("a", 0), key("b", 1), key("c", 2)]
     assert [expired_key.id for expired_key in expired_keys(keys, 2 + LONGEST_TTL, {"a"})] == ["b"]
 
 
-async def test_the_keys_of_what_runs_are_found(store: Store) -> None:
+async def test_keys_of_running_allocations_are_found(store: Store) -> None:
     plain = placed(job(), "n", "a1")
     placement = msgspec.structs.replace(plain.placement, signing_key_id="key-7")
     live = msgspec.structs.replace(plain, placement=placement)
@@ -237,17 +239,13 @@ async def test_the_keys_of_what_runs_are_found(store: Store) -> None:
     assert store.read(signing.of_live_allocations) == {"key-7"}
 
 
-async def test_a_new_store_gets_its_first_key_while_other_parts_open(
-    store: Store, clock: Clock
-) -> None:
+async def test_new_store_gets_its_first_key_during_the_start(store: Store, clock: Clock) -> None:
     async with open_issuer(store, SEAL, clock, numbers()) as issuer:
         await issuer.has_key()
         assert key_ids(issuer) == ["key-1"]
 
 
-async def test_a_key_is_forgotten_by_hand_only_when_nothing_needs_it(
-    issuer: Issuer, clock: Clock
-) -> None:
+async def test_key_can_be_deleted_only_when_unused(issuer: Issuer, clock: Clock) -> None:
     first = issuer.active.id
     with pytest.raises(Refused, match="active root key cannot be deleted"):
         await issuer.remove(first, force=True)

@@ -93,7 +93,7 @@ def method(**config: Any) -> AuthMethod:
     return AuthMethod(name="ci", type="JWT", modify_index=7, config=AuthMethodConfig(**config))
 
 
-async def test_keys_are_fetched_once_and_again_when_they_are_old() -> None:
+async def test_keys_are_fetched_once_and_again_after_their_expiry() -> None:
     async with providing() as provider:
         keys, ci = MethodKeys(KeyCache()), method(jwks_url=f"{provider.url}/keys")
         for now in (NOW, NOW + 299 * SECOND):
@@ -103,7 +103,7 @@ async def test_keys_are_fetched_once_and_again_when_they_are_old() -> None:
         assert provider.asked == ["/keys", "/keys"]
 
 
-async def test_a_new_key_is_found_and_a_forged_one_does_not_flood_the_provider() -> None:
+async def test_new_key_is_fetched_and_forged_keys_cause_few_requests() -> None:
     async with providing() as provider:
         keys, ci = MethodKeys(KeyCache()), method(oidc_discovery_url=f"{provider.url}/")
         for now in (NOW, NOW + SECOND, NOW + 29 * SECOND):
@@ -116,7 +116,7 @@ async def test_a_new_key_is_found_and_a_forged_one_does_not_flood_the_provider()
         assert len(provider.asked) == 4
 
 
-async def test_a_change_of_the_method_forgets_its_keys() -> None:
+async def test_changed_method_drops_its_cached_keys() -> None:
     async with providing() as provider:
         keys, ci = MethodKeys(KeyCache()), method(jwks_url=f"{provider.url}/keys")
         await keys.verify(ci, TOKEN, now=NOW, permit=allow_all)
@@ -147,7 +147,7 @@ async def test_keys_of_the_configuration_need_no_provider() -> None:
         ),
     ],
 )
-async def test_a_bad_answer_is_reported_and_not_asked_for_again_at_once(
+async def test_invalid_response_is_reported_and_not_requested_again_immediately(
     status: int, body: bytes, text: str
 ) -> None:
     async with providing() as provider:
@@ -205,7 +205,7 @@ async def test_a_discovery_document_of_another_issuer_is_refused(named: dict[str
         assert provider.asked == ["/.well-known/openid-configuration"]
 
 
-async def test_keys_of_a_provider_with_https_are_not_fetched_without(tmp_path: Path) -> None:
+async def test_keys_of_an_https_provider_are_not_fetched_over_http(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.certify("server"))

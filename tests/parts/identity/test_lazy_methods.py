@@ -67,16 +67,18 @@ def issued(mount: Mount) -> Token:
     )
 
 
-async def test_without_a_mount_nothing_is_opened(door: LazyMethods) -> None:
+async def test_no_login_module_is_opened_without_a_mount(door: LazyMethods) -> None:
     await trio.testing.wait_all_tasks_blocked()
     assert not door.knocked.is_set()
 
 
-async def test_whoever_asks_gets_the_same_methods(door: LazyMethods) -> None:
+async def test_all_callers_get_the_same_methods(door: LazyMethods) -> None:
     assert await door.methods() is await door.methods()
 
 
-async def test_a_mount_opens_them_at_once(store: Store, tokens: TokenStore, tmp_path: Path) -> None:
+async def test_first_mount_opens_the_login_methods(
+    store: Store, tokens: TokenStore, tmp_path: Path
+) -> None:
     await mounts.enable(store, MOUNT)
     async with opening(store, tokens, tmp_path) as door:
         assert door.knocked.is_set()
@@ -118,7 +120,7 @@ async def stuck() -> AsyncIterator[LoginMethods]:
 @pytest.mark.parametrize(
     ("opening", "reason"), [(broken, "OSError: no room"), (stuck, "this has taken 5 s so far")]
 )
-async def test_login_methods_that_do_not_open_hold_up_neither_the_start_nor_a_login(
+async def test_failed_login_methods_delay_neither_the_start_nor_a_login(
     store: Store,
     autojump_clock: trio.testing.MockClock,
     opening: Callable[[], Opening[LoginMethods]],
@@ -131,7 +133,7 @@ async def test_login_methods_that_do_not_open_hold_up_neither_the_start_nor_a_lo
                 await door.methods()
 
 
-async def test_login_methods_that_have_ended_are_not_handed_out(login: Login) -> None:
+async def test_closed_login_methods_are_not_returned(login: Login) -> None:
     door = LazyMethods(Fences(Clock()))
     with door.open(login.methods):
         assert await door.methods() is login.methods
@@ -141,7 +143,7 @@ async def test_login_methods_that_have_ended_are_not_handed_out(login: Login) ->
     assert scope.cancelled_caught
 
 
-async def test_tokens_of_a_mount_that_is_gone_end_although_there_is_none_left(
+async def test_tokens_of_the_last_deleted_mount_are_revoked(
     store: Store, tokens: TokenStore, tmp_path: Path
 ) -> None:
     await store.write(lambda tx: tokens.add(tx, issued(MOUNT), "a secret"))

@@ -19,7 +19,7 @@ from tests.fakes.fakecloud import SUB_A, SUB_B
 from tests.parts.identity.conftest import PRINCIPAL, Cloud, Login
 
 
-async def test_a_login_gets_a_token_that_is_found_by_its_secret(login: Login, cloud: Cloud) -> None:
+async def test_login_issues_a_token_that_is_found_by_its_secret(login: Login, cloud: Cloud) -> None:
     await login.role("dev", token_policies="Reader,writer", token_ttl="10m")
     done = await login.log_in(cloud.mint())
     caller = login.tokens.resolve(done.secret)
@@ -31,7 +31,7 @@ async def test_a_login_gets_a_token_that_is_found_by_its_secret(login: Login, cl
     assert caller.token.ttl == 600 * SECOND
 
 
-async def test_the_same_principal_is_the_same_entity(login: Login, cloud: Cloud) -> None:
+async def test_same_principal_has_the_same_entity(login: Login, cloud: Cloud) -> None:
     await login.role("other", bound_service_principal_ids=PRINCIPAL)
     one = await login.log_in(cloud.mint())
     other = await login.log_in(cloud.mint(claims={"groups": ["g"]}), "other", vm_name="a")
@@ -40,7 +40,7 @@ async def test_the_same_principal_is_the_same_entity(login: Login, cloud: Cloud)
     assert alias.metadata["vm_name"] == "a"
 
 
-async def test_a_disabled_entity_is_not_let_in_and_its_tokens_end(
+async def test_disabled_entity_cannot_log_in_and_its_tokens_are_revoked(
     login: Login, cloud: Cloud
 ) -> None:
 
@@ -61,7 +61,7 @@ async def test_a_batch_token_is_not_stored(login: Login, cloud: Cloud) -> None:
     assert login.store.read(tokens.list_all) == []
 
 
-async def test_a_full_disk_gives_no_token_without_its_row(login: Login, cloud: Cloud) -> None:
+async def test_full_disk_issues_no_token_without_its_row(login: Login, cloud: Cloud) -> None:
     connection = login.store._writer._connection
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -79,7 +79,7 @@ async def test_a_full_disk_gives_no_token_without_its_row(login: Login, cloud: C
     assert login.tokens.resolve(again.secret).token.path == "auth/cloudid/login"
 
 
-async def test_a_role_from_elsewhere_is_refused_before_the_cloud_is_asked(
+async def test_role_of_another_mount_is_refused_before_any_cloud_request(
     login: Login, cloud: Cloud
 ) -> None:
     await login.role("dev", token_bound_cidrs="10.0.0.0/8")
@@ -109,7 +109,7 @@ async def test_a_role_from_elsewhere_is_refused_before_the_cloud_is_asked(
         (LoginRequest(jwt="x", role="dev", vmss_name="ss%2f"), 'invalid vmss_name "ss%2f"'),
     ],
 )
-async def test_a_request_that_is_incomplete_or_wrong_is_reported(
+async def test_incomplete_or_invalid_request_is_reported(
     login: Login, request_: LoginRequest, text: str
 ) -> None:
     with pytest.raises(Invalid) as raised:
@@ -126,7 +126,7 @@ async def test_a_machine_of_another_subscription_is_refused(login: Login, cloud:
     assert cloud.asked("resource_manager") == []
 
 
-async def test_waiting_for_the_cloud_has_a_timeout(
+async def test_cloud_requests_have_a_timeout(
     login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -141,7 +141,7 @@ async def test_waiting_for_the_cloud_has_a_timeout(
     await login.log_in(cloud.mint())
 
 
-async def test_others_log_in_while_one_waits_for_the_cloud(login: Login, cloud: Cloud) -> None:
+async def test_slow_cloud_request_does_not_block_other_logins(login: Login, cloud: Cloud) -> None:
     cloud.fail(service="resource_manager", delay_s=60)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(login.log_in_machine, cloud.mint_machine())
@@ -154,7 +154,7 @@ async def test_others_log_in_while_one_waits_for_the_cloud(login: Login, cloud: 
 # ---- what goes with a mount ------------------------------------------------------------------------
 
 
-async def test_disabling_a_mount_ends_its_tokens_and_forgets_its_secret(
+async def test_disabled_mount_revokes_its_tokens_and_deletes_its_secret(
     login: Login, cloud: Cloud
 ) -> None:
     done = await login.log_in(cloud.mint())
@@ -165,7 +165,7 @@ async def test_disabling_a_mount_ends_its_tokens_and_forgets_its_secret(
     assert login.store.read(lambda db: identity.role_names(db, login.mount.accessor)) == []
 
 
-async def test_a_login_under_way_while_its_mount_goes_gets_nothing(
+async def test_login_during_the_deletion_of_its_mount_gets_no_token(
     login: Login, cloud: Cloud
 ) -> None:
     cloud.fail(service="resource_manager", delay_s=0.3)
@@ -182,7 +182,7 @@ async def test_a_login_under_way_while_its_mount_goes_gets_nothing(
     assert login.store.read(tokens.list_all) == []
 
 
-async def test_tokens_of_a_mount_that_is_gone_end_at_the_next_start(
+async def test_tokens_of_a_deleted_mount_are_revoked_at_the_next_start(
     login: Login, cloud: Cloud
 ) -> None:
     from storage.queries import mounts as stored
@@ -194,7 +194,7 @@ async def test_tokens_of_a_mount_that_is_gone_end_at_the_next_start(
         login.tokens.resolve(done.secret)
 
 
-async def test_methods_at_two_paths_know_nothing_of_each_other(login: Login, cloud: Cloud) -> None:
+async def test_methods_at_two_paths_are_independent(login: Login, cloud: Cloud) -> None:
     uuid = "11111111-1111-4111-8111-111111111111"
     second = mounts.new_mount("team/dir/", RequestFields({"type": "azure"}), uuid)
     await mounts.enable(login.store, second)
@@ -227,7 +227,7 @@ async def test_explain_shows_each_rule_and_issues_no_token(login: Login, cloud: 
     assert login.store.read(entities.list_all) == []
 
 
-async def test_explain_names_the_rule_that_is_broken(login: Login, cloud: Cloud) -> None:
+async def test_explain_names_the_violated_rule(login: Login, cloud: Cloud) -> None:
     await login.role("dev", bound_service_principal_ids="another")
     request = LoginRequest(role="dev", jwt=cloud.mint())
     examination = await login.methods.explain(login.mount, request, "127.0.0.1")
@@ -238,9 +238,7 @@ async def test_explain_names_the_rule_that_is_broken(login: Login, cloud: Cloud)
 # ---- groups --------------------------------------------------------------------------------------
 
 
-async def test_groups_that_do_not_fit_are_looked_up_where_configured(
-    login: Login, cloud: Cloud
-) -> None:
+async def test_missing_group_claims_are_looked_up_if_configured(login: Login, cloud: Cloud) -> None:
     await login.role("grp", bound_group_ids="grp-1")
     jwt = cloud.mint(claims={"_claim_names": {"groups": "src1"}})
     with pytest.raises(Refused, match=r"groups not authorized: \[\]"):
@@ -251,7 +249,7 @@ async def test_groups_that_do_not_fit_are_looked_up_where_configured(
     assert done.entity.groups == ["GRP-1"]
 
 
-async def test_a_look_up_of_groups_that_fails_is_reported(login: Login, cloud: Cloud) -> None:
+async def test_failed_group_lookup_is_reported(login: Login, cloud: Cloud) -> None:
     await login.role("grp", bound_group_ids="grp-1")
     await login.configure(look_up_groups=True)
     cloud.fail(
@@ -270,7 +268,7 @@ async def explained(login: Login, jwt: str, role: str = "dev") -> tuple[str, lis
     ]
 
 
-async def test_explain_says_that_nothing_is_configured(login: Login, cloud: Cloud) -> None:
+async def test_explain_reports_a_missing_configuration(login: Login, cloud: Cloud) -> None:
     jwt = cloud.mint()
     await login.methods.unconfigure(login.mount)
     assert await explained(login, jwt) == (
@@ -285,14 +283,14 @@ async def test_explain_refuses_a_token_without_a_name(login: Login, cloud: Cloud
     assert (await explained(login, jwt, "named"))[1] == ["missing name in alias"]
 
 
-async def test_explain_looks_at_the_policies_of_the_token(login: Login, cloud: Cloud) -> None:
+async def test_explain_shows_the_policies_of_the_token(login: Login, cloud: Cloud) -> None:
     await login.role("root", bound_service_principal_ids=PRINCIPAL, token_policies="root")
     assert (await explained(login, cloud.mint(), "root"))[1] == [
         "auth methods cannot create root tokens"
     ]
 
 
-async def test_explain_knows_disabled_entities(login: Login, cloud: Cloud) -> None:
+async def test_explain_reports_disabled_entities(login: Login, cloud: Cloud) -> None:
     entity = (await login.log_in(cloud.mint())).entity
     disabled = msgspec.structs.replace(entity, is_disabled=True)
     await login.store.write(lambda tx: entities.put(tx, disabled))
@@ -318,9 +316,7 @@ async def test_failure_of_the_cloud_does_not_count_as_a_failed_login(
     assert len(noted) == 1
 
 
-async def test_signed_logins_that_a_role_does_not_bind_lock_nobody_out(
-    login: Login, cloud: Cloud
-) -> None:
+async def test_signed_logins_outside_a_role_cause_no_lockout(login: Login, cloud: Cloud) -> None:
     login.tokens.failures.lock_out = LockoutPolicy(threshold=3, span=60 * SECOND)
     await login.role("other", bound_service_principal_ids="somebody-else")
     good, forged = cloud.mint(), cloud.mint(tamper="signature")

@@ -49,7 +49,7 @@ async def test_moved_mount_keeps_its_roles_and_revokes_its_tokens(
         ("auth/cloudid/", f"auth/{'x' * 300}/", "a mount needs a path of 1 to 256 characters"),
     ],
 )
-async def test_move_that_cannot_be_made_changes_nothing(
+async def test_impossible_move_changes_nothing(
     login: Login, source: str, target: str, text: str
 ) -> None:
     other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), "00000000-other")
@@ -61,13 +61,15 @@ async def test_move_that_cannot_be_made_changes_nothing(
     assert login.store.read(stored.list_readable) == before
 
 
-async def test_mount_moves_below_its_own_path(login: Login) -> None:
+async def test_mount_can_move_below_its_own_path(login: Login) -> None:
     await move(login, "auth/cloudid/", "auth/cloudid/deeper/")
     assert login.store.read(mounts.paths) == ["cloudid/deeper/"]
 
 
 @pytest.mark.parametrize("network", ["zz", "1.2.3", "300.1.1.1/8", "10.0.0.0/33", "example.org"])
-async def test_role_with_a_bad_network_is_refused_and_unchanged(login: Login, network: str) -> None:
+async def test_role_with_an_invalid_network_is_refused_and_unchanged(
+    login: Login, network: str
+) -> None:
     await login.role("dev", token_bound_cidrs=["10.0.0.0/8"])
     with pytest.raises(Invalid, match="error parsing address"):
         await login.role("dev", token_bound_cidrs=["10.0.0.0/8", network])
@@ -109,7 +111,7 @@ async def ask(dispatcher: Dispatcher, secret: str, method: str, path: str) -> tu
 
 
 @pytest.mark.parametrize("left", DAMAGES)
-async def test_damaged_row_of_a_mount_is_named_beside_the_others(
+async def test_damaged_row_of_a_mount_is_reported_with_the_others(
     login: Login, asking: Dispatcher, left: bytes
 ) -> None:
     token = Token(accessor="", policies=("root",), created_at=NOW)

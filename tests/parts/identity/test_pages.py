@@ -37,14 +37,14 @@ def of_logins(site: Site) -> list[str]:
     return [token.name for token in found if token.path == "auth/cloudid/login"]
 
 
-async def test_an_identity_of_the_directory_signs_in(site: Site, cloud: Cloud) -> None:
+async def test_directory_identity_signs_in(site: Site, cloud: Cloud) -> None:
     browser = site.browser()
     answer = await log_in(browser, cloud.mint(), next="/ui/access")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/access")
     assert f"cloudid-{PRINCIPAL}" in (await browser.get("/ui/access")).text
 
 
-async def test_the_token_of_a_login_ends_when_its_session_does(site: Site, cloud: Cloud) -> None:
+async def test_login_token_ends_with_its_session(site: Site, cloud: Cloud) -> None:
     browser = site.browser()
     await log_in(browser, cloud.mint())
     assert of_logins(site) == [f"cloudid-{PRINCIPAL}"]
@@ -52,9 +52,7 @@ async def test_the_token_of_a_login_ends_when_its_session_does(site: Site, cloud
     assert of_logins(site) == []
 
 
-async def test_signing_out_needs_no_right_of_the_token(
-    site: Site, cloud: Cloud, login: Login
-) -> None:
+async def test_sign_out_needs_no_capability(site: Site, cloud: Cloud, login: Login) -> None:
     await login.role("bare", bound_service_principal_ids=PRINCIPAL, token_no_default_policy=True)
     browser = site.browser()
     await log_in(browser, cloud.mint(), role="bare")
@@ -63,7 +61,7 @@ async def test_signing_out_needs_no_right_of_the_token(
     assert of_logins(site) == []
 
 
-async def test_signing_in_again_ends_the_token_of_the_login_before(
+async def test_new_sign_in_revokes_the_token_of_the_previous_login(
     site: Site, cloud: Cloud
 ) -> None:
     browser = site.browser()
@@ -74,7 +72,7 @@ async def test_signing_in_again_ends_the_token_of_the_login_before(
     assert of_logins(site) == []
 
 
-async def test_a_login_that_begins_no_session_leaves_no_token(
+async def test_login_without_a_session_leaves_no_token(
     site: Site, cloud: Cloud, login: Login
 ) -> None:
     await login.role("few", bound_service_principal_ids=PRINCIPAL, token_num_uses=5)
@@ -82,7 +80,7 @@ async def test_a_login_that_begins_no_session_leaves_no_token(
     assert of_logins(site) == []
 
 
-async def test_a_session_ends_also_when_its_token_cannot(
+async def test_session_ends_even_if_its_token_cannot_be_revoked(
     site: Site, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser = site.browser()
@@ -124,7 +122,7 @@ async def test_login_refused_by_its_method_opens_no_session(
     assert (await browser.get("/ui/")).status_code == 303
 
 
-async def test_a_login_is_asked_for_nothing_but_to_log_in(site: Site, cloud: Cloud) -> None:
+async def test_login_form_requests_only_login_data(site: Site, cloud: Cloud) -> None:
     master = site.browser()
     await master.sign_in(await site.token())
     answer = await log_in(master, cloud.mint(), method="cloudid/role")
@@ -133,9 +131,7 @@ async def test_a_login_is_asked_for_nothing_but_to_log_in(site: Site, cloud: Clo
     assert "<h3>login" not in roles.text
 
 
-async def test_a_token_that_the_directory_has_not_signed_opens_nothing(
-    site: Site, cloud: Cloud
-) -> None:
+async def test_token_not_signed_by_the_directory_is_refused(site: Site, cloud: Cloud) -> None:
     browser = site.browser()
     head, body, _ = cloud.mint().split(".")
     assert (await log_in(browser, f"{head}.{body}.AAAA")).status_code in (400, 403)
@@ -158,7 +154,7 @@ async def test_login_is_explained_rule_by_rule_without_issuing_a_token(
     assert of_logins(site) == []
 
 
-async def test_a_method_shows_its_roles_and_settings_without_its_secret(site: Site) -> None:
+async def test_method_shows_its_roles_and_settings_without_its_secret(site: Site) -> None:
     master = site.browser()
     await master.sign_in(await site.token())
     text = (await master.get("/ui/method/cloudid")).text

@@ -80,7 +80,7 @@ async def test_role_of_resources_refuses_another_resource(
         await log_in(login, cloud, shape, where)
 
 
-async def test_principals_of_a_flexible_set_are_asked_for_at_each_login(
+async def test_principals_of_a_flexible_scale_set_are_queried_at_each_login(
     login: Login, cloud: Cloud
 ) -> None:
     asked = []

@@ -44,7 +44,7 @@ async def works(login: Login, cloud: Cloud) -> None:
     await login.log_in_machine(cloud.mint_machine())
 
 
-async def test_a_new_secret_is_put_to_use_and_foreign_ones_stay(
+async def test_new_secret_is_activated_and_unrelated_secrets_remain(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     rotations = login.methods.rotations
@@ -60,7 +60,7 @@ async def test_a_new_secret_is_put_to_use_and_foreign_ones_stay(
     await works(login, cloud)
 
 
-async def test_a_secret_that_was_made_here_is_removed_when_the_next_is_in_use(
+async def test_secret_created_by_steward_is_deleted_after_its_replacement(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     rotations = login.methods.rotations
@@ -73,7 +73,7 @@ async def test_a_secret_that_was_made_here_is_removed_when_the_next_is_in_use(
     assert passwords(cloud) == [OLD, in_use(login)]
 
 
-async def test_all_others_are_removed_where_that_is_wanted(
+async def test_all_other_secrets_are_deleted_if_configured(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.configure(remove_foreign_passwords=True)
@@ -86,7 +86,7 @@ async def test_all_others_are_removed_where_that_is_wanted(
     assert rotations.state(login.mount).unclean is False
 
 
-async def test_a_restart_after_any_step_finishes_what_was_begun(
+async def test_rotation_interrupted_at_any_step_is_completed_after_a_restart(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.configure(remove_foreign_passwords=True)
@@ -100,9 +100,7 @@ async def test_a_restart_after_any_step_finishes_what_was_begun(
     assert passwords(cloud) == [in_use(login)]
 
 
-async def test_a_secret_that_is_not_known_yet_is_tried_again_later(
-    login: Login, cloud: Cloud, clock: Clock
-) -> None:
+async def test_unknown_secret_is_retried_later(login: Login, cloud: Cloud, clock: Clock) -> None:
     rotations = login.methods.rotations
     await rotations.begin(login.mount)
     clock.advance(SETTLES / SECOND)
@@ -120,9 +118,7 @@ async def test_a_secret_that_is_not_known_yet_is_tried_again_later(
     assert rotations.state(login.mount).problem == ""
 
 
-async def test_a_secret_that_never_works_is_thrown_away(
-    login: Login, cloud: Cloud, clock: Clock
-) -> None:
+async def test_unusable_secret_is_discarded(login: Login, cloud: Cloud, clock: Clock) -> None:
     rotations = login.methods.rotations
     await login.configure(remove_foreign_passwords=True)  # the one in use is foreign, and stays
     await rotations.begin(login.mount)
@@ -137,7 +133,7 @@ async def test_a_secret_that_never_works_is_thrown_away(
     assert rotations.state(login.mount).pending == ""
 
 
-async def test_a_secret_that_waited_while_the_daemon_was_down_is_put_to_use(
+async def test_secret_pending_during_a_restart_is_activated(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.methods.rotations.begin(login.mount)
@@ -146,7 +142,7 @@ async def test_a_secret_that_waited_while_the_daemon_was_down_is_put_to_use(
     assert in_use(login) == passwords(cloud)[1]
 
 
-async def test_a_secret_that_was_made_but_never_heard_of_is_removed_at_the_next_start(
+async def test_created_secret_without_a_response_is_deleted_at_the_next_start(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     cloud.fail(service="graph", path="addPassword", truncate=5)
@@ -159,7 +155,7 @@ async def test_a_secret_that_was_made_but_never_heard_of_is_removed_at_the_next_
     await works(login, cloud)
 
 
-async def test_two_rotations_at_once_leave_a_secret_that_works(
+async def test_concurrent_rotations_leave_a_working_secret(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     rotations = login.methods.rotations
@@ -175,7 +171,7 @@ async def test_two_rotations_at_once_leave_a_secret_that_works(
     await works(login, cloud)
 
 
-async def test_a_secret_that_is_written_during_a_rotation_stays(
+async def test_secret_written_during_a_rotation_is_preserved(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     rotations = login.methods.rotations
@@ -189,7 +185,7 @@ async def test_a_secret_that_is_written_during_a_rotation_stays(
     assert in_use(login) == "another"
 
 
-async def test_every_step_is_in_the_audit(login: Login, cloud: Cloud, clock: Clock) -> None:
+async def test_every_step_is_audited(login: Login, cloud: Cloud, clock: Clock) -> None:
     rotations = login.methods.rotations
     await rotations.begin(login.mount)
     for _ in range(3):
@@ -205,9 +201,7 @@ async def test_every_step_is_in_the_audit(login: Login, cloud: Cloud, clock: Clo
     ]
 
 
-async def test_cleaning_up_that_fails_is_done_later(
-    login: Login, cloud: Cloud, clock: Clock
-) -> None:
+async def test_failed_cleanup_is_repeated_later(login: Login, cloud: Cloud, clock: Clock) -> None:
     await login.configure(remove_foreign_passwords=True)
     rotations = login.methods.rotations
     await rotations.begin(login.mount)
@@ -222,7 +216,7 @@ async def test_cleaning_up_that_fails_is_done_later(
     assert passwords(cloud) == [in_use(login)]
 
 
-async def test_a_new_configuration_ends_a_rotation(
+async def test_new_configuration_cancels_a_rotation(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
     await login.methods.rotations.begin(login.mount)
@@ -244,7 +238,7 @@ async def test_a_new_configuration_ends_a_rotation(
         ({"path": "applications", "close": True}, 'Get "http'),
     ],
 )
-async def test_a_graph_that_refuses_is_reported_and_nothing_changes(
+async def test_refused_directory_request_is_reported_without_changes(
     login: Login, cloud: Cloud, fault: dict[str, object], text: str
 ) -> None:
     cloud.fail(service="graph", **fault)
@@ -255,15 +249,13 @@ async def test_a_graph_that_refuses_is_reported_and_nothing_changes(
     assert login.methods.rotations.state(login.mount).pending == ""
 
 
-async def test_a_method_without_a_secret_has_nothing_to_rotate(login: Login, cloud: Cloud) -> None:
+async def test_method_without_a_secret_has_no_rotation(login: Login, cloud: Cloud) -> None:
     await login.configure(client_secret="", identity_token_audience="api://exchange")
     with pytest.raises(Refused, match="no client secret to rotate"):
         await login.methods.rotations.begin(login.mount)
 
 
-async def test_a_period_begins_a_rotation_when_it_is_over(
-    login: Login, cloud: Cloud, clock: Clock
-) -> None:
+async def test_elapsed_period_starts_a_rotation(login: Login, cloud: Cloud, clock: Clock) -> None:
     await login.configure(rotation_period="24h")
     rotations = login.methods.rotations
     await rotations.run_once()

@@ -49,7 +49,7 @@ async def test_temporary_failure_is_retried(sender: CloudHttp, cloud: Cloud, sta
         ({}, None),
     ],
 )
-def test_the_cloud_asks_for_a_pause_in_seconds_or_until_a_moment(
+def test_retry_after_is_in_seconds_or_a_date(
     headers: dict[str, str], seconds: float | None
 ) -> None:
     assert cloud_http._retry_after(headers) == seconds
@@ -65,14 +65,14 @@ async def test_persistent_error_is_not_retried(
     assert len(cloud.asked()) == 1
 
 
-async def test_a_connection_that_breaks_is_tried_again(sender: CloudHttp, cloud: Cloud) -> None:
+async def test_broken_connection_is_retried(sender: CloudHttp, cloud: Cloud) -> None:
     cloud.fail(path="/one", close=True)
     with pytest.raises(CloudUnreachable, match=r'^Get "http://127.0.0.1:\d+/one": '):
         await sender.send("GET", f"{cloud.url}/one", retries=RetryPolicy(1, 0, 0))
     assert len(cloud.asked()) == 2
 
 
-def test_pauses_grow_up_to_the_longest_and_are_a_little_random() -> None:
+def test_retry_delays_grow_to_a_maximum_with_jitter() -> None:
     retries = RetryPolicy(5, 4, 60)
     assert [retries.pause(at, None, 0.4) for at in range(5)] == [4, 8, 16, 32, 60]
     assert retries.pause(0, None, 0.0) == pytest.approx(3.2)
@@ -84,7 +84,7 @@ def test_pauses_grow_up_to_the_longest_and_are_a_little_random() -> None:
 # The HTTP library leaves its generators to Trio, which closes them and says so.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
-async def test_an_endless_answer_is_cut_off(sender: CloudHttp) -> None:
+async def test_endless_response_is_aborted(sender: CloudHttp) -> None:
     body = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n" + b"x" * (MAX_ANSWER + 100_000)
     async with trio.open_nursery() as nursery:
         listener = await nursery.start(
@@ -96,7 +96,7 @@ async def test_an_endless_answer_is_cut_off(sender: CloudHttp) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_silent_cloud_is_given_up(
+async def test_unresponsive_cloud_is_aborted(
     sender: CloudHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud_http, "ATTEMPT", 0.2)
@@ -121,7 +121,7 @@ async def test_a_silent_cloud_is_given_up(
         b"",
     ],
 )
-async def test_an_answer_that_is_cut_or_none_is_reported(sender: CloudHttp, raw: bytes) -> None:
+async def test_truncated_or_empty_response_is_reported(sender: CloudHttp, raw: bytes) -> None:
     async with trio.open_nursery() as nursery:
         listener = await nursery.start(
             partial(trio.serve_tcp, partial(answer_with, raw), 0, host="127.0.0.1")
@@ -133,12 +133,12 @@ async def test_an_answer_that_is_cut_or_none_is_reported(sender: CloudHttp, raw:
 
 
 @pytest.mark.parametrize("url", ["ftp://host/", "http://", "http://[::1", "nonsense"])
-async def test_an_address_that_is_none_is_reported(sender: CloudHttp, url: str) -> None:
+async def test_invalid_address_is_reported(sender: CloudHttp, url: str) -> None:
     with pytest.raises(CloudUnreachable):
         await sender.send("GET", url)
 
 
-async def test_a_log_of_requests_holds_no_secrets(
+async def test_request_log_contains_no_secrets(
     cloud: Cloud, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "steward.identity.cloud")
@@ -152,16 +152,14 @@ async def test_a_log_of_requests_holds_no_secrets(
     assert "shown" in caplog.text
 
 
-async def test_connections_are_used_again(sender: CloudHttp, cloud: Cloud) -> None:
+async def test_connections_are_reused(sender: CloudHttp, cloud: Cloud) -> None:
     for _ in range(3):
         await sender.send("GET", f"{cloud.url}/one")
     pool = sender._client._transport._pool
     assert len(pool.connections) == 1
 
 
-async def test_a_refusal_is_reported_as_the_clouds_own_libraries_tell_it(
-    sender: CloudHttp, cloud: Cloud
-) -> None:
+async def test_refusal_has_the_text_of_the_azure_libraries(sender: CloudHttp, cloud: Cloud) -> None:
     cloud.fail(path="/one", status=403, body={"error": {"code": "No", "message": "not you"}})
     answer = await sender.send("GET", f"{cloud.url}/one?secret=1")
     ruler = "-" * 80

@@ -84,7 +84,7 @@ def errors(bulk_dispatch_answers: Sequence[BulkDispatchAnswer]) -> list[tuple[in
 # --- the lines ---
 
 
-def test_empty_lines_are_counted_and_left_out() -> None:
+def test_empty_lines_are_counted_and_skipped() -> None:
     lines = split_lines(b'\n{}\r\n \t\n{"a": 1}', first=5)
     assert [(line.number, line.text) for line in lines] == [(6, b"{}"), (8, b'{"a": 1}')]
 
@@ -101,7 +101,7 @@ def test_too_many_lines_are_refused(body: bytes) -> None:
         split_lines(body)
 
 
-def test_the_largest_number_of_lines_is_taken() -> None:
+def test_maximum_number_of_lines_is_accepted() -> None:
     assert len(split_lines(b"{}\n" * MAX_CHILDREN)) == MAX_CHILDREN
 
 
@@ -117,7 +117,7 @@ def test_the_largest_number_of_lines_is_taken() -> None:
         (b'{"Payload": "%s"}' % (b"A" * MAX_LINE), "", f"at most {MAX_LINE}"),
     ],
 )
-def test_a_line_that_cannot_be_read_says_why(line: bytes, field: str, error: str) -> None:
+def test_unreadable_line_has_a_reason(line: bytes, field: str, error: str) -> None:
     bad, good = read_lines(split_lines(line + b"\n{}"), "web")
     assert (bad.request, bad.number, bad.field) == (None, 1, field)
     assert error in bad.error
@@ -125,7 +125,7 @@ def test_a_line_that_cannot_be_read_says_why(line: bytes, field: str, error: str
 
 
 @pytest.mark.parametrize("name", ["IdempotencyToken", "idempotency_token", "idempotencytoken"])
-def test_each_spelling_of_the_token_is_read(name: str) -> None:
+def test_each_spelling_of_the_token_is_accepted(name: str) -> None:
     (line,) = read_lines(split_lines(msgspec.json.encode({name: "t"})), "web", "other")
     assert line.request is not None
     assert (line.request.token, line.warnings) == ("t", ())
@@ -144,7 +144,7 @@ def test_an_unknown_field_is_a_warning() -> None:
         (job("web", parameterized_job=Parameterized(), stop=True), Malformed, "is stopped"),
     ],
 )
-def test_a_job_without_children_is_refused(
+def test_job_that_cannot_be_dispatched_is_refused(
     found: Job | None, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
@@ -155,7 +155,7 @@ def test_a_job_without_children_is_refused(
 # --- the children ---
 
 
-async def test_a_child_is_that_of_a_single_dispatch(parent: Parent) -> None:
+async def test_child_is_equal_to_that_of_a_single_dispatch(parent: Parent) -> None:
     await parent.register()
     line = {"Payload": PAYLOAD, "Meta": {"n": "1"}, "Priority": 70, "IdPrefixTemplate": "x"}
     (answer,) = await parent.dispatch({**line, "IdempotencyToken": "t"})
@@ -183,7 +183,7 @@ async def test_a_child_is_that_of_a_single_dispatch(parent: Parent) -> None:
     assert (answer.eval_id, answer.index) == ("eval-1", answer.job_create_index)
 
 
-async def test_a_line_that_fails_does_not_affect_the_others(parent: Parent) -> None:
+async def test_failed_line_does_not_affect_others(parent: Parent) -> None:
     await parent.register(Parameterized(payload="required", meta_required=["n"]))
     good = {"Payload": PAYLOAD, "Meta": {"n": "1"}}
     answers = await parent.dispatch(
@@ -207,7 +207,7 @@ async def test_a_line_that_fails_does_not_affect_the_others(parent: Parent) -> N
     ]
 
 
-async def test_a_token_makes_one_child_however_often_it_is_sent(parent: Parent) -> None:
+async def test_token_creates_one_child_for_any_number_of_requests(parent: Parent) -> None:
     await parent.register()
     line = {"IdempotencyToken": "t"}
     first, twin, other = await parent.dispatch(line, line, {})
@@ -217,7 +217,7 @@ async def test_a_token_makes_one_child_however_often_it_is_sent(parent: Parent) 
     assert (again.existed, again.dispatched_job_id) == (True, first.dispatched_job_id)
 
 
-async def test_a_token_of_the_request_makes_every_line_repeatable(parent: Parent) -> None:
+async def test_token_of_the_request_makes_every_line_idempotent(parent: Parent) -> None:
     await parent.register()
     lines = ({}, {"IdempotencyToken": "own"})
     before = await parent.dispatch(*lines, token="all")

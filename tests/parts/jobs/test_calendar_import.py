@@ -27,7 +27,7 @@ CHRISTMAS = event(
 )  # fmt: skip
 
 
-def test_whole_days_are_holidays_in_each_year() -> None:
+def test_full_days_are_holidays_in_each_year() -> None:
     thanksgiving = event(
         "UID:2", "SUMMARY:Thanksgiving", "DTSTART;VALUE=DATE:19901122",
         "RRULE:FREQ=YEARLY;BYMONTH=11;BYDAY=4TH",
@@ -42,7 +42,7 @@ def test_whole_days_are_holidays_in_each_year() -> None:
     assert found.skipped == []
 
 
-def test_a_leap_day_comes_every_fourth_year() -> None:
+def test_leap_day_repeats_every_fourth_year() -> None:
     leap = event("UID:1", "SUMMARY:Leap", "DTSTART;VALUE=DATE:20000229", "RRULE:FREQ=YEARLY")
     assert list(read(file(leap), 2026, 2033).holidays) == ["2028-02-29", "2032-02-29"]
 
@@ -87,7 +87,7 @@ def test_a_single_occurrence_can_be_moved() -> None:
         ),
     ],
 )
-def test_events_that_are_no_holidays_are_left_out_with_the_reason(
+def test_events_that_are_no_holidays_are_skipped_with_a_reason(
     lines: list[str], reason: str
 ) -> None:
     found = read(file(event("UID:1", "SUMMARY:Party", *lines), CHRISTMAS), 2026, 2026)
@@ -106,12 +106,12 @@ def test_events_that_are_no_holidays_are_left_out_with_the_reason(
         (b"BEGIN:VEVENT\r\n" * 2001, "has 2001 events; the maximum is 2000"),
     ],
 )
-def test_another_file_is_refused(content: bytes, message: str) -> None:
+def test_file_in_another_format_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(Malformed, match=message):
         read(content, 2026, 2026)
 
 
-def test_rules_pass_over_a_limited_number_of_days() -> None:
+def test_recurrence_rules_skip_a_limited_number_of_days() -> None:
     never = event(
         "UID:1", "DTSTART;VALUE=DATE:19700101", "RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"
     )
@@ -119,7 +119,7 @@ def test_rules_pass_over_a_limited_number_of_days() -> None:
         read(file(*[never] * 30), 2026, 2026)
 
 
-def test_long_events_are_counted_with_each_occurrence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_events_are_counted_per_occurrence(monkeypatch: pytest.MonkeyPatch) -> None:
     added = []
     add = calendar_import._Import._add
     monkeypatch.setattr(
@@ -159,7 +159,7 @@ def test_the_years_are_limited(years: tuple[int, int]) -> None:
         read(file(CHRISTMAS), *years)
 
 
-async def test_an_import_keeps_the_holidays_of_the_calendar(store: Store) -> None:
+async def test_import_keeps_the_existing_holidays_of_the_calendar(store: Store) -> None:
     found = read(file(CHRISTMAS), 2026, 2026)
     first = await calendars.import_holidays(store, "default", "business", found, now=NOW)
     assert (first.version, list(first.added)) == (1, ["2026-12-25", "2026-12-26"])
@@ -189,7 +189,7 @@ _MANY_TIMES = "RRULE:FREQ=DAILY;BYHOUR={};BYMINUTE={};BYSECOND={}".format(
         *("BEGIN:VTIME\r\n ZONE", "BEGIN:VTIME\n\n\tZONE", "BE\r\n GIN:VTIMEZONE"),
     ],
 )
-def test_time_zones_of_a_file_are_not_computed(begin: str) -> None:
+def test_custom_time_zones_of_a_file_are_not_evaluated(begin: str) -> None:
     """The library would list 86,400 times for this rule, and keep them."""
     rule = f"BEGIN:STANDARD\r\nDTSTART:19700101T000000\r\n{_MANY_TIMES}\r\nEND:STANDARD\r\n"
     zone = f"{begin}\r\nTZID:{begin[-4:]}\r\n{rule * 20}END:VTIMEZONE\r\n"
@@ -199,6 +199,6 @@ def test_time_zones_of_a_file_are_not_computed(begin: str) -> None:
     assert found.holidays == {"2026-12-25": "Christmas", "2026-12-26": "Christmas"}
 
 
-def test_events_are_counted_in_any_case() -> None:
+def test_event_names_are_case_insensitive() -> None:
     with pytest.raises(Malformed, match="has 3000 events; the maximum is 2000"):
         read(file("begin:vevent\r\nUID:1\r\nEND:VEVENT\r\n" * 3000), 2026, 2026)

@@ -101,7 +101,7 @@ async def pass_time(store: Store, *, until: int, step: int = 30 * MINUTE) -> Non
 # --- slots as they come ---
 
 
-async def test_closed_slots_launch_nothing_and_the_ledger_names_calendar_and_reason(
+async def test_closed_slots_launch_nothing_and_are_recorded_with_calendar_and_reason(
     store: Store,
 ) -> None:
     await define(store)
@@ -157,7 +157,7 @@ async def test_the_next_launch_is_an_open_slot(store: Store) -> None:
 # --- changes ---
 
 
-async def test_a_changed_calendar_counts_from_the_next_decision(store: Store) -> None:
+async def test_changed_calendar_applies_to_the_next_decision(store: Store) -> None:
     await define(store)
     await register(store)
     await pass_time(store, until=at("2026-11-28T10:00:00"))
@@ -170,7 +170,7 @@ async def test_a_changed_calendar_counts_from_the_next_decision(store: Store) ->
     assert children(store) == ["2026-11-28T11:00"]
 
 
-async def test_a_change_between_a_forecast_and_its_decision_is_seen(store: Store) -> None:
+async def test_change_between_a_forecast_and_its_decision_is_respected(store: Store) -> None:
     await define(store)
     await register(store)
     await look(store, FRIDAY, started=FRIDAY)
@@ -186,7 +186,7 @@ async def test_a_change_between_a_forecast_and_its_decision_is_seen(store: Store
     assert children(store) == ["2026-11-27T18:00"]
 
 
-async def test_a_part_of_a_calendar_counts_for_its_jobs(store: Store) -> None:
+async def test_change_of_a_referenced_calendar_applies_to_its_jobs(store: Store) -> None:
     await define(store, Calendar(name="holidays", namespace="default"))
     await define(store, Calendar(name="business", namespace="default", only=["holidays"]))
     await register(store)
@@ -202,7 +202,7 @@ async def test_a_part_of_a_calendar_counts_for_its_jobs(store: Store) -> None:
     assert coming(store) == "2026-12-01T00:00"
 
 
-async def test_a_used_calendar_is_not_deleted(store: Store) -> None:
+async def test_calendar_in_use_is_not_deleted(store: Store) -> None:
     await define(store)
     await define(store, Calendar(name="other", namespace="default", except_=["business"]))
     await register(store)
@@ -221,7 +221,7 @@ async def test_a_used_calendar_is_not_deleted(store: Store) -> None:
         await rules.remove(store, "default", "business")
 
 
-async def test_slots_without_their_calendar_are_skipped(store: Store) -> None:
+async def test_slots_without_a_calendar_are_skipped(store: Store) -> None:
     await register(store)  # not by the API, which refuses it
     await pass_time(store, until=at("2026-11-27T18:00:00"))
     assert children(store) == []
@@ -240,7 +240,7 @@ async def test_slots_without_their_calendar_are_skipped(store: Store) -> None:
         ("all", 5, [("2026-11-27T18:00", 6, "skipped"), ("2026-11-30T08:00", 1, "caught-up")]),
     ],
 )
-async def test_missed_slots_are_caught_up_as_far_as_they_were_open(
+async def test_only_open_missed_slots_are_caught_up(
     store: Store, policy: str, launched: int, lines: list[tuple[str, int, str]]
 ) -> None:
     await define(store)
@@ -268,7 +268,7 @@ async def test_nothing_is_caught_up_while_the_calendar_is_closed(store: Store) -
     )
 
 
-async def test_missed_slots_wait_for_the_opening_if_the_job_says_so(store: Store) -> None:
+async def test_missed_slots_wait_for_the_opening_if_configured(store: Store) -> None:
     await define(store)
     await register(store, now=at("2026-11-27T12:30:00"), steward_run_calendar_else="next")
     now = at("2026-11-28T10:30:00")
@@ -308,7 +308,7 @@ async def test_a_concurrent_change_is_refused(store: Store) -> None:
         await define(store, enforced=0)
 
 
-async def test_a_calendar_refers_to_known_calendars_without_a_cycle(store: Store) -> None:
+async def test_calendar_refers_to_known_calendars_without_a_cycle(store: Store) -> None:
     with pytest.raises(Malformed, match='unknown calendar "busines"'):
         await define(store, Calendar(name="team", namespace="default", only=["busines"]))
     await define(store)
@@ -336,7 +336,7 @@ async def store_unchecked(store: Store, *every: Calendar) -> None:
     await store.write(work)
 
 
-async def test_a_write_counts_the_references_of_its_users(store: Store) -> None:
+async def test_calendar_write_checks_the_reference_limits_of_its_users(store: Store) -> None:
     for number in range(64):
         await define(store, plain(number))
     await define(store, plain(63, *range(47, 63)))
@@ -351,7 +351,7 @@ async def test_a_write_counts_the_references_of_its_users(store: Store) -> None:
     await define(store, plain(62, 47, 48))  # none of them is new to c63
 
 
-async def test_a_chain_of_references_is_short(store: Store) -> None:
+async def test_chain_of_references_has_a_maximum_length(store: Store) -> None:
     for number in range(8):
         await define(store, plain(number))
     for number in (7, 6, 5, 4, 3):
@@ -366,7 +366,7 @@ async def test_a_chain_of_references_is_short(store: Store) -> None:
     await define(store, plain(2, 1))
 
 
-async def test_calendars_beyond_the_limit_can_be_repaired(store: Store) -> None:
+async def test_calendars_beyond_the_limit_can_be_fixed(store: Store) -> None:
     ladder = [plain(number, *range(max(number - 16, 0), number)) for number in range(40)]
     await store_unchecked(store, *ladder)
     described = msgspec.structs.replace(ladder[30], description="of all teams")
@@ -404,7 +404,7 @@ def with_limit(most_steps: int, *, moves: bool) -> JobOpenings:
     return JobOpenings(openings, "own", (), moves, "default", {})
 
 
-def test_the_reason_says_that_the_search_for_an_opening_was_limited() -> None:
+def test_reason_names_the_limited_search_for_an_opening() -> None:
     (one,) = planned([FRIDAY], with_limit(300, moves=True))
     assert one.at is None
     assert one.reason.endswith("(r); no opening was found within the limit of the search")
@@ -413,9 +413,7 @@ def test_the_reason_says_that_the_search_for_an_opening_was_limited() -> None:
 
 
 @pytest.mark.parametrize(("most", "launch"), [(300, None), (100_000, periodic.NEVER)])
-def test_the_next_launch_is_unknown_if_the_search_was_limited(
-    most: int, launch: int | None
-) -> None:
+def test_next_launch_is_unknown_after_a_limited_search(most: int, launch: int | None) -> None:
     slots = partial(next_slot, HOURLY)
     found = forecast(with_limit(most, moves=False), [], slots, until=FRIDAY, now=FRIDAY)
     assert (found.next_launch, found.reopens) == (launch, None)
@@ -436,7 +434,7 @@ async def test_the_work_for_all_missed_slots_is_limited(
 
 
 @pytest.mark.parametrize("fault", ["raises", "takes too long"])
-async def test_a_calendar_that_fails_stops_its_job_only_until_the_calendar_changes(
+async def test_failing_calendar_disables_its_job_until_the_calendar_changes(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     real = calendar_slots.compiled
@@ -484,7 +482,7 @@ def _add_hourly(tx: Transaction, job_id: str) -> None:
     job_status.refresh_summary(tx, made.namespace, made.id)
 
 
-async def test_old_versions_are_trimmed(store: Store) -> None:
+async def test_old_versions_are_deleted(store: Store) -> None:
     for number in range(calendars.KEPT + 2):
         await define(store, Calendar(name="business", namespace="default", description=str(number)))
     found = store.read(lambda db: list(calendars.versions(db, "default", "business")))

@@ -85,7 +85,7 @@ def _rows(db: Any, name: str) -> list[Any]:
         {"steward_notify_webhook": "https://x.example/", "a": "\u00e9"},
     ],
 )
-async def test_a_child_has_the_rows_of_any_new_job(
+async def test_child_has_the_same_rows_as_any_new_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meta: dict[str, str] | None
 ) -> None:
     fast = await dispatched(tmp_path / "fast", parent(meta=meta))
@@ -97,12 +97,14 @@ async def test_a_child_has_the_rows_of_any_new_job(
 
 
 @pytest.mark.parametrize("fields", [{"periodic": Periodic(enabled=True)}, {"type": JobType.SYSTEM}])
-def test_children_that_do_more_than_run_go_the_general_way(fields: dict[str, Any]) -> None:
+def test_children_with_special_features_are_inserted_by_the_general_code(
+    fields: dict[str, Any],
+) -> None:
     assert ChildRows.fit(parent())
     assert not ChildRows.fit(parent(**fields))
 
 
-async def test_no_child_takes_the_place_of_another_job(store: Store) -> None:
+async def test_child_does_not_replace_another_job(store: Store) -> None:
     def work(tx: Transaction) -> None:
         rows = ChildRows(tx, job("", parent_id="web"))
         child = NewChild(id="web/1", meta=None, payload=None, priority=50)

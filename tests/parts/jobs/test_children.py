@@ -105,14 +105,14 @@ def parent(store: Store) -> Parent:
     return Parent(store)
 
 
-async def test_without_a_limit_all_begin(parent: Parent) -> None:
+async def test_all_children_start_without_a_limit(parent: Parent) -> None:
     await parent.register()
     for _ in range(3):
         assert (await parent.dispatch()).eval_id
     assert (parent.begun(), parent.held()) == (["0", "1", "2"], [])
 
 
-async def test_beyond_the_limit_children_wait_without_an_evaluation(parent: Parent) -> None:
+async def test_children_beyond_the_limit_are_queued_without_an_evaluation(parent: Parent) -> None:
     await parent.register(at_once="2")
     made = [await parent.dispatch() for _ in range(4)]
     assert [bool(item.eval_id) for item in made] == [True, True, False, False]
@@ -120,13 +120,13 @@ async def test_beyond_the_limit_children_wait_without_an_evaluation(parent: Pare
     assert parent.job(made[2]).status == "pending"
 
 
-async def test_a_node_that_comes_lets_no_child_begin_that_waits(parent: Parent) -> None:
+async def test_new_node_starts_no_queued_child(parent: Parent) -> None:
     await parent.register(at_once="1", kind="sysbatch")
     made = [await parent.dispatch() for _ in range(2)]
     assert parent.store.read(job_listings.on_every_node) == [("default", made[0].job_id)]
 
 
-async def test_a_child_that_ends_lets_the_oldest_begin(parent: Parent) -> None:
+async def test_ended_child_starts_the_oldest_queued_child(parent: Parent) -> None:
     await parent.register(at_once="1")
     made = [await parent.dispatch() for _ in range(3)]
     await parent.release()
@@ -138,7 +138,7 @@ async def test_a_child_that_ends_lets_the_oldest_begin(parent: Parent) -> None:
     assert parent.held() == ["2", "3"]
 
 
-async def test_a_dispatch_beyond_the_limit_is_dropped_where_that_is_asked(parent: Parent) -> None:
+async def test_dispatch_beyond_the_limit_is_dropped_if_configured(parent: Parent) -> None:
     await parent.register(at_once="1", beyond="drop")
     made = await parent.dispatch()
     with pytest.raises(TooOften, match='job "web" has 1 active children and drops further'):
@@ -147,7 +147,7 @@ async def test_a_dispatch_beyond_the_limit_is_dropped_where_that_is_asked(parent
     assert (await parent.dispatch()).eval_id
 
 
-async def test_the_oldest_is_replaced_where_that_is_asked(parent: Parent) -> None:
+async def test_oldest_child_is_replaced_if_configured(parent: Parent) -> None:
     await parent.register(at_once="1", beyond="replace")
     first, second = await parent.dispatch(), await parent.dispatch()
     assert (parent.job(first).stop, second.eval_id, parent.held()) == (True, "", ["1"])
@@ -159,7 +159,7 @@ async def test_the_oldest_is_replaced_where_that_is_asked(parent: Parent) -> Non
     assert (parent.begun(), parent.held()) == (["2"], [])
 
 
-async def test_one_that_is_replaced_is_at_work_until_its_tasks_have_ended(parent: Parent) -> None:
+async def test_replaced_child_is_active_until_its_tasks_have_ended(parent: Parent) -> None:
     cluster = parent.cluster
     await cluster.join()
     await parent.register(at_once="1", beyond="replace")
@@ -180,7 +180,7 @@ async def test_one_that_is_replaced_is_at_work_until_its_tasks_have_ended(parent
     assert (parent.begun(), parent.held()) == (["1"], [])
 
 
-async def test_a_child_that_waits_can_be_stopped(parent: Parent) -> None:
+async def test_queued_child_can_be_stopped(parent: Parent) -> None:
     await parent.register(at_once="1")
     _, second = await parent.dispatch(), await parent.dispatch()
     child = parent.job(second)
@@ -189,7 +189,7 @@ async def test_a_child_that_waits_can_be_stopped(parent: Parent) -> None:
     assert (parent.held(), parent.job(second).status) == ([], "dead")
 
 
-async def test_a_child_that_waits_is_not_evaluated_by_hand(parent: Parent) -> None:
+async def test_queued_child_cannot_be_evaluated_on_request(parent: Parent) -> None:
     await parent.register(at_once="1")
     _, second = await parent.dispatch(), await parent.dispatch()
     with pytest.raises(Refused, match="is queued until fewer children of its parent are active"):
@@ -198,7 +198,7 @@ async def test_a_child_that_waits_is_not_evaluated_by_hand(parent: Parent) -> No
         )
 
 
-async def test_a_child_that_waits_says_why(parent: Parent) -> None:
+async def test_queued_child_has_a_reason(parent: Parent) -> None:
     await parent.register(at_once="1")
     _, second = await parent.dispatch(), await parent.dispatch()
     found = parent.store.read(lambda db: explain_job(db, "default", second.job_id))
@@ -209,7 +209,7 @@ async def test_a_child_that_waits_says_why(parent: Parent) -> None:
 
 
 @pytest.mark.parametrize("change", ["more", "purged", "ended"])
-async def test_blocked_run_begins_automatically_when_capacity_is_free(
+async def test_blocked_run_starts_automatically_when_capacity_is_free(
     parent: Parent, change: str
 ) -> None:
     await parent.register(at_once="1")
@@ -238,7 +238,7 @@ async def test_blocked_run_begins_automatically_when_capacity_is_free(
     assert "1" in parent.begun()
 
 
-async def test_an_unreadable_parent_holds_up_its_own_children_alone(parent: Parent) -> None:
+async def test_unreadable_parent_delays_only_its_own_children(parent: Parent) -> None:
     await parent.register(at_once="1")
     first, _ = await parent.dispatch(), await parent.dispatch()
     real = child_limits.jobs.current
@@ -280,7 +280,7 @@ def left(parent: Parent) -> list[str]:
     return [child_id[-1] for _, child_id, _ in lines]
 
 
-async def test_only_the_newest_that_have_ended_are_kept(parent: Parent) -> None:
+async def test_only_the_newest_ended_children_are_retained(parent: Parent) -> None:
     await parent.register(kept="2")
     await ended(parent, 4)
     await parent.dispatch()
@@ -288,7 +288,7 @@ async def test_only_the_newest_that_have_ended_are_kept(parent: Parent) -> None:
     assert left(parent) == ["2", "3", "4"]
 
 
-async def test_children_that_ended_long_ago_go(parent: Parent) -> None:
+async def test_old_ended_children_are_deleted(parent: Parent) -> None:
     await parent.register(kept_for="1h")
     await ended(parent, 2)
     await parent.store.write(lambda tx: index_times.record_time(tx, NOW))
@@ -299,7 +299,7 @@ async def test_children_that_ended_long_ago_go(parent: Parent) -> None:
     assert left(parent) == ["2"]
 
 
-async def test_without_a_word_all_are_kept(parent: Parent) -> None:
+async def test_children_are_not_deleted_by_default(parent: Parent) -> None:
     await parent.register()
     await ended(parent, 2)
     await gc.collect_children(parent.store, NOW + 10_000 * HOUR)

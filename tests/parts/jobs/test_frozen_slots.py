@@ -81,7 +81,7 @@ async def test_frozen_slots_are_missed_slots(
     assert outcomes(store)[-1] == ("launched", 1)
 
 
-async def test_a_slot_just_before_the_end_of_a_short_freeze_is_missed(store: Store) -> None:
+async def test_slot_shortly_before_the_end_of_a_freeze_is_missed(store: Store) -> None:
     await register(store, steward_catch_up="none")
     await decide(store, START)
     await freeze(store, START + 50 * SECOND, until="+20s")
@@ -103,7 +103,7 @@ async def test_slots_outside_of_the_scope_are_launched(
     assert outcomes(store) == [("launched", 1)]
 
 
-async def test_missed_slots_begin_in_the_order_and_at_the_rate_of_held_jobs(store: Store) -> None:
+async def test_missed_slots_start_in_the_order_and_at_the_rate_of_frozen_jobs(store: Store) -> None:
     await register(store, steward_catch_up="all")
     await decide(store, START)
     await freeze(store, START)

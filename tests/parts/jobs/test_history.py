@@ -70,7 +70,7 @@ def versions(store: Store) -> list[Job]:
 # ---- going back -------------------------------------------------------------------------------------
 
 
-async def test_a_revert_is_a_new_version_with_the_old_definition(store: Store) -> None:
+async def test_revert_creates_a_new_version_with_the_old_definition(store: Store) -> None:
     await three_versions(store)
     done = await revert(store, 0, enforce_prior_version=2)
     newest, *_, oldest = versions(store)
@@ -79,7 +79,7 @@ async def test_a_revert_is_a_new_version_with_the_old_definition(store: Store) -
     assert (oldest.version, oldest.meta) == (0, {"v": "0"})
 
 
-async def test_a_revert_takes_the_source_of_the_old_version_along(store: Store) -> None:
+async def test_revert_restores_the_source_of_the_old_version(store: Store) -> None:
     await three_versions(store)
     await revert(store, 0)
     found = store.read(lambda db: submissions.find(db, "default", "web", 3))
@@ -87,7 +87,7 @@ async def test_a_revert_takes_the_source_of_the_old_version_along(store: Store) 
     assert (found.source, found.version) == ("first", 3)
 
 
-async def test_a_revert_carries_neither_mark_nor_name(store: Store) -> None:
+async def test_revert_copies_neither_stability_nor_tags(store: Store) -> None:
     await three_versions(store)
     request = JobStabilityRequest(job_id="web", job_version=0, stable=True)
     await set_stable(store, "default", request)
@@ -117,7 +117,7 @@ async def test_a_revert_starts_a_stopped_job(store: Store) -> None:
     ]
 
 
-async def test_a_revert_to_the_same_definition_makes_no_version(store: Store) -> None:
+async def test_revert_to_the_same_definition_creates_no_version(store: Store) -> None:
     await three_versions(store)
     await revert(store, 0)
     done = await revert(store, 0)
@@ -137,7 +137,7 @@ async def test_a_revert_to_the_same_definition_makes_no_version(store: Store) ->
         ),
     ],
 )
-async def test_a_revert_is_refused(
+async def test_invalid_revert_is_refused(
     store: Store, version: int, fields: dict[str, int], text: str
 ) -> None:
     await three_versions(store)
@@ -147,7 +147,7 @@ async def test_a_revert_is_refused(
     assert len(versions(store)) == 3
 
 
-async def test_a_revert_brings_back_nothing_that_is_no_longer_allowed(store: Store) -> None:
+async def test_revert_to_a_forbidden_definition_is_refused(store: Store) -> None:
     await three_versions(store)
     elsewhere = msgspec.structs.replace(AROUND, node_pools={"gpu"})
     with pytest.raises(Invalid, match="nonexistent node pool"):
@@ -165,7 +165,7 @@ async def test_a_revert_brings_back_nothing_that_is_no_longer_allowed(store: Sto
 
 
 @pytest.mark.parametrize("version", [0, 2])
-async def test_a_mark_changes_nothing_but_the_mark(store: Store, version: int) -> None:
+async def test_stability_mark_changes_nothing_else(store: Store, version: int) -> None:
     await three_versions(store)
     before = versions(store)
     request = JobStabilityRequest(job_id="web", job_version=version, stable=True)
@@ -177,13 +177,13 @@ async def test_a_mark_changes_nothing_but_the_mark(store: Store, version: int) -
     ]
 
 
-async def test_an_unknown_version_is_not_marked(store: Store) -> None:
+async def test_unknown_version_cannot_be_marked_stable(store: Store) -> None:
     request = JobStabilityRequest(job_id="web", stable=True)
     with pytest.raises(StewardError, match='job "web" in namespace "default" at version 0 not'):
         await set_stable(store, "default", request)
 
 
-async def test_a_name_belongs_to_one_version_until_it_is_taken_away(store: Store) -> None:
+async def test_tag_belongs_to_one_version_until_its_removal(store: Store) -> None:
     await three_versions(store)
     await tag_version(store, "default", "web", "good", TagVersionRequest(version=1), NOW)
     again = TagVersionRequest(version=1, description="better")
@@ -215,7 +215,7 @@ async def test_missing_version_gets_no_tag(
     assert str(refused.value) == text
 
 
-async def test_a_name_that_none_has_cannot_be_taken_away(store: Store) -> None:
+async def test_unknown_tag_cannot_be_removed(store: Store) -> None:
     await three_versions(store)
     with pytest.raises(StewardError, match='tag "good" not found on job "web"'):
         await untag_version(store, "default", "web", "good")

@@ -14,7 +14,7 @@ def names(store: Store) -> list[str]:
     return [namespace.name for namespace in store.read(namespaces.list_all)]
 
 
-async def test_a_namespace_keeps_its_create_index_when_it_changes(store: Store) -> None:
+async def test_changed_namespace_keeps_its_create_index(store: Store) -> None:
     created = await apply(store, Namespace(name="ops"))
     changed = await apply(store, Namespace(name="ops", description="ours"))
     found = store.read(lambda db: namespaces.find(db, "ops"))
@@ -24,13 +24,13 @@ async def test_a_namespace_keeps_its_create_index_when_it_changes(store: Store) 
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ü", "a" * 129, "a\n"])
-async def test_a_name_that_is_none_is_refused(store: Store, name: str) -> None:
+async def test_invalid_name_is_refused(store: Store, name: str) -> None:
     with pytest.raises(Invalid, match="Must match regex"):
         await apply(store, Namespace(name=name))
     assert names(store) == ["default"]
 
 
-async def test_an_empty_namespace_is_removed(store: Store) -> None:
+async def test_empty_namespace_is_deleted(store: Store) -> None:
     await apply(store, Namespace(name="ops"))
     await remove(store, "ops", "global")
     assert names(store) == ["default"]
@@ -47,7 +47,7 @@ async def test_refused_removal_of_a_namespace_names_the_reason(
         await remove(store, name, "global")
 
 
-async def test_a_namespace_with_a_live_job_stays(store: Store) -> None:
+async def test_namespace_with_a_running_job_is_not_deleted(store: Store) -> None:
     await apply(store, Namespace(name="ops"))
     await store.write(lambda tx: jobs.append_version(tx, job("web", namespace="ops")))
     with pytest.raises(Refused) as caught:

@@ -16,7 +16,7 @@ def names(store: Store) -> list[str]:
     return sorted(store.read(node_pools.names))
 
 
-async def test_a_pool_keeps_its_create_index_when_it_changes(store: Store) -> None:
+async def test_changed_pool_keeps_its_create_index(store: Store) -> None:
     created = await apply(store, NodePool(name="dev"))
     changed = await apply(store, NodePool(name="dev", description="ours", meta={"a": "b"}))
     found = next(
@@ -37,13 +37,13 @@ async def test_a_pool_keeps_its_create_index_when_it_changes(store: Store) -> No
         (NodePool(name="default"), 'modifying node pool "default" is not allowed'),
     ],
 )
-async def test_a_pool_that_cannot_be_is_refused(store: Store, pool: NodePool, words: str) -> None:
+async def test_invalid_pool_is_refused(store: Store, pool: NodePool, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         await apply(store, pool)
     assert names(store) == ["all", "default"]
 
 
-async def test_an_empty_pool_is_removed(store: Store) -> None:
+async def test_empty_pool_is_deleted(store: Store) -> None:
     await apply(store, NodePool(name="dev"))
     await remove(store, "dev", "global")
     assert names(store) == ["all", "default"]
@@ -51,7 +51,7 @@ async def test_an_empty_pool_is_removed(store: Store) -> None:
         await remove(store, "dev", "global")
 
 
-async def test_a_pool_with_nodes_or_jobs_stays(store: Store) -> None:
+async def test_pool_with_nodes_or_jobs_is_not_deleted(store: Store) -> None:
     for name in ("of-node", "of-job"):
         await apply(store, NodePool(name=name))
     held = msgspec.structs.replace(node(), node_pool="of-node")

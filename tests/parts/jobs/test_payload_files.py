@@ -73,7 +73,7 @@ def stored(root: Path, namespace: str = "default", digest: str = DIGEST) -> Path
     return Path(payload_dir(str(root), namespace)) / digest
 
 
-async def test_file_in_pieces_is_complete_with_its_last_piece(
+async def test_file_sent_in_chunks_is_complete_with_its_last_chunk(
     files: PayloadFiles, store: Store, root: Path
 ) -> None:
     assert await send(files)
@@ -84,7 +84,7 @@ async def test_file_in_pieces_is_complete_with_its_last_piece(
     assert (state.size, state.received, state.is_complete) == (len(CONTENT), len(CONTENT), True)
 
 
-async def test_interrupted_upload_continues_in_the_next_daemon(
+async def test_interrupted_upload_continues_after_a_restart(
     files: PayloadFiles, store: Store, root: Path
 ) -> None:
     for offset in range(0, 1000, 100):  # interrupted ten times
@@ -98,7 +98,7 @@ async def test_interrupted_upload_continues_in_the_next_daemon(
 
 
 @pytest.mark.parametrize("offset", [0, 999, 1001])
-async def test_piece_at_another_offset_is_refused_with_the_right_one(
+async def test_chunk_at_a_wrong_offset_is_refused_with_the_expected_offset(
     files: PayloadFiles, offset: int
 ) -> None:
     await files.receive("default", DIGEST, CONTENT[:1000], size=len(CONTENT), offset=0, now=NOW)
@@ -106,7 +106,7 @@ async def test_piece_at_another_offset_is_refused_with_the_right_one(
         await files.receive("default", DIGEST, b"x", size=len(CONTENT), offset=offset, now=NOW)
 
 
-async def test_other_content_is_refused_and_deleted(
+async def test_different_content_is_refused_and_deleted(
     files: PayloadFiles, store: Store, root: Path
 ) -> None:
     other = CONTENT[:-1] + b"x"
@@ -135,7 +135,7 @@ async def test_lost_file_can_be_uploaded_again(
     assert stored(root).read_bytes() == CONTENT
 
 
-async def test_empty_file_is_complete_at_once(files: PayloadFiles) -> None:
+async def test_empty_file_is_complete_immediately(files: PayloadFiles) -> None:
     digest = hashlib.sha256(b"").hexdigest()
     state = await files.receive("default", digest, b"", size=0, offset=0, now=NOW)
     assert state.is_complete
@@ -148,7 +148,7 @@ async def test_namespaces_do_not_share_files(files: PayloadFiles, store: Store) 
 
 
 @pytest.mark.parametrize("digest", ["", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"])
-async def test_digest_that_is_none_is_refused(files: PayloadFiles, digest: str) -> None:
+async def test_invalid_digest_is_refused(files: PayloadFiles, digest: str) -> None:
     with pytest.raises(Malformed, match="SHA-256"):
         await files.receive("default", digest, b"x", size=1, offset=0, now=NOW)
 
@@ -163,14 +163,14 @@ async def test_digest_that_is_none_is_refused(files: PayloadFiles, digest: str) 
         (b"x", 2**62, 0, "size"),
     ],
 )
-async def test_piece_that_does_not_fit_is_refused(
+async def test_oversized_chunk_is_refused(
     files: PayloadFiles, piece: bytes, size: int, offset: int, text: str
 ) -> None:
     with pytest.raises(Malformed, match=text):
         await files.receive("default", DIGEST, piece, size=size, offset=offset, now=NOW)
 
 
-async def test_limits_of_piece_file_and_namespace(
+async def test_chunks_files_and_namespaces_have_limits(
     files: PayloadFiles, store: Store, root: Path
 ) -> None:
     files = PayloadFiles(store, str(root), PayloadLimits(file=3000, namespace=5000))
@@ -188,7 +188,7 @@ async def test_limits_of_piece_file_and_namespace(
     assert await send(files, namespace="other")
 
 
-async def test_memory_does_not_grow_with_the_file(files: PayloadFiles) -> None:
+async def test_memory_usage_is_independent_of_the_file_size(files: PayloadFiles) -> None:
     content = os.urandom(MAX_PIECE)
     whole = hashlib.sha256()
     for _ in range(32):
@@ -207,7 +207,7 @@ async def test_memory_does_not_grow_with_the_file(files: PayloadFiles) -> None:
     assert most < 4 * MAX_PIECE
 
 
-async def test_another_size_restarts_the_upload(files: PayloadFiles, root: Path) -> None:
+async def test_changed_size_restarts_the_upload(files: PayloadFiles, root: Path) -> None:
     await files.receive("default", DIGEST, CONTENT[:-1], size=len(CONTENT), offset=0, now=NOW)
     with pytest.raises(Malformed, match="not"):
         await files.receive("default", DIGEST, b"", size=0, offset=0, now=NOW)
@@ -238,7 +238,7 @@ async def test_namespace_must_exist(files: PayloadFiles, root: Path) -> None:
     assert not stored(root, "none").parent.exists()
 
 
-async def test_upload_that_ended_before_its_verification_is_verified_again(
+async def test_upload_interrupted_before_its_verification_is_verified_again(
     files: PayloadFiles, store: Store, root: Path
 ) -> None:
     size = len(CONTENT)
@@ -253,7 +253,7 @@ async def test_upload_that_ended_before_its_verification_is_verified_again(
 
 
 @pytest.mark.parametrize(("piece", "offset"), [(b"", len(CONTENT)), (CONTENT, 0)])
-async def test_upload_that_ended_before_its_mark_is_marked(
+async def test_upload_interrupted_before_its_marker_is_marked(
     files: PayloadFiles, store: Store, root: Path, piece: bytes, offset: int
 ) -> None:
     size = len(CONTENT)
@@ -268,7 +268,7 @@ async def test_upload_that_ended_before_its_mark_is_marked(
 
 
 @pytest.mark.parametrize("last", [CONTENT[-1:], b"\0"])
-async def test_uploads_of_one_file_do_not_change_it_together(
+async def test_concurrent_uploads_of_one_file_do_not_interfere(
     files: PayloadFiles, store: Store, root: Path, last: bytes
 ) -> None:
     size, outcomes = len(CONTENT), list[str]()
@@ -290,7 +290,7 @@ async def test_uploads_of_one_file_do_not_change_it_together(
     assert sorted(outcomes) == (["True"] * 3 if last == CONTENT[-1:] else wrong)
 
 
-async def test_full_disk_is_reported_and_the_upload_goes_on(
+async def test_full_disk_is_reported_and_the_upload_continues(
     files: PayloadFiles, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = len(CONTENT)
@@ -310,7 +310,7 @@ async def test_full_disk_is_reported_and_the_upload_goes_on(
     assert await send(files, begin=9)
 
 
-async def test_full_disk_at_the_verification_is_reported_and_can_be_repeated(
+async def test_full_disk_during_the_verification_is_reported_and_retried(
     files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:
@@ -325,7 +325,7 @@ async def test_full_disk_at_the_verification_is_reported_and_can_be_repeated(
     assert state.is_complete
 
 
-async def test_name_of_a_complete_file_is_on_disk(
+async def test_directory_entry_of_a_complete_file_is_synced(
     files: PayloadFiles, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = list[Path]()
@@ -390,7 +390,7 @@ async def test_repeated_dispatch_has_the_files_of_the_first(
         ({f"n{number}": DIGEST for number in range(MOST_FILES + 1)}, "at most"),
     ],
 )
-async def test_dispatch_with_a_file_that_is_none_is_refused(
+async def test_dispatch_with_an_invalid_file_is_refused(
     cluster: Cluster, files: PayloadFiles, given: dict[str, str], text: str
 ) -> None:
     await send(files)
@@ -398,7 +398,7 @@ async def test_dispatch_with_a_file_that_is_none_is_refused(
         await dispatch(cluster, given)
 
 
-async def test_dispatch_with_an_unfinished_file_is_refused(
+async def test_dispatch_with_an_incomplete_file_is_refused(
     cluster: Cluster, files: PayloadFiles
 ) -> None:
     await files.receive("default", DIGEST, b"\0", size=len(CONTENT), offset=0, now=NOW)
@@ -406,7 +406,7 @@ async def test_dispatch_with_an_unfinished_file_is_refused(
         await dispatch(cluster, {"a": DIGEST})
 
 
-async def test_file_is_collected_a_day_after_its_last_job(
+async def test_file_is_deleted_a_day_after_its_last_job(
     cluster: Cluster, files: PayloadFiles, root: Path
 ) -> None:
     await send(files)
@@ -432,7 +432,7 @@ async def test_file_is_collected_a_day_after_its_last_job(
     assert [*stored(root).parent.iterdir()] == []
 
 
-async def test_wrong_content_for_a_lost_file_of_a_job_leaves_it_incomplete(
+async def test_wrong_content_for_a_lost_job_file_leaves_the_file_incomplete(
     cluster: Cluster, files: PayloadFiles, root: Path
 ) -> None:
     await send(files)
@@ -448,7 +448,7 @@ async def test_wrong_content_for_a_lost_file_of_a_job_leaves_it_incomplete(
     assert await send(files)
 
 
-async def test_piece_makes_a_file_new_for_the_collection(files: PayloadFiles, root: Path) -> None:
+async def test_each_chunk_restarts_the_retention_of_a_file(files: PayloadFiles, root: Path) -> None:
     size = len(CONTENT)
     await files.receive("default", DIGEST, CONTENT[:9], size=size, offset=0, now=NOW)
     later = NOW + 23 * HOUR
@@ -462,7 +462,7 @@ async def test_piece_makes_a_file_new_for_the_collection(files: PayloadFiles, ro
 
 
 @pytest.mark.parametrize("use", ["dispatch", "upload"])
-async def test_file_in_use_again_is_not_collected(
+async def test_reused_file_is_not_deleted(
     cluster: Cluster, files: PayloadFiles, root: Path, monkeypatch: pytest.MonkeyPatch, use: str
 ) -> None:
     await send(files)
@@ -489,7 +489,7 @@ async def test_file_in_use_again_is_not_collected(
     assert cluster.store.read(lambda db: files.state(db, "default", DIGEST)).is_complete
 
 
-async def test_files_without_a_row_are_collected(files: PayloadFiles, root: Path) -> None:
+async def test_files_without_a_row_are_deleted(files: PayloadFiles, root: Path) -> None:
     await send(files)
     strays = [
         stored(root, digest="a" * 64),

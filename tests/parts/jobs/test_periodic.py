@@ -132,7 +132,7 @@ async def test_a_slot_is_decided_once(store: Store) -> None:
     assert len(children(store)) == 1
 
 
-async def test_several_specs_are_one_clock(store: Store) -> None:
+async def test_several_specs_form_one_schedule(store: Store) -> None:
     await register(store, Periodic(specs=["0 * * * *", "30 * * * *", "0 2 * * *"]))
     await look(store, NOW)
     await look(store, FIRST)
@@ -144,7 +144,7 @@ async def test_several_specs_are_one_clock(store: Store) -> None:
     ("prohibit", "wanted"),
     [(True, ["launched", "skipped", "launched"]), (False, ["launched", "launched", "launched"])],
 )
-async def test_overlap_is_prohibited_where_that_is_asked(
+async def test_overlap_is_prohibited_if_configured(
     store: Store, prohibit: bool, wanted: list[str]
 ) -> None:
     await register(store, msgspec.structs.replace(HOURLY, prohibit_overlap=prohibit))
@@ -166,7 +166,7 @@ async def finish_children(store: Store) -> None:
     await store.write(work)
 
 
-async def test_the_ledger_says_why_nothing_was_launched(store: Store) -> None:
+async def test_ledger_has_the_reason_of_a_missing_launch(store: Store) -> None:
     await register(store, msgspec.structs.replace(HOURLY, prohibit_overlap=True))
     await look(store, NOW)
     await look(store, FIRST)
@@ -178,7 +178,7 @@ async def test_the_ledger_says_why_nothing_was_launched(store: Store) -> None:
     )
 
 
-async def test_the_ledger_keeps_its_newest_lines(
+async def test_ledger_retains_its_newest_lines(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(periodic, "KEPT", 3)
@@ -189,7 +189,7 @@ async def test_the_ledger_keeps_its_newest_lines(
     assert [slot for slot, _ in outcomes(store)] == [FIRST + n * HOUR for n in (2, 3, 4)]
 
 
-async def test_a_clock_that_comes_to_its_end_launches_no_more(store: Store) -> None:
+async def test_schedule_without_further_times_launches_no_more(store: Store) -> None:
     await register(store, Periodic(specs=["0 2 21 11 * 2026"]))
     await look(store, NOW)
     await look(store, FIRST)
@@ -211,7 +211,7 @@ async def test_a_clock_that_comes_to_its_end_launches_no_more(store: Store) -> N
         (5 * MINUTE, []),
     ],
 )
-async def test_slots_that_passed_while_the_daemon_was_down_are_one_launch(
+async def test_slots_missed_while_the_daemon_was_down_become_one_launch(
     store: Store, back_after: int, wanted: list[tuple[int, str]]
 ) -> None:
     await register(store)
@@ -238,7 +238,7 @@ async def test_job_without_catch_up_skips_missed_slots(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("most", "skipped", "launched"), [("3", 5, 3), ("8", 0, 8), ("100", 0, 8)])
-async def test_a_job_that_catches_up_all_launches_for_each_of_the_newest(
+async def test_job_with_full_catch_up_launches_for_each_of_the_newest_slots(
     store: Store, most: str, skipped: int, launched: int
 ) -> None:
     meta = {"steward_catch_up": "all", "steward_catch_up_most": most}
@@ -255,7 +255,7 @@ async def test_a_job_that_catches_up_all_launches_for_each_of_the_newest(
     assert next_of(store) == slots[-1] + 15 * MINUTE
 
 
-async def test_more_slots_than_are_counted_at_once_are_all_decided(store: Store) -> None:
+async def test_slots_beyond_one_batch_are_all_decided(store: Store) -> None:
     meta = {"steward_catch_up": "all", "steward_catch_up_most": "2"}
     await register(store, Periodic(specs=["* * * * *"]), meta=meta)
     await look(store, NOW)
@@ -265,7 +265,7 @@ async def test_more_slots_than_are_counted_at_once_are_all_decided(store: Store)
     assert len(children(store)) == 2
 
 
-async def test_jitter_delays_the_launch_and_not_the_slot(store: Store) -> None:
+async def test_jitter_delays_the_launch_but_not_the_slot(store: Store) -> None:
     await register(store, meta={"steward_jitter": "10m"})
     made = store.read(lambda db: jobs.current(db, "default", "web"))
     assert made is not None
@@ -281,7 +281,7 @@ async def test_jitter_delays_the_launch_and_not_the_slot(store: Store) -> None:
     assert next_of(store) == FIRST + HOUR + late
 
 
-def test_jitter_spreads_jobs_and_is_the_same_for_each_of_them() -> None:
+def test_jitter_differs_between_jobs_and_is_constant_for_each_job() -> None:
     late = [launch_jitter(job(f"job-{n}", meta={"steward_jitter": "1h"})) for n in range(50)]
     again = [launch_jitter(job(f"job-{n}", meta={"steward_jitter": "1h"})) for n in range(50)]
     assert late == again
@@ -289,7 +289,7 @@ def test_jitter_spreads_jobs_and_is_the_same_for_each_of_them() -> None:
     assert all(0 <= item <= HOUR and item % SECOND == 0 for item in late)
 
 
-async def test_the_ledger_counts_what_was_missed(store: Store) -> None:
+async def test_ledger_counts_missed_slots(store: Store) -> None:
     await register(store, QUARTERS)
     await look(store, NOW)
     back = NOW + 2 * HOUR + MINUTE
@@ -298,7 +298,7 @@ async def test_the_ledger_counts_what_was_missed(store: Store) -> None:
     assert (line.slot, line.slots) == (NOW + 5 * MINUTE, 8)
 
 
-async def test_nothing_is_caught_up_while_a_child_is_at_work_and_overlap_prohibited(
+async def test_nothing_is_caught_up_during_a_running_child_with_prohibited_overlap(
     store: Store,
 ) -> None:
     await register(store, msgspec.structs.replace(HOURLY, prohibit_overlap=True))
@@ -309,21 +309,21 @@ async def test_nothing_is_caught_up_while_a_child_is_at_work_and_overlap_prohibi
     assert outcomes(store) == [(FIRST, "launched"), (FIRST + HOUR, "skipped")]
 
 
-async def test_a_machine_that_slept_does_not_launch_for_every_slot(store: Store) -> None:
+async def test_suspended_host_does_not_launch_for_every_slot(store: Store) -> None:
     await register(store, QUARTERS)
     await look(store, NOW)
     await look(store, NOW + 10 * HOUR)  # the same daemon, much later
     assert len(children(store)) == 1
 
 
-async def test_a_loop_that_is_a_little_late_launches_for_every_slot(store: Store) -> None:
+async def test_slightly_late_loop_launches_for_every_slot(store: Store) -> None:
     await register(store, Periodic(specs=["* * * * * * *"]))
     await look(store, NOW)
     await look(store, NOW + 4 * SECOND)
     assert len(children(store)) == 4
 
 
-async def test_a_clock_that_is_set_back_launches_nothing_twice(store: Store) -> None:
+async def test_clock_set_back_launches_nothing_twice(store: Store) -> None:
     await register(store)
     await look(store, NOW)
     await look(store, FIRST)
@@ -338,7 +338,7 @@ async def test_a_clock_that_is_set_back_launches_nothing_twice(store: Store) -> 
 @pytest.mark.parametrize(
     "fields", [{"block": msgspec.structs.replace(HOURLY, enabled=False)}, {"stop": True}]
 )
-async def test_a_job_that_is_disabled_or_stopped_is_not_followed(
+async def test_disabled_or_stopped_job_is_not_scheduled(
     store: Store, fields: dict[str, Any]
 ) -> None:
     await register(store)
@@ -351,7 +351,7 @@ async def test_a_job_that_is_disabled_or_stopped_is_not_followed(
         await force(store, "default", "web", now=NOW, eval_id="e")
 
 
-async def test_a_job_that_is_started_again_does_not_catch_up(store: Store) -> None:
+async def test_restarted_job_does_not_catch_up(store: Store) -> None:
     await register(store)
     await look(store, NOW)
     await register(store, stop=True)
@@ -361,7 +361,7 @@ async def test_a_job_that_is_started_again_does_not_catch_up(store: Store) -> No
     assert (children(store), next_of(store)) == ([], FIRST + 6 * HOUR)
 
 
-async def test_another_clock_counts_from_its_registration_on(store: Store) -> None:
+async def test_changed_schedule_applies_from_its_registration(store: Store) -> None:
     await register(store, Periodic(specs=["0 2 * * *"]))
     await look(store, NOW)
     await look(store, FIRST)
@@ -371,7 +371,7 @@ async def test_another_clock_counts_from_its_registration_on(store: Store) -> No
     assert (len(children(store)), next_of(store)) == (1, at("2026-11-22T09:00"))
 
 
-async def test_a_new_version_with_the_same_clock_loses_no_slot(store: Store) -> None:
+async def test_new_version_with_the_same_schedule_loses_no_slot(store: Store) -> None:
     await register(store)
     await look(store, NOW)
     late = FIRST + 5 * SECOND
@@ -380,7 +380,7 @@ async def test_a_new_version_with_the_same_clock_loses_no_slot(store: Store) -> 
     assert (outcomes(store), next_of(store)) == ([(FIRST, "launched")], FIRST + HOUR)
 
 
-async def test_a_new_version_keeps_a_launch_that_jitter_delays(store: Store) -> None:
+async def test_new_version_keeps_a_launch_delayed_by_jitter(store: Store) -> None:
     jittered = {JITTER.name: "50m"}
     await register(store, meta=jittered)
     await look(store, NOW)
@@ -404,7 +404,7 @@ async def test_a_new_version_keeps_a_launch_that_jitter_delays(store: Store) -> 
         ({"stop": True}, "the job was stopped before it was decided"),
     ],
 )
-async def test_a_slot_that_a_change_came_before_is_in_the_ledger(
+async def test_slot_preceded_by_a_change_is_recorded(
     store: Store, changes: dict[str, Any], reason: str
 ) -> None:
     await register(store)
@@ -416,7 +416,7 @@ async def test_a_slot_that_a_change_came_before_is_in_the_ledger(
     ]
 
 
-async def test_a_purge_takes_clock_and_ledger_along(store: Store) -> None:
+async def test_purge_deletes_schedule_and_ledger(store: Store) -> None:
     await register(store)
     await look(store, NOW)
     await look(store, FIRST)
@@ -434,7 +434,7 @@ async def test_a_purge_takes_clock_and_ledger_along(store: Store) -> None:
 # ---- by hand --------------------------------------------------------------------------------------
 
 
-async def test_a_launch_by_hand_needs_no_slot_and_minds_no_overlap(store: Store) -> None:
+async def test_forced_launch_needs_no_slot_and_ignores_overlap(store: Store) -> None:
     await register(store, msgspec.structs.replace(HOURLY, prohibit_overlap=True))
     await look(store, NOW)
     for seconds in (1, 2):
@@ -443,7 +443,7 @@ async def test_a_launch_by_hand_needs_no_slot_and_minds_no_overlap(store: Store)
     assert ledger(store) == []
 
 
-async def test_twice_in_a_second_is_the_same_child(store: Store) -> None:
+async def test_second_forced_launch_in_a_second_is_the_same_child(store: Store) -> None:
     await register(store)
     for eval_id in ("e1", "e2"):
         done = await force(store, "default", "web", now=NOW, eval_id=eval_id)
@@ -453,7 +453,7 @@ async def test_twice_in_a_second_is_the_same_child(store: Store) -> None:
     assert [evaluation.id for evaluation in made] == ["e1", "e2"]
 
 
-async def test_a_slot_whose_child_was_launched_by_hand_is_skipped(store: Store) -> None:
+async def test_slot_with_a_forced_child_is_skipped(store: Store) -> None:
     await register(store)
     await look(store, NOW)
     await force(store, "default", "web", now=FIRST, eval_id="e")
@@ -472,7 +472,7 @@ async def test_a_slot_whose_child_was_launched_by_hand_is_skipped(store: Store) 
         (None, "web", "^can't force launch non-periodic job$"),
     ],
 )
-async def test_only_a_periodic_job_is_launched_by_hand(
+async def test_only_a_periodic_job_can_be_forced(
     store: Store, block: Periodic | None, job_id: str, text: str
 ) -> None:
     await register(store, block)
@@ -480,7 +480,7 @@ async def test_only_a_periodic_job_is_launched_by_hand(
         await force(store, "default", job_id, now=NOW, eval_id="e")
 
 
-def test_a_child_is_its_parent_without_clock_and_history() -> None:
+def test_child_is_a_copy_of_its_parent_without_schedule_and_history() -> None:
     parent = job(
         "web",
         periodic=HOURLY,
@@ -510,7 +510,7 @@ def test_a_child_is_its_parent_without_clock_and_history() -> None:
         ("Australia/Lord_Howe", "2026-01-01T00:00", "2026-01-01T15:30"),
     ],
 )
-def test_slots_follow_the_clock_of_their_zone(zone: str, after: str, wanted: str) -> None:
+def test_slots_follow_the_time_zone(zone: str, after: str, wanted: str) -> None:
     block = Periodic(specs=["30 2 * * *"], time_zone=zone)
     assert next_slot(block, at(after)) == at(wanted)
 
@@ -533,7 +533,7 @@ async def until_children(store: Store, number: int) -> None:
                 await change.wait()
 
 
-async def test_the_loop_is_woken_by_a_new_job_and_by_the_clock(store: Store) -> None:
+async def test_scheduler_loop_is_woken_by_a_new_job_and_by_time(store: Store) -> None:
     clock = Ticking()
     async with following(store, clock):
         clock.time = FIRST - SECOND // 20
@@ -543,7 +543,7 @@ async def test_the_loop_is_woken_by_a_new_job_and_by_the_clock(store: Store) -> 
         await until_children(store, 1)
 
 
-async def test_many_jobs_that_are_due_at_once_are_all_launched(store: Store) -> None:
+async def test_many_due_jobs_are_all_launched(store: Store) -> None:
     clock = Ticking()
 
     def work(tx: Transaction) -> None:
@@ -559,7 +559,7 @@ async def test_many_jobs_that_are_due_at_once_are_all_launched(store: Store) -> 
 
 
 @pytest.mark.parametrize("catch_up", ["last", "none", "all"])
-async def test_only_threads_work_out_the_slots_of_a_clock(
+async def test_slots_are_computed_only_in_threads(
     store: Store, monkeypatch: pytest.MonkeyPatch, catch_up: str
 ) -> None:
     """Not even 1,500 slots that 60 expressions have missed are worked out on the event loop."""
@@ -584,7 +584,7 @@ async def test_only_threads_work_out_the_slots_of_a_clock(
     assert not any(seen)
 
 
-async def test_a_slot_is_not_decided_by_a_clock_that_was_changed(store: Store) -> None:
+async def test_changed_schedule_does_not_decide_an_old_slot(store: Store) -> None:
     await register(store)
     due = store.read(lambda db: periodic.due(db, FIRST, 1))
     ((key, slots),) = store.read(partial(precompute_slots, due=due, now=FIRST)).items()
@@ -597,7 +597,7 @@ async def test_a_slot_is_not_decided_by_a_clock_that_was_changed(store: Store) -
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
-def test_slots_come_in_order_and_once_whatever_expressions_they_fulfill(zone: str) -> None:
+def test_slots_are_sorted_and_unique_across_expressions(zone: str) -> None:
     specs = ["*/7 * * * *", "*/14 * * * *", "*/7 * * * *", "30 2 29 2 *", "0 0 1 1 * 2027"]
     block = Periodic(specs=specs, time_zone=zone)
     slots, after = list(islice(each_slot(block, NOW), 500)), NOW
@@ -607,7 +607,7 @@ def test_slots_come_in_order_and_once_whatever_expressions_they_fulfill(zone: st
         after = slot
 
 
-async def test_a_job_whose_slot_cannot_be_decided_holds_up_no_other_until_it_changes(
+async def test_job_with_an_undecidable_slot_delays_no_other_until_it_changes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, real = Ticking(), decide_slot
@@ -666,7 +666,7 @@ async def test_slots_missed_while_the_daemon_was_stopped_are_caught_up(store: St
 # ---- pausing --------------------------------------------------------------------------------------
 
 
-async def test_the_slots_of_a_paused_job_are_skipped_until_it_is_resumed(store: Store) -> None:
+async def test_slots_of_a_paused_job_are_skipped(store: Store) -> None:
     await register(store)
     await look(store, NOW)
     await pause(store, "default", "web", paused=True)
@@ -684,7 +684,7 @@ async def test_the_slots_of_a_paused_job_are_skipped_until_it_is_resumed(store: 
     ]
 
 
-async def test_a_paused_job_can_be_launched_by_hand(store: Store) -> None:
+async def test_paused_job_can_be_forced(store: Store) -> None:
     await register(store)
     await pause(store, "default", "web", paused=True)
     await force(store, "default", "web", now=NOW, eval_id="e")
@@ -712,7 +712,7 @@ async def test_an_unknown_job_cannot_be_paused(store: Store) -> None:
         await pause(store, "default", "web", paused=True)
 
 
-def test_the_next_ten_launches_have_the_lateness_of_the_job() -> None:
+def test_next_ten_launches_include_the_jitter_of_the_job() -> None:
     made = job("web", type="batch", periodic=HOURLY, meta={"steward_jitter": "30m"})
     late = launch_jitter(made)
     assert next_launches(made, NOW)[:2] == [FIRST + late, FIRST + HOUR + late]
@@ -720,7 +720,7 @@ def test_the_next_ten_launches_have_the_lateness_of_the_job() -> None:
     assert next_launches(msgspec.structs.replace(made, stop=True), NOW) == []
 
 
-async def test_coming_launches_name_the_time_zone_of_their_job(store: Store) -> None:
+async def test_upcoming_launches_have_the_time_zone_of_their_job(store: Store) -> None:
     block = msgspec.structs.replace(HOURLY, time_zone="Europe/Berlin")
     await register(store, block)
     (due,) = [*store.read(partial(periodic.due, now=NOW, most=10))]

@@ -108,7 +108,7 @@ async def made(store: Store) -> Queues:
     return found
 
 
-async def test_one_run_at_a_time_has_the_slot_in_the_order_of_arrival(made: Queues) -> None:
+async def test_runs_get_the_only_slot_in_order_of_arrival(made: Queues) -> None:
     await made.register(queued("a"), queued("b"), queued("c"))
     seen = [made.at_work("a", "b", "c")]
     for name in "abc":
@@ -118,7 +118,7 @@ async def test_one_run_at_a_time_has_the_slot_in_the_order_of_arrival(made: Queu
     assert (made.holders(), made.waiters(), made.broken()) == ([], [], [])
 
 
-async def test_a_job_that_waits_is_pending_and_says_why(made: Queues) -> None:
+async def test_queued_job_is_pending_with_a_reason(made: Queues) -> None:
     await made.register(queued("a"), queued("b"))
     assert made.cluster.job("b").status == "pending"
     told = made.store.read(lambda db: explain_job(db, "default", "b"))
@@ -166,12 +166,12 @@ async def test_the_first_in_the_queue_is_not_overtaken(made: Queues) -> None:
     assert (made.holders(), made.waiters()) == (["large"], ["c"])
 
 
-async def test_a_run_that_asks_for_more_than_all_slots_takes_all(made: Queues) -> None:
+async def test_run_that_requests_more_than_all_slots_gets_all(made: Queues) -> None:
     await made.register(queued("a", slots=7), queued("b"))
     assert (made.holders(), made.waiters()) == (["a"], ["b"])
 
 
-async def test_a_higher_limit_lets_runs_begin_and_a_lower_one_stops_none(made: Queues) -> None:
+async def test_raised_limit_starts_runs_and_a_lowered_one_stops_none(made: Queues) -> None:
     await made.register(queued("a"), queued("b"), queued("c"))
     await made.limit(2)
     assert made.holders() == ["a", "b"]
@@ -181,7 +181,7 @@ async def test_a_higher_limit_lets_runs_begin_and_a_lower_one_stops_none(made: Q
     assert made.holders() == ["b"]
 
 
-async def test_a_run_that_skips_is_canceled_without_a_slot(made: Queues) -> None:
+async def test_run_with_skip_is_canceled_without_a_slot(made: Queues) -> None:
     await made.register(queued("a"), queued("b", beyond="skip"))
     await made.settle()
     assert made.status("b") == ("canceled", 'no slot of the queue "db" was free')
@@ -201,7 +201,7 @@ async def test_no_run_is_canceled_while_slots_are_free(made: Queues, beyond: str
     assert {made.status(name) for name in names} == {("running", "")}
 
 
-async def test_only_changed_queues_with_runs_that_wait_are_looked_at(made: Queues) -> None:
+async def test_only_changed_queues_with_waiting_runs_are_processed(made: Queues) -> None:
     def changed() -> list[concurrency.Key]:
         return made.store.read(lambda db: concurrency.changed(db, 99))
 
@@ -244,7 +244,7 @@ async def test_a_purge_of_a_job_without_queues_wakes_no_queue(made: Queues) -> N
         assert not change.changed.is_set()
 
 
-def test_no_query_of_a_queue_scans_the_others(tmp_path: Path) -> None:
+def test_query_of_a_queue_does_not_scan_others(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "s")) as connection:
         connection.executescript(schema_text())
         for sql in (
@@ -263,7 +263,7 @@ def test_no_query_of_a_queue_scans_the_others(tmp_path: Path) -> None:
             assert all("name=?" in step.replace("namespace=?", "") for step in searches), steps
 
 
-async def test_the_newest_of_a_family_waits_in_place_of_the_others(made: Queues) -> None:
+async def test_newest_run_of_a_family_replaces_waiting_ones(made: Queues) -> None:
     first, second = (
         queued(f"p/dispatch-{number}", parent_id="p", beyond="newest") for number in (1, 2)
     )
@@ -273,7 +273,7 @@ async def test_the_newest_of_a_family_waits_in_place_of_the_others(made: Queues)
     assert made.status("p/dispatch-1") == ("canceled", reason)
 
 
-async def test_the_oldest_of_a_family_is_canceled_and_then_replaced(made: Queues) -> None:
+async def test_oldest_run_of_a_family_is_canceled_and_replaced(made: Queues) -> None:
     first, second = (
         queued(f"p/dispatch-{number}", parent_id="p", beyond="cancel-oldest") for number in (1, 2)
     )
@@ -284,7 +284,7 @@ async def test_the_oldest_of_a_family_is_canceled_and_then_replaced(made: Queues
     assert made.broken() == []
 
 
-async def test_a_run_that_is_canceled_or_purged_frees_its_slot(made: Queues) -> None:
+async def test_canceled_or_purged_run_frees_its_slot(made: Queues) -> None:
     await made.register(queued("a"), queued("b"), queued("c"))
     await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("a")))
     await made.settle()
@@ -309,7 +309,7 @@ async def act(queues: Queues, job_id: str, kind: RunActType, **fields: Any) -> N
     await queues.cluster.work()
 
 
-async def test_a_run_that_runs_again_waits_again(made: Queues) -> None:
+async def test_rerun_waits_in_the_queue_again(made: Queues) -> None:
     await made.register(queued("a"), queued("b"))
     await made.end("a", code=1)
     await act(made, "a", RunActType.RERUN, failed=True)
@@ -384,7 +384,7 @@ async def test_the_number_of_queues_with_runs_is_limited(
         await dispatch("q3")
 
 
-async def test_the_loop_hands_slots_over_by_itself(made: Queues) -> None:
+async def test_queue_loop_assigns_slots_automatically(made: Queues) -> None:
     cluster = made.cluster
     with trio.fail_after(HAPPENS_WITHIN):
         async with open_queues(made.store, cluster.clock, cluster.ids, cluster.fences):

@@ -46,7 +46,7 @@ async def test_host_volume_needs_a_policy_for_its_access_mode(store: Store) -> N
     )
 
 
-async def test_token_of_a_task_needs_a_submitter_who_could_create_it(store: Store) -> None:
+async def test_task_token_needs_a_submitter_with_permission_to_create_it(store: Store) -> None:
     asking = samples.task("main", secrets_config=SecretsConfig(role="web"))
     job = samples.job("web", samples.group("web", asking))
     refusing = around(secrets=lambda _, block: f"no {block.role}")
@@ -54,7 +54,7 @@ async def test_token_of_a_task_needs_a_submitter_who_could_create_it(store: Stor
     assert faults(store, job, around(secrets=lambda _, block: "")) == []
 
 
-async def test_a_command_is_one_of_the_configuration(store: Store) -> None:
+async def test_command_must_be_configured(store: Store) -> None:
     job = samples.job("web", meta={"steward_notify_command": "mail"})
     said = (
         'Meta of job: "steward_notify_command" is "mail", must be one of notify_commands in the '
@@ -65,7 +65,7 @@ async def test_a_command_is_one_of_the_configuration(store: Store) -> None:
     assert faults(store, job, around(commands={"mail"})) == []
 
 
-async def test_a_receiver_that_there_is_not_is_named_with_those_that_there_are(
+async def test_unknown_receiver_is_named_with_existing_ones(
     store: Store,
 ) -> None:
     job = samples.job("web", meta={"steward_notify_to": "night,chat"})
@@ -176,7 +176,7 @@ async def test_job_that_no_cluster_can_run_is_refused_with_a_fix(
     assert fault.endswith(", or choose another node_pool")
 
 
-def test_a_cluster_takes_a_step_with_outputs_and_a_list() -> None:
+def test_step_with_outputs_and_a_list_is_accepted_for_a_cluster() -> None:
     meta = {"steward_outputs": "x", "steward_matrix": '{"x": [1]}'}
     found = around(clusters={"hpc": ("slurm",)}).findings(
         in_cluster(group(samples.task(), meta=meta))
@@ -185,7 +185,7 @@ def test_a_cluster_takes_a_step_with_outputs_and_a_list() -> None:
     assert not any("Slurm" in text for text in found.warnings)
 
 
-async def test_a_plain_task_may_be_in_a_cluster(store: Store) -> None:
+async def test_plain_task_is_accepted_for_a_cluster(store: Store) -> None:
     named = msgspec.structs.replace(
         around(), node_pools={"hpc"}, clusters={"hpc": ("slurm", "raw_exec")}
     )

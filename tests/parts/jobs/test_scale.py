@@ -95,7 +95,7 @@ def events(store: Store) -> list[ScalingEvent]:
         ),
     ],
 )
-async def test_a_request_that_makes_no_sense_changes_nothing(
+async def test_invalid_request_changes_nothing(
     store: Store, request_: ScalingRequest, text: str
 ) -> None:
     await register(store, job("web", group("web", scaling=BOUNDS)))
@@ -112,7 +112,7 @@ async def test_an_unknown_job_is_not_found(store: Store) -> None:
         await scale(store, 2)
 
 
-async def test_a_count_is_a_new_version_with_an_evaluation_and_an_event(store: Store) -> None:
+async def test_count_creates_a_version_an_evaluation_and_an_event(store: Store) -> None:
     await register(store, job("web", group("web", scaling=BOUNDS), group("other", count=7)))
     done = await scale(store, 3, meta={"by": "me"})
     stored = current(store)
@@ -126,13 +126,13 @@ async def test_a_count_is_a_new_version_with_an_evaluation_and_an_event(store: S
     assert (event.message, event.meta, event.create_index) == ("why", {"by": "me"}, done.index)
 
 
-async def test_the_same_count_again_is_a_new_version(store: Store) -> None:
+async def test_same_count_creates_a_new_version(store: Store) -> None:
     await register(store, job("web"))
     await scale(store, 1)
     assert current(store).version == 1
 
 
-async def test_a_note_is_only_an_event(store: Store) -> None:
+async def test_message_without_a_count_is_only_an_event(store: Store) -> None:
     await register(store, job("web"))
     before = current(store)
     done = await scale(store)
@@ -150,7 +150,7 @@ async def test_a_note_is_only_an_event(store: Store) -> None:
         ("why", "", ("why", False)),
     ],
 )
-async def test_an_error_may_be_a_text_or_a_mark(
+async def test_error_can_be_a_text_or_a_flag(
     store: Store, message: str, error: object, kept: tuple[str, bool]
 ) -> None:
     await register(store, job("web"))
@@ -158,14 +158,14 @@ async def test_an_error_may_be_a_text_or_a_mark(
     assert (events(store)[0].message, events(store)[0].error) == kept
 
 
-async def test_the_twenty_newest_events_of_a_group_are_kept(store: Store) -> None:
+async def test_newest_twenty_events_of_a_group_are_retained(store: Store) -> None:
     await register(store, job("web"))
     for number in range(23):
         await scale(store, message=f"note {number}")
     assert [event.message for event in events(store)] == [f"note {n}" for n in range(22, 2, -1)]
 
 
-async def test_a_system_job_is_there_or_not(store: Store) -> None:
+async def test_system_job_scales_to_zero_or_one(store: Store) -> None:
     await register(store, job("web", type=JobType.SYSTEM))
     with pytest.raises(Malformed, match=r'^jobs of type "system" can only be scaled between 0'):
         await scale(store, 2)
@@ -173,7 +173,7 @@ async def test_a_system_job_is_there_or_not(store: Store) -> None:
     assert current(store).version == 1
 
 
-async def test_the_counts_of_all_groups_together_have_a_limit(store: Store) -> None:
+async def test_counts_of_all_groups_share_a_limit(store: Store) -> None:
     await register(store, job("web", group("web"), group("other", count=2)))
     with pytest.raises(Refused, match=r"^total count was .* job_max_count: 50001 > 50000$"):
         await scale(store, 49_999)
@@ -181,14 +181,14 @@ async def test_the_counts_of_all_groups_together_have_a_limit(store: Store) -> N
     assert current(store).version == 1
 
 
-async def test_a_sysbatch_job_may_run_more_than_once_on_a_node(store: Store) -> None:
+async def test_sysbatch_job_can_run_several_times_on_a_node(store: Store) -> None:
     await register(store, job("web", type=JobType.SYSBATCH))
     await scale(store, 2)
     (group_of_job,) = current(store).task_groups or ()
     assert group_of_job.count == 2
 
 
-async def test_a_job_is_not_scaled_while_it_is_being_deployed(store: Store) -> None:
+async def test_job_with_an_active_deployment_is_not_scaled(store: Store) -> None:
     await register(store, job("web"))
     await store.write(lambda tx: deployments.put(tx, deployment(), NOW))
     with pytest.raises(Malformed, match="blocked due to active deployment"):
@@ -226,7 +226,7 @@ def deployment() -> Deployment:
         ({"job_modify_index": 99, "count": None, "enforce_index": True}, True),
     ],
 )
-async def test_the_index_that_the_caller_enforces_is_compared(
+async def test_index_enforced_by_the_caller_is_compared(
     store: Store, fields: dict[str, Any], loses: bool
 ) -> None:
     await register(store, job("web"))
@@ -239,13 +239,13 @@ async def test_the_index_that_the_caller_enforces_is_compared(
     await scale(store, 2, enforce_index=True, job_modify_index=current(store).job_modify_index)
 
 
-async def test_a_parent_of_children_gets_no_evaluation(store: Store) -> None:
+async def test_parent_job_gets_no_evaluation(store: Store) -> None:
     await register(store, job("web", type="batch", parameterized_job=Parameterized()))
     done = await scale(store, 2)
     assert (done.eval_id, done.job_modify_index) == ("", done.index)
 
 
-async def test_a_stopped_job_stays_stopped(store: Store) -> None:
+async def test_stopped_job_remains_stopped(store: Store) -> None:
     await register(store, job("web"))
     await stop(store, purge=False)
     await scale(store, 2)
@@ -261,7 +261,7 @@ def policies(db: ReadSnapshot) -> list[ScalingPolicy]:
     return [one.policy for one in scaling.policies(db)]
 
 
-async def test_a_list_of_policies_names_a_job_that_cannot_be_read(store: Store) -> None:
+async def test_policy_list_names_an_unreadable_job(store: Store) -> None:
     await register(store, job("web", group("web", scaling=BOUNDS)))
     await register(store, job("other", group("web", scaling=BOUNDS)))
     change(store, "UPDATE job_versions SET document = '{' WHERE job_id = 'other'")
@@ -269,7 +269,7 @@ async def test_a_list_of_policies_names_a_job_that_cannot_be_read(store: Store) 
     assert store.unreadable_rows.rows() == [("job_versions", ("default", "other", 0))]
 
 
-async def test_policies_are_those_of_the_newest_versions_and_disabled_while_a_job_is_stopped(
+async def test_policies_of_the_newest_versions_are_listed_and_disabled_for_a_stopped_job(
     store: Store,
 ) -> None:
     await register(store, job("web", group("web", scaling=BOUNDS), group("other")))
@@ -289,7 +289,7 @@ async def test_policies_are_those_of_the_newest_versions_and_disabled_while_a_jo
     assert store.read(policies) == []
 
 
-async def test_events_go_with_a_purge(store: Store) -> None:
+async def test_scaling_events_are_deleted_with_a_purge(store: Store) -> None:
     await register(store, job("web"))
     await scale(store)
     await stop(store, purge=True)

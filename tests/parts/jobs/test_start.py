@@ -38,7 +38,7 @@ async def fill(store: Store) -> None:
         await store.write(lambda tx, first=first: write(tx, first))
 
 
-async def test_a_start_with_a_thousand_clocks_that_missed_months_computes_no_slot_before_it_is_ready(
+async def test_start_with_a_thousand_overdue_schedules_computes_no_slot_before_it_is_ready(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(store)

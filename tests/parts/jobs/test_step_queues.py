@@ -117,7 +117,7 @@ async def made(store: Store) -> Queues:
     return found
 
 
-async def test_one_step_at_a_time_in_the_order_of_arrival(made: Queues) -> None:
+async def test_steps_get_the_only_slot_in_order_of_arrival(made: Queues) -> None:
     await made.register(flow("x"), flow("y"), flow("z"))
     seen = [made.at_work("x", "y", "z")]
     for name in "xyz":
@@ -129,7 +129,7 @@ async def test_one_step_at_a_time_in_the_order_of_arrival(made: Queues) -> None:
     assert {made.run(name).status for name in "xyz"} == {"succeeded"}
 
 
-async def test_a_step_enters_its_queue_only_when_its_needs_have_ended(made: Queues) -> None:
+async def test_step_enters_its_queue_after_its_needs_have_ended(made: Queues) -> None:
     first = group("first", task(), reschedule_policy=NEVER)
     later = step("later", meta={"steward_needs": "first"})
     await made.register(flow("x", first, later), flow("y"))
@@ -140,7 +140,7 @@ async def test_a_step_enters_its_queue_only_when_its_needs_have_ended(made: Queu
     assert made.holders() == [("x", "later", 1)]
 
 
-async def test_the_place_in_the_queue_is_told(made: Queues) -> None:
+async def test_position_in_the_queue_is_reported(made: Queues) -> None:
     await made.register(flow("x"), flow("y"), flow("z"))
     (shown,) = made.run("z").steps
     assert (shown.state, shown.reason) == (
@@ -183,7 +183,7 @@ async def test_the_elements_of_an_array_hold_slots_one_by_one(made: Queues) -> N
     assert made.holders() == []
 
 
-async def test_a_higher_priority_gets_the_slot_of_the_next_element_that_ends(
+async def test_higher_priority_gets_the_slot_of_the_next_ended_element(
     made: Queues,
 ) -> None:
     await made.register(flow("array", step(count=3)), flow("late"), flow("urgent", priority=90))
@@ -197,7 +197,7 @@ async def test_a_higher_priority_gets_the_slot_of_the_next_element_that_ends(
     assert made.at_work("array", "late") == {"array": 0, "late": 1}
 
 
-async def test_the_slots_of_all_queues_are_taken_together(made: Queues) -> None:
+async def test_slots_of_all_queues_are_acquired_together(made: Queues) -> None:
     await made.register(
         flow("x"), flow("both", step(queues="db, gpu")), flow("y", step(queues="gpu"))
     )
@@ -210,7 +210,7 @@ async def test_the_slots_of_all_queues_are_taken_together(made: Queues) -> None:
     assert made.broken() == []
 
 
-async def test_queues_that_share_nothing_do_not_wait_for_each_other(made: Queues) -> None:
+async def test_queues_without_common_steps_are_independent(made: Queues) -> None:
     await made.register(flow("x"), flow("y"), flow("other", step(queues="gpu")))
     assert made.at_work("x", "y", "other") == {"x": 1, "y": 0, "other": 1}
 
@@ -224,7 +224,7 @@ async def test_a_request_for_several_slots_is_not_overtaken(made: Queues) -> Non
     assert made.holders() == [("large", "a", 2)]
 
 
-async def test_an_element_that_asks_for_more_than_all_slots_takes_all(made: Queues) -> None:
+async def test_element_that_requests_more_than_all_slots_gets_all(made: Queues) -> None:
     large = step(meta={"steward_concurrency_slots": "7"}, count=2)
     await made.register(flow("large", large), flow("y"))
     assert made.at_work("large", "y") == {"large": 1, "y": 0}
@@ -234,7 +234,7 @@ async def test_an_element_that_asks_for_more_than_all_slots_takes_all(made: Queu
     assert made.at_work("large", "y") == {"large": 0, "y": 1}
 
 
-async def test_a_lower_limit_stops_no_element_and_holds_back_the_next(made: Queues) -> None:
+async def test_lowered_limit_stops_no_element_and_delays_the_next(made: Queues) -> None:
     await made.limit(3)
     await made.register(flow("x", step(count=5)))
     await made.limit(1)
@@ -248,7 +248,7 @@ async def test_a_lower_limit_stops_no_element_and_holds_back_the_next(made: Queu
     assert made.broken() == []
 
 
-async def test_steward_parallel_limits_what_an_array_asks_for(made: Queues) -> None:
+async def test_steward_parallel_limits_the_slots_of_an_array(made: Queues) -> None:
     await made.limit(9)
     await made.register(flow("x", step(count=6, meta={"steward_parallel": "2"})))
     assert (made.at_work("x"), made.holders(), made.waiters()) == ({"x": 2}, [("x", "a", 2)], [])
@@ -256,7 +256,7 @@ async def test_steward_parallel_limits_what_an_array_asks_for(made: Queues) -> N
     assert made.holders() == [("x", "a", 2)]
 
 
-async def test_a_step_that_waits_for_its_next_attempt_gives_its_slot_back(made: Queues) -> None:
+async def test_step_that_waits_for_its_next_attempt_releases_its_slot(made: Queues) -> None:
     policy = ReschedulePolicy(
         attempts=1, interval=3600 * SECOND, delay=30 * SECOND, delay_function="constant"
     )
@@ -274,7 +274,7 @@ async def test_a_step_that_waits_for_its_next_attempt_gives_its_slot_back(made: 
 
 
 @pytest.mark.parametrize("act", [RunActType.CANCEL, RunActType.SKIP])
-async def test_an_operation_that_ends_a_waiting_step_removes_it(
+async def test_action_that_ends_a_queued_step_removes_its_entry(
     made: Queues, act: RunActType
 ) -> None:
     await made.register(flow("x"), flow("y"), flow("z"))
@@ -296,7 +296,7 @@ async def test_a_canceled_step_keeps_its_slots_until_its_tasks_have_ended(made: 
     assert (made.run("x").status, made.broken()) == ("canceled", [])
 
 
-async def test_a_rerun_waits_again(made: Queues) -> None:
+async def test_rerun_step_waits_in_the_queue_again(made: Queues) -> None:
     await made.register(flow("x"))
     await made.end("x", code=1)
     await made.register(flow("y"))
@@ -324,7 +324,7 @@ async def test_a_purge_frees_slots(made: Queues) -> None:
     assert made.at_work("y") == {"y": 1}
 
 
-async def test_a_lost_element_keeps_its_slot_until_there_is_room(made: Queues) -> None:
+async def test_lost_element_keeps_its_slot_until_capacity_is_free(made: Queues) -> None:
     await made.register(flow("x"), flow("y"))
     for status in (NodeStatus.DOWN, NodeStatus.READY):
         await made.cluster.join(msgspec.structs.replace(node(), status=status))
@@ -342,7 +342,7 @@ def _evaluate(tx: Transaction, cluster: Cluster) -> None:
     evaluations.put(tx, one, cluster.clock.now())
 
 
-async def test_plan_tells_about_queues_and_places_what_could_begin(made: Queues) -> None:
+async def test_plan_shows_queues_and_places_ready_steps(made: Queues) -> None:
     await made.limit(2)
     one = flow("x", step(count=3, queues="db, gpu"))
     ids: Iterator[str] = made.cluster.ids
@@ -353,7 +353,7 @@ async def test_plan_tells_about_queues_and_places_what_could_begin(made: Queues)
     ]
 
 
-async def test_a_queue_is_for_runs_or_for_steps(made: Queues) -> None:
+async def test_queue_is_used_by_runs_or_steps(made: Queues) -> None:
     await made.register(flow("x"), queued("r", meta={"steward_run_concurrency": "runs"}))
     wrong = [flow("y", step(queues="runs")), queued("z")]
     found = [made.store.read(lambda db, one=one: list(queue_errors(db, one))) for one in wrong]
@@ -371,7 +371,7 @@ async def test_a_queue_is_for_runs_or_for_steps(made: Queues) -> None:
     assert made.store.read(lambda db: list(queue_errors(db, queued("z")))) != []  # x still ends
 
 
-async def test_the_queues_of_steps_in_a_namespace_are_limited(
+async def test_step_queues_of_a_namespace_are_limited(
     made: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("daemon.jobs.queues.MOST_QUEUES", 2)
@@ -433,7 +433,7 @@ async def test_one_write_grants_many_steps_of_a_run_with_one_evaluation(store: S
     assert [before[f"s{number}"] for number in (0, 19, 20, 29)] == [0, 0, 0, 9]
 
 
-async def test_an_element_that_takes_all_slots_uses_no_more_than_there_are(store: Store) -> None:
+async def test_element_with_all_slots_uses_no_more_than_exist(store: Store) -> None:
     made = Queues(store)
     await made.cluster.join()
     await made.limit(1)

@@ -147,7 +147,7 @@ SUCCESS, FAILURE = ClientStatus.COMPLETE, ClientStatus.FAILED
         ("any", FAILURE, "fired"),
     ],
 )
-async def test_a_follower_starts_after_the_results_that_it_names(
+async def test_follower_starts_after_the_named_results(
     made: Jobs, when: str, status: ClientStatus, state: str
 ) -> None:
     await made.register(follower("load", "extract", when=when), plain("extract"))
@@ -159,7 +159,7 @@ async def test_a_follower_starts_after_the_results_that_it_names(
     assert made.broken() == []
 
 
-async def test_the_child_of_a_follower_runs(made: Jobs) -> None:
+async def test_child_of_a_follower_runs(made: Jobs) -> None:
     await made.register(follower("load", "extract"))
     await made.run("extract")
     await made.settle()
@@ -241,7 +241,7 @@ async def test_a_job_that_succeeds_after_a_forced_reschedule_starts_its_follower
     ]
 
 
-async def test_an_end_that_the_ledger_has_forgotten_starts_nothing_again(
+async def test_end_deleted_from_the_ledger_starts_nothing_again(
     made: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triggers, "KEPT", 1)
@@ -263,7 +263,7 @@ async def test_an_end_that_the_ledger_has_forgotten_starts_nothing_again(
     assert [entry.source_id for entry in made.ledger("load")] == ["other"]
 
 
-async def test_a_job_that_was_purged_and_registered_again_starts_its_followers_again(
+async def test_purged_and_registered_job_starts_its_followers_again(
     made: Jobs,
 ) -> None:
     await made.register(follower("load", "extract"))
@@ -277,7 +277,7 @@ async def test_a_job_that_was_purged_and_registered_again_starts_its_followers_a
     ]
 
 
-async def test_a_workflow_that_was_purged_and_registered_again_starts_its_followers_again(
+async def test_purged_and_registered_workflow_starts_its_followers_again(
     made: Jobs,
 ) -> None:
     second = group("b", task(), meta={"steward_needs": "a"}, reschedule_policy=NEVER)
@@ -299,7 +299,7 @@ async def test_a_workflow_that_was_purged_and_registered_again_starts_its_follow
     ]
 
 
-async def test_a_follower_that_names_a_purged_and_registered_job_again_starts_after_it(
+async def test_follower_of_a_purged_and_registered_job_starts_again(
     made: Jobs,
 ) -> None:
     second = group("b", task(), meta={"steward_needs": "a"}, reschedule_policy=NEVER)
@@ -329,7 +329,7 @@ async def test_a_follower_that_names_a_purged_and_registered_job_again_starts_af
     ]
 
 
-async def test_a_run_that_had_ended_before_starts_nothing(made: Jobs) -> None:
+async def test_run_that_ended_earlier_starts_nothing(made: Jobs) -> None:
     await made.run("extract")
     await made.register(follower("load", "extract"))
     again = next(made.cluster.ids)
@@ -374,7 +374,7 @@ async def test_a_join_waits_for_one_run_of_each_source(made: Jobs) -> None:
     assert made.broken() == []
 
 
-async def test_a_join_with_a_key_keeps_values_apart(made: Jobs) -> None:
+async def test_join_with_a_key_separates_values(made: Jobs) -> None:
     await made.register(follower("report", "a, b", join="all", key="day"))
     await made.run("a", meta={"day": "mon"})
     await made.run("b", meta={"day": "tue"})
@@ -385,7 +385,7 @@ async def test_a_join_with_a_key_keeps_values_apart(made: Jobs) -> None:
     assert made.states("report") == ["fired", "waiting", "fired"]
 
 
-async def test_a_join_that_is_too_late_expires_and_notifies(made: Jobs) -> None:
+async def test_late_join_expires_and_sends_a_notification(made: Jobs) -> None:
     told = {"steward_notify": "missed", "steward_notify_webhook": "https://example.org/x"}
     await made.register(follower("report", "a, b", join="all", within="1h", meta=told))
     await made.run("a")
@@ -403,7 +403,7 @@ async def test_a_join_that_is_too_late_expires_and_notifies(made: Jobs) -> None:
     ]
 
 
-async def test_a_new_version_of_a_follower_decides_again_about_runs_that_wait(made: Jobs) -> None:
+async def test_new_version_of_a_follower_decides_again_about_waiting_runs(made: Jobs) -> None:
     await made.register(follower("report", "a, b, c", join="all"))
     await made.run("a")
     await made.run("b")
@@ -415,7 +415,7 @@ async def test_a_new_version_of_a_follower_decides_again_about_runs_that_wait(ma
     assert second.state == "fired"
 
 
-async def test_meta_of_the_run_is_passed_on(made: Jobs) -> None:
+async def test_meta_of_the_run_is_passed_to_the_child(made: Jobs) -> None:
     texts = '{"day": "${meta.day}", "from": "${run.job} ${run.number} ${run.status}", "x": "-"}'
     await made.register(
         follower("load", "extract", passes=texts, required=["day", "from"], optional=["x"])
@@ -430,7 +430,7 @@ async def test_meta_of_the_run_is_passed_on(made: Jobs) -> None:
     }
 
 
-async def test_a_join_passes_the_first_text_that_is_not_empty(made: Jobs) -> None:
+async def test_join_passes_the_first_nonempty_text(made: Jobs) -> None:
     await made.register(
         follower("load", "a, b", join="all", passes='{"day": "${meta.day}"}', optional=["day"])
     )
@@ -440,7 +440,7 @@ async def test_a_join_passes_the_first_text_that_is_not_empty(made: Jobs) -> Non
     assert (made.child("load").meta or {})["day"] == "tue"
 
 
-async def test_a_purged_source_starts_its_followers_unless_they_need_its_values(
+async def test_purged_source_starts_its_followers_unless_its_values_are_needed(
     made: Jobs,
 ) -> None:
     await made.register(
@@ -458,7 +458,7 @@ async def test_a_purged_source_starts_its_followers_unless_they_need_its_values(
     )
 
 
-async def test_a_dispatch_that_is_not_possible_is_in_the_ledger(made: Jobs) -> None:
+async def test_impossible_dispatch_is_recorded(made: Jobs) -> None:
     await made.register(follower("load", "extract", required=["day"]))
     await made.run("extract")
     await made.settle()
@@ -481,7 +481,7 @@ async def test_a_child_that_would_exceed_a_limit_is_refused(made: Jobs) -> None:
     assert "job_max_kb" in line.reason
 
 
-async def test_a_chain_that_comes_back_ends_after_32_runs(made: Jobs) -> None:
+async def test_cyclic_chain_ends_after_32_runs(made: Jobs) -> None:
     await made.register(follower("ping", "start, pong"), follower("pong", "ping"))
     await made.run("start")
     for _ in range(33):
@@ -499,7 +499,7 @@ async def test_a_chain_that_comes_back_ends_after_32_runs(made: Jobs) -> None:
     )
 
 
-async def test_two_decisions_about_one_end_start_one_child(made: Jobs) -> None:
+async def test_repeated_decision_about_one_end_starts_one_child(made: Jobs) -> None:
     await made.register(follower("load", "extract"))
     await made.run("extract")
     (line,) = made.store.read(lambda db: triggers.undecided(db, 9))
@@ -509,7 +509,7 @@ async def test_two_decisions_about_one_end_start_one_child(made: Jobs) -> None:
     assert len(found) == 1
 
 
-async def test_only_the_newest_final_lines_are_kept(
+async def test_only_the_newest_final_lines_are_retained(
     made: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triggers, "KEPT", 2)
@@ -519,7 +519,9 @@ async def test_only_the_newest_final_lines_are_kept(
     assert [entry.number for entry in made.ledger("load")] == [2, 3]
 
 
-async def test_at_most_so_many_ends_wait(made: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_waiting_ends_is_limited(
+    made: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(triggers, "MOST_WAITING", 1)
     await made.register(follower("load", "extract"))
     for number in range(2):
@@ -541,7 +543,7 @@ async def test_the_run_of_a_workflow_starts_followers_and_passes_outputs(made: J
     assert (line.number, line.attempt, meta["rows"], meta["none"]) == (1, 1, "17", "")
 
 
-async def test_the_loop_starts_followers_by_itself(made: Jobs) -> None:
+async def test_trigger_loop_starts_followers_automatically(made: Jobs) -> None:
     cluster = made.cluster
     with trio.fail_after(HAPPENS_WITHIN):
         async with open_triggers(made.store, made.clock, made.ids, cluster.fences, BUDGETS):
@@ -561,7 +563,7 @@ def everywhere(_: str) -> bool:
     return True
 
 
-async def test_a_follower_needs_rights_on_itself_and_on_its_sources(made: Jobs) -> None:
+async def test_follower_needs_capabilities_for_its_job_and_its_sources(made: Jobs) -> None:
     one = follower("load", "extract, billing/pay")
     asked = partial(follow_errors, job=one)
 
@@ -598,7 +600,7 @@ async def test_a_source_has_a_limited_number_of_followers(
     assert errors("other") == ['1 jobs follow "default/extract" already; the maximum is 1']
 
 
-async def test_a_registration_warns_of_missing_sources_services_and_chains(made: Jobs) -> None:
+async def test_registration_warns_about_missing_sources_services_and_chains(made: Jobs) -> None:
     await made.register(job("web", group("a", task()), type="service"), follower("b", "a"))
     one = follower("a", "b, web, none")
     told = made.store.read(lambda db: list(follow_warnings(db, one, everywhere)))

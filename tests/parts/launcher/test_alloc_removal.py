@@ -70,7 +70,7 @@ def deep(folder: Path, depth: int) -> None:
     os.close(above)
 
 
-def test_a_directory_goes_whole(talk: Talk, root: Path) -> None:
+def test_directory_is_removed_completely(talk: Talk, root: Path) -> None:
     for number in range(50):
         (root / f"main/local/{number % 7}/{number}").mkdir(parents=True)
         (root / f"main/local/{number % 7}/{number}/f").touch()
@@ -94,7 +94,7 @@ def test_very_deep_directory_of_a_task_is_removed(talk: Talk, root: Path) -> Non
     assert os.listdir(root.parent) == [".launcher"]
 
 
-def test_targets_of_links_stay(talk: Talk, root: Path, tmp_path: Path) -> None:
+def test_link_targets_are_not_removed(talk: Talk, root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "deep").mkdir(parents=True)
     (outside / "deep/file").touch()
@@ -106,7 +106,7 @@ def test_targets_of_links_stay(talk: Talk, root: Path, tmp_path: Path) -> None:
     assert facts(outside / "deep") == before
 
 
-def test_an_allocation_at_work_stays(talk: Talk, root: Path) -> None:
+def test_running_allocation_is_not_removed(talk: Talk, root: Path) -> None:
     with at_work(root):
         for request in (REMOVE, KEEP):
             answer = talk.ask(request).body
@@ -133,7 +133,7 @@ def asked(talk: Talk, request: object) -> tuple[object, list[str]]:
     return msgspec.msgpack.decode(data, type=NumberedReply).body, text.split("\n")
 
 
-def test_logs_are_put_aside_once_and_whole(talk: Talk, root: Path, tasks: Path) -> None:
+def test_logs_are_moved_once_and_completely(talk: Talk, root: Path, tasks: Path) -> None:
     (root / "alloc/logs/main.stdout.0").write_text("out\n")
     (root / ".logs").mkdir()
     (tasks / "logs" / ALLOCATION / "alloc").mkdir(parents=True)  # where one was cut short
@@ -148,16 +148,14 @@ def test_logs_are_put_aside_once_and_whole(talk: Talk, root: Path, tasks: Path) 
     assert os.listdir(tasks / "logs") == []
 
 
-def test_where_nothing_was_printed_nothing_is_put_aside(
-    talk: Talk, root: Path, tasks: Path
-) -> None:
+def test_allocation_without_output_has_no_moved_logs(talk: Talk, root: Path, tasks: Path) -> None:
     assert talk.ask(KEEP).body == Done()
     assert os.listdir(tasks) == ["alloc"]
     assert root.is_dir()
 
 
 @pytest.mark.parametrize("name", ["alloc/logs", "alloc", ".about"])
-def test_a_link_in_the_place_of_logs_gives_nothing_away(
+def test_link_instead_of_a_log_directory_reveals_nothing(
     talk: Talk, root: Path, tasks: Path, tmp_path: Path, name: str
 ) -> None:
     (root / "alloc/logs/main.stdout.0").write_text("out\n")
@@ -193,7 +191,7 @@ def fill(folder: Path, files: int) -> None:
         os.close(above)
 
 
-def test_other_requests_are_answered_while_a_directory_goes(talk: Talk, root: Path) -> None:
+def test_other_requests_are_answered_during_a_removal(talk: Talk, root: Path) -> None:
     fill(root / "main/local", 20_000)
     other = str(uuid4())
     laid_out(talk, room(), allocation=other)
@@ -219,7 +217,7 @@ def test_other_requests_are_answered_while_a_directory_goes(talk: Talk, root: Pa
     assert os.listdir(root.parent / other)
 
 
-def test_more_errands_than_there_may_be_are_refused(talk: Talk, root: Path) -> None:
+def test_too_many_background_requests_are_refused(talk: Talk, root: Path) -> None:
     fill(root / "main/local", 4000)  # two steps of a look: there is a pause
     measure = MeasureDirectory(allocation=ALLOCATION, is_kept=False)
     for number in range(MOST_ERRANDS):
@@ -286,7 +284,7 @@ def test_children_end_with_their_launcher(talk: Talk, root: Path) -> None:
     os.close(child)
 
 
-def test_a_child_that_is_killed_is_an_error(talk: Talk, root: Path) -> None:
+def test_killed_child_is_an_error(talk: Talk, root: Path) -> None:
     fill(root / "main/local", 4000)
     pid = launcher_of(talk)
     body: object = None
@@ -297,7 +295,7 @@ def test_a_child_that_is_killed_is_an_error(talk: Talk, root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["main/local/a", "main/local", "main", "alloc/data", ""])
-def test_a_link_that_is_swapped_in_leads_nowhere(
+def test_link_swapped_in_during_a_removal_is_not_followed(
     talk: Talk, root: Path, tmp_path: Path, name: str
 ) -> None:
     outside = tmp_path / "outside"
@@ -313,7 +311,7 @@ def test_a_link_that_is_swapped_in_leads_nowhere(
     assert facts(outside) == before
 
 
-def test_removal_that_a_task_makes_endless_is_given_up_and_says_so(
+def test_removal_extended_by_a_task_is_aborted_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file that goes is followed by another one."""

@@ -36,7 +36,7 @@ def hanging(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> Bri
     return Bridge(policy, tools)
 
 
-def test_requests_after_one_that_hung_fail_at_once(hanging: Bridge, calls: Path) -> None:
+def test_requests_after_a_hung_program_fail_immediately(hanging: Bridge, calls: Path) -> None:
     before = time.monotonic()
     for work in (hanging.set_up, hanging.tidy, hanging.tidy):
         with pytest.raises(TimeoutError):
@@ -57,7 +57,7 @@ def test_program_runs_again_after_a_pause(
     assert calls.read_text() == "x\nx\n"
 
 
-def test_program_that_hangs_in_the_kernel_is_left_to_end(
+def test_program_stuck_in_the_kernel_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here the signal is lost; in the kernel, it has no effect until the program returns."""

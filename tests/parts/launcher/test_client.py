@@ -78,7 +78,9 @@ def open_descriptors() -> list[str]:
     return sorted(os.listdir("/proc/self/fd"))
 
 
-async def test_start_returns_a_descriptor_that_tells_the_end(tmp_path: Path, place: Place) -> None:
+async def test_start_returns_a_descriptor_that_signals_the_exit(
+    tmp_path: Path, place: Place
+) -> None:
     async with launchers.open_launcher(tmp_path) as launcher:
         words = ("/bin/sh", "-c", 'echo "$1 $ONE"', "sh", "\udcff")
         pid, watched = await begun(launcher, ordered(*words, env={b"ONE": b"\xfe"}))
@@ -106,7 +108,7 @@ async def test_refusal_is_raised(
         assert open_descriptors() == before
 
 
-async def test_answers_come_in_any_order(files: tuple[int, ...]) -> None:
+async def test_responses_are_accepted_in_any_order(files: tuple[int, ...]) -> None:
     found: list[tuple[int, int]] = []
     with faked() as (launcher, fake):
 
@@ -131,7 +133,7 @@ async def test_answers_come_in_any_order(files: tuple[int, ...]) -> None:
     ]
 
 
-async def test_late_answer_of_a_cancelled_caller_leaves_nothing_open(
+async def test_late_response_to_a_cancelled_caller_leaks_no_descriptor(
     files: tuple[int, ...], tmp_path: Path
 ) -> None:
     with faked() as (launcher, fake):
@@ -149,7 +151,7 @@ async def test_late_answer_of_a_cancelled_caller_leaves_nothing_open(
             nursery.cancel_scope.cancel()
 
 
-async def test_start_goes_on_to_its_end_when_its_caller_is_cancelled(
+async def test_start_completes_when_its_caller_is_cancelled(
     files: tuple[int, ...],
 ) -> None:
     with faked() as (launcher, fake):
@@ -168,7 +170,7 @@ async def _answer_once(fake: Fake, descriptor: int) -> None:
     fake.answer((await fake.question()).number, ProcessStarted(pid=7), descriptor)
 
 
-async def test_no_more_requests_are_open_than_the_protocol_allows(tmp_path: Path) -> None:
+async def test_open_requests_do_not_exceed_the_protocol_limit(tmp_path: Path) -> None:
     with faked() as (launcher, fake):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(launcher.run, trio.CancelScope())
@@ -209,14 +211,14 @@ def test_greeting_of_an_ended_launcher_passes_through_exception_handlers(tmp_pat
         send_hello(ours, tmp_path, launchers.EVERYTHING)
 
 
-def test_greeting_without_a_place_is_refused(tmp_path: Path) -> None:
+def test_greeting_without_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with launchers.begin() as channel, pytest.raises(FileExistsError):
         send_hello(channel, tmp_path / "file", launchers.EVERYTHING)
 
 
 @pytest.mark.parametrize("allocation", [f"{ALLOCATION}.removed", "..", ""])
-async def test_request_of_another_form_is_refused_and_ends_nobody(
+async def test_malformed_request_is_refused_without_stopping_the_launcher(
     tmp_path: Path, place: Place, allocation: str
 ) -> None:
     async with launchers.open_launcher(tmp_path) as launcher:
@@ -227,7 +229,7 @@ async def test_request_of_another_form_is_refused_and_ends_nobody(
         os.close(watched)
 
 
-async def test_error_of_the_machine_has_its_number(tmp_path: Path) -> None:
+async def test_system_error_has_its_number(tmp_path: Path) -> None:
     with faked() as (launcher, fake):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(launcher.run, trio.CancelScope())
@@ -241,7 +243,7 @@ async def _refuse_once(fake: Fake) -> None:
     fake.answer((await fake.question()).number, OperationFailed(number=1, text="no"))
 
 
-async def test_answers_are_read_until_the_last_start_of_a_cancelled_daemon(
+async def test_responses_are_read_until_the_last_start_of_a_cancelled_daemon(
     tmp_path: Path, place: Place
 ) -> None:
     with trio.CancelScope() as scope:

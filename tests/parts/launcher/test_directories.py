@@ -88,7 +88,7 @@ def facts(directory: Path) -> list[tuple[str, int, int, int, int]]:
     return [(name, one.st_ino, one.st_mode, one.st_uid, one.st_mtime_ns) for name, one in found]
 
 
-def test_directories_of_our_own_user_are_closed_to_others(greeted: Talk, tmp_path: Path) -> None:
+def test_directories_of_the_daemon_user_are_closed_to_others(greeted: Talk, tmp_path: Path) -> None:
     assert laid_out(greeted, room()) == LaidOut(troubles={})
     us = (os.geteuid(), "drwx------")
     root = tmp_path / ALLOCATION
@@ -109,7 +109,7 @@ def test_directories_of_our_own_user_are_closed_to_others(greeted: Talk, tmp_pat
         ({}, "nosuchuser"),
     ],
 )
-def test_nothing_is_given_to_a_user_who_may_run_no_task(
+def test_directory_is_not_assigned_to_a_user_forbidden_to_tasks(
     talk: Talk, tmp_path: Path, policy: dict[str, Any], user: str
 ) -> None:
     talk.greet(tmp_path, msgspec.structs.replace(launchers.EVERYTHING, **policy))
@@ -118,9 +118,7 @@ def test_nothing_is_given_to_a_user_who_may_run_no_task(
 
 
 @needs_root
-def test_a_task_of_exec_without_a_user_belongs_to_its_allocation(
-    talk: Talk, tmp_path: Path
-) -> None:
+def test_exec_task_without_a_user_belongs_to_its_allocation(talk: Talk, tmp_path: Path) -> None:
     (tmp_path / "uids").mkdir()
     (tmp_path / "uids" / ALLOCATION).symlink_to("81234")
     (tmp_path / "alloc" / ALLOCATION).mkdir(parents=True)
@@ -136,7 +134,7 @@ def test_a_task_of_exec_without_a_user_belongs_to_its_allocation(
 
 @needs_root
 @pytest.mark.parametrize("text", ["0", "1", "999", "65534", "none", "-1", "../x", "9" * 30])
-def test_a_number_that_is_an_account_or_none_is_no_own_user(
+def test_number_of_an_account_is_no_allocation_user_id(
     talk: Talk, tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "uids").mkdir()
@@ -150,7 +148,7 @@ def test_a_number_that_is_an_account_or_none_is_no_own_user(
 
 
 @needs_root
-def test_a_task_gets_what_is_its_own_and_no_more(greeted: Talk, tmp_path: Path) -> None:
+def test_task_gets_only_its_own_directories(greeted: Talk, tmp_path: Path) -> None:
     shown, walled = room("shown", "nobody"), room("walled", "7", is_seen=False)
     assert laid_out(greeted, shown, walled) == LaidOut(troubles={})
     root = tmp_path / ALLOCATION
@@ -162,7 +160,7 @@ def test_a_task_gets_what_is_its_own_and_no_more(greeted: Talk, tmp_path: Path) 
     assert owners(root / "alloc")["data"] == (0, "drwxrwxrwt")
 
 
-def test_a_second_request_leaves_all_as_it_is(greeted: Talk, tmp_path: Path) -> None:
+def test_repeated_request_changes_nothing(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room())
     (tmp_path / ALLOCATION / "main/local/file").write_text("kept")
     before = facts(tmp_path / ALLOCATION)
@@ -170,7 +168,7 @@ def test_a_second_request_leaves_all_as_it_is(greeted: Talk, tmp_path: Path) -> 
     assert facts(tmp_path / ALLOCATION) == before
 
 
-def test_data_of_an_allocation_that_has_ended_is_taken_over(greeted: Talk, tmp_path: Path) -> None:
+def test_data_of_an_ended_allocation_is_moved(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room(), allocation=PREVIOUS)
     for place in ("alloc/data", "main/local", "main/secrets"):
         (tmp_path / PREVIOUS / place / "f").write_text(place)
@@ -181,7 +179,7 @@ def test_data_of_an_allocation_that_has_ended_is_taken_over(greeted: Talk, tmp_p
     assert not (root / "main/secrets/f").exists()
 
 
-def test_data_of_an_allocation_at_work_is_not_taken_over(greeted: Talk, tmp_path: Path) -> None:
+def test_data_of_a_running_allocation_is_not_moved(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room(), allocation=PREVIOUS)
     with (tmp_path / PREVIOUS / ".claim.main.0").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -192,27 +190,27 @@ def test_data_of_an_allocation_at_work_is_not_taken_over(greeted: Talk, tmp_path
     assert not (tmp_path / ALLOCATION).exists()
 
 
-def test_an_allocation_without_a_previous_directory_begins_empty(
+def test_allocation_without_a_previous_directory_starts_empty(
     greeted: Talk, tmp_path: Path
 ) -> None:
     assert laid_out(greeted, room(), previous=PREVIOUS) == LaidOut(troubles={})
     assert (tmp_path / ALLOCATION / "main/local").is_dir()
 
 
-def test_the_directory_that_tasks_share_is_no_tasks(greeted: Talk, tmp_path: Path) -> None:
+def test_shared_directory_belongs_to_no_task(greeted: Talk, tmp_path: Path) -> None:
     answer = laid_out(greeted, room("alloc"), room("main"))
     assert list(answer.troubles) == ["alloc"]
     assert (tmp_path / ALLOCATION / "main/local").is_dir()
     assert not (tmp_path / ALLOCATION / "alloc/local").exists()
 
 
-def test_a_name_that_is_too_long_for_the_machine_is_a_trouble(greeted: Talk) -> None:
+def test_overlong_name_is_reported_as_a_problem(greeted: Talk) -> None:
     answer = laid_out(greeted, room("ü" * 200))
     assert "too long" in answer.troubles["ü" * 200]
 
 
 @needs_root
-def test_a_directory_of_another_user_is_not_taken(greeted: Talk, tmp_path: Path) -> None:
+def test_directory_of_another_user_is_not_used(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room())
     os.chown(tmp_path / ALLOCATION / "main/secrets", 7, 7)
     answer = laid_out(greeted, room(user="nobody"))
@@ -221,7 +219,7 @@ def test_a_directory_of_another_user_is_not_taken(greeted: Talk, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["", "alloc", "alloc/logs", "main", "main/local", "main/secrets"])
-def test_a_link_on_the_way_is_not_followed(greeted: Talk, tmp_path: Path, name: str) -> None:
+def test_link_in_the_path_is_not_followed(greeted: Talk, tmp_path: Path, name: str) -> None:
     laid_out(greeted, room())
     moved = (tmp_path / ALLOCATION / name).rename(tmp_path / "elsewhere")
     (tmp_path / ALLOCATION / name).symlink_to(moved)
@@ -233,7 +231,9 @@ def test_a_link_on_the_way_is_not_followed(greeted: Talk, tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("name", ["main/local", "main/private", "main/secrets", "main"])
-def test_a_link_that_is_swapped_in_leads_nowhere(greeted: Talk, tmp_path: Path, name: str) -> None:
+def test_link_swapped_in_for_a_directory_is_not_followed(
+    greeted: Talk, tmp_path: Path, name: str
+) -> None:
     outside = tmp_path / "outside"
     for inner in ("local", "secrets", "private", "tmp"):
         (outside / inner).mkdir(parents=True)
@@ -264,9 +264,7 @@ def asked(body: list[Any]) -> Callable[[Talk], bool]:
         *("-" * 36, "a" * 36, f"-{ALLOCATION[1:]}", f"{ALLOCATION}\n", ALLOCATION.upper()),
     ],
 )
-def test_a_name_that_is_no_allocation_ends_the_launcher(
-    talk: Talk, tmp_path: Path, name: str
-) -> None:
+def test_invalid_allocation_name_stops_the_launcher(talk: Talk, tmp_path: Path, name: str) -> None:
     talk.greet(tmp_path)
     before = facts(tmp_path)
     assert asked([20, name, None])(talk)
@@ -275,7 +273,7 @@ def test_a_name_that_is_no_allocation_ends_the_launcher(
 
 @pytest.mark.parametrize("name", ["", "..", ".x", "a/b", "/", "a\0", "x" * 300])
 @pytest.mark.parametrize("field", ["task", "previous"])
-def test_a_name_that_is_no_place_ends_the_launcher(
+def test_invalid_directory_name_stops_the_launcher(
     greeted: Talk, tmp_path: Path, name: str, field: str
 ) -> None:
     rooms = [[name if field == "task" else "main", "raw_exec", "", True]]
@@ -291,7 +289,7 @@ def test_a_name_that_is_no_place_ends_the_launcher(
     ("driver", "user"),
     [("podman", ""), ("", ""), (0, ""), ("exec", 0), ("exec", [0, 0]), ("exec", "x" * 4097)],
 )
-def test_a_user_in_another_form_ends_the_launcher(greeted: Talk, driver: Any, user: Any) -> None:
+def test_malformed_user_stops_the_launcher(greeted: Talk, driver: Any, user: Any) -> None:
     passed = sealed(msgspec.msgpack.encode([[["main", driver, user, True]], b""]))
     greeted.send(1, 1, [20, ALLOCATION, None], descriptors=(passed,))
     os.close(passed)

@@ -33,14 +33,14 @@ def fill(path: Path, blocks: int) -> int:
     return path.stat().st_blocks * 512
 
 
-def test_everything_below_counts_whatever_the_size_of_a_step(tmp_path: Path) -> None:
+def test_all_files_are_counted_with_any_step_size(tmp_path: Path) -> None:
     files = sum(fill(tmp_path / f"d{number}/e/f", number) for number in range(4))
     folders = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_dir())
     assert measured(tmp_path) == files + folders
     assert measured(tmp_path, most=1) == files + folders
 
 
-def test_holes_other_names_and_links_take_nothing(tmp_path: Path) -> None:
+def test_holes_hard_links_and_symlinks_use_no_space(tmp_path: Path) -> None:
     there = fill(tmp_path / "a", 2)
     os.link(tmp_path / "a", tmp_path / "b")
     (tmp_path / "c").symlink_to("/usr")
@@ -57,7 +57,7 @@ def test_mounted_file_systems_are_not_counted(tmp_path: Path) -> None:
         assert measuring.used == 0
 
 
-def test_a_directory_that_becomes_a_link_during_a_look_leads_nowhere(tmp_path: Path) -> None:
+def test_directory_replaced_by_a_link_during_a_measurement_is_not_followed(tmp_path: Path) -> None:
     fill(tmp_path / "elsewhere/f", 100)
     fill(tmp_path / "root/a/f", 1)
     with looking(tmp_path / "root") as measuring:
@@ -68,7 +68,7 @@ def test_a_directory_that_becomes_a_link_during_a_look_leads_nowhere(tmp_path: P
         assert measuring.used == (tmp_path / "root/b").stat().st_blocks * 512
 
 
-def test_the_last_file_that_was_written_tells_when_that_was(tmp_path: Path) -> None:
+def test_time_of_the_last_written_file_is_reported(tmp_path: Path) -> None:
     for number in (3, 7, 5):
         fill(tmp_path / f"{number}/f", 1)
         os.utime(tmp_path / f"{number}/f", (number, number))

@@ -83,9 +83,7 @@ def test_patterns_select_files(greeted: Talk, root: Path, tmp_path: Path) -> Non
     assert ask("main/local/*.bin") == ({}, [": no file matches local/*.bin"])
 
 
-def test_links_pipes_and_second_names_are_refused(
-    greeted: Talk, root: Path, tmp_path: Path
-) -> None:
+def test_links_pipes_and_hard_links_are_refused(greeted: Talk, root: Path, tmp_path: Path) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     outside.write_bytes(b"root's")
     local = root / "main/local"
@@ -107,7 +105,7 @@ def test_links_pipes_and_second_names_are_refused(
 
 
 @needs_root
-def test_files_that_the_task_cannot_read_are_refused(
+def test_files_unreadable_for_the_task_are_refused(
     greeted: Talk, root: Path, tmp_path: Path
 ) -> None:
     locked = put(root, "main/local/locked")
@@ -132,7 +130,9 @@ def test_files_that_the_task_cannot_read_are_refused(
         "main",
     ],
 )
-def test_other_places_are_refused(greeted: Talk, root: Path, tmp_path: Path, pattern: str) -> None:
+def test_other_directories_are_refused(
+    greeted: Talk, root: Path, tmp_path: Path, pattern: str
+) -> None:
     del root
     with (tmp_path / "stream").open("wb") as file:
         request = CollectFiles(
@@ -165,7 +165,7 @@ def test_limits_are_reported(greeted: Talk, root: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_all_files_together_have_a_limit_before_one_is_sent(
+def test_all_files_share_a_limit_checked_before_sending(
     greeted: Talk, root: Path, tmp_path: Path
 ) -> None:
     put(root, "main/local/0", b"x" * 20)
@@ -181,9 +181,7 @@ def test_all_files_together_have_a_limit_before_one_is_sent(
     ]
 
 
-def test_path_that_is_swapped_for_a_link_reveals_nothing(
-    greeted: Talk, root: Path, tmp_path: Path
-) -> None:
+def test_path_replaced_by_a_link_reveals_nothing(greeted: Talk, root: Path, tmp_path: Path) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-elsewhere"
     outside.mkdir()
     (outside / "f").write_bytes(b"root's")

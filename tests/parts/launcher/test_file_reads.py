@@ -143,7 +143,7 @@ def test_a_file_is_opened_to_be_read(looker: Looker) -> None:
     os.close(descriptor)
 
 
-def test_a_link_that_stays_below_is_followed(looker: Looker) -> None:
+def test_link_within_the_directory_is_followed(looker: Looker) -> None:
     (looker.home / "alloc/data/link").symlink_to("../../main/local/f")
     assert looker.open("alloc/data/link") == b"data"
 
@@ -161,7 +161,7 @@ def test_a_link_that_stays_below_is_followed(looker: Looker) -> None:
         "a\0b",
     ],
 )
-def test_a_path_of_another_form_is_refused(here: Looker, path: str) -> None:
+def test_malformed_path_is_refused(here: Looker, path: str) -> None:
     assert here.open(path) == errno.EPERM
     assert here.page(path) == errno.EPERM
 
@@ -170,7 +170,7 @@ def test_a_path_of_another_form_is_refused(here: Looker, path: str) -> None:
     "target", ["/etc/shadow", "../../../outside", "/", "../../..", "/proc/self/root/etc/passwd"]
 )
 @pytest.mark.parametrize("below", ["", "/passwd"])
-def test_a_link_that_leads_out_is_not_followed(
+def test_link_that_escapes_the_directory_is_not_followed(
     here: Looker, tmp_path: Path, target: str, below: str
 ) -> None:
     (tmp_path / "outside").mkdir()
@@ -181,7 +181,7 @@ def test_a_link_that_leads_out_is_not_followed(
 
 
 @pytest.mark.parametrize("name", ["pipe", "socket", "folder"])
-def test_special_file_has_only_facts(looker: Looker, name: str) -> None:
+def test_special_file_has_only_attributes(looker: Looker, name: str) -> None:
     place = looker.home / "main/local" / name
     if name == "folder":
         place.mkdir()
@@ -201,13 +201,13 @@ LED_PATHS = [
 
 
 @pytest.mark.parametrize("path", SECRET_PATHS)
-def test_nothing_tells_of_secrets_unless_they_may_be_seen(here: Looker, path: str) -> None:
+def test_secrets_are_hidden_without_permission(here: Looker, path: str) -> None:
     assert here.open(path) == SECRET
     assert here.page(path) == SECRET
 
 
 @pytest.mark.parametrize("path", LED_PATHS)
-def test_no_link_tells_of_secrets(looker: Looker, path: str) -> None:
+def test_links_do_not_reveal_secrets(looker: Looker, path: str) -> None:
     (looker.home / "main/local/link").symlink_to("../secrets/token")
     (looker.home / "main/local/dir").symlink_to("../secrets")
     (looker.home / "main/secrets/out").symlink_to("/etc/passwd")
@@ -215,7 +215,7 @@ def test_no_link_tells_of_secrets(looker: Looker, path: str) -> None:
     assert looker.page(path) == SECRET
 
 
-def test_secrets_reader_gets_facts_and_never_a_descriptor(looker: Looker) -> None:
+def test_secrets_reader_gets_attributes_and_never_a_descriptor(looker: Looker) -> None:
     (looker.home / "main/local/link").symlink_to("../secrets/token")
     for path in ("main/secrets/token", "main/local/link", "main/private/p"):
         assert looker.open(path, sees_secrets=True).size > 0
@@ -225,7 +225,7 @@ def test_secrets_reader_gets_facts_and_never_a_descriptor(looker: Looker) -> Non
 
 
 @pytest.mark.parametrize("path", [".claim.main.0", ".logs", ".none"])
-def test_what_is_kept_beside_tasks_is_not_there(looker: Looker, path: str) -> None:
+def test_internal_files_next_to_tasks_are_hidden(looker: Looker, path: str) -> None:
     (looker.home / "main/local/link").symlink_to(f"../../{path}")
     for name in (path, "main/local/link"):
         assert looker.open(name, sees_secrets=True) == errno.ENOENT
@@ -233,7 +233,7 @@ def test_what_is_kept_beside_tasks_is_not_there(looker: Looker, path: str) -> No
     assert looker.names("") == ["alloc", "main"]
 
 
-def test_owner_of_logs_is_read_from_no_other_name(looker: Looker) -> None:
+def test_log_owner_is_read_only_from_the_log_itself(looker: Looker) -> None:
     (looker.home / "main/local/link").symlink_to("../../.about")
     assert looker.open(".about") == b"{}"
     assert looker.open("main/local/link") == errno.ENOENT
@@ -250,22 +250,20 @@ def test_a_directory_is_listed_in_pages(looker: Looker) -> None:
 
 
 @pytest.mark.parametrize("position", [1, 7, 2**31, 2**62 + 12345, 2**63 - 1])
-def test_a_position_that_was_never_told_tells_nothing_else(looker: Looker, position: int) -> None:
+def test_unissued_list_position_reveals_nothing(looker: Looker, position: int) -> None:
     page = looker.page("main/local", position)
     assert isinstance(page, int) or {*page[0]} <= {"f"}
     assert looker.names("main/local") == ["f"]
 
 
 @pytest.mark.parametrize("position", [-1, 2**63])
-def test_a_position_that_cannot_be_ends_the_launcher(looker: Looker, position: int) -> None:
+def test_impossible_list_position_stops_the_launcher(looker: Looker, position: int) -> None:
     looker.talk.send(1, 0, [51, ALLOCATION, "main/local", False, position])
     assert looker.talk.has_ended()
 
 
 @needs_root
-def test_a_file_of_another_user_by_a_second_name_is_not_opened(
-    greeted: Talk, tmp_path: Path
-) -> None:
+def test_hard_link_to_a_file_of_another_user_is_not_opened(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room(user="nobody"))
     looker = Looker(greeted, tmp_path / ALLOCATION)
     other = tmp_path / "roots"
@@ -277,7 +275,7 @@ def test_a_file_of_another_user_by_a_second_name_is_not_opened(
 
 
 @needs_root
-def test_a_task_that_renames_a_directory_of_the_launcher_becomes_no_root(
+def test_renamed_launcher_directory_gives_a_task_no_root_access(
     greeted: Talk, tmp_path: Path
 ) -> None:
     laid_out(greeted, room(user="nobody"))
@@ -300,9 +298,7 @@ def test_a_task_that_renames_a_directory_of_the_launcher_becomes_no_root(
 
 
 @needs_root
-def test_a_link_that_is_swapped_in_while_files_are_opened_leads_nowhere(
-    greeted: Talk, tmp_path: Path
-) -> None:
+def test_link_swapped_in_during_an_open_is_not_followed(greeted: Talk, tmp_path: Path) -> None:
     laid_out(greeted, room(user="nobody"))
     looker = Looker(greeted, tmp_path / ALLOCATION)
     outside = tmp_path / "outside"
@@ -318,7 +314,7 @@ def test_a_link_that_is_swapped_in_while_files_are_opened_leads_nowhere(
 # ---- logs ----------------------------------------------------------------------------------------
 
 
-def test_a_log_is_made_to_be_written_and_opened_to_be_read(looker: Looker) -> None:
+def test_log_is_created_for_writing_and_opened_for_reading(looker: Looker) -> None:
     assert looker.log() == errno.ENOENT
     written = looker.log("rotate")
     os.write(written, b"one")
@@ -335,7 +331,7 @@ def test_a_log_is_made_to_be_written_and_opened_to_be_read(looker: Looker) -> No
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "pipe", "folder", "hard"])
-def test_file_that_is_no_log_is_neither_read_nor_cut(
+def test_file_other_than_a_log_is_neither_read_nor_truncated(
     looker: Looker, tmp_path: Path, kind: str
 ) -> None:
     place, victim = looker.home / "alloc/logs/main.stdout.0", tmp_path / "victim"
@@ -371,7 +367,7 @@ def test_file_that_is_no_log_is_neither_read_nor_cut(
         [".about", "stdout", "rotate"],
     ],
 )
-def test_a_log_of_another_name_ends_the_launcher(looker: Looker, fields: list[str]) -> None:
+def test_invalid_log_name_stops_the_launcher(looker: Looker, fields: list[str]) -> None:
     looker.talk.send(1, 0, [52, ALLOCATION, *fields])
     assert looker.talk.has_ended()
 
@@ -380,7 +376,7 @@ def test_a_log_of_another_name_ends_the_launcher(looker: Looker, fields: list[st
 
 
 @pytest.mark.parametrize("is_allowed", [True, False])
-def test_roots_podman_is_reached_only_where_the_settings_say_so(
+def test_podman_of_root_is_accessible_only_if_configured(
     talk: Talk, tmp_path: Path, is_allowed: bool
 ) -> None:
     place = str(tmp_path / "podman.sock")
@@ -400,7 +396,7 @@ def test_roots_podman_is_reached_only_where_the_settings_say_so(
             assert (answer, received) == (RefusedReply(text="podman_root is off"), [])
 
 
-def test_logs_that_were_put_aside_are_found(talk: Talk, tmp_path: Path) -> None:
+def test_moved_logs_are_found(talk: Talk, tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     talk.greet(tmp_path / "tasks/alloc")
     kept = tmp_path / "tasks/logs" / ALLOCATION / "alloc/logs"

@@ -89,7 +89,7 @@ def number_of(answer: Any) -> int:
 
 
 @pytest.mark.parametrize("path", ["main/local/f", "main/secrets/a/b/f", "main/f", "alloc/data/f"])
-def test_a_file_is_there_whole_with_its_folders(mine: Task, path: str) -> None:
+def test_file_is_written_completely_with_its_folders(mine: Task, path: str) -> None:
     assert mine.write(path, b"text", mode=0o640) == Done()
     assert (mine.home / path).read_bytes() == b"text"
     assert stat.S_IMODE((mine.home / path).stat().st_mode) == 0o640
@@ -104,13 +104,13 @@ def test_a_file_belongs_to_the_user_of_its_task(theirs: Task, path: str) -> None
     assert theirs.read(path) == b"new"
 
 
-def test_folders_are_the_tasks_own_and_open_to_look_at(theirs: Task) -> None:
+def test_folders_belong_to_the_task_and_are_readable(theirs: Task) -> None:
     theirs.write("main/local/a/f")
     found = (theirs.home / "main/local/a").stat()
     assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (NOBODY, 0o755)
 
 
-def test_a_file_can_be_given_to_another_user(theirs: Task) -> None:
+def test_file_owner_can_be_another_user(theirs: Task) -> None:
     theirs.write("main/local/f", owner=(7, -1))
     found = (theirs.home / "main/local/f").stat()
     assert (found.st_uid, found.st_gid) == (7, NOBODY)
@@ -118,7 +118,7 @@ def test_a_file_can_be_given_to_another_user(theirs: Task) -> None:
 
 @needs_root
 @pytest.mark.parametrize("owner", [(0, -1), (1, -1), (7, -1), (-1, 7), (0, 0)])
-def test_a_file_is_given_to_nobody_who_is_kept_from_tasks(
+def test_file_owner_cannot_be_a_user_forbidden_to_tasks(
     talk: Talk, tmp_path: Path, owner: tuple[int, int]
 ) -> None:
     closed = {"permits_root": False, "owner": 1, "denied_uids": [(7, 7)], "denied_gids": [(7, 7)]}
@@ -129,7 +129,7 @@ def test_a_file_is_given_to_nobody_who_is_kept_from_tasks(
     assert not (task.home / "main/local/f").exists()
 
 
-def test_a_file_takes_the_place_of_another_unless_it_has_to_be_new(mine: Task) -> None:
+def test_file_replaces_another_unless_required_to_be_new(mine: Task) -> None:
     mine.write("main/local/f", b"1")
     mine.write("main/local/f", b"2", is_new=True)
     assert mine.read("main/local/f") == b"1"
@@ -137,7 +137,7 @@ def test_a_file_takes_the_place_of_another_unless_it_has_to_be_new(mine: Task) -
     assert mine.read("main/local/f") == b"3"
 
 
-def test_failed_template_write_leaves_nothing_behind(mine: Task) -> None:
+def test_failed_template_write_leaves_no_file(mine: Task) -> None:
     (mine.home / "main/local/f").mkdir()
     assert number_of(mine.write("main/local/f")) == errno.EISDIR
     assert [path.name for path in (mine.home / "main/local").iterdir()] == ["f"]
@@ -165,7 +165,7 @@ def test_path_outside_the_task_is_refused(mine: Task, path: str, way: str) -> No
 
 
 @pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o1777, -1])
-def test_no_file_gets_the_rights_of_its_owner(mine: Task, mode: int) -> None:
+def test_file_gets_no_set_uid_bit(mine: Task, mode: int) -> None:
     passed = sealed(b"")
     fields = [21, ALLOCATION, "main", "main/local/f", mode, False, None]
     mine.talk.send(1, 1, fields, descriptors=(passed,))
@@ -174,7 +174,7 @@ def test_no_file_gets_the_rights_of_its_owner(mine: Task, mode: int) -> None:
     assert not (mine.home / "main/local/f").exists()
 
 
-def test_content_that_can_be_changed_ends_the_launcher(mine: Task, tmp_path: Path) -> None:
+def test_mutable_content_stops_the_launcher(mine: Task, tmp_path: Path) -> None:
     descriptor = os.memfd_create("open", os.MFD_ALLOW_SEALING)
     fields = [21, ALLOCATION, "main", "main/local/f", 0o600, False, None]
     mine.talk.send(1, 1, fields, descriptors=(descriptor,))
@@ -184,7 +184,7 @@ def test_content_that_can_be_changed_ends_the_launcher(mine: Task, tmp_path: Pat
 
 @needs_root
 @pytest.mark.parametrize("target", ["/etc/shadow", "/root", "../../../outside", "../.."])
-def test_a_link_leads_no_further_than_its_task_could_go(
+def test_link_is_followed_only_with_the_permissions_of_the_task(
     theirs: Task, tmp_path: Path, target: str
 ) -> None:
     (tmp_path / "outside").mkdir(mode=0o700)
@@ -200,12 +200,12 @@ def test_a_link_leads_no_further_than_its_task_could_go(
     assert facts(tmp_path / "outside") == before
 
 
-def test_a_pipe_is_not_waited_at(mine: Task) -> None:
+def test_pipe_does_not_block(mine: Task) -> None:
     os.mkfifo(mine.home / "main/local/pipe")
     assert number_of(mine.read("main/local/pipe")) == errno.EINVAL
 
 
-def test_a_directory_has_facts_and_no_bytes(mine: Task) -> None:
+def test_directory_has_attributes_and_no_content(mine: Task) -> None:
     assert number_of(mine.read("main/local")) == errno.EINVAL
     found = (mine.home / "main/local").stat()
     expected = FileStatus(
@@ -217,7 +217,7 @@ def test_a_directory_has_facts_and_no_bytes(mine: Task) -> None:
     assert mine.read("main/local", 0) == expected
 
 
-def test_no_more_is_read_than_was_asked_for(mine: Task) -> None:
+def test_read_is_limited_to_the_requested_size(mine: Task) -> None:
     mine.write("main/local/f", b"0123456789")
     assert mine.read("main/local/f", 4) == b"0123"
     mine.talk.send(1, 0, [22, ALLOCATION, "main", "main/local/f", MOST_PAYLOAD + 1])
@@ -225,7 +225,7 @@ def test_no_more_is_read_than_was_asked_for(mine: Task) -> None:
 
 
 @needs_root
-def test_file_unreadable_for_the_task_is_not_read_for_it(theirs: Task) -> None:
+def test_file_unreadable_for_the_task_is_refused(theirs: Task) -> None:
     secret = theirs.home / "main/local/f"
     secret.write_text("root's")
     secret.chmod(0o600)
@@ -234,7 +234,7 @@ def test_file_unreadable_for_the_task_is_not_read_for_it(theirs: Task) -> None:
 
 @needs_root
 @pytest.mark.parametrize("name", ["main/local/a", "main/local", "alloc/data/a"])
-def test_a_link_that_is_swapped_in_while_a_file_is_written_leads_nowhere(
+def test_link_swapped_in_during_a_write_is_not_followed(
     theirs: Task, tmp_path: Path, name: str
 ) -> None:
     outside = tmp_path / "outside"
@@ -248,7 +248,7 @@ def test_a_link_that_is_swapped_in_while_a_file_is_written_leads_nowhere(
 
 
 @needs_root
-def test_the_launcher_is_root_again_after_each_file(theirs: Task) -> None:
+def test_launcher_returns_to_root_after_each_file(theirs: Task) -> None:
     theirs.write("main/local/f")
     theirs.write("main/local/link/../f")
     theirs.read("main/local/none")
@@ -259,7 +259,7 @@ def test_the_launcher_is_root_again_after_each_file(theirs: Task) -> None:
 # ---- notes ---------------------------------------------------------------------------------------
 
 
-def test_a_note_is_kept_and_removed(mine: Task) -> None:
+def test_note_is_stored_and_removed(mine: Task) -> None:
     recall = ReadNote(allocation=ALLOCATION, task="main", kind="token")
     note = WriteNote(allocation=ALLOCATION, task="main", kind="token", text="abc")
     assert mine.talk.ask(recall).body == NoteText(text=None)
@@ -271,6 +271,6 @@ def test_a_note_is_kept_and_removed(mine: Task) -> None:
 
 
 @pytest.mark.parametrize("kind", ["claim", "", "../x", "about"])
-def test_a_note_of_another_kind_ends_the_launcher(mine: Task, kind: str) -> None:
+def test_invalid_note_type_stops_the_launcher(mine: Task, kind: str) -> None:
     mine.talk.send(1, 0, [23, ALLOCATION, "main", kind, "x"])
     assert mine.talk.has_ended()

@@ -79,7 +79,7 @@ def used(path: Path) -> int:
     return path.stat().st_blocks * 512
 
 
-def test_guard_keeps_the_end_of_a_log_and_its_offsets(
+def test_guard_preserves_the_end_of_a_log_and_its_offsets(
     task: Task, place: Place, tmp_path: Path
 ) -> None:
     guard = LogGuard(str(tmp_path))
@@ -100,7 +100,7 @@ def test_guard_keeps_the_end_of_a_log_and_its_offsets(
     assert b"\0" not in shown
 
 
-def test_log_is_readable_with_a_limit_that_was_raised_since(
+def test_log_is_readable_after_its_limit_was_raised(
     task: Task, place: Place, tmp_path: Path
 ) -> None:
     guard = LogGuard(str(tmp_path))
@@ -118,7 +118,7 @@ def test_log_is_readable_with_a_limit_that_was_raised_since(
     assert stream.locate("start", 0) == first
 
 
-def test_next_launcher_ends_the_guard(task: Task, place: Place, tmp_path: Path) -> None:
+def test_next_launcher_stops_the_guard(task: Task, place: Place, tmp_path: Path) -> None:
     guard = LogGuard(str(tmp_path))
     task.tell()
     task.tell()
@@ -131,9 +131,7 @@ def test_next_launcher_ends_the_guard(task: Task, place: Place, tmp_path: Path) 
     assert used(place.out) >= WRITTEN
 
 
-def test_log_in_whose_place_a_task_puts_a_link_is_left_alone(
-    task: Task, place: Place, tmp_path: Path
-) -> None:
+def test_log_replaced_by_a_link_is_not_changed(task: Task, place: Place, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"y" * WRITTEN)
     place.out.unlink()
@@ -146,7 +144,7 @@ def test_log_in_whose_place_a_task_puts_a_link_is_left_alone(
     assert used(other) >= WRITTEN
 
 
-def test_open_log_is_trimmed_though_its_name_leads_elsewhere(
+def test_open_log_is_trimmed_despite_a_redirected_name(
     task: Task, place: Place, tmp_path: Path
 ) -> None:
     guard = LogGuard(str(tmp_path))
@@ -161,7 +159,7 @@ def test_open_log_is_trimmed_though_its_name_leads_elsewhere(
     assert used(moved) <= MEGABYTE + 8192
 
 
-def test_file_system_without_holes_keeps_its_logs(
+def test_file_system_without_hole_punching_keeps_its_logs(
     task: Task, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def punch(descriptor: int, start: int, end: int) -> None:
@@ -176,7 +174,7 @@ def test_file_system_without_holes_keeps_its_logs(
     assert used(place.out) >= WRITTEN
 
 
-def test_launcher_guards_the_logs_when_its_daemon_has_ended(
+def test_launcher_guards_the_logs_after_the_end_of_its_daemon(
     greeted: Talk, task: Task, place: Place, tmp_path: Path
 ) -> None:
     greeted.channel.close()

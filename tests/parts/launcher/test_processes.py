@@ -108,7 +108,7 @@ def adopted(talk: Talk) -> tuple[ClaimText, list[int]]:
     return body, descriptors
 
 
-def test_claim_that_is_released_before_its_process_is_opened_gives_no_shim(
+def test_claim_released_before_its_process_is_opened_returns_no_shim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
@@ -118,7 +118,7 @@ def test_claim_that_is_released_before_its_process_is_opened_gives_no_shim(
             assert shim is None
 
 
-def test_shim_that_an_earlier_launcher_has_started_is_passed(
+def test_shim_of_an_earlier_launcher_is_returned(
     greeted: Talk, place: Place, tmp_path: Path
 ) -> None:
     text = "echo shim $$ >&2; read x <$PIPE"
@@ -141,7 +141,7 @@ def test_shim_that_an_earlier_launcher_has_started_is_passed(
     talk.channel.close()
 
 
-def test_claim_that_is_not_there_says_nothing(greeted: Talk, place: Place) -> None:
+def test_missing_claim_is_empty(greeted: Talk, place: Place) -> None:
     assert adopted(greeted) == (ClaimText(text=b"", at=0, is_held=False), [])
     place.claim.write_text("group -\nshim 1\nexit 0\n")
     claimed, descriptors = adopted(greeted)
@@ -161,7 +161,7 @@ def test_claims_of_an_allocation_are_listed(greeted: Talk, place: Place) -> None
 # ---- a look at all processes ---------------------------------------------------------------------
 
 
-def test_processes_of_a_task_are_held_let_go_and_ended(
+def test_task_processes_are_paused_resumed_and_killed(
     greeted: Talk, place: Place, lingering: Any, tmp_path: Path
 ) -> None:
     one = lingering(**of_task(tmp_path))
@@ -176,7 +176,7 @@ def test_processes_of_a_task_are_held_let_go_and_ended(
     assert one.wait() == -signal.SIGKILL
 
 
-def test_every_task_of_an_allocation_is_meant_without_a_name(
+def test_missing_task_name_means_every_task_of_an_allocation(
     greeted: Talk, place: Place, lingering: Any, tmp_path: Path
 ) -> None:
     both = [lingering(**of_task(tmp_path, task=name)) for name in ("a", "b")]
@@ -185,7 +185,7 @@ def test_every_task_of_an_allocation_is_meant_without_a_name(
     assert not pids & {*sweep(greeted, "find", task="c")}
 
 
-def test_tasks_of_another_program_are_out_of_reach(
+def test_tasks_of_another_program_are_unreachable(
     greeted: Talk, place: Place, lingering: Any, tmp_path: Path
 ) -> None:
     theirs = of_task(tmp_path / "other")
@@ -197,7 +197,7 @@ def test_tasks_of_another_program_are_out_of_reach(
 
 
 @pytest.mark.parametrize("end", ["", "exit 0\n"])
-def test_session_that_another_process_leads_now_is_not_the_task_s(
+def test_session_now_led_by_another_process_is_not_killed(
     greeted: Talk, place: Place, lingering: Any, end: str
 ) -> None:
     other = lingering()
@@ -209,7 +209,7 @@ def test_session_that_another_process_leads_now_is_not_the_task_s(
 REPLACED = 'echo; LOOP=\'exec /bin/sh -c "$LOOP"\'; export LOOP; exec /bin/sh -c "$LOOP"'
 
 
-def test_process_that_executes_one_program_after_another_is_always_found(
+def test_process_that_repeatedly_executes_programs_is_found(
     greeted: Talk, place: Place, lingering: Any, tmp_path: Path
 ) -> None:
     one = lingering(REPLACED, **of_task(tmp_path))
@@ -220,7 +220,7 @@ def test_process_that_executes_one_program_after_another_is_always_found(
 
 
 @pytest.mark.parametrize("user", [os.getuid(), 12345])
-def test_process_that_stays_undecided_is_left_and_only_by_its_own_user(
+def test_undecided_process_is_skipped_only_for_its_own_user(
     place: Place, lingering: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int
 ) -> None:
     one = lingering("echo; exec sleep 600", **of_task(tmp_path))
@@ -244,7 +244,7 @@ def test_process_without_variables_is_decided(lingering: Any) -> None:
     assert process_scan._environment(one.pid, f"/proc/{one.pid}") == b""
 
 
-def test_process_whose_variables_the_kernel_still_counts_is_undecided(
+def test_process_during_an_exec_call_is_undecided(
     lingering: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two steps of exec the environment looks empty; the start of the code is set later."""
@@ -265,7 +265,7 @@ ctypes.CDLL(None).pthread_exit(None)
 """
 
 
-def test_process_whose_first_thread_has_ended_is_ended(
+def test_process_without_its_first_thread_has_ended(
     greeted: Talk, place: Place, lingering: Any, tmp_path: Path
 ) -> None:
     text = f"exec {sys.executable} -c '{FIRST_THREAD_ENDS}'"
@@ -277,7 +277,7 @@ def test_process_whose_first_thread_has_ended_is_ended(
     assert one.wait() == -signal.SIGKILL
 
 
-def test_process_that_only_carries_the_variables_is_found(
+def test_process_with_carried_variables_is_found(
     greeted: Talk, place: Place, lingering: Any, tmp_path: Path
 ) -> None:
     words = [f"{name}={value}" for name, value in of_task(tmp_path).items()]
@@ -348,7 +348,7 @@ def end(talk: Talk, attempt: int | None) -> None:
     assert talk.ask(request).body == Done()
 
 
-def test_group_of_a_task_is_ended_and_no_other(
+def test_only_the_cgroup_of_a_task_is_killed(
     talk: Talk, place: Place, groups: cgroup_v2.CgroupV2Groups, lingering: Any, tmp_path: Path
 ) -> None:
     own, other = groups.of(ALLOCATION, "main"), groups.of(ALLOCATION, "other")
@@ -361,7 +361,7 @@ def test_group_of_a_task_is_ended_and_no_other(
     gone(other, beside)
 
 
-def test_group_elsewhere_is_ended_only_where_the_claim_names_it(
+def test_other_cgroup_is_killed_only_if_named_by_the_claim(
     talk: Talk, place: Place, groups: cgroup_v2.CgroupV2Groups, lingering: Any, tmp_path: Path
 ) -> None:
     own, other = groups.of(ALLOCATION, "main"), groups.of(OTHER, "main")

@@ -48,24 +48,24 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a
 FUZZ = 2000  # messages; `bench/launcher_fuzz.py` sends 200,000
 
 
-def test_launcher_greets_once(talk: Talk, tmp_path: Path) -> None:
+def test_launcher_sends_one_greeting(talk: Talk, tmp_path: Path) -> None:
     assert talk.greet(tmp_path).body == HelloReply(is_root=os.geteuid() == 0)
     talk.send(2, 1, Hello(version=VERSION, directory=str(tmp_path)), descriptors=(policed(),))
     assert talk.has_ended()
 
 
-def test_launcher_ends_when_another_version_greets_it(talk: Talk, tmp_path: Path) -> None:
+def test_greeting_of_another_version_stops_the_launcher(talk: Talk, tmp_path: Path) -> None:
     talk.send(1, 1, Hello(version=VERSION + 1, directory=str(tmp_path)), descriptors=(policed(),))
     assert talk.has_ended()
 
 
-def test_nothing_is_answered_before_the_greeting(talk: Talk, place: Place) -> None:
+def test_request_before_the_greeting_is_not_answered(talk: Talk, place: Place) -> None:
     talk.send(1, 1, START, descriptors=(payload("/bin/true"),))
     assert talk.has_ended()
     assert place.is_untouched
 
 
-def test_launcher_waits_for_the_one_before(tmp_path: Path) -> None:
+def test_launcher_waits_for_its_predecessor(tmp_path: Path) -> None:
     with launchers.begin() as first, launchers.begin() as second:
         one, two = Talk.__new__(Talk), Talk.__new__(Talk)
         one.channel, two.channel = first, second
@@ -101,7 +101,7 @@ def test_started_process_gets_its_descriptors_and_a_session(greeted: Talk, place
     assert modes == [0o600, 0o644, 0o644]
 
 
-def test_launcher_takes_no_cpu_from_its_waker_and_tasks_are_scheduled_as_usual(
+def test_launcher_has_batch_scheduling_and_tasks_have_normal_scheduling(
     greeted: Talk, place: Place
 ) -> None:
     text = "cut -d' ' -f41 /proc/$$/stat /proc/$(cut -d' ' -f4 </proc/$PPID/stat)/stat"
@@ -109,19 +109,19 @@ def test_launcher_takes_no_cpu_from_its_waker_and_tasks_are_scheduled_as_usual(
     assert place.out.read_text().split() == [str(os.SCHED_OTHER), str(os.SCHED_BATCH)]
 
 
-def test_attempt_that_has_begun_is_not_started_again(greeted: Talk, place: Place) -> None:
+def test_started_attempt_is_not_started_again(greeted: Talk, place: Place) -> None:
     started(greeted, "/bin/echo", "once")
     assert greeted.ask(START, payload("/bin/echo", "twice")).body == AlreadyStarted()
     assert place.out.read_text() == "once\n"
 
 
-def test_attempt_whose_claim_is_held_is_not_started(greeted: Talk, place: Place) -> None:
+def test_attempt_with_a_locked_claim_is_not_started(greeted: Talk, place: Place) -> None:
     with place.claim.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert greeted.ask(START, payload("/bin/true")).body == AlreadyStarted()
 
 
-def test_attempt_that_came_to_no_shim_is_started(greeted: Talk, place: Place) -> None:
+def test_attempt_without_a_shim_is_started(greeted: Talk, place: Place) -> None:
     place.claim.write_text("group old\nshim 12")
     started(greeted, "/bin/echo", "ran")
     assert place.claim.read_text().startswith("group -\nshim")
@@ -135,7 +135,7 @@ def test_start_removes_the_claim_of_the_attempt_before(greeted: Talk, place: Pla
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "directory"])
-def test_log_that_is_no_file_is_replaced(
+def test_log_that_is_no_regular_file_is_replaced(
     greeted: Talk, place: Place, tmp_path: Path, kind: str
 ) -> None:
     victim = tmp_path / "victim"
@@ -159,7 +159,7 @@ def test_log_that_is_no_file_is_replaced(
 
 
 @pytest.mark.parametrize("name", ["", "alloc", "alloc/logs"])
-def test_link_on_the_way_to_a_file_is_not_followed(
+def test_link_in_the_path_of_a_file_is_not_followed(
     greeted: Talk, place: Place, tmp_path: Path, name: str
 ) -> None:
     moved = (place.root / name).rename(tmp_path / "elsewhere")
@@ -196,7 +196,7 @@ TERM = SendSignal(
 )
 
 
-def test_end_is_reported_by_the_claim_and_by_the_status(greeted: Talk, place: Place) -> None:
+def test_exit_is_reported_by_the_claim_and_by_the_status(greeted: Talk, place: Place) -> None:
     pid = started(greeted, "/bin/sh", "-c", "exit 7")
     text = place.claim.read_bytes()
     assert text.startswith(f"group -\nshim {pid}\n".encode())
@@ -205,7 +205,7 @@ def test_end_is_reported_by_the_claim_and_by_the_status(greeted: Talk, place: Pl
     assert greeted.ask(FINISH).body == EndedAttempt(claim=text, at=at, status=-1)  # told once
 
 
-def test_status_outlives_the_claim_and_the_directory(
+def test_status_remains_after_the_removal_of_claim_and_directory(
     greeted: Talk, place: Place, tmp_path: Path
 ) -> None:
     started(greeted, "/bin/sh", "-c", f"rm -r {place.root}; exit 7")
@@ -259,7 +259,7 @@ def test_signal_reaches_the_main_process_and_not_the_shim(greeted: Talk, place: 
     assert greeted.ask(TERM).body == SignalResult(is_sent=False)  # it has ended: nobody is hit
 
 
-def test_signal_finds_the_task_that_an_earlier_launcher_has_started(
+def test_signal_reaches_a_task_of_an_earlier_launcher(
     greeted: Talk, place: Place, tmp_path: Path
 ) -> None:
     _, watched = held(greeted, place)
@@ -284,7 +284,7 @@ def test_shim_is_killed_only_without_a_task(greeted: Talk, place: Place) -> None
     assert place.claim.read_text().endswith("exit 143\n")
 
 
-def test_stopped_shim_goes_on(greeted: Talk, place: Place) -> None:
+def test_stopped_shim_is_resumed(greeted: Talk, place: Place) -> None:
     pid, watched = held(greeted, place)
     os.kill(pid, signal.SIGSTOP)
     greeted.ask(TERM)
@@ -295,9 +295,7 @@ def test_stopped_shim_goes_on(greeted: Talk, place: Place) -> None:
 
 
 @pytest.mark.parametrize("to_shim", [False, True])
-def test_number_that_another_process_has_now_is_not_hit(
-    greeted: Talk, place: Place, to_shim: bool
-) -> None:
+def test_reused_process_number_is_not_signaled(greeted: Talk, place: Place, to_shim: bool) -> None:
     words = ["/bin/sh", "-c", "sleep 600 & echo; wait"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as other:
         assert other.stdout is not None
@@ -313,9 +311,7 @@ def test_number_that_another_process_has_now_is_not_hit(
 @pytest.mark.parametrize(
     ("name", "to_shim"), [("SIGNONE", False), ("KILL", False), ("SIGSTOP", True), ("SIGTERM", True)]
 )
-def test_signal_that_is_none_or_not_for_a_shim_is_refused(
-    greeted: Talk, place: Place, name: str, to_shim: bool
-) -> None:
+def test_invalid_signal_is_refused(greeted: Talk, place: Place, name: str, to_shim: bool) -> None:
     _, watched = held(greeted, place)
     answer = greeted.ask(msgspec.structs.replace(TERM, signal=name, to_shim=to_shim)).body
     assert isinstance(answer, OperationFailed)
@@ -334,7 +330,7 @@ def test_ended_process_leaves_no_zombie(greeted: Talk, place: Place) -> None:
     ("words", "number"),
     [(("/bin/echo", "x" * 200_000), 7), (("/bin/echo", "a\0b"), 0)],
 )
-def test_refusal_of_the_machine_is_answered(
+def test_system_error_is_answered(
     greeted: Talk, place: Place, words: tuple[str, ...], number: int
 ) -> None:
     answer = greeted.ask(START, payload(*words))
@@ -386,25 +382,25 @@ def test_refusal_of_the_machine_is_answered(
     ],
     ids=repr,
 )
-def test_wrong_message_ends_the_launcher(greeted: Talk, place: Place, fields: Any) -> None:
+def test_invalid_message_stops_the_launcher(greeted: Talk, place: Place, fields: Any) -> None:
     greeted.send(*fields, descriptors=(payload("/bin/true"),) if fields[1:2] == [1] else ())
     assert greeted.has_ended()
     assert place.is_untouched
 
 
 @pytest.mark.parametrize("data", [b"\xc1", b"\x93\x01", b"\xff" * LONGEST, b"\x93" + b"\xd9\xff"])
-def test_bytes_that_are_no_message_end_the_launcher(greeted: Talk, data: bytes) -> None:
+def test_bytes_without_a_message_stop_the_launcher(greeted: Talk, data: bytes) -> None:
     send(greeted.channel, data)
     assert greeted.has_ended()
 
 
-def test_empty_message_ends_the_launcher(greeted: Talk) -> None:
+def test_empty_message_stops_the_launcher(greeted: Talk) -> None:
     send(greeted.channel, b"")
     assert greeted.has_ended()
 
 
 @pytest.mark.parametrize("number", [0, 2, 3, MOST_DESCRIPTORS, MOST_DESCRIPTORS + 1, 100])
-def test_wrong_number_of_descriptors_ends_the_launcher(
+def test_wrong_number_of_descriptors_stops_the_launcher(
     greeted: Talk, place: Place, number: int
 ) -> None:
     greeted.send(1, min(number, 8), START, descriptors=(payload("/bin/true"),) * number)
@@ -412,9 +408,7 @@ def test_wrong_number_of_descriptors_ends_the_launcher(
     assert place.is_untouched
 
 
-def test_payload_that_can_be_changed_ends_the_launcher(
-    greeted: Talk, place: Place, tmp_path: Path
-) -> None:
+def test_mutable_payload_stops_the_launcher(greeted: Talk, place: Place, tmp_path: Path) -> None:
     (tmp_path / "payload").write_bytes(os.pread(payload("/bin/true"), LONGEST, 0))
     with (tmp_path / "payload").open() as file:
         greeted.send(1, 1, START, descriptors=(file.fileno(),))
@@ -422,13 +416,13 @@ def test_payload_that_can_be_changed_ends_the_launcher(
     assert place.is_untouched
 
 
-def test_payload_of_another_form_ends_the_launcher(greeted: Talk, place: Place) -> None:
+def test_malformed_payload_stops_the_launcher(greeted: Talk, place: Place) -> None:
     greeted.send(1, 1, START, descriptors=(sealed(b"\xc1"),))
     assert greeted.has_ended()
     assert place.is_untouched
 
 
-def test_sealed_file_is_read_up_to_its_bound() -> None:
+def test_sealed_file_is_read_up_to_its_limit() -> None:
     descriptor = sealed(b"12345")
     assert read_sealed(descriptor, 5) == b"12345"
     with pytest.raises(ProtocolViolation):
@@ -438,7 +432,7 @@ def test_sealed_file_is_read_up_to_its_bound() -> None:
     os.close(descriptor)
 
 
-def test_file_in_memory_without_all_seals_is_refused() -> None:
+def test_memory_file_without_all_seals_is_refused() -> None:
     descriptor = os.memfd_create("open", os.MFD_ALLOW_SEALING)
     with pytest.raises(ProtocolViolation):
         read_sealed(descriptor, 100)
@@ -458,7 +452,7 @@ def test_descriptors_of_a_refused_message_are_closed() -> None:
         assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_launcher_keeps_no_descriptor_of_a_request(
+def test_launcher_closes_every_descriptor_of_a_request(
     greeted: Talk, place: Place, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -485,19 +479,19 @@ def test_launcher_keeps_no_descriptor_of_a_request(
     assert held(1) == first
 
 
-def test_random_messages_make_nothing_and_end_the_launcher(tmp_path: Path) -> None:
+def test_random_messages_have_no_effect_and_stop_the_launcher(tmp_path: Path) -> None:
     ended = fuzz(random.Random(26), tmp_path, FUZZ)
     assert FUZZ // 4 < ended < 3 * FUZZ // 4
 
 
-def test_a_text_is_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logged_text_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     write_log("volume 'a\nsteward: launcher: forged\r\x1b[2J\u2028\udc80' is none")
     assert capsys.readouterr().err == (
         "steward: launcher: volume 'a\\nsteward: launcher: forged\\r\\x1b[2J\\u2028\\udc80' is none\n"
     )
 
 
-def test_no_task_of_exec_starts_where_the_filter_cannot_be_put_up(
+def test_exec_task_does_not_start_without_its_filter(
     talk: Talk, place: Place, tmp_path: Path
 ) -> None:
     talk.greet(tmp_path, msgspec.structs.replace(launchers.EVERYTHING, filter=b"no program"))

@@ -61,7 +61,7 @@ def test_launcher_imports_only_the_library_and_msgspec() -> None:
         assert not [module for module in ours if module.startswith("daemon.launcher.client")]
 
 
-def test_forked_process_has_nothing_else_in_its_memory() -> None:
+def test_forked_process_has_no_other_data_in_memory() -> None:
     words = [sys.executable, "-c", IMPORTED]
     before = subprocess.run(
         [sys.executable, "-c", "import sys; print(*sys.modules)"],

@@ -75,7 +75,7 @@ async def silent() -> AsyncIterator[Silent]:
         yield one
 
 
-async def test_clients_request_waits_five_seconds_at_most(
+async def test_client_request_waits_at_most_five_seconds(
     silent: Silent, autojump_clock: trio.testing.MockClock
 ) -> None:
     begun = trio.current_time()
@@ -84,7 +84,7 @@ async def test_clients_request_waits_five_seconds_at_most(
     assert trio.current_time() == begun + 5
 
 
-async def test_work_of_the_daemon_waits_as_long_as_it_takes(
+async def test_internal_request_waits_without_limit(
     silent: Silent, autojump_clock: trio.testing.MockClock
 ) -> None:
     with trio.move_on_after(1000) as wait:
@@ -92,7 +92,7 @@ async def test_work_of_the_daemon_waits_as_long_as_it_takes(
     assert wait.cancelled_caught
 
 
-async def test_clients_request_that_a_child_handles_may_take_longer(
+async def test_client_request_processed_by_a_child_can_take_longer(
     silent: Silent, autojump_clock: trio.testing.MockClock
 ) -> None:
     with impatient(), trio.move_on_after(1000) as wait:
@@ -100,7 +100,7 @@ async def test_clients_request_that_a_child_handles_may_take_longer(
     assert wait.cancelled_caught
 
 
-async def test_silence_is_noticed_logged_and_ends(
+async def test_silence_is_detected_logged_and_ends(
     silent: Silent, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

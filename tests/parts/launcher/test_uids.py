@@ -42,7 +42,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_allocations_have_numbers_of_their_own_and_keep_them(machine: Machine) -> None:
+def test_allocations_have_permanent_unique_user_ids(machine: Machine) -> None:
     found = [machine.begin(name) for name in "abc"]
     assert found == [80_000, 80_001, 80_002]
     machine.restart()
@@ -50,7 +50,7 @@ def test_allocations_have_numbers_of_their_own_and_keep_them(machine: Machine) -
     assert machine.begin("d") == 80_003
 
 
-def test_a_number_is_free_when_nothing_of_its_owner_is_left(machine: Machine) -> None:
+def test_user_id_is_free_without_remaining_files_of_its_owner(machine: Machine) -> None:
     before = [machine.begin(name) for name in "abcd"]
     with pytest.raises(OSError, match="all 4 numbers of task_uids"):
         machine.uids.of("e")
@@ -66,7 +66,7 @@ def test_a_number_is_free_when_nothing_of_its_owner_is_left(machine: Machine) ->
     assert machine.uids.of("e") == before[1]
 
 
-def test_a_number_whose_owner_never_got_a_directory_is_free_after_a_restart(
+def test_user_id_without_a_directory_is_free_after_a_restart(
     machine: Machine,
 ) -> None:
     machine.uids.of("killed")
@@ -75,7 +75,7 @@ def test_a_number_whose_owner_never_got_a_directory_is_free_after_a_restart(
     assert machine.uids.of("next") == 80_000
 
 
-def test_an_allocation_from_before_there_were_numbers_has_none(machine: Machine) -> None:
+def test_allocation_older_than_user_ids_has_none(machine: Machine) -> None:
     (machine.allocs / "old").mkdir()
     assert machine.uids.of("old") is None
     machine.uids.inherit("heir", "old")
@@ -94,7 +94,7 @@ def test_allocation_that_inherits_data_keeps_its_user_id(machine: Machine) -> No
     assert machine.uids.of("second") == number
 
 
-def test_a_number_is_handed_on_once_and_no_longer_used_by_who_had_it(machine: Machine) -> None:
+def test_inherited_user_id_is_no_longer_used_by_its_first_owner(machine: Machine) -> None:
     number = machine.begin("first")
     for _ in range(2):
         machine.uids.inherit("second", "first")
@@ -109,7 +109,7 @@ def test_a_number_is_handed_on_once_and_no_longer_used_by_who_had_it(machine: Ma
     assert machine.uids.of("first") == number
 
 
-def test_a_number_goes_on_to_an_heir_whose_launcher_was_killed_before_it_had_a_directory(
+def test_inheritance_of_a_user_id_survives_a_kill_before_the_directory_exists(
     machine: Machine,
 ) -> None:
     number = machine.begin("first")
@@ -119,7 +119,7 @@ def test_a_number_goes_on_to_an_heir_whose_launcher_was_killed_before_it_had_a_d
     assert machine.begin("second") == number
 
 
-def test_a_number_of_an_account_is_left_out(
+def test_user_id_of_an_account_is_skipped(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(number: int) -> object:

@@ -53,7 +53,7 @@ def root(greeted: Talk, tmp_path: Path) -> Path:
     return tmp_path / ALLOCATION
 
 
-def test_files_folders_and_links_are_made(greeted: Talk, root: Path) -> None:
+def test_files_folders_and_links_are_created(greeted: Talk, root: Path) -> None:
     stream = framed(
         member("a/b", "folder"), member("a/c/f", mode=0o755), member("a/l", "link", "c/f")
     )
@@ -67,7 +67,9 @@ def test_files_folders_and_links_are_made(greeted: Talk, root: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_existing_file_is_replaced_but_no_directory(greeted: Talk, root: Path, kind: str) -> None:
+def test_existing_files_are_replaced_but_not_directories(
+    greeted: Talk, root: Path, kind: str
+) -> None:
     first = framed(member("d/f"), member("g"))
     assert unpacked(greeted, first) == Done()
     assert unpacked(greeted, framed(member("g", kind, "d"))) == Done()
@@ -115,7 +117,9 @@ def test_unexpected_archive_member_is_refused(greeted: Talk, root: Path, stream:
 
 
 @pytest.mark.parametrize("most", [{"most_bytes": 5}, {"most_members": 2}])
-def test_no_more_comes_than_may(greeted: Talk, root: Path, most: dict[str, int]) -> None:
+def test_archive_is_limited_in_number_and_size(
+    greeted: Talk, root: Path, most: dict[str, int]
+) -> None:
     stream = framed(*(member(str(number), size=2) for number in range(3)))
     answer = unpacked(greeted, stream, **most)
     assert isinstance(answer, OperationFailed)
@@ -139,7 +143,9 @@ def test_no_more_comes_than_may(greeted: Talk, root: Path, most: dict[str, int])
         "/main/local",
     ],
 )
-def test_nothing_else_is_filled(greeted: Talk, root: Path, path: str) -> None:
+def test_archive_is_unpacked_only_into_task_directories(
+    greeted: Talk, root: Path, path: str
+) -> None:
     before = facts(root)
     assert isinstance(unpacked(greeted, framed(member("f")), path), OperationFailed)
     assert facts(root) == before
@@ -161,7 +167,9 @@ def test_a_link_is_not_followed(greeted: Talk, root: Path, tmp_path: Path, place
     assert facts(outside) == before
 
 
-def test_a_link_that_is_swapped_in_leads_nowhere(greeted: Talk, root: Path, tmp_path: Path) -> None:
+def test_link_swapped_in_during_unpacking_is_not_followed(
+    greeted: Talk, root: Path, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     (outside / "d").mkdir(parents=True)
     outside.chmod(0o777)
@@ -175,7 +183,7 @@ def test_a_link_that_is_swapped_in_leads_nowhere(greeted: Talk, root: Path, tmp_
 
 
 @needs_root
-def test_archive_is_not_unpacked_into_directories_of_others(greeted: Talk, root: Path) -> None:
+def test_archive_is_not_unpacked_into_directories_of_other_users(greeted: Talk, root: Path) -> None:
     (root / "main/local/d").mkdir(mode=0o755)  # root's
     answer = unpacked(greeted, framed(member("d/f")))
     assert isinstance(answer, OperationFailed)

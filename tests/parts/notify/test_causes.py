@@ -54,7 +54,7 @@ async def run(cluster: Cluster, made: Job, status: ClientStatus) -> Allocation:
     return await end(cluster, status, made.id)
 
 
-async def test_a_failed_batch_job_is_notified_in_the_write_of_its_end(cluster: Cluster) -> None:
+async def test_failed_batch_job_is_notified_in_the_write_of_its_end(cluster: Cluster) -> None:
     ended = await run(cluster, job("web", type="batch", meta=HOOK), ClientStatus.FAILED)
     (one,) = told(cluster.store)
     assert (one.event, one.webhook, one.status) == (
@@ -78,7 +78,7 @@ async def test_jobs_without_notification_settings_send_none(cluster: Cluster) ->
     assert told(cluster.store) == []
 
 
-async def test_a_success_after_a_failure_is_reported_once(cluster: Cluster) -> None:
+async def test_success_after_a_failure_is_reported_once(cluster: Cluster) -> None:
     outcomes = [ClientStatus.FAILED, ClientStatus.COMPLETE, ClientStatus.COMPLETE]
     for number, status in enumerate(outcomes):
         made = job("web", type="batch", meta=HOOK, priority=50 + number)
@@ -86,7 +86,7 @@ async def test_a_success_after_a_failure_is_reported_once(cluster: Cluster) -> N
     assert said(cluster.store) == ["failure", "recovery"]
 
 
-async def test_failures_in_one_write_are_counted_one_by_one(cluster: Cluster) -> None:
+async def test_failures_in_one_write_are_counted_separately(cluster: Cluster) -> None:
     made = job("web", group("web", count=3, reschedule_policy=OFTEN), meta=HOOK)
     await cluster.register(made)
     await cluster.work()
@@ -96,7 +96,7 @@ async def test_failures_in_one_write_are_counted_one_by_one(cluster: Cluster) ->
     assert found["failures"] == 3
 
 
-async def test_failures_in_a_row_are_counted_from_the_first_one_on(cluster: Cluster) -> None:
+async def test_consecutive_failures_are_counted_from_the_first(cluster: Cluster) -> None:
     outcomes = [ClientStatus.FAILED, ClientStatus.FAILED, ClientStatus.COMPLETE]
     outcomes += [ClientStatus.FAILED]
     began = cluster.clock.now()
@@ -162,7 +162,7 @@ async def test_each_channel_gets_only_its_chosen_events(cluster: Cluster) -> Non
     ]
 
 
-async def test_a_failure_that_is_tried_again_is_none_yet_of_what_runs_once(
+async def test_retried_failure_of_a_batch_job_is_not_reported_yet(
     cluster: Cluster,
 ) -> None:
     policy = ReschedulePolicy(attempts=1, interval=HOUR, delay=MINUTE, delay_function="constant")
@@ -175,7 +175,7 @@ async def test_a_failure_that_is_tried_again_is_none_yet_of_what_runs_once(
     assert told(cluster.store) == []
 
 
-async def test_each_failure_of_a_service_is_reported_and_that_it_runs_again(
+async def test_each_failure_and_recovery_of_a_service_is_reported(
     cluster: Cluster,
 ) -> None:
     await cluster.register(job("web", group(reschedule_policy=OFTEN), meta=HOOK))
@@ -187,7 +187,7 @@ async def test_each_failure_of_a_service_is_reported_and_that_it_runs_again(
     assert said(cluster.store) == ["failure", "recovery", "failure", "recovery"]
 
 
-async def test_nothing_has_recovered_while_an_allocation_stays_failed(cluster: Cluster) -> None:
+async def test_recovery_is_not_reported_while_an_allocation_is_failed(cluster: Cluster) -> None:
     await cluster.register(job("web", group(count=3), meta=HOOK))
     await cluster.work()
     await cluster.run_all()
@@ -211,7 +211,7 @@ async def test_failure_of_a_stopped_job_is_not_notified(cluster: Cluster) -> Non
 # ---- slots ------------------------------------------------------------------------------------------
 
 
-async def test_a_slot_that_is_skipped_is_reported(store: Store) -> None:
+async def test_skipped_slot_is_reported(store: Store) -> None:
     meta = {**HOOK, "steward_catch_up": "none"}
     await register(store, meta=meta)
     await look(store, FIRST + 3 * HOUR + MINUTE, started=FIRST + 3 * HOUR)
@@ -227,7 +227,7 @@ async def test_a_slot_that_is_skipped_is_reported(store: Store) -> None:
     )
 
 
-async def test_a_slot_that_is_caught_up_is_reported_as_late(store: Store) -> None:
+async def test_caught_up_slot_is_reported_as_late(store: Store) -> None:
     await register(store, meta=HOOK)
     await look(store, FIRST + 10 * MINUTE, started=FIRST + 10 * MINUTE)
     (one,) = told(store)
@@ -238,13 +238,13 @@ async def test_a_slot_that_is_caught_up_is_reported_as_late(store: Store) -> Non
     assert one.run_id.startswith("web/periodic-")
 
 
-async def test_a_slot_in_time_is_not_told(store: Store) -> None:
+async def test_punctual_slot_is_not_reported(store: Store) -> None:
     await register(store, meta=HOOK)
     await look(store, FIRST)
     assert told(store) == []
 
 
-async def test_a_slot_that_was_skipped_for_a_child_at_work_is_reported(store: Store) -> None:
+async def test_slot_skipped_for_a_running_child_is_reported(store: Store) -> None:
     block = msgspec.structs.replace(HOURLY, prohibit_overlap=True)
     await register(store, block, meta=HOOK)
     await look(store, FIRST)
@@ -254,7 +254,7 @@ async def test_a_slot_that_was_skipped_for_a_child_at_work_is_reported(store: St
     ] == [("missed", True)]
 
 
-async def test_a_purge_forgets_the_wish_but_not_what_is_to_be_told(cluster: Cluster) -> None:
+async def test_purge_deletes_the_settings_but_not_pending_notifications(cluster: Cluster) -> None:
     await run(cluster, job("web", type="batch", meta=HOOK), ClientStatus.FAILED)
     found = cluster.job()
     await cluster.store.write(lambda tx: jobs.purge(tx, found))

@@ -55,7 +55,7 @@ async def sent(receiver: Receiver, password: str = PASSWORD, given: Batch | None
         return await send(mail, receiver, password, "vm1", PERMIT)
 
 
-async def test_a_mail_arrives_over_starttls_with_a_login(
+async def test_mail_arrives_over_starttls_with_a_login(
     server: MailServer, authority: Authority
 ) -> None:
     assert await sent(receiver(server, authority)) == "250 2.0.0 queued as 4711"
@@ -74,7 +74,7 @@ async def test_a_mail_arrives_over_starttls_with_a_login(
     assert server.faults == []
 
 
-async def test_a_mail_arrives_over_tls_from_the_first_byte_on(authority: Authority) -> None:
+async def test_mail_arrives_over_implicit_tls(authority: Authority) -> None:
     certificate, key = authority.certify("localhost")
     async with open_mail_server(
         certificate=(str(certificate), str(key)), is_wrapped=True
@@ -84,20 +84,20 @@ async def test_a_mail_arrives_over_tls_from_the_first_byte_on(authority: Authori
         assert server.letters[0].is_encrypted
 
 
-async def test_a_mail_goes_without_encryption_where_the_receiver_says_so() -> None:
+async def test_mail_is_sent_unencrypted_if_configured() -> None:
     async with open_mail_server() as server:
         await sent(receiver(server, tls=Encryption.NONE, user=""), password="")
         assert not server.letters[0].is_encrypted
 
 
-async def test_no_mail_goes_to_a_server_that_offers_no_encryption() -> None:
+async def test_mail_is_not_sent_to_a_server_without_encryption() -> None:
     async with open_mail_server() as server:
         with pytest.raises(DeliveryFailed, match="STARTTLS extension not supported"):
             await sent(receiver(server))
         assert server.letters == []
 
 
-async def test_no_mail_goes_to_a_server_of_an_unknown_authority(server: MailServer) -> None:
+async def test_mail_is_not_sent_to_a_server_of_an_unknown_authority(server: MailServer) -> None:
     with pytest.raises(
         DeliveryFailed, match=r"the connection cannot be encrypted: .*verify failed"
     ):
@@ -105,7 +105,7 @@ async def test_no_mail_goes_to_a_server_of_an_unknown_authority(server: MailServ
     assert server.letters == []
 
 
-async def test_a_wrong_password_is_reported_with_the_answer(
+async def test_wrong_password_is_reported_with_the_response(
     server: MailServer, authority: Authority
 ) -> None:
     with pytest.raises(DeliveryFailed, match="the mail server answered with 535") as caught:
@@ -113,7 +113,7 @@ async def test_a_wrong_password_is_reported_with_the_answer(
     assert "wrong password" in caught.value.answer
 
 
-async def test_a_mail_reaches_those_that_the_server_knows(
+async def test_mail_reaches_the_recipients_accepted_by_the_server(
     server: MailServer, authority: Authority
 ) -> None:
     one = receiver(server, authority, to=["nobody@example.com", "ops@example.com"])
@@ -122,7 +122,7 @@ async def test_a_mail_reaches_those_that_the_server_knows(
         await sent(receiver(server, authority, to=["nobody@example.com"]))
 
 
-async def test_a_mail_server_that_refuses_the_content_is_reported(
+async def test_mail_server_that_refuses_the_content_is_reported(
     server: MailServer, authority: Authority
 ) -> None:
     server.answers["DATA"] = "552 5.3.4 too large"
@@ -131,7 +131,7 @@ async def test_a_mail_server_that_refuses_the_content_is_reported(
 
 
 @pytest.mark.parametrize("at", ["EHLO", "MAIL", "DATA"])
-async def test_a_server_that_does_not_answer_ends_with_its_deadline(
+async def test_unresponsive_server_is_aborted_at_the_deadline(
     server: MailServer, authority: Authority, at: str
 ) -> None:
     server.silent_at = at
@@ -145,7 +145,7 @@ async def test_a_server_that_does_not_answer_ends_with_its_deadline(
 
 
 @pytest.mark.parametrize("at", ["job_id", "reason", "run_id"])
-async def test_no_text_of_a_job_becomes_a_header(
+async def test_text_of_a_job_cannot_become_a_header(
     server: MailServer, authority: Authority, at: str
 ) -> None:
     evil = "x\r\nBcc: victim@example.com\r\n\r\n.\r\nMAIL FROM:<x@y>\u2028\x00\x85"
@@ -169,7 +169,7 @@ def _cause() -> FailureCause:
     return FAILURE.context.error
 
 
-async def test_long_lines_of_other_alphabets_arrive_whole(
+async def test_long_non_ascii_lines_arrive_complete(
     server: MailServer, authority: Authority
 ) -> None:
     said = "ошибка ‹masked› 失敗 " * 100
@@ -181,7 +181,7 @@ async def test_long_lines_of_other_alphabets_arrive_whole(
     assert server.faults == []
 
 
-async def test_the_password_comes_from_a_file_that_others_cannot_read(
+async def test_password_is_read_from_a_file_closed_to_others(
     server: MailServer, authority: Authority, tmp_path: Path
 ) -> None:
     file = tmp_path / "password"

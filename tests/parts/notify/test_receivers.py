@@ -91,7 +91,7 @@ async def until_tried(store: Store, job_id: str, attempts: int = 1) -> Notificat
                 await changes.wait()
 
 
-async def test_fifty_failures_are_one_message(
+async def test_fifty_failures_are_sent_as_one_message(
     store: Store, fake: FakeReceiver, secret: Path
 ) -> None:
     clock = Ticking()
@@ -112,7 +112,9 @@ async def test_fifty_failures_are_one_message(
     assert one.path == "/hook?key=secret"
 
 
-async def test_a_group_is_tried_again_as_a_whole(store: Store, fake: FakeReceiver) -> None:
+async def test_group_of_notifications_is_retried_as_a_whole(
+    store: Store, fake: FakeReceiver
+) -> None:
     clock = Ticking()
     fake.answers = [503]
     chat = alertmanager(fake, group_seconds=0)

@@ -247,7 +247,7 @@ async def test_next_daemon_recovers_running_attempts(
     pipe.close()
 
 
-async def test_next_daemon_learns_the_exit_of_tasks_that_ended_in_between(
+async def test_next_daemon_reads_the_exit_of_tasks_that_ended_in_between(
     store: Store, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "GRACE", 0)  # which bounds nothing after the beginning

@@ -141,7 +141,7 @@ async def test_payload_file_does_not_leave_the_local_directory(world: World, fil
 
 
 @needs_root
-async def test_a_task_runs_as_its_user_who_owns_its_directory(world: World) -> None:
+async def test_task_runs_as_the_owner_of_its_directory(world: World) -> None:
     text = "id -un; id -u; id -Gn; touch local/f secrets/s; echo $USER $HOME; grep ^Cap /proc/self/status"
     world.config.data_dir.parent.chmod(0o755)
     alloc_id = await world.place(batch(script(text, user="nobody")))

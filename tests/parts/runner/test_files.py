@@ -240,7 +240,7 @@ def test_task_named_secrets_is_listed(root: Path, files: Shown) -> None:
     assert [entry.name for entry in files.entries("secrets")] == ["local"]
 
 
-def test_caller_who_may_see_secrets_gets_names_and_sizes_but_no_contents(seeing: Shown) -> None:
+def test_caller_with_secrets_permission_gets_names_and_sizes_but_no_contents(seeing: Shown) -> None:
     assert [(entry.name, entry.size) for entry in seeing.entries("main/secrets")] == [("token", 6)]
     assert seeing.info("main/secrets/token").size == 6
     with pytest.raises(FileAccessDenied):

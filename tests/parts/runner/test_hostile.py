@@ -139,7 +139,7 @@ async def test_port_with_invalid_responses_is_unhealthy_and_its_task_follows_its
     assert ("Restart Signaled", told) in world.told(alloc_id)
 
 
-async def test_a_check_does_not_go_where_a_redirect_leads(world: World, port: int) -> None:
+async def test_check_follows_no_redirect(world: World, port: int) -> None:
     job = service(script("exec sleep 600"), services=[checked("/metadata")])
     alloc_id = await world.place(job, placement=holding(http=port))
     while not (found := world.runner.checks(alloc_id)) or not found[0].status_code:  # noqa: ASYNC110  # no event reports it

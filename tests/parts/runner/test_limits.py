@@ -233,7 +233,7 @@ async def test_resource_usage_is_read_from_the_cgroup_of_a_task(held: Held) -> N
         assert used.resource_usage.memory_stats == memory
 
 
-async def test_cgroups_of_a_task_are_removed_with_it(held: Held) -> None:
+async def test_cgroups_of_a_task_are_removed_with_the_task(held: Held) -> None:
     alloc_id = await held.world.place(batch(held.task("true")))
     await held.world.until_done(alloc_id)
     assert held.bounds.present(alloc_id, "main") == []

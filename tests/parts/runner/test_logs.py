@@ -199,7 +199,7 @@ async def test_follower_gets_a_heartbeat_for_each_second_without_output(
 @pytest.mark.parametrize(
     ("size", "expected"), [(0, 0), (3, 0), (MEGABYTE, 0), (MEGABYTE + 1, MEGABYTE)]
 )
-def test_last_file_begins_at_a_multiple_of_its_limit(
+def test_last_file_starts_at_a_multiple_of_its_limit(
     log: TaskLog, size: int, expected: int
 ) -> None:
     write(log, b"x" * size)

@@ -34,7 +34,7 @@ def options(place: Path) -> list[list[str]]:
 
 
 @needs_root
-def test_set_user_id_files_and_devices_have_no_effect_below_it(tasks: Path) -> None:
+def test_set_user_id_files_and_devices_have_no_effect_below_the_mount(tasks: Path) -> None:
     assert cover(tasks) == ""
     [found] = options(tasks)
     assert {"nosuid", "nodev", "rw"} <= {*found}

@@ -342,7 +342,7 @@ async def test_state_of_a_partition_is_described(
         assert (node.status, node.status_description) == (status, text)
 
 
-async def test_operator_can_make_a_pool_permanently_ineligible(
+async def test_pool_made_ineligible_by_an_operator_stays_ineligible(
     store: Store, autojump_clock: Any
 ) -> None:
     async with mirrored(store, Script(TWO)):

@@ -315,7 +315,7 @@ async def test_git_that_resolves_names_again_is_not_used(
     assert not told.value.recoverable
 
 
-async def test_link_in_a_repository_does_not_leave_it(
+async def test_link_out_of_a_repository_is_not_followed(
     site: Site, root: Path, repository: Repository, fetcher: Fetching
 ) -> None:
     (repository.path / "l").symlink_to("/etc")

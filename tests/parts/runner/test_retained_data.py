@@ -262,7 +262,7 @@ def test_log_manifest_is_written_atomically(
     assert now(retained_logs.read_manifest(Direct(tmp_path), "a")) == whose
 
 
-def test_files_next_to_logs_are_removed_with_them(tmp_path: Path) -> None:
+def test_files_next_to_logs_are_removed_with_the_logs(tmp_path: Path) -> None:
     there, gone = (f"0b8a1c52-1c7e-4b6e-8f43-0123456789a{number}" for number in (1, 2))
     made_for(tmp_path / there, "main")
     for name in (there, gone, "else"):

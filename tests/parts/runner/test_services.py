@@ -275,7 +275,7 @@ async def test_an_instance_is_ready_while_its_checks_pass(world: World) -> None:
         await until_ready(world)
 
 
-async def test_ready_service_stays_ready_until_the_next_daemon_checks_it(
+async def test_ready_service_stays_ready_until_the_first_check_of_the_next_daemon(
     store: Store, data_dir: Path
 ) -> None:
     answers: list[bytes | None] = [page(200)]

@@ -106,7 +106,7 @@ async def test_task_has_default_signal_handlers(world: World) -> None:
     assert [value & 0x7FFFFFFF for value in values] == [0, 0]
 
 
-async def test_a_long_run_is_reported_while_it_runs(world: World) -> None:
+async def test_long_attempt_is_reported_before_its_end(world: World) -> None:
     alloc_id = await world.place(service(script("exec sleep 600")))
     running = await world.until_status(alloc_id, "running")
     assert running.client.description == "Tasks are running"

@@ -339,7 +339,7 @@ def test_task_is_notified_of_a_change_within_the_maximum_splay(chance: float, de
     assert TemplateRunner(template_writer, nobody)._delay(changed) == delay
 
 
-async def test_an_environment_has_a_limit_of_names_and_the_error_names_it(world: World) -> None:
+async def test_environment_has_a_variable_limit_named_by_the_error(world: World) -> None:
     text = "{{ range loop 1001 }}N{{ . }}=1\n{{ end }}"
     one = template(text, envvars=True, dest_path="secrets/env")
     alloc_id = await world.place(batch(script("true", templates=[one])))

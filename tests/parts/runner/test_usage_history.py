@@ -81,7 +81,7 @@ def host(store: Store, alloc: Allocation) -> Host:
     return Host(store, alloc)
 
 
-async def test_samples_are_shown_before_they_are_stored(host: Host, alloc: Allocation) -> None:
+async def test_samples_are_shown_before_their_write(host: Host, alloc: Allocation) -> None:
     await host.sample(0)
     alloc.percent = 70.0
     await host.sample(1)
@@ -149,7 +149,9 @@ async def test_job_has_the_sum_of_its_allocations(store: Store) -> None:
     assert found[""][CPU] == [1000]
 
 
-async def test_disk_is_missing_until_it_is_measured(host: Host, alloc: Allocation) -> None:
+async def test_disk_usage_is_missing_before_its_first_measurement(
+    host: Host, alloc: Allocation
+) -> None:
     await host.sample(0)
     alloc.disk_used = 2048
     await host.sample(1)

@@ -241,7 +241,7 @@ async def test_full_disk_preserves_acknowledged_writes_and_later_writes_succeed(
     assert check(small_disk) == []
 
 
-async def test_store_starts_without_space_for_its_watermark_and_writes_it_later(
+async def test_store_without_space_for_its_watermark_starts_and_writes_the_watermark_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, is_full = os.pwrite, True

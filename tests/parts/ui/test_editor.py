@@ -97,7 +97,7 @@ async def test_problem_lines_are_searched_in_a_thread_only_for_sent_problems(
     assert calls == [False] * MOST_PROBLEMS
 
 
-def test_problem_with_many_names_is_searched_for_few_of_them() -> None:
+def test_problem_with_many_names_is_searched_for_a_few() -> None:
     class Lines(list[str]):
         reads = 0
 

@@ -7,7 +7,7 @@ from tests.parts.ui.conftest import Site
 FIELDS = {"reason": "<b>release</b>", "namespace": "default", "strength": "steps", "until": "+2h"}
 
 
-async def test_each_page_shows_a_freeze_until_it_ends(open_site: Site) -> None:
+async def test_each_page_shows_a_freeze_until_its_end(open_site: Site) -> None:
     browser = open_site.browser()
     assert "No new runs" not in (await browser.get("/ui/jobs")).text
     made = await browser.send("/ui/freezes", None, **FIELDS)

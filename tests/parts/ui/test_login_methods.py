@@ -112,9 +112,7 @@ async def test_invalid_role_is_shown_with_the_error_at_its_field(
     assert listed.status_code == 404
 
 
-async def test_a_configuration_keeps_its_secret_and_never_shows_it(
-    cloud: Site, admin: Browser
-) -> None:
+async def test_configuration_keeps_its_secret_hidden(cloud: Site, admin: Browser) -> None:
     place, secret = "/ui/method/azure/config", await cloud.token()
     fields = {
         "tenant_id": GROUP,

@@ -189,7 +189,7 @@ async def test_second_acquisition_by_the_holder_succeeds(store: Store) -> None:
 
 
 @pytest.mark.parametrize("seconds", [15, 24])
-async def test_client_that_lost_a_lock_cannot_acquire_it_as_its_owner(
+async def test_client_that_lost_a_lock_cannot_reacquire_as_owner(
     store: Store, seconds: int
 ) -> None:
     await acquire(store)

@@ -144,7 +144,7 @@ def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("length", [LENGTH, -1], ids=["announced", "chunked"])
 @pytest.mark.parametrize("token", ["", "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"])
 @pytest.mark.parametrize("route", sorted(NEEDS))
-async def test_long_body_without_a_valid_token_is_rejected_before_it_is_read(
+async def test_long_body_without_a_valid_token_is_rejected_unread(
     opened: Opened, route: str, token: str, length: int
 ) -> None:
     async with opened.begun(f"/v1/{route}", length, sent=2 * SHORT_BODY, token=token) as stream:

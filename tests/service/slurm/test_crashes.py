@@ -34,7 +34,7 @@ async def test_controller_killed_after_a_submission_loses_no_job(
     await completed(steward, "accepted", alloc_id, task)
 
 
-async def test_controller_killed_while_a_task_runs_does_not_run_it_twice(
+async def test_controller_killed_during_a_task_runs_the_task_once(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
     alloc_id = await submitted(steward, script("running", task.text))

@@ -120,7 +120,7 @@ async def test_a_signal_reaches_the_task(steward: Steward) -> None:
     assert await steward.log_of(alloc_id, "main") == "begun\nheard\n"
 
 
-async def test_a_log_is_followed_while_it_is_written(steward: Steward) -> None:
+async def test_growing_log_is_followed(steward: Steward) -> None:
     text = "echo begun; until [ -e local/go ]; do sleep 0.1; done; echo more"
     alloc_id = await running(steward, script("follows", text))
     async with following(steward, alloc_id) as log:

@@ -104,7 +104,7 @@ def test_lockout_at_one_role_does_not_count_at_another() -> None:
     assert not failures.are_too_many(ELSEWHERE, NOW, "role")
 
 
-def test_failure_during_a_lockout_does_not_prolong_it() -> None:
+def test_failure_during_a_lockout_does_not_extend_the_lockout() -> None:
     failures = failed(3)
     assert failures.are_too_many(ELSEWHERE, NOW + SPAN - 1)
     assert failures.locked_for(ELSEWHERE, NOW + SPAN) == 0

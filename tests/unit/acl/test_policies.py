@@ -134,7 +134,7 @@ def test_read_and_write_of_a_namespace_expand_to_capabilities() -> None:
         ),
     ],
 )
-def test_an_unknown_word_is_refused(text: str, message: str) -> None:
+def test_unknown_keyword_is_refused(text: str, message: str) -> None:
     with pytest.raises(Malformed) as caught:
         parse_policy(text)
     assert str(caught.value) == message

@@ -96,7 +96,9 @@ def test_tool_error_is_a_result_visible_to_the_assistant(arguments: Parameters) 
         ("tools/list", [], -32602),
     ],
 )
-def test_bad_requests_get_the_code_of_the_protocol(method: str, params: object, code: int) -> None:
+def test_invalid_requests_get_the_error_code_of_the_protocol(
+    method: str, params: object, code: int
+) -> None:
     assert ask(method, params, "text")["code"] == code
 
 
@@ -111,7 +113,7 @@ def test_bad_requests_get_the_code_of_the_protocol(method: str, params: object, 
         (b'{"jsonrpc": "2.0", "id": {}, "method": "ping"}', -32600),
     ],
 )
-def test_bad_lines_get_the_code_of_the_protocol(line: bytes, code: int) -> None:
+def test_invalid_lines_get_the_error_code_of_the_protocol(line: bytes, code: int) -> None:
     answer = json.loads(SERVER.answer(line) or b"{}")
     assert (answer["id"], answer["error"]["code"]) == (None, code)
 

@@ -197,7 +197,7 @@ def test_the_view_has_edges_levels_and_the_longest_chain() -> None:
 
 
 @pytest.mark.parametrize("key", flow.KEYS)
-def test_every_key_makes_a_job_a_workflow(key: str) -> None:
+def test_job_with_any_workflow_key_is_a_workflow(key: str) -> None:
     assert is_workflow(workflow(group("a", meta={key: "1"})))
 
 

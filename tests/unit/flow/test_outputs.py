@@ -149,7 +149,7 @@ def test_many_unclosed_actions_are_searched_once() -> None:
     assert outputs.template_references(with_template("output" + "{{" * 400_000)) == ()
 
 
-def test_an_output_in_a_template_must_come_from_an_earlier_step() -> None:
+def test_template_output_must_belong_to_an_earlier_step() -> None:
     wrong = with_template('{{ output "c" "x" }}')
     assert list(problems(workflow(step("a"), wrong, step("c")))) == [
         'Task group b refers to output "c.x", but c does not come before it'

@@ -34,5 +34,5 @@ def test_update_keeps_values_of_groups_and_tasks_in_both_versions(
     ] == expected
 
 
-def test_new_job_has_nothing_to_keep() -> None:
+def test_new_job_has_no_values_to_preserve() -> None:
     assert preserve(WANTED, None, counts=True, resources=True) is WANTED

@@ -93,7 +93,7 @@ def test_group_has_the_implicit_constraints_of_its_parts(given: Any, wanted: lis
     assert constraints(job(given)) == wanted
 
 
-def test_implied_constraints_come_after_explicit_ones() -> None:
+def test_implied_constraints_follow_explicit_constraints() -> None:
     said = {"LTarget": "${node.class}", "RTarget": "a", "Operand": "="}
     given = job(group(Services=[{"Provider": "nomad"}], Constraints=[said]))
     assert [target for target, _, _ in constraints(given)] == [

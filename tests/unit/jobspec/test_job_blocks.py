@@ -98,7 +98,7 @@ def test_one_identity_is_the_default_and_the_others_have_names() -> None:
     assert task("")["Identities"] is None
 
 
-def test_setting_of_a_group_or_a_job_applies_to_tasks_without_it() -> None:
+def test_group_or_job_setting_applies_to_tasks_without_their_own() -> None:
     job = parse(
         'job "x" {\n vault {\n role = "job"\n }\n'
         ' task "alone" {\n driver = "d"\n }\n'

@@ -240,7 +240,7 @@ def test_quoted_text_keeps_its_meaning(text: str, written: str) -> None:
     assert same_definition(read(source), whole)
 
 
-def test_driver_maps_and_blocks_keep_their_form() -> None:
+def test_driver_maps_and_blocks_preserve_their_form() -> None:
     config = {"labels": {"a.b": "c"}, "mount": [{"type": "bind"}, {"type": "volume"}]}
     whole = complete(job(group(task(Config=config))))
     source = write_job(whole)

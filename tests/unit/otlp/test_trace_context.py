@@ -41,6 +41,6 @@ def test_invalid_header_is_ignored(text: str) -> None:
     assert trace_context.parse(text) is None
 
 
-def test_header_is_what_parse_reads() -> None:
+def test_header_survives_a_round_trip() -> None:
     one = TraceContext(TRACE, SPAN, is_sampled=True)
     assert trace_context.header(one) == f"00-{TRACE}-{SPAN}-01"

@@ -120,7 +120,7 @@ def test_invalid_feature_is_refused(feature: str) -> None:
         submitted(features=("gpu", feature))
 
 
-def test_account_and_qos_come_from_the_pool() -> None:
+def test_account_and_qos_are_pool_settings() -> None:
     said = submitted(Pool(engine=SLURM, partition="p", account="lab", qos="long"))
     assert (value(said, "account"), value(said, "qos"), value(said, "partition")) == (
         "lab",

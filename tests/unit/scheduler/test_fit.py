@@ -185,7 +185,7 @@ def test_capacity_is_restored_after_an_allocation_ended() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_plan_can_use_the_capacity_that_it_frees(count: int) -> None:
+def test_plan_can_use_its_freed_capacity(count: int) -> None:
     world = World(small())
     world.run(job("web", group("old", count=5)))
     plan = world.run(job("web", group("new", count=count)))

@@ -35,7 +35,7 @@ def test_additional_canaries_have_free_names() -> None:
     assert got == ["web.web[0]", "web.web[1]", "web.web[2]", "web.web[3]"]
 
 
-def test_replacement_keeps_the_name_unless_it_is_taken() -> None:
+def test_replacement_keeps_an_unused_name() -> None:
     twice = having(0, 0, 1)
     names = AllocNameIndex("web", "web", twice)
     assert [names.for_replacement(alloc) for alloc in twice] == [

@@ -242,7 +242,7 @@ def test_allocation_on_a_lost_node_is_lost_and_returns_with_it() -> None:
     assert [item.node_id for item in world.evaluate().place] == ["id-of-a"]
 
 
-def test_current_version_stays_on_an_ineligible_node_and_a_new_version_stops_it() -> None:
+def test_new_version_stops_the_current_version_on_an_ineligible_node() -> None:
     world = settled(system())
     world.nodes["id-of-node-1"] = node(drain=True)
     assert world.evaluate().change == ()

@@ -84,7 +84,7 @@ def of_resources(**fields: Any) -> Job:
         job("web", group("other")),
     ],
 )
-def test_change_of_the_inputs_of_a_task_replaces_it(changed: Job) -> None:
+def test_change_of_task_inputs_replaces_the_task(changed: Job) -> None:
     assert requires_replacement(job(), changed, "web")
     assert requires_replacement(changed, job(), "web")
 

@@ -91,7 +91,7 @@ def test_blocks(source: str, text: str) -> None:
         ("{{ printf `%+d %T %5t|%.2s` 3 `a` true `abc` }}", "+3 string  true|ab"),
     ],
 )  # fmt: skip
-def test_values_and_the_functions_of_go(source: str, text: str) -> None:
+def test_go_values_and_functions(source: str, text: str) -> None:
     assert write(DATA + source) == text
 
 

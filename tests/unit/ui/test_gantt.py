@@ -84,7 +84,7 @@ def test_deleted_events_leave_a_gap() -> None:
     assert phases(found) == [("running", 600, 400)]
 
 
-def test_tasks_come_in_the_order_of_their_starts() -> None:
+def test_tasks_are_sorted_by_start_time() -> None:
     found = timeline(
         {
             "web": state((0, "Received"), (3, "Started")),

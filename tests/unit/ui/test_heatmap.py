@@ -19,7 +19,7 @@ def calendar(*days: dict[str, Any]) -> dict[str, Any]:
     return {"Zone": "UTC", "Today": "2026-11-21", "Days": list(days), "Since": ""}
 
 
-def test_year_ends_today_and_its_weeks_begin_on_monday() -> None:
+def test_year_ends_today_and_its_weeks_start_on_monday() -> None:
     found = year_map(calendar())
     assert (found.cells[0].date, found.cells[-1].date) == ("2025-11-17", "2026-11-21")
     assert found.cells[0].y == min(cell.y for cell in found.cells)

@@ -118,7 +118,7 @@ def test_tasks_of_hidden_allocations_are_left_out() -> None:
     assert [host.tasks for host in pool.hosts] == [0, 0, 0]
 
 
-def test_task_of_a_cluster_holds_whole_cores() -> None:
+def test_task_of_a_cluster_uses_whole_cores() -> None:
     found, pool = hosts(alloc("big", 1200, 100), alloc("small", 100, 100), big="c1", small="c2")
     first, second, _ = pool.hosts
     assert first.strips[0].said == "2000 of 2000 MHz allocated, 0 MHz free"

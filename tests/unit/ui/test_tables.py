@@ -19,7 +19,7 @@ COLUMNS = {"name": lambda item: item["name"], "size": lambda item: item["size"]}
         ("nonsense", ["b", "A", ""]),
     ],
 )
-def test_rows_are_ordered_by_a_column_and_those_without_a_value_come_last(
+def test_rows_are_sorted_by_a_column_with_missing_values_last(
     chosen: str, names: list[str]
 ) -> None:
     table = sort_table("rows", ROWS, chosen, COLUMNS)

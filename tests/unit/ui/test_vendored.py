@@ -22,7 +22,7 @@ def test_each_file_matches_the_registry() -> None:
             assert hashlib.sha256(body).hexdigest() == wanted["sha256"], name
 
 
-def test_each_package_comes_with_its_licence() -> None:
+def test_each_package_has_its_licence() -> None:
     for package in PACKAGES:
         texts = [name for name in package["files"] if name.endswith(".txt")]
         assert len(texts) == 1

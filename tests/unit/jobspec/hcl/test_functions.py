@@ -206,7 +206,7 @@ def test_function_reports_an_error(expression: str, complaint: str) -> None:
     assert complaint in refused(job(f"r = {expression}"))
 
 
-def test_text_encrypted_for_a_key_is_decrypted_with_it() -> None:
+def test_text_encrypted_for_a_key_is_decrypted_with_the_same_key() -> None:
     import base64
 
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
