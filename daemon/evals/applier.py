@@ -65,10 +65,10 @@ async def apply(
             _evict(tx, eviction, now)
         _note_freeze(tx, evaluation, plan, now)
         _cancel_deadlines(tx, evaluation, plan, now)
-        made = _without_repeated(tx, evaluation, plan)
-        for follow_up in (*made.evaluations, *plan.displaced):
+        stored_plan = _without_repeated(tx, evaluation, plan)
+        for follow_up in (*stored_plan.evaluations, *plan.displaced):
             evaluations.put(tx, follow_up, now)
-        _finish(tx, evaluation, state, made, now)
+        _finish(tx, evaluation, state, stored_plan, now)
         job_status.set_queued(tx, evaluation.namespace, evaluation.job_id, dict(plan.queued))
         job_status.refresh_summary(tx, evaluation.namespace, evaluation.job_id)
         for displaced in plan.displaced:
@@ -114,10 +114,10 @@ def _has_ended(tx: Transaction, alloc_id: str) -> bool:
 
 def _are_objects_stale(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
     """Return whether an object that the plan changes is no longer as in the snapshot."""
-    seen = {alloc.id: alloc.alloc_modify_index for alloc in state.allocations}
+    indexes = {alloc.id: alloc.alloc_modify_index for alloc in state.allocations}
     for planned in plan.change:
         present = allocations.find(tx, planned.id)
-        if present is None or present.alloc_modify_index != seen[planned.id]:
+        if present is None or present.alloc_modify_index != indexes[planned.id]:
             return True
     for eviction in plan.evict:
         present, holder = allocations.find(tx, eviction.holder.id), eviction.holder
@@ -138,9 +138,9 @@ def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
     Only one worker places allocations, and it counts its own placements. The allocated resources of
     a node can therefore only have shrunk.
     """
-    seen = {node.node.id: node.node.modify_index for node in state.nodes}
+    indexes = {node.node.id: node.node.modify_index for node in state.nodes}
     chosen = {alloc.node_id for alloc in plan.place}
-    return all(nodes.index_of(tx, node_id) == seen[node_id] for node_id in chosen)
+    return all(nodes.index_of(tx, node_id) == indexes[node_id] for node_id in chosen)
 
 
 def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, now: int) -> None:
@@ -151,7 +151,7 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
     if flow is None:
         return
     groups = (state.job.task_groups if state.job else None) or ()
-    places = {group.name: place for place, group in enumerate(groups)}
+    places = {group.name: position for position, group in enumerate(groups)}
     for change in flow.runs:
         runs.put(tx, change.run, change.before)
         if change.before is None and state.job is not None and not change.run.status.has_ended:
@@ -165,9 +165,9 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
                 reason = f"step {step.name}, {step.reason}"
                 notifications.queue_gate_notification(tx, key, reason, now)
         if change.before is None and state.job is not None:
-            kept = RUNS_KEPT.of(state.job.meta)
+            runs_kept = RUNS_KEPT.of(state.job.meta)
             key = (change.run.namespace, change.run.job_id)
-            runs.remove_up_to(tx, *key, change.run.number - kept)
+            runs.remove_up_to(tx, *key, change.run.number - runs_kept)
     if state.job is not None and (flow.demands or flow.freed):
         _store_slots(tx, state.job, flow, places, now)
 
@@ -201,24 +201,24 @@ def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
 
     Of the client state, the scheduler only sets an allocation to lost.
     """
-    seen = {alloc.id: alloc for alloc in state.allocations}
+    by_id = {alloc.id: alloc for alloc in state.allocations}
     for planned in plan.change:
-        kept = planned
-        if planned.health == seen[planned.id].health:
+        change = planned
+        if planned.health == by_id[planned.id].health:
             present = allocations.find(tx, planned.id)
-            kept = msgspec.structs.replace(planned, health=present.health if present else None)
-        allocations.set_desired(tx, kept, now)
-        if planned.client_status != seen[planned.id].client_status:
-            allocations.set_client(tx, kept, now)
+            change = msgspec.structs.replace(planned, health=present.health if present else None)
+        allocations.set_desired(tx, change, now)
+        if planned.client_status != by_id[planned.id].client_status:
+            allocations.set_client(tx, change, now)
     if _matters_less(state, plan):  # jobs that could not preempt it before may do so now
         tx.touch(evaluations.ROOM, evaluations.ROOM)
 
 
 def _matters_less(state: ClusterState, plan: Plan) -> bool:
     """Return whether an allocation continues in a version of the job with a lower priority."""
-    seen = {alloc.id: state.versions.get(alloc.job_version) for alloc in state.allocations}
+    version_of = {alloc.id: state.versions.get(alloc.job_version) for alloc in state.allocations}
     return any(
-        (before := seen[alloc.id]) is not None and before.priority > state.job.priority
+        (before := version_of[alloc.id]) is not None and before.priority > state.job.priority
         for alloc in plan.change
         if state.job is not None and alloc.job_version == state.job.version
     )
@@ -256,12 +256,12 @@ def _finish(
     )
     needs = smallest_resource_ask(state, plan) if plan.blocked else NO_ROOM
     if plan.blocked and evaluation.status == EvalStatus.BLOCKED:
-        again = msgspec.structs.replace(
+        retry = msgspec.structs.replace(
             done,
             class_eligibility=plan.blocked.class_eligibility,
             failed_tg_allocs=plan.blocked.failed_tg_allocs,
         )
-        evaluations.put(tx, again, now, needs)
+        evaluations.put(tx, retry, now, needs)
         return
     done = msgspec.structs.replace(done, status=EvalStatus.COMPLETE, status_description="")
     if plan.blocked:
@@ -299,11 +299,11 @@ def _cancel_deadlines(tx: Transaction, evaluation: Evaluation, plan: Plan, now: 
     """Cancel the evaluations at later times if the run has ended, so that the job can end."""
     if plan.flow is None or not plan.flow.runs or not plan.flow.runs[-1].run.status.has_ended:
         return
-    for one in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id):
-        is_deadline = one.triggered_by == Trigger.RUN_STEP and one.wait_until
-        if is_deadline and one.id != evaluation.id:
+    for pending in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id):
+        is_deadline = pending.triggered_by == Trigger.RUN_STEP and pending.wait_until
+        if is_deadline and pending.id != evaluation.id:
             canceled = msgspec.structs.replace(
-                one, status=EvalStatus.CANCELED, status_description=_ENDED
+                pending, status=EvalStatus.CANCELED, status_description=_ENDED
             )
             evaluations.put(tx, canceled, now)
 
@@ -338,11 +338,15 @@ def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Pl
 def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> None:
     """Cancel older blocked evaluations of the job, and all pending ones except the newest."""
     key = (evaluation.namespace, evaluation.job_id)
-    others = [item for item in evaluations.unfinished(tx, *key) if item.id != evaluation.id]
-    blocked = [evaluation for evaluation in others if evaluation.status == EvalStatus.BLOCKED]
+    other_evaluations = [
+        item for item in evaluations.unfinished(tx, *key) if item.id != evaluation.id
+    ]
+    blocked = [
+        evaluation for evaluation in other_evaluations if evaluation.status == EvalStatus.BLOCKED
+    ]
     ready = [
         evaluation
-        for evaluation in others
+        for evaluation in other_evaluations
         if evaluation.status == EvalStatus.PENDING and not evaluation.wait_until
     ]
     for item in [*blocked, *ready[:-1]]:

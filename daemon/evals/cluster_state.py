@@ -56,28 +56,30 @@ def load_cluster_state(
     job = jobs.current(db, namespace, job_id) if is_there else None
     run = runs.newest(db, namespace, job_id)
     steps = tuple(runs.steps(db, run)) if run is not None else ()
-    found = _unsettled(db, job, run, steps) if job is not None and kind is None else None
-    if found is None:
-        kept = _kept(job, run, steps)
-        found = _allocations(db, namespace, job_id, kind or (job.type if job else None), run, kept)
+    loaded = _unsettled(db, job, run, steps) if job is not None and kind is None else None
+    if loaded is None:
+        limits = _kept(job, run, steps)
+        loaded = _allocations(
+            db, namespace, job_id, kind or (job.type if job else None), run, limits
+        )
     versions = {job.version: job} if job else {}
-    for number in {alloc.job_version for alloc in found.allocations} - versions.keys():
+    for number in {alloc.job_version for alloc in loaded.allocations} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
             versions[number] = earlier
     return ClusterState(
         index=db.last_index(),
         job=job,
         nodes=node_states(db) if states is None else states,
-        allocations=tuple(found.allocations),
-        ended=found.ended,
-        settled=found.settled,
+        allocations=tuple(loaded.allocations),
+        ended=loaded.ended,
+        settled=loaded.settled,
         versions=versions,
         deployment=deployments.latest(db, namespace, job_id),
         run=run,
         steps=steps,
         approvals=runs.approvals(db, run) if run is not None else {},
-        exit_codes=_exit_codes(db, found.allocations) if run is not None else {},
-        outputs=_outputs(db, job, run, steps, found.allocations) if job and run else {},
+        exit_codes=_exit_codes(db, loaded.allocations) if run is not None else {},
+        outputs=_outputs(db, job, run, steps, loaded.allocations) if job and run else {},
         slot=_slot(db, job, run) if job and RUN_QUEUE.name in (job.meta or ()) else "",
         # Steps of a run that was replaced only keep their slots until they end.
         grants=_grants(db, job, run) if job and run and run.version == job.version else {},
@@ -106,14 +108,14 @@ def _openings(
     from storage.queries import calendars
 
     loop_share.spend(loop_share.SHARE + 1)  # a calendar may refer to many others
-    found, searches = dict[str, Openings](), Steps()  # one limit for a decision
+    openings, searches = dict[str, Openings](), Steps()  # one limit for a decision
     for name in names:
         documents = calendars.documents(db, job.namespace, name).documents
         try:
-            found[name] = Openings(compiled(name, documents), searches=searches)
+            openings[name] = Openings(compiled(name, documents), searches=searches)
         except UnknownCalendar as error:
-            found[name] = Openings(None, fault=str(error))
-    return found
+            openings[name] = Openings(None, fault=str(error))
+    return openings
 
 
 def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
@@ -156,8 +158,8 @@ def load_freeze(db: ReadSnapshot, job: Job | None, now: int) -> FreezeHold | Non
     if not freezes.any_open(db):
         return None
     key = (job.namespace, job.id)
-    found = freezes.covering(db, key, job.parent_id, queue_of(job), at=now)
-    return freezes.hold_of(found) if found is not None else None
+    freeze = freezes.covering(db, key, job.parent_id, queue_of(job), at=now)
+    return freezes.hold_of(freeze) if freeze is not None else None
 
 
 def _slot(db: ReadSnapshot, job: Job, run: FlowRun | None) -> str:
@@ -168,8 +170,8 @@ def _slot(db: ReadSnapshot, job: Job, run: FlowRun | None) -> str:
     reason = f'{SLOT_REASON} the queue "{queue_of(job)}"'
     if run is None or run.version != job.version:
         return reason
-    found = runs.slot(db, run)
-    return "" if found is None or found[1] else reason
+    slot = runs.slot(db, run)
+    return "" if slot is None or slot[1] else reason
 
 
 def _outputs(
@@ -188,38 +190,38 @@ def _outputs(
 
     known = {step.name: step for step in steps}
     at_work = {alloc.task_group for alloc in allocations_ if not alloc.client_terminal}
-    wanted, sources = dict[str, None](), dict[lists.Reference, None]()
+    names, sources = dict[str, None](), dict[lists.Reference, None]()
     for group in _named_outputs(job):
         row, condition = known.get(group.name), IF.of(group.meta)
         if row is None or row.state not in _NOT_BEGUN:
             continue
         if _OUTPUTS in condition:
-            wanted |= {name: None for name in known if name in condition and name not in at_work}
+            names |= {name: None for name in known if name in condition and name not in at_work}
         if (one := lists.source(group)) is not None and one.step not in at_work:
             sources[one] = None
-    if not (wanted or sources):
+    if not (names or sources):
         return {}
     from daemon.flow import outputs  # imported late: few conditions and lists need it
 
     begun = {step.name for step in steps if step.state not in _NOT_BEGUN}
-    if not begun.isdisjoint([*wanted, *(source.step for source in sources)]):
+    if not begun.isdisjoint([*names, *(source.step for source in sources)]):
         loop_share.spend(loop_share.SHARE + 1)  # outputs may have megabytes
-    found = dict[str, dict[str, str]]()
-    for name in wanted:
+    outputs_by_step = dict[str, dict[str, str]]()
+    for name in names:
         written = runs.outputs(db, run, name)
         try:
-            found[name] = outputs.texts(
+            outputs_by_step[name] = outputs.texts(
                 written, total=known[name].total, is_list=_is_array(job, name)
             )
         except outputs.TooManyValues as error:
-            found[name] = {outputs.FAULT: str(error)}
+            outputs_by_step[name] = {outputs.FAULT: str(error)}
     for one in sources:
         total = known[one.step].total if one.step in known else 0
         written = runs.outputs(db, run, one.step)
         text = outputs.value(one, written, total=total, is_list=_is_array(job, one.step))
         # A list has the key of its reference, which differs from all names of outputs.
-        found.setdefault(one.step, {})[str(one)] = text
-    return found
+        outputs_by_step.setdefault(one.step, {})[str(one)] = text
+    return outputs_by_step
 
 
 def _named_outputs(job: Job) -> list[TaskGroup]:
@@ -248,7 +250,7 @@ def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[st
             known = newest.get(alloc.task_group)
             if known is None or known.modify_time <= alloc.modify_time:
                 newest[alloc.task_group] = alloc
-    errors = {group: of_allocation(db, one) for group, one in newest.items()}
+    errors = {group: of_allocation(db, allocation) for group, allocation in newest.items()}
     return {group: error.exit_code for group, error in errors.items() if error is not None}
 
 
@@ -296,8 +298,8 @@ def _allocations(
     if kind != JobType.BATCH:
         return _Found(allocs)
     read = Counter(alloc.task_group for alloc in allocs)
-    every = allocations.numbers(db, namespace, job_id)
-    return _Found(allocs, {group: number - read[group] for group, number in every.items()})
+    numbers = allocations.numbers(db, namespace, job_id)
+    return _Found(allocs, {group: number - read[group] for group, number in numbers.items()})
 
 
 def _unsettled(
@@ -310,8 +312,8 @@ def _unsettled(
     """
     if job.type != JobType.BATCH or job.stop or (run is not None and run.version != job.version):
         return None
-    every = allocations.numbers(db, job.namespace, job.id)
-    if sum(every.values()) <= FEW:
+    numbers = allocations.numbers(db, job.namespace, job.id)
+    if sum(numbers.values()) <= FEW:
         return None
     if run is None:
         allocs = allocations.unsettled(db, job.namespace, job.id)
@@ -334,7 +336,7 @@ def _unsettled(
             return None
     return _Found(
         allocs,
-        {name: number - read[name] - settled[name] for name, number in every.items()},
+        {name: number - read[name] - settled[name] for name, number in numbers.items()},
         {
             name: SettledAllocations(
                 count=settled[name], ranges=tuple((item.first, item.last) for item in known)

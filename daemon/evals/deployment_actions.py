@@ -102,11 +102,11 @@ async def fail(store: Store, deployment_id: str, *, now: int, eval_id: str) -> D
     def write(tx: Transaction) -> DeploymentChange:
         deployment = _active(tx, deployment_id, "can't fail terminal deployment")
         reverts = any(state.auto_revert for state in deployment.task_groups.values())
-        told, version = roll_back(tx, deployment, now) if reverts else ("", None)
+        description, version = roll_back(tx, deployment, now) if reverts else ("", None)
         failed = msgspec.structs.replace(
             deployment,
             status=DeploymentStatus.FAILED,
-            status_description=FAILED_BY_HAND + told,
+            status_description=FAILED_BY_HAND + description,
         )
         deployments.put(tx, failed, now)
         create_evaluation(tx, deployment, now, eval_id)
@@ -184,10 +184,10 @@ def _set_health(
     if allocation.deployment_id != deployment.id:
         raise Refused(f'alloc "{alloc_id}" is not part of deployment "{deployment.id}"')
     known = allocation.health or DeploymentHealth()
-    told = msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         known, healthy=healthy, timestamp=rfc3339(now), modify_index=tx.index
     )
-    allocations.set_desired(tx, msgspec.structs.replace(allocation, health=told), now)
+    allocations.set_desired(tx, msgspec.structs.replace(allocation, health=changed), now)
 
 
 def _count(tx: Transaction, deployment: Deployment, now: int) -> None:
@@ -284,10 +284,10 @@ def roll_back(tx: Transaction, deployment: Deployment, now: int) -> tuple[str, i
     groups = next(older, stable[0]).task_groups
     target = msgspec.structs.replace(stable[0], stop=False, task_groups=groups)
     if same_definition(target, versions[0]):
-        told = (
+        description = (
             f" - not rolling back to stable job version {target.version} "
             "as current job has same specification"
         )
-        return told, None
+        return description, None
     revert(tx, target, now)
     return f" - rolling back to job version {target.version}", target.version

@@ -97,10 +97,10 @@ async def _watch(
     while True:
         with store.watch(*topics) as change:
             now = clock.now()
-            seen = store.read(partial(_read_decision, deployment_id=watched.id, now=now))
-            if seen is None:
+            decision = store.read(partial(_read_decision, deployment_id=watched.id, now=now))
+            if decision is None:
                 return
-            deployment, verdict, failed = seen
+            deployment, verdict, failed = decision
             if not (verdict.failure or failed) and verdict.groups == deployment.task_groups:
                 pause = float("inf")
                 if verdict.deadline is not None:
@@ -146,8 +146,8 @@ def _may_be_replaced(deployment: Deployment, alloc: Allocation) -> bool:
 
 def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> None:
     """Store the new state of a deployment, and create an evaluation of its job."""
-    seen = _read_decision(tx, deployment_id=deployment_id, now=now)
-    if seen is None:
+    decision = _read_decision(tx, deployment_id=deployment_id, now=now)
+    if decision is None:
         return
     from daemon.evals.deployment_actions import (
         clear_canary_flags,
@@ -156,12 +156,12 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
         roll_back,
     )
 
-    deployment, verdict, failed = seen
+    deployment, verdict, failed = decision
     moved = msgspec.structs.replace(deployment, task_groups=verdict.groups)
     if verdict.failure:
-        told, _ = roll_back(tx, deployment, now) if verdict.reverts else ("", None)
+        description, _ = roll_back(tx, deployment, now) if verdict.reverts else ("", None)
         moved = msgspec.structs.replace(
-            moved, status=DeploymentStatus.FAILED, status_description=verdict.failure + told
+            moved, status=DeploymentStatus.FAILED, status_description=verdict.failure + description
         )
         reason = f"version {moved.job_version} was not deployed: {moved.status_description}"
         notifications.deployment_failed(tx, (moved.namespace, moved.job_id), reason, now)

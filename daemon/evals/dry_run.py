@@ -59,7 +59,11 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
         state = msgspec.structs.replace(state, grants=_free_queues(db, alone))
     plan = decide(db, state, evaluation, now=now, ids=ids)
     # A registration itself creates no evaluations at the deadlines of its run.
-    later = [one for one in plan.evaluations if one.triggered_by != Trigger.RUN_STEP]
+    later = [
+        later_evaluation
+        for later_evaluation in plan.evaluations
+        if later_evaluation.triggered_by != Trigger.RUN_STEP
+    ]
     created = [*later, *([plan.blocked] if plan.blocked else [])]
     return DryRunResult(
         index=present.job_modify_index if present else 0,
@@ -75,15 +79,15 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
 
 def _free_queues(db: ReadSnapshot, job: Job) -> dict[str, StepGrant]:
     """Return the slots of each step with queues, as if nothing else used these."""
-    found = dict[str, StepGrant]()
+    grants = dict[str, StepGrant]()
     for group in job.task_groups or ():
-        slots, held = STEP_SLOTS.of(group.meta), list[int]()
+        slots, slots_held = STEP_SLOTS.of(group.meta), list[int]()
         for name in STEP_QUEUES.of(group.meta):
             limit = concurrency.limit(db, (job.namespace, name))
-            held.append(limit // min(slots, limit))
-        if held:
-            found[group.name] = StepGrant(wanted=0, held=min(held), busy=0, keeps=True)
-    return found
+            slots_held.append(limit // min(slots, limit))
+        if slots_held:
+            grants[group.name] = StepGrant(wanted=0, held=min(slots_held), busy=0, keeps=True)
+    return grants
 
 
 def static_ports(job: Job) -> list[tuple[str, int]]:
@@ -100,20 +104,26 @@ def external_port_listeners(
     db: ReadSnapshot, job: Job, listeners: Iterable[PortListener]
 ) -> list[str]:
     """Return the processes that listen on static ports of a job outside any allocation."""
-    held = [allocated_resources.allocated_on(db, node.id).ports for node in nodes.list_all(db)]
-    wanted = [port for port in static_ports(job) if not any(port[1] in ports for ports in held)]
-    return describe_conflicts(wanted, listeners)
+    ports_held = [
+        allocated_resources.allocated_on(db, node.id).ports for node in nodes.list_all(db)
+    ]
+    missing_ports = [
+        port for port in static_ports(job) if not any(port[1] in ports for ports in ports_held)
+    ]
+    return describe_conflicts(missing_ports, listeners)
 
 
 def _annotations(db: ReadSnapshot, plan: Plan, namespace: str) -> PlanAnnotations:
     """Return the changes of a plan per group, and the allocations that it would preempt."""
-    seen = [eviction.holder.id for eviction in plan.evict if eviction.holder.namespace == namespace]
-    found = [allocations.find(db, item) for item in seen]
+    evicted_ids = [
+        eviction.holder.id for eviction in plan.evict if eviction.holder.namespace == namespace
+    ]
+    evicted = [allocations.find(db, item) for item in evicted_ids]
     stubs = [
         msgspec.Raw(
             encode(allocation_views.allocation_list_item(item, allocations.task_states(db, item)))
         )
-        for item in found
+        for item in evicted
         if item is not None
     ]
     return msgspec.structs.replace(plan.annotations, preempted_allocs=stubs or None)

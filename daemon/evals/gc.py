@@ -113,9 +113,9 @@ def _count_tables(tx: Transaction, *, now: int, kept: RetentionLimits) -> None:
 
 
 def _log_deleted(before: dict[str, int], after: dict[str, int]) -> None:
-    gone = {kind: number - before.get(kind, 0) for kind, number in after.items()}
-    if any(gone.values()):
-        parts = [f"{number} {kind}" for kind, number in sorted(gone.items()) if number]
+    deleted = {kind: number - before.get(kind, 0) for kind, number in after.items()}
+    if any(deleted.values()):
+        parts = [f"{number} {kind}" for kind, number in sorted(deleted.items()) if number]
         log.info("deleted by garbage collection: %s", ", ".join(parts))
 
 
@@ -125,13 +125,13 @@ async def collect_once(store: Store, now: int, retention_limits: RetentionLimits
     index = store.read(partial(index_times.index_at, time=now - retention_limits.jobs_for))
     while await _forget_jobs(store, index, retention_limits.jobs):
         pass
-    gone = 1
-    while gone:  # objects that cannot be deleted are retried in the next round
-        found = await store.read_long(partial(_beyond, now=now, kept=retention_limits))
-        gone = 0
-        for remove, ids in found:
+    deleted = 1
+    while deleted:  # objects that cannot be deleted are retried in the next round
+        excess = await store.read_long(partial(_beyond, now=now, kept=retention_limits))
+        deleted = 0
+        for remove, ids in excess:
             for first in range(0, len(ids), STEP):
-                gone += await _remove(store, remove, ids[first : first + STEP])
+                deleted += await _remove(store, remove, ids[first : first + STEP])
     index = store.read(partial(index_times.index_at, time=now - retention_limits.events_for))
     while (
         await store.write(partial(_trim_events, kept=retention_limits.events, index=index)) == STEP
@@ -173,30 +173,32 @@ def _trim_events(tx: Transaction, *, kept: int, index: int) -> int:
 
 async def _forget_jobs(store: Store, index: int, kept: int) -> bool:
     """Delete some dead jobs that are too old or too many; return whether any was deleted."""
-    found = await store.read_long(lambda db: garbage_collection.dead_jobs(db, index, kept, FOUND))
-    return bool(await _forget_all(store, found))
+    dead_jobs = await store.read_long(
+        lambda db: garbage_collection.dead_jobs(db, index, kept, FOUND)
+    )
+    return bool(await _forget_all(store, dead_jobs))
 
 
 async def _forget_all(store: Store, keys: Sequence[Key]) -> int:
     """Delete dead jobs with all their objects, in several writes; return the number of jobs."""
-    first = gone = 0
+    first = deleted = 0
     while first < len(keys):
-        looked, went = await store.write(partial(_forget_some, keys=keys[first : first + STEP]))
-        first, gone = first + looked, gone + went
-    return gone
+        checked, went = await store.write(partial(_forget_some, keys=keys[first : first + STEP]))
+        first, deleted = first + checked, deleted + went
+    return deleted
 
 
 def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
     """Delete some rows; return the number of completed jobs, and of deleted ones."""
-    looked = went = rows = 0
+    checked = went = rows = 0
     for key in keys:
         done, removed = garbage_collection.forget_job(tx, key, ROWS - rows)
         rows += removed
         if done:
-            looked, went = looked + 1, went + bool(removed)
+            checked, went = checked + 1, went + bool(removed)
         if rows >= ROWS:
             break
-    return looked, went
+    return checked, went
 
 
 async def collect_input_files(store: Store, now: int, retention_limits: RetentionLimits) -> None:
@@ -219,8 +221,10 @@ async def collect_children(store: Store, now: int, fences: Fences | None = None)
 
 async def _collect_of(store: Store, key: Key, now: int) -> None:
     parent = store.read(partial(_current, key=key))
-    while parent is not None and (found := store.read(partial(_too_many, parent=parent, now=now))):
-        if not await _forget_all(store, found):
+    while parent is not None and (
+        excess_children := store.read(partial(_too_many, parent=parent, now=now))
+    ):
+        if not await _forget_all(store, excess_children):
             break
 
 
@@ -231,13 +235,13 @@ def _current(db: ReadSnapshot, *, key: Key) -> Job | None:
 def _too_many(db: ReadSnapshot, *, parent: Job, now: int) -> list[Key]:
     """Return some child jobs beyond a parent's limit."""
     key = (parent.namespace, parent.id)
-    kept, kept_for = CHILDREN_KEPT.of(parent.meta), CHILDREN_KEPT_FOR.of(parent.meta)
-    gone: list[str] = []
-    if kept is not None:
-        gone = children.ended_beyond(db, *key, kept, STEP)
-    if kept_for is not None and not gone:
-        gone = children.ended_before(db, *key, index_times.index_at(db, now - kept_for), STEP)
-    return [(parent.namespace, child_id) for child_id in gone]
+    max_children, kept_for = CHILDREN_KEPT.of(parent.meta), CHILDREN_KEPT_FOR.of(parent.meta)
+    excess: list[str] = []
+    if max_children is not None:
+        excess = children.ended_beyond(db, *key, max_children, STEP)
+    if kept_for is not None and not excess:
+        excess = children.ended_before(db, *key, index_times.index_at(db, now - kept_for), STEP)
+    return [(parent.namespace, child_id) for child_id in excess]
 
 
 async def force_collection(store: Store, now: int, retention_limits: RetentionLimits) -> None:
@@ -252,8 +256,8 @@ async def refresh_all_summaries(store: Store) -> None:
     """Refresh the status and the summary of every job, a few jobs per write."""
 
     def all_names(db: ReadSnapshot) -> list[tuple[str, str]]:
-        every = job_listings.by_change(db, PageRequest(namespace="*"), children=True)
-        return [(job_listing.namespace, job_listing.id) for job_listing in every]
+        summaries = job_listings.by_change(db, PageRequest(namespace="*"), children=True)
+        return [(job_listing.namespace, job_listing.id) for job_listing in summaries]
 
     names = await store.read_long(all_names)
     garbage.free_in_thread(names)

@@ -58,8 +58,10 @@ def complete(
     before = _before(db, volume)
     node = _node(db, volume, node_id, region)
     if before is not None and registered != (before.plugin_id != MKDIR):
-        made = "created" if registered else "registered"
-        raise Malformed(f"volume {before.id} was {made}: the type of a volume cannot be changed")
+        past_verb = "created" if registered else "registered"
+        raise Malformed(
+            f"volume {before.id} was {past_verb}: the type of a volume cannot be changed"
+        )
     if before is None:
         _check_new(db, volume, node)
     return msgspec.structs.replace(
@@ -185,12 +187,12 @@ def _check_new(db: ReadSnapshot, volume: DynamicVolume, node: Node) -> None:
 
 def parameters_of(volume: DynamicVolume) -> Parameters:
     """Return the parameters of the plugin `mkdir`. Raises `Malformed`."""
-    given = dict(volume.parameters or {})
+    remaining = dict(volume.parameters or {})
     try:
         parameters = Parameters(
-            mode=int(given.pop("mode", "0700"), 8),
-            uid=int(given.pop("uid", _OWN)),
-            gid=int(given.pop("gid", _OWN)),
+            mode=int(remaining.pop("mode", "0700"), 8),
+            uid=int(remaining.pop("uid", _OWN)),
+            gid=int(remaining.pop("gid", _OWN)),
         )
     except ValueError as error:
         raise Malformed(f"Parameters: {error}") from None
@@ -203,15 +205,15 @@ def parameters_of(volume: DynamicVolume) -> Parameters:
 
 def warnings(volume: DynamicVolume) -> list[str]:
     """Return warnings about stored settings without effect."""
-    found = []
+    messages = []
     if volume.plugin_id == MKDIR:
         if volume.requested_capacity_max_bytes or volume.requested_capacity_min_bytes:
-            found.append("mkdir limits no sizes: the requested capacity has no effect")
+            messages.append("mkdir limits no sizes: the requested capacity has no effect")
         unknown = sorted((volume.parameters or {}).keys() - {"mode", "uid", "gid"})
-        found += [f'unknown parameter "{name[:100]}" of mkdir is ignored' for name in unknown]
+        messages += [f'unknown parameter "{name[:100]}" of mkdir is ignored' for name in unknown]
     elif volume.parameters:
-        found.append("a registered volume has no plug-in: its Parameters have no effect")
-    return found
+        messages.append("a registered volume has no plug-in: its Parameters have no effect")
+    return messages
 
 
 async def reserve(store: Store, volume: DynamicVolume) -> None:

@@ -58,8 +58,8 @@ _RESTARTS = frozenset({_RESTARTING, "Restart Signaled"})
 
 def state_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobState | None:
     """Return the state of a job, or None if it does not exist; `now` is in nanoseconds."""
-    found = facts_of(db, namespace, job_id, now)
-    return job_state(found) if found else None
+    facts = facts_of(db, namespace, job_id, now)
+    return job_state(facts) if facts else None
 
 
 def facts_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobFacts | None:
@@ -135,8 +135,8 @@ def _held(db: ReadSnapshot, row: job_status.Row, run: FlowRun) -> str:
 def _freeze(db: ReadSnapshot, row: job_status.Row) -> str:
     """Return the ID of the freeze that holds the runs of a job, or an empty text."""
     holder = freezes.holder(db, (row["namespace"], row["id"]))
-    found = freezes.find(db, holder) if holder else None
-    return held_by(found) if found is not None else ""
+    freeze = freezes.find(db, holder) if holder else None
+    return held_by(freeze) if freeze is not None else ""
 
 
 def freeze_of_slots(db: ReadSnapshot, job: Job) -> Freeze | None:
@@ -208,8 +208,8 @@ def _unhealthy(db: ReadSnapshot, latest: Deployment) -> str:
     is_bad = latest.active or latest.status == DeploymentStatus.FAILED
     if not is_bad or not any(group.unhealthy_allocs for group in latest.task_groups.values()):
         return ""
-    found = allocations.readable_of_deployment(db, latest.id)
-    return next(filter(None, (unhealthy_reason(db, alloc) for alloc in found)), "")
+    unhealthy = allocations.readable_of_deployment(db, latest.id)
+    return next(filter(None, (unhealthy_reason(db, alloc) for alloc in unhealthy)), "")
 
 
 def _rollout(latest: Deployment | None) -> DeploymentFacts | None:
@@ -368,17 +368,17 @@ def line_of_row(
     state = job_state(found)
     runs = None
     if found.runs is not None:
-        one = found.runs
+        run = found.runs
         runs = RunsLine(
-            last_result=one.last or "",
-            last_run_id=one.last_id,
-            last_reason=one.last_reason,
-            last_ended=one.last_ended,
-            last_duration=one.last_duration,
-            recent=list(one.recent),
-            active=one.active,
-            kept=one.kept,
-            next_launch=one.next_slot,
+            last_result=run.last or "",
+            last_run_id=run.last_id,
+            last_reason=run.last_reason,
+            last_ended=run.last_ended,
+            last_duration=run.last_duration,
+            recent=list(run.recent),
+            active=run.active,
+            kept=run.kept,
+            next_launch=run.next_slot,
             strip=[*strip(db, row["namespace"], row["id"])] if with_strip else UNSET,
         )
     return StateLine(state=state.word, reason=state.reason, runs=runs)

@@ -66,9 +66,9 @@ async def evaluate_node(
 
     def write(tx: Transaction) -> NodeChangeResult:
         node = _find(tx, node_id)
-        made = _evaluate(tx, node, Trigger.NODE_UPDATE, ids, now)
+        eval_ids = _evaluate(tx, node, Trigger.NODE_UPDATE, ids, now)
         return NodeChangeResult(
-            index=tx.index if made else tx.last_index(), node=node, eval_ids=made
+            index=tx.index if eval_ids else tx.last_index(), node=node, eval_ids=eval_ids
         )
 
     return await store.write(write)
@@ -81,8 +81,8 @@ async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
     """
 
     def on_down(db: ReadSnapshot) -> list[Node]:
-        found = [node for node in nodes.list_all(db) if node.status == NodeStatus.DOWN]
-        return [node for node in found if allocations.to_run(db, node.id)]
+        down_nodes = [node for node in nodes.list_all(db) if node.status == NodeStatus.DOWN]
+        return [node for node in down_nodes if allocations.to_run(db, node.id)]
 
     def write(tx: Transaction) -> None:
         for node in on_down(tx):
@@ -115,8 +115,8 @@ async def set_eligibility(
             now,
         )
         is_open = wanted == Eligibility.ELIGIBLE
-        made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if is_open else []
-        return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+        eval_ids = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if is_open else []
+        return NodeChangeResult(index=tx.index, node=stored, eval_ids=eval_ids)
 
     return await store.write(write)
 
@@ -146,8 +146,8 @@ async def purge_node(
             status_updated_at=now // SECOND,
         )
         stored = nodes.put(tx, fresh, "NodeRegistration")
-        made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now)
-        return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+        eval_ids = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now)
+        return NodeChangeResult(index=tx.index, node=stored, eval_ids=eval_ids)
 
     return await store.write(write)
 
@@ -183,8 +183,8 @@ async def change_meta(
         if changed == node:
             return NodeChangeResult(index=tx.index, node=node, eval_ids=[]), changes
         stored = nodes.put(tx, changed, "NodeRegistration")
-        made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
-        return NodeChangeResult(index=tx.index, node=stored, eval_ids=made), changes
+        eval_ids = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
+        return NodeChangeResult(index=tx.index, node=stored, eval_ids=eval_ids), changes
 
     return await store.write(write, is_long=len(meta_changes) > _FEW_CHANGES)
 
@@ -202,11 +202,11 @@ def offer_volumes(
     """
     node = _find(tx, node_id)
     merged: dict[str, dict[str, object] | None] = {**node.host_volumes, **offered}
-    there = {name: volume for name, volume in merged.items() if volume is not None}
-    changed = msgspec.structs.replace(node, host_volumes=there)
+    present = {name: volume for name, volume in merged.items() if volume is not None}
+    changed = msgspec.structs.replace(node, host_volumes=present)
     stored = nodes.put(tx, changed, "NodeRegistration")
-    made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
-    return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+    eval_ids = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
+    return NodeChangeResult(index=tx.index, node=stored, eval_ids=eval_ids)
 
 
 async def drain_node(
@@ -226,8 +226,8 @@ async def drain_node(
         node = _find(tx, node_id)
         if spec is None:
             stored = _stop_draining(tx, node, mark_eligible=mark_eligible, now=now)
-            made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
-            return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+            eval_ids = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
+            return NodeChangeResult(index=tx.index, node=stored, eval_ids=eval_ids)
         at = rfc3339(now)
         draining = msgspec.structs.replace(
             node,
@@ -238,8 +238,8 @@ async def drain_node(
         )
         stored = _put(tx, draining, "Node drain strategy set", "NodeDrain", now)
         _request_migration(tx, _due(tx, stored, now), now)
-        made = _evaluate(tx, stored, Trigger.NODE_DRAIN, ids, now)
-        return NodeChangeResult(index=tx.index, node=stored, eval_ids=made)
+        eval_ids = _evaluate(tx, stored, Trigger.NODE_DRAIN, ids, now)
+        return NodeChangeResult(index=tx.index, node=stored, eval_ids=eval_ids)
 
     return await store.write(write)
 
@@ -249,10 +249,10 @@ def _stop_draining(tx: Transaction, node: Node, *, mark_eligible: bool, now: int
     if last is not None and node.drain:
         last = msgspec.structs.replace(last, status="canceled", updated_at=rfc3339(now))
     eligibility = Eligibility.ELIGIBLE if mark_eligible else node.scheduling_eligibility
-    kept = msgspec.structs.replace(
+    without_drain = msgspec.structs.replace(
         node, drain=False, drain_strategy=None, last_drain=last, scheduling_eligibility=eligibility
     )
-    return _put(tx, kept, "Node drain complete", "NodeDrain", now)
+    return _put(tx, without_drain, "Node drain complete", "NodeDrain", now)
 
 
 def _request_migration(tx: Transaction, leaving: list[Allocation], now: int) -> None:
@@ -269,7 +269,7 @@ def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
     if ends is not None and ends <= now:
         due = allocs
     else:
-        others = [
+        other_allocations = [
             remaining_alloc
             for remaining_alloc in allocs
             if remaining_alloc.job_type != JobType.SYSTEM
@@ -277,10 +277,10 @@ def _due(db: ReadSnapshot, node: Node, now: int) -> list[Allocation]:
         due = (
             [
                 remaining_alloc
-                for remaining_alloc in others
+                for remaining_alloc in other_allocations
                 if remaining_alloc.job_type == JobType.SERVICE
             ]
-            if others
+            if other_allocations
             else allocs
         )
     return [
@@ -299,9 +299,9 @@ def _evaluate(
     tx: Transaction, node: Node, trigger: Trigger, ids: Iterator[str], now: int
 ) -> list[str]:
     """Create an evaluation for each job with allocations on a node, and for each system job."""
-    here = {(alloc.namespace, alloc.job_id) for alloc in allocations.to_run(tx, node.id)}
-    made = []
-    for namespace, job_id in sorted(here | set(job_listings.on_every_node(tx))):
+    job_keys = {(alloc.namespace, alloc.job_id) for alloc in allocations.to_run(tx, node.id)}
+    eval_ids = []
+    for namespace, job_id in sorted(job_keys | set(job_listings.on_every_node(tx))):
         job = jobs.current(tx, namespace, job_id)
         if job is None:
             continue
@@ -311,8 +311,8 @@ def _evaluate(
         )
         evaluations.put(tx, evaluation, now)
         job_status.refresh_summary(tx, namespace, job_id)
-        made.append(evaluation.id)
-    return made
+        eval_ids.append(evaluation.id)
+    return eval_ids
 
 
 def _find(db: ReadSnapshot, node_id: str) -> Node:
@@ -345,9 +345,9 @@ async def watch_drains(
                 continue
         with store.watch("nodes/", "allocations/", TOPIC) as change:
             now = clock.now()
-            held = fences.paused_keys(_FENCED)
+            paused = fences.paused_keys(_FENCED)
             draining = [
-                node for node in store.read(nodes.list_all) if node.drain and node.id not in held
+                node for node in store.read(nodes.list_all) if node.drain and node.id not in paused
             ]
             due = [
                 node.id

@@ -30,21 +30,21 @@ def explain_group(
 ) -> tuple[Cause, str]:
     """Return why no node can run a group, given the scheduler's last metric."""
     states = node_states(db)
-    here = [state for state in states if state.node.ready and in_scope(job, state.node)]
-    if not here:
+    ready_nodes = [state for state in states if state.node.ready and in_scope(job, state.node)]
+    if not ready_nodes:
         return Cause.NODE, "; ".join(_closed(job, [state.node for state in states]))
     need, short = resource_ask(group), metric.dimension_exhausted or {}
-    found = describe_metric(msgspec.structs.replace(metric, resources_exhausted=None))
+    description = describe_metric(msgspec.structs.replace(metric, resources_exhausted=None))
     filtered = metric.constraint_filtered or {}
-    parts = [found, *_missing_resources(group, need, [*filtered, *short])]
+    parts = [description, *_missing_resources(group, need, [*filtered, *short])]
     try:
         with regexp.limited():
-            parts += _values(job, group, [state.node for state in here], filtered)
+            parts += _values(job, group, [state.node for state in ready_nodes], filtered)
     except regexp.PatternsTooCostly as error:
         parts.append(str(error))
-    parts += _amounts(need, [cluster_capacity(state, ()) for state in here], short)
+    parts += _amounts(need, [cluster_capacity(state, ()) for state in ready_nodes], short)
     if any(name.startswith(_COLLISION) for name in short):
-        parts += _ports(db, job, need, here)
+        parts += _ports(db, job, need, ready_nodes)
     return Cause.PLACE, "; ".join(parts)
 
 
@@ -61,10 +61,12 @@ def _closed(job: Job, nodes: Iterable[Node]) -> Iterator[str]:
 
 def _why_closed(job: Job, node: Node) -> str:
     if not in_datacenter(job, node):
-        asked = ", ".join(job.datacenters or ()) or "none"
-        return f"is in datacenter {node.datacenter}, not in one of the job ({asked})"
+        datacenters = ", ".join(job.datacenters or ()) or "none"
+        return f"is in datacenter {node.datacenter}, not in one of the job ({datacenters})"
     if node.status != NodeStatus.READY:
-        return f"is {node.status}" + (f" ({said})" if (said := node.status_description) else "")
+        return f"is {node.status}" + (
+            f" ({description})" if (description := node.status_description) else ""
+        )
     if node.drain:
         return f"is being drained; cancel the drain with: steward node drain -disable {node.name}"
     return f"is ineligible for placements; make it eligible with: steward node eligibility -enable {node.name}"
@@ -78,8 +80,8 @@ def _missing_resources(group: TaskGroup, need: ResourceAsk, found: Iterable[str]
             volume.source for volume in (group.volumes or {}).values()
         ),
     }
-    wanted = [f"{device.count} of {device.name}" for device in need.devices]
-    names |= dict.fromkeys(("missing devices", "devices: no devices match request"), wanted)
+    devices = [f"{device.count} of {device.name}" for device in need.devices]
+    names |= dict.fromkeys(("missing devices", "devices: no devices match request"), devices)
     for reason in found:
         if reason in names:
             yield f"it asks for {', '.join(names[reason])}"
@@ -89,20 +91,24 @@ def _values(
     job: Job, group: TaskGroup, members: Sequence[Node], filtered: Container[str]
 ) -> Iterator[str]:
     """Yield the existing values of a constrained attribute, or that no node has it."""
-    asked = [job.constraints, group.constraints, *(task.constraints for task in group.tasks or ())]
-    rules = {text_of(item): item for part in asked for item in part or ()}
-    told: set[str] = set()
+    constraint_lists = [
+        job.constraints,
+        group.constraints,
+        *(task.constraints for task in group.tasks or ()),
+    ]
+    rules = {text_of(item): item for part in constraint_lists for item in part or ()}
+    described: set[str] = set()
     for text, rule in rules.items():
         if text not in filtered or rule.operand in OPERANDS_OF_MOMENT:
             continue
         failing = [member for member in members if not matches(rule, member, job.region)]
-        found = values_of(rule, failing, job.region) if failing else ""
+        values = values_of(rule, failing, job.region) if failing else ""
         # If some node satisfies the constraint, other nodes without the attribute are not worth a
         # message.
-        is_new = found and found not in told
-        if is_new and (len(failing) == len(members) or not found.startswith("no node has ")):
-            told.add(found)
-            yield found
+        is_new = values and values not in described
+        if is_new and (len(failing) == len(members) or not values.startswith("no node has ")):
+            described.add(values)
+            yield values
 
 
 def _amounts(
@@ -122,10 +128,10 @@ def _amounts(
         ("disk", " MiB of disk", need.disk, max(node_capacity.disk for node_capacity in known)),
         ("cores", " cores", need.cores, max(node_capacity.free_cores for node_capacity in known)),
     )
-    for name, unit, wanted, free in amounts:
+    for name, unit, requested, free in amounts:
         if name in short:
             yield (
-                f"each needs {wanted}{unit}, "
+                f"each needs {requested}{unit}, "
                 f"and a node has at most {max(free, 0)}{unit.partition(' of ')[0]} free"
             )
 
@@ -134,10 +140,10 @@ def _ports(
     db: ReadSnapshot, job: Job, need: ResourceAsk, states: Iterable[NodeState]
 ) -> Iterator[str]:
     """Yield the allocations that hold the static ports; other namespaces are not named."""
-    wanted = {port.value for network in need.networks for port in network.reserved_ports or ()}
+    ports = {port.value for network in need.networks for port in network.reserved_ports or ()}
     for state in states:
-        for port in sorted(wanted & state.ports):
+        for port in sorted(ports & state.ports):
             for holder in allocated_resources.of_port(db, state.node.id, port):
                 own = holder.namespace == job.namespace
-                who = f'job "{holder.job_id}"' if own else "another namespace"
-                yield f"port {port} is held by allocation {holder.id[:8]} of {who}"
+                owner = f'job "{holder.job_id}"' if own else "another namespace"
+                yield f"port {port} is held by allocation {holder.id[:8]} of {owner}"

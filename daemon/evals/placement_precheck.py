@@ -77,10 +77,10 @@ def _prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
     placement_remarks = PlacementRemarks([], list(_of_scope(job, members)))
     for group in job.task_groups or ():
         for task in group.tasks or ():
-            said = look(task)
+            problem = look(task)
             where = f'group "{group.name}", task "{task.name}"'
-            placement_remarks.errors.extend(f"{where}: {text}" for text in said.errors)
-            placement_remarks.warnings.extend(f"{where}: {text}" for text in said.warnings)
+            placement_remarks.errors.extend(f"{where}: {text}" for text in problem.errors)
+            placement_remarks.warnings.extend(f"{where}: {text}" for text in problem.warnings)
             driver = _of_driver(task, members)
             placement_remarks.errors.extend(f"{where}: {text}" for text in driver.errors)
             placement_remarks.warnings.extend(f"{where}: {text}" for text in driver.warnings)
@@ -96,28 +96,28 @@ def near(name: str, known: Iterable[str]) -> str:
 
 def _of_scope(job: Job, members: Sequence[Node]) -> Iterator[str]:
     named = [node for node in members if in_pool(job, node)]
-    asked = [name for name in job.datacenters or () if "*" not in name]
-    if named and asked and not any(in_datacenter(job, node) for node in named):
-        there = sorted({node.datacenter for node in named})
-        hint = near(asked[0], there)
-        yield f"no node is in datacenter {', '.join(asked)}: there is {', '.join(there)}{hint}"
+    datacenters = [name for name in job.datacenters or () if "*" not in name]
+    if named and datacenters and not any(in_datacenter(job, node) for node in named):
+        datacenters_of_nodes = sorted({node.datacenter for node in named})
+        hint = near(datacenters[0], datacenters_of_nodes)
+        yield f"no node is in datacenter {', '.join(datacenters)}: there is {', '.join(datacenters_of_nodes)}{hint}"
     yield from _unmet(job.constraints, job, members, "")
 
 
 def _of_driver(task: Task, members: Sequence[Node]) -> PlacementRemarks:
     names = spellings(task.driver)
-    known = {name: said for node in members for name, said in node.drivers.items()}
-    found = [known[name] for name in names if name in known]
-    able = sorted(name for name, said in known.items() if said.detected and said.healthy)
+    known = {name: driver for node in members for name, driver in node.drivers.items()}
+    drivers = [known[name] for name in names if name in known]
+    able = sorted(name for name, driver in known.items() if driver.detected and driver.healthy)
     if not members:
         return PlacementRemarks()
-    if not found:
+    if not drivers:
         hint = near(task.driver, known)
         return PlacementRemarks(
             [f'driver "{task.driver}" is unknown{hint}; there are {", ".join(able)}']
         )
-    if not any(said.detected and said.healthy for said in found):
-        reasons = sorted({said.health_description for said in found})
+    if not any(driver.detected and driver.healthy for driver in drivers):
+        reasons = sorted({driver.health_description for driver in drivers})
         text = f'driver "{task.driver}" does not work here: {"; ".join(reasons)}'
         how = _HOW.get(canonical(task.driver), "")
         return PlacementRemarks([], [f"{text}{how}; there are {', '.join(able)}"])
@@ -147,10 +147,10 @@ def _too_large(group: TaskGroup, members: Sequence[Node]) -> Iterator[str]:
         ("memory", "MiB", sum(resources.memory_mb for resources in asks), _memory),
         ("cpu", "MHz", sum(resources.cpu for resources in asks), _cpu),
     )
-    for name, unit, wanted, has in amounts:
+    for name, unit, requested, has in amounts:
         most = max(map(has, own))
-        if wanted > most:
-            yield f"it asks for {wanted} {unit} of {name}, and the largest node has {most} {unit}"
+        if requested > most:
+            yield f"it asks for {requested} {unit} of {name}, and the largest node has {most} {unit}"
 
 
 def _memory(node: Node) -> int:
@@ -174,10 +174,10 @@ def _unmet(
 
 def unmet(constraint: Constraint, members: Sequence[Node], region: str) -> str:
     """Return why no node satisfies a constraint: an unknown attribute, or its existing values."""
-    found, rule = values_of(constraint, members, region), text_of(constraint)
-    if found.startswith("no node has "):
-        return found
-    return f"no node meets {rule}: {found}" if found else f"no node meets {rule}"
+    values, rule = values_of(constraint, members, region), text_of(constraint)
+    if values.startswith("no node has "):
+        return values
+    return f"no node meets {rule}: {values}" if values else f"no node meets {rule}"
 
 
 def values_of(constraint: Constraint, members: Sequence[Node], region: str) -> str:

@@ -35,20 +35,20 @@ async def remove_evaluations(
     removed = 0
     remaining = iter(chosen)
     while some := list(islice(remaining, _AT_ONCE)):
-        gone, index = await store.write(partial(_remove, ids=some))
-        removed += gone
+        removed_count, index = await store.write(partial(_remove, ids=some))
+        removed += removed_count
     return removed, index
 
 
 def _chosen(db: ReadSnapshot, *, ids: Sequence[str], matches: Matches | None) -> list[str]:
     _check_paused(db)
     if matches is not None:
-        wanted = (
+        selected = (
             evaluation.id
             for evaluation in evaluations.removable(db)
             if matches(msgspec.to_builtins(evaluation))
         )
-        return list(islice(wanted, _MOST))
+        return list(islice(selected, _MOST))
     free = {evaluation.id for evaluation in evaluations.removable(db, ids)}
     for identifier in ids:
         if identifier not in free:
@@ -69,8 +69,8 @@ def _check_paused(db: ReadSnapshot) -> None:
 
 def _remove(tx: Transaction, *, ids: Iterable[str]) -> tuple[int, int]:
     _check_paused(tx)
-    gone = list(evaluations.removable(tx, list(ids)))
-    evaluations.remove(tx, [evaluation.id for evaluation in gone])
-    for namespace, job_id in {(evaluation.namespace, evaluation.job_id) for evaluation in gone}:
+    removed = list(evaluations.removable(tx, list(ids)))
+    evaluations.remove(tx, [evaluation.id for evaluation in removed])
+    for namespace, job_id in {(evaluation.namespace, evaluation.job_id) for evaluation in removed}:
         job_status.refresh_summary(tx, namespace, job_id)
-    return len(gone), tx.index
+    return len(removed), tx.index

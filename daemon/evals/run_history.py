@@ -49,20 +49,20 @@ def calendar(db: ReadSnapshot, job: Job, now: int) -> RunCalendar:
     today = _day(now, zone)
     first = today - timedelta(days=_YEAR - 1)
     days: dict[date, RunDay] = {}
-    found = tallies.results(db, job.namespace, job.id, _SCANNED)
+    results = tallies.results(db, job.namespace, job.id, _SCANNED)
     day_of = _day_finder(zone)
-    for result in found:
+    for result in results:
         if (day := day_of(result.launched)) >= first:
             if (line := days.get(day)) is None:
                 line = days[day] = _new(day)
-            word = str(ended_as(result))
-            line.results[word] = line.results.get(word, 0) + 1
+            outcome = str(ended_as(result))
+            line.results[outcome] = line.results.get(outcome, 0) + 1
     for day, name, number in _misses(db, job, zone):
         if day >= first:
             line = days.setdefault(day, _new(day))
             days[day] = msgspec.structs.replace(line, **{name: getattr(line, name) + number})
-    is_cut = len(found) == _SCANNED
-    oldest = _day(min((result.launched for result in found), default=now), zone)
+    is_cut = len(results) == _SCANNED
+    oldest = _day(min((result.launched for result in results), default=now), zone)
     return RunCalendar(
         zone=str(zone),
         today=today.isoformat(),
@@ -87,9 +87,9 @@ def _day_finder(zone: tzinfo) -> Callable[[int], date]:
     known: dict[int, date] = {}
 
     def day_of(nanos: int) -> date:
-        if (found := known.get(quarter := nanos // _QUARTER)) is None:
-            found = known[quarter] = _day(nanos, zone)
-        return found
+        if (day := known.get(quarter := nanos // _QUARTER)) is None:
+            day = known[quarter] = _day(nanos, zone)
+        return day
 
     return day_of
 
@@ -109,14 +109,14 @@ def _misses(db: ReadSnapshot, job: Job, zone: tzinfo) -> Iterator[tuple[date, st
 def selected(db: ReadSnapshot, job: Job, now: int, most: int, run_filter: RunFilter) -> list[Run]:
     """Return up to `most` runs of one day or result, newest first."""
     slots = {slot.child_id: slot.slot for slot in periodic.slots(db, job.namespace, job.id)}
-    found = []
+    selected_runs = []
     for job_id in _ids(db, job, run_filter):
         row = tallies.child(db, job.namespace, job_id)
         if row is not None:
-            found.append(run_of(db, row, slots.get(job_id, 0), now))
-        if len(found) == most:
+            selected_runs.append(run_of(db, row, slots.get(job_id, 0), now))
+        if len(selected_runs) == most:
             break
-    return sorted(found, key=lambda run: run.submitted, reverse=True)
+    return sorted(selected_runs, key=lambda run: run.submitted, reverse=True)
 
 
 def _ids(db: ReadSnapshot, job: Job, run_filter: RunFilter) -> Iterator[str]:

@@ -70,7 +70,11 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
     is_open = any(step.state == StepState.OPEN for step in stored)
     at_work = _at_work(db, run) if is_open else {}
     slots = _slots(db, run, graph)
-    idle = [one for one in stored if one.state == StepState.OPEN and not at_work.get(one.name)]
+    idle = [
+        idle_step
+        for idle_step in stored
+        if idle_step.state == StepState.OPEN and not at_work.get(idle_step.name)
+    ]
     without = _without_work(db, run) if idle else {}
     views = list[RunStepView]()
     for step in stored:
@@ -110,10 +114,10 @@ _AtWork = dict[str, set[str]]  # step -> client statuses of its allocations that
 
 
 def _at_work(db: ReadSnapshot, run: FlowRun) -> _AtWork:
-    found: _AtWork = {}
+    at_work_by_step: _AtWork = {}
     for group, status in tallies.at_work(db, run.namespace, run.job_id, run.version):
-        found.setdefault(group, set()).add(status)
-    return found
+        at_work_by_step.setdefault(group, set()).add(status)
+    return at_work_by_step
 
 
 def _opened(step: RunStep) -> int:
@@ -139,8 +143,10 @@ def _slots(db: ReadSnapshot, run: FlowRun, graph: Graph) -> dict[str, list[StepQ
         return {}
     from storage.queries import step_slots  # imported late: few steps have queues
 
-    found = step_slots.of_run(db, run)
-    names = {name for slots in found.values() if slots.wanted > slots.held for name in slots.names}
+    of_steps = step_slots.of_run(db, run)
+    names = {
+        name for slots in of_steps.values() if slots.wanted > slots.held for name in slots.names
+    }
     before = {name: step_slots.waits_behind(db, run, name) for name in names}
     return {
         step: [
@@ -152,7 +158,7 @@ def _slots(db: ReadSnapshot, run: FlowRun, graph: Graph) -> dict[str, list[StepQ
             )
             for name in slots.names
         ]
-        for step, slots in found.items()
+        for step, slots in of_steps.items()
     }
 
 
@@ -165,8 +171,8 @@ def _without_work(db: ReadSnapshot, run: FlowRun) -> Mapping[str, str]:
     ending = tallies.stopped(db, run.namespace, run.job_id, run.version)
     # After an end, the next decision is due: until then, nothing is known to be missing.
     is_due = any(
-        one.status == EvalStatus.PENDING and not one.wait_until
-        for one in evaluations.unfinished(db, run.namespace, run.job_id)
+        evaluation.status == EvalStatus.PENDING and not evaluation.wait_until
+        for evaluation in evaluations.unfinished(db, run.namespace, run.job_id)
     )
     is_known = is_due or run.status == FlowStatus.STOPPING
     return {"": "" if is_known else _WAITS, **dict.fromkeys(ending, _ENDS)}
@@ -181,8 +187,8 @@ def _reason(
     """Return the reason of a step, and why an open one has no allocation that runs or starts."""
     if any(queue.waiting and not queue.held for queue in queues):
         before = max(queue.before for queue in queues)
-        words = f", {before} {'step waits' if before == 1 else 'steps wait'} before it"
-        return waits_for_queues([queue.name for queue in queues]) + (words if before else "")
+        detail = f", {before} {'step waits' if before == 1 else 'steps wait'} before it"
+        return waits_for_queues([queue.name for queue in queues]) + (detail if before else "")
     if step.reason or step.state != StepState.OPEN or at_work.get(step.name):
         return step.reason
     return without.get(step.name) or without.get("", "")

@@ -141,17 +141,18 @@ class Unblocker:
             fixed=None,
         )
         anyone = Job(id="", priority=priority, node_pool=extra.pool)
-        rooms = [room for room in self._rooms if in_pool(anyone, room.node)]
-        if any(room.missing_resource(need) is None for room in rooms):
+        rooms = [capacity for capacity in self._rooms if in_pool(anyone, capacity.node)]
+        if any(capacity.missing_resource(need) is None for capacity in rooms):
             return True
         if not self._may_displace.may_preempt(extra.type):
             return False
         from daemon.scheduler.nodes.preemption import PreemptionCandidates  # imported late: rare
 
         return any(
-            PreemptionCandidates(room, self._holders[room.node.id], anyone).choose(need) is not None
-            for room in rooms
-            if not room.queues
+            PreemptionCandidates(capacity, self._holders[capacity.node.id], anyone).choose(need)
+            is not None
+            for capacity in rooms
+            if not capacity.queues
         )
 
     @cached_property
@@ -160,7 +161,7 @@ class Unblocker:
 
     @cached_property
     def _holders(self) -> dict[str, list[ResourceHolder]]:
-        found: defaultdict[str, list[ResourceHolder]] = defaultdict(list)
+        holders: defaultdict[str, list[ResourceHolder]] = defaultdict(list)
         for holder in allocated_resources.holders(self._db):
-            found[holder.node_id].append(holder)
-        return found
+            holders[holder.node_id].append(holder)
+        return holders

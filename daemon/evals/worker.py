@@ -122,14 +122,14 @@ async def _work(
     while True:
         with store.watch("evaluations/", evaluations.ROOM, "nodes/", TOPIC) as change:
             now = clock.now()
-            held, suspects = (
+            paused, suspects = (
                 fences.paused_keys(_FENCED),
                 {fence.key for fence in fences.of_kind(_FENCED)},
             )
             try:
                 # A restriction of the workers to some job types reads all pending evaluations.
                 chosen = await store.read_any(
-                    partial(next_evaluations, now=now, held=held, suspects=frozenset(suspects))
+                    partial(next_evaluations, now=now, held=paused, suspects=frozenset(suspects))
                 )
             except evaluations.Unreadable as error:  # the others are decided without it
                 fences.record(_FENCED, error.eval_id, error)
@@ -166,12 +166,12 @@ def forget_ended(store: Store, fences: Fences) -> list[Evaluation]:
     unfinished, unreadable = list[Evaluation](), list[str]()
     for fault in fences.of_kind(_FENCED):
         try:
-            one = store.read(partial(evaluations.find, eval_id=fault.key))
+            evaluation = store.read(partial(evaluations.find, eval_id=fault.key))
         except evaluations.Unreadable:
             unreadable.append(fault.key)
             continue
-        if one is not None and one.status in _UNFINISHED:
-            unfinished.append(one)
+        if evaluation is not None and evaluation.status in _UNFINISHED:
+            unfinished.append(evaluation)
     fences.open_others(_FENCED, [*unreadable, *(item.id for item in unfinished)])
     return unfinished
 
@@ -255,17 +255,17 @@ async def process(
     now = clock.now()
     decide = partial(_decide_all, now=now, ids=ids, listening=listening, max_count=max_count)
     with fences.at_work(_FENCED, [evaluation.id for evaluation in chosen]):
-        decisions, left = list[EvaluationResult](), tuple(chosen)
+        decisions, remaining = list[EvaluationResult](), tuple(chosen)
         nodes: tuple[NodeState, ...] | None = None
-        while left:
-            one = partial(decide, chosen=left, nodes=nodes)
+        while remaining:
+            decide_chosen = partial(decide, chosen=remaining, nodes=nodes)
             try:
-                made = store.read_short(partial(one, is_on_loop=True))
+                result = store.read_short(partial(decide_chosen, is_on_loop=True))
             except LongRead:  # decide again from the start, in a thread
-                made = await store.read_long(one)
-                garbage.free_in_thread(made)
-            decisions += made.decisions
-            left, nodes = made.left, made.nodes
+                result = await store.read_long(decide_chosen)
+                garbage.free_in_thread(result)
+            decisions += result.decisions
+            remaining, nodes = result.left, result.nodes
             await trio.lowlevel.checkpoint()  # run other tasks of the event loop
         async with trio.open_nursery() as nursery:
             for decision in decisions:

@@ -108,8 +108,8 @@ def timed(run: FlowRun, limits: RunLimits, now: int) -> FlowRun:
     """
     is_over = run.deadline and now >= run.deadline
     if run.status == FlowStatus.RUNNING and is_over:
-        words = f"{TIMEOUT_REASON}the run took longer than {duration(limits.timeout or 0)}"
-        run = run.stopping(words, cleans_up=True)
+        reason = f"{TIMEOUT_REASON}the run took longer than {duration(limits.timeout or 0)}"
+        run = run.stopping(reason, cleans_up=True)
     elif run.status == FlowStatus.STOPPING and run.cleans_up and is_over:
         return msgspec.structs.replace(run, cleans_up=False, deadline=0)
     if run.status == FlowStatus.STOPPING and run.cleans_up and not run.deadline:
@@ -162,21 +162,21 @@ def advance(
     if run.status == FlowStatus.STOPPING:
         decision.cancel(alive)
     decision.add_all(graph.order)
-    found = tuple(decision.steps[one.name] for one in graph.steps)
-    run = _run_after(run, found, now)
-    begun = [one for one in found if one.state is StepState.OPEN]
+    stored_steps = tuple(decision.steps[one.name] for one in graph.steps)
+    run = _run_after(run, stored_steps, now)
+    begun = [one for one in stored_steps if one.state is StepState.OPEN]
     is_open = bool(begun)
     if timeout is not None and is_open and run.status == FlowStatus.RUNNING and not run.deadline:
         run = msgspec.structs.replace(run, deadline=now + timeout)
     return Advance(
         run=run,
-        steps=found,
+        steps=stored_steps,
         changed=tuple(
-            one for one in found if (old := steps.get(one.name)) is not one and old != one
+            one for one in stored_steps if (old := steps.get(one.name)) is not one and old != one
         ),
         wanted=frozenset(one.name for one in begun if decision.goes_on(graph.by_name[one.name])),
         most=dict(_limits(graph, begun)),
-        due=tuple(sorted(_due(graph, run, found, now) | decision.reopen)),
+        due=tuple(sorted(_due(graph, run, stored_steps, now) | decision.reopen)),
         ask=frozenset(decision.ask),
         only=decision.only,
     )
@@ -186,11 +186,11 @@ def _due(graph: Graph, run: FlowRun, steps: Iterable[RunStep], now: int) -> set[
     """Return the later times at which a step or the run changes on its own."""
     if run.status.has_ended:
         return set()
-    found = {run.deadline}
-    for one in steps:
-        if one.state is StepState.HELD:
-            found.update(_held_until(graph.by_name[one.name], run, one))
-    return {at for at in found if at > now}
+    times = {run.deadline}
+    for step in steps:
+        if step.state is StepState.HELD:
+            times.update(_held_until(graph.by_name[step.name], run, step))
+    return {at for at in times if at > now}
 
 
 def _held_until(step: Step, run: FlowRun, row: RunStep) -> Iterator[int]:
@@ -198,8 +198,8 @@ def _held_until(step: Step, run: FlowRun, row: RunStep) -> Iterator[int]:
     if row.reason.startswith(GATE_REASON):
         times = [gate_due(step, row)]
     else:
-        found = _window(step, run, row, row.since)
-        times = [found.first, found.last]
+        limits = _window(step, run, row, row.since)
+        times = [limits.first, limits.last]
     yield from (at for at in times if at is not None)
 
 
@@ -217,8 +217,8 @@ def changes_at(step: Step, run: FlowRun, row: RunStep) -> int | None:
         return None
     if row.reason.startswith(GATE_REASON):
         return gate_due(step, row)
-    found = _window(step, run, row, row.since)
-    return found.first if row.reason.startswith(TIME_REASON) else found.last
+    limits = _window(step, run, row, row.since)
+    return limits.first if row.reason.startswith(TIME_REASON) else limits.last
 
 
 def gate_due(step: Step, row: RunStep) -> int | None:
@@ -229,8 +229,8 @@ def gate_due(step: Step, row: RunStep) -> int | None:
 
 def waits_for_queues(queues: Sequence[str]) -> str:
     """Return the reason of a step that waits for slots of its queues."""
-    words = "the queue" if len(queues) == 1 else "the queues"
-    return f"{SLOT_REASON} {words} {', '.join(map(quote, queues))}"
+    noun = "the queue" if len(queues) == 1 else "the queues"
+    return f"{SLOT_REASON} {noun} {', '.join(map(quote, queues))}"
 
 
 def _limits(graph: Graph, steps: Iterable[RunStep]) -> Iterator[tuple[str, int]]:
@@ -251,11 +251,11 @@ def cancel(
     Steps `at_work` have tasks that are still ending. The run ends with the last of them.
     """
     before = tuple(steps)
-    found = tuple(
+    canceled = tuple(
         one if one.outcome is not None or one.name in at_work else _canceled(one, reason, now)
         for one in before
     )
-    has_ended = not at_work and all(one.outcome is not None for one in found)
+    has_ended = not at_work and all(one.outcome is not None for one in canceled)
     return Advance(
         run=msgspec.structs.replace(
             run,
@@ -263,8 +263,8 @@ def cancel(
             reason=run.reason or reason,
             ended=now if has_ended else 0,
         ),
-        steps=found,
-        changed=tuple(new for new, old in zip(found, before, strict=True) if new != old),
+        steps=canceled,
+        changed=tuple(new for new, old in zip(canceled, before, strict=True) if new != old),
         wanted=frozenset(),
     )
 
@@ -317,9 +317,9 @@ def _failure_of(bad: Sequence[RunStep]) -> str:
         own = _own_reason(bad[0])
         return f"step {bad[0].name} {one_way}{f': {own}' if own else ''}"
     names = ", ".join(one.name for one in bad[:3]) + (" and others" if len(bad) > 3 else "")
-    words = f"steps {names} {way if len(states) == 1 else 'were not successful'}"
+    reason = f"steps {names} {way if len(states) == 1 else 'were not successful'}"
     first = next((one for one in bad if _own_reason(one)), None)
-    return f"{words}: {first.name}: {_own_reason(first)}" if first is not None else words
+    return f"{reason}: {first.name}: {_own_reason(first)}" if first is not None else reason
 
 
 def _own_reason(row: RunStep) -> str:
@@ -424,14 +424,14 @@ class _Decision:
 
     def _begun(self, step: Step, row: RunStep) -> RunStep:
         try:
-            found, skipped = self._after_needs(step, row)
-            if found is None:
+            checked_row, skipped = self._after_needs(step, row)
+            if checked_row is None:
                 return row
             if skipped is not None:
-                return self._end(found, StepState.SKIPPED, *skipped)
-            if step.condition and (stopped := self._by_condition(step, found)) is not None:
+                return self._end(checked_row, StepState.SKIPPED, *skipped)
+            if step.condition and (stopped := self._by_condition(step, checked_row)) is not None:
                 return stopped
-            row = msgspec.structs.replace(found, total=self._total(step, found))
+            row = msgspec.structs.replace(checked_row, total=self._total(step, checked_row))
         except lists.Faulty as error:
             return self._end(row, StepState.FAILED, Outcome.BAD, f"its list: {error}")
         if not row.total:
@@ -500,14 +500,14 @@ class _Decision:
             trigger=self._facts.run.trigger,
             meta=dict(self._facts.meta),
         )
-        found = {one.name: self._need_facts(one) for one in needs}
+        facts_by_step = {need.name: self._need_facts(need) for need in needs}
         faults = {
-            one.name: text
-            for one in needs
-            if (text := self._facts.outputs.get(one.name, {}).get(outputs.FAULT))
+            need.name: text
+            for need in needs
+            if (text := self._facts.outputs.get(need.name, {}).get(outputs.FAULT))
         }
         try:
-            is_true = conditions.is_true(step.condition, facts, found, faults)
+            is_true = conditions.is_true(step.condition, facts, facts_by_step, faults)
         except conditions.Undecidable as error:
             return self._end(row, StepState.FAILED, Outcome.BAD, f"its condition: {error}")
         if is_true:
@@ -531,10 +531,10 @@ class _Decision:
         """Return the number of elements of a step that may begin. Raises `Faulty`."""
         if step.inherits:
             total = self.steps[step.inherits].total
-        elif (one := step.source) is not None:
-            text = self._facts.outputs.get(one.step, {}).get(str(one))
+        elif (source := step.source) is not None:
+            text = self._facts.outputs.get(source.step, {}).get(str(source))
             if not text:
-                raise lists.Faulty(f"{one.step} has not written the output {one.name}")
+                raise lists.Faulty(f"{source.step} has not written the output {source.name}")
             total = lists.length(text)
         else:
             return row.total
@@ -566,28 +566,28 @@ class _Decision:
 
     def _may_begin(self, step: Step, total: int) -> tuple[int, bool]:
         """Return the elements that may begin, as bits, and whether no others will follow."""
-        every = (1 << total) - 1
+        all_elements = (1 << total) - 1
         whole = [self.steps[name] for name in step.needs if name not in step.each_of]
         if any(one.outcome is None for one in whole):
             return 0, False
-        pairs = [self._ended_elements(name, every) for name in step.each_of]
-        ended = every
+        pairs = [self._ended_elements(name, all_elements) for name in step.each_of]
+        ended = all_elements
         for one in pairs:
             ended &= one.ended
         is_final = all(self.steps[name].outcome is not None for name in step.each_of)
         is_bad = any(one.outcome == Outcome.BAD for one in whole)
         match step.when:
             case When.SUCCESS:
-                found = 0 if is_bad else ended
+                ready = 0 if is_bad else ended
                 for one in pairs:
-                    found &= one.good
+                    ready &= one.good
             case When.FAILURE:
-                found = ended if is_bad else 0
+                ready = ended if is_bad else 0
                 for one in pairs:
-                    found |= ended & one.bad
+                    ready |= ended & one.bad
             case When.ALWAYS:
-                found = ended
-        return found, is_final
+                ready = ended
+        return ready, is_final
 
     def _ended_elements(self, name: str, every: int) -> "_Ended":
         """Return the elements of a step that have ended, as bits; with the step, all have."""
@@ -613,14 +613,14 @@ class _Decision:
         """Return a step that has not passed its gate; None if it has, or has none."""
         if not step.gate or self._approvals.get(step.name, 0) >= step.approvals:
             return None
-        held = self._moved(row, StepState.HELD, f"{GATE_REASON}{step.gate}")
-        due = gate_due(step, held)
+        held_row = self._moved(row, StepState.HELD, f"{GATE_REASON}{step.gate}")
+        due = gate_due(step, held_row)
         if due is None or self._now < due:
-            return held
+            return held_row
         if step.is_approved_late:
             return None
         reason = f"{GATE_REASON}not approved within {duration(step.within or 0)}"
-        return self._end(held, StepState.CANCELED, Outcome.BAD, reason)
+        return self._end(held_row, StepState.CANCELED, Outcome.BAD, reason)
 
     def _by_time(self, step: Step, row: RunStep) -> RunStep | None:
         """Return a step that is too early or too late; None if it may begin now, or cleans up."""
@@ -638,34 +638,36 @@ class _Decision:
     # --- end ---
 
     def _progress(self, step: Step, row: RunStep) -> RunStep:
-        found = self._elements.get(row.name, Elements())
+        elements = self._elements.get(row.name, Elements())
         row = msgspec.structs.replace(
-            row, good=found.good, failed=found.failed, exit_code=found.exit_code
+            row, good=elements.good, failed=elements.failed, exit_code=elements.exit_code
         )
-        is_bad = found.failed > step.allowance.of(row.total)
-        left, is_final = row.total, True
+        is_bad = elements.failed > step.allowance.of(row.total)
+        remaining, is_final = row.total, True
         if step.each_of:
             self.only[step.name], is_final = self._may_begin(step, row.total)
-            left = self.only[step.name].bit_count()
-        is_complete = is_final and found.good + found.failed >= left
-        if found.at_work or not (is_complete or (is_bad and step.stops)):
+            remaining = self.only[step.name].bit_count()
+        is_complete = is_final and elements.good + elements.failed >= remaining
+        if elements.at_work or not (is_complete or (is_bad and step.stops)):
             return row
-        words = f"{found.failed} of {row.total} elements failed" if row.total > 1 else "it failed"
+        failure = (
+            f"{elements.failed} of {row.total} elements failed" if row.total > 1 else "it failed"
+        )
         if not is_bad:
-            reason = f"{words}, which is allowed" if found.failed else ""
-            if left < row.total:
+            reason = f"{failure}, which is allowed" if elements.failed else ""
+            if remaining < row.total:
                 needs = [self.steps[name] for name in step.needs]
                 skipped = _skip(step.when, needs) if step.when == When.SUCCESS else None
                 if skipped is not None and skipped[0] == Outcome.BAD:
                     return self._end(row, StepState.SKIPPED, *skipped)
-                few = f"{row.total - left} of {row.total} elements were skipped"
+                few = f"{row.total - remaining} of {row.total} elements were skipped"
                 reason = "; ".join(filter(None, (reason, few)))
             return self._end(row, StepState.SUCCEEDED, Outcome.GOOD, reason)
-        code = f", exit code {found.exit_code}" if found.exit_code else ""
-        if found.overtime:
-            many = f"{found.overtime} with " if found.overtime < found.failed else ""
+        code = f", exit code {elements.exit_code}" if elements.exit_code else ""
+        if elements.overtime:
+            many = f"{elements.overtime} with " if elements.overtime < elements.failed else ""
             code += f": {many}{OVERTIME_REASON}"
-        return self._end(row, StepState.FAILED, Outcome.BAD, words + code)
+        return self._end(row, StepState.FAILED, Outcome.BAD, failure + code)
 
     def _end(self, row: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:
         return msgspec.structs.replace(self._moved(row, state, reason), outcome=outcome)
@@ -679,8 +681,8 @@ class _Decision:
 
 def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
     """Return why a step does not begin after its needs have ended, with its outcome; or None."""
-    bad = next((one for one in needs if one.outcome == Outcome.BAD), None)
-    is_any_good = any(one.outcome == Outcome.GOOD for one in needs)
+    bad = next((need for need in needs if need.outcome == Outcome.BAD), None)
+    is_any_good = any(need.outcome == Outcome.GOOD for need in needs)
     match when:
         case When.ALWAYS:
             return None

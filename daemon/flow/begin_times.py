@@ -43,8 +43,8 @@ def _ends_daily(step: Step) -> bool:
 
 
 def _is_daily(step: Step) -> bool:
-    both = (step.not_before, step.not_after)
-    return all(one is not None and one.minute is not None for one in both)
+    times = (step.not_before, step.not_after)
+    return all(time is not None and time.minute is not None for time in times)
 
 
 def _time(limit: BeginTime | None, met: int, began: int, in_zone: tzinfo) -> int | None:
@@ -66,6 +66,6 @@ def next_time_of_day(minute: int, after: int, in_zone: tzinfo) -> int:
     day = datetime.fromtimestamp(after // SECOND, in_zone).date() - timedelta(days=1)
     while True:
         local = datetime(day.year, day.month, day.day, minute // 60, minute % 60, tzinfo=in_zone)
-        if (found := int(local.timestamp()) * SECOND) >= after:
-            return found
+        if (timestamp := int(local.timestamp()) * SECOND) >= after:
+            return timestamp
         day += timedelta(days=1)

@@ -107,20 +107,20 @@ def _blackout_faults(calendar: Calendar, zone: tzinfo) -> Iterator[str]:
     if len(calendar.blackouts or ()) > MAX_BLACKOUTS:
         yield f"Blackouts has {len(calendar.blackouts or ())}; the maximum is {MAX_BLACKOUTS}"
         return
-    for number, one in enumerate(calendar.blackouts or ()):
+    for number, blackout in enumerate(calendar.blackouts or ()):
         where = f"Blackouts[{number}]"
-        begin = _moment(one.begin, zone, is_end=False)
-        end = _moment(one.end, zone, is_end=True)
-        for field, text, found in (("Begin", one.begin, begin), ("End", one.end, end)):
-            if found is None:
+        begin = _moment(blackout.begin, zone, is_end=False)
+        end = _moment(blackout.end, zone, is_end=True)
+        for field, text, parsed in (("Begin", blackout.begin, begin), ("End", blackout.end, end)):
+            if parsed is None:
                 yield (
                     f"{where}.{field} is {quote(text[:40])}: use a date such as 2026-12-24, or a "
                     "time such as 2026-12-24T18:00:00Z"
                 )
         if begin is not None and end is not None and end <= begin:
-            yield f"{where}.End is {quote(one.end)}, which is not after Begin, {quote(one.begin)}"
-        if len(one.reason) > MAX_NAME_LENGTH:
-            yield f"{where}.Reason has {len(one.reason)} characters; the maximum is {MAX_NAME_LENGTH}"
+            yield f"{where}.End is {quote(blackout.end)}, which is not after Begin, {quote(blackout.begin)}"
+        if len(blackout.reason) > MAX_NAME_LENGTH:
+            yield f"{where}.Reason has {len(blackout.reason)} characters; the maximum is {MAX_NAME_LENGTH}"
 
 
 def _part_faults(calendar: Calendar) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _part_faults(calendar: Calendar) -> Iterator[str]:
         return
     if calendar.name in names:
         yield f"Only and Except cannot have {quote(calendar.name)}, the calendar itself"
-    for name in sorted(one for one, number in Counter(names).items() if number > 1):
+    for name in sorted(part_name for part_name, number in Counter(names).items() if number > 1):
         yield f"Only and Except have {quote(name)} twice"
 
 
@@ -146,10 +146,10 @@ def _date(text: str) -> date | None:
 
 def _hours(text: str) -> tuple[int, int] | None:
     """Return a period of a day as minutes after midnight; None if the text is not a period."""
-    found = _HOURS.fullmatch(text)
-    if found is None:
+    match = _HOURS.fullmatch(text)
+    if match is None:
         return None
-    first, last = (int(one[:2]) * 60 + int(one[3:]) for one in text.split("-"))
+    first, last = (int(time_text[:2]) * 60 + int(time_text[3:]) for time_text in text.split("-"))
     return (first, last) if first < last else None
 
 
@@ -204,7 +204,7 @@ def _local_spans(day: date, periods: Sequence[tuple[int, int]], zone: tzinfo) ->
     """Return the moments of a local day within periods, which are minutes after midnight."""
     start = _start_of(day, zone)
     midnight = int(datetime.combine(day, time(), UTC).timestamp()) * SECOND
-    found = []
+    spans = []
     # A clock that is set back across midnight repeats a part of the evening.
     for first, last, offset in _segments(start - 4 * HOUR, start + _DAY + 4 * HOUR, zone):
         for begin, end in periods:
@@ -213,34 +213,34 @@ def _local_spans(day: date, periods: Sequence[tuple[int, int]], zone: tzinfo) ->
                 min(last, midnight + end * 60 * SECOND - offset),
             )
             if span[0] < span[1]:
-                found.append(span)
-    return _joined(found)
+                spans.append(span)
+    return _joined(spans)
 
 
 def _joined(spans: list[Span]) -> list[Span]:
     """Return spans in order, with those that touch or overlap as one."""
-    found: list[Span] = []
+    joined: list[Span] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
-            found.append((begin, end))
-    return found
+            joined.append((begin, end))
+    return joined
 
 
 def _common(ours: list[Span], others: list[Span]) -> list[Span]:
     """Return the moments that are in both lists."""
-    found, at, other = [], 0, 0
+    spans, at, other = [], 0, 0
     while at < len(ours) and other < len(others):
         begin = max(ours[at][0], others[other][0])
         end = min(ours[at][1], others[other][1])
         if begin < end:
-            found.append((begin, end))
+            spans.append((begin, end))
         if ours[at][1] < others[other][1]:
             at += 1
         else:
             other += 1
-    return found
+    return spans
 
 
 def _without(ours: list[Span], others: list[Span]) -> list[Span]:
@@ -252,7 +252,7 @@ def _without(ours: list[Span], others: list[Span]) -> list[Span]:
         gaps.append((at, begin))
         at = max(at, end)
     gaps.append((at, max(at, ours[-1][1])))
-    return _common(ours, [one for one in gaps if one[0] < one[1]])
+    return _common(ours, [span for span in gaps if span[0] < span[1]])
 
 
 # --- calendars ---
@@ -353,11 +353,11 @@ class _Period:
 
     def _own(self, one: CompiledCalendar) -> list[Span]:
         day, until = local_date(self._first, one.zone), local_date(self._last - 1, one.zone)
-        found: list[Span] = []
+        spans: list[Span] = []
         while day <= until:
-            found += one.hours_of(day, self._steps)
+            spans += one.hours_of(day, self._steps)
             day += timedelta(days=1)
-        return _common(_joined(found), [(self._first, self._last)])
+        return _common(_joined(spans), [(self._first, self._last)])
 
     def restricted(self, one: CompiledCalendar, found: list[Span]) -> list[Span]:
         """Return the parts of spans without blackouts, and within the other calendars."""
@@ -415,7 +415,7 @@ class _Moment:
 
 
 def _shown_period(period: tuple[int, int]) -> str:
-    (first, first_minute), (last, last_minute) = (divmod(one, 60) for one in period)
+    (first, first_minute), (last, last_minute) = (divmod(minute, 60) for minute in period)
     return f"{first:02}:{first_minute:02}-{last:02}:{last_minute:02}"
 
 
@@ -453,11 +453,11 @@ class _Compilation:
                 f"Only and Except of calendar {quote(above[0])} refer to more than {MAX_PARTS} "
                 "calendars, directly or through others: remove some of them"
             )
-        found, only, excluded = _alone(self._documents[name])
+        calendar, only, excluded = _alone(self._documents[name])
         self._known[name] = msgspec.structs.replace(
-            found,
-            only=tuple(self.compiled(one, (*above, name)) for one in only),
-            excluded=tuple(self.compiled(one, (*above, name)) for one in excluded),
+            calendar,
+            only=tuple(self.compiled(part, (*above, name)) for part in only),
+            excluded=tuple(self.compiled(part, (*above, name)) for part in excluded),
         )
         return self._known[name]
 
@@ -471,13 +471,13 @@ def _alone(document: bytes) -> tuple[CompiledCalendar, list[str], list[str]]:
     periods = [_hours(text) for text in calendar.hours or ["00:00-24:00"]]
     blackouts = [
         (
-            _moment(one.begin, zone, is_end=False) or 0,
-            _moment(one.end, zone, is_end=True) or 0,
-            one.reason,
+            _moment(entry.begin, zone, is_end=False) or 0,
+            _moment(entry.end, zone, is_end=True) or 0,
+            entry.reason,
         )
-        for one in calendar.blackouts or ()
+        for entry in calendar.blackouts or ()
     ]
-    found = CompiledCalendar(
+    alone = CompiledCalendar(
         name=calendar.name,
         version=calendar.version,
         zone=zone,
@@ -486,13 +486,13 @@ def _alone(document: bytes) -> tuple[CompiledCalendar, list[str], list[str]]:
         extra_days={
             date.fromisoformat(day): name for day, name in (calendar.extra_days or {}).items()
         },
-        periods=tuple(sorted(one for one in periods if one)),
+        periods=tuple(sorted(entry for entry in periods if entry)),
         blackouts=tuple(sorted(blackouts)),
         blocked=tuple(_joined([(begin, end) for begin, end, _ in blackouts])),
         only=(),
         excluded=(),
     )
-    return found, calendar.only or [], calendar.except_ or []
+    return alone, calendar.only or [], calendar.except_ or []
 
 
 _ALWAYS = CompiledCalendar(
@@ -548,14 +548,16 @@ class Openings:
         """Return why a moment is closed; empty if it is open. Raises `TooManySteps`."""
         if self._fault:
             return f"{CLOSED_REASON}{self._fault}"
-        one = self._calendar
-        of_calendar = f"calendar {quote(one.name)} version {one.version}: " if one.name else ""
-        if reason := one.why_closed(at, self._asked):
+        calendar = self._calendar
+        of_calendar = (
+            f"calendar {quote(calendar.name)} version {calendar.version}: " if calendar.name else ""
+        )
+        if reason := calendar.why_closed(at, self._asked):
             return f"{CLOSED_REASON}{of_calendar}{reason}"
-        day = local_date(at, one.zone)
+        day = local_date(at, calendar.zone)
         if self.days and day not in self._days_of(day, self._asked):
             numbers = ", ".join(map(str, self.days))
-            kind = "open day" if one.name else "day"
+            kind = "open day" if calendar.name else "day"
             return f"{CLOSED_REASON}{of_calendar}it is not {kind} {numbers} of the month"
         return ""
 
@@ -574,13 +576,13 @@ class Openings:
             begin = self.searched_until
             until = min(begin + step * _DAY, end)
             try:
-                found = self._first_open(begin, until)
+                opening = self._first_open(begin, until)
             except TooManySteps:
                 self.is_limited = True
                 return None
-            self.searched_until = until if found is None else found
-            if found is not None:
-                return found
+            self.searched_until = until if opening is None else opening
+            if opening is not None:
+                return opening
             step = min(2 * step, _LONGEST_STEP)
         return None
 

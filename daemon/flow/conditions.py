@@ -92,12 +92,12 @@ def problems(
         return
     if has_nested_collections(rule.node):
         yield "has any or all inside another any or all; write the key of the inner any or all instead"
-    for path, word in equalities(rule.node):
-        words = _WORDS.get(path[2]) if path[0] == "needs" and len(path) == _OUTPUT else None
-        if words and word not in words:
+    for path, value in equalities(rule.node):
+        allowed = _WORDS.get(path[2]) if path[0] == "needs" and len(path) == _OUTPUT else None
+        if allowed and value not in allowed:
             yield (
-                f"compares the {path[2]} of a step with {quote(word[:_SHOWN])}, "
-                f"but it is one of: {', '.join(words)}"
+                f"compares the {path[2]} of a step with {quote(value[:_SHOWN])}, "
+                f"but it is one of: {', '.join(allowed)}"
             )
     hints, known = hints or Hints(), dict.fromkeys(needs)
     for path in selectors(rule.node):

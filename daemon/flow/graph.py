@@ -129,7 +129,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def by_name(self) -> Mapping[str, Step]:
         """Return the steps by name."""
-        return {one.name: one for one in self.steps}
+        return {step.name: step for step in self.steps}
 
     @cached_property
     def order(self) -> tuple[Step, ...]:
@@ -140,15 +140,15 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def levels(self) -> tuple[tuple[str, ...], ...]:
         """Return the steps in levels: each is one level below the deepest step that it needs."""
         depth = _depths(_edges(self.steps))
-        found: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+        by_level: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
         for step in self.steps:
-            found[depth[step.name]].append(step.name)
-        return tuple(tuple(level) for level in found)
+            by_level[depth[step.name]].append(step.name)
+        return tuple(tuple(level) for level in by_level)
 
     @cached_property
     def has_sources(self) -> bool:
         """Return whether an output is the list of a step, so that its elements are not known before."""
-        return any(one.source is not None for one in self.steps)
+        return any(step.source is not None for step in self.steps)
 
     @property
     def longest(self) -> tuple[str, ...]:
@@ -157,17 +157,17 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         chain = list(self.levels[-1][:1]) if self.levels else []
         while chain and levels[chain[-1]]:
             needs = self.by_name[chain[-1]].needs
-            chain.append(next(one for one in needs if levels[one] == levels[chain[-1]] - 1))
+            chain.append(next(need for need in needs if levels[need] == levels[chain[-1]] - 1))
         return tuple(reversed(chain))
 
     @cached_property
     def dependents(self) -> Edges:
         """Return the steps that need each step, in the order of the file."""
-        found: dict[str, list[str]] = {one.name: [] for one in self.steps}
+        dependents_of: dict[str, list[str]] = {item.name: [] for item in self.steps}
         for step in self.steps:
             for need in step.needs:
-                found[need].append(step.name)
-        return {name: tuple(ones) for name, ones in found.items()}
+                dependents_of[need].append(step.name)
+        return {name: tuple(ones) for name, ones in dependents_of.items()}
 
 
 def graph_of(job: Job) -> Graph:
@@ -285,12 +285,12 @@ def _before_stars(written: Edges) -> dict[str, int]:
         for need in needs[name]:
             behind[need] |= bit[name] | behind[name]
     stars = [name for name, ones in written.items() if ones == (ALL,)]
-    others = sum(bit.values()) - sum(bit[name] for name in stars)
-    return {name: others & ~behind[name] for name in stars}
+    other_stars = sum(bit.values()) - sum(bit[name] for name in stars)
+    return {name: other_stars & ~behind[name] for name in stars}
 
 
 def _edges(steps: Iterable[Step]) -> Edges:
-    return {one.name: one.needs for one in steps}
+    return {step.name: step.needs for step in steps}
 
 
 def _depths(needs: Edges) -> dict[str, int]:
@@ -358,10 +358,10 @@ def _shown(step: Step, level: int, meta: Meta, owner: TaskGroup) -> GraphStep:
 
 def _shown_time(meta: Meta, key: MetaExtension[BeginTime | None]) -> str:
     """Return the text of a limit, with the time zone of a time of day; empty without one."""
-    found = key.of(meta)
-    if found is None or meta is None:
+    value = key.of(meta)
+    if value is None or meta is None:
         return ""
-    is_daily = found.minute is not None
+    is_daily = value.minute is not None
     return f"{meta[key.name]} {TIME_ZONE.of(meta)}" if is_daily else meta[key.name]
 
 
@@ -442,7 +442,7 @@ def _of_names(groups: Collection[TaskGroup]) -> Iterator[str]:
     yield from _of_lists(groups)
     from daemon.text.hints import Hints  # imported late: only registrations need it
 
-    known, hints = {one.name: None for one in groups}, Hints()
+    known, hints = {task_group.name: None for task_group in groups}, Hints()
     for group in groups:
         yield from _of_names_in(group, known, hints)
 
@@ -505,7 +505,7 @@ def _of_times(groups: Iterable[TaskGroup]) -> Iterator[str]:
                 f"Task group {group.name} can never begin: {NOT_AFTER.name} is before "
                 f"{NOT_BEFORE.name}"
             )
-        uses_zone = any(one is not None and one.minute is not None for one in (first, last))
+        uses_zone = any(time is not None and time.minute is not None for time in (first, last))
         if TIME_ZONE.name in (group.meta or ()) and not uses_zone:
             yield (
                 f"Task group {group.name} has {TIME_ZONE.name} without a time of day in "
@@ -522,16 +522,16 @@ def _is_reversed(first: BeginTime, last: BeginTime) -> bool:
 
 def _of_lists(groups: Iterable[TaskGroup]) -> Iterator[str]:
     for group in groups:
-        both = [key.name for key in (FOR_EACH, MATRIX) if key.name in (group.meta or ())]
-        if both and group.count != 1:
-            yield f"Task group {group.name} has both count = {group.count} and {both[0]}"
-        elif len(both) > 1:
-            yield f"Task group {group.name} has both {both[0]} and {both[1]}"
-        elif both:
+        keys = [key.name for key in (FOR_EACH, MATRIX) if key.name in (group.meta or ())]
+        if keys and group.count != 1:
+            yield f"Task group {group.name} has both count = {group.count} and {keys[0]}"
+        elif len(keys) > 1:
+            yield f"Task group {group.name} has both {keys[0]} and {keys[1]}"
+        elif keys:
             try:
                 lists.check(group)
             except lists.Faulty as error:
-                yield f"Task group {group.name}: {both[0]}: {error}"
+                yield f"Task group {group.name}: {keys[0]}: {error}"
 
 
 def _of_graph(steps: list[Step]) -> Iterator[str]:
@@ -574,10 +574,10 @@ def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
 
 def counterparts(graph: Graph, names: Collection[str]) -> dict[str, frozenset[str]]:
     """Return, for some steps, the needs whose elements are awaited one by one."""
-    order = [step.name for step in graph.order]
-    bit = {name: 1 << number for number, name in enumerate(order)}
-    before, pairs, complete = (dict.fromkeys(order, 0) for _ in range(3))
-    found = dict[str, frozenset[str]]()
+    in_order = [step.name for step in graph.order]
+    bit = {name: 1 << number for number, name in enumerate(in_order)}
+    before, pairs, complete = (dict.fromkeys(in_order, 0) for _ in range(3))
+    result = dict[str, frozenset[str]]()
     for step in graph.order:
         direct = 0
         for need in step.needs:
@@ -590,8 +590,8 @@ def counterparts(graph: Graph, names: Collection[str]) -> dict[str, frozenset[st
                 complete[step.name] |= bit[need] | before[need]
         if step.name in names:
             own = direct | pairs[step.name] & ~complete[step.name]
-            found[step.name] = frozenset(order[number] for number in _bits(own))
-    return found
+            result[step.name] = frozenset(in_order[number] for number in _bits(own))
+    return result
 
 
 def _of_outputs(groups: Collection[TaskGroup], graph: Graph) -> Iterator[str]:
@@ -638,16 +638,16 @@ def shortest_cycle(needs: Edges, settled: Collection[str] = ()) -> list[str]:
 
     `settled` are groups that are in no cycle. In a cycle, each group waits for the next one.
     """
-    left = [name for name in needs if name not in settled]
+    unsettled = [name for name in needs if name not in settled]
     best: list[str] = []  # without the group at its end
-    for number, start in enumerate(left):
+    for number, start in enumerate(unsettled):
         if best and number >= _STARTS:
             break
-        found = _shortest_cycle(start, needs, len(best))
-        if found and (not best or len(found) < len(best)):
-            best = found
-    place = {name: number for number, name in enumerate(needs)}
-    first = min(range(len(best)), key=lambda number: place[best[number]], default=0)
+        cycle = _shortest_cycle(start, needs, len(best))
+        if cycle and (not best or len(cycle) < len(best)):
+            best = cycle
+    position = {name: number for number, name in enumerate(needs)}
+    first = min(range(len(best)), key=lambda number: position[best[number]], default=0)
     turned = [*best[first:], *best[:first]]
     return [*turned, turned[0]] if turned else []
 
@@ -685,7 +685,7 @@ def warnings(job: Job) -> Iterator[str]:
     if not is_workflow(job):
         return
     graph = stored_graph(job)
-    stars = {one.name for one in job.task_groups or () if NEEDS.of(one.meta) == (ALL,)}
+    stars = {group.name for group in job.task_groups or () if NEEDS.of(group.meta) == (ALL,)}
     for step in graph.steps:
         is_last = not graph.dependents[step.name]
         if step.when == When.ALWAYS and step.needs and is_last and step.name not in stars:
@@ -704,13 +704,13 @@ def _never(order: Iterable[Step]) -> Iterator[str]:
     """
     empty = set[str]()
     for step in order:
-        nothing_runs = bool(step.needs) and all(one in empty for one in step.needs)
+        nothing_runs = bool(step.needs) and all(need in empty for need in step.needs)
         can_begin = step.when == When.ALWAYS or not nothing_runs
         has_elements = bool(step.count) or step.source is not None or bool(step.inherits)
         if not can_begin and has_elements:
-            words = " and ".join(map(quote, step.needs))
+            needs = " and ".join(map(quote, step.needs))
             yield (
-                f"Task group {step.name} can never begin: it needs {step.when} of {words}, "
+                f"Task group {step.name} can never begin: it needs {step.when} of {needs}, "
                 "which has no elements"
             )
         if not (has_elements and can_begin):
@@ -726,28 +726,28 @@ def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
     These are all that come after them, the steps with `redo` before any of these, and all that come
     after those.
     """
-    found = frozenset(chosen) | successors(graph, chosen)
-    redone = {one for one in predecessors(graph, found) if graph.by_name[one].redo}
-    return found if redone <= found else again(graph, found | redone)
+    rerun = frozenset(chosen) | successors(graph, chosen)
+    redone = {step for step in predecessors(graph, rerun) if graph.by_name[step].redo}
+    return rerun if redone <= rerun else again(graph, rerun | redone)
 
 
 def predecessors(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
     """Return the steps that come before any of the chosen ones."""
-    found, behind_them = set[str](), list(chosen)
+    result, behind_them = set[str](), list(chosen)
     while behind_them:
-        for one in graph.by_name[behind_them.pop()].needs:
-            if one not in found:
-                found.add(one)
-                behind_them.append(one)
-    return frozenset(found)
+        for need in graph.by_name[behind_them.pop()].needs:
+            if need not in result:
+                result.add(need)
+                behind_them.append(need)
+    return frozenset(result)
 
 
 def successors(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
     """Return the steps that come after any of the chosen ones."""
-    found, ahead = set[str](), list(chosen)
+    result, ahead = set[str](), list(chosen)
     while ahead:
-        for one in graph.dependents[ahead.pop()]:
-            if one not in found:
-                found.add(one)
-                ahead.append(one)
-    return frozenset(found)
+        for dependent in graph.dependents[ahead.pop()]:
+            if dependent not in result:
+                result.add(dependent)
+                ahead.append(dependent)
+    return frozenset(result)

@@ -46,22 +46,22 @@ def element_needs(group: TaskGroup) -> tuple[str, ...]:
     """Return the groups that a group needs element by element."""
     if EACH not in (group.meta or {}).get(NEEDS.name, ""):
         return ()
-    return tuple(one.removesuffix(EACH) for one in NEEDS.of(group.meta) if one.endswith(EACH))
+    return tuple(need.removesuffix(EACH) for need in NEEDS.of(group.meta) if need.endswith(EACH))
 
 
 def owners(groups: Iterable[TaskGroup]) -> dict[str, TaskGroup]:
     """Return for each group that with its elements: itself, or one that it needs by element."""
     by_name = {one.name: one for one in groups}
-    found = dict[str, TaskGroup]()
+    result = dict[str, TaskGroup]()
     for group in by_name.values():
         path = [group]
-        while path[-1].name not in found and (nearer := _nearer(path[-1], by_name)) is not None:
+        while path[-1].name not in result and (nearer := _nearer(path[-1], by_name)) is not None:
             if len(path) > len(by_name):  # a cycle, which registration refuses
                 break
             path.append(nearer)
-        own = found.get(path[-1].name, path[-1])
-        found |= {one.name: own for one in path}
-    return found
+        own = result.get(path[-1].name, path[-1])
+        result |= {one.name: own for one in path}
+    return result
 
 
 def _nearer(group: TaskGroup, by_name: Mapping[str, TaskGroup]) -> TaskGroup | None:
@@ -75,7 +75,7 @@ def resolved(groups: Sequence[TaskGroup]) -> list[TaskGroup]:
     if not any(map(element_needs, groups)):
         return [*groups]
     own = owners(groups)
-    return [_with_elements(one, own[one.name]) for one in groups]
+    return [_with_elements(group, own[group.name]) for group in groups]
 
 
 def _with_elements(group: TaskGroup, owner: TaskGroup) -> TaskGroup:
@@ -107,11 +107,11 @@ class _LastResolved:
 
     def of(self, job: Job) -> Mapping[str, TaskGroup]:
         """Return the resolved groups of a job by name."""
-        groups, found = self._last
+        groups, by_name = self._last
         if groups is None or groups is not job.task_groups:
-            found = {one.name: one for one in resolved(job.task_groups or [])}
-            self._last = (job.task_groups, found)
-        return found
+            by_name = {group.name: group for group in resolved(job.task_groups or [])}
+            self._last = (job.task_groups, by_name)
+        return by_name
 
 
 _RESOLVED = _LastResolved()
@@ -124,10 +124,10 @@ def is_array(group: TaskGroup) -> bool:
 
 def reference_in(text: str) -> Reference | None:
     """Return the reference that is the whole text; None for another text."""
-    found = REFERENCE.fullmatch(text.strip())
-    if found is None:
+    match = REFERENCE.fullmatch(text.strip())
+    if match is None:
         return None
-    step, element, name = found.groups()
+    step, element, name = match.groups()
     return Reference(step, name, int(element) if element else None)
 
 
@@ -175,26 +175,26 @@ def item(group: TaskGroup, index: int, text: str = "") -> Item:
     """
     matrix = MATRIX.of(group.meta)
     if matrix:
-        found: Collection[object] = ()
+        entries: Collection[object] = ()
         total = math.prod(map(len, matrix.values()))
     else:
-        found = _decoded(text if source(group) is not None else FOR_EACH.of(group.meta))
-        total = len(found)
+        entries = _decoded(text if source(group) is not None else FOR_EACH.of(group.meta))
+        total = len(entries)
     if not 0 <= index < total:
         raise Faulty(f"it has {total} items, and none for element {index}")
     if matrix:
         return _checked(_combination(matrix, index))
-    return _checked(next(itertools.islice(_items(found), index, None)))
+    return _checked(next(itertools.islice(_items(entries), index, None)))
 
 
 def _combination(matrix: Mapping[str, Sequence[object]], index: int) -> Item:
     """Return the combination at a position; the last list changes fastest."""
     chosen: dict[str, object] = {}
     for name in reversed(tuple(matrix)):
-        index, place = divmod(index, len(matrix[name]))
-        chosen[name] = matrix[name][place]
-    one = {name: chosen[name] for name in matrix}
-    return Item(",".join(map(_text, one.values())), one)
+        index, position = divmod(index, len(matrix[name]))
+        chosen[name] = matrix[name][position]
+    combination = {name: chosen[name] for name in matrix}
+    return Item(",".join(map(_text, combination.values())), combination)
 
 
 def check(group: TaskGroup) -> None:
@@ -213,25 +213,25 @@ def _size(value: object) -> int:
 
 def length(text: str) -> int:
     """Return the number of items in an output. Raises `Faulty` if the output is not a list."""
-    found = _decoded(text)
-    for one in _items(found):
-        _checked(one)
-    return len(found)
+    decoded = _decoded(text)
+    for entry in _items(decoded):
+        _checked(entry)
+    return len(decoded)
 
 
 def _decoded(text: str) -> Collection[object]:
     """Return a list, or an object as a dictionary. Raises `Faulty`."""
     try:
-        found = read_nested(_ANY, text)
+        decoded = read_nested(_ANY, text)
     except msgspec.DecodeError:
         raise Faulty(f"{text[:_SHOWN]!r} is not JSON") from None
     except Invalid as error:
         raise Faulty(f"it {error}") from None
-    if not isinstance(found, list | dict):
+    if not isinstance(decoded, list | dict):
         raise Faulty(f"{text[:_SHOWN]!r} is neither a list nor an object")
-    if len(found) > MAX_ELEMENTS:
-        raise Faulty(f"it has {len(found)} items; the maximum is {MAX_ELEMENTS}")
-    return found
+    if len(decoded) > MAX_ELEMENTS:
+        raise Faulty(f"it has {len(decoded)} items; the maximum is {MAX_ELEMENTS}")
+    return decoded
 
 
 def _items(found: Collection[object]) -> Iterator[Item]:
@@ -250,10 +250,10 @@ def _checked(one: Item) -> Item:
 
 def values(item: Item, index: int) -> dict[str, str]:
     """Return the references of an element to its item."""
-    found = {"each.key": item.key, "each.value": item.text, "each.index": str(index)}
+    result = {"each.key": item.key, "each.value": item.text, "each.index": str(index)}
     if isinstance(item.value, dict):
-        found |= {f"each.value.{name}": _text(one) for name, one in item.value.items()}
-    return found
+        result |= {f"each.value.{name}": _text(one) for name, one in item.value.items()}
+    return result
 
 
 def environment(item: Item) -> dict[str, str]:
@@ -265,8 +265,8 @@ def has_lists(job: Job) -> bool:
     """Return whether the number of elements of a group is not its own count."""
     return any(
         FOR_EACH.name in meta or MATRIX.name in meta or EACH in meta.get(NEEDS.name, "")
-        for one in job.task_groups or ()
-        if (meta := one.meta)
+        for group in job.task_groups or ()
+        if (meta := group.meta)
     )
 
 

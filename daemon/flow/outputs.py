@@ -52,9 +52,9 @@ def references(group: TaskGroup) -> tuple[Reference, ...]:
     document = encode(group)
     if _PREFIX not in document:
         return ()
-    found = dict.fromkeys(REFERENCE.findall(document.decode()))
+    names = dict.fromkeys(REFERENCE.findall(document.decode()))
     return tuple(
-        Reference(step, name, int(element) if element else None) for step, element, name in found
+        Reference(step, name, int(element) if element else None) for step, element, name in names
     )
 
 
@@ -110,16 +110,16 @@ def by_name(
     Raises `TooManyValues`.
     """
     if not is_list:
-        return {name: text for one in known for name, text in one.outputs.items()}
+        return {name: text for result in known for name, text in result.outputs.items()}
     lists: dict[str, list[str | None]] = {}
-    for one in known:
-        if one.element >= total:
+    for result in known:
+        if result.element >= total:
             continue
-        for name, text in one.outputs.items():
+        for name, text in result.outputs.items():
             if name not in lists:
                 check_number(total * (len(lists) + 1))
                 lists[name] = [None] * total
-            lists[name][one.element] = text
+            lists[name][result.element] = text
     return dict(lists)
 
 
@@ -134,9 +134,10 @@ def check_number(values: int) -> None:
 
 def texts(known: Iterable[StepOutputs], *, total: int, is_list: bool) -> dict[str, str]:
     """Return all outputs of a step as texts; lists are JSON. Raises `TooManyValues`."""
-    found = by_name(known, total=total, is_list=is_list)
+    texts_by_name = by_name(known, total=total, is_list=is_list)
     return {
-        name: one if isinstance(one, str) else encode(one).decode() for name, one in found.items()
+        name: one if isinstance(one, str) else encode(one).decode()
+        for name, one in texts_by_name.items()
     }
 
 
@@ -153,21 +154,21 @@ def problems(
     for name, earlier in before.items():
         group = by_name[name]
         for one in dict.fromkeys((*references(group), *template_references(group))):
-            words = f"Task group {name} refers to output {quote(str(one))}"
+            prefix = f"Task group {name} refers to output {quote(str(one))}"
             if one.step not in earlier:
-                yield f"{words}, but {one.step} does not come before it"
+                yield f"{prefix}, but {one.step} does not come before it"
                 continue
             source = by_name[one.step]
             declared = OUTPUTS.of(source.meta)
             if declared and one.name not in declared:
-                yield f"{words}, but {one.step} declares only: {', '.join(declared)}"
+                yield f"{prefix}, but {one.step} declares only: {', '.join(declared)}"
             if one.element is not None and one.step in own.get(name, ()):
                 yield (
-                    f"{words}, but its elements wait only for the same element of {one.step}: "
+                    f"{prefix}, but its elements wait only for the same element of {one.step}: "
                     f"write {one.step}.{one.name}"
                 )
             elif one.element is not None and not has_list(source) and one.element >= source.count:
-                yield f"{words}, but {one.step} has {source.count} elements"
+                yield f"{prefix}, but {one.step} has {source.count} elements"
         yield from _kept_problems(by_name, name, earlier)
 
 
@@ -179,11 +180,11 @@ def _kept_problems(
         if "${" in address:  # known only when the task begins
             continue
         step = unquote(address.removeprefix(_KEPT).partition("/")[0])
-        words = f"Task group {name} has the artifact {quote(address)}"
+        prefix = f"Task group {name} has the artifact {quote(address)}"
         if step not in earlier:
-            yield f"{words}, but {step or 'no step'} does not come before it"
+            yield f"{prefix}, but {step or 'no step'} does not come before it"
         elif not any(_keeps(by_name[step])):
-            yield f"{words}, but {step} keeps no files: it needs {quote(KEEP.name)}"
+            yield f"{prefix}, but {step} keeps no files: it needs {quote(KEEP.name)}"
 
 
 def _keeps(group: TaskGroup) -> Iterator[bool]:

@@ -46,7 +46,7 @@ def occurrences(rule: Repetition, start: date, last: date) -> Iterator[date]:
     complete = _complete(rule, start)
     number = 0
     for period in _periods(complete, start, last):
-        days = [one for one in period if _matches(complete, one)]
+        days = [candidate for candidate in period if _matches(complete, candidate)]
         for day in _positioned(days, complete.positions):
             if day < start:
                 continue
@@ -96,7 +96,7 @@ def _periods(rule: Repetition, start: date, last: date) -> Iterator[Iterable[dat
 
 
 def _days(first: date, number: int) -> Iterator[date]:
-    return (first + timedelta(days=one) for one in range(number))
+    return (first + timedelta(days=offset) for offset in range(number))
 
 
 def _matches(rule: Repetition, day: date) -> bool:
@@ -106,7 +106,9 @@ def _matches(rule: Repetition, day: date) -> bool:
         length = calendar.monthrange(day.year, day.month)[1]
         if day.day - length - 1 not in rule.month_days:
             return False
-    return not rule.weekdays or any(_is_on(rule, day, one) for one in rule.weekdays)
+    return not rule.weekdays or any(
+        _is_on(rule, day, wanted_weekday) for wanted_weekday in rule.weekdays
+    )
 
 
 def _is_on(rule: Repetition, day: date, wanted: tuple[int, int]) -> bool:
@@ -127,5 +129,5 @@ def _positioned(days: list[date], positions: frozenset[int]) -> list[date]:
     """Return the days at positions of a list, which count from the end if negative."""
     if not positions:
         return days
-    chosen = {one - 1 if one > 0 else len(days) + one for one in positions}
+    chosen = {position - 1 if position > 0 else len(days) + position for position in positions}
     return [day for at, day in enumerate(days) if at in chosen]

@@ -106,15 +106,15 @@ def _read_line(line: DispatchLine, job_id: str, token: str) -> LineRequest:
         size = len(line.text)
         return LineRequest(number=number, error=f"the line has {size} bytes, at most {MAX_LINE}")
     try:
-        found = decode(JobDispatchRequest, line.text, unknown)
+        dispatch = decode(JobDispatchRequest, line.text, unknown)
     except Malformed as error:
         at = _FIELD.search(str(error))
         return LineRequest(number=number, field=at[1] if at else "", error=str(error))
     warnings = tuple(f'unknown field "{name}" is ignored' for name in unknown)
     try:
-        request = read_request(found, job_id, "")
+        request = read_request(dispatch, job_id, "")
     except Malformed as error:
-        is_other = bool(found.job_id) and found.job_id != job_id
+        is_other = bool(dispatch.job_id) and dispatch.job_id != job_id
         field = "JobID" if is_other and "Job ID" in str(error) else "Payload"
         return LineRequest(number=number, field=field, error=str(error), warnings=warnings)
     if token and not request.token:

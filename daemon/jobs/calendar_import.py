@@ -59,18 +59,18 @@ def _without_zones(content: bytes) -> bytes:
     Whole days need no zones. The library computes and keeps each zone of a file, which takes time
     and memory without a limit.
     """
-    kept, zones, begins = [], 0, 0
+    kept_lines, zones, begins = [], 0, 0
     for line in _FOLDED.sub(b"", content).splitlines():
-        word = _COMPONENT.fullmatch(line)
-        keyword, component = (part.upper() for part in word.groups()) if word else (b"", b"")
+        match = _COMPONENT.fullmatch(line)
+        keyword, component = (part.upper() for part in match.groups()) if match else (b"", b"")
         if component == b"VTIMEZONE":
             zones = max(0, zones + (1 if keyword == b"BEGIN" else -1))
         elif not zones:
             begins += (keyword, component) == (b"BEGIN", b"VEVENT")
-            kept.append(line)
+            kept_lines.append(line)
     if begins > MAX_EVENTS:
         raise Malformed(f"the file has {begins} events; the maximum is {MAX_EVENTS}")
-    return b"\r\n".join(kept)
+    return b"\r\n".join(kept_lines)
 
 
 class _Skipped(Exception):
@@ -89,8 +89,8 @@ class _Import:
         from icalendar import Calendar  # imported late: it takes 200 ms
 
         try:
-            found = Calendar.from_ical(content)
-            events = list(found.walk("VEVENT"))
+            calendar = Calendar.from_ical(content)
+            events = list(calendar.walk("VEVENT"))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise Malformed(
                 f"the file is not an iCalendar file: {str(error)[:_MAX_TEXT]}"
@@ -152,12 +152,12 @@ class _Import:
         if isinstance(rule, list):
             raise _Skipped("it has several rules (RRULE)")
         try:
-            found = _repetition(rule)
+            rule_text = _repetition(rule)
         except (Invalid, ValueError, TypeError) as error:
             raise _Skipped(f"its rule (RRULE): {str(error)[:_MAX_TEXT]}") from error
-        start = _later(found, start, self._first)
+        start = _later(rule_text, start, self._first)
         self._count(max((self._last - start).days, 0))
-        yield from occurrences(found, start, self._last)
+        yield from occurrences(rule_text, start, self._last)
 
     def _count(self, days: int) -> None:
         """Count days before the work on them. Raises `Malformed`."""
@@ -245,15 +245,15 @@ def _whole_days(event: "Component") -> tuple[date, int]:
 
 def _dates(event: "Component", key: str) -> Iterator[date]:
     """Yield the days of a property that may have several values, and several lines."""
-    found = event.get(key, [])
-    for line in found if isinstance(found, list) else [found]:
+    values = event.get(key, [])
+    for line in values if isinstance(values, list) else [values]:
         for item in getattr(line, "dts", []):
             if isinstance(item.dt, date):
                 yield item.dt.date() if isinstance(item.dt, datetime) else item.dt
 
 
 def _day_of(value: object) -> date:
-    found = getattr(value, "dt", None)
-    if isinstance(found, datetime):
-        return found.date()
-    return found if isinstance(found, date) else date.min
+    day = getattr(value, "dt", None)
+    if isinstance(day, datetime):
+        return day.date()
+    return day if isinstance(day, date) else date.min

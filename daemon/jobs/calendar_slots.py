@@ -54,11 +54,11 @@ def load_openings(db: ReadSnapshot, job: Job) -> JobOpenings:
         zone = cron.zone(job.periodic.time_zone if job.periodic else "")
     except Invalid:  # stored before a validation rule became stricter
         zone = cron.zone("")
-    found = calendars.documents(db, job.namespace, name) if name else None
+    documents = calendars.documents(db, job.namespace, name) if name else None
     calendar, fault = None, ""
-    if found is not None:
+    if documents is not None:
         try:
-            calendar = compiled(name, found.documents)
+            calendar = compiled(name, documents.documents)
         except UnknownCalendar as error:
             fault = str(error)
     return JobOpenings(
@@ -67,7 +67,7 @@ def load_openings(db: ReadSnapshot, job: Job) -> JobOpenings:
         days=days,
         moves=RUN_CALENDAR_ELSE.of(job.meta) == ClosedPolicy.NEXT,
         namespace=job.namespace,
-        versions=dict(found.versions) if found else {},
+        versions=dict(documents.versions) if documents else {},
     )
 
 
@@ -89,11 +89,11 @@ def planned(slots: Iterable[int], job_openings: JobOpenings) -> list[Launch]:
     launches: list[Launch] = []
     for slot in slots:
         before = launches[-1] if launches else None
-        one = _planned(slot, job_openings, before)
-        if before is not None and _are_one(before, one):
+        decision = _planned(slot, job_openings, before)
+        if before is not None and _are_one(before, decision):
             launches[-1] = msgspec.structs.replace(before, last=slot, slots=before.slots + 1)
         else:
-            launches.append(one)
+            launches.append(decision)
     return launches
 
 

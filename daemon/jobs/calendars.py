@@ -51,8 +51,8 @@ async def apply(
 
 
 def _check(calendar: Calendar) -> None:
-    if found := list(rules.faults(calendar)):
-        raise Malformed(f"invalid calendar {quote(calendar.name[:200])}: {multi_error(found)}")
+    if errors := list(rules.faults(calendar)):
+        raise Malformed(f"invalid calendar {quote(calendar.name[:200])}: {multi_error(errors)}")
 
 
 def _put(tx: Transaction, *, calendar: Calendar, enforced: int | None, now: int) -> StoredCalendar:
@@ -111,20 +111,20 @@ def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -
     for name in parts:
         if name not in known:
             raise Malformed(_unknown(name, known, Hints()))
-    found = calendars.references(tx, namespace, calendar.name, parts)
-    found[calendar.name] = set(parts)
+    references = calendars.references(tx, namespace, calendar.name, parts)
+    references[calendar.name] = set(parts)
     for name in parts:
-        if calendar.name in _reached(found, name, most=len(known)):
+        if calendar.name in _reached(references, name, most=len(known)):
             raise Malformed(
                 f"calendar {quote(calendar.name)} cannot refer to {quote(name)}, which refers to "
                 f"{quote(calendar.name)}"
             )
     used_by: dict[str, set[str]] = {}
-    for name, names in found.items():
+    for name, names in references.items():
         for part in names:
             used_by.setdefault(part, set()).add(name)
     for name in (calendar.name, *sorted(_reached(used_by, calendar.name, most=len(known)))):
-        if fault := _reference_fault(found, name):
+        if fault := _reference_fault(references, name):
             user = "" if name == calendar.name else f"calendar {quote(name)}, which uses it, "
             raise Malformed(
                 f"Only and Except of calendar {quote(calendar.name)} have {_listed(parts)}: "
@@ -192,11 +192,11 @@ async def remove(
         if before is None:
             raise NotFound(f"calendar {quote(name)} not found", index=tx.index)
         _check_index(before, name, enforced)
-        jobs, others = calendars.users(tx, namespace, name, _SHOWN_NAMES + 1)
-        for kind, found in (("jobs", jobs), ("calendars", others)):
-            if found:
+        jobs, other_calendars = calendars.users(tx, namespace, name, _SHOWN_NAMES + 1)
+        for kind, users in (("jobs", jobs), ("calendars", other_calendars)):
+            if users:
                 raise Conflict(
-                    f"calendar {quote(name)} is used by {kind} {_listed(found)}: change or stop "
+                    f"calendar {quote(name)} is used by {kind} {_listed(users)}: change or stop "
                     "them before"
                 )
         calendars.remove(tx, before)

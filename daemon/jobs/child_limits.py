@@ -53,8 +53,8 @@ def _replace_oldest(tx: Transaction, parent: Job, limit: int, now: int, ids: Ite
     """Stop the oldest children, so that the limit holds with the new child."""
     from daemon.jobs.stop import stop  # imported late: few jobs replace their children
 
-    found = children.unstopped(tx, parent.namespace, parent.id, limit + _AT_ONCE)
-    for child_id in found[: max(len(found) - limit + 1, 0)]:
+    active = children.unstopped(tx, parent.namespace, parent.id, limit + _AT_ONCE)
+    for child_id in active[: max(len(active) - limit + 1, 0)]:
         child = jobs.current(tx, parent.namespace, child_id)
         if child is not None:
             stop(tx, child, now=now, eval_id=next(ids))
@@ -79,11 +79,11 @@ async def open_children(
 async def _follow(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
     while True:
         with store.watch(children.ROOM, TOPIC) as change:
-            held = fences.paused_keys(_FENCED)
+            paused = fences.paused_keys(_FENCED)
             ready = [
                 key
                 for key in store.read(children.parents_with_queued)
-                if _name(key) not in held and _may_release(store, key, fences)
+                if _name(key) not in paused and _may_release(store, key, fences)
             ]
             if not ready:
                 await wait_until(fences.next_time(_FENCED), clock, change)

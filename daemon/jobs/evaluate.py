@@ -124,7 +124,7 @@ async def wait_for_evaluation(store: Store, eval_id: str, *, at_most: float) -> 
     with trio.move_on_after(at_most):
         while True:
             with store.watch(f"evaluations/{eval_id}") as change:
-                found = store.read(lambda db: evaluations.find(db, eval_id))
-                if found is None or found.status != EvalStatus.PENDING:
+                evaluation = store.read(lambda db: evaluations.find(db, eval_id))
+                if evaluation is None or evaluation.status != EvalStatus.PENDING:
                     return
                 await change.wait()

@@ -33,11 +33,11 @@ def follow_errors(
             )
     for source in sources:
         follower_lines = triggers.followers(db, source.namespace, source.job_id)
-        others = sum(
+        number_of_others = sum(
             (row.namespace, row.job_id) != (job.namespace, job.id) for row in follower_lines
         )
-        if others >= MOST_FOLLOWERS:
-            yield f'{others} jobs follow "{source}" already; the maximum is {MOST_FOLLOWERS}'
+        if number_of_others >= MOST_FOLLOWERS:
+            yield f'{number_of_others} jobs follow "{source}" already; the maximum is {MOST_FOLLOWERS}'
 
 
 def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool]) -> Iterator[str]:
@@ -66,15 +66,19 @@ def _cycle(db: ReadSnapshot, job: Job) -> tuple[Source, ...]:
     behind: dict[Source, Source] = {}
     queue = deque([start])
     while queue and len(behind) < _MOST_LOOKED_AT:
-        one = queue.popleft()
-        found = sources_of(job) if one == start else triggers.sources(db, one.namespace, one.job_id)
-        for source in found:
+        current = queue.popleft()
+        sources = (
+            sources_of(job)
+            if current == start
+            else triggers.sources(db, current.namespace, current.job_id)
+        )
+        for source in sources:
             if source == start:
-                chain = [start, one]
+                chain = [start, current]
                 while chain[-1] != start:
                     chain.append(behind[chain[-1]])
                 return tuple(chain)
             if source not in behind:
-                behind[source] = one
+                behind[source] = current
                 queue.append(source)
     return ()

@@ -190,13 +190,15 @@ async def follow_freezes(store: Store, clock: Clock, ids: Iterator[str], fences:
     earliest = 0  # of the next release
     while True:
         with store.watch(freezes.TOPIC, TOPIC) as change:
-            now, held = clock.now(), fences.paused_keys(_FENCED)
+            now, paused = clock.now(), fences.paused_keys(_FENCED)
             over = [
                 freeze
-                for freeze in store.read(partial(freezes.over, now=now, most=_AT_ONCE + len(held)))
-                if freeze.id not in held
+                for freeze in store.read(
+                    partial(freezes.over, now=now, most=_AT_ONCE + len(paused))
+                )
+                if freeze.id not in paused
             ]
-            ready = store.read(partial(freezes.thawed, now=now, most=_PER_SECOND, without=held))
+            ready = store.read(partial(freezes.thawed, now=now, most=_PER_SECOND, without=paused))
             if not over and (not ready or now < earliest):
                 times = [store.read(freezes.next_end), fences.next_time(_FENCED)]
                 times += [earliest] if ready else []

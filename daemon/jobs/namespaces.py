@@ -91,8 +91,8 @@ def forbidden_drivers(job: Job, namespace: Namespace) -> list[str]:
         ("group network mode", modes, limits.enabled_network_modes, limits.disabled_network_modes),
     )
     return [
-        _refusal(what, wrong, namespace.name)
-        for what, names, enabled, disabled in used
+        _refusal(kind, wrong, namespace.name)
+        for kind, names, enabled, disabled in used
         if (wrong := [name for name in names if _is_out(name, enabled, disabled)])
     ]
 

@@ -96,15 +96,15 @@ class PayloadFiles:
     def state(self, db: ReadSnapshot, namespace: str, digest: str) -> UploadState:
         """Return the state of an upload. Raises `Malformed` or `NotFound`."""
         check_digest(digest)
-        found = self._find(db, namespace, digest)
-        if found is None:
+        upload = self._find(db, namespace, digest)
+        if upload is None:
             raise NotFound(f"namespace {namespace!r} has no file with digest {digest}")
-        received = found.size
-        place = self._place(namespace, digest)
-        if not found.is_complete and not os.path.exists(place):
-            received = _size(place + _PART)
+        received = upload.size
+        path = self._place(namespace, digest)
+        if not upload.is_complete and not os.path.exists(path):
+            received = _size(path + _PART)
         return UploadState(
-            digest=digest, size=found.size, received=received, is_complete=found.is_complete
+            digest=digest, size=upload.size, received=received, is_complete=upload.is_complete
         )
 
     async def receive(
@@ -123,12 +123,12 @@ class PayloadFiles:
     async def _receive(
         self, namespace: str, digest: str, piece: bytes, *, size: int, offset: int, now: int
     ) -> UploadState:
-        place = self._place(namespace, digest)
+        path = self._place(namespace, digest)
         known = self._store.read(partial(self._find, namespace=namespace, digest=digest))
         if known is not None and not known.is_complete and known.size != size:
             known = None
         if known is None:  # content without a row does not count for the limits
-            await _run(_delete, [place])
+            await _run(_delete, [path])
         if known is None or now > known.modify_time + HOUR:
             begin = partial(self._begin, namespace=namespace, digest=digest, size=size, now=now)
             await self._store.write(begin)
@@ -136,7 +136,7 @@ class PayloadFiles:
             return UploadState(
                 digest=digest, size=known.size, received=known.size, is_complete=True
             )
-        received = await _run(_append, place, piece, offset)
+        received = await _run(_append, path, piece, offset)
         if received == size:
             await self._finish(namespace, digest, size, now)
         return UploadState(
@@ -145,10 +145,10 @@ class PayloadFiles:
 
     def _find(self, db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
         """Return a file. It is incomplete if its content is lost, as after the restore of a snapshot."""
-        found = payload_files.find(db, namespace, digest)
-        if found and found.is_complete and not os.path.exists(self._place(namespace, digest)):
-            return msgspec.structs.replace(found, is_complete=False)
-        return found
+        upload = payload_files.find(db, namespace, digest)
+        if upload and upload.is_complete and not os.path.exists(self._place(namespace, digest)):
+            return msgspec.structs.replace(upload, is_complete=False)
+        return upload
 
     def _check(self, piece: bytes, size: int, offset: int) -> None:
         if size >= _LARGEST:
@@ -202,14 +202,14 @@ class PayloadFiles:
 
     async def _finish(self, namespace: str, digest: str, size: int, now: int) -> None:
         """Verify a file that has all its bytes, and mark it as complete. Raises `Malformed`."""
-        place = self._place(namespace, digest)
-        found = await _run(_verified, place)
-        if found != digest:
+        path = self._place(namespace, digest)
+        checksum = await _run(_verified, path)
+        if checksum != digest:
             await self._store.write(
                 partial(payload_files.remove, namespace=namespace, digest=digest)
             )
             raise Malformed(
-                f"the content has the digest {found}, not {digest}: the upload was deleted, so "
+                f"the content has the digest {checksum}, not {digest}: the upload was deleted, so "
                 "upload the file again"
             )
         mark = partial(payload_files.put, namespace=namespace, digest=digest, size=size)
@@ -228,20 +228,20 @@ class PayloadFiles:
             raise TooLarge(
                 f"size {size} exceeds {self._limits.file} bytes, the limit of payload_max_mb"
             )
-        place = self._place(namespace, digest)
-        async with _lock(place):
+        path = self._place(namespace, digest)
+        async with _lock(path):
             begin = partial(self._begin, namespace=namespace, digest=digest, size=size)
             await self._store.write(partial(begin, now=now, holder=holder))
             if self._store.read(partial(self._is_complete, namespace=namespace, digest=digest)):
                 await _run(os.unlink, source)
                 return
-            await _run(_move, source, place)
+            await _run(_move, source, path)
             mark = partial(payload_files.put, namespace=namespace, digest=digest, size=size)
             await self._store.write(partial(mark, is_complete=True, now=now, holder=holder))
 
     def _is_complete(self, db: ReadSnapshot, namespace: str, digest: str) -> bool:
-        found = self._find(db, namespace, digest)
-        return found is not None and found.is_complete
+        upload = self._find(db, namespace, digest)
+        return upload is not None and upload.is_complete
 
     def content(self, db: ReadSnapshot, namespace: str, digest: str) -> str | None:
         """Return the path of a complete file; None if its content is lost."""
@@ -270,22 +270,24 @@ class PayloadFiles:
         """Delete files without a job or without a row in the store; return their number."""
         deleted, before = 0, now - _UNUSED_FOR
         unused = partial(payload_files.unused, before=before, most=_STEP)
-        while found := await self._store.read_long(unused):
-            gone = [await self._collect(namespace, digest, before) for namespace, digest in found]
-            deleted += sum(gone)
-            if not any(gone):  # all of them are used again
+        while unused_files := await self._store.read_long(unused):
+            deletions = [
+                await self._collect(namespace, digest, before) for namespace, digest in unused_files
+            ]
+            deleted += sum(deletions)
+            if not any(deletions):  # all of them are used again
                 break
         return deleted + await self._sweep()
 
     async def _collect(self, namespace: str, digest: str, before: int) -> bool:
         """Delete a file unless it was used since it was found; return whether it was deleted."""
-        place = self._place(namespace, digest)
+        path = self._place(namespace, digest)
         retire = partial(payload_files.retire, namespace=namespace, digest=digest, before=before)
-        async with _lock(place):
+        async with _lock(path):
             if not await self._store.write(retire):
                 return False
             # First the file, so that a crash leaves a row, which is collected again.
-            await _run(_delete, [place])
+            await _run(_delete, [path])
             remove = partial(payload_files.remove, namespace=namespace, digest=digest)
             await self._store.write(remove)
         return True
@@ -293,17 +295,17 @@ class PayloadFiles:
     async def _sweep(self) -> int:
         """Delete files without a row, as after the restore of a snapshot; return their number."""
         # The files first: an upload begins with its row.
-        found = await _run(_places, self._root)
-        strays = found - await self._store.read_long(self._known) if found else set()
+        paths = await _run(_places, self._root)
+        strays = paths - await self._store.read_long(self._known) if paths else set()
         deleted = 0
-        for place in strays:
-            digest = os.path.basename(place)
-            async with _lock(place):  # an upload may have begun in the meantime
+        for path in strays:
+            digest = os.path.basename(path)
+            async with _lock(path):  # an upload may have begun in the meantime
                 owners = await self._store.read_long(
                     partial(payload_files.namespaces_with, digest=digest)
                 )
-                if place not in {self._place(owner, digest) for owner in owners}:
-                    await _run(_delete, [place])
+                if path not in {self._place(owner, digest) for owner in owners}:
+                    await _run(_delete, [path])
                     deleted += 1
         return deleted
 
@@ -321,9 +323,9 @@ def check_files(tx: ReadSnapshot, root: str, namespace: str, files: Mapping[str,
                 f"Files: {name[:80]!r} is not a name: use at most 64 letters, digits, and . _ -"
             )
         check_digest(digest)
-        found = payload_files.find(tx, namespace, digest)
+        upload = payload_files.find(tx, namespace, digest)
         is_stored = os.path.exists(f"{payload_dir(root, namespace)}/{digest}")
-        if found is None or not found.is_complete or not is_stored:
+        if upload is None or not upload.is_complete or not is_stored:
             raise Malformed(
                 f"Files: {name} has the digest {digest}, which namespace {namespace!r} does not "
                 "have: upload the file first, with PUT /v1/payload/DIGEST"
@@ -407,10 +409,12 @@ def _append(place: str, piece: bytes, offset: int) -> int:
         received = os.fstat(descriptor).st_size
         if offset != received:
             raise OffsetConflict(offset, received)
-        rest = memoryview(piece)
+        remaining = memoryview(piece)
         try:
-            while rest:
-                rest = rest[os.pwrite(descriptor, rest, offset + len(piece) - len(rest)) :]
+            while remaining:
+                remaining = remaining[
+                    os.pwrite(descriptor, remaining, offset + len(piece) - len(remaining)) :
+                ]
         except OSError:
             os.ftruncate(descriptor, received)
             raise
@@ -423,16 +427,16 @@ def _verified(place: str) -> str:
     """Return the digest of an upload; rename it if the digest is correct, otherwise delete it."""
     path = place if os.path.exists(place) else place + _PART
     with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != os.path.basename(place):
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        if checksum != os.path.basename(place):
             os.unlink(path)
-            return found
+            return checksum
         os.fsync(file.fileno())
     os.rename(path, place)
     directory = Path(place).parent
     for item in (directory, directory.parent):
         fsync_path(item)
-    return found
+    return checksum
 
 
 def _move(source: str, place: str) -> None:
@@ -460,7 +464,7 @@ def _each_place(root: str) -> Iterator[str]:
 
 
 def _delete(places: list[str]) -> None:
-    for place in places:
-        for path in (place, place + _PART):
+    for file in places:
+        for path in (file, file + _PART):
             with suppress(FileNotFoundError):  # a file has only one of the two names
                 os.unlink(path)

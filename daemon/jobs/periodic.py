@@ -123,10 +123,10 @@ def each_launch(block: Periodic, job_openings: "JobOpenings | None", after: int)
     from daemon.flow.calendars import TooManySteps
     from daemon.jobs.calendar_slots import launches_after
 
-    looks = CronEvaluationLimit(_MOST_LOOKS)
+    limit = CronEvaluationLimit(_MOST_LOOKS)
     try:
         yield from launches_after(
-            lambda time: next(each_slot(block, time, looks), None), job_openings, after
+            lambda time: next(each_slot(block, time, limit), None), job_openings, after
         )
     except (TooManyExpressions, TooManySteps):
         return
@@ -237,24 +237,24 @@ class Slots:
         Return the number of evaluations of cron expressions. Raises `TooManyExpressions` if that
         exceeds `most`. With many expressions, fewer missed slots are counted.
         """
-        looks = CronEvaluationLimit(most)
-        last = self.after(self.followed_to, looks)
+        limit = CronEvaluationLimit(most)
+        last = self.after(self.followed_to, limit)
         if last is None or last > until:
-            return looks.number
+            return limit.number
         each = len(set(self.block.specs or [self.block.spec]))
         enough = None if most is None else most - 2 * each
-        for slot in islice(each_slot(self.block, last, looks), _MOST_COUNTED):
+        for slot in islice(each_slot(self.block, last, limit), _MOST_COUNTED):
             self._after[last] = slot
             last = slot
             if slot > until:
                 self._after[until] = slot
                 break
-            if enough is not None and looks.number > enough:
+            if enough is not None and limit.number > enough:
                 break
         else:
-            self.after(last, looks)
-        self.after(until, looks)
-        return looks.number
+            self.after(last, limit)
+        self.after(until, limit)
+        return limit.number
 
 
 def launch_jitter(job: Job) -> int:
@@ -276,7 +276,7 @@ def precompute_slots(
 
     Raises `TooMuchWork`.
     """
-    found = {}
+    computed = {}
     for due_launch in due:
         job = jobs.current(db, due_launch.namespace, due_launch.job_id)
         if job is not None and job.periodic is not None:
@@ -288,8 +288,8 @@ def precompute_slots(
             slots.precompute(now - late, most)
             if found_openings is not None:
                 slots.forecast = _forecast(slots, found_openings, until=now - late, now=now)
-            found[due_launch.namespace, due_launch.job_id] = slots
-    return found
+            computed[due_launch.namespace, due_launch.job_id] = slots
+    return computed
 
 
 def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) -> "Forecast":
@@ -297,25 +297,25 @@ def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) ->
     from daemon.flow.calendars import TooManySteps
     from daemon.jobs.calendar_slots import forecast
 
-    looks = CronEvaluationLimit(_MOST_LOOKS)
+    limit = CronEvaluationLimit(_MOST_LOOKS)
 
     def slot_after(time: int) -> int | None:
         try:
-            return slots.after(time, looks)
+            return slots.after(time, limit)
         except TooManyExpressions:
             return None
 
     first = slots.after(slots.followed_to)
     due = () if first is None else slots.known(first, until)
     try:
-        found = forecast(openings, due, slot_after, until=until, now=now)
+        decisions = forecast(openings, due, slot_after, until=until, now=now)
     except TooManySteps as error:
         raise TooMuchWork(str(error)) from error
-    for launch in found.launches:
-        slots.after(launch.last, looks)
+    for launch in decisions.launches:
+        slots.after(launch.last, limit)
         if launch.at is not None and launch.at <= until:
-            slots.after(launch.at, looks)
-    return found
+            slots.after(launch.at, limit)
+    return decisions
 
 
 def _known(due: periodic.DueLaunch, late: int) -> Sequence[int | None]:
@@ -472,9 +472,9 @@ def _skip_closed(tx: Transaction, job: Job, closed: Sequence["Launch"], now: int
     """Record slots that were missed while a calendar was closed, in a limited number of lines."""
     for launch in closed[:_CLOSED_LINES]:
         _skip(tx, job, launch.first, now, launch.reason, launch.slots)
-    if rest := closed[_CLOSED_LINES:]:
-        reason = f"{rest[0].reason}, and for other reasons until {moment(rest[-1].last)}"
-        _skip(tx, job, rest[0].first, now, reason, sum(launch.slots for launch in rest))
+    if excess := closed[_CLOSED_LINES:]:
+        reason = f"{excess[0].reason}, and for other reasons until {moment(excess[-1].last)}"
+        _skip(tx, job, excess[0].first, now, reason, sum(launch.slots for launch in excess))
 
 
 def _catch_up(tx: Transaction, job: Job, slots: Slots, slot: int, now: int, eval_id: str) -> None:
@@ -528,8 +528,8 @@ def _write_down(tx: Transaction, job: Job, done: Slot) -> None:
         periodic.extend(tx, job.namespace, job.id, done)  # no line for each minute of a weekend
         return
     periodic.add_slot(tx, job.namespace, job.id, done)
-    wanted = notify_settings(job.meta)
-    if wanted is None or done.outcome == SlotOutcome.LAUNCHED or done.reason in _ON_PURPOSE:
+    settings = notify_settings(job.meta)
+    if settings is None or done.outcome == SlotOutcome.LAUNCHED or done.reason in _ON_PURPOSE:
         return
     event = NotifyEvent.MISSED if done.outcome == SlotOutcome.SKIPPED else NotifyEvent.LATE
     when = moment(done.slot)
@@ -540,7 +540,7 @@ def _write_down(tx: Transaction, job: Job, done: Slot) -> None:
         reason += f", together with {done.slots - 1} more"
     key = (job.namespace, job.id)
     run_id = done.child_id or job.id
-    notifications.add(tx, key, wanted, event, run_id=run_id, reason=reason, now=done.decided_at)
+    notifications.add(tx, key, settings, event, run_id=run_id, reason=reason, now=done.decided_at)
 
 
 def _launch_or_skip(
@@ -653,8 +653,8 @@ async def force(
             check_child(derive_periodic_child(job, child_id, now), budgets)
             _launch(tx, job, child_id, now, eval_id)
         else:
-            again = new_evaluation(child, eval_id, Trigger.PERIODIC_JOB)
-            evaluations.put(tx, again, now)
+            evaluation = new_evaluation(child, eval_id, Trigger.PERIODIC_JOB)
+            evaluations.put(tx, evaluation, now)
             job_status.refresh_summary(tx, namespace, child_id)
         return ForcedLaunch(eval_id=eval_id, index=tx.index)
 
@@ -738,31 +738,31 @@ async def _follow(
             now = clock.now()
             for unit in store.read(partial(_changed, units=fences.paused_keys(_FENCED))):
                 fences.forget(_FENCED, unit)
-            held = fences.paused_keys(_FENCED)
-            due = store.read(partial(_due, now=now, held=held))
+            paused = fences.paused_keys(_FENCED)
+            due = store.read(partial(_due, now=now, held=paused))
             if not due:
                 times = (
-                    store.read(partial(periodic.next_time, after=now if held else 0)),
+                    store.read(partial(periodic.next_time, after=now if paused else 0)),
                     fences.next_time(_FENCED),
                 )
                 at = min((time for time in times if time is not None), default=None)
                 await wait_until(at, clock, change)
                 continue
         async with tolerate_disk_full("launches wait"), trio.open_nursery() as nursery:
-            for unit, one in due.items():
-                read = partial(_precompute_job, store, one, now, most, one_by_one)
+            for unit, job_slot in due.items():
+                read = partial(_precompute_job, store, job_slot, now, most, one_by_one)
                 work = partial(_decide_precomputed, store, read, started, now, next(ids))
                 nursery.start_soon(_fenced, fences, unit, work)
 
 
 def _due(db: ReadSnapshot, *, now: int, held: frozenset[str]) -> dict[str, periodic.DueLaunch]:
     """Return the jobs with a due slot by unit name; a changed job is a new unit."""
-    found = {}
+    result = {}
     for item in periodic.due(db, now, _AT_ONCE + len(held)):
         unit = faults.clock(db, item.namespace, item.job_id)
         if unit not in held:
-            found[unit] = item
-    return found
+            result[unit] = item
+    return result
 
 
 def _changed(db: ReadSnapshot, *, units: frozenset[str]) -> list[str]:

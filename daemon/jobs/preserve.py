@@ -26,8 +26,12 @@ def preserve(job: Job, before: Job | None, *, counts: bool, resources: bool) -> 
 
 
 def _group(group: TaskGroup, before: TaskGroup, *, counts: bool, resources: bool) -> TaskGroup:
-    kept = replace(group, count=before.count) if counts else group
-    return replace(kept, tasks=_tasks(kept, before)) if resources else kept
+    group_with_count = replace(group, count=before.count) if counts else group
+    return (
+        replace(group_with_count, tasks=_tasks(group_with_count, before))
+        if resources
+        else group_with_count
+    )
 
 
 def _tasks(group: TaskGroup, before: TaskGroup) -> list[Task] | None:

@@ -52,12 +52,12 @@ async def grant_slots(store: Store, clock: Clock, ids: Iterator[str], fences: Fe
     """Grant slots whenever runs or steps arrive, slots become free, or limits change."""
     while True:
         with store.watch(SLOTS_FREE, TOPIC) as change:
-            held = fences.paused_keys(_FENCED)
-            most = _AT_ONCE + len(held)
+            paused = fences.paused_keys(_FENCED)
+            most = _AT_ONCE + len(paused)
             ready = [
                 key
                 for key in store.read(partial(concurrency.changed, most=most))
-                if "/".join(key) not in held
+                if "/".join(key) not in paused
             ]
             if not ready:
                 await wait_until(fences.next_time(_FENCED), clock, change)
@@ -94,18 +94,18 @@ def _acts(db: ReadSnapshot, entry: QueueEntry) -> bool:
 
 def _to_cancel(db: ReadSnapshot, entry: QueueEntry) -> Iterator[tuple[FlowRun, str, bool]]:
     """Yield the runs that a waiting run cancels, each with the reason, and whether it has begun."""
-    found: list[QueueEntry] = []
+    entries: list[QueueEntry] = []
     reason = f'run {entry.number} of {entry.job_id} replaced it in the queue "{entry.name}"'
     match entry.beyond:
         case Beyond.QUEUE:
             return
         case Beyond.SKIP:
-            found, reason = [entry], f'no slot of the queue "{entry.name}" was free'
+            entries, reason = [entry], f'no slot of the queue "{entry.name}" was free'
         case Beyond.NEWEST:
-            found = concurrency.of_family(db, entry, SlotState.WAITING, _AT_ONCE)
+            entries = concurrency.of_family(db, entry, SlotState.WAITING, _AT_ONCE)
         case Beyond.CANCEL_OLDEST:
-            found = concurrency.of_family(db, entry, SlotState.HOLDING, 1)
-    for queue_entry in found:
+            entries = concurrency.of_family(db, entry, SlotState.HOLDING, 1)
+    for queue_entry in entries:
         run = runs.find(db, queue_entry.namespace, queue_entry.job_id, queue_entry.number)
         if run is not None and run.status == FlowStatus.RUNNING:
             yield run, reason, queue_entry.state == SlotState.HOLDING
@@ -264,14 +264,14 @@ def _is_too_many(db: ReadSnapshot, key: Key) -> bool:
 
 
 def _step_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
-    told = set[str]()
+    warned = set[str]()
     for group in job.task_groups or ():
         slots = STEP_SLOTS.of(group.meta)
         for name in STEP_QUEUES.of(group.meta):
             key = (job.namespace, name)
             limit = concurrency.limit(db, key)
-            if not concurrency.has_limit(db, key) and name not in told:
-                told.add(name)
+            if not concurrency.has_limit(db, key) and name not in warned:
+                warned.add(name)
                 yield (
                     f'the queue "{name}" has 1 slot; set another number with: '
                     f"steward queues set -slots N {name}"

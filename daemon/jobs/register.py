@@ -118,14 +118,14 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def findings(self, job: Job) -> ValidationResult:
         """Return all errors and warnings of a complete job, regardless of the state."""
-        found = validate(job, self.budgets, oversubscription=self.oversubscription)
+        result = validate(job, self.budgets, oversubscription=self.oversubscription)
         if not (has_job_keys(job) or any(map(has_keys, job.task_groups or ()))):
-            return found
+            return result
         from daemon.flow import graph  # imported late: few jobs are workflows
 
         if problems := tuple(graph.problems(job)):
-            return msgspec.structs.replace(found, errors=(*found.errors, *problems))
-        return found.with_warnings(*graph.warnings(job))
+            return msgspec.structs.replace(result, errors=(*result.errors, *problems))
+        return result.with_warnings(*graph.warnings(job))
 
 
 def parse_job(
@@ -232,7 +232,7 @@ async def register_job(
         )
         for problem in total_count(after, surroundings.budgets.job_max_count):
             raise Refused(problem)  # preserved counts may exceed the limit
-        told = [
+        warnings_of_job = [
             *surroundings.policies.check(after, override=request.policy_override),
             *state_warnings(tx, after, surroundings),
         ]
@@ -252,7 +252,9 @@ async def register_job(
             _give_files(tx, store, job, request.files, now)
         if sensitive.values and (stored := jobs.current(tx, job.namespace, job.id)):
             surroundings.keep_sensitive(tx, stored, sensitive.values)
-        return msgspec.structs.replace(done, warnings=findings.with_warnings(*told).warnings)
+        return msgspec.structs.replace(
+            done, warnings=findings.with_warnings(*warnings_of_job).warnings
+        )
 
     return await store.write(write, is_long=is_large)
 
@@ -340,17 +342,17 @@ def _size(source: Submission) -> int:
 def _unknown_receivers(job: Job, surroundings: RegistrationContext) -> Iterator[str]:
     """Yield the notification receivers that are not configured."""
     command = NOTIFY_COMMAND.of(job.meta)
-    asked = [(NOTIFY_COMMAND.name, command, "notify_commands", surroundings.commands)]
-    asked += [
+    receivers = [(NOTIFY_COMMAND.name, command, "notify_commands", surroundings.commands)]
+    receivers += [
         (NOTIFY_TO.name, name, "notify_receivers", surroundings.receivers)
         for name in NOTIFY_TO.of(job.meta)
     ]
-    for key, name, setting, known in asked:
+    for key, name, setting, known in receivers:
         if name and name not in known:
-            shown = ", ".join(sorted(known)) or "none exists"
+            names = ", ".join(sorted(known)) or "none exists"
             yield (
                 f'Meta of job: "{key}" is "{name}", must be one of {setting} in the daemon\'s '
-                f"configuration: {shown}"
+                f"configuration: {names}"
             )
 
 
@@ -407,20 +409,20 @@ def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContex
 
 def state_warnings(db: ReadSnapshot, job: Job, surroundings: RegistrationContext) -> list[str]:
     """Return the warnings about a job that depend on other objects."""
-    found: list[str] = []
+    messages: list[str] = []
     if freezes.any_open(db):
         from daemon.jobs.freezes import warnings  # imported late: few daemons have freezes
 
-        found += warnings(db, job)
+        messages += warnings(db, job)
     if AFTER.name in (job.meta or ()):
         from daemon.jobs.followers import follow_warnings  # imported late: few jobs follow others
 
-        found += follow_warnings(db, job, surroundings.may_read)
+        messages += follow_warnings(db, job, surroundings.may_read)
     if _names_queues(job):
         from daemon.jobs.queues import queue_warnings  # imported late: few jobs have a queue
 
-        found += queue_warnings(db, job)
-    return found
+        messages += queue_warnings(db, job)
+    return messages
 
 
 def _names_queues(job: Job) -> bool:
@@ -436,10 +438,10 @@ def _unfit(job: Job, clusters: Mapping[str, Collection[str]]) -> list[str]:
         return []
     drivers = clusters[job.node_pool]
     return [
-        f'group "{group.name}": {what} cannot be in node pool "{job.node_pool}", which is a '
+        f'group "{group.name}": {feature} cannot be in node pool "{job.node_pool}", which is a '
         f"cluster: {fix}, or choose another node_pool"
         for group in job.task_groups or ()
-        for what, fix in (
+        for feature, fix in (
             *unsupported_on_cluster(job, group),
             *unavailable_features(group, drivers),
         )

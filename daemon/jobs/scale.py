@@ -192,12 +192,12 @@ def _with_count(job: Job, group: TaskGroup, count: int, now: int) -> Job:
 
 def _event(request: ScalingRequest, group: TaskGroup, done: ScaleResult, now: int) -> ScalingEvent:
     """Return the event of a request; an error text is a separate field."""
-    told = (request.message, request.error if isinstance(request.error, str) else "")
+    texts = (request.message, request.error if isinstance(request.error, str) else "")
     return ScalingEvent(
         time=now,
         count=request.count,
         previous_count=group.count,
-        message=": ".join(filter(None, told)),
+        message=": ".join(filter(None, texts)),
         error=bool(request.error),
         meta=request.meta,
         eval_id=done.eval_id or None,

@@ -134,17 +134,17 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         """Return the named steps. Raises `Malformed`, including if there are none."""
         if not self.request.steps:
             raise Malformed("Steps must name a step")
-        found: dict[str, RunStep] = {}
+        chosen: dict[str, RunStep] = {}
         for name in self.request.steps:
             if name not in self.steps:
                 known = ", ".join(list(self.steps)[:20])
                 raise Malformed(
                     f"run {self.run.number} has no step {name[:_SHOWN]!r}; it has {known}"
                 )
-            if name in found:
+            if name in chosen:
                 raise Malformed(f"Steps names {name!r} twice; name it once")
-            found[name] = self.steps[name]
-        return list(found.values())
+            chosen[name] = self.steps[name]
+        return list(chosen.values())
 
     def check_gates(self, steps: Iterable[RunStep]) -> None:
         """Raise `Denied` if a step has a gate that the person may not pass."""
@@ -240,8 +240,8 @@ def _repeated(
 ) -> RunActOutcome:
     """Return the response to the earlier request with the same idempotency token."""
     known = msgspec.json.decode(answer, type=_Answered).request or request
-    asked = (act, who, request.steps, request)
-    if asked != (earlier.act, earlier.who, earlier.steps, known):
+    request_key = (act, who, request.steps, request)
+    if request_key != (earlier.act, earlier.who, earlier.steps, known):
         about = f"{earlier.act} of {', '.join(earlier.steps[:5]) or 'the run'}"
         return RunActOutcome(
             refusal=f"IdempotencyToken was used for another request: {about}; send a new one"
@@ -319,14 +319,14 @@ def _rerun_with_version(
     chosen = [name for name in _chosen(case) if name in graph.by_name]
     if missing := [name for name in request.steps if name not in graph.by_name]:
         raise Malformed(f"version {number} has no step {missing[0][:_SHOWN]!r}")
-    every = again(graph, {*chosen, *new})
-    rows = [_row_of_version(case, step, runs_again=step.name in every) for step in graph.steps]
+    rerun = again(graph, {*chosen, *new})
+    rows = [_row_of_version(case, step, runs_again=step.name in rerun) for step in graph.steps]
     if worn := next((row.name for row in rows if row.attempt > MAX_ATTEMPTS), ""):
         raise _NotNow(f"step {worn} has run {MAX_ATTEMPTS} times, which is the maximum")
     done = RunActResponse(
         job_id=before.job_id,
         number=before.number + 1,
-        steps=[step.name for step in graph.steps if step.name in every],
+        steps=[step.name for step in graph.steps if step.name in rerun],
         eval_id="",
         index=tx.index,
         version=case.job.version + 1,
@@ -343,9 +343,9 @@ def _rerun_with_version(
         began=case.now,
     )
     runs.put(tx, run, None)
-    places = {step.name: place for place, step in enumerate(graph.steps)}
+    places = {step.name: position for position, step in enumerate(graph.steps)}
     runs.put_steps(tx, run, rows, {}, places)
-    runs.copy_outputs(tx, before, run, [row.name for row in rows if row.name not in every])
+    runs.copy_outputs(tx, before, run, [row.name for row in rows if row.name not in rerun])
     case = msgspec.structs.replace(case, job=job, graph=graph, run=run)
     _enter_queue(tx, case, run)
     return _recorded(tx, case, RunActType.RERUN, done, eval_id, 0)
@@ -439,29 +439,29 @@ def _cancel(case: _Case) -> _Change:
 
 
 def _skip(case: _Case) -> _Change:
-    found = case.named()
-    case.check_gates(found)
-    for step in found:
+    chosen = case.named()
+    case.check_gates(chosen)
+    for step in chosen:
         _check_unended(case, step)
         if step.state not in _NOT_BEGUN:
             raise _NotNow(f"step {step.name} {_is(step)}; only a step that waits can be skipped")
     reason = f"skipped by {case.who}"
     return case.run, [
-        case.ended(item, StepState.SKIPPED, Outcome.NEUTRAL, reason) for item in found
+        case.ended(item, StepState.SKIPPED, Outcome.NEUTRAL, reason) for item in chosen
     ]
 
 
 def _accept(case: _Case) -> _Change:
-    found = case.named()
-    case.check_gates(found)
-    for step in found:
+    chosen = case.named()
+    case.check_gates(chosen)
+    for step in chosen:
         if step.state not in _NOT_GOOD:
             raise _NotNow(f"step {step.name} {_is(step)}; only a failure can be accepted")
     if case.run.status == FlowStatus.STOPPING:
         raise _NotNow(f"run {case.run.number} is stopping")
     accepted = [
         case.ended(item, StepState.SUCCEEDED, Outcome.GOOD, f"{ACCEPTED_REASON}{case.who}")
-        for item in found
+        for item in chosen
     ]
     later = successors(case.graph, case.request.steps) - {*case.request.steps}
     skipped = [
@@ -479,8 +479,8 @@ def _rerun(case: _Case) -> _Change:
     for name in chosen:
         if case.steps[name].outcome is None:
             raise _NotNow(f"step {name} {_is(case.steps[name])}; only an ended step runs again")
-    every = again(case.graph, chosen)
-    steps = [step for step in case.steps.values() if step.name in every]
+    rerun = again(case.graph, chosen)
+    steps = [step for step in case.steps.values() if step.name in rerun]
     for step in steps:
         if step.state == StepState.OPEN:
             raise _NotNow(f"step {step.name}, which comes after them, is not finished")
@@ -500,14 +500,14 @@ def _chosen(case: _Case) -> list[str]:
         raise Malformed("exactly one of Steps, Failed and Every must be given")
     if request.steps:
         return [item.name for item in case.named()]
-    found = [
+    names = [
         step.name
         for step in case.steps.values()
         if step.outcome is not None and (request.every or _is_failure(step))
     ]
-    if not found:
+    if not names:
         raise _NotNow(f"run {case.run.number} has no such ended step")
-    return found
+    return names
 
 
 def _is_failure(step: RunStep) -> bool:
@@ -591,11 +591,11 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
     A step that was chosen because it failed or was canceled keeps its good elements.
     """
     chosen = () if case.request.every else _chosen(case)
-    kept = {item for item in chosen if case.steps[item].state in _NOT_GOOD}
+    preserved = {item for item in chosen if case.steps[item].state in _NOT_GOOD}
     redone = {name for name in names if case.graph.by_name[name].redo}
-    kept -= successors(case.graph, {*chosen, *redone})
+    preserved -= successors(case.graph, {*chosen, *redone})
     for alloc in _ended(tx, case, names):
-        keeps = alloc.task_group in kept
+        keeps = alloc.task_group in preserved
         if keeps and alloc.has_succeeded:
             continue
         desired = msgspec.structs.replace(alloc.desired, description=RERUN)

@@ -56,22 +56,22 @@ async def follow_triggers(
     """Decide about ended runs as they arrive, and about those that wait too long."""
     while True:
         with store.watch(ARRIVED, TOPIC) as change:
-            held, now = fences.paused_keys(_FENCED), clock.now()
-            most = _AT_ONCE + len(held)
-            found = [
+            paused, now = fences.paused_keys(_FENCED), clock.now()
+            most = _AT_ONCE + len(paused)
+            followed = [
                 trigger
                 for trigger in (
                     *store.read(partial(triggers.undecided, most=most)),
                     *store.read(partial(triggers.expired, now=now, most=most)),
                 )
-                if str(trigger.id) not in held
+                if str(trigger.id) not in paused
             ]
-            if not found:
+            if not followed:
                 times = (store.read(triggers.next_expiry), fences.next_time(_FENCED))
                 await wait_until(min(filter(None, times), default=None), clock, change)
                 continue
         async with tolerate_disk_full("cannot start the followers of ended runs"):
-            for trigger in found:
+            for trigger in followed:
                 with fences.around(_FENCED, str(trigger.id)):
                     await _decide(store, trigger, clock.now(), ids, budgets)
 
@@ -119,11 +119,13 @@ class _Facts:
         self._outputs: dict[str, str] = {}
 
     def _job(self) -> Job:
-        one = self._trigger
+        trigger = self._trigger
         if self._loaded is None:
-            self._loaded = jobs.version(self._db, one.source_namespace, one.run_job_id, one.version)
+            self._loaded = jobs.version(
+                self._db, trigger.source_namespace, trigger.run_job_id, trigger.version
+            )
         if self._loaded is None:
-            raise _Gone(f"{_name_of(one)} was deleted before its values could be read")
+            raise _Gone(f"{_name_of(trigger)} was deleted before its values could be read")
         return self._loaded
 
     def meta(self, name: str) -> str:
@@ -132,15 +134,15 @@ class _Facts:
 
     def text(self, match: re.Match[str]) -> str:
         """Return the text of a reference."""
-        one = self._trigger
+        trigger = self._trigger
         if (name := match["meta"]) is not None:
             return self.meta(name)
         if (name := match["run"]) is not None:
             return {
-                "job": one.run_job_id,
-                "namespace": one.source_namespace,
-                "number": str(one.number),
-                "status": one.status,
+                "job": trigger.run_job_id,
+                "namespace": trigger.source_namespace,
+                "number": str(trigger.number),
+                "status": trigger.status,
             }[name]
         if match[0] not in self._outputs:
             self._outputs[match[0]] = self._output(match)
@@ -149,10 +151,10 @@ class _Facts:
     def _output(self, match: re.Match[str]) -> str:
         from daemon.flow import lists, outputs  # imported late: few followers read outputs
 
-        one, group = self._trigger, lists.resolved_group(self._job(), match["step"])
-        run = runs.find(self._db, one.source_namespace, one.run_job_id, one.number)
-        if run is not None and run.attempt != one.attempt:
-            raise _Gone(f"{_name_of(one)} runs again, so its outputs cannot be read")
+        trigger, group = self._trigger, lists.resolved_group(self._job(), match["step"])
+        run = runs.find(self._db, trigger.source_namespace, trigger.run_job_id, trigger.number)
+        if run is not None and run.attempt != trigger.attempt:
+            raise _Gone(f"{_name_of(trigger)} runs again, so its outputs cannot be read")
         step = runs.step(self._db, run, match["step"]) if run is not None else None
         if run is None or step is None or group is None:  # of another source
             return ""
@@ -174,17 +176,17 @@ def _name_of(trigger: JobTrigger) -> str:
 
 def expire(tx: Transaction, trigger_id: int, now: int) -> None:
     """Expire an ended run that has waited too long for the other sources."""
-    one, follower = _find(tx, trigger_id, TriggerState.WAITING)
-    if one is None or follower is None or one.expires > now:
+    trigger, follower = _find(tx, trigger_id, TriggerState.WAITING)
+    if trigger is None or follower is None or trigger.expires > now:
         return
-    there = {_source_of(row) for row in _joined(tx, one)}
+    joined_sources = {_source_of(row) for row in _joined(tx, trigger)}
     missing = [
         str(source)
-        for source in triggers.sources(tx, one.namespace, one.job_id)
-        if source not in there
+        for source in triggers.sources(tx, trigger.namespace, trigger.job_id)
+        if source not in joined_sources
     ]
     reason = f"{', '.join(missing[:3]) or 'the other sources'} did not end in time"
-    _end(tx, follower, one, TriggerState.EXPIRED, reason, now)
+    _end(tx, follower, trigger, TriggerState.EXPIRED, reason, now)
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,20 +203,20 @@ def decide(tx: Transaction, trigger_id: int, passed: Passed, means: Means) -> No
 
     If the follower has changed since `passed` was read, nothing happens, and the loop retries.
     """
-    one, follower = _find(tx, trigger_id, TriggerState.ARRIVED)
-    if one is None or follower is None or follower.version != passed.version:
+    trigger, follower = _find(tx, trigger_id, TriggerState.ARRIVED)
+    if trigger is None or follower is None or follower.version != passed.version:
         return
-    sources = triggers.sources(tx, one.namespace, one.job_id)
-    if fault := _fault(one, passed, sources):
-        _end(tx, follower, one, TriggerState.REFUSED, fault, means.now)
+    sources = triggers.sources(tx, trigger.namespace, trigger.job_id)
+    if fault := _fault(trigger, passed, sources):
+        _end(tx, follower, trigger, TriggerState.REFUSED, fault, means.now)
         return
-    one = msgspec.structs.replace(one, value=passed.value)
+    trigger = msgspec.structs.replace(trigger, value=passed.value)
     joins = AFTER_JOIN.of(follower.meta) == TriggerJoin.ALL
-    ready = _others(tx, follower, one, means.now) if joins else {}
-    ready[_source_of(one)] = (one, passed.meta)
+    ready = _others(tx, follower, trigger, means.now) if joins else {}
+    ready[_source_of(trigger)] = (trigger, passed.meta)
     if joins and not {*sources} <= ready.keys():
         expires = means.now + AFTER_WITHIN.of(follower.meta)
-        waits = msgspec.structs.replace(one, state=TriggerState.WAITING, expires=expires)
+        waits = msgspec.structs.replace(trigger, state=TriggerState.WAITING, expires=expires)
         triggers.put(tx, waits, passed.meta)
         return
     _fire(tx, follower, [ready[name] for name in sources if name in ready], means)
@@ -236,21 +238,21 @@ _Ready = tuple[JobTrigger, dict[str, str]]  # an ended run, and the meta that it
 
 def _others(tx: Transaction, follower: Job, trigger: JobTrigger, now: int) -> dict[Source, _Ready]:
     """Return the runs that wait for this one by source. It replaces an earlier one of its source."""
-    found: dict[Source, _Ready] = {}
+    result: dict[Source, _Ready] = {}
     for row in _joined(tx, trigger):
         if _source_of(row) == _source_of(trigger):
             reason = f"{_name_of(trigger)} ended later"
             _end(tx, follower, row, TriggerState.REPLACED, reason, now)
         else:
-            found[_source_of(row)] = (row, triggers.meta_of(tx, row.id))
-    return found
+            result[_source_of(row)] = (row, triggers.meta_of(tx, row.id))
+    return result
 
 
 def _fire(tx: Transaction, follower: Job, chosen: list[_Ready], means: Means) -> None:
     """Dispatch the follower for ended runs, in the order of its sources."""
     meta: dict[str, str] = {}
-    for _, theirs in chosen:  # of several texts, the first one that is not empty
-        meta |= {name: text for name, text in theirs.items() if not meta.get(name)}
+    for _, texts in chosen:  # of several texts, the first one that is not empty
+        meta |= {name: text for name, text in texts.items() if not meta.get(name)}
     state, reason, child_id = TriggerState.FIRED, "", ""
     try:
         child_id = _dispatch(tx, follower, DispatchRequestData(payload=b"", meta=meta), means)
@@ -285,10 +287,10 @@ def _source_of(trigger: JobTrigger) -> Source:
 def _find(
     tx: Transaction, trigger_id: int, state: TriggerState
 ) -> tuple[JobTrigger | None, Job | None]:
-    one = triggers.find(tx, trigger_id)
-    if one is None or one.state != state:
+    trigger = triggers.find(tx, trigger_id)
+    if trigger is None or trigger.state != state:
         return None, None
-    return one, jobs.current(tx, one.namespace, one.job_id)
+    return trigger, jobs.current(tx, trigger.namespace, trigger.job_id)
 
 
 def _joined(tx: Transaction, trigger: JobTrigger) -> list[JobTrigger]:
@@ -308,12 +310,12 @@ def _end(
     """Store the final effect of an ended run, and notify if it starts nothing."""
     done = msgspec.structs.replace(trigger, state=state, reason=reason, decided=now, expires=0)
     triggers.put(tx, done)
-    wanted = notify_settings(follower.meta)
-    if wanted is None or not is_told:
+    settings = notify_settings(follower.meta)
+    if settings is None or not is_told:
         return
     if state in (TriggerState.REFUSED, TriggerState.EXPIRED):
         text = f"{_name_of(trigger)} did not start it: {reason}"
         key = (trigger.namespace, trigger.job_id)
         notifications.add(
-            tx, key, wanted, NotifyEvent.MISSED, run_id=trigger.job_id, reason=text, now=now
+            tx, key, settings, NotifyEvent.MISSED, run_id=trigger.job_id, reason=text, now=now
         )

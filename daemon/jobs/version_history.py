@@ -141,7 +141,7 @@ class RerunVersions:
         The version of a child is that of its parent: the child keeps its ID, its payload, and its
         own meta. Raises `NotFound`, `Invalid`, `Refused` or `Malformed`.
         """
-        around, owner = self._surroundings, present.parent_id or present.id
+        context, owner = self._surroundings, present.parent_id or present.id
         target = jobs.version(tx, present.namespace, owner, number)
         if target is None:
             raise NotFound(_no_version(present.namespace, owner, number))
@@ -152,13 +152,13 @@ class RerunVersions:
         if freezes.any_open(tx):
             from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
 
-            overrides = around.may_override(present.namespace)
+            overrides = context.may_override(present.namespace)
             for definition in (present, target):
                 check_change(tx, definition, self._now, overrides=overrides)
-        around.budgets.check_stored(target)
-        check_place(tx, target, around.findings(target), around)
-        around.policies.check(target, override=False)
-        check_versions(tx, target, around.budgets)
+        context.budgets.check_stored(target)
+        check_place(tx, target, context.findings(target), context)
+        context.policies.check(target, override=False)
+        check_versions(tx, target, context.budgets)
         return _as_new_version(target, self._now)
 
     def store(self, tx: Transaction, candidate: Job, number: int) -> Job:

@@ -62,8 +62,8 @@ def lay_out(
     `previous` is the replaced allocation whose data migrates. `owners` are the users of the tasks,
     None for the launcher's user; `guest` is the owner for containers. Raises `OSError`.
     """
-    whose = [one or ours() for one in owners]
-    guest = guest if guest and ANYBODY in whose else ours()
+    owners_to_set = [requested or ours() for requested in owners]
+    guest = guest if guest and ANYBODY in owners_to_set else ours()
     if not os.path.isdir(directory):  # the directory of all allocations was removed
         make_root(directory)
     troubles = {}
@@ -76,13 +76,13 @@ def lay_out(
                 if is_at_work(source):
                     raise OSError(errno.EBUSY, f"a task of {previous} is running", previous)
         home = opened.enter_context(made(above, allocation, None, ours()))
-        _make_shared(home, whose, source, guest)
+        _make_shared(home, owners_to_set, source, guest)
         _describe(home, layout.about)
-        for room, owner in zip(layout.rooms, whose, strict=True):
+        for room_of_task, owner in zip(layout.rooms, owners_to_set, strict=True):
             try:
-                _make_task_directory(home, room, owner, source, guest)
+                _make_task_directory(home, room_of_task, owner, source, guest)
             except OSError as error:
-                troubles[room.task] = str(error)
+                troubles[room_of_task.task] = str(error)
     return troubles
 
 
@@ -91,12 +91,12 @@ def _make_shared(home: int, users: Collection[Owner], previous: int | None, gues
     us = ours()
     users = frozenset(users) or {us}
     others = users - {us}
-    around = _STICKY if others else _PRIVATE
+    permissions = _STICKY if others else _PRIVATE
     is_one = len(users) == 1 and ANYBODY not in users
     mode, owner = (_PRIVATE, next(iter(users))) if is_one else (_STICKY, us)
     permit_traversal(home, {uid for uid, _ in {*others, guest} - {ANYBODY, us}})
-    with made(home, SHARED, around, us) as shared:
-        with made(shared, LOGS, around, us):
+    with made(home, SHARED, permissions, us) as shared:
+        with made(shared, LOGS, permissions, us):
             pass
         _migrate_directory(previous, SHARED, DATA, shared)
         for name in (DATA, TMP):
@@ -116,15 +116,15 @@ def _make_task_directory(
         raise FileExistsError(errno.EEXIST, "the tasks of an allocation share it", room.task)
     us = ours()
     is_open = owner == ANYBODY
-    whose = guest if is_open else owner
+    owner_to_set = guest if is_open else owner
     mode = _OPEN if is_open else _PRIVATE
-    with made(home, room.task, _PRIVATE, whose if room.is_seen or is_open else us) as inside:
+    with made(home, room.task, _PRIVATE, owner_to_set if room.is_seen or is_open else us) as inside:
         _migrate_directory(previous, room.task, LOCAL, inside)
         for name, rights, user in (
-            (LOCAL, mode, whose),
-            (SECRETS, mode, whose),
+            (LOCAL, mode, owner_to_set),
+            (SECRETS, mode, owner_to_set),
             (PRIVATE, _PRIVATE, us),
-            (TMP, _STICKY if is_open else _PRIVATE, whose),
+            (TMP, _STICKY if is_open else _PRIVATE, owner_to_set),
         ):
             is_handed_on = previous is not None or is_open
             with made(inside, name, rights, user, is_handed_on=is_handed_on):
@@ -156,12 +156,12 @@ def made(
 
 
 def _settle(descriptor: int, name: str, mode: int | None, owner: Owner, *, check: bool) -> None:
-    found = os.fstat(descriptor)
-    if check and found.st_uid not in (os.geteuid(), owner[0]):
-        raise PermissionError(errno.EPERM, f"user {found.st_uid} owns it", name)
-    if (found.st_uid, found.st_gid) != owner and os.geteuid() == 0:
+    facts = os.fstat(descriptor)
+    if check and facts.st_uid not in (os.geteuid(), owner[0]):
+        raise PermissionError(errno.EPERM, f"user {facts.st_uid} owns it", name)
+    if (facts.st_uid, facts.st_gid) != owner and os.geteuid() == 0:
         os.fchown(descriptor, *owner)
-    if mode is not None and stat.S_IMODE(found.st_mode) != mode:
+    if mode is not None and stat.S_IMODE(facts.st_mode) != mode:
         os.fchmod(descriptor, mode)
 
 

@@ -30,10 +30,10 @@ def present(directory: str) -> list[str]:
     """Return the allocations with a subdirectory; with `GONE`, those being removed."""
     try:
         with os.scandir(directory) as entries:
-            found = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:  # removed; it is created again when needed
         return []
-    return [name for name in found if re.fullmatch(ID, name.removesuffix(GONE))]
+    return [name for name in names if re.fullmatch(ID, name.removesuffix(GONE))]
 
 
 def check(directory: str, allocation: str) -> None:
@@ -60,10 +60,10 @@ def retain_logs(directory: str, logs: str, allocation: str) -> None:
             return
         os.makedirs(logs, 0o700, exist_ok=True)
         above = opened.enter_context(below(logs))
-        kept = opened.enter_context(made(above, allocation, 0o700, ours()))
-        _move(MOVED, home, kept)
-        _move(ABOUT, home, kept)
-        _move(LOGS, shared, opened.enter_context(made(kept, SHARED, 0o700, ours())))
+        retained = opened.enter_context(made(above, allocation, 0o700, ours()))
+        _move(MOVED, home, retained)
+        _move(ABOUT, home, retained)
+        _move(LOGS, shared, opened.enter_context(made(retained, SHARED, 0o700, ours())))
 
 
 def _move(name: str, source: int, target: int) -> None:
@@ -79,7 +79,7 @@ def _has_printed(shared: int) -> bool:
         directory = step(shared, LOGS, _READ)
         try:
             with os.scandir(directory) as entries:
-                return any(one.stat(follow_symlinks=False).st_size for one in entries)
+                return any(entry.stat(follow_symlinks=False).st_size for entry in entries)
         finally:
             os.close(directory)
     return False
@@ -88,11 +88,11 @@ def _has_printed(shared: int) -> bool:
 def hide(directory: str, allocation: str) -> None:
     """Rename a directory for its removal, unless the new name exists. Raises `OSError`."""
     with below(directory) as above, suppress(FileNotFoundError):  # it is already removed
-        gone = f"{allocation}{GONE}"
+        removed_name = f"{allocation}{GONE}"
         try:
-            os.stat(gone, dir_fd=above, follow_symlinks=False)
+            os.stat(removed_name, dir_fd=above, follow_symlinks=False)
         except FileNotFoundError:
-            os.rename(allocation, gone, src_dir_fd=above, dst_dir_fd=above)
+            os.rename(allocation, removed_name, src_dir_fd=above, dst_dir_fd=above)
 
 
 def remove(directory: str, name: str, seconds: float = MOST_SECONDS) -> None:
@@ -101,8 +101,8 @@ def remove(directory: str, name: str, seconds: float = MOST_SECONDS) -> None:
     A process that still creates files could prolong this indefinitely, so it stops after `seconds`.
     """
     with below(directory) as above, suppress(FileNotFoundError):  # it is already removed
-        with below(above, name) as found:
-            top = os.open(".", _READ, dir_fd=found)
+        with below(above, name) as removed:
+            top = os.open(".", _READ, dir_fd=removed)
         try:
             os.fchmod(top, stat.S_IRWXU)
             _Removal(top, seconds).run()
@@ -187,8 +187,8 @@ def _unlock(folder: int, name: str) -> None:
     """
     descriptor = step(folder, name, _STEP)
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid == os.geteuid() and found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+        facts = os.fstat(descriptor)
+        if facts.st_uid == os.geteuid() and facts.st_mode & stat.S_IRWXU != stat.S_IRWXU:
             # Opened with O_PATH, which permits only this way.
             os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)
     finally:

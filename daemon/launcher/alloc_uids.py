@@ -42,11 +42,11 @@ class AllocUids:
             try:
                 if os.geteuid() == 0:  # an earlier version may have left it to the daemon
                     os.fchown(descriptor, 0, 0)
-                found = {one: os.readlink(one, dir_fd=folder) for one in os.listdir(descriptor)}
+                numbers = {one: os.readlink(one, dir_fd=folder) for one in os.listdir(descriptor)}
             finally:
                 os.close(descriptor)
-            self._texts = {name: text for name, text in found.items() if self._is_present(name)}
-            for name in found.keys() - self._texts.keys():
+            self._texts = {name: text for name, text in numbers.items() if self._is_present(name)}
+            for name in numbers.keys() - self._texts.keys():
                 os.unlink(name, dir_fd=folder)
         self._last = span[0] - 1
 
@@ -130,8 +130,8 @@ class AllocUids:
 
     def _is_present(self, allocation: str) -> bool:
         """Return whether any directory of an allocation exists, even during its removal."""
-        place = f"{self._directory}/{allocation}"
-        return os.path.lexists(place) or os.path.lexists(f"{place}{GONE}")
+        path = f"{self._directory}/{allocation}"
+        return os.path.lexists(path) or os.path.lexists(f"{path}{GONE}")
 
 
 def is_account(number: int) -> bool:

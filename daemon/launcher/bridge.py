@@ -69,7 +69,7 @@ class Bridge:
     @property
     def allowed_port(self) -> int:
         """Return a port of the host that may be forwarded."""
-        return next((one for one in range(1, 1 << 16) if not self._is_kept(one)), 1)
+        return next((port for port in range(1, 1 << 16) if not self._is_kept(port)), 1)
 
     def check_subnet(self) -> None:
         """Raise `OSError` if the subnet overlaps a network of the host, unless the bridge exists."""
@@ -95,20 +95,20 @@ class Bridge:
         """
         name, bits = self._policy.name, self._policy.bits
         self.check_subnet()
-        made = "" if self.exists else f"link add name {name} type bridge\n"
-        words = ["-o", "link", "show", "dev", name, "type", "bridge"]
-        found = "" if made else self._run("ip", words)
-        if not made and not found:
+        creation = "" if self.exists else f"link add name {name} type bridge\n"
+        command = ["-o", "link", "show", "dev", name, "type", "bridge"]
+        output = "" if creation else self._run("ip", command)
+        if not creation and not output:
             text = f"the interface {name} is not a bridge: choose another bridge_network_name"
             raise OSError(errno.EEXIST, text)
-        is_alone = _value(_FORWARD) == "0" or _ALONE in found
+        is_alone = _value(_FORWARD) == "0" or _ALONE in output
         self._ip(
-            f"{made}addr replace {self._address(1)}/{bits} dev {name}\n"
+            f"{creation}addr replace {self._address(1)}/{bits} dev {name}\n"
             + (f"link set dev {name} alias {_ALONE}\n" if is_alone else "")
             + f"link set dev {name} up\n"
         )
         for digits, number in (
-            _interfaces().items() if made else ()
+            _interfaces().items() if creation else ()
         ):  # the bridge was deleted by hand
             with suppress(OSError):  # it has just disappeared with its namespace
                 self._ip(f"link set dev {_PREFIX}{digits}{number:04x} master {name} up\n")
@@ -141,18 +141,18 @@ class Bridge:
         except OSError:  # the rules were deleted by hand
             self.set_up()
             known = self._forwarded()
-        made = _interfaces()
-        number = made.pop(_digits(allocation), None)
+        interfaces = _interfaces()
+        number = interfaces.pop(_digits(allocation), None)
         if number and is_new:
             self._disconnect(allocation, number)
         is_connected = number is not None and not is_new
-        used = {*map(self._address, made.values())}
+        used = {*map(self._address, interfaces.values())}
         taken = {key for key, (address, _) in known.items() if address in used}
         if number is None:
-            number = self._free({*made.values()})
+            number = self._free({*interfaces.values()})
         address = self._address(number)
-        wanted = {key: (address, str(one.to)) for one in ports for key in _keys(one)}
-        for one in ports if not wanted.items() <= known.items() else ():
+        desired = {key: (address, str(one.to)) for one in ports for key in _keys(one)}
+        for one in ports if not desired.items() <= known.items() else ():
             self._check(one, taken)
         if not is_connected:
             try:
@@ -160,8 +160,8 @@ class Bridge:
             except OSError:  # an interface without its address would pass for a connected one
                 self._disconnect(allocation, number)
                 raise
-        old = [key for key in known if key not in taken and known[key] != wanted.get(key)]
-        pairs = [f"{key} : {' . '.join(at)}" for key, at in wanted.items() if known.get(key) != at]
+        old = [key for key in known if key not in taken and known[key] != desired.get(key)]
+        pairs = [f"{key} : {' . '.join(at)}" for key, at in desired.items() if known.get(key) != at]
         self._nft(self._elements("delete", old) + self._elements("add", pairs))
         return address
 
@@ -211,7 +211,7 @@ class Bridge:
     def _forwarded(self) -> dict[str, tuple[str, str]]:
         """Return the address and port inside, by the key of each element. Raises `OSError`."""
         text = self._run("nft", ["-n", "list", "map", "ip", self._policy.table, "ports"])
-        return {found[1]: (found[2], found[3]) for found in _PORT.finditer(text)}
+        return {match[1]: (match[2], match[3]) for match in _PORT.finditer(text)}
 
     def _elements(self, action: str, elements: Collection[str]) -> str:
         inside = f"ip {self._policy.table} ports {{ {', '.join(elements)} }}"
@@ -226,11 +226,11 @@ class Bridge:
             text = f"port {number} of {port.address} is forwarded to another allocation"
             raise OSError(errno.EADDRINUSE, text)
         for kind in _PROTOCOLS.values():
-            with socket.socket(socket.AF_INET, kind) as one:
+            with socket.socket(socket.AF_INET, kind) as probe:
                 # Connections that wait for their end do not count, only listeners do.
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kind == socket.SOCK_STREAM)
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kind == socket.SOCK_STREAM)
                 try:
-                    one.bind(("", number))
+                    probe.bind(("", number))
                 except OSError as error:
                     text = f"port {number} of the host: {error.strerror}"
                     raise OSError(error.errno, text) from None
@@ -242,10 +242,10 @@ class Bridge:
         """Return the number of a free address, the next after the last assigned one. Raises `OSError`."""
         numbers = range(2, (1 << 32 - self._policy.bits) - 1)  # 1 is the bridge, the last all
         turn = chain(numbers[self._last - 1 :], numbers)
-        if not (found := next((one for one in turn if one not in used), 0)):
+        if not (address := next((candidate for candidate in turn if candidate not in used), 0)):
             raise OSError(errno.EADDRNOTAVAIL, "all addresses of bridge_network_subnet are in use")
-        self._last = found
-        return found
+        self._last = address
+        return address
 
     def _address(self, number: int) -> str:
         return socket.inet_ntoa((self._base + number).to_bytes(4, "big"))
@@ -269,20 +269,20 @@ class Bridge:
             raise TimeoutError(errno.ETIMEDOUT, f"{name} was not run: a program of the bridge hung")
         words = [getattr(self._tools, name), *words]
         try:
-            status, said = run(words, text.encode(), descriptors, seconds=_SECONDS)
+            status, output = run(words, text.encode(), descriptors, seconds=_SECONDS)
         except TimeoutError:
             self._resumes = time.monotonic() + _PAUSE
             raise
         if status:
-            first = said.partition("\n")[0][:200] or f"exit status {status}"
+            first = output.partition("\n")[0][:200] or f"exit status {status}"
             raise OSError(errno.EIO, f"the program {name} failed: {first}")
-        return said
+        return output
 
 
 def _interfaces() -> dict[str, int]:
     """Return the number of the address of each connected allocation, by its digits."""
-    found = (_OURS.fullmatch(name) for _, name in socket.if_nameindex())
-    return {one[1]: int(one[2], 16) for one in found if one}
+    matches = (_OURS.fullmatch(name) for _, name in socket.if_nameindex())
+    return {match[1]: int(match[2], 16) for match in matches if match}
 
 
 def _digits(allocation: Id) -> str:

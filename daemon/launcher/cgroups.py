@@ -16,8 +16,8 @@ _TOGETHER = f"{SHARED}/tasks"  # in version 1 they share one cgroup
 
 def belongs(group: str, above: Collection[str], allocation: str, task: str) -> bool:
     """Return whether a cgroup belongs to a task, below the parent `above`."""
-    place, _, name = group.rpartition("/")
-    return name == f"{allocation}.{task}" and place.removesuffix(SHARED) in above
+    parent, _, name = group.rpartition("/")
+    return name == f"{allocation}.{task}" and parent.removesuffix(SHARED) in above
 
 
 def is_list(
@@ -41,7 +41,7 @@ def is_made(above: str, allocation: str, task: str) -> bool:
 
 def of_task(above: Collection[str], allocation: str, task: str) -> set[str]:
     """Return the possible cgroups of a task below the parents."""
-    return {f"{one}{deeper}/{allocation}.{task}" for one in above for deeper in ("", SHARED)}
+    return {f"{root}{deeper}/{allocation}.{task}" for root in above for deeper in ("", SHARED)}
 
 
 def claimed(text: bytes, allocation: str, task: str) -> set[str]:
@@ -59,15 +59,15 @@ def kill(group: str) -> None:
     if _write(f"{group}/cgroup.kill"):
         return
     _write(f"{group}/cgroup.freeze")
-    for place, thread in threads(group):
-        _kill(thread, place)
+    for directory, thread in threads(group):
+        _kill(thread, directory)
 
 
 def threads(group: str) -> Iterator[tuple[str, str]]:
     """Yield the threads in a cgroup and its children, each with its cgroup."""
-    for place, _, _ in os.walk(group):
+    for folder, _, _ in os.walk(group):
         with suppress(OSError):  # the cgroup was removed
-            yield from ((place, one) for one in _read(f"{place}/cgroup.threads").split())
+            yield from ((folder, tid) for tid in _read(f"{folder}/cgroup.threads").split())
 
 
 def _kill(thread: str, group: str) -> None:
@@ -78,7 +78,7 @@ def _kill(thread: str, group: str) -> None:
         try:
             lines = _read(f"/proc/{process}/task/{thread}/cgroup").split("\n")
             # Still in the cgroup after the pidfd was opened, so the process ID was not reused.
-            if any(one.startswith("0::") and group.endswith(one[3:]) for one in lines):
+            if any(item.startswith("0::") and group.endswith(item[3:]) for item in lines):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:
             os.close(descriptor)

@@ -86,9 +86,9 @@ def sealed(content: bytes) -> int:
     """Return a descriptor of an immutable file in memory. Raises `OSError`."""
     descriptor = os.memfd_create("message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        remaining = memoryview(content)
+        while remaining:
+            remaining = remaining[os.write(descriptor, remaining) :]
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:  # nothing else closes a bare descriptor
         os.close(descriptor)

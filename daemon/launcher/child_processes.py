@@ -88,18 +88,18 @@ class ChildOperations:
 
     def end(self, pid: int, status: int) -> NumberedReply | None:
         """Return the answer of an ended child; None for any other process."""
-        number, result, errand = self._children.pop(pid, (0, -1, None))
-        if errand is None:
+        number, result, operation = self._children.pop(pid, (0, -1, None))
+        if operation is None:
             return None
         try:
             body = _answer.decode(os.pread(result, os.fstat(result).st_size, 0))
         except (msgspec.DecodeError, UnicodeDecodeError):
             late = status == -signal.SIGALRM
-            why = f"not done within {errand.seconds} s" if late else f"its child ended: {status}"
+            why = f"not done within {operation.seconds} s" if late else f"its child ended: {status}"
             body = OperationFailed(number=errno.ETIMEDOUT if late else errno.EIO, text=why)
         finally:
             os.close(result)
-        errand.after()
+        operation.after()
         return NumberedReply(number=number, descriptors=0, body=body)
 
 

@@ -42,17 +42,17 @@ def below(directory: str | int, *names: str) -> Iterator[int]:
     Raises `OSError`.
     """
     if isinstance(directory, int):
-        found = os.dup(directory)
+        current = os.dup(directory)
     else:
-        found = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        current = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in names:
-            deeper = step(found, name, _STEP)
-            os.close(found)
-            found = deeper
-        yield found
+            deeper = step(current, name, _STEP)
+            os.close(current)
+            current = deeper
+        yield current
     finally:
-        os.close(found)
+        os.close(current)
 
 
 @contextmanager
@@ -60,13 +60,13 @@ def home_of(directory: str, allocation: str) -> Iterator[int]:
     """Yield the directory of an allocation, or that of its retained logs. Raises `OSError`."""
     with ExitStack() as opened:
         try:
-            kept = f"{os.path.dirname(directory)}/{LOGS}"
-            found = opened.enter_context(below(kept, allocation))
-            with below(found, SHARED, LOGS):
+            retained = f"{os.path.dirname(directory)}/{LOGS}"
+            folder = opened.enter_context(below(retained, allocation))
+            with below(folder, SHARED, LOGS):
                 pass
         except (FileNotFoundError, NotADirectoryError):
-            found = opened.enter_context(below(directory, allocation))
-        yield found
+            folder = opened.enter_context(below(directory, allocation))
+        yield folder
 
 
 def take_claim(folder: int, task: str, attempt: int) -> int | None:
@@ -92,15 +92,15 @@ def take_claim(folder: int, task: str, attempt: int) -> int | None:
 
 def is_at_work(folder: int) -> bool:
     """Return whether any claim of an allocation is held by a shim. Raises `OSError`."""
-    return any(is_held(folder, *one) for one in attempts(folder))
+    return any(is_held(folder, *attempt) for attempt in attempts(folder))
 
 
 def attempts(folder: int) -> list[tuple[str, int]]:
     """Return the tasks and attempt numbers that have claims. Raises `OSError`."""
     directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        found = map(_CLAIMED.fullmatch, os.listdir(directory))
-        return [(one[1], int(one[2])) for one in found if one]
+        matches = map(_CLAIMED.fullmatch, os.listdir(directory))
+        return [(match[1], int(match[2])) for match in matches if match]
     finally:
         os.close(directory)
 
@@ -139,8 +139,8 @@ def shim_of(folder: int, task: str, attempt: int) -> int | None:
     with _claim(folder, task, attempt) as descriptor:
         if descriptor is None or not is_locked(descriptor):
             return None
-        found = _SHIM.search(os.pread(descriptor, MOST_CLAIM, 0))
-        return int(found[1]) if found else None
+        match = _SHIM.search(os.pread(descriptor, MOST_CLAIM, 0))
+        return int(match[1]) if match else None
 
 
 def opened_claim(folder: int, task: str, attempt: int) -> tuple[int, int] | None:
@@ -151,8 +151,8 @@ def opened_claim(folder: int, task: str, attempt: int) -> tuple[int, int] | None
     with _claim(folder, task, attempt) as descriptor:
         if descriptor is None or not is_locked(descriptor):
             return None
-        found = _KEEPS.search(os.pread(descriptor, MOST_CLAIM, 0))
-        return (os.dup(descriptor), int(found[1])) if found else None
+        match = _KEEPS.search(os.pread(descriptor, MOST_CLAIM, 0))
+        return (os.dup(descriptor), int(match[1])) if match else None
 
 
 def read_claim(folder: int, task: str, attempt: int) -> tuple[bytes, int]:
@@ -227,9 +227,9 @@ def open_own(folder: int, name: str, flags: int) -> int:
         if error.errno in _NO_FILE:
             raise FileExistsError(error.errno, error.strerror, name) from error
         raise
-    found = os.fstat(descriptor)
-    is_own = (found.st_uid, found.st_nlink) == (os.geteuid(), 1)
-    if not (stat.S_ISREG(found.st_mode) and is_own):
+    facts = os.fstat(descriptor)
+    is_own = (facts.st_uid, facts.st_nlink) == (os.geteuid(), 1)
+    if not (stat.S_ISREG(facts.st_mode) and is_own):
         os.close(descriptor)
         raise FileExistsError(errno.EEXIST, "not a regular file of the agent", name)
     os.fchmod(descriptor, _LOG_MODE)

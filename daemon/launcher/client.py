@@ -182,15 +182,15 @@ class _Waiter:
     async def open(self) -> None:
         """Acquire the request's share of the limit on pending requests."""
         with ExitStack() as taken:
-            for place in self._places:
-                await place.acquire()
-                taken.callback(place.release)
+            for slot in self._places:
+                await slot.acquire()
+                taken.callback(slot.release)
             taken.pop_all()
 
     def close(self) -> None:
         """Release that share."""
-        for place in self._places:
-            place.release()
+        for slot in self._places:
+            slot.release()
 
     def deliver(self, body: Answer, descriptors: list[int]) -> None:
         """Deliver the answer."""
@@ -407,7 +407,7 @@ class Launcher:
         body, received = await self._request(request, (), spare)
         assert isinstance(body, FileStatus)  # noqa: S101  # ensured by the protocol
         try:
-            return body, b"".join(read_sealed(one, request.most) for one in received)
+            return body, b"".join(read_sealed(descriptor, request.most) for descriptor in received)
         finally:
             close(received)
 
@@ -501,15 +501,19 @@ class Launcher:
         spare = os.memfd_create("spare")
         _, received = await self._request(ListAllocations(is_kept=is_kept), (), spare)
         try:
-            return b"".join(read_sealed(one, MOST_PAYLOAD) for one in received).decode().split()
+            return (
+                b"".join(read_sealed(descriptor, MOST_PAYLOAD) for descriptor in received)
+                .decode()
+                .split()
+            )
         finally:
             close(received)
 
     async def connect(self) -> trio.SocketStream:
         """Return a connection to root's podman. Raises `OSError`."""
         _, received = await self._request(ConnectPodman(), (), os.memfd_create("spare"))
-        found = socket.socket(fileno=received[0])
-        return trio.SocketStream(trio.socket.from_stdlib_socket(found))
+        connection = socket.socket(fileno=received[0])
+        return trio.SocketStream(trio.socket.from_stdlib_socket(connection))
 
     def _sealed(self, record: msgspec.Struct) -> int:
         """Return a descriptor of a sealed file with a record. Raises `OSError` or `ValueError`."""
@@ -569,7 +573,7 @@ class Launcher:
         spare = os.memfd_create("spare")
         _, received = await self._request(request, (), spare)
         try:
-            text = b"".join(read_sealed(one, MOST_PAYLOAD) for one in received)
+            text = b"".join(read_sealed(descriptor, MOST_PAYLOAD) for descriptor in received)
         finally:
             close(received)
         return text.decode(errors="replace").split("\0") if text else []

@@ -40,12 +40,12 @@ def find(
         files = [one for one in own if is_trusted(one, user)]
         folders = [] if "/" in command else (path or DEFAULT_PATH).split(":")
         files += [seen(f"{folder}/{command}") for folder in folders if folder]
-    there = [one for one in files if command and one and _is_file(one)]
-    for one in there:
+    existing = [one for one in files if command and one and _is_file(one)]
+    for one in existing:
         if _is_executable(one):
             return one.shown
-    if there:
-        raise Refusal(f'{_LAUNCH}binary "{there[0].shown}" is not executable')
+    if existing:
+        raise Refusal(f'{_LAUNCH}binary "{existing[0].shown}" is not executable')
     raise Refusal(f'{_LAUNCH}binary "{command}" could not be found')
 
 
@@ -55,20 +55,20 @@ def find_in_session(command: str, directory: str, path: str | None) -> str:
     Raises `Refusal` with Nomad's message (recorded from Nomad: alloc-exec).
     """
     if "/" in command:
-        place = os.path.join(directory, command)
+        candidate = os.path.join(directory, command)
         for mode, reason in (
             (os.F_OK, "no such file or directory"),
             (os.X_OK, "permission denied"),
         ):
-            is_there = os.access(place, mode, effective_ids=True)
-            if not is_there or (os.path.isdir(place) and mode == os.X_OK):
+            is_there = os.access(candidate, mode, effective_ids=True)
+            if not is_there or (os.path.isdir(candidate) and mode == os.X_OK):
                 raise Refusal(f"{_INSIDE}fork/exec {command}: {reason}")
-        return place
+        return candidate
     folders = [folder for folder in (path or DEFAULT_PATH).split(":") if folder]
-    for place in (f"{folder}/{command}" for folder in folders if command):
-        file = CommandFile(place, place)
+    for candidate in (f"{folder}/{command}" for folder in folders if command):
+        file = CommandFile(candidate, candidate)
         if _is_file(file) and _is_executable(file):
-            return place
+            return candidate
     raise Refusal(f'{_INSIDE}exec: "{command}": executable file not found in $PATH')
 
 
@@ -78,14 +78,14 @@ def is_trusted(file: CommandFile, user: User | None) -> bool:
     gids = {0, os.getgid(), user.gid if user else 0}
     try:
         places = (file.path, os.path.dirname(file.path) or ".")
-        found = [os.stat(one, dir_fd=file.above) for one in places]
+        facts = [os.stat(one, dir_fd=file.above) for one in places]
     except (OSError, ValueError):
         return False
     return all(
         one.st_uid in uids
         and not one.st_mode & stat.S_IWOTH
         and (one.st_gid in gids or not one.st_mode & stat.S_IWGRP)
-        for one in found
+        for one in facts
     )
 
 

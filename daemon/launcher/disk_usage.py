@@ -72,11 +72,11 @@ class DiskUsageScan:
             with os.scandir(directory) as entries:
                 for entry in islice(entries, _MOST_PENDING):
                     with suppress(OSError):  # removed or locked concurrently
-                        found = facts_of(directory, entry.name)
-                        if found.st_dev != self._device:
+                        facts = facts_of(directory, entry.name)
+                        if facts.st_dev != self._device:
                             continue
-                        if stat.S_ISDIR(found.st_mode) and len(folders) < _MOST_PENDING:
+                        if stat.S_ISDIR(facts.st_mode) and len(folders) < _MOST_PENDING:
                             folders.append(f"{folder}/{entry.name}")
-                        yield found
+                        yield facts
         finally:
             os.close(directory)

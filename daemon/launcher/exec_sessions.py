@@ -71,5 +71,5 @@ class ExecSessions:
         if not hang_up:
             os.killpg(pid, signal.SIGKILL)
             return
-        found = (one for one in process_scan.list_processes("") if one.session == pid)
-        process_scan.send(found, signal.SIGHUP)
+        processes = (item for item in process_scan.list_processes("") if item.session == pid)
+        process_scan.send(processes, signal.SIGHUP)

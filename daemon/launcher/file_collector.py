@@ -98,13 +98,13 @@ class _Collection:
     def take(self, place: int, path: str, names: list[str], pattern: str) -> None:
         """Send the files of a pattern, or that no file matches it. Raises `_TooMuch`."""
         is_found = False
-        for directory, found in self._matches(place, path, names, depth=0):
+        for directory, file_path in self._matches(place, path, names, depth=0):
             is_found = True
-            if found not in self._seen:
+            if file_path not in self._seen:
                 if len(self._seen) == self._request.most_files:
                     raise _TooMuch(f"more than {self._request.most_files} files match")
-                self._seen.add(found)
-                self._send_file(directory, found)
+                self._seen.add(file_path)
+                self._send_file(directory, file_path)
         if not is_found:
             reason = f"no file matches {pattern.partition('/')[2]}"
             self.send(FilePart(path=b"", data=b"", is_end=True, reason=reason))
@@ -116,29 +116,29 @@ class _Collection:
 
         Links count as matches, so that the result names them.
         """
-        first, *rest = names
+        first, *remaining = names
         if depth > _DEEPEST:
             raise _TooMuch(f"{path!r} is more than {_DEEPEST} directories deep")
-        if first == ANY_DEPTH and rest:
-            yield from self._matches(directory, path, rest, depth)
+        if first == ANY_DEPTH and remaining:
+            yield from self._matches(directory, path, remaining, depth)
         for name in self._names(directory, first):
             if depth == 0 and name in (SECRETS, PRIVATE):
                 continue
-            place = f"{path}/{name}"
+            full_path = f"{path}/{name}"
             try:
                 mode = facts_of(directory, name).st_mode
             except FileNotFoundError:
                 continue
             except OSError as error:  # a mount, for example
-                self._refuse(place, error)
+                self._refuse(full_path, error)
                 continue
             if not stat.S_ISDIR(mode):
-                if not rest:
-                    yield directory, place
+                if not remaining:
+                    yield directory, full_path
                 continue
-            deeper = names if first == ANY_DEPTH else rest
+            deeper = names if first == ANY_DEPTH else remaining
             if deeper:
-                yield from self._inside(directory, name, place, deeper, depth + 1)
+                yield from self._inside(directory, name, full_path, deeper, depth + 1)
 
     def _inside(
         self, directory: int, name: str, place: str, names: list[str], depth: int
@@ -157,7 +157,7 @@ class _Collection:
         """Return the matching names in a directory in their order. Raises `_TooMuch`."""
         if not _WILD & {*pattern}:
             return [pattern]
-        found = []
+        matching = []
         with os.scandir(directory) as entries:
             for entry in entries:
                 self._entries += 1
@@ -166,8 +166,8 @@ class _Collection:
                 if entry.name.startswith(_HIDDEN) and not pattern.startswith(_HIDDEN):
                     continue
                 if pattern == ANY_DEPTH or fnmatchcase(entry.name, pattern):
-                    found.append(entry.name)
-        return sorted(found)
+                    matching.append(entry.name)
+        return sorted(matching)
 
     def _send_file(self, directory: int, path: str) -> None:
         """Send a file, or the reason against it."""
@@ -201,12 +201,12 @@ class _Collection:
                 f"it has {facts.st_size} bytes, more than the {self._left} that are left in its namespace",
             )
         most, size = min(most, self._left), 0
-        while piece := os.read(descriptor, _PIECE):
-            size += len(piece)
-            self._left -= len(piece)
+        while chunk := os.read(descriptor, _PIECE):
+            size += len(chunk)
+            self._left -= len(chunk)
             if size > most:
                 raise OSError(errno.EFBIG, f"it grew to more than {most} bytes")
-            self.send(FilePart(path=os.fsencode(path), data=piece, is_end=False, reason=""))
+            self.send(FilePart(path=os.fsencode(path), data=chunk, is_end=False, reason=""))
         self.send(FilePart(path=os.fsencode(path), data=b"", is_end=True, reason=""))
 
     def _refuse(self, path: str, error: OSError) -> None:

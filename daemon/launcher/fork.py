@@ -22,12 +22,12 @@ _GUARD = b"steward-logs"  # after the end of the daemon
 
 def begin() -> socket.socket:
     """Fork the launcher; return the daemon's end of the channel."""
-    ours, theirs = pair()
+    own_end, child_end = pair()
     gc.freeze()  # keeps garbage collection from writing to shared memory pages
     if os.fork() == 0:
-        os._exit(become(theirs))
-    theirs.close()
-    return ours
+        os._exit(become(child_end))
+    child_end.close()
+    return own_end
 
 
 def become(channel: socket.socket) -> int:

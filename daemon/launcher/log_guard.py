@@ -106,8 +106,8 @@ def _running(directory: str) -> Iterator[tuple[int, list[_GuardedLog]]]:
         # logs that are open are limited.
         with suppress(OSError), below(directory, allocation) as folder:
             for task, attempt in attempts(folder):
-                if (found := opened_claim(folder, task, attempt)) is not None:
-                    yield found[0], list(_logs(folder, task, found[1]))
+                if (opened_log := opened_claim(folder, task, attempt)) is not None:
+                    yield opened_log[0], list(_logs(folder, task, opened_log[1]))
 
 
 def _logs(folder: int, task: str, keeps: int) -> Iterator[_GuardedLog]:

@@ -72,9 +72,9 @@ class Networks:
             if not (self._bridge.is_ready and self._bridge.exists):
                 self._bridge.set_up()
             with self.inside(allocation, ()):
-                held = self._held[allocation]
+                descriptor = self._held[allocation]
             entered = partial(self.inside, allocation, ())
-            return self._bridge.connect(allocation, ports, held, entered, is_new=is_new)
+            return self._bridge.connect(allocation, ports, descriptor, entered, is_new=is_new)
         except OSError:
             self._bridge.is_ready = False  # something may have changed the bridge or its rules
             with suppress(OSError):  # the error above says more; a later start cleans up
@@ -84,8 +84,8 @@ class Networks:
 
     def _is_known(self, allocation: str, shims: Iterable[int]) -> bool:
         """Return whether a namespace of an allocation exists; hold it from now on."""
-        if allocation not in self._held and (found := _network_of(shims)) is not None:
-            self._held[allocation] = found
+        if allocation not in self._held and (descriptor := _network_of(shims)) is not None:
+            self._held[allocation] = descriptor
         return allocation in self._held
 
     @property
@@ -119,15 +119,15 @@ class Networks:
 
     def release(self, allocation: str) -> None:
         """Release the namespace of an allocation that has ended. Raises `OSError`."""
-        if (found := self._held.pop(allocation, None)) is not None:
-            os.close(found)
+        if (descriptor := self._held.pop(allocation, None)) is not None:
+            os.close(descriptor)
         if self._bridge and not self._trouble and self._bridge.exists:
             self._bridge.release(allocation)
 
     def close(self) -> None:
         """Hold no namespace any longer."""
-        for found in self._held.values():
-            os.close(found)
+        for descriptor in self._held.values():
+            os.close(descriptor)
         self._held.clear()
 
 
@@ -135,13 +135,13 @@ def _network_of(shims: Iterable[int]) -> int | None:
     """Return the namespace of the first of these processes that is not in the launcher's."""
     for pid in shims:
         with suppress(OSError):  # it has ended
-            found = os.open(f"/proc/{pid}/ns/net", _READ)
-            if not os.path.samestat(os.fstat(found), os.stat(_OF_US)):
-                return found
-            os.close(found)
+            descriptor = os.open(f"/proc/{pid}/ns/net", _READ)
+            if not os.path.samestat(os.fstat(descriptor), os.stat(_OF_US)):
+                return descriptor
+            os.close(descriptor)
     return None
 
 
 def _raise_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as one:
-        fcntl.ioctl(one, _SET_FLAGS, struct.pack("16sH14x", b"lo", _IS_UP))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+        fcntl.ioctl(probe, _SET_FLAGS, struct.pack("16sH14x", b"lo", _IS_UP))

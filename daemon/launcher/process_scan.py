@@ -66,96 +66,96 @@ class ProcessCriteria(msgspec.Struct, frozen=True):
 
 def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
     """Scan for the processes of marks and act on them; return the results of the last scan."""
-    meant = [_scan_criteria(directory, one) for one in marks]
+    criteria = [_scan_criteria(directory, one) for one in marks]
 
     def find(
         look: Callable[[str], Sequence[Process]] = list_processes,
     ) -> tuple[list[list[Process]], list[list[Process]]]:
         processes = look(directory)
-        found = [belonging(processes, one) for one in meant]
-        return found, [undecided(processes, *both) for both in zip(meant, found, strict=True)]
+        found = [belonging(processes, one) for one in criteria]
+        return found, [undecided(processes, *pair) for pair in zip(criteria, found, strict=True)]
 
     are_orphans = all(
-        one.action == "end" and it.has_ended for one, it in zip(marks, meant, strict=True)
+        one.action == "end" and rule.has_ended for one, rule in zip(marks, criteria, strict=True)
     )
     found, unclear = find(orphans if are_orphans else list_processes)
     if are_orphans and any(found + unclear):
         found, unclear = find()
-    held: set[Process] = set()
+    stopped: set[Process] = set()
     for turn in range(_ROUNDS):
-        fresh = _with(found, marks, "hold", "end") - held
+        fresh = _with(found, marks, "hold", "end") - stopped
         if not fresh and not any(unclear):
             break
         send(fresh, signal.SIGSTOP)
-        held |= fresh
+        stopped |= fresh
         if any(unclear):  # on a busy host, a process may wait in the middle of exec
             time.sleep(_PAUSE * 2**turn)
         found, unclear = find()
-    send(_with(found, marks, "end") & held, signal.SIGKILL)
+    send(_with(found, marks, "end") & stopped, signal.SIGKILL)
     send(_with(found, marks, "let_go"), signal.SIGCONT)
     most = MOST_PIDS // max(1, len(marks))
-    left = [
+    remaining = [
         [*some, *more] if mark.action == "end" else some
         for some, more, mark in zip(found, unclear, marks, strict=True)
     ]
-    return [[one.pid for one in some[:most]] for some in left]
+    return [[one.pid for one in some[:most]] for some in remaining]
 
 
 def _with(
     found: Sequence[Sequence[Process]], marks: Sequence[ScanTarget], *actions: str
 ) -> set[Process]:
     return {
-        one
+        process
         for some, mark in zip(found, marks, strict=True)
         if mark.action in actions
-        for one in some
+        for process in some
     }
 
 
 def _scan_criteria(directory: str, mark: ScanTarget) -> ProcessCriteria:
     """Return the criteria of a mark, completed from its claim."""
-    given = ProcessCriteria(mark.allocation, mark.task or "")
+    criteria = ProcessCriteria(mark.allocation, mark.task or "")
     try:
         with below(directory, mark.allocation) as folder:
-            given = msgspec.structs.replace(given, users=_users(folder, mark.task))
+            criteria = msgspec.structs.replace(criteria, users=_users(folder, mark.task))
             if mark.task is None or mark.attempt is None:
-                return given
+                return criteria
             is_held = shim_of(folder, mark.task, mark.attempt) is not None
             text, _ = read_claim(folder, mark.task, mark.attempt)
     except OSError:
-        return given
-    said = {key: int(value) for key, value in _CLAIMED.findall(text)}
-    session = said.get(b"main", 0)
+        return criteria
+    claim = {key: int(value) for key, value in _CLAIMED.findall(text)}
+    session = claim.get(b"main", 0)
     if not is_held and os.path.exists(f"/proc/{session}"):
         session = 0  # the process ID was reused, or the shim was killed
     return msgspec.structs.replace(
-        given, session=session, shim=said.get(b"shim", 0), has_ended=b"exit" in said
+        criteria, session=session, shim=claim.get(b"shim", 0), has_ended=b"exit" in claim
     )
 
 
 def _users(folder: int, task: str | None) -> frozenset[int]:
     """Return the users of a task's processes; the launcher's own user starts each of them."""
-    found = {os.geteuid()}
+    users = {os.geteuid()}
     for name in {task} if task else {name for name, _ in attempts(folder)}:
         with suppress(OSError):  # removed
-            found.add(user_of(folder, name)[0])
-    return frozenset(found)
+            users.add(user_of(folder, name)[0])
+    return frozenset(users)
 
 
 def belonging(processes: Iterable[Process], meant: ProcessCriteria) -> list[Process]:
     """Return the selected processes, including children of selected ones."""
     below_of: dict[int, list[Process]] = {}
-    found = []
+    members = []
     for one in processes:
         below_of.setdefault(one.parent, []).append(one)
         if one.pid != meant.shim and _matches_criteria(one, meant):
-            found.append(one)
-    known = {one.pid for one in found}
-    for one in found:  # the list grows during the loop
+            members.append(one)
+    known = {one.pid for one in members}
+    for one in members:  # the list grows during the loop
         fresh = [child for child in below_of.get(one.pid, ()) if child.pid not in known]
         known.update(child.pid for child in fresh)
-        found += fresh
-    return found
+        members += fresh
+    return members
 
 
 def undecided(
@@ -174,28 +174,28 @@ def _matches_criteria(process: Process, meant: ProcessCriteria) -> bool:
 
 def list_processes(directory: str) -> list[Process]:
     """Return all live processes, except the launcher and the daemon."""
-    ours = (os.getpid(), os.getppid())
+    own_pids = (os.getpid(), os.getppid())
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [found for pid in pids if pid not in ours and (found := _process(pid, directory))]
+    return [item for pid in pids if pid not in own_pids and (item := _process(pid, directory))]
 
 
 def orphans(directory: str) -> list[Process]:
     """Return the processes whose parent has ended, and other children of their new parents."""
     adopters, pid = {1}, os.getpid()
-    while pid > 1 and (said := fields(pid)):
-        pid = int(said[_PARENT])
+    while pid > 1 and (values := fields(pid)):
+        pid = int(values[_PARENT])
         adopters.add(pid)
     pids = {child for adopter in adopters for child in children(adopter)} - adopters
-    return [found for pid in pids - {os.getpid()} if (found := _process(pid, directory))]
+    return [process for pid in pids - {os.getpid()} if (process := _process(pid, directory))]
 
 
 def _process(pid: int, directory: str) -> Process | None:
-    said = fields(pid)
-    if has_ended(said):
+    values = fields(pid)
+    if has_ended(values):
         return None
     user, (allocation, task) = None, ("", "")
     try:
-        at = _readable_thread(pid, said)
+        at = _readable_thread(pid, values)
         environment = _environment(pid, at)
         if environment is None:
             user = _user(pid)
@@ -205,12 +205,12 @@ def _process(pid: int, directory: str) -> Process | None:
         pass
     return Process(
         pid=pid,
-        parent=int(said[_PARENT]),
-        group=int(said[_PROCESS_GROUP]),
-        session=int(said[_SESSION]),
+        parent=int(values[_PARENT]),
+        group=int(values[_PROCESS_GROUP]),
+        session=int(values[_SESSION]),
         allocation=allocation,
         task=task,
-        started=int(said[_STARTED]),
+        started=int(values[_STARTED]),
         user=user,
     )
 
@@ -233,12 +233,12 @@ def _environment(pid: int, at: str) -> bytes | None:
     """
     for _ in range(_READS):
         with suppress(ProcessLookupError):  # newer kernels report this for a process without memory
-            if found := _read(f"{at}/environ"):
-                return found
-        said = fields(pid)
-        if said and int(said[_FLAGS]) & _KERNEL_THREAD:
+            if text := _read(f"{at}/environ"):
+                return text
+        values = fields(pid)
+        if values and int(values[_FLAGS]) & _KERNEL_THREAD:
             return b""
-        if said and int(said[_CODE]) and b"0" != said[_ENV_END] == said[_ENV_END - 1]:
+        if values and int(values[_CODE]) and b"0" != values[_ENV_END] == values[_ENV_END - 1]:
             return b""  # no variables: the kernel sets the start of the code after them
     return None
 
@@ -257,18 +257,18 @@ def _owner(at: str, environment: Mapping[bytes, bytes], directory: str) -> tuple
     allocation = environment.get(b"NOMAD_ALLOC_ID", b"")
     if not allocation:
         return "", ""
-    shared, place = (
+    shared, path = (
         b"/%b/%b" % (allocation, SHARED.encode()),
         environment.get(b"NOMAD_ALLOC_DIR"),
     )
     whole = directory.encode() + shared
-    if place != whole:
+    if path != whole:
         # Only a newline ends a line: the kernel escapes no other character of a path.
         lines = _read(f"{at}/mountinfo").removesuffix(b"\n").split(b"\n")
         mounts = [line.split(b" ") for line in lines]
-        own = {one[_WHERE] for one in mounts if one[_MOUNTED_AT] == place}
+        own = {mount[_WHERE] for mount in mounts if mount[_MOUNTED_AT] == path}
         whole = whole.replace(b" ", rb"\040")
-        if not any(one.endswith(shared) and whole.endswith(one) for one in own):
+        if not any(mount.endswith(shared) and whole.endswith(mount) for mount in own):
             return "", ""
     task = environment.get(b"NOMAD_TASK_NAME", b"")
     return allocation.decode(errors="replace"), task.decode(errors="replace")
@@ -278,8 +278,8 @@ def facts(pids: Iterable[int]) -> Iterator[bytes]:
     """Yield `status` and `stat` of each process."""
     for pid in pids:
         with suppress(OSError):  # it has ended
-            both = _read(f"/proc/{pid}/status"), _read(f"/proc/{pid}/stat")
-            yield from both
+            texts = _read(f"/proc/{pid}/status"), _read(f"/proc/{pid}/stat")
+            yield from texts
 
 
 def _read(path: str) -> bytes:
@@ -291,20 +291,20 @@ def _variables(environment: bytes) -> Mapping[bytes, bytes]:
     if b"NOMAD_ALLOC_ID=" not in environment:
         return {}
     # Before it has its task's user, a process carries the variables under other names.
-    words = (_CARRIED.sub(b"", one) for one in environment.split(b"\0"))
-    pairs = (word.partition(b"=") for word in words)
+    entries = (_CARRIED.sub(b"", assignment) for assignment in environment.split(b"\0"))
+    pairs = (entry.partition(b"=") for entry in entries)
     return {name: value for name, _, value in pairs}
 
 
 def send(processes: Iterable[Process], number: signal.Signals) -> None:
     """Send a signal to processes; ignore those that have ended or belong to another user."""
-    for one in processes:
+    for process in processes:
         with suppress(ProcessLookupError, PermissionError):  # it has ended, or has another user
-            descriptor = os.pidfd_open(one.pid)
+            descriptor = os.pidfd_open(process.pid)
             try:
                 # The start time is unchanged after the pidfd was opened, so the process ID was not
                 # reused.
-                if (said := fields(one.pid)) and int(said[_STARTED]) == one.started:
+                if (values := fields(process.pid)) and int(values[_STARTED]) == process.started:
                     signal.pidfd_send_signal(descriptor, number)
             finally:
                 os.close(descriptor)

@@ -69,22 +69,22 @@ def start(
     The sealed file in `given` is its input. Raises `Refusal`, `OSError` or `ValueError`.
     """
     if order.program == NOTIFY:
-        words = _command(policy, order, has_input=bool(given) and not is_terminal)
+        command = _command(policy, order, has_input=bool(given) and not is_terminal)
         env = {"PATH": _COMMANDS_PATH, "LANG": "C.UTF-8"}
     else:
-        words = _words(policy, order)
+        command = _words(policy, order)
         env = _environment(policy, order, is_terminal=is_terminal)
     user = users.of_program(order.user)
     if not tools.setpriv:
         raise Refusal("the program setpriv is missing: no program can change its user")
-    with ExitStack() as held:
-        mine, actions = ends(user, held, is_terminal=is_terminal)
-        for one in given:
-            read_sealed(one, MOST_PAYLOAD)
-            os.lseek(one, 0, os.SEEK_SET)
-            actions.append((os.POSIX_SPAWN_DUP2, one, 0))
-        pid = _spawn([*sandbox.without_rights(tools, user), *words], env, actions)
-        return pid, [os.pidfd_open(pid), *map(os.dup, mine)]
+    with ExitStack() as resources:
+        own_ends, actions = ends(user, resources, is_terminal=is_terminal)
+        for descriptor in given:
+            read_sealed(descriptor, MOST_PAYLOAD)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            actions.append((os.POSIX_SPAWN_DUP2, descriptor, 0))
+        pid = _spawn([*sandbox.without_rights(tools, user), *command], env, actions)
+        return pid, [os.pidfd_open(pid), *map(os.dup, own_ends)]
 
 
 def _command(policy: LauncherPolicy, order: ProgramCommand, *, has_input: bool) -> list[str]:
@@ -92,9 +92,9 @@ def _command(policy: LauncherPolicy, order: ProgramCommand, *, has_input: bool) 
     plain = ProgramCommand(program=NOTIFY, user="", args=order.args)
     if not has_input or order != plain or len(order.args) != 1:
         raise Refusal("a command of notifications takes its name and an input, and nothing else")
-    if (words := policy.commands.get(order.args[0])) is None:
+    if (arguments := policy.commands.get(order.args[0])) is None:
         raise Refusal(f"{order.args[0]!r} was not in notify_commands at the daemon's start")
-    return words
+    return arguments
 
 
 def _words(policy: LauncherPolicy, order: ProgramCommand) -> list[str]:
@@ -104,7 +104,7 @@ def _words(policy: LauncherPolicy, order: ProgramCommand) -> list[str]:
             f"{order.program} was not in the daemon's PATH at its start: install the cluster's client"
             " programs, and restart the daemon"
         )
-    if not _FORMS[order.program].fullmatch("".join(f"{one}\n" for one in order.args)):
+    if not _FORMS[order.program].fullmatch("".join(f"{argument}\n" for argument in order.args)):
         raise Refusal(f"{order.program} with arguments of another form")
     if [_SHELL][: order.program == "srun"] != [*map(os.fsdecode, order.command[:1])]:
         raise Refusal(f"{order.program} with a command of another form")

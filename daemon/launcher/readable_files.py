@@ -39,11 +39,11 @@ _ROOM = 12_000  # bytes, enough for up to 500 entries
 
 def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]:
     """Return the metadata of a file, and its descriptor if it may be read. Raises `OSError`."""
-    with _reached(directory, request) as (home, descriptor, place):
+    with _reached(directory, request) as (home, descriptor, path):
         facts, passed = os.fstat(descriptor), []
         if stat.S_ISLNK(facts.st_mode):  # a dangling link, or one that was not followed
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), request.path)
-        if _is_closed(place):
+        if _is_closed(path):
             return msgspec.structs.replace(found_of(facts), is_secret=True), []
         if stat.S_ISREG(facts.st_mode):
             if facts.st_nlink > 1 and facts.st_uid not in _users(home):
@@ -58,15 +58,15 @@ def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry
 
     Raises `OSError`.
     """
-    with _reached(directory, request) as (_, descriptor, place):
+    with _reached(directory, request) as (_, descriptor, path):
         inside = os.open(_name_of(descriptor), _OPEN | os.O_DIRECTORY)
         try:
             names, position = _names(inside, request.position)
-            found = []
+            page = []
             for name in names:
-                if not place and name.startswith(_HIDDEN):
+                if not path and name.startswith(_HIDDEN):
                     continue
-                if not request.sees_secrets and _is_closed([*place, name]):
+                if not request.sees_secrets and _is_closed([*path, name]):
                     continue
                 with suppress(FileNotFoundError):  # removed during the listing
                     try:
@@ -75,8 +75,8 @@ def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry
                         if error.errno != errno.EXDEV:
                             raise
                         continue  # a mount of a task's user
-                    found.append(DirectoryEntry(name=os.fsencode(name), facts=found_of(facts)))
-            return found, position
+                    page.append(DirectoryEntry(name=os.fsencode(name), facts=found_of(facts)))
+            return page, position
         finally:
             os.close(inside)
 
@@ -91,9 +91,9 @@ def read_own(path: str) -> bytes:
     *folders, last = os.path.realpath(path).strip("/").split("/")
     try:
         for name, flags in (*((one, os.O_PATH | os.O_DIRECTORY) for one in folders), (last, _OPEN)):
-            found = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            child = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
             os.close(descriptor)
-            descriptor = found
+            descriptor = child
             _check_own(descriptor, path)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "no regular file", path)
@@ -105,8 +105,8 @@ def read_own(path: str) -> bytes:
 def _check_own(descriptor: int, path: str) -> None:
     facts = os.fstat(descriptor)
     is_sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
-    others = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
-    if facts.st_uid not in (0, os.geteuid()) or others:
+    is_writable_by_others = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
+    if facts.st_uid not in (0, os.geteuid()) or is_writable_by_others:
         raise PermissionError(errno.EPERM, "another user can change it", path)
 
 
@@ -137,11 +137,11 @@ def _reached(
             _check_deepest_directory(home, names, request)
             raise
         try:
-            place = _place(home, descriptor)
-            if place and place[0].startswith(_HIDDEN) and not place == names == [ABOUT]:
+            path = _place(home, descriptor)
+            if path and path[0].startswith(_HIDDEN) and not path == names == [ABOUT]:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), request.path)
-            _judge(place, request)
-            yield home, descriptor, place
+            _judge(path, request)
+            yield home, descriptor, path
         finally:
             os.close(descriptor)
 
@@ -177,10 +177,10 @@ def _name_of(descriptor: int) -> str:
 
 def _place(home: int, descriptor: int) -> list[str]:
     """Return the real path of an open file below the home, in components. Raises `OSError`."""
-    top, found = (os.readlink(_name_of(one)) for one in (home, descriptor))
-    if not f"{found}/".startswith(f"{top}/"):  # a concurrent rename
+    top, path = (os.readlink(_name_of(fd)) for fd in (home, descriptor))
+    if not f"{path}/".startswith(f"{top}/"):  # a concurrent rename
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    return found.removeprefix(top).split("/")[1:]
+    return path.removeprefix(top).split("/")[1:]
 
 
 def _is_closed(place: Sequence[str]) -> bool:

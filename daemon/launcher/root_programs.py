@@ -23,16 +23,16 @@ def run(
     `OSError`, with ETIMEDOUT if the program was killed at its time limit. One that hangs in the
     kernel ends later, and is reaped with the other children.
     """
-    with ExitStack() as held:
-        given, output = (os.memfd_create(name) for name in ("input", "output"))
-        for one in (given, output):
-            held.callback(os.close, one)
-        os.pwrite(given, text, 0)
-        pairs = [(given, 0), (output, 1), (output, 2), *descriptors]
+    with ExitStack() as resources:
+        input_file, output = (os.memfd_create(name) for name in ("input", "output"))
+        for descriptor in (input_file, output):
+            resources.callback(os.close, descriptor)
+        os.pwrite(input_file, text, 0)
+        pairs = [(input_file, 0), (output, 1), (output, 2), *descriptors]
         actions = [(os.POSIX_SPAWN_DUP2, *pair) for pair in pairs]
         pid = os.posix_spawn(words[0], words, {}, file_actions=actions, setsid=True)
         watched = os.pidfd_open(pid)
-        held.callback(os.close, watched)
+        resources.callback(os.close, watched)
         waits = select.poll()
         waits.register(watched, select.POLLIN)
         if not waits.poll(1000 * seconds):

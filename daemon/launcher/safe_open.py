@@ -39,9 +39,9 @@ def open_beneath(above: int, path: str, flags: int, *, follows: bool | None = No
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        inside, rest = _entered(call, above, path.split("/"))
+        inside, remaining = _entered(call, above, path.split("/"))
     try:
-        return call(inside, rest or ".", flags & ~os.O_NOFOLLOW | os.O_CLOEXEC)
+        return call(inside, remaining or ".", flags & ~os.O_NOFOLLOW | os.O_CLOEXEC)
     finally:
         os.close(inside)
 
@@ -70,25 +70,25 @@ def _entered(call: Call, above: int, names: list[str]) -> tuple[int, str]:
 
     Raises `OSError` (EXDEV) for any other mount, and for a path that leaves the directory.
     """
-    place = os.dup(above)
+    directory = os.dup(above)
     try:
         for number, name in enumerate(names, 1):
             try:
-                deeper = call(place, name, _LOOK)
+                deeper = call(directory, name, _LOOK)
             except NotADirectoryError:  # `place` is a link, by which the path left the directory
                 break
             except OSError as error:
                 if error.errno != errno.EXDEV or name == "..":
                     raise
-                found = os.open(name, _LOOK, dir_fd=place)
-                if _is_secrets_mount(found):
-                    return found, "/".join(names[number:])
-                os.close(found)
+                child = os.open(name, _LOOK, dir_fd=directory)
+                if _is_secrets_mount(child):
+                    return child, "/".join(names[number:])
+                os.close(child)
                 raise
-            os.close(place)
-            place = deeper
+            os.close(directory)
+            directory = deeper
     finally:
-        os.close(place)
+        os.close(directory)
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), "/".join(names))
 
 
@@ -96,8 +96,8 @@ def _is_secrets_mount(descriptor: int) -> bool:
     """Return whether a file is in Steward's tmpfs. Asks the kernel only, not the file system."""
     # Bytes, because the user of a task may not import Python's module for an encoding.
     with open(f"/proc/self/fdinfo/{descriptor}", "rb") as lines:
-        found = next((line for line in lines if line.startswith(_MOUNT_ID)), b"")
-    mark = found.removeprefix(_MOUNT_ID).strip() + b" "
+        mount_line = next((line for line in lines if line.startswith(_MOUNT_ID)), b"")
+    mark = mount_line.removeprefix(_MOUNT_ID).strip() + b" "
     with open("/proc/self/mountinfo", "rb") as lines:
         line = next((line for line in lines if line.startswith(mark)), b"")
     return line.partition(b" - ")[2].startswith(SECRETS_MOUNT.encode())
@@ -139,9 +139,9 @@ def _by_kernel(resolve: int) -> Call:
     def open_at(above: int, path: str, flags: int) -> int:
         how = How(flags, 0, resolve)
         for _ in range(_RETRIES):
-            found = call(_OPENAT2, above, os.fsencode(path), ctypes.byref(how), _HOW_SIZE)
-            if found >= 0:
-                return int(found)
+            result = call(_OPENAT2, above, os.fsencode(path), ctypes.byref(how), _HOW_SIZE)
+            if result >= 0:
+                return int(result)
             if ctypes.get_errno() != errno.EAGAIN:
                 break
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)

@@ -69,13 +69,13 @@ def mount_target(mount: MountedVolume) -> str:
 
 def mount_targets(mounts: Sequence[MountedVolume]) -> list[str]:
     """Return the paths at which a task sees its volumes. Raises `Refusal`."""
-    found: list[str] = []
+    targets: list[str] = []
     for mount in mounts:
         path = mount_target(mount)
-        if any(f"{path}/".startswith(f"{one}/") or one.startswith(f"{path}/") for one in found):
+        if any(f"{path}/".startswith(f"{top}/") or top.startswith(f"{path}/") for top in targets):
             raise Refusal(f"volume {mount.name!r} at {path!r}: it conflicts with another volume")
-        found.append(path)
-    return found
+        targets.append(path)
+    return targets
 
 
 class SandboxMount(NamedTuple):
@@ -94,7 +94,7 @@ def volumes(
 
     A volume that is not `known` must be below one of the roots after resolving links.
     """
-    found = []
+    mounts = []
     for mount, path in zip(order.volumes, mount_targets(order.volumes), strict=True):
         volume = known.get(mount.volume)
         source = os.path.realpath(mount.path if volume is None else volume.path)
@@ -107,8 +107,8 @@ def volumes(
             raise Refusal(f"volume {mount.name!r} is not a directory on this host") from None
         held.callback(os.close, descriptor)
         is_read_only = mount.read_only or (volume is not None and volume.read_only)
-        found.append(SandboxMount(path, source, is_read_only, descriptor))
-    return found
+        mounts.append(SandboxMount(path, source, is_read_only, descriptor))
+    return mounts
 
 
 def _without_links(path: str) -> int:
@@ -130,9 +130,9 @@ def _compared(tools: Tools, mounts: Sequence[SandboxMount]) -> list[str]:
     that time.
     """
     pairs: list[str] = []
-    for one in mounts:
-        found = os.fstat(one.descriptor)
-        pairs += [one.path, f"{found.st_dev}:{found.st_ino}"]
+    for mount in mounts:
+        facts = os.fstat(mount.descriptor)
+        pairs += [mount.path, f"{facts.st_dev}:{facts.st_ino}"]
     return [tools.sh, "-c", _COMPARE, tools.stat, *pairs, "--"] if pairs else []
 
 
@@ -152,32 +152,32 @@ def around(
     `user` is the task's user if it differs from the launcher's. With `alone`, the task must have no
     network and has none so far. Raises `OSError`.
     """
-    words = [tools.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    words += ["--die-with-parent"]  # the parent is the shim, which outlives the daemon
-    words += _filter(filtered=filtered)
-    words += ["--unshare-net"] if alone else []
+    args = [tools.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    args += ["--die-with-parent"]  # the parent is the shim, which outlives the daemon
+    args += _filter(filtered=filtered)
+    args += ["--unshare-net"] if alone else []
     for path in SYSTEM:
         if os.path.islink(path):
-            words += ["--symlink", os.readlink(path), path]
+            args += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
-            words += ["--ro-bind", path, path]
+            args += ["--ro-bind", path, path]
     for path in filter(os.path.isdir, _HIDDEN):
-        words += ["--tmpfs", path]
+        args += ["--tmpfs", path]
     # Relative to the task's directory, the shim's working directory: arguments show no allocation.
-    words += _names(folder, task, order.dns)
-    words += _accounts(folder, task, user)
-    words += ["--proc", "/proc", *_devices()]
-    for one in mounts:
-        words += ["--ro-bind" if one.is_read_only else "--bind", one.source, one.path]
+    args += _names(folder, task, order.dns)
+    args += _accounts(folder, task, user)
+    args += ["--proc", "/proc", *_devices()]
+    for mount in mounts:
+        args += ["--ro-bind" if mount.is_read_only else "--bind", mount.source, mount.path]
     for inside, outside in OWN.items():
-        words += ["--bind", outside, inside]
+        args += ["--bind", outside, inside]
     # A separate mount, so that no task can replace the logs that the daemon reads and writes.
-    words += ["--ro-bind", f"../{SHARED}/{LOGS}", f"/{SHARED}/{LOGS}"]
-    words += ["--remount-ro", "/", "--chdir", OWN_HOME, "--"]
-    words += _compared(tools, mounts)
-    words += without_rights(tools, user)
+    args += ["--ro-bind", f"../{SHARED}/{LOGS}", f"/{SHARED}/{LOGS}"]
+    args += ["--remount-ro", "/", "--chdir", OWN_HOME, "--"]
+    args += _compared(tools, mounts)
+    args += without_rights(tools, user)
     # Executed with the task's privileges, so that inaccessible directories stay inaccessible.
-    return words + ([tools.env, f"--chdir={order.work_dir}"] if order.work_dir else [])
+    return args + ([tools.env, f"--chdir={order.work_dir}"] if order.work_dir else [])
 
 
 def _filter(*, filtered: bool) -> list[str]:
@@ -203,18 +203,18 @@ def _devices() -> Iterator[str]:
 
 def _names(folder: int, task: str, dns: DnsSettings | None) -> Iterator[str]:
     """Yield the mounts for name resolution: the host's settings, or the group's own servers."""
-    seen = os.path.realpath(_RESOLVER)
+    resolved = os.path.realpath(_RESOLVER)
     if dns is not None:
-        lines = [f"nameserver {one}" for one in dns.servers]
+        lines = [f"nameserver {server}" for server in dns.servers]
         lines += [f"search {' '.join(dns.searches)}"] if dns.searches else []
         lines += [f"options {' '.join(dns.options)}"] if dns.options else []
         # Next to the claim, where only the launcher can write: the task's own directories hold
         # files of the task and of artifacts.
         text = "".join(f"{line}\n" for line in lines)
         put(folder, f"{RESOLVER}{task}", text.encode("ascii"), _READABLE)
-        yield from ("--ro-bind", f"../{RESOLVER}{task}", seen)
-    elif not seen.startswith("/etc/") and os.path.exists(seen):
-        yield from ("--ro-bind", seen, seen)
+        yield from ("--ro-bind", f"../{RESOLVER}{task}", resolved)
+    elif not resolved.startswith("/etc/") and os.path.exists(resolved):
+        yield from ("--ro-bind", resolved, resolved)
 
 
 def _accounts(folder: int, task: str, user: User | None) -> Iterator[str]:
@@ -237,12 +237,12 @@ def _accounts(folder: int, task: str, user: User | None) -> Iterator[str]:
 
 def without_rights(tools: Tools, user: User | None) -> list[str]:
     """Return the arguments that drop all privileges of a command and change to a user."""
-    words = [tools.setpriv, "--no-new-privs", "--inh-caps=-all"]
+    command = [tools.setpriv, "--no-new-privs", "--inh-caps=-all"]
     if user is not None:
         groups = ",".join(map(str, user.groups)) or str(user.gid)
-        words += [f"--reuid={user.uid}", f"--regid={user.gid}", f"--groups={groups}"]
-        words += ["--bounding-set=-all"]
-    return [*words, "--"]
+        command += [f"--reuid={user.uid}", f"--regid={user.gid}", f"--groups={groups}"]
+        command += ["--bounding-set=-all"]
+    return [*command, "--"]
 
 
 def enter_arguments(
@@ -259,14 +259,14 @@ def enter_arguments(
     a filter cannot enter namespaces. A second bubblewrap, which changes nothing else, therefore
     installs the filter after the command has entered them.
     """
-    words = [tools.nsenter, *(f"--{one}=/proc/self/fd/{at}" for one, at in namespaces.items())]
-    words += ["--preserve-credentials"] if "user" in namespaces else []
-    words += ["--"]
+    command = [tools.nsenter, *(f"--{kind}=/proc/self/fd/{at}" for kind, at in namespaces.items())]
+    command += ["--preserve-credentials"] if "user" in namespaces else []
+    command += ["--"]
     if filtered:
-        words += [tools.bwrap, *_filter(filtered=True), "--die-with-parent"]
-        words += ["--dev-bind", "/", "/", "--"]
+        command += [tools.bwrap, *_filter(filtered=True), "--die-with-parent"]
+        command += ["--dev-bind", "/", "/", "--"]
     chdir = f"--chdir={order.work_dir or OWN_HOME}"
-    return [*words, *without_rights(tools, user), tools.env, chdir]
+    return [*command, *without_rights(tools, user), tools.env, chdir]
 
 
 def opened(
@@ -280,15 +280,15 @@ def opened(
     """
     kinds = ["user"] if user is None and os.geteuid() != 0 else []
     kinds += ["mount", "pid", "ipc", "uts", *(["net"] if alone else [])]
-    sandbox, found = sandbox_of(shim), {}
+    sandbox, descriptors = sandbox_of(shim), {}
     with suppress(OSError):  # refused below, because some are missing
         for kind, number in zip(kinds, _NUMBERS, strict=False):
             name = f"/proc/{sandbox}/ns/{_FILES.get(kind, kind)}"
-            found[kind] = os.open(name, os.O_RDONLY | os.O_CLOEXEC), number
-            held.callback(os.close, found[kind][0])
-    if sandbox is None or len(found) < len(kinds) or sandbox_of(shim) != sandbox:
+            descriptors[kind] = os.open(name, os.O_RDONLY | os.O_CLOEXEC), number
+            held.callback(os.close, descriptors[kind][0])
+    if sandbox is None or len(descriptors) < len(kinds) or sandbox_of(shim) != sandbox:
         raise Refusal(NOT_THERE)
-    return found
+    return descriptors
 
 
 def sandbox_of(shim: int) -> int | None:

@@ -55,14 +55,14 @@ def mount_secrets(directory: str, allocation: str, task: str, megabytes: int) ->
     with below(directory, allocation, task) as inside:
         source = os.open(SECRETS, _READ, dir_fd=inside)
         try:
-            found = os.fstat(source)
-            if found.st_dev != os.fstat(inside).st_dev or os.listdir(source):
+            facts = os.fstat(source)
+            if facts.st_dev != os.fstat(inside).st_dev or os.listdir(source):
                 return
             size = f"size={max(megabytes, _LEAST)}m,nr_inodes=1024"
-            rights = f"mode={stat.S_IMODE(found.st_mode):o},uid={found.st_uid},gid={found.st_gid}"
+            rights = f"mode={stat.S_IMODE(facts.st_mode):o},uid={facts.st_uid},gid={facts.st_gid}"
             flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
-            place, options = os.fsencode(f"/proc/self/fd/{source}"), f"{size},{rights}".encode()
-            called("mount", _SOURCE.encode(), place, b"tmpfs", flags, options)
+            path, options = os.fsencode(f"/proc/self/fd/{source}"), f"{size},{rights}".encode()
+            called("mount", _SOURCE.encode(), path, b"tmpfs", flags, options)
         finally:
             os.close(source)
 
@@ -73,25 +73,25 @@ def reveal(directory: str, allocation: str) -> None:
     Raises `OSError`.
     """
     home = f"{os.path.realpath(directory)}/{allocation}"
-    for place in reversed(mounted(home)):
+    for path in reversed(mounted(home)):
         # The allocation directory was removed.
         with suppress(FileNotFoundError), below(directory, allocation) as above:
-            found = resolver(follows=False)(
-                above, place.removeprefix(f"{home}/"), os.O_PATH | os.O_CLOEXEC
+            descriptor = resolver(follows=False)(
+                above, path.removeprefix(f"{home}/"), os.O_PATH | os.O_CLOEXEC
             )
             try:
-                called("umount2", os.fsencode(f"/proc/self/fd/{found}"), _DETACH)
+                called("umount2", os.fsencode(f"/proc/self/fd/{descriptor}"), _DETACH)
             finally:
-                os.close(found)
+                os.close(descriptor)
 
 
 def mounted(home: str) -> list[str]:
     """Return Steward's tmpfs mounts below a directory, in mount order."""
-    found = []
+    paths = []
     with open("/proc/self/mountinfo", "rb") as lines:  # text mode would also end lines at `\r`
         for raw in lines:
             before, _, after = os.fsdecode(raw).partition(" - ")
-            place = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4])
-            if after.startswith(SECRETS_MOUNT) and place.startswith(f"{home}/"):
-                found.append(place)
-    return found
+            path = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4])
+            if after.startswith(SECRETS_MOUNT) and path.startswith(f"{home}/"):
+                paths.append(path)
+    return paths

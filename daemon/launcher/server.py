@@ -90,8 +90,8 @@ class Server:
         waits.register(bell, select.POLLIN)
         try:
             while True:
-                left = self._sessions.kill_late(time.monotonic())
-                wait = None if left is None else math.ceil(1000 * left)
+                remaining = self._sessions.kill_late(time.monotonic())
+                wait = None if remaining is None else math.ceil(1000 * remaining)
                 ready = [descriptor for descriptor, _ in waits.poll(wait)]
                 if bell in ready:
                     os.read(bell, 4096)
@@ -126,14 +126,14 @@ class Server:
                 question = self._decoder.decode(data)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ProtocolViolation(str(error)) from None
-            given = self._answer(question, descriptors)
-            if isinstance(given, ChildOperation):
-                if (failed := self._errands.begin(question.number, given)) is None:
+            reply = self._answer(question, descriptors)
+            if isinstance(reply, ChildOperation):
+                if (failed := self._errands.begin(question.number, reply)) is None:
                     return True
-                given = failed, []
+                reply = failed, []
         finally:
             close(descriptors)
-        body, passed = given
+        body, passed = reply
         try:
             self._reply(
                 messages.NumberedReply(number=question.number, descriptors=len(passed), body=body),
@@ -156,8 +156,8 @@ class Server:
         self, question: messages.NumberedRequest, descriptors: Sequence[int]
     ) -> Given | ChildOperation:
         kind = type(question.body)
-        wanted, handler = _TABLE[kind]
-        if question.descriptors != len(descriptors) or len(descriptors) not in wanted:
+        record_type, handler = _TABLE[kind]
+        if question.descriptors != len(descriptors) or len(descriptors) not in record_type:
             raise ProtocolViolation(f"{kind.__name__} came with {len(descriptors)} descriptors")
         if bool(self._directory) == (kind is messages.Hello):
             raise ProtocolViolation(f"{kind.__name__} came at the wrong time")
@@ -202,34 +202,34 @@ class Server:
 
     def start(self, request: messages.StartTask, passed: int) -> Given:
         """Start a shim."""
-        order = read_record(passed, messages.MOST_PAYLOAD, _order)
-        found = self._starter.start(request, order)
-        if found is None:
+        payload = read_record(passed, messages.MOST_PAYLOAD, _order)
+        started = self._starter.start(request, payload)
+        if started is None:
             return messages.AlreadyStarted(), []
-        pid, descriptor = found
+        pid, descriptor = started
         self._shims.register(_key(request), pid)
         return messages.ProcessStarted(pid=pid), [descriptor]
 
     def open_session(self, request: messages.StartSession, sent: int) -> Given:
         """Start a command inside a task."""
-        order = read_record(sent, messages.MOST_PAYLOAD, _order)
+        payload = read_record(sent, messages.MOST_PAYLOAD, _order)
         own = self._shims.pid_of(_key(request))
-        pid, passed = self._starter.open_session(request, order, own)
+        pid, passed = self._starter.open_session(request, payload, own)
         return messages.SessionOpened(session=self._sessions.register(pid)), passed
 
     def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
         """Start a program of a cluster, or a command of notifications."""
         from daemon.launcher import programs  # imported late, because few daemons start any
 
-        order = read_record(sent, messages.MOST_PAYLOAD, _program)
-        has_limit = order.program != "srun"
+        payload = read_record(sent, messages.MOST_PAYLOAD, _program)
+        has_limit = payload.program != "srun"
         if has_limit and self._sessions.bounded >= messages.MOST_PROGRAMS:
             raise OSError(errno.EAGAIN, f"{messages.MOST_PROGRAMS} programs are running")
         pid, passed = programs.start(
             self._policy,
             self._starter.tools,
             self._users,
-            order,
+            payload,
             more,
             is_terminal=request.is_terminal,
         )
@@ -281,9 +281,9 @@ class Server:
             alloc_removal.check(self._directory, request.previous)
             self._users.uids.inherit(request.allocation, request.previous)
         owners = [
-            self._users.owner(one.driver, one.user, request.allocation) for one in layout.rooms
+            self._users.owner(room.driver, room.user, request.allocation) for room in layout.rooms
         ]
-        troubles = alloc_dir.lay_out(
+        problems = alloc_dir.lay_out(
             self._directory,
             request.allocation,
             request.previous,
@@ -291,7 +291,7 @@ class Server:
             owners,
             self._users.guest,
         )
-        return messages.LaidOut(troubles=troubles), []
+        return messages.LaidOut(troubles=problems), []
 
     def write(self, request: messages.WriteFile, passed: int) -> Given:
         """Write a file for a task."""
@@ -302,8 +302,8 @@ class Server:
 
     def read(self, request: messages.ReadFile) -> Given:
         """Return the metadata and content of a file."""
-        found, content = task_files.read(self._directory, request)
-        return found, [sealed(content)] if request.most else []
+        facts, content = task_files.read(self._directory, request)
+        return facts, [sealed(content)] if request.most else []
 
     def write_note(self, request: messages.WriteNote) -> Given:
         """Store a note about a task."""
@@ -329,10 +329,10 @@ class Server:
         del request
         if not self._podman:
             raise Refusal("podman_root is off")
-        with socket.socket(socket.AF_UNIX) as found:
-            found.setblocking(False)
-            found.connect(self._podman)
-            return messages.Done(), [found.detach()]
+        with socket.socket(socket.AF_UNIX) as client:
+            client.setblocking(False)
+            client.connect(self._podman)
+            return messages.Done(), [client.detach()]
 
     def open_log(self, request: messages.OpenLog) -> Given:
         """Open a log."""
@@ -521,32 +521,32 @@ class Server:
 
     def end(self, request: messages.KillAttempt) -> Given:
         """Kill all processes in the cgroups of an attempt."""
-        for one in self._groups_of(request):
-            cgroups.kill(one)
+        for group in self._groups_of(request):
+            cgroups.kill(group)
         return messages.Done(), []
 
     def _groups_of(self, request: messages.KillAttempt | messages.GetProcessInfo) -> set[str]:
         """Return the possible cgroups of an attempt."""
-        found = cgroups.of_task(self._groups, request.allocation, request.task)
+        groups = cgroups.of_task(self._groups, request.allocation, request.task)
         if request.attempt is not None:
             with self._folder(request.allocation) as folder:
                 if folder is not None:
                     text, _ = read_claim(folder, request.task, request.attempt)
                     # Only launchers write claims, this one or an earlier one.
-                    found |= cgroups.claimed(text, request.allocation, request.task)
-        return found
+                    groups |= cgroups.claimed(text, request.allocation, request.task)
+        return groups
 
     def usage(self, request: messages.GetProcessInfo) -> Given:
         """Return process information of an attempt."""
-        found = [int(one) for each in self._groups_of(request) for _, one in cgroups.threads(each)]
-        if not found:
+        pids = [int(one) for each in self._groups_of(request) for _, one in cgroups.threads(each)]
+        if not pids:
             names = (request.allocation, request.task, request.attempt)
             mark = messages.ScanTarget(
                 allocation=names[0], task=names[1], attempt=names[2], action="find"
             )
-            (found,) = process_scan.sweep(self._directory, [mark])
+            (pids,) = process_scan.sweep(self._directory, [mark])
         return messages.Done(), [
-            sealed(b"\0".join(process_scan.facts(found[: messages.MOST_USING])))
+            sealed(b"\0".join(process_scan.facts(pids[: messages.MOST_USING])))
         ]
 
     def sweep(self, request: messages.ScanProcesses) -> Given:
@@ -556,12 +556,12 @@ class Server:
     @contextmanager
     def _folder(self, allocation: str) -> Iterator[int | None]:
         """Yield the directory of an allocation; None if it was removed. Raises `OSError`."""
-        with ExitStack() as held:
+        with ExitStack() as resources:
             try:
-                found = held.enter_context(below(self._directory, allocation))
+                folder = resources.enter_context(below(self._directory, allocation))
             except (FileNotFoundError, NotADirectoryError):
-                found = None
-            yield found
+                folder = None
+            yield folder
 
 
 def _key(
@@ -576,7 +576,7 @@ def _key(
 
 def write_log(text: str) -> None:
     """Write one escaped line to the daemon's log."""
-    line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     # The launcher has no other log.
     print(f"steward: launcher: {line}", file=sys.stderr, flush=True)  # noqa: T201
 

@@ -107,14 +107,14 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 def find_tools() -> Tools:
     """Return the paths of the programs on this host."""
     names = ("setsid", "setpriv", "env", "bwrap", "nsenter", "stat", "ip", "nft")
-    found = {name: _find(name) for name in names}
+    paths = {name: _find(name) for name in names}
     # Prefer dash: it needs half the memory and time of other shells.
-    return Tools(sh=_find("dash") or _find("sh"), **found)
+    return Tools(sh=_find("dash") or _find("sh"), **paths)
 
 
 def _find(name: str) -> str:
     places = [f"{folder}/{name}" for folder in PATH.split(":")]
-    return next((one for one in places if os.access(one, os.X_OK)), "")
+    return next((path for path in places if os.access(path, os.X_OK)), "")
 
 
 PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
@@ -150,20 +150,20 @@ def command_line(
     # In a sandbox the command may be a bare name without a PATH; `env` still finds it.
     is_last = bool(special) or bool(closed)
     last = [quote(tools.env), *carrying(carriers[one] for one in special)] if is_last else []
-    words = _becoming(tools, user, wrap)
+    command = _becoming(tools, user, wrap)
     if apart:
-        words += _exporting(tools, [carriers[one] for one in plain], last, closed)
+        command += _exporting(tools, [carriers[one] for one in plain], last, closed)
     else:
-        words += last
+        command += last
     steps = [] if inside or entry.partition("\n")[0] else [_NOTE_PID]
     if entry.strip():
         steps.append(_ENTER_GROUPS)
     enter = "\n".join(steps)
     most = f" ulimit -d {data} &&" if data else ""
     if inside:
-        text = _INSIDE.format(enter=enter, expose=_EXPOSE, data=most, launch=" ".join(words))
+        text = _INSIDE.format(enter=enter, expose=_EXPOSE, data=most, launch=" ".join(command))
     else:
-        launch = " ".join([quote(tools.setsid), *words])
+        launch = " ".join([quote(tools.setsid), *command])
         text = _TEXT.format(enter=enter, expose=_EXPOSE, data=most, launch=launch)
     line = [tools.sh, "-c", text, "steward-shim", str(open_files), *argv]
     values = {carriers[name]: f"{name}={value}" for name, value in carried.items()}
@@ -183,14 +183,14 @@ def is_plain(name: str) -> bool:
 
 def _becoming(tools: Tools, user: User | None, wrap: Sequence[str]) -> list[str]:
     """Return the shell words that change the user and build the sandbox."""
-    words = []
+    command = []
     if user is not None:
         groups = ",".join(map(str, user.groups)) or str(user.gid)
-        words += [
+        command += [
             quote(tools.setpriv),
             f"--reuid={user.uid} --regid={user.gid} --groups={groups} --inh-caps=-all --",
         ]
-    return [*words, *map(quote, wrap)]
+    return [*command, *map(quote, wrap)]
 
 
 def _exporting(
@@ -199,7 +199,7 @@ def _exporting(
     """Return the words of a second shell that exports the passed variables."""
     values = " ".join(f'"${name}"' for name in carriers)
     export = f"export {values}; unset {' '.join(carriers)}; " if carriers else ""
-    shut = "".join(f" {one}<&-" for one in closed)
+    shut = "".join(f" {descriptor}<&-" for descriptor in closed)
     text = _EXPORT.format(export=export, env=" ".join(last), closed=shut)
     return [quote(tools.sh), "-c", quote(text), "sh"]
 

@@ -46,13 +46,13 @@ class Shims:
     def reap(self) -> None:
         """Reap all ended children; their pidfds were passed on before."""
         with suppress(ChildProcessError):  # there are no children
-            while found := os.waitid(os.P_ALL, 0, _ENDED | os.WNOHANG | os.WNOWAIT):
-                if found.si_code == os.CLD_STOPPED:
-                    self._halted(found.si_pid)
+            while ended := os.waitid(os.P_ALL, 0, _ENDED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_code == os.CLD_STOPPED:
+                    self._halted(ended.si_pid)
                 else:
-                    self._ending(found.si_pid)
+                    self._ending(ended.si_pid)
                 # Without waiting: a stopped child may continue at any time.
-                pid, status = os.waitpid(found.si_pid, os.WUNTRACED | os.WNOHANG)
+                pid, status = os.waitpid(ended.si_pid, os.WUNTRACED | os.WNOHANG)
                 if pid and not os.WIFSTOPPED(status):
                     self._record_exit(pid, os.waitstatus_to_exitcode(status))
 
@@ -97,7 +97,7 @@ class Shims:
             pid, descriptor = shim
             if not to_shim:
                 return _signal_main(pid, number, is_walled=is_walled)
-            if number == signal.SIGCONT or all(has_ended(fields(one)) for one in children(pid)):
+            if number == signal.SIGCONT or all(has_ended(fields(child)) for child in children(pid)):
                 signal.pidfd_send_signal(descriptor, number)
                 return True
         return False
@@ -154,7 +154,7 @@ def children(pid: int) -> list[int]:
             return [*map(int, file.read().split())]
     except FileNotFoundError:  # the process has ended, or the kernel does not list children
         numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-        return [one for one in numbers if fields(one)[_PARENT:][:1] == [b"%d" % pid]]
+        return [child for child in numbers if fields(child)[_PARENT:][:1] == [b"%d" % pid]]
     except OSError:
         return []
 

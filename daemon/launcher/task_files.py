@@ -63,8 +63,8 @@ def _put(folder: int, name: str, content: bytes, mode: int, user: Owner, owner: 
 
 def _set_owner(descriptor: int, owner: Owner) -> None:
     """Change the owner of a created file; -1 keeps the user or group. Raises `OSError`."""
-    found = os.fstat(descriptor)
-    if owner[0] not in (-1, found.st_uid) or owner[1] not in (-1, found.st_gid):
+    facts = os.fstat(descriptor)
+    if owner[0] not in (-1, facts.st_uid) or owner[1] not in (-1, facts.st_gid):
         os.fchown(descriptor, *owner)
 
 
@@ -134,11 +134,11 @@ def user_of(home: int, task: str) -> Owner:
     if task == SHARED:
         raise OSError(errno.EPERM, "the tasks of an allocation share it", task)
     with below(home, task) as inside:
-        found = os.fstat(inside)
-        if found.st_uid == os.geteuid():
+        facts = os.fstat(inside)
+        if facts.st_uid == os.geteuid():
             with suppress(FileNotFoundError):  # the task has none yet
-                found = facts_of(inside, LOCAL)
-    return found.st_uid, found.st_gid
+                facts = facts_of(inside, LOCAL)
+    return facts.st_uid, facts.st_gid
 
 
 def is_ours_alone(directory: int) -> bool:
@@ -146,8 +146,8 @@ def is_ours_alone(directory: int) -> bool:
 
     Raises `OSError`.
     """
-    found = os.fstat(directory)
-    return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS
+    facts = os.fstat(directory)
+    return facts.st_uid == os.geteuid() and not facts.st_mode & _OTHERS
 
 
 def _is_there(above: int, names: list[str]) -> bool:

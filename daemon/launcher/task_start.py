@@ -80,7 +80,7 @@ class Starter:
 
     def __init__(self, policy: LauncherPolicy, directory: str, users: UserPolicy) -> None:
         self._policy, self._directory, self._users = policy, directory, users
-        self._volumes = {one.name: one for one in policy.volumes}
+        self._volumes = {volume.name: volume for volume in policy.volumes}
         self.tools = find_tools()
         # The daemon raises its own limit; tasks get the original one.
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -95,13 +95,13 @@ class Starter:
 
         Raises `OSError` or `ValueError`.
         """
-        with below(self._directory, request.allocation) as folder, ExitStack() as held:
+        with below(self._directory, request.allocation) as folder, ExitStack() as resources:
             claim = take_claim(folder, request.task, request.attempt)
             if claim is None:
                 return None
-            held.callback(os.close, claim)
+            resources.callback(os.close, claim)
             try:
-                prepared = self._prepared(request, order, folder, held)
+                prepared = self._prepared(request, order, folder, resources)
             except Refusal:
                 drop_claim(folder, request.task, request.attempt)
                 raise
@@ -109,7 +109,7 @@ class Starter:
             for kind in ("stdout", "stderr"):
                 name = f"{request.task}.{kind}.0"
                 outputs.append(_output(folder, name, is_kept=request.is_logged))
-                held.callback(os.close, outputs[-1])
+                resources.callback(os.close, outputs[-1])
             os.ftruncate(claim, 0)
             keeps = f"logs {request.keeps}\n" if request.is_logged and request.keeps else ""
             os.write(claim, f"group {request.group}\n{keeps}".encode())
@@ -119,10 +119,10 @@ class Starter:
                 (os.POSIX_SPAWN_DUP2, claim, _CLAIM),
             ]
             pid = self._spawn(prepared, order, request.allocation, folder, actions)
-            found = pid, os.pidfd_open(pid)
+            started = pid, os.pidfd_open(pid)
             if request.attempt:
                 drop_claim(folder, request.task, request.attempt - 1)
-            return found
+            return started
 
     def open_session(
         self, request: StartSession, order: TaskCommand, shim: int | None
@@ -132,18 +132,18 @@ class Starter:
         These are a terminal, or standard input, output and error. `shim` is that of the attempt if
         it is a child of the launcher. Raises like `start`.
         """
-        with below(self._directory, request.allocation) as folder, ExitStack() as held:
+        with below(self._directory, request.allocation) as folder, ExitStack() as resources:
             own = shim
             shim = own or shim_of(folder, request.task, request.attempt)
             if shim is None:
                 raise Refusal(sandbox.NOT_THERE)
-            prepared = self._prepared(request, order, folder, held, shim)
+            prepared = self._prepared(request, order, folder, resources, shim)
             if not own and shim_of(folder, request.task, request.attempt) != shim:
                 raise Refusal(sandbox.NOT_THERE)  # the process ID may have been reused
-            mine, actions = ends(prepared.user, held, is_terminal=request.is_terminal)
+            own_ends, actions = ends(prepared.user, resources, is_terminal=request.is_terminal)
             pid = self._spawn(prepared, order, request.allocation, folder, actions)
-            kept = [os.dup(one) for one in mine]
-            return pid, [os.pidfd_open(pid), *kept]
+            copies = [os.dup(descriptor) for descriptor in own_ends]
+            return pid, [os.pidfd_open(pid), *copies]
 
     # --- checks and command lines ---
 
@@ -176,22 +176,22 @@ class Starter:
         env = _environment(order, user)
         if isinstance(request, StartSession) and request.is_terminal:
             env.setdefault("TERM", _TERMINAL)
-        words = [*map(os.fsdecode, (order.command, *order.args))]
+        command = [*map(os.fsdecode, (order.command, *order.args))]
         wrap: list[str] = []
         namespaces: dict[str, tuple[int, int]] = {}
         if order.driver == "exec":
-            place, becomes = home, None
+            directory, becomes = home, None
             env |= {} if shim else {"PWD": order.work_dir or OWN_HOME}
             if shim is None:
-                wrap = self._walls(request, order, words, env, user, folder, home, held)
+                wrap = self._walls(request, order, command, env, user, folder, home, held)
             else:
                 namespaces = sandbox.opened(shim, user, held, alone=self._is_alone(order))
                 wrap = self._enter_arguments(order, user, namespaces)
         else:
-            place, becomes = self._bare(order, words, env, user, home, path, held, shim), user
+            directory, becomes = self._bare(order, command, env, user, home, path, held, shim), user
         line = command_line(
             self.tools,
-            words,
+            command,
             env,
             place=path,
             entry="\n".join(order.entries),
@@ -203,7 +203,7 @@ class Starter:
             apart=bool(namespaces) or (user is not None and os.geteuid() == 0),
             closed=[number for _, number in namespaces.values()],
         )
-        return PreparedCommand(line, place, user, namespaces)
+        return PreparedCommand(line, directory, user, namespaces)
 
     def _check_entries(
         self, request: StartTask | StartSession, order: TaskCommand, folder: int
@@ -240,17 +240,17 @@ class Starter:
         """Resolve the command of raw_exec; return its working directory. Raises `Refusal`."""
         if order.volumes:
             raise Refusal("raw_exec has no sandbox: use exec to mount volumes")
-        place = home
+        working_directory = home
         with _as(user):
             if order.work_dir:
                 try:
-                    place = os.open(
+                    working_directory = os.open(
                         order.work_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=home
                     )
                 except OSError:
                     reason = f'working directory "{order.work_dir}" does not exist'
                     raise Refusal(reason) from None
-                held.callback(os.close, place)
+                held.callback(os.close, working_directory)
             directory = order.work_dir or path
             env.setdefault("PWD", directory)
             if shim is not None:
@@ -261,7 +261,7 @@ class Starter:
                 words[0] = find(
                     words[0], files, env.get("PATH"), lambda one: CommandFile(one, one), user
                 )
-        return place
+        return working_directory
 
     def _walls(
         self,
@@ -339,22 +339,22 @@ class Starter:
         folder: int,
         actions: Sequence[tuple[object, ...]],
     ) -> int:
-        words, env = prepared.line
+        command, env = prepared.line
         with (
             _readable(self._filter(order)) as filtered,
             self._network(order, allocation, folder),
             _in_directory(prepared.place),
-            ExitStack() as held,
+            ExitStack() as resources,
         ):
             more = [(os.POSIX_SPAWN_DUP2, filtered, FILTER)] if filtered else []
-            for found, number in prepared.namespaces.values():
+            for descriptor, number in prepared.namespaces.values():
                 # Duplicated to a high number, so that no descriptor has the number of another.
-                copy = fcntl.fcntl(found, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
-                held.callback(os.close, copy)
+                copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
+                resources.callback(os.close, copy)
                 more.append((os.POSIX_SPAWN_DUP2, copy, number))
             return os.posix_spawn(
-                words[0],
-                words,
+                command[0],
+                command,
                 env,
                 file_actions=[*actions, *more],
                 setsid=True,
@@ -384,10 +384,10 @@ class Starter:
         A failed trial is repeated: the host may have lacked processes or time.
         """
         if self._said is None:
-            found = self._probe()
-            if found.walls:
-                return found
-            self._said = found
+            result = self._probe()
+            if result.walls:
+                return result
+            self._said = result
         return self._said
 
     def _probe(self) -> SandboxSupport:
@@ -416,16 +416,16 @@ class Starter:
 
     def _try(self, program: bytes) -> str:
         """Build a sandbox with its filter as for a task; return the error or an empty string."""
-        words = [self.tools.bwrap, *(["--seccomp", str(FILTER)] if program else [])]
-        words += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
-        words += ["--proc", "/proc", "--dev", "/dev", "--", self.tools.setpriv, "--version"]
+        command = [self.tools.bwrap, *(["--seccomp", str(FILTER)] if program else [])]
+        command += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
+        command += ["--proc", "/proc", "--dev", "/dev", "--", self.tools.setpriv, "--version"]
         with _readable(program) as filtered:
             passed = [(filtered, FILTER)] if filtered else []
             try:
-                status, said = run(words, descriptors=passed, seconds=_WITHIN)
+                status, output = run(command, descriptors=passed, seconds=_WITHIN)
             except TimeoutError:
                 return f"no sandbox within {_WITHIN} s"
-            return (said or f"exit status {status}") if status else ""
+            return (output or f"exit status {status}") if status else ""
 
 
 def _environment(order: TaskCommand, user: User | None) -> dict[str, str]:
@@ -468,9 +468,9 @@ def ends(
         opened = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(slave), os.O_RDWR, 0)
         return [master], [opened, *((os.POSIX_SPAWN_DUP2, 0, one) for one in (1, 2))]
     (reader, writer), out, err = (pair(os.pipe()) for _ in range(3))
-    theirs = (reader, out[1], err[1])
+    child_ends = (reader, out[1], err[1])
     return [writer, out[0], err[0]], [
-        (os.POSIX_SPAWN_DUP2, end, place) for place, end in enumerate(theirs)
+        (os.POSIX_SPAWN_DUP2, end, place) for place, end in enumerate(child_ends)
     ]
 
 
@@ -490,9 +490,9 @@ def _readable(program: bytes) -> Iterator[int | None]:
     if not program:
         yield None
         return
-    found = os.memfd_create("filter")
+    descriptor = os.memfd_create("filter")
     try:
-        os.pwrite(found, program, 0)
-        yield found
+        os.pwrite(descriptor, program, 0)
+        yield descriptor
     finally:
-        os.close(found)
+        os.close(descriptor)

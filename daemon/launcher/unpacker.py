@@ -41,9 +41,9 @@ def find(directory: str, request: UnpackStream) -> tuple[int, Owner]:
     with below(directory, request.allocation) as home:
         owner = user_of(home, request.task)
         with below(home, first) as above:
-            found = step(above, second, _DIRECTORY)
-    is_open = owner[0] == os.geteuid() == 0 and not is_ours_alone(found)
-    return found, _NOBODY if is_open else owner
+            parent = step(above, second, _DIRECTORY)
+    is_open = owner[0] == os.geteuid() == 0 and not is_ours_alone(parent)
+    return parent, _NOBODY if is_open else owner
 
 
 def unpack(top: int, request: UnpackStream, stream: BinaryIO) -> None:
@@ -62,19 +62,19 @@ def unpack(top: int, request: UnpackStream, stream: BinaryIO) -> None:
 @contextmanager
 def _entered(top: int, names: list[str]) -> Iterator[int]:
     """Yield a subdirectory, created if needed, without following links. Raises `OSError`."""
-    found = os.dup(top)
+    current = os.dup(top)
     try:
         for name in names:
             if leads_elsewhere(name):
                 raise ValueError(f"{name!r} points outside the directory")
             with suppress(FileExistsError):  # of an earlier member
-                os.mkdir(name, _FOLDER, dir_fd=found)
-            deeper = step(found, name, _DIRECTORY)
-            os.close(found)
-            found = deeper
-        yield found
+                os.mkdir(name, _FOLDER, dir_fd=current)
+            deeper = step(current, name, _DIRECTORY)
+            os.close(current)
+            current = deeper
+        yield current
     finally:
-        os.close(found)
+        os.close(current)
 
 
 class _Unpacking:
@@ -129,18 +129,18 @@ class _Unpacking:
 
     def _write(self, descriptor: int, member: ArchiveMember) -> None:
         with os.fdopen(descriptor, "wb") as file:
-            left = member.size
-            while left:
-                piece = self._read(min(left, _PIECE))
-                file.write(piece)
-                left -= len(piece)
+            remaining = member.size
+            while remaining:
+                chunk = self._read(min(remaining, _PIECE))
+                file.write(chunk)
+                remaining -= len(chunk)
             os.fchmod(descriptor, member.mode)
 
     def _read(self, size: int) -> bytes:
-        piece = self._stream.read(size)
-        if len(piece) < size:
+        chunk = self._stream.read(size)
+        if len(chunk) < size:
             raise ValueError("unexpected end of the stream")
-        return piece
+        return chunk
 
 
 def _inside(member: ArchiveMember) -> str:

@@ -60,10 +60,10 @@ class UserPolicy:
             if driver == "exec" and (own := self._own(allocation)) is not None:
                 return own
             name = NOBODY if driver == "exec" else self._policy.usual
-        found = self.find(driver, name) if name else None
-        if found is None and driver == "exec" and os.geteuid() == _ROOT:
+        user = self.find(driver, name) if name else None
+        if user is None and driver == "exec" and os.geteuid() == _ROOT:
             raise Refusal(f'user "{name}" is the daemon\'s own, and cannot run tasks of exec')
-        return found
+        return user
 
     def owner(self, driver: Whose, name: str, allocation: str) -> Owner | None:
         """Return the owner of a task's files; None for the launcher.
@@ -122,16 +122,16 @@ class UserPolicy:
         Without a name, that is the daemon's. Raises `Refusal` for root, unless the daemon is root.
         """
         if name:
-            found = self.find(next(iter(self._policy.checked), "exec"), name)
+            user = self.find(next(iter(self._policy.checked), "exec"), name)
         elif (owner := self.daemon) is None:
-            found = None
+            user = None
         else:
-            found = User(name="", uid=owner[0], gid=owner[1], groups=_groups(owner), home="/")
-        if found is None and _ROOT == os.geteuid() != self._policy.owner:
+            user = User(name="", uid=owner[0], gid=owner[1], groups=_groups(owner), home="/")
+        if user is None and _ROOT == os.geteuid() != self._policy.owner:
             raise Refusal(
                 'root cannot run programs of a cluster: name another user, or set user = "root"'
             )
-        return found
+        return user
 
     def check_owner(self, owner: Owner) -> None:
         """Raise `Refusal` for a user or group that must not own task files."""
@@ -152,15 +152,15 @@ class UserPolicy:
             return "user_denylist contains it; choose another user"
         if _is_in(uid, policy.denied_uids):
             return f"denied_host_uids contains its uid {uid}; choose another user"
-        if found := sorted(gid for gid in everyone if _is_in(gid, policy.denied_gids)):
-            return f"denied_host_gids contains its group {found[0]}; choose another user"
+        if denied := sorted(gid for gid in everyone if _is_in(gid, policy.denied_gids)):
+            return f"denied_host_gids contains its group {denied[0]}; choose another user"
         if uid == _ROOT:
             needed = "name another user, or set raw_exec_root = true in the agent's configuration"
             return "" if policy.permits_root else f"it is root; {needed}"
         if is_named or (EVERYBODY in policy.users and uid != policy.owner):
             return ""
-        what = "it is the agent's own" if uid == policy.owner else "task_users does not contain it"
-        return f"{what}; choose another user, or add it to task_users"
+        why = "it is the agent's own" if uid == policy.owner else "task_users does not contain it"
+        return f"{why}; choose another user, or add it to task_users"
 
     def _own(self, allocation: str) -> User | None:
         """Return the separate user of an allocation, or None. Raises like `of_task`."""

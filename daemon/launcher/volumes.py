@@ -15,8 +15,8 @@ def make(directory: str, volume: str, mode: int, owner: Owner) -> None:
     os.makedirs(directory, exist_ok=True)
     os.chmod(directory, _ABOVE)
     uid, gid = ours()
-    whose = (uid if owner[0] == -1 else owner[0], gid if owner[1] == -1 else owner[1])
-    with below(directory) as above, made(above, volume, mode, whose, is_handed_on=True):
+    owner_to_set = (uid if owner[0] == -1 else owner[0], gid if owner[1] == -1 else owner[1])
+    with below(directory) as above, made(above, volume, mode, owner_to_set, is_handed_on=True):
         pass
 
 

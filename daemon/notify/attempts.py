@@ -76,15 +76,15 @@ class NotificationAttempts:
     async def send_batch(self, name: str) -> list[Notification]:
         """Send the due notifications of a receiver; return them with the result."""
         now = self._clock.now()
-        every = self._store.read(partial(notifications.of_receiver, receiver=name, now=now))
-        if not every:
+        batch = self._store.read(partial(notifications.of_receiver, receiver=name, now=now))
+        if not batch:
             return []
 
         async def send() -> None:
-            await self._delivery.send(name, await self._batch(every))
+            await self._delivery.send(name, await self._batch(batch))
 
         problem = await self._attempt(f"receiver {name}", send)
-        return [self._after(one, problem) for one in every]
+        return [self._after(notification, problem) for notification in batch]
 
     async def _attempt(
         self, unit: str, send: Callable[[], Awaitable[object]]
@@ -105,11 +105,13 @@ class NotificationAttempts:
         return None
 
     async def _batch(self, every: Sequence[Notification]) -> Batch:
-        first, rest = every[:_FEW], every[_FEW:]
-        now, here = self._clock.now(), self._here
+        first, others = every[:_FEW], every[_FEW:]
+        now, node_name = self._clock.now(), self._here
 
         def look(db: ReadSnapshot) -> tuple[NotificationWithContext, ...]:
-            contexts = [context_of(db, one, site=self._site, now=now, here=here) for one in first]
+            contexts = [
+                context_of(db, one, site=self._site, now=now, here=node_name) for one in first
+            ]
             return tuple(
                 NotificationWithContext(one=one, context=context)
                 for one, context in zip(first, contexts, strict=True)
@@ -118,8 +120,8 @@ class NotificationAttempts:
         return Batch(
             id=message.batch_id(self._cluster, every),
             first=await self._store.read_long(look),
-            rest=tuple(rest),
-            here=here,
+            rest=tuple(others),
+            here=node_name,
         )
 
     async def test(self, name: str = "") -> list[ReceiverResult]:
@@ -161,13 +163,13 @@ class NotificationAttempts:
         )
 
     async def _log_attempt(self, one: Notification) -> None:
-        told = message.message_id(self._cluster, one)
+        message_id = message.message_id(self._cluster, one)
         now = self._clock.now()
-        look = partial(context_of, one=one, site=self._site, now=now, here=self._here)
-        body = message.body(told, one, await self._store.read_long(look))
+        context = partial(context_of, one=one, site=self._site, now=now, here=self._here)
+        body = message.body(message_id, one, await self._store.read_long(context))
         if one.webhook:
             key = self._key((one.namespace, one.job_id))
-            headers = message.signature(told, self._clock.now(), body, key)
+            headers = message.signature(message_id, self._clock.now(), body, key)
             # The response of a webhook is not shown: the job's author chooses the address, and it
             # may be internal.
             await send_webhook(one.webhook, headers, body, self._permit)
@@ -183,11 +185,11 @@ class NotificationAttempts:
         namespace, job_id = job
         own = f"{_FOLDER}/{job_id}"
         for path in (own, _FOLDER):
-            found = self._store.read(partial(variables.find, namespace=namespace, path=path))
-            if found is None:
+            variable = self._store.read(partial(variables.find, namespace=namespace, path=path))
+            if variable is None:
                 continue
             try:
-                return message.read_secret(decrypt_items(self._seal, found).get(_ITEM, ""))
+                return message.read_secret(decrypt_items(self._seal, variable).get(_ITEM, ""))
             except (Invalid, Unsealable) as error:
                 raise DeliveryFailed(
                     f'the item "{_ITEM}" of the variable "{path}" {error}'

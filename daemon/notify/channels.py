@@ -50,38 +50,38 @@ class DeliveryFailed(Exception):
 async def send_webhook(url: str, headers: Mapping[str, str], body: bytes, permit: Permit) -> str:
     """Send a message to a webhook; return the response as text. Raises `DeliveryFailed`."""
     sent = [*headers.items(), ("content-type", "application/json")]
-    status, said = 0, ""
+    status, detail = 0, ""
     try:
         async with http_client.send_request(
             url, method="POST", headers=sent, body=body, permit=permit
         ) as answer:
             status = answer.status
             with trio.move_on_after(_READS_FOR):
-                said = await _begin_of(answer.body)
+                detail = await _begin_of(answer.body)
     except (HttpError, EgressDenied) as error:
         if not status:  # otherwise the status is sufficient
             raise DeliveryFailed(str(error)) from error
     if status not in _GOOD:
-        gone = status == _GONE
+        is_gone = status == _GONE
         reason = (
             "the receiver accepts no more messages (410)"
-            if gone
+            if is_gone
             else f"the receiver answered with {status}"
         )
-        raise DeliveryFailed(reason, final=gone, answer=said)
-    return f"{status} {said}".rstrip()
+        raise DeliveryFailed(reason, final=is_gone, answer=detail)
+    return f"{status} {detail}".rstrip()
 
 
 async def _begin_of(body: AsyncIterator[bytes]) -> str:
     """Return the first part of a response as one line; the rest is not read."""
     from daemon.notify.words import line  # imported late, with the first message
 
-    found = bytearray()
-    async for piece in body:
-        found += piece
-        if len(found) >= _ANSWER:
+    text = bytearray()
+    async for chunk in body:
+        text += chunk
+        if len(text) >= _ANSWER:
             break
-    return line(found[:_ANSWER].decode(errors="replace"))
+    return line(text[:_ANSWER].decode(errors="replace"))
 
 
 async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
@@ -136,8 +136,8 @@ async def _exchange(process: trio.Process, body: bytes, written: bytearray) -> N
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_feed, process, body)
         assert process.stdout is not None  # noqa: S101  # created with a pipe
-        async for piece in process.stdout:
-            written += piece[: max(KEPT - len(written), 0)]
+        async for chunk in process.stdout:
+            written += chunk[: max(KEPT - len(written), 0)]
 
 
 async def _feed(process: trio.Process, body: bytes) -> None:

@@ -32,7 +32,7 @@ def context_of(
         error = newest_error(db, one.namespace, one.run_id)
     failed, last_success = _history(db, one, now)
     elsewhere = {"namespace": one.namespace} if one.namespace != "default" else {}
-    words = [f"--namespace={name}" for name in elsewhere.values()]
+    options = [f"--namespace={name}" for name in elsewhere.values()]
     return Context(
         host=_host(db, error) or here,
         state=state.word if state else "",
@@ -41,7 +41,7 @@ def context_of(
         failing_since=_since(one),
         last_success=last_success,
         link=f"{site}/ui/job/{quote(one.job_id, safe='')}{_query(elsewhere)}" if site else "",
-        command=shlex.join(["steward", "job", "explain", *words, one.job_id]),
+        command=shlex.join(["steward", "job", "explain", *options, one.job_id]),
     )
 
 
@@ -55,8 +55,8 @@ def _query(given: dict[str, str]) -> str:
 
 
 def _host(db: ReadSnapshot, error: TaskError | None) -> str:
-    found = allocations.find(db, error.allocation_id) if error else None
-    return found.placement.node_name if found else ""
+    allocation = allocations.find(db, error.allocation_id) if error else None
+    return allocation.placement.node_name if allocation else ""
 
 
 def _cause(error: TaskError) -> FailureCause:

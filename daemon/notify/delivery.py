@@ -37,13 +37,13 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kinds(self) -> dict[str, str]:
         """Return the kind of each receiver and command by name."""
-        kinds = {name: str(one.kind) for name, one in self.receivers.items()}
+        kinds = {name: str(receiver.kind) for name, receiver in self.receivers.items()}
         return kinds | dict.fromkeys(self.commands, COMMAND)
 
     def sample(self, *, site: str) -> Batch:
         """Return a test batch; `site` is the address of the web UI."""
-        now, here = self.now(), self.here
-        one = Notification(
+        now, node_name = self.now(), self.here
+        notification = Notification(
             id=0,
             namespace="default",
             job_id="steward-notify-test",
@@ -53,11 +53,11 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
             create_time=now,
             modify_time=now,
         )
-        context = message.Context(host=here, link=f"{site}/ui" if site else "")
+        context = message.Context(host=node_name, link=f"{site}/ui" if site else "")
         return Batch(
             id=f"test-{now}",
-            first=(NotificationWithContext(one=one, context=context),),
-            here=here,
+            first=(NotificationWithContext(one=notification, context=context),),
+            here=node_name,
             is_test=True,
         )
 
@@ -123,10 +123,10 @@ def _key(secret: str) -> bytes:
 def secret_of(receiver: Receiver, environment: Mapping[str, str]) -> str:
     """Return the secret of a receiver, empty if it has none. Raises `DeliveryFailed`."""
     if receiver.secret_env:
-        found = environment.get(receiver.secret_env, "")
-        if not found:
+        secret = environment.get(receiver.secret_env, "")
+        if not secret:
             raise DeliveryFailed(f"the daemon has no environment variable {receiver.secret_env}")
-        return _checked(found, receiver.secret_env)
+        return _checked(secret, receiver.secret_env)
     if receiver.secret_file:
         return _checked(_content(receiver.secret_file), receiver.secret_file)
     return ""

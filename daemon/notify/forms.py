@@ -33,9 +33,9 @@ def slack(batch: Batch) -> bytes:
     title, text = words.subject(batch), words.text(batch)
     if len(batch.notifications) == 1:  # its first line repeats the title
         text = text.partition("\n")[2]
-    room = _SLACK_TEXT - len(title)
-    said = f"*{_inline(title)}*\n```\n{_block(text.strip(), room)}\n```"
-    return msgspec.json.encode({"text": said})
+    available_length = _SLACK_TEXT - len(title)
+    message_text = f"*{_inline(title)}*\n```\n{_block(text.strip(), available_length)}\n```"
+    return msgspec.json.encode({"text": message_text})
 
 
 def _entities(text: str) -> str:
@@ -62,7 +62,7 @@ def ntfy(batch: Batch, topic: str) -> bytes:
     priority from 1 to 5, tags, and the link that a click opens. A message above 4,096 bytes would become an
     attachment.
     """
-    events = {one.event for one in batch.notifications}
+    events = {notification.event for notification in batch.notifications}
     is_bad = NotifyEvent.FAILURE in events and not batch.is_test
     is_good = events == {NotifyEvent.RECOVERY}
     link = batch.first[0].context.link

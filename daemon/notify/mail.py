@@ -59,8 +59,8 @@ def compose(batch: Batch, receiver: Receiver, now: int) -> Mail:
 
 
 def _atom(text: str) -> str:
-    kept = words.line(text).encode("ascii", "ignore").decode()
-    return "".join(one for one in kept if one not in _OTHER_CHARACTERS)
+    ascii_text = words.line(text).encode("ascii", "ignore").decode()
+    return "".join(character for character in ascii_text if character not in _OTHER_CHARACTERS)
 
 
 async def send(mail: Mail, receiver: Receiver, password: str, here: str, permit: Permit) -> str:
@@ -76,9 +76,9 @@ async def send(mail: Mail, receiver: Receiver, password: str, here: str, permit:
     assert isinstance(stream, trio.SocketStream)  # noqa: S101  # not encrypted yet
     own = socket.socket(fileno=os.dup(stream.socket.fileno()))
     own.settimeout(_ANSWERS_WITHIN)
-    talk = _Talk(own, host, mail, receiver, password, _atom(here) or "localhost")
+    session = _Talk(own, host, mail, receiver, password, _atom(here) or "localhost")
     async with stream, _shut_down_when_cancelled(stream):
-        outcome = await trio.to_thread.run_sync(talk.run)
+        outcome = await trio.to_thread.run_sync(session.run)
     if isinstance(outcome, DeliveryFailed):
         raise outcome
     return outcome
@@ -161,15 +161,15 @@ class _Talk:
         _check(client.mail(self._mail.sender))
         refused = []
         for address in self._mail.to:
-            code, said = client.rcpt(address)
+            code, reply = client.rcpt(address)
             if code not in (250, 251):
-                refused.append((code, said))
+                refused.append((code, reply))
         if len(refused) == len(self._mail.to):
             raise _refused(*refused[0])
-        code, said = client.data(self._mail.data)
-        _check((code, said))
+        code, reply = client.data(self._mail.data)
+        _check((code, reply))
         lost = f"; {len(refused)} of {len(self._mail.to)} addresses refused" if refused else ""
-        return f"{code} {words.line(said.decode(errors='replace'))}{lost}"
+        return f"{code} {words.line(reply.decode(errors='replace'))}{lost}"
 
     def _encrypted(self) -> ssl.SSLSocket:
         return self._context().wrap_socket(self._connection, server_hostname=self._host)

@@ -178,7 +178,7 @@ def batch_body(batch: Batch) -> bytes:
     if len(batch.notifications) == 1:
         kind = "test" if batch.is_test else f"job.{first.one.event}"
         return msgspec.json.encode(_message(batch.id, kind, first.one, first.context))
-    told = GroupMessage(
+    message = GroupMessage(
         id=batch.id,
         type="job.group",
         timestamp=rfc3339(first.one.create_time),
@@ -188,7 +188,7 @@ def batch_body(batch: Batch) -> bytes:
             more=len(batch.rest),
         ),
     )
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(message)
 
 
 def read_secret(text: str) -> bytes:

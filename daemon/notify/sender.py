@@ -82,16 +82,16 @@ class NotificationSender:
         if len(self._busy) >= AT_ONCE:
             return []
         # Load more than needed, because notifications of busy units are skipped.
-        found = self._store.read(partial(notifications.due, now=now, most=2 * AT_ONCE))
-        free = [one for one in found if (one.namespace, one.job_id) not in self._busy]
+        due_notifications = self._store.read(partial(notifications.due, now=now, most=2 * AT_ONCE))
+        free = [one for one in due_notifications if (one.namespace, one.job_id) not in self._busy]
         return free[: AT_ONCE - len(self._busy)]
 
     def _waiting(self) -> dict[str, int]:
         """Return the next delivery time of each idle receiver with pending notifications."""
-        found = self._store.read(notifications.first_of_receivers)
+        first_due = self._store.read(notifications.first_of_receivers)
         return {
             name: at + self._window(name)
-            for name, at in found.items()
+            for name, at in first_due.items()
             if name not in self._busy_receivers
         }
 

@@ -41,10 +41,14 @@ def subject(batch: Batch) -> str:
     """Return a message in one line of at most 200 characters."""
     if batch.is_test:
         return "Test of Steward's notifications"
-    every = batch.notifications
-    said = headline(batch.first[0]) if len(every) == 1 else _of_group(batch)
-    said = line(said)
-    return said if len(said) <= _LONGEST_SUBJECT else f"{said[: _LONGEST_SUBJECT - 1]}…"
+    batch_notifications = batch.notifications
+    subject_line = headline(batch.first[0]) if len(batch_notifications) == 1 else _of_group(batch)
+    subject_line = line(subject_line)
+    return (
+        subject_line
+        if len(subject_line) <= _LONGEST_SUBJECT
+        else f"{subject_line[: _LONGEST_SUBJECT - 1]}…"
+    )
 
 
 def headline(telling: NotificationWithContext) -> str:
@@ -65,17 +69,17 @@ def headline(telling: NotificationWithContext) -> str:
 
 
 def _of_group(batch: Batch) -> str:
-    said = [
+    counts = [
         f"{number} {event if number == 1 else _PLURALS[event]}"
         for event, number in batch.counts.items()
     ]
-    return f"{', '.join(said)}: {_jobs(batch.notifications)}"
+    return f"{', '.join(counts)}: {_jobs(batch.notifications)}"
 
 
 def _jobs(every: Sequence[Notification]) -> str:
     names = list(dict.fromkeys(map(name_of, every)))
-    shown, more = names[:_NAMED], len(names) - _NAMED
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    named, more = names[:_NAMED], len(names) - _NAMED
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
 def text(batch: Batch) -> str:
@@ -98,15 +102,15 @@ def _rest(rest: Sequence[Notification]) -> Iterator[str]:
 
 
 def _block(telling: NotificationWithContext) -> Iterator[str]:
-    one, context = telling.one, telling.context
+    notification, context = telling.one, telling.context
     yield line(headline(telling))
     yield ""
-    for label, value in _facts(one, context):
+    for label, value in _facts(notification, context):
         if value:
             yield f"{label + ':':<11} {line(value)}"
     if context.error and context.error.stderr:
         yield "Last lines of the standard error:"
-        yield from (f"  {said}" for said in plain(context.error.stderr).splitlines())
+        yield from (f"  {error_line}" for error_line in plain(context.error.stderr).splitlines())
 
 
 def _facts(one: Notification, context: Context) -> Iterator[tuple[str, str]]:

@@ -55,13 +55,13 @@ async def apply_change(
     now: Callable[[], int],
 ) -> None:
     """Run change actions, merged into as few steps as possible."""
-    for wish in _summed_up(wishes):
-        if wish.mode == "restart":
-            await task.restart(said=wish.said)
-        elif wish.mode == "signal" and task.is_running:
-            await task.signal(wish.signal)
-        elif wish.script is not None:
-            await _run(task, wish.script, note, now)
+    for action in _summed_up(wishes):
+        if action.mode == "restart":
+            await task.restart(said=action.said)
+        elif action.mode == "signal" and task.is_running:
+            await task.signal(action.signal)
+        elif action.script is not None:
+            await _run(task, action.script, note, now)
 
 
 def _summed_up(wishes: list[ChangeAction]) -> list[ChangeAction]:

@@ -69,8 +69,8 @@ class FileKeeper:
         """Keep the files of a task that match patterns, in place of those kept before."""
         async with self._turns.setdefault(namespace, trio.Lock()):
             holder = f"{files.allocation}/{files.task}"
-            room = partial(self._payloads.room, namespace=namespace, holder=holder)
-            left = await self._store.read_any(room)
+            available = partial(self._payloads.room, namespace=namespace, holder=holder)
+            left = await self._store.read_any(available)
             workshop = f"{self._staging}/kept.{files.staging_name}"
             take_in = partial(self._payloads.take_in, namespace, now=now, holder=holder)
             intake = _Intake(take_in, self._payloads.most_bytes, workshop, left)
@@ -183,12 +183,12 @@ class _Intake(KeptPaths):
             return self.refuse(path, part.reason)
         if reason := self._why_not(first.path):
             return self.refuse(path, reason)
-        found = digest.hexdigest()
+        checksum = digest.hexdigest()
         try:
-            trio.from_thread.run(partial(self._take_in, found, staged, size=size))
+            trio.from_thread.run(partial(self._take_in, checksum, staged, size=size))
         except StewardError as error:
             return self.refuse(path, str(error))
-        self.kept[path] = found, size
+        self.kept[path] = checksum, size
         return None
 
     def _why_not(self, path: bytes) -> str:
@@ -214,8 +214,8 @@ def why_unnamed(path: bytes) -> str:
 def told(path: bytes) -> str:
     """Return a path below the task directory, or below the shared one, as users write it."""
     text = path.decode(errors="replace")
-    first, _, rest = text.partition("/")
-    return text if first == "alloc" else rest
+    first, _, remaining = text.partition("/")
+    return text if first == "alloc" else remaining
 
 
 def _parts(stream: BinaryIO) -> Iterator[FilePart]:

@@ -90,10 +90,10 @@ class GivenSecrets:
     async def recall(self) -> None:
         """Restore the secrets that the task received from an earlier daemon."""
         if self._keeper is not None:
-            found = await self._keeper.recall(self._alloc_id)
-            for secret in found:
+            secrets = await self._keeper.recall(self._alloc_id)
+            for secret in secrets:
                 self._known.add(secret)
-            self._recalled = frozenset(found)
+            self._recalled = frozenset(secrets)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the secrets as bytes."""

@@ -74,15 +74,17 @@ def forwarded_ports(instance: TaskInstance) -> list[ForwardedPort]:
         raise Refused(
             f"the group has {len(ports)} ports; a bridge forwards {MOST_PORTS} of a group"
         )
-    for one in ports:
-        if ":" in one.host_ip:
+    for port in ports:
+        if ":" in port.host_ip:
             raise Refused(
-                f'port "{one.label}" has the address {one.host_ip} of the host, and the bridge '
+                f'port "{port.label}" has the address {port.host_ip} of the host, and the bridge '
                 "forwards ports of IPv4 only: choose another host_network"
             )
     return [
-        ForwardedPort(address=one.host_ip, value=one.value, to=one.to if one.to > 0 else one.value)
-        for one in ports
+        ForwardedPort(
+            address=port.host_ip, value=port.value, to=port.to if port.to > 0 else port.value
+        )
+        for port in ports
     ]
 
 

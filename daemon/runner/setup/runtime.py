@@ -173,7 +173,7 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def renew_metadata(self, meta: Mapping[str, str]) -> None:
         """Set the metadata of the node."""
-        for name in [one for one in self.values if one.startswith("meta.")]:
+        for name in [key for key in self.values if key.startswith("meta.")]:
             del self.values[name]
         self.values.update({f"meta.{name}": value for name, value in meta.items()})
 

@@ -20,7 +20,7 @@ class SecretsTmpfs:
     def __init__(self, alloc_dir: str, launcher: Launcher) -> None:
         top = os.path.realpath(alloc_dir)
         self._launcher = launcher
-        self._secluded = {one.removeprefix(f"{top}/").partition("/")[0] for one in mounted(top)}
+        self._secluded = {path.removeprefix(f"{top}/").partition("/")[0] for path in mounted(top)}
 
     async def mount_secrets(self, alloc_id: str, task: str, megabytes: int) -> None:
         """Mount a tmpfs for a task's secrets, unless the directory is mounted or has files."""

@@ -76,7 +76,10 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
     reader = _Reader(db, instance, run)
     group = lists.resolved_group(instance.job, instance.group.name) or instance.group
     try:
-        values = {f"output.{one}": reader.value(one) for one in outputs.references(group)}
+        values = {
+            f"output.{reference}": reader.value(reference)
+            for reference in outputs.references(group)
+        }
         needs = {name: reader.need(name) for name in _needs(instance)}
         source = lists.source(group)
         text = reader.value(source) if source else ""
@@ -114,8 +117,8 @@ def read_output(db: ReadSnapshot, instance: TaskInstance, text: str) -> str:
 
 
 def _run_of(db: ReadSnapshot, instance: TaskInstance) -> FlowRun | None:
-    one = instance.allocation
-    return runs.of_version(db, one.namespace, one.job_id, one.job_version)
+    allocation = instance.allocation
+    return runs.of_version(db, allocation.namespace, allocation.job_id, allocation.job_version)
 
 
 def _needs(instance: TaskInstance) -> tuple[str, ...]:
@@ -159,9 +162,9 @@ class _Reader:
         step, is_list, written = self._step(name), self._is_array(name), self._of(name)
         if name in self._own:
             is_list, written = False, [one for one in written if one.element == self._index]
-        found = outputs.by_name(written, total=step.total, is_list=is_list)
+        values = outputs.by_name(written, total=step.total, is_list=is_list)
         if is_list:
-            self._count(len(found) * step.total)
+            self._count(len(values) * step.total)
         return _Need(
             outcome=step.outcome or "",
             state=step.state,
@@ -169,7 +172,7 @@ class _Reader:
             exit_code=step.exit_code,
             failed=step.failed,
             total=step.total,
-            outputs=found,
+            outputs=values,
         )
 
     def _count(self, values: int) -> None:
@@ -239,19 +242,19 @@ async def collect(
     try:
         text = await _content(files, end.delivered)
         is_long = len(text) > _SHORT
-        found = await trio.to_thread.run_sync(_parsed, text) if is_long else _parsed(text)
+        parsed = await trio.to_thread.run_sync(_parsed, text) if is_long else _parsed(text)
         # Nothing waits from here on, so that of two tasks that end together the second one sees the
         # outputs of the first.
         stored = store.read(lambda db: _stored(db, instance))
         if stored is None:
             return ""
-        others = {**stored.by_task, **report.outputs}
-        others.pop(files.task, None)
-        _check(found, others, stored, report.unstored_elsewhere())
-        report.add_outputs(files.task, found)
+        of_other_tasks = {**stored.by_task, **report.outputs}
+        of_other_tasks.pop(files.task, None)
+        _check(parsed, of_other_tasks, stored, report.unstored_elsewhere())
+        report.add_outputs(files.task, parsed)
         if end.ok:
             report.succeeded.add(files.task)
-            _check_declared(instance, report, {**others, files.task: found})
+            _check_declared(instance, report, {**of_other_tasks, files.task: parsed})
     except Refused as error:
         report.add_outputs(files.task, {})
         return str(error)
@@ -273,13 +276,13 @@ def _check(
             raise Refused(f"task {task} has written the output {repeated[0]} already")
     size = len(encode(found))
     of_others = sum(len(encode(one)) for one in others.values())
-    for limit, before, whose in (
+    for limit, before, scope in (
         (outputs.MAX_FILE, of_others, "the allocation"),
         (outputs.MAX_STEP, of_others + stored.of_step + unstored[0], "the step"),
         (outputs.MAX_RUN, of_others + stored.of_run + unstored[1], "the run"),
     ):
         if found and before + size > limit:
-            raise Refused(f"the outputs of {whose} exceed {limit} bytes")
+            raise Refused(f"the outputs of {scope} exceed {limit} bytes")
 
 
 def _check_declared(
@@ -321,10 +324,10 @@ async def _content(files: TaskFiles, delivered: DeliveredFiles) -> str:
 def _parsed(text: str) -> dict[str, str]:
     """Return the outputs in a text. Raises `Refused`."""
     try:
-        found = pairs(text, MAX_OUTPUTS)
+        written_outputs = pairs(text, MAX_OUTPUTS)
     except ValueError as error:
         raise Refused(f"its outputs: {error}") from error
-    for name in found:
+    for name in written_outputs:
         if not is_output_name(name):
             raise Refused(f"its output {name[:40]!r} must have a name of letters, digits and _")
-    return found
+    return written_outputs

@@ -105,7 +105,7 @@ def progress_reporter(
 
 def services_of(group: TaskGroup, task: Task) -> list[Service]:
     """Return the services of a task, including group services not assigned to another task."""
-    shared = [one for one in group.services or () if one.task_name in ("", task.name)]
+    shared = [service for service in group.services or () if service.task_name in ("", task.name)]
     return [*shared, *(task.services or ())]
 
 
@@ -119,45 +119,47 @@ def missing_inputs(task: Task) -> str:
 
 def _mounts(host: RuntimeContext, instance: TaskInstance, task: Task) -> Iterator[HostMount]:
     """Yield the host volumes that a task mounts."""
-    for one in task.volume_mounts or ():
-        volume = (instance.group.volumes or {}).get(one.volume) or Volume()
+    for mount in task.volume_mounts or ():
+        volume = (instance.group.volumes or {}).get(mount.volume) or Volume()
         index = f"[{instance.allocation.index}]" if volume.per_alloc else ""
         source = f"{volume.source}{index}"
-        found = _volume(host, instance, source)
+        mounted = _volume(host, instance, source)
         yield HostMount(
-            name=one.volume,
-            source=found.path if found else "",
+            name=mount.volume,
+            source=mounted.path if mounted else "",
             volume=source,
-            destination=one.destination,
-            read_only=one.read_only or volume.read_only or (found is not None and found.read_only),
+            destination=mount.destination,
+            read_only=mount.read_only
+            or volume.read_only
+            or (mounted is not None and mounted.read_only),
         )
 
 
 def _volume(host: RuntimeContext, instance: TaskInstance, name: str) -> HostVolume | None:
     """Return a configured volume, or an API-created one in the job's namespace."""
-    if found := host.volumes.get(name):
-        return found
+    if volume := host.volumes.get(name):
+        return volume
     # Imported late, because few jobs have volumes.
     from storage.queries import host_volumes
     from storage.records.host_volume import READY
 
-    made = host.store.read(lambda db: host_volumes.named(db, name))
+    host_volume = host.store.read(lambda db: host_volumes.named(db, name))
     if (
-        made is None
-        or made.state != READY
-        or (made.namespace, made.node_id) != (instance.job.namespace, host.node_id)
+        host_volume is None
+        or host_volume.state != READY
+        or (host_volume.namespace, host_volume.node_id) != (instance.job.namespace, host.node_id)
     ):
         return None
-    return HostVolume(name=name, path=made.host_path, read_only=made.is_read_only)
+    return HostVolume(name=name, path=host_volume.host_path, read_only=host_volume.is_read_only)
 
 
 def _features(instance: TaskInstance, task: Task) -> Iterator[str]:
     """Yield the host features that the constraints of a task require from a cluster."""
     for block in (instance.job.constraints, instance.group.constraints, task.constraints):
-        for one in block or ():
-            found = _FEATURE.fullmatch(one.l_target)
-            if found and (one.r_target, one.operand) in _IS_THERE:
-                yield found[1]
+        for feature in block or ():
+            match = _FEATURE.fullmatch(feature.l_target)
+            if match and (feature.r_target, feature.operand) in _IS_THERE:
+                yield match[1]
 
 
 def _names(
@@ -275,8 +277,8 @@ class TaskSetup:
         config = {
             name: resolve_config(value, env, values) for name, value in (task.config or {}).items()
         }
-        given = instance.allocation.placement.resources
-        held = given.tasks.get(task.name)
+        allocated = instance.allocation.placement.resources
+        task_resources = allocated.tasks.get(task.name)
         return Attempt(
             alloc_id=instance.allocation.id,
             task=task.name,
@@ -286,16 +288,17 @@ class TaskSetup:
             env=env,
             user=task.user,
             resources=msgspec.structs.replace(
-                task.resources, memory_max_mb=held.memory.memory_max_mb if held else 0
+                task.resources,
+                memory_max_mb=task_resources.memory.memory_max_mb if task_resources else 0,
             ),
-            cores=tuple((held and held.cpu.reserved_cores) or ()),
-            mhz=held.cpu.cpu_shares if held else 0,
+            cores=tuple((task_resources and task_resources.cpu.reserved_cores) or ()),
+            mhz=task_resources.cpu.cpu_shares if task_resources else 0,
             log=task.log_config,
             logs=host.logs.of(instance.allocation.id, task),
             beside=f"{host.logs.moved}/{instance.allocation.id}",
             network_mode=network.mode,
             dns=_names(network.dns, env, values),
-            ports=tuple(given.ports_of(task.name)),
+            ports=tuple(allocated.ports_of(task.name)),
             mounts=tuple(_mounts(host, instance, task)),
             priority=instance.job.priority,
             longest=instance.group.max_run_duration or 0,
@@ -367,8 +370,8 @@ class TaskSetup:
         """Return the number and the bytes of the files that the task's host has sent."""
         from storage.queries import kept_files  # imported late, because few jobs have kept files
 
-        found = kept_files.page(db, self._instance().allocation.id)
-        sizes = [one.size for one in found if one.task == self._name]
+        files = kept_files.page(db, self._instance().allocation.id)
+        sizes = [file.size for file in files if file.task == self._name]
         return len(sizes), sum(sizes)
 
     async def _prepare_step(self) -> AttemptOutcome | None:
@@ -486,8 +489,8 @@ class TaskSetup:
                 for artifact in task.artifacts:
                     await fetcher.fetch(self._order(artifact, env, matcher))
         except FetchFailed as error:
-            said = matcher.mask_text(str(error))
-            self._note(task_events.download_failed(self._now(), said))
+            message = matcher.mask_text(str(error))
+            self._note(task_events.download_failed(self._now(), message))
             return AttemptOutcome.FAILED if error.recoverable else AttemptOutcome.UNRECOVERABLE
         await self._files.write_note("fetched", "")
         return None
@@ -534,7 +537,7 @@ class TaskSetup:
             return ""
         if element is None:
             element = max(one.index, 0) if lists.is_array(group) else 0
-        found = partial(
+        digest = partial(
             kept_files.digest_of,
             namespace=one.namespace,
             job_id=one.job_id,
@@ -543,7 +546,7 @@ class TaskSetup:
             element=element,
             path=path,
         )
-        return await self._host.store.read_long(found)
+        return await self._host.store.read_long(digest)
 
     # --- while the task runs ---
 

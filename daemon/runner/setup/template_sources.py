@@ -68,17 +68,17 @@ class TemplateSources:
             case LookupType.SERVICE:
                 return self._service(name, namespace)
             case LookupType.SERVICES:
-                every = await self._ground.store.read_long(
+                rows = await self._ground.store.read_long(
                     lambda db: services.list_all(db, self._namespace)
                 )
                 return [
                     ServiceStub(Name=key, Tags=sorted({tag for one in same for tag in one.tags}))
-                    for key, same in groupby(every, lambda one: one.service_name)
+                    for key, same in groupby(rows, lambda one: one.service_name)
                 ]
             case LookupType.VARIABLE:
-                found = self._ground.variables.read(self._workload, namespace, name)
-                self.secrets.add(f"variable {namespace} {name}", *(found or {}).values())
-                return None if found is None else StringMap(found)
+                variable = self._ground.variables.read(self._workload, namespace, name)
+                self.secrets.add(f"variable {namespace} {name}", *(variable or {}).values())
+                return None if variable is None else StringMap(variable)
             case LookupType.VARIABLES:
                 listed = self._ground.variables.listed(self._workload, namespace, name)
                 return [*map(_stub, listed)]
@@ -92,23 +92,23 @@ class TemplateSources:
 
     def topics(self, asked: Iterable[LookupKey]) -> set[str]:
         """Return the topics that signal a changed answer."""
-        found = set()
+        result = set()
         for question in asked:
             name, namespace = self._split(question.name)
             match question.kind:
                 case LookupType.SERVICE:
-                    found.add(services.name_topic(namespace, name.rpartition(".")[2]))
+                    result.add(services.name_topic(namespace, name.rpartition(".")[2]))
                 case LookupType.SERVICES:
-                    found.add("services")
+                    result.add("services")
                 case LookupType.VARIABLE:
-                    found |= {f"variables/{namespace}/{name}", "policies"}
+                    result |= {f"variables/{namespace}/{name}", "policies"}
                 case LookupType.VARIABLES:
-                    found |= {"variables", "policies"}
-        return found
+                    result |= {"variables", "policies"}
+        return result
 
     async def signatures(self, asked: Iterable[LookupKey]) -> dict[str, Signature | None]:
         """Return the signatures of the files that were read."""
-        names = {one.name for one in asked if one.kind == LookupType.FILE}
+        names = {lookup.name for lookup in asked if lookup.kind == LookupType.FILE}
         return {name: await self._signature(name) for name in sorted(names)}
 
     @property
@@ -135,8 +135,8 @@ class TemplateSources:
         if namespace != self._namespace:
             raise Refused(f'this task may not look up services in "{namespace}"')
         tag, _, plain = name.rpartition(".")
-        found = self._ground.store.read(lambda db: services.ready(db, namespace, plain))
-        return [_instance(one) for one in found if not tag or tag in one.tags]
+        instances = self._ground.store.read(lambda db: services.ready(db, namespace, plain))
+        return [_instance(one) for one in instances if not tag or tag in one.tags]
 
     # --- files ---
 

@@ -101,10 +101,10 @@ class TemplateRunner:
     async def _write_all(self) -> None:
         while True:
             with self._desk.host.store.watch(*self._topics()) as changes:
-                before, found = self._topics(), await self._fill_all()
+                before, renderings = self._topics(), await self._fill_all()
                 if self._topics() != before:
                     continue  # subscribe before reading, so that no change is missed
-                missing = {one for rendering in found.values() for one in rendering.missing}
+                missing = {one for rendering in renderings.values() for one in rendering.missing}
                 if not missing:
                     break
                 self._emit_problem(_missing(missing, self._sources.refusals))
@@ -112,7 +112,7 @@ class TemplateRunner:
         self._texts.clear()
         self.environment.clear()
         for template in self._interpolated():
-            await self._write(template, found[template.dest_path].text)
+            await self._write(template, renderings[template.dest_path].text)
         self._said, self._is_fresh = "", True
 
     async def recall(self) -> None:
@@ -148,9 +148,9 @@ class TemplateRunner:
         """Write the templates whose text has changed, and return them."""
         changed = []
         try:
-            found = await self._fill_all(again=True)
+            renderings = await self._fill_all(again=True)
             for template in self._interpolated():
-                rendering = found.get(template.dest_path)
+                rendering = renderings.get(template.dest_path)
                 if rendering is None or rendering.missing:
                     continue
                 if rendering.text != self._texts.get(template.dest_path):
@@ -218,12 +218,12 @@ class TemplateRunner:
         """
         answers: dict[LookupKey, object] = {}
         self._asked, self._read_files = set(), {}
-        found = {}
+        renderings = {}
         for template in self._interpolated():
             path = template.dest_path
             if not (again and template.once and path in self._texts):
-                found[path] = await self._fill(template, answers)
-        return found
+                renderings[path] = await self._fill(template, answers)
+        return renderings
 
     async def _fill(self, template: Template, answers: dict[LookupKey, object]) -> RenderResult:
         try:
@@ -345,8 +345,8 @@ def _change_action(template: Template) -> ChangeAction:
 def _missing(missing: set[LookupKey], refusals: Mapping[LookupKey, str]) -> str:
     """Return the message about missing data, as in Nomad, with refused lookups added."""
     names = sorted(map(str, missing))
-    shown = ", ".join(names[:_SHOWN])
+    names_text = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:
-        shown += f", and {len(names) - _SHOWN} more"
+        names_text += f", and {len(names) - _SHOWN} more"
     denied = sorted(refusals[one] for one in missing if one in refusals)
-    return f"Missing: {shown}" + (f" ({denied[0]})" if denied else "")
+    return f"Missing: {names_text}" + (f" ({denied[0]})" if denied else "")

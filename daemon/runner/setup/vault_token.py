@@ -61,12 +61,12 @@ class VaultTokenRenewer:
 
     async def deliver(self) -> None:
         """Deliver a valid token, issuing a new one if needed. Raises `Refused` or `OSError`."""
-        held = self._held and self._credentials.find(self._held.accessor)
-        if held is None or not self._secret:
+        token = self._held and self._credentials.find(self._held.accessor)
+        if token is None or not self._secret:
             await self._replace()
         else:
-            self._held = held
-            await self._write(held.accessor, self._secret)
+            self._held = token
+            await self._write(token.accessor, self._secret)
 
     async def recall(self) -> None:
         """Restore the token that an earlier daemon delivered."""
@@ -78,12 +78,14 @@ class VaultTokenRenewer:
             return
         self._held = self._credentials.find(accessor)
         try:
-            found = await self._files.read(self._files.own(_FILE), _LONGEST)
+            content = await self._files.read(self._files.own(_FILE), _LONGEST)
         except (OSError, Refused):  # not delivered as a file, or removed by the task
             return
         # The task can write arbitrary bytes to this file.
-        kept = found.decode(errors="replace")
-        self._secret = kept if self._credentials.is_secret(accessor, kept) else ""
+        stored_accessor = content.decode(errors="replace")
+        self._secret = (
+            stored_accessor if self._credentials.is_secret(accessor, stored_accessor) else ""
+        )
         self.secrets.add(_SOURCE, self._secret)
 
     async def renew_when_due(self) -> list[ChangeAction]:
@@ -111,31 +113,31 @@ class VaultTokenRenewer:
 
     def _due(self) -> int:
         """Return the time at half of the token's TTL; now if there is no token."""
-        held = self._held
-        return (held.renewed_at + held.expires_at) // 2 if held else 0
+        token = self._held
+        return (token.renewed_at + token.expires_at) // 2 if token else 0
 
     async def _renew(self) -> bool:
         """Renew the token; return whether its remaining TTL is sufficient."""
         if self._held is None:
             return False
         try:
-            held = await self._credentials.renew(self._held.accessor)
+            token = await self._credentials.renew(self._held.accessor)
         except Refused:
             return False
-        self._held = held
-        return (held.expires_at - self._now()) * _LEAST > held.ttl
+        self._held = token
+        return (token.expires_at - self._now()) * _LEAST > token.ttl
 
     async def _replace(self) -> None:
         before = self._held
-        held = await self._credentials.make(workload(self._instance(), self._task), self._block)
-        self.secrets.add(_SOURCE, held.secret)
+        token = await self._credentials.make(workload(self._instance(), self._task), self._block)
+        self.secrets.add(_SOURCE, token.secret)
         try:
             await self.secrets.store()
-            await self._write(held.accessor, held.secret)
+            await self._write(token.accessor, token.secret)
         except (Refused, OSError):
-            await self._credentials.end(held.accessor)
+            await self._credentials.end(token.accessor)
             raise
-        self._held, self._secret = held, held.secret
+        self._held, self._secret = token, token.secret
         if before is not None:
             await self._credentials.end(before.accessor)
 

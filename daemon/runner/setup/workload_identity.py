@@ -122,16 +122,16 @@ class WorkloadIdentities:
                 continue
             self._made[identity.name] = times.iat * SECOND
             if identity.env:
-                kept = msgspec.structs.replace(identity, file=False)
-                await self._deliver(kept, allocation, job, now)
+                environment_only = msgspec.structs.replace(identity, file=False)
+                await self._deliver(environment_only, allocation, job, now)
                 self._made[identity.name] = times.iat * SECOND
 
     async def _times(self, identity: Identity) -> TokenTimes | None:
         """Return the times of the token in an identity's file; None if it cannot be read."""
         try:
-            found = await self._files.read(self._files.own(token_path(identity)), _MAX_FILE)
-            self.secrets.add(f"identity {identity.name}", found.decode(errors="replace"))
-            payload = found.split(b".")[1]
+            token = await self._files.read(self._files.own(token_path(identity)), _MAX_FILE)
+            self.secrets.add(f"identity {identity.name}", token.decode(errors="replace"))
+            payload = token.split(b".")[1]
             padded = payload + b"=" * (-len(payload) % 4)
             return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=TokenTimes)
         except (OSError, Refused, IndexError, ValueError, msgspec.DecodeError):
@@ -165,7 +165,7 @@ def claims_of(
     now: int,
 ) -> Workload:
     """Return the claims of a token for a task."""
-    made = now // SECOND
+    issued_at = now // SECOND
     job_id = job.parent_id or job.id
     names = (
         place.region,
@@ -179,9 +179,9 @@ def claims_of(
         iss=place.issuer,
         sub=":".join(names),
         aud=identity.audience or [],
-        iat=made,
-        nbf=made,
-        exp=made + lifetime(identity) // SECOND if identity.ttl else None,
+        iat=issued_at,
+        nbf=issued_at,
+        exp=issued_at + lifetime(identity) // SECOND if identity.ttl else None,
         jti=str(uuid4()),
         nomad_namespace=allocation.namespace,
         nomad_job_id=job_id,
@@ -218,9 +218,9 @@ def extra_claims(
 
 def _of_service(service: Service) -> Identity:
     """Return the identity of a service; without a block, an empty identity."""
-    given = service.identity or Identity()
-    name = given.name or f"service_{service.name}"
-    return msgspec.structs.replace(given, name=name, service_name=service.name)
+    identity = service.identity or Identity()
+    name = identity.name or f"service_{service.name}"
+    return msgspec.structs.replace(identity, name=name, service_name=service.name)
 
 
 def lifetime(identity: Identity) -> int:

@@ -65,11 +65,11 @@ class _Plain:
         self._left = _MOST_BETWEEN
 
     def read(self, size: int) -> bytes:
-        piece = self._source.read(size)
-        self._left -= len(piece)
+        chunk = self._source.read(size)
+        self._left -= len(chunk)
         if self._left < 0:
             raise BadArchive(f"more than {_MOST_BETWEEN} bytes of headers in the archive")
-        return piece
+        return chunk
 
 
 class _Content(msgspec.Struct):
@@ -93,8 +93,8 @@ class _Xz:
         self._file, self._stream = file, _new_stream()
 
     def read(self, size: int) -> bytes:
-        piece = b""
-        while not piece:
+        chunk = b""
+        while not chunk:
             packed = b""
             if self._stream.eof:
                 packed = self._next_part()
@@ -105,16 +105,16 @@ class _Xz:
                 packed = self._file.read(_CHUNK)
                 if not packed:
                     raise EOFError("unexpected end of file")
-            piece = self._stream.decompress(packed, size)
-        return piece
+            chunk = self._stream.decompress(packed, size)
+        return chunk
 
     def _next_part(self) -> bytes:
         """Return the first bytes of the next stream after any padding.
 
         Empty at the end of the file.
         """
-        rest = iter(partial(self._file.read, _CHUNK), b"")
-        pieces = itertools.chain([self._stream.unused_data], rest)
+        chunks = iter(partial(self._file.read, _CHUNK), b"")
+        pieces = itertools.chain([self._stream.unused_data], chunks)
         return next(filter(None, (piece.lstrip(b"\0") for piece in pieces)), b"")
 
 
@@ -261,29 +261,29 @@ class Unpacker:
         os.makedirs(self._place(name), _MODES, exist_ok=True)
 
     def _file(self, name: str, source: _Source, mode: int) -> None:
-        place = self._place(name)
-        os.makedirs(os.path.dirname(place), _MODES, exist_ok=True)
+        path = self._place(name)
+        os.makedirs(os.path.dirname(path), _MODES, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with open(os.open(place, flags, 0o600), "wb") as file:
-            while piece := source.read(_CHUNK):
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            while chunk := source.read(_CHUNK):
                 self._check()
-                self._bytes += len(piece)
+                self._bytes += len(chunk)
                 if self._bytes > self._limits.bytes:
                     raise BadArchive(
                         f"more than {self._limits.bytes} bytes were unpacked from the archive"
                     )
-                file.write(piece)
+                file.write(chunk)
             os.fchmod(file.fileno(), mode & _MODES | 0o600)
 
     def _link(self, name: str, target: str) -> None:
         self._links[self._place(name)] = target
 
     def _make_links(self) -> None:
-        for place, target in self._links.items():
-            if not stays_inside(self._target, place, target):
+        for path, target in self._links.items():
+            if not stays_inside(self._target, path, target):
                 raise BadArchive(f"a link to {target!r} points outside the archive")
-            os.makedirs(os.path.dirname(place), _MODES, exist_ok=True)
-            os.symlink(target, place)
+            os.makedirs(os.path.dirname(path), _MODES, exist_ok=True)
+            os.symlink(target, path)
 
 
 def stays_inside(root: str, place: str, target: str) -> bool:
@@ -298,9 +298,9 @@ def check_links(root: str) -> None:
     """Raise `BadArchive` unless a tree holds only files, directories and links that stay inside."""
     for folder, directories, files in os.walk(root):
         for name in (*directories, *files):
-            place = f"{folder}/{name}"
-            mode = os.lstat(place).st_mode
-            if stat.S_ISLNK(mode) and not stays_inside(root, place, os.readlink(place)):
-                raise BadArchive(f"a link to {os.readlink(place)!r} points outside the artifact")
+            path = f"{folder}/{name}"
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode) and not stays_inside(root, path, os.readlink(path)):
+                raise BadArchive(f"a link to {os.readlink(path)!r} points outside the artifact")
             if not (stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise BadArchive(f"{name!r} is neither a file nor a directory")

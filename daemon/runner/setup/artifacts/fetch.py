@@ -88,9 +88,9 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
 
     async def fetch(self, order: ArtifactRequest) -> None:
         """Fetch an artifact and install it into the task directory. Raises `FetchFailed`."""
-        given = order.artifact.getter_source
+        url = order.artifact.getter_source
         try:
-            source = parse(given, order.artifact.getter_options or {})
+            source = parse(url, order.artifact.getter_options or {})
             target = destination(order)
             workshop = f"{self.staging}/{order.files.staging_name}"
             await trio.to_thread.run_sync(partial(install.discard, workshop))
@@ -107,12 +107,12 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(partial(install.discard, workshop))
         except (InvalidSource, BadArchive, EgressDenied, PathEscape) as error:
-            raise FetchFailed(given, error, recoverable=False) from error
+            raise FetchFailed(url, error, recoverable=False) from error
         except trio.TooSlowError as error:
             why = f"not there within {self.seconds:g} seconds"
-            raise FetchFailed(given, why, recoverable=True) from error
+            raise FetchFailed(url, why, recoverable=True) from error
         except (HttpError, OSError) as error:
-            raise FetchFailed(given, error, recoverable=True) from error
+            raise FetchFailed(url, error, recoverable=True) from error
 
     async def _fetch_source(
         self, source: ArtifactSource, order: ArtifactRequest, workshop: str
@@ -171,17 +171,17 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     async def _store(
         self, answer: http_client.HttpResponse, path: str, arrived: Callable[[int], None]
     ) -> None:
-        said = answer.headers.get("content-length", "")
-        if said.isdecimal() and parse_integer(said) > self.limits.bytes:
-            raise BadArchive(f"it has {said} bytes, more than {self.limits.bytes}")
+        length = answer.headers.get("content-length", "")
+        if length.isdecimal() and parse_integer(length) > self.limits.bytes:
+            raise BadArchive(f"it has {length} bytes, more than {self.limits.bytes}")
         size = 0
         # A write to the page cache, which is shorter than a thread switch.
         with open(path, "xb") as file:  # noqa: ASYNC230
-            async for piece in answer.body:
-                size += len(piece)
+            async for chunk in answer.body:
+                size += len(chunk)
                 if size > self.limits.bytes:
                     raise BadArchive(f"it has more than {self.limits.bytes} bytes")
-                file.write(piece)
+                file.write(chunk)
                 arrived(size)
 
     def permit(self, address: str, port: int) -> None:
@@ -210,23 +210,25 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
 
         address, key = await self._address_of(url), read_key(source.options.get("sshkey", ""))
         tree = f"{workshop}/{_FETCHED}/tree"
-        async with AsyncExitStack() as held:
-            place: LocalGit | SandboxedGit = LocalGit(workshop, tree)
+        async with AsyncExitStack() as resources:
+            git_client: LocalGit | SandboxedGit = LocalGit(workshop, tree)
             if self.git_sandbox is not None:
-                place = await held.enter_async_context(self.git_sandbox().open(workshop))
-            git = GitClient(place, address, await place.keep_key(key) if key else "", verify=verify)
+                git_client = await resources.enter_async_context(self.git_sandbox().open(workshop))
+            git = GitClient(
+                git_client, address, await git_client.keep_key(key) if key else "", verify=verify
+            )
             await git.clone(url, ref, depth, self.limits, order.arrived)
-            await place.deliver(tree, self.limits)
+            await git_client.deliver(tree, self.limits)
         await trio.to_thread.run_sync(partial(install.discard, f"{tree}/.git"))
 
     async def _repository(self, url: str, *, verify: bool) -> str:
         """Return the address of a repository after redirects; git itself must not follow any."""
         parts = urlsplit(url)
         listed = f"{parts.path.rstrip('/')}{_LISTED}"
-        asked = urlunsplit(parts._replace(path=listed, query=_SERVICE))
-        async with self._opened(asked, (), verify=verify) as (found, _):
-            ends = urlsplit(found)
-            if found == asked or not ends.path.endswith(_LISTED):
+        refs_url = urlunsplit(parts._replace(path=listed, query=_SERVICE))
+        async with self._opened(refs_url, (), verify=verify) as (final_url, _):
+            ends = urlsplit(final_url)
+            if final_url == refs_url or not ends.path.endswith(_LISTED):
                 return url
             path = ends.path.removesuffix(_LISTED)
             return urlunsplit(ends._replace(path=path, query=""))
@@ -238,8 +240,8 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         """
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _GIT_PORTS[parts.scheme]
-        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
-        addresses = [str(address[0]) for *_, address in found]
+        resolved = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+        addresses = [str(address[0]) for *_, address in resolved]
         for address in addresses:
             self.permit(address, port)
         return host, port, addresses[0]
@@ -283,16 +285,18 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         self, tree: str, order: ArtifactRequest, folder: str, *, is_read_only: bool
     ) -> None:
         """Install a tree into a directory of the task. Raises `BadArchive` or `OSError`."""
-        end, ours = os.pipe()
-        troubles: list[Exception] = []
+        end, writer = os.pipe()
+        errors: list[Exception] = []
 
         async def send() -> None:
             try:
-                await trio.to_thread.run_sync(partial(_send, tree, ours, is_read_only=is_read_only))
+                await trio.to_thread.run_sync(
+                    partial(_send, tree, writer, is_read_only=is_read_only)
+                )
             except BrokenPipeError:  # the launcher reports the reason
                 pass
             except (BadArchive, OSError) as error:
-                troubles.insert(0, error)
+                errors.insert(0, error)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send)
@@ -300,13 +304,13 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
                 limits = self.limits
                 await order.files.unpack(folder, end, size=limits.bytes, count=limits.files)
             except ValueError as error:
-                troubles.append(BadArchive(str(error)))
+                errors.append(BadArchive(str(error)))
             except (PathEscape, OSError) as error:
-                troubles.append(error)
+                errors.append(error)
             finally:
                 os.close(end)
-        if troubles:
-            raise troubles[0]
+        if errors:
+            raise errors[0]
 
     def _unpack(
         self, source: ArtifactSource, order: ArtifactRequest, workshop: str, target: tuple[str, str]
@@ -373,12 +377,12 @@ def destination(order: ArtifactRequest) -> tuple[str, str]:
 
     Raises `PathEscape`, or `EgressDenied` when artifacts may not be placed there.
     """
-    given = order.artifact.relative_dest or "local/"
-    folder, name = order.files.resolve(given), ""
+    destination_path = order.artifact.relative_dest or "local/"
+    folder, name = order.files.resolve(destination_path), ""
     if order.artifact.getter_mode == "file":
         folder, _, name = folder.rpartition("/")
     if not places.may_be_filled(folder, order.files.task):
-        raise EgressDenied(places.refusal(given))
+        raise EgressDenied(places.refusal(destination_path))
     return folder, name
 
 
@@ -389,7 +393,7 @@ def _moved(
     target = urljoin(url, location)
     if urlsplit(target).netloc == urlsplit(url).netloc:
         return target, list(headers)
-    return target, [one for one in headers if one[0].lower() not in _SECRET_HEADERS]
+    return target, [header for header in headers if header[0].lower() not in _SECRET_HEADERS]
 
 
 def _verify(path: str, wanted: str) -> None:
@@ -402,9 +406,9 @@ def _verify(path: str, wanted: str) -> None:
     if kind not in _CHECKSUMS.values():
         raise InvalidSource(f"checksum {wanted!r} has an unknown type")
     with open(path, "rb") as file:
-        found = hashlib.file_digest(file, kind).hexdigest()
-    if found != value.strip().lower():
-        raise BadArchive(f"Checksums did not match: expected {value}, got {found}")
+        checksum = hashlib.file_digest(file, kind).hexdigest()
+    if checksum != value.strip().lower():
+        raise BadArchive(f"Checksums did not match: expected {value}, got {checksum}")
 
 
 def _limit(tree: str, limits: ArchiveLimits) -> None:
@@ -421,7 +425,7 @@ def _limit(tree: str, limits: ArchiveLimits) -> None:
 
 def _inner(tree: str, folder: str) -> str:
     """Return the requested subdirectory of a download. Raises `InvalidSource`."""
-    found = os.path.realpath(f"{tree}/{folder}")
-    if not os.path.isdir(found) or not found.startswith(f"{os.path.realpath(tree)}/"):
+    path = os.path.realpath(f"{tree}/{folder}")
+    if not os.path.isdir(path) or not path.startswith(f"{os.path.realpath(tree)}/"):
         raise InvalidSource(f"the download has no folder {folder!r}")
-    return found
+    return path

@@ -164,16 +164,16 @@ class GitClient:
         """
         host, port, address = at
         self._place = place
-        words = [*_SSH, "-o", f"HostName={address}"]
+        ssh_command = [*_SSH, "-o", f"HostName={address}"]
         if key_file:
-            words += ["-i", key_file]
+            ssh_command += ["-i", key_file]
         self.environment: Mapping[str, str] = {
             "PATH": place.path,
             "HOME": place.home,
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ALLOW_PROTOCOL": "https:http:ssh",
-            "GIT_SSH_COMMAND": shlex.join(words),  # git passes it to a shell
+            "GIT_SSH_COMMAND": shlex.join(ssh_command),  # git passes it to a shell
         }
         program = shutil.which("git", path=place.path)
         if program is None:
@@ -205,9 +205,9 @@ class GitClient:
         target = self._place.tree
         if url.startswith("http"):
             await self._check_version()
-        words = ["clone", "--quiet", "--no-checkout"]
+        arguments = ["clone", "--quiet", "--no-checkout"]
         if depth:
-            words += ["--depth", depth, *(["--branch", ref] if ref else [])]
+            arguments += ["--depth", depth, *(["--branch", ref] if ref else [])]
         most = limits.bytes // _BLOCK + 1
 
         async def is_too_much() -> bool:
@@ -215,30 +215,32 @@ class GitClient:
             arrived(used)
             return used > limits.bytes
 
-        if await self._git([*words, "--", url, target], most, growing=is_too_much):
+        if await self._git([*arguments, "--", url, target], most, growing=is_too_much):
             raise BadArchive(f"more than {limits.bytes} bytes were downloaded from the repository")
-        here = ["-C", target]
-        revision = "HEAD" if depth or not ref else await self._revision(here, ref, most)
+        location = ["-C", target]
+        revision = "HEAD" if depth or not ref else await self._revision(location, ref, most)
         tree = _Tree(limits)
-        if await self._git([*here, "ls-tree", "-r", "-l", "-z", revision], most, tree.is_enough):
+        if await self._git(
+            [*location, "ls-tree", "-r", "-l", "-z", revision], most, tree.is_enough
+        ):
             raise BadArchive(
                 f"more than {limits.files} files or {limits.bytes} bytes in the repository"
             )
         await self._run(["/bin/sh", "-c", _KEEP_AS_COUNTED, target, _ATTRIBUTES])
-        await self._git([*here, "checkout", "--quiet", "--detach", revision], most)
+        await self._git([*location, "checkout", "--quiet", "--detach", revision], most)
 
     async def _check_version(self) -> None:
         """Raise `EgressDenied` for a git that resolves host names itself."""
-        said = bytearray()
+        output = bytearray()
 
         def keep(piece: bytes) -> bool:
-            said.extend(piece)
-            return len(said) > _KEPT
+            output.extend(piece)
+            return len(output) > _KEPT
 
         await self._run([self._words[0], "--version"], keep)
-        found = re.search(rb"(?<!\d)(\d++)\.(\d++)", said)
-        if found is None or (int(found[1]), int(found[2])) < _PINS:
-            version = said.decode(errors="replace").strip() or "git of no known version"
+        match = re.search(rb"(?<!\d)(\d++)\.(\d++)", output)
+        if match is None or (int(match[1]), int(match[2])) < _PINS:
+            version = output.decode(errors="replace").strip() or "git of no known version"
             raise EgressDenied(
                 f"{version} on this node cannot be pinned to one address of a host:"
                 f" a repository over http needs git {_PINS[0]}.{_PINS[1]} or newer"
@@ -276,10 +278,10 @@ class GitClient:
 
         `enough` examines the output, `growing` the files. Raises `HttpError` with the output.
         """
-        said = bytearray()
+        output = bytearray()
 
         def keep(piece: bytes) -> bool:
-            said.extend(piece[: _KEPT - len(said)])
+            output.extend(piece[: _KEPT - len(output)])
             return False
 
         async with self._place.run(command, self.environment) as process:
@@ -295,7 +297,7 @@ class GitClient:
                 return True
             status = await process.wait()
         if status:
-            text = said.decode(errors="replace").strip()
+            text = output.decode(errors="replace").strip()
             raise HttpError(f"git: {text or f'it ended with status {status}'}")
         return False
 
@@ -334,8 +336,8 @@ def _size(folder: str, most: int) -> int:
 
 async def read_output(process: GitProcess, output: str, enough: Callable[[bytes], bool]) -> bool:
     """Read to the end, or until `enough` returns true; return the latter."""
-    while piece := await process.read(output):
-        if enough(piece):
+    while chunk := await process.read(output):
+        if enough(chunk):
             return True
     return False
 
@@ -366,10 +368,10 @@ class _Tree(msgspec.Struct):
         """
         *lines, self.rest = (self.rest + piece).split(b"\0")
         for line in lines:
-            if (told := _ENTRY.match(line)) is None:
+            if (match := _ENTRY.match(line)) is None:
                 raise BadArchive("git listed a file in another form")
             self.files += 1
-            self.size += int(told[1]) if told[1].isdigit() else 0  # a submodule has no size
+            self.size += int(match[1]) if match[1].isdigit() else 0  # a submodule has no size
         return (
             self.files > self.limits.files
             or self.size > self.limits.bytes

@@ -73,8 +73,8 @@ class GitSandbox:
         directory = f"{self._directory}/{alloc_id}"
         self._present.add(alloc_id)
         try:
-            room = TaskDirLayout(task=_TASK, driver="exec", user="", is_seen=False)
-            layout = AllocDirLayout(rooms=[room], about=b"{}")
+            task_layout = TaskDirLayout(task=_TASK, driver="exec", user="", is_seen=False)
+            layout = AllocDirLayout(rooms=[task_layout], about=b"{}")
             for problem in (await self._launcher.lay_out(alloc_id, layout)).values():
                 raise HttpError(f"git: the directory of its sandbox cannot be created: {problem}")
             attempt = Attempt(
@@ -104,7 +104,7 @@ class GitSandbox:
     async def _open_leash(self, attempt: Attempt) -> ExecStream:
         """Wait until the sandbox runs, and open the session that ends it. Raises `StartFailed`."""
         # A signal without effect, which is sent only to a main process inside its sandbox.
-        look = SendSignal(
+        probe = SendSignal(
             allocation=attempt.alloc_id,
             task=attempt.task,
             attempt=attempt.number,
@@ -113,7 +113,7 @@ class GitSandbox:
             to_shim=False,
         )
         with trio.move_on_after(_BEGINS_WITHIN):
-            while not await self._launcher.signal(look):  # noqa: ASYNC110  # nothing reports it
+            while not await self._launcher.signal(probe):  # noqa: ASYNC110  # nothing reports it
                 await trio.sleep(_PACE)
         return await self._driver.open_session(attempt, _LEASH, tty=False)
 
@@ -180,8 +180,8 @@ class SandboxedGit:
             if status := await process.wait():
                 raise HttpError(f"git: tar ended with status {status}")
         # The archive also has the top directory.
-        room = ArchiveLimits(bytes=limits.bytes, files=limits.files + 1)
-        await trio.to_thread.run_sync(partial(_unpack, self._archive, tree, room))
+        archive_limits = ArchiveLimits(bytes=limits.bytes, files=limits.files + 1)
+        await trio.to_thread.run_sync(partial(_unpack, self._archive, tree, archive_limits))
 
 
 def _unpack(archive: str, tree: str, limits: ArchiveLimits) -> None:

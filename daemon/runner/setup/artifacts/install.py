@@ -33,11 +33,11 @@ def send(
         _write(stream, member)
         if member.kind == "file":
             with open(path, "rb") as file:
-                left = member.size
-                while left and (piece := file.read(min(left, _PIECE))):
+                remaining = member.size
+                while remaining and (chunk := file.read(min(remaining, _PIECE))):
                     check()
-                    stream.write(piece)
-                    left -= len(piece)
+                    stream.write(chunk)
+                    remaining -= len(chunk)
     stream.write(bytes(LENGTH))
     stream.flush()
 
@@ -52,17 +52,17 @@ def _members(tree: str) -> Iterator[tuple[ArchiveMember, str]]:
     for folder, folders, files in os.walk(tree):
         for name in (*folders, *files):
             path = f"{folder}/{name}"
-            inner, found = os.fsencode(path)[len(os.fsencode(tree)) + 1 :], os.lstat(path)
-            mode = stat.S_IMODE(found.st_mode) & 0o777
-            if stat.S_ISLNK(found.st_mode):
+            inner, facts = os.fsencode(path)[len(os.fsencode(tree)) + 1 :], os.lstat(path)
+            mode = stat.S_IMODE(facts.st_mode) & 0o777
+            if stat.S_ISLNK(facts.st_mode):
                 target = os.fsencode(os.readlink(path))
                 links.append(
                     (ArchiveMember(path=inner, kind="link", mode=0, size=0, target=target), path)
                 )
-            elif stat.S_ISDIR(found.st_mode):
+            elif stat.S_ISDIR(facts.st_mode):
                 yield ArchiveMember(path=inner, kind="folder", mode=mode, size=0, target=b""), path
-            elif stat.S_ISREG(found.st_mode):
-                size = found.st_size
+            elif stat.S_ISREG(facts.st_mode):
+                size = facts.st_size
                 yield ArchiveMember(path=inner, kind="file", mode=mode, size=size, target=b""), path
             else:
                 raise BadArchive(f"{name!r} is neither a file nor a directory")

@@ -34,7 +34,9 @@ class LocalFiles:
         Raises `EgressDenied`, `BadArchive` or `OSError`.
         """
         path = os.path.realpath(path)
-        above = next((one for one in self._permitted if _is_below(path, one)), None)
+        above = next(
+            (permitted for permitted in self._permitted if _is_below(path, permitted)), None
+        )
         if above is None:
             raise EgressDenied(
                 f"files from {path} are not permitted: add its directory to artifact_paths"
@@ -65,8 +67,8 @@ class LocalFiles:
         os.chmod(target, 0o700 | stat.S_IMODE(os.fstat(source).st_mode) & 0o777)
 
     def _copy_entry(self, above: int, name: str, target: str, depth: int) -> None:
-        found = os.stat(name, dir_fd=above, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
+        facts = os.stat(name, dir_fd=above, follow_symlinks=False)
+        if stat.S_ISLNK(facts.st_mode):
             os.symlink(os.readlink(name, dir_fd=above), target)  # checked with the whole tree
             return
         source = resolver(follows=False)(above, name, _READ)
@@ -79,19 +81,19 @@ class LocalFiles:
             os.close(source)
 
     def _copy_file(self, source: int, name: str, target: str) -> None:
-        found = os.fstat(source)
-        if not stat.S_ISREG(found.st_mode):
+        facts = os.fstat(source)
+        if not stat.S_ISREG(facts.st_mode):
             raise BadArchive(f"{name!r} is neither a file nor a directory")
-        if found.st_nlink > 1 and not found.st_mode & stat.S_IROTH:
+        if facts.st_nlink > 1 and not facts.st_mode & stat.S_IROTH:
             raise EgressDenied(
-                f"{name!r} has {found.st_nlink} names and is not readable by everyone: copy the file"
+                f"{name!r} has {facts.st_nlink} names and is not readable by everyone: copy the file"
             )
         with open(source, "rb", closefd=False) as file, open(target, "xb") as copy:
-            while piece := file.read(_PIECE):
+            while chunk := file.read(_PIECE):
                 self._check()
-                self._count(0, len(piece))
-                copy.write(piece)
-        os.chmod(target, stat.S_IMODE(found.st_mode) & 0o777)
+                self._count(0, len(chunk))
+                copy.write(chunk)
+        os.chmod(target, stat.S_IMODE(facts.st_mode) & 0o777)
 
     def _count(self, files: int, size: int) -> None:
         self._files, self._bytes = self._files + files, self._bytes + size

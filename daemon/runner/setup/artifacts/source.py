@@ -60,13 +60,13 @@ class ArtifactSource(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def archive(self) -> str:
         """Return the archive type; empty if the file is not to be unpacked."""
-        wanted = self.options.get("archive")
-        if wanted in {"false", "0"}:
+        format_name = self.options.get("archive")
+        if format_name in {"false", "0"}:
             return ""
-        if wanted:
-            return wanted if wanted in ARCHIVES else ""
+        if format_name:
+            return format_name if format_name in ARCHIVES else ""
         path = _path(self.url)
-        return next((one for one in ARCHIVES if path.endswith(f".{one}")), "")
+        return next((extension for extension in ARCHIVES if path.endswith(f".{extension}")), "")
 
 
 def _path(url: str) -> str:
@@ -91,30 +91,30 @@ def is_single(archive: str) -> bool:
 
 def parse(text: str, options: Mapping[str, str]) -> ArtifactSource:
     """Parse a source and the options of its block. Raises `InvalidSource`."""
-    forced, mark, rest = text.partition("::")
+    forced, mark, address = text.partition("::")
     if not mark:
-        forced, rest = "", text
-    if not forced and rest.startswith(_FORGES):
-        forced, rest = "git", _of_forge(rest)
-    if rest.startswith("git@"):
-        forced, rest = "git", _of_ssh(rest)
-    if rest.startswith("/"):
-        rest = f"file://{rest}"
+        forced, address = "", text
+    if not forced and address.startswith(_FORGES):
+        forced, address = "git", _of_forge(address)
+    if address.startswith("git@"):
+        forced, address = "git", _of_ssh(address)
+    if address.startswith("/"):
+        address = f"file://{address}"
     try:
-        parts = urlsplit(rest)
+        parts = urlsplit(address)
     except ValueError as error:
         raise InvalidSource(f"{text!r} is not an address: {error}") from error
     kind = _kind(forced or parts.scheme, text)
     path, folder = _split(parts.path)
     query = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **options}
-    ours = {name: value for name, value in query.items() if name in _OURS}
-    if not is_file_name(ours.get("filename", "file")):
+    own_options = {name: value for name, value in query.items() if name in _OURS}
+    if not is_file_name(own_options.get("filename", "file")):
         raise InvalidSource(
-            f"filename {ours['filename']!r} is not the name of a file: give a name without '/'"
+            f"filename {own_options['filename']!r} is not the name of a file: give a name without '/'"
         )
-    others = urlencode({name: value for name, value in query.items() if name not in _OURS})
-    url = urlunsplit((parts.scheme, parts.netloc, path, others, ""))
-    return ArtifactSource(kind=kind, url=url, folder=folder, options=ours)
+    other_options = urlencode({name: value for name, value in query.items() if name not in _OURS})
+    url = urlunsplit((parts.scheme, parts.netloc, path, other_options, ""))
+    return ArtifactSource(kind=kind, url=url, folder=folder, options=own_options)
 
 
 def _kind(name: str, text: str) -> SourceType:
