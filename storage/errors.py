@@ -79,7 +79,7 @@ class UnknownToken(Denied):
 
 
 class UnusableToken(UnknownToken):
-    """The token exists but is not usable: from this address, or any longer."""
+    """The token exists, but it has expired or is not valid from this address."""
 
 
 class NotFound(StewardError):

@@ -1,4 +1,4 @@
-"""Decode JSON of megabytes in pieces.
+"""Decode JSON of megabytes in parts.
 
 A single call of the decoder holds the interpreter to its end: 11 ms for the definition of a workflow
 of 1,000 steps. Between two pieces, a thread lets the event loop run.

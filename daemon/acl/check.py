@@ -49,7 +49,7 @@ def on_namespace(*any_of: str, tells_why: str | None = None) -> RequiredCapabili
 
 
 def on_listing(*any_of: str) -> RequiredCapability:
-    """Return the requirement of any of these in the listed namespace; for `*`, in any namespace."""
+    """Return the requirement of any of these capabilities in the listed namespace; for `*`, in any."""
     return RequiredCapability(Requirement.NAMESPACE, any_of, everywhere=True)
 
 

@@ -21,7 +21,7 @@ from storage.records.calendar import Calendar, CalendarListing, CalendarVersion
 from storage.records.codec import encode
 
 _DAYS = 14  # shown by default
-_YEARS = 5  # imported by default, the present one included
+_YEARS = 5  # imported by default, including the current one
 
 
 class CalendarResponse(Record, frozen=True, kw_only=True):

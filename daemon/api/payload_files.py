@@ -1,4 +1,4 @@
-"""Input files of dispatched jobs: uploads in pieces."""
+"""Input files of dispatched jobs: uploads in chunks."""
 
 from http import HTTPStatus
 
@@ -21,7 +21,7 @@ def show(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def receive(request: Request) -> HandlerReply:
-    """Store a piece of a file, which begins at `offset`; `size` is the size of the whole file."""
+    """Store a chunk of a file, which begins at `offset`; `size` is the size of the whole file."""
     parts, query = request.parts, request.query
     size = query.own_natural("size")
     if size is None:

@@ -105,7 +105,7 @@ async def files(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerR
 
 
 async def log(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Store a piece of output, and return the offset of the next piece."""
+    """Store a chunk of output, and return the offset of the next one."""
     offset = _number(request, "offset")
     taken = await wrapper_protocol.log(request.token, request["kind"], offset, request.body)
     return HandlerReply(body=f"{taken}\n".encode(), content_type=_PLAIN)
@@ -130,7 +130,7 @@ async def list_kept(wrapper_protocol: WrapperProtocol, request: Request) -> Hand
 
 
 async def keep(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Store a piece of a file to keep."""
+    """Store a chunk of a file to retain."""
     await wrapper_protocol.keep(
         request.token,
         _number(request, "file"),

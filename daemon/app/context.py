@@ -157,7 +157,7 @@ class WrapperProtocol(Protocol):
         ...
 
     async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
-        """Store a piece of output; return the offset at which the next piece begins."""
+        """Store a chunk of output; return the offset of the next one."""
         ...
 
     async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
@@ -171,7 +171,7 @@ class WrapperProtocol(Protocol):
     async def keep(
         self, secret: str, number: int, offset: int, data: bytes, *, is_end: bool
     ) -> None:
-        """Store a piece of a file to keep."""
+        """Store a chunk of a file to retain."""
         ...
 
     async def result(

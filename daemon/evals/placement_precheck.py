@@ -41,12 +41,12 @@ class TaskFindings(Protocol):
 
     @property
     def errors(self) -> list[str]:
-        """Return the errors."""
+        """Return the errors of the job's placement."""
         ...
 
     @property
     def warnings(self) -> list[str]:
-        """Return the warnings."""
+        """Return the warnings about the job's placement."""
         ...
 
 

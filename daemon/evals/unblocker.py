@@ -121,7 +121,7 @@ class Unblocker:
     """The capacity of all nodes at one time."""
 
     def __init__(self, db: ReadSnapshot, states: tuple[NodeState, ...]) -> None:
-        """Take the states of all nodes."""
+        """Use the states of all nodes."""
         self._db = db
         self._rooms = [cluster_capacity(state, ()) for state in states if state.node.ready]
 

@@ -245,7 +245,7 @@ async def process(
     listening: Listening = frozenset,
     max_count: int = 0,
 ) -> None:
-    """Decide about evaluations of different jobs, one after the other, and store their plans.
+    """Decide about evaluations of different jobs one by one, and store their plans.
 
     Each decision sees the placements of the previous ones, and one commit stores all plans. A stale
     plan is dropped, and its evaluation is processed again. An error in loading, deciding or

@@ -154,7 +154,7 @@ def _hours(text: str) -> tuple[int, int] | None:
 
 
 def _moment(text: str, zone: tzinfo, *, is_end: bool) -> int | None:
-    """Return a moment or the boundary of a date; None for any other text."""
+    """Return a time or the boundary of a date; None for any other text."""
     if (day := _date(text)) is not None:
         return _start_of(day + timedelta(days=1) if is_end else day, zone)
     if not _MOMENT.fullmatch(text) or int(text[:4]) not in YEARS:
@@ -169,18 +169,18 @@ def _moment(text: str, zone: tzinfo, *, is_end: bool) -> int | None:
 
 
 def _start_of(day: date, zone: tzinfo) -> int:
-    """Return the first moment of a local day."""
+    """Return the start of a local day."""
     return int(datetime.combine(day, time(), zone).timestamp()) * SECOND
 
 
 def _offset(at: int, zone: tzinfo) -> int:
-    """Return the offset from UTC at a moment, in nanoseconds."""
+    """Return the offset from UTC at a time, in nanoseconds."""
     offset = datetime.fromtimestamp(at // SECOND, zone).utcoffset()
     return int(offset.total_seconds()) * SECOND if offset else 0
 
 
 def local_date(at: int, zone: tzinfo) -> date:
-    """Return the local date of a moment."""
+    """Return the local date of a time."""
     return datetime.fromtimestamp(at // SECOND, zone).date()
 
 
@@ -201,7 +201,7 @@ def _segments(first: int, last: int, zone: tzinfo) -> Iterator[tuple[int, int, i
 
 
 def _local_spans(day: date, periods: Sequence[tuple[int, int]], zone: tzinfo) -> list[Span]:
-    """Return the moments of a local day within periods, which are minutes after midnight."""
+    """Return the spans of a local day within periods, which are minutes after midnight."""
     start = _start_of(day, zone)
     midnight = int(datetime.combine(day, time(), UTC).timestamp()) * SECOND
     spans = []
@@ -229,7 +229,7 @@ def _joined(spans: list[Span]) -> list[Span]:
 
 
 def _common(ours: list[Span], others: list[Span]) -> list[Span]:
-    """Return the moments that are in both lists."""
+    """Return the spans that are in both lists."""
     spans, at, other = [], 0, 0
     while at < len(ours) and other < len(others):
         begin = max(ours[at][0], others[other][0])
@@ -244,7 +244,7 @@ def _common(ours: list[Span], others: list[Span]) -> list[Span]:
 
 
 def _without(ours: list[Span], others: list[Span]) -> list[Span]:
-    """Return the moments of the first list that are not in the second."""
+    """Return the spans of the first list that are not in the second."""
     if not ours or not others:
         return ours
     gaps, at = [], ours[0][0]
@@ -304,7 +304,7 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
         return _Period(own[0][0], own[-1][1], steps).restricted(self, own) if own else []
 
     def why_closed(self, at: int, steps: Steps | None = None) -> str:
-        """Return why the calendar is closed at a moment; empty if it is open.
+        """Return why the calendar is closed at a time; empty if it is open.
 
         Raises `TooManySteps`.
         """
@@ -514,7 +514,7 @@ _ALWAYS = CompiledCalendar(
 
 
 class Openings:
-    """The moments in which a job may begin: while its calendar is open, on its days of the month.
+    """The times at which a job may start: while its calendar is open, on its days of the month.
 
     `days` are numbers of open days, counted from the end if negative; empty for all. Without a
     calendar, every day is open, and days are those of `zone`. All searches together may take
@@ -545,7 +545,7 @@ class Openings:
         return self._calendar.name
 
     def why_closed(self, at: int) -> str:
-        """Return why a moment is closed; empty if it is open. Raises `TooManySteps`."""
+        """Return why a time is closed; empty if it is open. Raises `TooManySteps`."""
         if self._fault:
             return f"{CLOSED_REASON}{self._fault}"
         calendar = self._calendar
@@ -587,13 +587,13 @@ class Openings:
         return None
 
     def _first_open(self, begin: int, until: int) -> int | None:
-        """Return the first open moment of a period. Raises `TooManySteps`."""
+        """Return the first open time of a period. Raises `TooManySteps`."""
         if self.days:
             return self._by_days(begin, until)
         return next(iter(self._calendar.spans(begin, until, self._searches)), (None,))[0]
 
     def _by_days(self, at: int, until: int) -> int | None:
-        """Return the first open moment of a period that is on one of the days of its month."""
+        """Return the first open time of a period that is on one of the days of its month."""
         zone = self._calendar.zone
         day, last = local_date(at, zone), local_date(until - 1, zone)
         while day <= last:

@@ -77,7 +77,7 @@ class ClientSecretRotator:
     # ---- the steps
 
     async def begin(self, mount: Mount) -> None:
-        """Create a client secret. It replaces the present one after a successful test.
+        """Create a client secret. It replaces the current one after a successful test.
 
         Raises `Refused`.
         """
@@ -89,7 +89,7 @@ class ClientSecretRotator:
     async def _begin(self, mount: Mount) -> None:
         client = self._client_of(mount)
         if not (client.secret or client.settings.environment_secret):
-            raise Refused("there is no client secret to rotate: this method has none")
+            raise Refused("this method has no client secret, so there is nothing to rotate")
         application = await self._graph.application(client)
         now = self._clock.now()
         ttl = client.settings.config.root_password_ttl or MethodConfig().root_password_ttl

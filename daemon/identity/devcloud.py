@@ -194,7 +194,7 @@ async def open_devcloud(clock: Clock, port: int = PORT) -> AsyncIterator[DevClou
 
 
 async def _serve_connection(cloud: DevCloud, stream: trio.SocketStream) -> None:
-    """Answer one request after the other until the client disconnects."""
+    """Answer requests one by one until the client disconnects."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_REQUEST)
     async with stream:
         try:

@@ -71,7 +71,7 @@ class MethodKeys:
     async def verify(
         self, method: AuthMethod, token: ParsedJwt, *, now: int, permit: Permit
     ) -> None:
-        """Return if a key of the method signed the token. Raises `UnknownKey` or `Refused`.
+        """Check that a key of the method signed the token. Raises `UnknownKey` or `Refused`.
 
         `now` is in nanoseconds.
         """

@@ -166,7 +166,7 @@ def _header(raw: bytes) -> _Header:
 
 
 def verify_signature(token: ParsedJwt, keys: Sequence[JwtKey]) -> None:
-    """Return if one of the keys signed this token. Raises `UnknownKey`."""
+    """Check that one of the keys signed this token. Raises `UnknownKey`."""
     # Imported late: a daemon that checks no token needs neither its memory nor its time.
     from jwt.algorithms import RSAAlgorithm
 

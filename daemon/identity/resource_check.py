@@ -31,7 +31,7 @@ async def inspect(
     request: LoginRequest,
     examination: LoginTrace,
 ) -> None:
-    """Return if the resource of a login satisfies its role. Raises `Refused`."""
+    """Check the resource of a login against its role. Raises `Refused`."""
     examination.require(check_request(role, claims, request))
     with examination.rule("the resource can be looked up", "the cloud", _named(request)):
         resource = await _look_up(cloud, client, request)
@@ -95,7 +95,7 @@ async def _check_by_client(
     appid: str,
     request: LoginRequest,
 ) -> None:
-    """Return if an identity of the groups is the token's client. Raises `Refused`."""
+    """Check that an identity of the groups is the token's client. Raises `Refused`."""
     if not appid:
         raise Refused(_NO_MATCH_NO_APP)
     groups = [request.resource_group_name, *(role.bound_resource_groups or ())]

@@ -46,7 +46,7 @@ _SHOWN = 100  # characters of a wrong text
 class FreezeRequest(Record, frozen=True, kw_only=True):
     """The body of a new freeze; `namespace` is `*` for all.
 
-    `begin` is a time (RFC 3339), by default now. `until` is a time, or a duration after the begin
+    `begin` is a time (RFC 3339), by default now. `until` is a time, or a duration after the start
     such as `+2h`; without it, the freeze has no end.
     """
 
@@ -79,9 +79,11 @@ def freeze_of(request: FreezeRequest, namespace: str, freeze_id: str, now: int) 
     begin = _moment("Begin", request.begin) if request.begin else now
     until = _until(request.until, begin)
     if until and until <= max(begin, now):
-        raise Malformed(f"Until = {request.until[:_SHOWN]!r} is not after the begin and now")
+        raise Malformed(
+            f"Until = {request.until[:_SHOWN]!r} is not after the start and the current time"
+        )
     if until - begin > _LONGEST:
-        raise Malformed("Until is more than 366 days after the begin")
+        raise Malformed("Until is more than 366 days after the start")
     return Freeze(
         id=freeze_id,
         namespace=namespace,

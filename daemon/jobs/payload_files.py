@@ -51,12 +51,12 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 A = TypeVarTuple("A")
 T = TypeVar("T")
 
-# Of one file, by its path: uploads and the collection change a file one after the other.
+# Locks by path: uploads and the collection change a file one by one.
 _LOCKS: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
 
 class OffsetConflict(StewardError):
-    """A piece does not begin where the previous one ended."""
+    """A chunk does not begin where the previous one ended."""
 
     def __init__(self, offset: int, received: int) -> None:
         super().__init__(
@@ -110,7 +110,7 @@ class PayloadFiles:
     async def receive(
         self, namespace: str, digest: str, piece: bytes, *, size: int, offset: int, now: int
     ) -> UploadState:
-        """Store a piece of a file of `size` bytes; return the state afterwards.
+        """Store a chunk of a file of `size` bytes; return the new state.
 
         An empty piece at the end of an upload verifies it again, after an interruption. Raises
         `Malformed`, `NotFound` for the namespace, `TooLarge`, `OffsetConflict`, or `StorageFull`.
@@ -335,7 +335,7 @@ def check_files(tx: ReadSnapshot, root: str, namespace: str, files: Mapping[str,
 def attach_files(
     tx: Transaction, namespace: str, job_id: str, files: Mapping[str, str], now: int
 ) -> None:
-    """Give files to a new job."""
+    """Assign files to a new job."""
     for name, digest in files.items():
         payload_files.attach(tx, namespace, job_id, name, digest)
         known = payload_files.find(tx, namespace, digest)
@@ -347,7 +347,7 @@ def attach_files(
 def replace_files(
     tx: Transaction, namespace: str, job_id: str, files: Mapping[str, str], now: int
 ) -> None:
-    """Give files to a registered job, and remove those that no version of it uses.
+    """Assign files to a registered job, and remove those that no version of it uses.
 
     Raises `Malformed` if the job then has too many.
     """
@@ -398,7 +398,7 @@ def _size(path: str) -> int:
 
 
 def _append(place: str, piece: bytes, offset: int) -> int:
-    """Write a piece at the end of an upload; return its new size. Raises `OffsetConflict`."""
+    """Write a chunk at the end of an upload; return the new size. Raises `OffsetConflict`."""
     with suppress(FileNotFoundError):  # the usual case: the file is not verified yet
         return os.stat(place).st_size  # it was verified, but a crash prevented the mark
     os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Give the slots of queues to the runs and steps that wait for them.
+"""Assign the slots of queues to waiting runs and steps.
 
 A run enters its queue in the transaction that stores it, and leaves the queue in the one that ends
 it. A step enters all its queues when it may begin, and its elements free their slots when they end.

@@ -282,7 +282,7 @@ class SensitiveVariables(msgspec.Struct, frozen=True, kw_only=True):
 def _give_files(
     tx: Transaction, store: Store, job: Job, files: Mapping[str, str], now: int
 ) -> None:
-    """Give input files to a registered job. Raises `Malformed`."""
+    """Assign input files to a registered job. Raises `Malformed`."""
     # Imported late, because few jobs have files.
     from daemon.jobs.payload_files import check_files, replace_files
 

@@ -98,7 +98,7 @@ class VersionSource(Protocol):
 
 
 class _NotNow(Exception):
-    """The operation does not apply to the present state; the message says why."""
+    """The operation does not apply to the current state; the message says why."""
 
 
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -554,7 +554,7 @@ def _check_unended(case: _Case, step: RunStep) -> None:
 
 
 def _running(case: _Case) -> FlowRun:
-    """Return the run; an ended run continues."""
+    """Return the run, reopened if it has ended."""
     if not case.run.status.has_ended:
         return case.run
     return msgspec.structs.replace(

@@ -611,7 +611,7 @@ class Launcher:
         return answer_of(waiter.body, waiter.descriptors)
 
     def _longest_wait(self, request: Request) -> float:
-        """Return for how many seconds the caller waits. Raises `LauncherSilent` if that is known."""
+        """Return the timeout in seconds. Raises `LauncherSilent` if the launcher is known to be silent."""
         patience = longest_wait()
         if self.silent_since is not None and patience < float("inf"):
             raise LauncherSilent("the launcher does not answer")

@@ -125,7 +125,7 @@ class Networks:
             self._bridge.release(allocation)
 
     def close(self) -> None:
-        """Hold no namespace any longer."""
+        """Close all namespaces."""
         for descriptor in self._held.values():
             os.close(descriptor)
         self._held.clear()

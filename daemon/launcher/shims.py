@@ -30,7 +30,7 @@ class Shims:
         halted: Callable[[int], None] = lambda _: None,
         ending: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Take callbacks: `others` for ended children, `halted` for stopped ones.
+        """Use callbacks: `others` for ended children, `halted` for stopped ones.
 
         `ending` is for ended children whose process ID is still their own.
         """

@@ -46,7 +46,7 @@ class UserPolicy:
     uids: AllocUids | None = None
 
     def __init__(self, policy: LauncherPolicy, own: int | None = None) -> None:
-        """Take the user ID of the launcher, if another process asks."""
+        """`own` is the user ID of the launcher, if another process uses the policy."""
         self._policy, self._given = policy, own
 
     @property

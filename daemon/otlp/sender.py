@@ -168,7 +168,7 @@ class SpanQueue:
                 await self._attempt(self._next())
 
     async def _deliver(self, batch: list[Span]) -> None:
-        """Send a batch, again after failures that allow it; drop it after the last attempt."""
+        """Send a batch, with retries after temporary failures; drop it after the last attempt."""
         for pause in _PAUSES:
             wait = await self._attempt(batch)
             if wait is None:

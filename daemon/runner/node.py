@@ -112,7 +112,7 @@ class NodeRunner:
     def __init__(
         self, store: Store, host: RuntimeContext, clusters: Iterable[RuntimeContext] = ()
     ) -> None:
-        """Take the local host and the hosts of clusters; all share one allocation directory."""
+        """Use the local host and the hosts of clusters; all share one allocation directory."""
         self.node_id = host.node_id
         self._store, self._host = store, host
         self._hosts = {cluster.node_id: cluster for cluster in (host, *clusters)}

@@ -119,7 +119,7 @@ class UsageRecorder:
         present: Callable[[], list[MeasuredRunner]],
         host: Callable[[str], UsageSamples],
     ) -> None:
-        """Take functions that return the running allocations and the usage of the host.
+        """Use functions that return the running allocations and the usage of the host.
 
         `host` takes the name of a reader, like `AllocRunner.usage`.
         """

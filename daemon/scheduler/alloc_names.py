@@ -18,7 +18,7 @@ class AllocNameIndex:
         taken: Iterable[Allocation],
         ranges: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Take the group and the allocations whose names are in use.
+        """Use the group and the allocations whose names are in use.
 
         `ranges` are further indexes in use, as (first, last) in ascending order.
         """
@@ -29,7 +29,7 @@ class AllocNameIndex:
         self._only: int | None = None
 
     def restrict(self, bits: int) -> int:
-        """Give out only these indexes, which are set bits; return how many of them are free."""
+        """Use only these indexes, given as set bits; return the number of free ones."""
         self._only = bits
         for first, last in self._ranges:
             bits &= ~(((1 << (last - first + 1)) - 1) << first)

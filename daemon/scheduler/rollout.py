@@ -42,7 +42,7 @@ class Rollout:
         now: int,
         ids: Iterator[str],
     ) -> None:
-        """Take the job's newest deployment as `latest`, of any version and status."""
+        """`latest` is the newest deployment of the job, of any version and status."""
         self._job = job
         self._latest = latest
         self._evaluation = evaluation

@@ -120,7 +120,7 @@ def _texts(
 
 
 def _frames(data: bytes, job: JobKey | None) -> Collection[_Frame]:
-    """Return the objects and lists in JSON, each after that which contains it."""
+    """Return the objects and lists in JSON, each after its parent."""
     current, key = _Frame(None, b""), b""
     current.job = job
     frames = [current]

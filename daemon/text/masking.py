@@ -344,7 +344,7 @@ def find_mask(value: object, path: str = "") -> str:
 
 
 def _has_mask(text: str) -> bool:
-    """Return whether a text has a mask. It is searched in pieces that begin where a mask may begin."""
+    """Return whether a text has a mask. It is searched in parts that begin where a mask may begin."""
     at = text.find(_MASK_BEGIN)
     while at >= 0:
         end = at + _SEARCHED_AT_ONCE

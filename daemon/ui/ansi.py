@@ -52,7 +52,7 @@ PLAIN = Style()
 
 
 def styled(line: str, style: Style = PLAIN) -> tuple[list[Piece], Style]:
-    """Return the pieces of a line, and the style at its end."""
+    """Return the styled parts of a line, and the style at its end."""
     pieces: list[Piece] = []
     at = 0
     line = _after_returns(line)

@@ -124,7 +124,7 @@ def _jobs(text: str, found: list[dict[str, Any]], is_cut: bool) -> Hits:
 
 
 def _action(text: str) -> tuple[str, str]:
-    """Return the action at the begin of a text, if any, and the text without it."""
+    """Return the action at the start of a text, if any, and the text without it."""
     verb, _, rest = text.partition(" ")
     found = verb.lower() in _ACTIONS and bool(rest.strip())
     return (verb.lower(), rest.strip()) if found else ("", text)

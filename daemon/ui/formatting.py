@@ -18,7 +18,7 @@ BAR = ("running", "pending", "complete", "failed", "lost", "unknown")  # the ord
 
 
 def address(*pieces: str, **query: object) -> str:
-    """Return the URL of a page: every second piece is a name with any characters."""
+    """Return the URL of a page: every second part is a name with any characters."""
     path = "".join(quote(one, safe="") if at % 2 else one for at, one in enumerate(pieces))
     given = {name: value for name, value in query.items() if value not in ("", None)}
     return f"{path}?{urlencode(given)}" if given else path

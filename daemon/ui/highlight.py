@@ -1,4 +1,4 @@
-"""Syntax highlighting of job files, and side-by-side comparison. No I/O; pages escape all pieces."""
+"""Syntax highlighting of job files, and side-by-side comparison. No I/O; pages escape all parts."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ Piece = tuple[str, str]  # kind, empty for plain text, and text
 
 
 def highlight(source: str) -> Iterator[Piece]:
-    """Yield the pieces of a job file in HCL or JSON; together they are the whole text."""
+    """Yield the parts of a job file in HCL or JSON; together they are the whole text."""
     if len(source) > MOST_PAINTED:
         yield "", source
         return

@@ -54,7 +54,7 @@ def _path(ui_request: UiRequest, what: str) -> str:
 
 
 def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
-    """Return lines in styled pieces; `styles` holds the current style of each stream."""
+    """Return lines in styled parts; `styles` has the current style of each stream."""
     found = []
     for line in lines:
         stream = line.get("Log") or line["Stream"]
@@ -100,7 +100,7 @@ async def _pieces(answers: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _restyled(answer: bytes, styles: dict[str, ansi.Style]) -> bytes:
-    """Return a response with each line split into styled pieces."""
+    """Return a response with each line split into styled parts."""
     return _encoded(msgspec.json.decode(answer), styles) + b"\n"
 
 
@@ -175,7 +175,7 @@ async def of_job(ui_request: UiRequest) -> Found:
 
 
 async def job_lines(ui_request: UiRequest) -> HandlerReply:
-    """Give lines of the log of a job in pieces for the page's script."""
+    """Return styled lines of the log of a job for the page's script."""
     namespace = ui_request.query.text("namespace") or "default"
     return await _lines(
         ui_request, job.job_url(ui_request, "/logs/lines"), {"namespace": namespace}

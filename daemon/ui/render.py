@@ -158,7 +158,7 @@ def _tag(known: Found) -> str:
 
 
 def _pieces(value: object, levels: int) -> Iterator[bytes]:
-    """Yield the JSON of a value in pieces, because one call would hold the interpreter for long."""
+    """Yield the JSON of a value in chunks, because one call would block the interpreter for long."""
     if levels and isinstance(value, dict | list | tuple):
         yield b"%c%d" % (b"{" if isinstance(value, dict) else b"[", len(value))
         for item in value.items() if isinstance(value, dict) else value:

@@ -138,7 +138,7 @@ def _encoded(handler_reply: HandlerReply) -> HandlerReply:
 async def list_pieces(
     store: Store, part: ListPart, *, is_pretty: bool = False
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a list while it is read. Between two pieces nothing is held."""
+    """Yield a list while it is read. No lock is held between two chunks."""
     separator, following, end = b"[", b",", b"]"
     if is_pretty:
         separator, following, end = b"[\n    ", b",\n    ", b"\n]\n"

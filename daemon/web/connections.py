@@ -422,7 +422,7 @@ class _OnlyHTTP1(H11Protocol):
 
 
 class _Messages(WebsocketBuffer):
-    """A buffer for the pieces of a message; after an oversized message it accepts none.
+    """A buffer for the parts of a message; after an oversized message it accepts none.
 
     The server's own class continues with the rest, and fails if the rest has another type.
     """
@@ -438,7 +438,7 @@ class _Messages(WebsocketBuffer):
         self.max_length = self._most
 
     def extend(self, event: Message[Any]) -> None:
-        """Add a piece. Raises `FrameTooLargeError`."""
+        """Add a part of a message. Raises `FrameTooLargeError`."""
         if self.length > self.max_length:
             raise FrameTooLargeError
         super().extend(event)

@@ -260,7 +260,7 @@ class Dispatcher:
         self._stream_limit.close()
 
     def is_hot(self, head: RequestHead, way: RouteMatch) -> bool:
-        """Return whether a request is for a route of the fast path, answered in one piece."""
+        """Return whether a request is for a route of the fast path, with one response body."""
         route = way.route
         if isinstance(route, ReadRoute):
             return head.method == "GET" and not route.long
@@ -385,7 +385,7 @@ class Dispatcher:
         return await self._allowed(route, asked, audit_scope, rest)
 
     async def _answer_page_call(self, asked: Request, audit_scope: AuditScope) -> HandlerReply:
-        """Answer an API request of a page in the name of its user. Raises like the routes."""
+        """Answer an API request of a page on behalf of its user. Raises like the routes."""
         if VaultApi.serves(asked.path):
             return await self._secrets_side.answer(asked, {}, audit_scope)
         routes, parameters = self._routes(asked.path, asked.method)

@@ -103,7 +103,7 @@ def charge() -> None:
 async def counting(
     account: RequestAccount, pieces: AsyncIterator[bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the same pieces, and charge an account for each of them."""
+    """Yield the same chunks, and charge an account for each of them."""
     try:
         while True:
             with charged_to(account):

@@ -105,7 +105,7 @@ async def _pieces(
     *,
     is_json: bool,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a stream with masks. Each piece has whole objects.
+    """Yield a stream with masks. Each chunk has whole objects.
 
     A value is stored with the job that has it, so it is known when a piece shows the job.
     """

@@ -108,7 +108,7 @@ class BodyBudget:
 
 
 class BodyGate:
-    """The pieces of one body on their way to the framework."""
+    """The chunks of one body on their way to the framework."""
 
     def __init__(self, receive: ASGIReceiveCallable, budget: BodyBudget, most: int) -> None:
         """`most` is the size limit of a body, which the framework enforces."""
@@ -119,7 +119,7 @@ class BodyGate:
         self._fault: Unavailable | None = None
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Return the next event; a piece beyond a short body waits until the gate opens."""
+        """Return the next event; a chunk beyond a short body waits until the gate opens."""
         event = await self._receive()
         while self._has_given_end and event["type"] == "http.request":
             # The framework accepts nothing after the end of a body.

@@ -47,7 +47,7 @@ class StreamSubscriber:
 async def while_authorized(
     request: Request, pieces: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces of a stream until its reader loses its token or the rights that it needs."""
+    """Yield the chunks of a stream until its reader loses its token or the required capabilities."""
     reader = StreamSubscriber(request)
     async with aclosing(pieces):
         async for piece in pieces:

@@ -54,7 +54,7 @@ class StreamLimit:
     def count(
         self, pieces: AsyncIterator[bytes], *, is_endless: bool = False
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the same pieces, counted from the first read on. Raises `TooOften`."""
+        """Yield the same chunks, counted from the first read on. Raises `TooOften`."""
         self.check()
         return self._counted(pieces, self._next if is_endless else _next)
 
@@ -71,7 +71,7 @@ class StreamLimit:
                 await pieces.aclose()
 
     async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
-        """Return the next piece; None at the end, and at the shutdown of the daemon."""
+        """Return the next chunk; None at the end, and at the shutdown of the daemon."""
         if self._is_closing:
             return None
         with trio.CancelScope() as scope:

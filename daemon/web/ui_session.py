@@ -453,7 +453,7 @@ class UiPages:
     async def _until_end(
         self, pieces: AsyncIterator[bytes], session: UiSession
     ) -> AsyncIterator[bytes]:
-        """Yield pieces, including heartbeats, while a session is valid."""
+        """Yield chunks, including heartbeats, while a session is valid."""
         has, now = self._sessions.has, self._parts.clock.now
         async with aclosing(pieces) as open_pieces:  # type: ignore[type-var]  # a generator
             async for piece in open_pieces:

@@ -220,7 +220,7 @@ def _is_open(endpoint: Endpoint, operation: Operation) -> bool:
 
 
 def _require(call: RouteCall, endpoint: Endpoint | None) -> None:
-    """Return if the caller's policies allow a call. Raises `Denied`."""
+    """Check that the caller's policies allow a call. Raises `Denied`."""
     grant = call.caller.grant
     if grant.everything:
         return

@@ -214,7 +214,7 @@ def enter(tx: Transaction, run_queue: RunQueue, job: Job, run: FlowRun, now: int
 
 
 def grant(tx: Transaction, entry: QueueEntry, now: int) -> None:
-    """Give a run that waits its slots; the caller creates its evaluation."""
+    """Assign its slots to a waiting run; the caller creates its evaluation."""
     key = {"namespace": entry.namespace, "job_id": entry.job_id, "number": entry.number}
     tx.execute(_GRANT, {**key, "now": now})
     runs.queue_changed(tx, entry.namespace, entry.name)

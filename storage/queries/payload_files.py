@@ -147,7 +147,7 @@ def release(tx: Transaction, namespace: str, holder: str) -> None:
 
 
 def attach(tx: Transaction, namespace: str, job_id: str, name: str, digest: str) -> None:
-    """Give a file to a job. The job and the complete file must exist."""
+    """Assign a file to a job. The job and the complete file must exist."""
     tx.execute(_ATTACH, {"namespace": namespace, "job_id": job_id, "name": name, "digest": digest})
 
 

@@ -453,13 +453,13 @@ _APPROVALS = """
 
 
 def approvals(db: ReadSnapshot, run: FlowRun) -> dict[str, int]:
-    """Return how many different people have approved each step, in its present attempt."""
+    """Return how many different people have approved each step, in its current attempt."""
     key = _key(run)
     return {row["step"]: row["number"] for row in db.all(_APPROVALS, key)}
 
 
 def has_approved(db: ReadSnapshot, run: FlowRun, step: RunStep, who: str) -> bool:
-    """Return whether a person has approved the present attempt of a step."""
+    """Return whether a person has approved the current attempt of a step."""
     key = _key(run)
     return (
         db.one(_HAS_APPROVED, {**key, "step": step.name, "attempt": step.attempt, "who": who})

@@ -149,7 +149,7 @@ def ask(tx: Transaction, job: Job, run: FlowRun, demand: SlotDemand, place: int,
 
 
 def grant(tx: Transaction, slots: StepSlots, elements: int, now: int) -> None:
-    """Give slots to further elements of a step; the caller creates the evaluation of its job."""
+    """Assign slots to further elements of a step; the caller creates the evaluation of its job."""
     key = {field: getattr(slots, field) for field in ("namespace", "job_id", "number", "step")}
     tx.execute(_GRANT, {**key, "elements": elements, "now": now})
     runs.touch(tx, slots.namespace, slots.job_id)

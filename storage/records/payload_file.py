@@ -4,7 +4,7 @@ from storage.records.base import Record
 
 
 class UploadState(Record, frozen=True, kw_only=True):
-    """The state of an upload: the next piece begins at `received`. Sizes are in bytes."""
+    """The state of an upload: the next chunk begins at `received`. Sizes are in bytes."""
 
     digest: str = ""
     size: int = 0

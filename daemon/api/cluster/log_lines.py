@@ -52,7 +52,7 @@ class LineTimes:
     """The latest possible time at which each position of a log was written."""
 
     def __init__(self, marks: Iterable[tuple[int, int]], at_end: int) -> None:
-        """Take `marks` of times and lengths, and the time of the rest of the log."""
+        """Read with `marks` of times and lengths, and the time of the log after the last mark."""
         ordered = sorted((end, time) for time, end in marks)
         self._ends = [end for end, _ in ordered]
         self._times = [time for _, time in ordered]

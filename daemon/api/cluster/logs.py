@@ -22,7 +22,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class LogStreamFrame(SparseRecord, frozen=True, kw_only=True):
-    """A piece of a file: base64, the file's name and the offset after it; or an event of the file."""
+    """A chunk of a file: base64, the file's name and the offset after it; or an event of the file."""
 
     data: str = ""
     file: str = ""

@@ -57,7 +57,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def renew(request: Request) -> HandlerReply:
-    """Give a node a new identity. Raises `Malformed`."""
+    """Issue a new identity for a node. Raises `Malformed`."""
     parts = request.parts
     asked = await request.decoded(NodeIdentityRenewRequest) if request.body else None
     given = named_node(request, asked.node_id if asked else "")

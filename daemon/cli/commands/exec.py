@@ -43,7 +43,7 @@ _ESCAPE = b"~."
 
 
 class ExecInput(msgspec.Struct, frozen=True):
-    """A piece of a stream, or its end."""
+    """A chunk of a stream, or its end."""
 
     data: bytes = b""
     close: bool = False

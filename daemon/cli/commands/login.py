@@ -141,7 +141,7 @@ _OPTIONS = (
 
 
 def _with_login_options(command: Command) -> Command:
-    """Give a command the options of a login, and pass them as `login_arguments`."""
+    """Add the options of a login to a command, and pass them as `login_arguments`."""
 
     @wraps(command)
     def call(*args: object, **options: object) -> int | None:

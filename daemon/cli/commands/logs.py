@@ -402,7 +402,7 @@ def position(frame: LogFrame) -> tuple[int, int]:
 
 
 def frames(pieces: Iterator[bytes] | list[bytes]) -> Iterator[LogFrame]:
-    """Return the frames in a stream of arbitrary pieces, without heartbeats."""
+    """Return the frames in a stream of arbitrary chunks, without heartbeats."""
     scan = json.JSONDecoder().raw_decode
     buffer = ""
     for piece in pieces:

@@ -216,7 +216,7 @@ class ApiClient:
 
     @contextmanager
     def stream(self, path: str, /, **query: Value) -> Iterator[Iterator[bytes]]:
-        """Yield the pieces of a response as they arrive, without a time limit."""
+        """Yield the chunks of a response as they arrive, without a time limit."""
         with self._streamed("GET", path, query, None) as pieces:
             yield pieces
 
@@ -224,7 +224,7 @@ class ApiClient:
     def stream_answers(
         self, path: str, body: bytes, /, **query: Value
     ) -> Iterator[Iterator[bytes]]:
-        """Post a body that is encoded already, and yield the pieces of the response."""
+        """Post an encoded body, and yield the chunks of the response."""
         with self._streamed("POST", path, query, body) as pieces:
             yield pieces
 

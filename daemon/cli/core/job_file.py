@@ -45,7 +45,7 @@ class VariableArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_variables(command: Command) -> Command:
-    """Give a command the options of a job file, and pass them as `given`."""
+    """Add the options of a job file to a command, and pass them as `given`."""
 
     @wraps(command)
     def call(*args: object, **options: object) -> int | None:

@@ -88,7 +88,7 @@ _SCREEN_OF_VALUES = (_JSON, _selector("-t"), *_LOOKS)
 
 
 def with_client(command: Command) -> Command:
-    """Give a command the options of a connection, and pass a `client` instead."""
+    """Add the options of a connection to a command, and pass a `client` instead of them."""
     return _connected(command, find_token, _CONNECTION)
 
 
@@ -127,7 +127,7 @@ def usual_address() -> str:
 
 
 def with_output(command: Command) -> Command:
-    """Give a command the options of output, and pass a `screen` instead."""
+    """Add the options of output to a command, and pass a `screen` instead of them."""
     return _shown(command, _SCREEN)
 
 

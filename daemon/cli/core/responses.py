@@ -135,7 +135,7 @@ class AgentSelf(msgspec.Struct, frozen=True):
 
 
 class LogFrame(Record, frozen=True, kw_only=True):
-    """A piece of a log; `offset` is the position in `file` after it. Heartbeats have no data."""
+    """A chunk of a log; `offset` is the position in `file` after it. Heartbeats have no data."""
 
     data: bytes = b""  # base64 on the wire
     file: str = ""

@@ -43,7 +43,7 @@ class StateMachine(Generic[S]):
 
     @property
     def state(self) -> S:
-        """Return the present state."""
+        """Return the current state."""
         return self._state
 
     def allows(self, state: S) -> bool:
@@ -51,7 +51,7 @@ class StateMachine(Generic[S]):
         return state is self._state or state in self._table[self._state].then
 
     def enter(self, state: S) -> None:
-        """Change the state; nothing happens if it is the present one. Raises `IllegalTransition`."""
+        """Change the state, unless it is the current state. Raises `IllegalTransition`."""
         if state is self._state:
             return
         if not self.allows(state):

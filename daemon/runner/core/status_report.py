@@ -88,7 +88,7 @@ class AllocReport:
         allocation: Allocation,
         services: Callable[[], list[ServiceAddress]] = list,
     ) -> None:
-        """Take the store's queue of reports; `services` returns the current registrations."""
+        """Use the store's queue of reports; `services` returns the current registrations."""
         self._reports = reports
         self._services: Callable[[], list[ServiceAddress]] = services
         self._registered: list[ServiceAddress] | None = None  # as stored

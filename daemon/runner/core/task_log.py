@@ -323,7 +323,7 @@ class Stream:
         return self.read(position, most)
 
     def content(self, piece: LogSegment, offset: int, most: int) -> bytes:
-        """Return bytes of a piece; empty if it cannot be read."""
+        """Return bytes of a part; empty if it cannot be read."""
         if not piece.path:
             return os.pread(self._present.descriptor, most, offset) if self._present else b""
         try:

@@ -151,7 +151,7 @@ class _Intake(KeptPaths):
         self._workshop, self.left = workshop, left
 
     def run(self, source: int) -> None:
-        """Take in the files of a stream, in a thread. Raises `_FaultyStream` or `OSError`."""
+        """Store the files of a stream, in a thread. Raises `_FaultyStream` or `OSError`."""
         shutil.rmtree(self._workshop, ignore_errors=True)
         os.makedirs(self._workshop, 0o700)
         with open(source, "rb", closefd=False) as stream:
@@ -160,7 +160,7 @@ class _Intake(KeptPaths):
                 self._take(first, parts)
 
     def _take(self, first: FilePart, parts: Iterator[FilePart]) -> None:
-        """Take in a file, or the reason against it."""
+        """Store a file, or the reason why it was refused."""
         path = told(first.path)
         if not first.path:
             return self.refuse("", first.reason or "a part has no path")

@@ -334,7 +334,7 @@ class TaskSetup:
         return is_workflow(self._instance().job)
 
     async def collect_outputs(self, report: AllocReport, end: ExitResult) -> str:
-        """Add the outputs of the ended task to a report; return why a success does not count."""
+        """Add the outputs of the ended task to a report; return why they turn a success into a failure."""
         if not self._in_workflow:
             return ""
         from daemon.runner.setup import step_data

@@ -67,7 +67,7 @@ class WorkloadIdentities:
         services: Sequence[Service] = (),
         secrets: GivenSecrets | None = None,
     ) -> None:
-        """Take the task's identities and those of its `services`; note tokens in `secrets`."""
+        """Manage the identities of the task and of its `services`; add their tokens to `secrets`."""
         self._signer, self._place, self._files = signer, place, files
         self._task, self._services = task, services
         self._made: dict[str, int] = {}  # identity -> issue time of its token, nanoseconds

@@ -127,7 +127,7 @@ class NodeCapacity:
     queues = False  # whether allocations without capacity may be queued there
 
     def __init__(self, state: NodeState, allocations: Iterable[Allocation]) -> None:
-        """Take the node and the job's allocations on it; the state already counts them."""
+        """Use the node and the job's allocations on it, which the state already counts."""
         self.node = state.node
         self.capacity_cpu, self.capacity_memory, capacity_disk = state.node.capacity
         self._core_cpu = _cpu_of_a_core(state.node)

@@ -26,7 +26,7 @@ class ClusterCapacity(NodeCapacity):
     queues = True
 
     def __init__(self, state: NodeState, allocations: Iterable[Allocation]) -> None:
-        """Take the node's hosts, including those that are down, because they return."""
+        """Use all hosts of the node, including those that are down, because they return."""
         super().__init__(state, allocations)
         self._hosts = state.node.hosts or []
         self._core_cpu = int(state.node.attributes.get(MHZ_PER_CORE, 1))

@@ -1,4 +1,4 @@
-"""Place allocations on nodes one after the other, and record placement failures.
+"""Place allocations on nodes one by one, and record placement failures.
 
 A `Placer` has the nodes as the plan has changed them so far. Its metrics for each allocation and
 each unplaced group appear in evaluations, plans and allocations (recorded from Nomad:
@@ -118,7 +118,7 @@ class PlacementFailure:
     """A group with unplaced allocations, and their number."""
 
     def __init__(self, search: _Search, metric: PlacementMetric) -> None:
-        """Take the search and the metric of the first failure."""
+        """Start with the search and the metric of the first failure."""
         self._tasks = search.group.tasks or ()
         self._metric = metric
         self.count = 0

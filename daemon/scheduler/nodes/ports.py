@@ -86,7 +86,7 @@ class PortAllocator:
         seed: str,
         avoided: Set[int] = frozenset(),
     ) -> None:
-        """Take all requested networks; `seed` is the allocation ID.
+        """Use all requested networks; `seed` is the allocation ID.
 
         Ports in `avoided` are used only if no others are free.
         """

@@ -27,7 +27,7 @@ class PreemptionCandidates:
     """Allocations on one node that can be preempted, or are stopping."""
 
     def __init__(self, room: NodeCapacity, holders: Iterable[ResourceHolder], job: Job) -> None:
-        """Take all allocations with resources on the node, oldest first; `job` needs capacity."""
+        """Use all allocations with resources on the node, oldest first; `job` needs capacity."""
         self._room = room
         here = list(holders)
         # A resource held by both a stopping and a running allocation belongs to the running one.

@@ -251,7 +251,7 @@ async def test_refused_directory_request_is_reported_without_changes(
 
 async def test_method_without_a_secret_has_no_rotation(login: Login, cloud: Cloud) -> None:
     await login.configure(client_secret="", identity_token_audience="api://exchange")
-    with pytest.raises(Refused, match="no client secret to rotate"):
+    with pytest.raises(Refused, match="no client secret, so there is nothing to rotate"):
         await login.methods.rotations.begin(login.mount)
 
 

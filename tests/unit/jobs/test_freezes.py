@@ -62,8 +62,11 @@ def test_duration_counts_from_the_start() -> None:
         ({"reason": "x", "queue": "a b"}, "Queue = 'a b' must have 1 to 128 letters"),
         ({"reason": "x", "begin": "soon"}, "Begin = 'soon' must be a time such as 2026-12-24"),
         ({"reason": "x", "until": "+soon"}, "Until = '+soon' "),
-        ({"reason": "x", "until": "2020-01-01T00:00:00Z"}, "is not after the begin and now"),
-        ({"reason": "x", "until": "2190-01-01T00:00:00Z"}, "more than 366 days after the begin"),
+        (
+            {"reason": "x", "until": "2020-01-01T00:00:00Z"},
+            "is not after the start and the current time",
+        ),
+        ({"reason": "x", "until": "2190-01-01T00:00:00Z"}, "more than 366 days after the start"),
     ],
 )
 def test_invalid_requests_name_the_field(fields: dict[str, str], error: str) -> None:

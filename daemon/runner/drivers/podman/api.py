@@ -143,7 +143,7 @@ class PodmanClient:
     def __init__(
         self, socket: str, dial: Callable[[], Awaitable[trio.SocketStream]] | None = None
     ) -> None:
-        """Take the socket; `dial` connects to it if the daemon has no permission to."""
+        """Use this socket; `dial` connects to it if the daemon has no permission to do so."""
         self.socket, self.dial = socket, dial or partial(trio.open_unix_socket, socket)
 
     async def _request(

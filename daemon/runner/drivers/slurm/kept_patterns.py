@@ -68,7 +68,7 @@ def _wider(name: str) -> str:
 
 
 def full(task: str, pattern: str) -> list[str]:
-    """Return the names of a pattern from the directory of the attempt."""
+    """Return a pattern as path components, relative to the directory of the attempt."""
     names = pattern.split("/")
     return names if names[0] == SHARED and len(names) > 1 else [task, *names]
 

@@ -101,7 +101,7 @@ class KeptUploads:
         return upload.wanted
 
     async def take(self, name: str, number: int, offset: int, data: bytes, *, is_end: bool) -> None:
-        """Store a piece of a file. Raises `SendAgain`, `FileRefused` or `OSError`."""
+        """Store a chunk of a file. Raises `SendAgain`, `FileRefused` or `OSError`."""
         upload = self._uploads.get(name)
         if upload is None:
             raise SendAgain("the daemon has been restarted: send the list again")
@@ -203,7 +203,7 @@ class KeptUpload:
         self._chosen.append(_Chosen(path=path, size=size))
 
     async def take(self, number: int, offset: int, data: bytes, *, is_end: bool) -> None:
-        """Store a piece of a file. Raises `SendAgain`, `FileRefused` or `OSError`."""
+        """Store a chunk of a file. Raises `SendAgain`, `FileRefused` or `OSError`."""
         if number >= len(self._chosen):
             raise FileRefused(f"file {number} was not chosen")
         one = self._chosen[number]
@@ -228,7 +228,7 @@ class KeptUpload:
             await self._finish(one)
 
     async def _finish(self, one: _Chosen) -> None:
-        """Take a file into the store; a task can have shortened or removed it."""
+        """Move a file into the store; a task can have shortened or removed it."""
         if one.received != one.size:
             self.refuse(one.path, _INCOMPLETE.format(one.received, one.size))
         else:
@@ -264,7 +264,7 @@ class KeptUpload:
 
 
 def _append(place: str, data: bytes, offset: int) -> None:
-    """Write a piece at its offset. Raises `OSError`."""
+    """Write a chunk at its offset. Raises `OSError`."""
     os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

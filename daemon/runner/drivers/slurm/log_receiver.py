@@ -31,7 +31,7 @@ class LogReceiver:
         return max(0, self.base + offset - await self.end())
 
     async def take(self, offset: int, data: bytes) -> int:
-        """Append the new bytes of a piece; return the next offset. Raises `OSError`."""
+        """Append the new bytes of a chunk; return the next offset. Raises `OSError`."""
         async with self._still:
             if self._written is None or self._written.is_gone:
                 self._written = await self._log.writing()

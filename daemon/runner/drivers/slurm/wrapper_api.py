@@ -208,7 +208,7 @@ class WrapperApi:
         return stream
 
     async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
-        """Store a piece of output; return the offset of the next one."""
+        """Store a chunk of output; return the offset of the next one."""
         run = self._running(secret)
         intake = run.intakes.get(kind)
         if intake is None:
@@ -247,7 +247,7 @@ class WrapperApi:
     async def keep(
         self, secret: str, number: int, offset: int, data: bytes, *, is_end: bool
     ) -> None:
-        """Store a piece of a file to keep. Raises `OSError`, after which it is sent again."""
+        """Store a chunk of a file to retain. Raises `OSError`, after which it is sent again."""
         run = self._running(secret)
         await self._uploads.take(run.row.comment, number, offset, data, is_end=is_end)
 

@@ -362,7 +362,7 @@ class _Tree(msgspec.Struct):
     rest: bytes = b""
 
     def is_enough(self, piece: bytes) -> bool:
-        """Count a piece of the list; return whether a limit is exceeded.
+        """Count a chunk of the list; return whether a limit is exceeded.
 
         Raises `BadArchive` for an entry that no proper git prints.
         """
