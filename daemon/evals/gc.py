@@ -95,7 +95,7 @@ async def collect_garbage(
         async with tolerate_disk_full("cannot collect garbage"):
             before = store.read(garbage_collection.counts)
             with fences.around(_FENCED, "moments"):
-                await store.write(partial(_count_tables, now=now, kept=retention_limits))
+                await store.write(partial(_count_tables, now=now, limits=retention_limits))
             with fences.around(_FENCED, "expired objects"):
                 await collect_once(store, now, retention_limits)
             with fences.around(_FENCED, "children"):
@@ -106,10 +106,10 @@ async def collect_garbage(
         await trio.sleep(PERIOD)
 
 
-def _count_tables(tx: Transaction, *, now: int, kept: RetentionLimits) -> None:
+def _count_tables(tx: Transaction, *, now: int, limits: RetentionLimits) -> None:
     index_times.record_time(tx, now)
     # Index times before the longest retention are no longer needed.
-    index_times.trim(tx, now - max(kept.jobs_for, kept.events_for))
+    index_times.trim(tx, now - max(limits.jobs_for, limits.events_for))
 
 
 def _log_deleted(before: dict[str, int], after: dict[str, int]) -> None:
@@ -127,14 +127,15 @@ async def collect_once(store: Store, now: int, retention_limits: RetentionLimits
         pass
     deleted = 1
     while deleted:  # objects that cannot be deleted are retried in the next round
-        excess = await store.read_long(partial(_beyond, now=now, kept=retention_limits))
+        excess = await store.read_long(partial(_beyond, now=now, limits=retention_limits))
         deleted = 0
         for remove, ids in excess:
             for first in range(0, len(ids), STEP):
                 deleted += await _remove(store, remove, ids[first : first + STEP])
     index = store.read(partial(index_times.index_at, time=now - retention_limits.events_for))
     while (
-        await store.write(partial(_trim_events, kept=retention_limits.events, index=index)) == STEP
+        await store.write(partial(_trim_events, limits=retention_limits.events, index=index))
+        == STEP
     ):
         pass
 
@@ -143,38 +144,40 @@ async def _remove(store: Store, remove: Remove, ids: list[str]) -> int:
     return await store.write(lambda tx: remove(tx, ids))
 
 
-def _beyond(db: ReadSnapshot, *, now: int, kept: RetentionLimits) -> list[tuple[Remove, list[str]]]:
+def _beyond(
+    db: ReadSnapshot, *, now: int, limits: RetentionLimits
+) -> list[tuple[Remove, list[str]]]:
     """Return some objects beyond their retention, with the function that deletes them."""
-    before, long_ago = now - kept.allocations_for, now - kept.jobs_for
+    before, long_ago = now - limits.allocations_for, now - limits.jobs_for
     return [
         (
             garbage_collection.remove_allocations,
-            garbage_collection.replaced_allocations(db, before, kept.allocations, FOUND),
+            garbage_collection.replaced_allocations(db, before, limits.allocations, FOUND),
         ),
         (
             garbage_collection.remove_deployments,
-            garbage_collection.deployments_beyond(db, kept.deployments, FOUND),
+            garbage_collection.deployments_beyond(db, limits.deployments, FOUND),
         ),
         (
             garbage_collection.remove_evaluations,
-            garbage_collection.evaluations_beyond(db, kept.evaluations, FOUND),
+            garbage_collection.evaluations_beyond(db, limits.evaluations, FOUND),
         ),
         (garbage_collection.remove_evaluations, garbage_collection.orphans(db, long_ago, FOUND)),
         (
             garbage_collection.remove_notifications,
-            garbage_collection.notifications_beyond(db, long_ago, kept.notifications, FOUND),
+            garbage_collection.notifications_beyond(db, long_ago, limits.notifications, FOUND),
         ),
     ]
 
 
-def _trim_events(tx: Transaction, *, kept: int, index: int) -> int:
-    return garbage_collection.count(tx, "events", events.trim(tx, kept, STEP, index))
+def _trim_events(tx: Transaction, *, limits: int, index: int) -> int:
+    return garbage_collection.count(tx, "events", events.trim(tx, limits, STEP, index))
 
 
-async def _forget_jobs(store: Store, index: int, kept: int) -> bool:
+async def _forget_jobs(store: Store, index: int, limits: int) -> bool:
     """Delete some dead jobs that are too old or too many; return whether any was deleted."""
     dead_jobs = await store.read_long(
-        lambda db: garbage_collection.dead_jobs(db, index, kept, FOUND)
+        lambda db: garbage_collection.dead_jobs(db, index, limits, FOUND)
     )
     return bool(await _forget_all(store, dead_jobs))
 

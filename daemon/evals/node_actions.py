@@ -93,28 +93,28 @@ async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
 
 
 async def set_eligibility(
-    store: Store, node_id: str, wanted: str, ids: Iterator[str], *, now: int
+    store: Store, node_id: str, eligibility: str, ids: Iterator[str], *, now: int
 ) -> NodeChangeResult:
     """Make a node eligible or ineligible. Raises `Refused`."""
-    if wanted not in list(Eligibility):
-        raise Refused(f'invalid scheduling eligibility "{wanted}"')
+    if eligibility not in list(Eligibility):
+        raise Refused(f'invalid scheduling eligibility "{eligibility}"')
 
     def write(tx: Transaction) -> NodeChangeResult:
         node = _find(tx, node_id)
-        if wanted == node.scheduling_eligibility:
+        if eligibility == node.scheduling_eligibility:
             return NodeChangeResult(index=tx.last_index(), node=node, eval_ids=[])
-        if node.drain and wanted == Eligibility.ELIGIBLE:
+        if node.drain and eligibility == Eligibility.ELIGIBLE:
             raise Refused(
                 "can not set node's scheduling eligibility to eligible while it is draining"
             )
         stored = _put(
             tx,
-            msgspec.structs.replace(node, scheduling_eligibility=wanted),
-            f"Node marked as {wanted} for scheduling",
+            msgspec.structs.replace(node, scheduling_eligibility=eligibility),
+            f"Node marked as {eligibility} for scheduling",
             "NodeEligibility",
             now,
         )
-        is_open = wanted == Eligibility.ELIGIBLE
+        is_open = eligibility == Eligibility.ELIGIBLE
         eval_ids = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if is_open else []
         return NodeChangeResult(index=tx.index, node=stored, eval_ids=eval_ids)
 

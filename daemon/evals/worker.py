@@ -129,7 +129,7 @@ async def _work(
             try:
                 # A restriction of the workers to some job types reads all pending evaluations.
                 chosen = await store.read_any(
-                    partial(next_evaluations, now=now, held=paused, suspects=frozenset(suspects))
+                    partial(next_evaluations, now=now, paused=paused, suspects=frozenset(suspects))
                 )
             except evaluations.Unreadable as error:  # the others are decided without it
                 fences.record(_FENCED, error.eval_id, error)
@@ -189,12 +189,12 @@ def next_evaluations(
     db: ReadSnapshot,
     *,
     now: int,
-    held: frozenset[str] = frozenset(),
+    paused: frozenset[str] = frozenset(),
     suspects: frozenset[str] = frozenset(),
 ) -> list[Evaluation]:
     """Return the next evaluations, at most one per job: pending ones, or blocked ones that may fit.
 
-    Evaluations in `held` wait after an error. All wait while an operator pauses the scheduler. Each
+    Evaluations in `paused` wait after an error. All wait while an operator pauses the scheduler. Each
     of the `suspects` is processed alone: if it crashes the daemon, no other evaluation is blamed.
     """
     offered = workers(db)
@@ -202,12 +202,12 @@ def next_evaluations(
         return []
     types = None if offered.processes_all else offered.types
     ready: dict[tuple[str, str], Evaluation] = {}
-    for evaluation in evaluations.runnable(db, now, _AT_ONCE + len(held), types, held):
+    for evaluation in evaluations.runnable(db, now, _AT_ONCE + len(paused), types, paused):
         ready.setdefault((evaluation.namespace, evaluation.job_id), evaluation)
     if ready or not evaluations.any_blocked(db):
         alone = next((pair for pair in ready.values() if pair.id in suspects), None)
         return list(ready.values()) if alone is None else [alone]
-    blocked = evaluations.next_blocked(db, Unblocker(db, node_states(db)).fit, types, held)
+    blocked = evaluations.next_blocked(db, Unblocker(db, node_states(db)).fit, types, paused)
     return [blocked] if blocked else []
 
 

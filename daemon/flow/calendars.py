@@ -228,31 +228,31 @@ def _joined(spans: list[Span]) -> list[Span]:
     return joined
 
 
-def _common(ours: list[Span], others: list[Span]) -> list[Span]:
+def _common(first: list[Span], second: list[Span]) -> list[Span]:
     """Return the spans that are in both lists."""
     spans, at, other = [], 0, 0
-    while at < len(ours) and other < len(others):
-        begin = max(ours[at][0], others[other][0])
-        end = min(ours[at][1], others[other][1])
+    while at < len(first) and other < len(second):
+        begin = max(first[at][0], second[other][0])
+        end = min(first[at][1], second[other][1])
         if begin < end:
             spans.append((begin, end))
-        if ours[at][1] < others[other][1]:
+        if first[at][1] < second[other][1]:
             at += 1
         else:
             other += 1
     return spans
 
 
-def _without(ours: list[Span], others: list[Span]) -> list[Span]:
+def _without(first: list[Span], removed: list[Span]) -> list[Span]:
     """Return the spans of the first list that are not in the second."""
-    if not ours or not others:
-        return ours
-    gaps, at = [], ours[0][0]
-    for begin, end in others:
+    if not first or not removed:
+        return first
+    gaps, at = [], first[0][0]
+    for begin, end in removed:
         gaps.append((at, begin))
         at = max(at, end)
-    gaps.append((at, max(at, ours[-1][1])))
-    return _common(ours, [span for span in gaps if span[0] < span[1]])
+    gaps.append((at, max(at, first[-1][1])))
+    return _common(first, [span for span in gaps if span[0] < span[1]])
 
 
 # --- calendars ---

@@ -234,18 +234,18 @@ def _decoded(text: str) -> Collection[object]:
     return decoded
 
 
-def _items(found: Collection[object]) -> Iterator[Item]:
-    if isinstance(found, dict):
-        yield from (Item(str(key), one) for key, one in found.items())
+def _items(decoded: Collection[object]) -> Iterator[Item]:
+    if isinstance(decoded, dict):
+        yield from (Item(str(key), one) for key, one in decoded.items())
     else:
-        yield from (Item(str(at), one) for at, one in enumerate(found))
+        yield from (Item(str(at), one) for at, one in enumerate(decoded))
 
 
-def _checked(one: Item) -> Item:
+def _checked(item: Item) -> Item:
     """Return an item that is not too long. Raises `Faulty`."""
-    if len(one.text.encode()) > MAX_ITEM or len(one.key.encode()) > MAX_ITEM:
-        raise Faulty(f"item {one.key[:_SHOWN]!r} has more than {MAX_ITEM} bytes")
-    return one
+    if len(item.text.encode()) > MAX_ITEM or len(item.key.encode()) > MAX_ITEM:
+        raise Faulty(f"item {item.key[:_SHOWN]!r} has more than {MAX_ITEM} bytes")
+    return item
 
 
 def values(item: Item, index: int) -> dict[str, str]:

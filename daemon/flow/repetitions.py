@@ -111,9 +111,9 @@ def _matches(rule: Repetition, day: date) -> bool:
     )
 
 
-def _is_on(rule: Repetition, day: date, wanted: tuple[int, int]) -> bool:
+def _is_on(rule: Repetition, day: date, weekday: tuple[int, int]) -> bool:
     """Return whether a day is a weekday, or the numbered one of its month or year."""
-    name, number = wanted
+    name, number = weekday
     if day.weekday() != name:
         return False
     if not number or rule.frequency in ("WEEKLY", "DAILY"):

@@ -132,15 +132,15 @@ def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -
             )
 
 
-def _reference_fault(found: Mapping[str, set[str]], name: str) -> str:
+def _reference_fault(references: Mapping[str, set[str]], name: str) -> str:
     """Return the limit that the references of a calendar exceed; empty if there is none."""
-    if len(_reached(found, name, most=rules.MAX_PARTS)) > rules.MAX_PARTS:
+    if len(_reached(references, name, most=rules.MAX_PARTS)) > rules.MAX_PARTS:
         return (
             f"refer to more than {rules.MAX_PARTS} calendars, directly or through others: use fewer"
         )
-    level, depth = found.get(name, set()), 0
+    level, depth = references.get(name, set()), 0
     while level and depth <= rules.MAX_DEPTH:
-        level = set[str]().union(*(found.get(item, ()) for item in level))
+        level = set[str]().union(*(references.get(item, ()) for item in level))
         depth += 1
     if depth > rules.MAX_DEPTH:
         return (
@@ -150,14 +150,14 @@ def _reference_fault(found: Mapping[str, set[str]], name: str) -> str:
     return ""
 
 
-def _reached(found: Mapping[str, set[str]], name: str, *, most: int) -> set[str]:
+def _reached(references: Mapping[str, set[str]], name: str, *, most: int) -> set[str]:
     """Return the names of the calendars that a calendar refers to, directly or through others.
 
     If there are more than `most`, some are missing.
     """
     reached, coming = set[str](), [name]
     while coming and len(reached) <= most:
-        added = found.get(coming.pop(), set()) - reached
+        added = references.get(coming.pop(), set()) - reached
         reached |= added
         coming += added
     return reached

@@ -167,7 +167,7 @@ class CronEvaluationLimit:
 
 
 def each_slot(
-    block: Periodic, after: int, looks: CronEvaluationLimit | None = None
+    block: Periodic, after: int, limit: CronEvaluationLimit | None = None
 ) -> Iterator[int]:
     """Yield the slots after a time; each costs one evaluation per expression that fires.
 
@@ -175,13 +175,13 @@ def each_slot(
     """
     from daemon.jobspec import cron  # imported late: many daemons have no periodic jobs
 
-    looks = looks or CronEvaluationLimit()
+    limit = limit or CronEvaluationLimit()
     try:
         zone = cron.zone(block.time_zone)
         coming = [
             (slot, spec)
             for spec in set(block.specs or [block.spec])
-            if (slot := looks.next_after(spec, after, zone)) is not None
+            if (slot := limit.next_after(spec, after, zone)) is not None
         ]
     except Invalid as error:  # stored before a validation rule became stricter
         log.warning("no more launches: %s", error)
@@ -192,7 +192,7 @@ def each_slot(
         yield slot
         while coming and coming[0][0] == slot:
             spec = coming[0][1]
-            following = looks.next_after(spec, slot, zone)
+            following = limit.next_after(spec, slot, zone)
             if following is None:
                 heappop(coming)
             else:
@@ -212,10 +212,10 @@ class Slots:
         self.forecast: Forecast | None = None  # of a job with a calendar
         self._after: dict[int, int | None] = dict(zip([followed_to], first, strict=False))
 
-    def after(self, time: int, looks: CronEvaluationLimit | None = None) -> int | None:
+    def after(self, time: int, limit: CronEvaluationLimit | None = None) -> int | None:
         """Return the first slot after a time, or None if there is no further slot."""
         if time not in self._after:
-            self._after[time] = next(each_slot(self.block, time, looks), None)
+            self._after[time] = next(each_slot(self.block, time, limit), None)
         return self._after[time]
 
     def missed(self, first: int, now: int) -> int:
@@ -739,7 +739,7 @@ async def _follow(
             for unit in store.read(partial(_changed, units=fences.paused_keys(_FENCED))):
                 fences.forget(_FENCED, unit)
             paused = fences.paused_keys(_FENCED)
-            due = store.read(partial(_due, now=now, held=paused))
+            due = store.read(partial(_due, now=now, paused=paused))
             if not due:
                 times = (
                     store.read(partial(periodic.next_time, after=now if paused else 0)),
@@ -755,12 +755,12 @@ async def _follow(
                 nursery.start_soon(_fenced, fences, unit, work)
 
 
-def _due(db: ReadSnapshot, *, now: int, held: frozenset[str]) -> dict[str, periodic.DueLaunch]:
+def _due(db: ReadSnapshot, *, now: int, paused: frozenset[str]) -> dict[str, periodic.DueLaunch]:
     """Return the jobs with a due slot by unit name; a changed job is a new unit."""
     result = {}
-    for item in periodic.due(db, now, _AT_ONCE + len(held)):
+    for item in periodic.due(db, now, _AT_ONCE + len(paused)):
         unit = faults.clock(db, item.namespace, item.job_id)
-        if unit not in held:
+        if unit not in paused:
             result[unit] = item
     return result
 

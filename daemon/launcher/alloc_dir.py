@@ -105,21 +105,21 @@ def _make_shared(home: int, users: Collection[Owner], previous: int | None, gues
 
 
 def _make_task_directory(
-    home: int, room: TaskDirLayout, owner: Owner, previous: int | None, guest: Owner
+    home: int, spec: TaskDirLayout, owner: Owner, previous: int | None, guest: Owner
 ) -> None:
     """Create the directory of a task. Raises `OSError`.
 
     If the task does not see the directory, as in a sandbox, it belongs to the launcher. No user can
     then replace its subdirectories, which are mounted into the sandbox.
     """
-    if room.task == SHARED:
-        raise FileExistsError(errno.EEXIST, "the tasks of an allocation share it", room.task)
+    if spec.task == SHARED:
+        raise FileExistsError(errno.EEXIST, "the tasks of an allocation share it", spec.task)
     us = ours()
     is_open = owner == ANYBODY
     owner_to_set = guest if is_open else owner
     mode = _OPEN if is_open else _PRIVATE
-    with made(home, room.task, _PRIVATE, owner_to_set if room.is_seen or is_open else us) as inside:
-        _migrate_directory(previous, room.task, LOCAL, inside)
+    with made(home, spec.task, _PRIVATE, owner_to_set if spec.is_seen or is_open else us) as inside:
+        _migrate_directory(previous, spec.task, LOCAL, inside)
         for name, rights, user in (
             (LOCAL, mode, owner_to_set),
             (SECRETS, mode, owner_to_set),

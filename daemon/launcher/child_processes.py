@@ -40,40 +40,40 @@ class ChildOperations:
         self._channel = channel
         self._children: dict[int, tuple[int, int, ChildOperation]] = {}
 
-    def begin(self, number: int, errand: ChildOperation) -> OperationFailed | None:
+    def begin(self, number: int, operation: ChildOperation) -> OperationFailed | None:
         """Start an operation for a request; return the error if that fails."""
         if len(self._children) >= MOST_ERRANDS:
-            errand.after()
+            operation.after()
             return OperationFailed(
                 number=errno.EAGAIN, text=f"{MOST_ERRANDS} operations are in progress"
             )
         result, launcher = os.memfd_create("result"), os.getpid()
         try:
             if (pid := os.fork()) == 0:
-                os._exit(self._run(errand, result, launcher))
+                os._exit(self._run(operation, result, launcher))
         except OSError as error:
             os.close(result)
-            errand.after()
+            operation.after()
             return failure(error)
-        self._children[pid] = number, result, errand
+        self._children[pid] = number, result, operation
         return None
 
-    def _run(self, errand: ChildOperation, result: int, launcher: int) -> int:
+    def _run(self, operation: ChildOperation, result: int, launcher: int) -> int:
         """Run the operation in the child; return the exit status."""
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._channel.close()
             os.nice(_NICENESS)
-            signal.alarm(errand.seconds)
-            if errand.user is not None and os.geteuid() == 0:
+            signal.alarm(operation.seconds)
+            if operation.user is not None and os.geteuid() == 0:
                 os.setgroups([])
-                os.setresgid(*[errand.user[1]] * 3)
-                os.setresuid(*[errand.user[0]] * 3)
+                os.setresgid(*[operation.user[1]] * 3)
+                os.setresuid(*[operation.user[0]] * 3)
                 disable_core_dumps()
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() == launcher:
-                os.write(result, _encoder.encode(done(errand)))
+                os.write(result, _encoder.encode(done(operation)))
         except BaseException:  # a forked child must not run on into its parent's code
             return 1
         return 0
@@ -103,10 +103,10 @@ class ChildOperations:
         return NumberedReply(number=number, descriptors=0, body=body)
 
 
-def done(errand: ChildOperation) -> Answer:
+def done(operation: ChildOperation) -> Answer:
     """Run an operation in this process; return the answer."""
     try:
-        return errand.work()
+        return operation.work()
     except (OSError, ValueError) as error:
         return failure(error)
 

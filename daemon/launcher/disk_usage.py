@@ -42,14 +42,14 @@ class DiskUsageScan:
             is_over = self.step()
             time.sleep(0 if is_over else _PAUSE * (time.monotonic() - began))
 
-    def _count(self, found: os.stat_result) -> int:
-        if not stat.S_ISDIR(found.st_mode) and found.st_nlink > 1:
-            if found.st_ino in self._linked:
+    def _count(self, facts: os.stat_result) -> int:
+        if not stat.S_ISDIR(facts.st_mode) and facts.st_nlink > 1:
+            if facts.st_ino in self._linked:
                 return 1
-            self._linked.add(found.st_ino)
-        self.used += found.st_blocks * _BLOCK
-        if stat.S_ISREG(found.st_mode):
-            self.written = max(self.written, found.st_mtime_ns)
+            self._linked.add(facts.st_ino)
+        self.used += facts.st_blocks * _BLOCK
+        if stat.S_ISREG(facts.st_mode):
+            self.written = max(self.written, facts.st_mtime_ns)
         return 1
 
     def _below(self) -> Iterator[os.stat_result]:

@@ -142,13 +142,13 @@ def _users(folder: int, task: str | None) -> frozenset[int]:
     return frozenset(users)
 
 
-def belonging(processes: Iterable[Process], meant: ProcessCriteria) -> list[Process]:
+def belonging(processes: Iterable[Process], criteria: ProcessCriteria) -> list[Process]:
     """Return the selected processes, including children of selected ones."""
     below_of: dict[int, list[Process]] = {}
     members = []
     for one in processes:
         below_of.setdefault(one.parent, []).append(one)
-        if one.pid != meant.shim and _matches_criteria(one, meant):
+        if one.pid != criteria.shim and _matches_criteria(one, criteria):
             members.append(one)
     known = {one.pid for one in members}
     for one in members:  # the list grows during the loop
@@ -159,17 +159,17 @@ def belonging(processes: Iterable[Process], meant: ProcessCriteria) -> list[Proc
 
 
 def undecided(
-    processes: Iterable[Process], meant: ProcessCriteria, found: Iterable[Process]
+    processes: Iterable[Process], criteria: ProcessCriteria, members: Iterable[Process]
 ) -> list[Process]:
     """Return the processes that may be selected ones, as their environments are not readable yet."""
-    known = {meant.shim, *(one.pid for one in found)}
-    return [one for one in processes if one.user in meant.users and one.pid not in known]
+    known = {criteria.shim, *(one.pid for one in members)}
+    return [one for one in processes if one.user in criteria.users and one.pid not in known]
 
 
-def _matches_criteria(process: Process, meant: ProcessCriteria) -> bool:
-    if meant.session and meant.session in (process.session, process.group):
+def _matches_criteria(process: Process, criteria: ProcessCriteria) -> bool:
+    if criteria.session and criteria.session in (process.session, process.group):
         return True
-    return process.allocation == meant.allocation and meant.task in {"", process.task}
+    return process.allocation == criteria.allocation and criteria.task in {"", process.task}
 
 
 def list_processes(directory: str) -> list[Process]:
@@ -215,12 +215,12 @@ def _process(pid: int, directory: str) -> Process | None:
     )
 
 
-def _readable_thread(pid: int, said: Sequence[bytes]) -> str:
+def _readable_thread(pid: int, values: Sequence[bytes]) -> str:
     """Return the directory of a process, or of another thread if its first one has ended.
 
     Raises `OSError`.
     """
-    if said[STATE] not in OVER:
+    if values[STATE] not in OVER:
         return f"/proc/{pid}"
     tasks = f"/proc/{pid}/task"
     return f"{tasks}/{max(map(int, os.listdir(tasks)), key=lambda one: one != pid)}"

@@ -88,9 +88,9 @@ class SandboxMount(NamedTuple):
 
 
 def volumes(
-    order: TaskCommand, known: Mapping[str, AllowedVolume], roots: Sequence[str], held: ExitStack
+    order: TaskCommand, known: Mapping[str, AllowedVolume], roots: Sequence[str], stack: ExitStack
 ) -> list[SandboxMount]:
-    """Return the volumes of a task; `held` closes their descriptors. Raises `Refusal`.
+    """Return the volumes of a task; `stack` closes their descriptors. Raises `Refusal`.
 
     A volume that is not `known` must be below one of the roots after resolving links.
     """
@@ -105,7 +105,7 @@ def volumes(
             descriptor = _without_links(source)
         except OSError:
             raise Refusal(f"volume {mount.name!r} is not a directory on this host") from None
-        held.callback(os.close, descriptor)
+        stack.callback(os.close, descriptor)
         is_read_only = mount.read_only or (volume is not None and volume.read_only)
         mounts.append(SandboxMount(path, source, is_read_only, descriptor))
     return mounts
@@ -270,7 +270,7 @@ def enter_arguments(
 
 
 def opened(
-    shim: int, user: User | None, held: ExitStack, *, alone: bool
+    shim: int, user: User | None, stack: ExitStack, *, alone: bool
 ) -> dict[str, tuple[int, int]]:
     """Open the namespaces of the sandbox below a shim.
 
@@ -285,7 +285,7 @@ def opened(
         for kind, number in zip(kinds, _NUMBERS, strict=False):
             name = f"/proc/{sandbox}/ns/{_FILES.get(kind, kind)}"
             descriptors[kind] = os.open(name, os.O_RDONLY | os.O_CLOEXEC), number
-            held.callback(os.close, descriptors[kind][0])
+            stack.callback(os.close, descriptors[kind][0])
     if sandbox is None or len(descriptors) < len(kinds) or sandbox_of(shim) != sandbox:
         raise Refusal(NOT_THERE)
     return descriptors

@@ -159,9 +159,9 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def has_ended(said: Sequence[bytes]) -> bool:
+def has_ended(values: Sequence[bytes]) -> bool:
     """Return whether a process has ended, by its `stat`. Its first thread may end before others."""
-    return not said or (said[STATE] in OVER and int(said[_THREADS]) <= 1)
+    return not values or (values[STATE] in OVER and int(values[_THREADS]) <= 1)
 
 
 def fields(pid: int) -> list[bytes]:

@@ -95,13 +95,13 @@ class Starter:
 
         Raises `OSError` or `ValueError`.
         """
-        with below(self._directory, request.allocation) as folder, ExitStack() as resources:
+        with below(self._directory, request.allocation) as folder, ExitStack() as stack:
             claim = take_claim(folder, request.task, request.attempt)
             if claim is None:
                 return None
-            resources.callback(os.close, claim)
+            stack.callback(os.close, claim)
             try:
-                prepared = self._prepared(request, order, folder, resources)
+                prepared = self._prepared(request, order, folder, stack)
             except Refusal:
                 drop_claim(folder, request.task, request.attempt)
                 raise
@@ -109,7 +109,7 @@ class Starter:
             for kind in ("stdout", "stderr"):
                 name = f"{request.task}.{kind}.0"
                 outputs.append(_output(folder, name, is_kept=request.is_logged))
-                resources.callback(os.close, outputs[-1])
+                stack.callback(os.close, outputs[-1])
             os.ftruncate(claim, 0)
             keeps = f"logs {request.keeps}\n" if request.is_logged and request.keeps else ""
             os.write(claim, f"group {request.group}\n{keeps}".encode())
@@ -132,15 +132,15 @@ class Starter:
         These are a terminal, or standard input, output and error. `shim` is that of the attempt if
         it is a child of the launcher. Raises like `start`.
         """
-        with below(self._directory, request.allocation) as folder, ExitStack() as resources:
+        with below(self._directory, request.allocation) as folder, ExitStack() as stack:
             own = shim
             shim = own or shim_of(folder, request.task, request.attempt)
             if shim is None:
                 raise Refusal(sandbox.NOT_THERE)
-            prepared = self._prepared(request, order, folder, resources, shim)
+            prepared = self._prepared(request, order, folder, stack, shim)
             if not own and shim_of(folder, request.task, request.attempt) != shim:
                 raise Refusal(sandbox.NOT_THERE)  # the process ID may have been reused
-            own_ends, actions = ends(prepared.user, resources, is_terminal=request.is_terminal)
+            own_ends, actions = ends(prepared.user, stack, is_terminal=request.is_terminal)
             pid = self._spawn(prepared, order, request.allocation, folder, actions)
             copies = [os.dup(descriptor) for descriptor in own_ends]
             return pid, [os.pidfd_open(pid), *copies]
@@ -152,7 +152,7 @@ class Starter:
         request: StartTask | StartSession,
         order: TaskCommand,
         folder: int,
-        held: ExitStack,
+        stack: ExitStack,
         shim: int | None = None,
     ) -> PreparedCommand:
         """Return the command line, inside the task of `shim` if given.
@@ -171,7 +171,7 @@ class Starter:
         user = self._users.of_task(order.driver, order.user, request.allocation)
         if user is not None and not self.tools.setpriv:
             raise Refusal("the program setpriv is missing: tasks cannot change their user")
-        home = held.enter_context(below(folder, request.task))
+        home = stack.enter_context(below(folder, request.task))
         path = f"{self._directory}/{request.allocation}/{request.task}"
         env = _environment(order, user)
         if isinstance(request, StartSession) and request.is_terminal:
@@ -180,15 +180,15 @@ class Starter:
         wrap: list[str] = []
         namespaces: dict[str, tuple[int, int]] = {}
         if order.driver == "exec":
-            directory, becomes = home, None
+            cwd, becomes = home, None
             env |= {} if shim else {"PWD": order.work_dir or OWN_HOME}
             if shim is None:
-                wrap = self._walls(request, order, command, env, user, folder, home, held)
+                wrap = self._walls(request, order, command, env, user, folder, home, stack)
             else:
-                namespaces = sandbox.opened(shim, user, held, alone=self._is_alone(order))
+                namespaces = sandbox.opened(shim, user, stack, alone=self._is_alone(order))
                 wrap = self._enter_arguments(order, user, namespaces)
         else:
-            directory, becomes = self._bare(order, command, env, user, home, path, held, shim), user
+            cwd, becomes = self._bare(order, command, env, user, home, path, stack, shim), user
         line = command_line(
             self.tools,
             command,
@@ -203,7 +203,7 @@ class Starter:
             apart=bool(namespaces) or (user is not None and os.geteuid() == 0),
             closed=[number for _, number in namespaces.values()],
         )
-        return PreparedCommand(line, directory, user, namespaces)
+        return PreparedCommand(line, cwd, user, namespaces)
 
     def _check_entries(
         self, request: StartTask | StartSession, order: TaskCommand, folder: int
@@ -234,7 +234,7 @@ class Starter:
         user: User | None,
         home: int,
         path: str,
-        held: ExitStack,
+        stack: ExitStack,
         shim: int | None,
     ) -> int:
         """Resolve the command of raw_exec; return its working directory. Raises `Refusal`."""
@@ -250,7 +250,7 @@ class Starter:
                 except OSError:
                     reason = f'working directory "{order.work_dir}" does not exist'
                     raise Refusal(reason) from None
-                held.callback(os.close, working_directory)
+                stack.callback(os.close, working_directory)
             directory = order.work_dir or path
             env.setdefault("PWD", directory)
             if shim is not None:
@@ -272,7 +272,7 @@ class Starter:
         user: User | None,
         folder: int,
         home: int,
-        held: ExitStack,
+        stack: ExitStack,
     ) -> list[str]:
         """Return the arguments that build the sandbox, and resolve the command of exec.
 
@@ -283,12 +283,12 @@ class Starter:
         # No other user may replace directories that are mounted into the sandbox.
         if os.geteuid() == 0:
             mine = alloc_dir.made(folder, request.task, None, alloc_dir.ours(), is_handed_on=True)
-            held.enter_context(mine)
-        mounts = sandbox.volumes(order, self._volumes, self._policy.volume_roots, held)
+            stack.enter_context(mine)
+        mounts = sandbox.volumes(order, self._volumes, self._policy.volume_roots, stack)
         opened = [(one.path, one.descriptor) for one in mounts]
         for inside, outside in sandbox.OWN.items():
             above, names = (folder, [SHARED]) if outside == f"../{SHARED}" else (home, [outside])
-            opened.append((inside, held.enter_context(below(above, *names))))
+            opened.append((inside, stack.enter_context(below(above, *names))))
 
         def seen(path: str) -> CommandFile | None:
             is_system = path.startswith(tuple(f"{one}/" for one in sandbox.SYSTEM))
@@ -344,13 +344,13 @@ class Starter:
             _readable(self._filter(order)) as filtered,
             self._network(order, allocation, folder),
             _in_directory(prepared.place),
-            ExitStack() as resources,
+            ExitStack() as stack,
         ):
             more = [(os.POSIX_SPAWN_DUP2, filtered, FILTER)] if filtered else []
             for descriptor, number in prepared.namespaces.values():
                 # Duplicated to a high number, so that no descriptor has the number of another.
                 copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
-                resources.callback(os.close, copy)
+                stack.callback(os.close, copy)
                 more.append((os.POSIX_SPAWN_DUP2, copy, number))
             return os.posix_spawn(
                 command[0],
@@ -449,16 +449,16 @@ def _output(folder: int, name: str, *, is_kept: bool) -> int:
 
 
 def ends(
-    user: User | None, held: ExitStack, *, is_terminal: bool
+    user: User | None, stack: ExitStack, *, is_terminal: bool
 ) -> tuple[list[int], list[tuple[object, ...]]]:
     """Return the daemon's stream ends, and the file actions for the command's.
 
-    `held` closes all of them.
+    `stack` closes all of them.
     """
 
     def pair(ends: tuple[int, int]) -> tuple[int, int]:
         for one in ends:
-            held.callback(os.close, one)
+            stack.callback(os.close, one)
         return ends
 
     if is_terminal:

@@ -66,12 +66,13 @@ class NotificationAttempts:
             here=here,
         )
 
-    async def send(self, one: Notification) -> Notification:
+    async def send(self, notification: Notification) -> Notification:
         """Send a message of a job; return the notification with the result."""
         problem = await self._attempt(
-            f"{one.namespace}/{one.job_id}", partial(self._log_attempt, one)
+            f"{notification.namespace}/{notification.job_id}",
+            partial(self._log_attempt, notification),
         )
-        return self._after(one, problem)
+        return self._after(notification, problem)
 
     async def send_batch(self, name: str) -> list[Notification]:
         """Send the due notifications of a receiver; return them with the result."""
@@ -135,8 +136,8 @@ class NotificationAttempts:
             raise NotFound(f'no receiver "{name}" in notify_receivers and notify_commands: {known}')
         results: dict[str, ReceiverResult] = {}
 
-        async def send(one: str) -> None:
-            results[one] = await self._test(one)
+        async def send(notification: str) -> None:
+            results[notification] = await self._test(notification)
 
         async with trio.open_nursery() as nursery:
             for one in [name] if name else kinds:
@@ -162,22 +163,24 @@ class NotificationAttempts:
             milliseconds=round((trio.current_time() - began) * 1000),
         )
 
-    async def _log_attempt(self, one: Notification) -> None:
-        message_id = message.message_id(self._cluster, one)
+    async def _log_attempt(self, notification: Notification) -> None:
+        message_id = message.message_id(self._cluster, notification)
         now = self._clock.now()
-        context = partial(context_of, one=one, site=self._site, now=now, here=self._here)
-        body = message.body(message_id, one, await self._store.read_long(context))
-        if one.webhook:
-            key = self._key((one.namespace, one.job_id))
+        context = partial(
+            context_of, notification=notification, site=self._site, now=now, here=self._here
+        )
+        body = message.body(message_id, notification, await self._store.read_long(context))
+        if notification.webhook:
+            key = self._key((notification.namespace, notification.job_id))
             headers = message.signature(message_id, self._clock.now(), body, key)
             # The response of a webhook is not shown: the job's author chooses the address, and it
             # may be internal.
-            await send_webhook(one.webhook, headers, body, self._permit)
-        elif one.command in self._commands:
-            await self._run(one.command, self._commands[one.command], body)
+            await send_webhook(notification.webhook, headers, body, self._permit)
+        elif notification.command in self._commands:
+            await self._run(notification.command, self._commands[notification.command], body)
         else:
             raise DeliveryFailed(
-                f"the configuration has no command {one.command} in notify_commands"
+                f"the configuration has no command {notification.command} in notify_commands"
             )
 
     def _key(self, job: Key) -> bytes:
@@ -199,17 +202,25 @@ class NotificationAttempts:
             f'"{own}" or "{_FOLDER}" of the namespace "{namespace}"'
         )
 
-    def _after(self, one: Notification, problem: DeliveryFailed | None) -> Notification:
-        now, attempts = self._clock.now(), one.attempts + 1
-        tried = msgspec.structs.replace(one, attempts=attempts, modify_time=now, next_attempt=0)
+    def _after(self, notification: Notification, problem: DeliveryFailed | None) -> Notification:
+        now, attempts = self._clock.now(), notification.attempts + 1
+        tried = msgspec.structs.replace(
+            notification, attempts=attempts, modify_time=now, next_attempt=0
+        )
         if problem is None:
             return msgspec.structs.replace(tried, status=NotificationStatus.SENT, error="")
         later = now + message.retry_delay(attempts, self._chance())
-        if problem.final or message.is_expired(one, attempts, later):
+        if problem.final or message.is_expired(notification, attempts, later):
             status, later = NotificationStatus.FAILED, 0
-            self._fences.forget(_FENCED, f"{one.namespace}/{one.job_id}")
-            to = f" to {one.receiver}" if one.receiver else ""
-            log.warning("%s of job %s was not delivered%s: %s", one.event, one.run_id, to, problem)
+            self._fences.forget(_FENCED, f"{notification.namespace}/{notification.job_id}")
+            to = f" to {notification.receiver}" if notification.receiver else ""
+            log.warning(
+                "%s of job %s was not delivered%s: %s",
+                notification.event,
+                notification.run_id,
+                to,
+                problem,
+            )
         else:
             status = NotificationStatus.PENDING
         return msgspec.structs.replace(tried, status=status, next_attempt=later, error=str(problem))

@@ -19,39 +19,43 @@ _RUNS = 50  # child jobs in which consecutive failures are counted
 
 
 def context_of(
-    db: ReadSnapshot, one: Notification, *, site: str, now: int, here: str = ""
+    db: ReadSnapshot, notification: Notification, *, site: str, now: int, here: str = ""
 ) -> Context:
     """Return the context of a notification.
 
     `site` is the address of the web UI, `here` the node to name if the allocation's node is
     unknown.
     """
-    state = job_states.state_of(db, one.namespace, one.job_id, now)
+    state = job_states.state_of(db, notification.namespace, notification.job_id, now)
     error = None
-    if one.event == NotifyEvent.FAILURE:
-        error = newest_error(db, one.namespace, one.run_id)
-    failed, last_success = _history(db, one, now)
-    elsewhere = {"namespace": one.namespace} if one.namespace != "default" else {}
+    if notification.event == NotifyEvent.FAILURE:
+        error = newest_error(db, notification.namespace, notification.run_id)
+    failed, last_success = _history(db, notification, now)
+    elsewhere = {"namespace": notification.namespace} if notification.namespace != "default" else {}
     options = [f"--namespace={name}" for name in elsewhere.values()]
     return Context(
         host=_host(db, error) or here,
         state=state.word if state else "",
         error=_cause(error) if error else None,
-        failed_in_a_row=max(failed, one.failures if one.event == NotifyEvent.FAILURE else 0),
-        failing_since=_since(one),
+        failed_in_a_row=max(
+            failed, notification.failures if notification.event == NotifyEvent.FAILURE else 0
+        ),
+        failing_since=_since(notification),
         last_success=last_success,
-        link=f"{site}/ui/job/{quote(one.job_id, safe='')}{_query(elsewhere)}" if site else "",
-        command=shlex.join(["steward", "job", "explain", *options, one.job_id]),
+        link=f"{site}/ui/job/{quote(notification.job_id, safe='')}{_query(elsewhere)}"
+        if site
+        else "",
+        command=shlex.join(["steward", "job", "explain", *options, notification.job_id]),
     )
 
 
-def _since(one: Notification) -> str:
-    is_failing = one.event == NotifyEvent.FAILURE and one.failing_since
-    return rfc3339(one.failing_since) if is_failing else ""
+def _since(notification: Notification) -> str:
+    is_failing = notification.event == NotifyEvent.FAILURE and notification.failing_since
+    return rfc3339(notification.failing_since) if is_failing else ""
 
 
-def _query(given: dict[str, str]) -> str:
-    return f"?{urlencode(given)}" if given else ""
+def _query(parameters: dict[str, str]) -> str:
+    return f"?{urlencode(parameters)}" if parameters else ""
 
 
 def _host(db: ReadSnapshot, error: TaskError | None) -> str:
@@ -74,15 +78,15 @@ def _cause(error: TaskError) -> FailureCause:
     )
 
 
-def _history(db: ReadSnapshot, one: Notification, now: int) -> tuple[int, str]:
+def _history(db: ReadSnapshot, notification: Notification, now: int) -> tuple[int, str]:
     """Return the number of consecutive failures and the time of the last success.
 
     Only child jobs have a history; for others the values are empty.
     """
-    if one.run_id == one.job_id:
+    if notification.run_id == notification.job_id:
         return 0, ""
     failed = 0
-    for run in job_states.runs(db, one.namespace, one.job_id, now, _RUNS):
+    for run in job_states.runs(db, notification.namespace, notification.job_id, now, _RUNS):
         if run.result == State.FAILED:
             failed += 1
         elif run.result == State.COMPLETE:

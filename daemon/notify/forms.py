@@ -48,10 +48,10 @@ def _inline(text: str) -> str:
     return _MENTION.sub(_BROKEN, _entities(text.replace("*", "∗").replace("`", "'")))  # noqa: RUF001
 
 
-def _block(text: str, room: int) -> str:
+def _block(text: str, available: int) -> str:
     """Return a text as a code block, shortened in the middle if it is too long."""
-    if len(text) > room:  # the end holds the last error lines
-        text = f"{text[: room // 2]}\n…\n{text[-(room // 2) :]}"
+    if len(text) > available:  # the end holds the last error lines
+        text = f"{text[: available // 2]}\n…\n{text[-(available // 2) :]}"
     return _entities(text.replace("```", "'''"))
 
 
@@ -146,8 +146,8 @@ def _alert(telling: NotificationWithContext, batch: Batch) -> Alert:
     )
 
 
-def _alert_name(one: Notification) -> str:
-    match one.event:
+def _alert_name(notification: Notification) -> str:
+    match notification.event:
         case NotifyEvent.FAILURE | NotifyEvent.RECOVERY:
             return "StewardJobFailed"
         case NotifyEvent.MISSED:
@@ -158,20 +158,20 @@ def _alert_name(one: Notification) -> str:
             return "StewardRunWaitsForApproval"
 
 
-def _severity(one: Notification, *, is_test: bool) -> str:
+def _severity(notification: Notification, *, is_test: bool) -> str:
     if is_test:
         return "info"
-    is_failure = one.event in (NotifyEvent.FAILURE, NotifyEvent.RECOVERY)
+    is_failure = notification.event in (NotifyEvent.FAILURE, NotifyEvent.RECOVERY)
     return "critical" if is_failure else "warning"
 
 
-def _end(one: Notification, *, is_test: bool) -> int:
+def _end(notification: Notification, *, is_test: bool) -> int:
     if is_test:
-        return one.create_time + _TEST_ENDS
-    match one.event:
+        return notification.create_time + _TEST_ENDS
+    match notification.event:
         case NotifyEvent.FAILURE:
-            return one.create_time + _FAILURE_ENDS
+            return notification.create_time + _FAILURE_ENDS
         case NotifyEvent.RECOVERY:
-            return one.create_time
+            return notification.create_time
         case _:
-            return one.create_time + _PASSING_ENDS
+            return notification.create_time + _PASSING_ENDS

@@ -183,6 +183,6 @@ def _check(answer: tuple[int, bytes]) -> None:
         raise _refused(*answer)
 
 
-def _refused(code: int, said: bytes | str) -> DeliveryFailed:
-    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+def _refused(code: int, reply: bytes | str) -> DeliveryFailed:
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
     return DeliveryFailed(f"the mail server answered with {code}", answer=words.line(text)[:300])

@@ -134,9 +134,9 @@ class GroupMessage(msgspec.Struct, frozen=True, kw_only=True):
 _NO_CONTEXT = Context()
 
 
-def message_id(cluster_id: str, one: Notification) -> str:
+def message_id(cluster_id: str, notification: Notification) -> str:
     """Return the ID of a message: equal for all its attempts, and globally unique."""
-    return f"{cluster_id}-{one.id}"
+    return f"{cluster_id}-{notification.id}"
 
 
 def batch_id(cluster_id: str, every: Sequence[Notification]) -> str:
@@ -147,28 +147,32 @@ def batch_id(cluster_id: str, every: Sequence[Notification]) -> str:
     return f"{cluster_id}-{first.id}-{last.id}-{len(every)}"
 
 
-def facts_of(one: Notification, context: Context = _NO_CONTEXT) -> NotificationPayload:
+def facts_of(notification: Notification, context: Context = _NO_CONTEXT) -> NotificationPayload:
     """Return the content of a message about a notification."""
     return NotificationPayload(
-        namespace=one.namespace,
-        job_id=one.job_id,
-        run_id=one.run_id,
-        reason=one.reason,
+        namespace=notification.namespace,
+        job_id=notification.job_id,
+        run_id=notification.run_id,
+        reason=notification.reason,
         **msgspec.structs.asdict(context),
     )
 
 
-def body(message: str, one: Notification, context: Context = _NO_CONTEXT) -> bytes:
+def body(message: str, notification: Notification, context: Context = _NO_CONTEXT) -> bytes:
     """Return a notification as JSON; `message` is its id."""
-    return msgspec.json.encode(_message(message, f"job.{one.event}", one, context))
+    return msgspec.json.encode(
+        _message(message, f"job.{notification.event}", notification, context)
+    )
 
 
-def _message(message: str, kind: str, one: Notification, context: Context) -> OutgoingMessage:
+def _message(
+    message: str, kind: str, notification: Notification, context: Context
+) -> OutgoingMessage:
     return OutgoingMessage(
         id=message,
         type=kind,
-        timestamp=rfc3339(one.create_time),
-        data=facts_of(one, context),
+        timestamp=rfc3339(notification.create_time),
+        data=facts_of(notification, context),
     )
 
 
@@ -225,6 +229,6 @@ def retry_delay(attempts: int, chance: float) -> int:
     return int(grown * (0.8 + 0.4 * chance))
 
 
-def is_expired(one: Notification, attempts: int, next_attempt: int) -> bool:
+def is_expired(notification: Notification, attempts: int, next_attempt: int) -> bool:
     """Return whether there is no further attempt, because of their number or the elapsed time."""
-    return attempts >= MOST_ATTEMPTS or next_attempt > one.create_time + GIVEN_UP_AFTER
+    return attempts >= MOST_ATTEMPTS or next_attempt > notification.create_time + GIVEN_UP_AFTER

@@ -99,9 +99,9 @@ class NotificationSender:
         receiver = self._receivers.get(name)
         return receiver.group_seconds * SECOND if receiver else 0
 
-    async def _send(self, one: Notification) -> None:
-        await self._record_attempts([await self._attempts.send(one)])
-        self._busy.discard((one.namespace, one.job_id))
+    async def _send(self, notification: Notification) -> None:
+        await self._record_attempts([await self._attempts.send(notification)])
+        self._busy.discard((notification.namespace, notification.job_id))
         self._rest.cancel()  # a slot is free again
 
     async def _send_batch(self, name: str) -> None:
@@ -120,14 +120,14 @@ class NotificationSender:
         for at in range(0, len(every), _MARKED):
             await self._mark(every[at : at + _MARKED])
 
-    async def _mark(self, some: Sequence[Notification]) -> None:
+    async def _mark(self, notifications_to_mark: Sequence[Notification]) -> None:
         def write(tx: Transaction) -> None:
-            for one in some:
+            for one in notifications_to_mark:
                 notifications.record_attempt(tx, one)
 
         while True:
             async with tolerate_disk_full(
-                f"cannot store the delivery results of job {some[0].job_id}"
+                f"cannot store the delivery results of job {notifications_to_mark[0].job_id}"
             ):
                 await self._store.write(write)
                 return

@@ -32,9 +32,13 @@ def line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
-def name_of(one: Notification) -> str:
+def name_of(notification: Notification) -> str:
     """Return a job as messages name it, with its namespace where that is not the usual one."""
-    return one.job_id if one.namespace == "default" else f"{one.namespace}/{one.job_id}"
+    return (
+        notification.job_id
+        if notification.namespace == "default"
+        else f"{notification.namespace}/{notification.job_id}"
+    )
 
 
 def subject(batch: Batch) -> str:
@@ -93,12 +97,12 @@ def text(batch: Batch) -> str:
     return plain("\n\n".join(parts)) + "\n"
 
 
-def _rest(rest: Sequence[Notification]) -> Iterator[str]:
-    yield f"And {len(rest)} more:"
-    for one in rest[:_LISTED]:
+def _rest(notifications: Sequence[Notification]) -> Iterator[str]:
+    yield f"And {len(notifications)} more:"
+    for one in notifications[:_LISTED]:
         yield f"  {line(f'{name_of(one)}: {one.event}: {one.reason}')}"
-    if len(rest) > _LISTED:
-        yield f"  … and {len(rest) - _LISTED} more"
+    if len(notifications) > _LISTED:
+        yield f"  … and {len(notifications) - _LISTED} more"
 
 
 def _block(telling: NotificationWithContext) -> Iterator[str]:
@@ -113,12 +117,15 @@ def _block(telling: NotificationWithContext) -> Iterator[str]:
         yield from (f"  {error_line}" for error_line in plain(context.error.stderr).splitlines())
 
 
-def _facts(one: Notification, context: Context) -> Iterator[tuple[str, str]]:
-    yield "Job", name_of(one)
-    yield "Run", one.run_id if one.run_id != one.job_id else ""
+def _facts(notification: Notification, context: Context) -> Iterator[tuple[str, str]]:
+    yield "Job", name_of(notification)
+    yield "Run", notification.run_id if notification.run_id != notification.job_id else ""
     yield "State", context.state
-    yield "Time", _format_time(rfc3339(one.create_time))
-    yield "Reason", one.reason if context.error else ""  # without an error the first line has it
+    yield "Time", _format_time(rfc3339(notification.create_time))
+    yield (
+        "Reason",
+        notification.reason if context.error else "",
+    )  # without an error the first line has it
     if context.error:
         yield from _of_error(context.error)
     yield "Host", context.host

@@ -50,12 +50,12 @@ class ChangeTarget(Protocol):
 
 async def apply_change(
     task: ChangeTarget,
-    wishes: list[ChangeAction],
+    actions: list[ChangeAction],
     note: Callable[[TaskEvent], None],
     now: Callable[[], int],
 ) -> None:
     """Run change actions, merged into as few steps as possible."""
-    for action in _summed_up(wishes):
+    for action in _summed_up(actions):
         if action.mode == "restart":
             await task.restart(said=action.said)
         elif action.mode == "signal" and task.is_running:
@@ -64,12 +64,12 @@ async def apply_change(
             await _run(task, action.script, note, now)
 
 
-def _summed_up(wishes: list[ChangeAction]) -> list[ChangeAction]:
+def _summed_up(actions: list[ChangeAction]) -> list[ChangeAction]:
     """Return the merged actions: a restart makes all others redundant."""
-    if restart := next((one for one in wishes if one.mode == "restart"), None):
+    if restart := next((one for one in actions if one.mode == "restart"), None):
         return [restart]
-    signals = {one.signal: one for one in wishes if one.mode == "signal"}
-    return [*signals.values(), *(one for one in wishes if one.mode == "script")]
+    signals = {one.signal: one for one in actions if one.mode == "signal"}
+    return [*signals.values(), *(one for one in actions if one.mode == "script")]
 
 
 async def _run(

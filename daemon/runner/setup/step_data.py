@@ -146,15 +146,18 @@ class _Reader:
         self._outputs: dict[str, list[StepOutputs]] = {}
         self._number = 0  # values of all lists
 
-    def value(self, one: lists.Reference) -> str:
+    def value(self, reference: lists.Reference) -> str:
         """Return the text of a reference. Raises `outputs.TooManyValues`."""
-        if one.element is None and one.step in self._own:
-            one = lists.Reference(one.step, one.name, self._index)
-        step = self._step(one.step)
-        if one.element is None and self._is_array(one.step):
+        if reference.element is None and reference.step in self._own:
+            reference = lists.Reference(reference.step, reference.name, self._index)
+        step = self._step(reference.step)
+        if reference.element is None and self._is_array(reference.step):
             self._count(step.total)
         return outputs.value(
-            one, self._of(one.step), total=step.total, is_list=self._is_array(one.step)
+            reference,
+            self._of(reference.step),
+            total=step.total,
+            is_list=self._is_array(reference.step),
         )
 
     def need(self, name: str) -> _Need:

@@ -90,10 +90,10 @@ class TemplateSources:
             case _:
                 return await self._file(question.name)
 
-    def topics(self, asked: Iterable[LookupKey]) -> set[str]:
+    def topics(self, lookups: Iterable[LookupKey]) -> set[str]:
         """Return the topics that signal a changed answer."""
         result = set()
-        for question in asked:
+        for question in lookups:
             name, namespace = self._split(question.name)
             match question.kind:
                 case LookupType.SERVICE:
@@ -106,9 +106,9 @@ class TemplateSources:
                     result |= {"variables", "policies"}
         return result
 
-    async def signatures(self, asked: Iterable[LookupKey]) -> dict[str, Signature | None]:
+    async def signatures(self, lookups: Iterable[LookupKey]) -> dict[str, Signature | None]:
         """Return the signatures of the files that were read."""
-        names = {lookup.name for lookup in asked if lookup.kind == LookupType.FILE}
+        names = {lookup.name for lookup in lookups if lookup.kind == LookupType.FILE}
         return {name: await self._signature(name) for name in sorted(names)}
 
     @property
@@ -157,17 +157,17 @@ class TemplateSources:
             return None
 
 
-def _instance(one: Registration) -> ServiceInstance:
+def _instance(instance: Registration) -> ServiceInstance:
     return ServiceInstance(
-        ID=one.id,
-        Name=one.service_name,
-        Node=one.node_id,
-        Address=one.address,
-        Datacenter=one.datacenter,
-        Tags=one.tags,
-        JobID=one.job_id,
-        AllocID=one.alloc_id,
-        Port=one.port,
+        ID=instance.id,
+        Name=instance.service_name,
+        Node=instance.node_id,
+        Address=instance.address,
+        Datacenter=instance.datacenter,
+        Tags=instance.tags,
+        JobID=instance.job_id,
+        AllocID=instance.alloc_id,
+        Port=instance.port,
     )
 
 

@@ -95,7 +95,7 @@ class Cluster:
 
     def next(self) -> Evaluation | None:
         held = self.fences.paused_keys("evaluation")
-        found = self.store.read(lambda db: next_evaluations(db, now=self.clock.now(), held=held))
+        found = self.store.read(lambda db: next_evaluations(db, now=self.clock.now(), paused=held))
         return found[0] if found else None
 
     # ---- what the runner does ----------------------------------------------------------------------

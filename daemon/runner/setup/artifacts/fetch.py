@@ -396,15 +396,15 @@ def _moved(
     return target, [header for header in headers if header[0].lower() not in _SECRET_HEADERS]
 
 
-def _verify(path: str, wanted: str) -> None:
+def _verify(path: str, expected: str) -> None:
     """Raise `BadArchive` unless a file has the expected checksum."""
-    if not wanted:
+    if not expected:
         return
-    kind, colon, value = wanted.partition(":")
+    kind, colon, value = expected.partition(":")
     if not colon:
-        kind, value = _CHECKSUMS.get(len(wanted), ""), wanted
+        kind, value = _CHECKSUMS.get(len(expected), ""), expected
     if kind not in _CHECKSUMS.values():
-        raise InvalidSource(f"checksum {wanted!r} has an unknown type")
+        raise InvalidSource(f"checksum {expected!r} has an unknown type")
     with open(path, "rb") as file:
         checksum = hashlib.file_digest(file, kind).hexdigest()
     if checksum != value.strip().lower():
