@@ -1,7 +1,7 @@
 """The daemon's client for the launcher: concurrent requests, and one task that reads answers.
 
 A cancelled request leaves an entry, so that the descriptors of its late answer are closed. When the
-launcher ends, the daemon ends: no code contains `LauncherGone`.
+launcher ends, the daemon ends: no code catches `LauncherGone`.
 """
 
 import errno

@@ -214,7 +214,7 @@ class Starter:
         started_in = cgroups.claimed(text, *names)  # possibly by a daemon with other cgroups
         for one in filter(None, order.entries):
             if not cgroups.is_list(one, above, *names, started_in):
-                raise Refusal(f"{one!r} is not the list of processes of a group of the task")
+                raise Refusal(f"{one!r} is not the process list of a control group of the task")
         is_exec = order.driver == "exec"
         needed = self._policy.exec_groups if is_exec else self._policy.raw_exec_groups
         # A session enters the cgroups of its task, regardless of the current policy.

@@ -14,7 +14,7 @@ TOPIC = "variables/"
 
 
 class VariableLock(msgspec.Struct, frozen=True, kw_only=True):
-    """The lock of a variable; durations and expiry in nanoseconds. Without an ID it is not held."""
+    """The lock of a variable; durations and expiry in nanoseconds. A lock without an ID is not held."""
 
     id: str = ""
     ttl: int = 0

@@ -32,7 +32,7 @@ def ranges(text: str) -> Ranges:
     """
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     if len(words) > _MOST_RANGES:
-        raise ValueError(f"{len(words)} ranges are more than {_MOST_RANGES}")
+        raise ValueError(f"{len(words)} ranges exceed the maximum of {_MOST_RANGES}")
     return tuple(_range(word) for word in words)
 
 
