@@ -30,7 +30,6 @@ from daemon.evals.schedule_with_preemption import decide
 from daemon.evals.scheduler_config import configuration, forget_workers, workers
 from daemon.evals.unblocker import Unblocker
 from daemon.fences import TOPIC, Fences
-from daemon.flow.graph import stored_graph
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from daemon.timers import TIMERS
 from storage import garbage, request_context
@@ -396,6 +395,9 @@ async def _causes(store: Store, decision: EvaluationResult) -> list[tuple[str, s
     state, plan = decision.state, decision.plan
     if state is None or state.job is None or state.run is None or plan is None:
         return []
+    # Imported late: only runs of workflows need it.
+    from daemon.flow.graph import stored_graph
+
     placed = {alloc.task_group for alloc in plan.place}
     steps = [step for step in stored_graph(state.job).steps if step.name in placed]
     if not (needs := {need for step in steps for need in step.needs}):
