@@ -99,7 +99,7 @@ ALLOWED = {
     "drivers/cgroup_v2_limits.py:": KERNEL,
     "fingerprint.py:": KERNEL,
     "host_usage.py:HostMeter.measure:Path.read_text": KERNEL,
-    "bridge_traffic.py:BridgeTraffic.of:Path.read_text": KERNEL,
+    "host_usage.py:BridgeTraffic.of:Path.read_text": KERNEL,
     "launcher/fork.py:_alone:os.open": KERNEL,
     "launcher/fork.py:_serve:os.open": KERNEL,
     "launcher/log_guard.py:_held:os.open": TOP,

@@ -39,7 +39,6 @@ from daemon.runner.alloc.alloc_gc import enforce_retention, retain_logs
 from daemon.runner.alloc.alloc_runner import AllocRunner
 from daemon.runner.alloc.desired_allocs import DesiredAllocation, load_desired
 from daemon.runner.alloc.predecessors import predecessors_of
-from daemon.runner.bridge_traffic import BridgeTraffic
 from daemon.runner.core.background import start_detached
 from daemon.runner.core.driver import Driver
 from daemon.runner.core.file_descriptors import raise_fd_limit, set_cloexec
@@ -47,7 +46,7 @@ from daemon.runner.core.resource_usage import IDLE, host_usage, of_allocation, s
 from daemon.runner.core.status_report import ReportQueue
 from daemon.runner.core.task_env import inherited_environment, node_values
 from daemon.runner.core.task_log import Logs, TaskLog
-from daemon.runner.host_usage import HostMeter
+from daemon.runner.host_usage import BridgeTraffic, HostMeter
 from daemon.runner.logs.rotation import LogRotator
 from daemon.runner.node_registration import (
     drivers_of,

@@ -14,7 +14,7 @@ from storage.queries import jobs, nodes
 from storage.records.allocation import Allocation
 from storage.records.base import SECOND
 from storage.records.codec import encode
-from storage.records.driver import spellings
+from storage.records.driver import is_listed
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.node import Node
@@ -35,7 +35,7 @@ _STEPS = (10, 30, 60, 300, 900, 3600, 6 * 3600)  # seconds; the default is one o
 _FINE, _COARSE = 10, 300
 _HOUR = 3600
 _MEBIBYTE = 1024 * 1024
-_CONTAINERS = spellings("podman")  # drivers whose tasks have a separate interface
+_CONTAINERS = "podman"  # the driver whose tasks have a separate interface
 _NAMED = 5  # groups in one reason
 
 
@@ -175,7 +175,7 @@ def _why_no_network(groups: Sequence[TaskGroup]) -> str:
     if not without:
         return ""
     names = [group.name for group in without]
-    if any(task.driver == SLURM for group in without for task in group.tasks or ()):
+    if any(is_listed(SLURM, _drivers(group)) for group in without):
         reason = "the hosts of a cluster do not report it"
     elif all(_mode(group) == "none" for group in without):
         reason = "these tasks have no network"
@@ -190,9 +190,15 @@ def _is_counted(group: TaskGroup) -> bool:
     """Return whether the allocations of a group have separate interfaces."""
     mode = _mode(group)
     usual = "none" if mode == "none" else "bridge"  # of a container
-    containers = (task.config or {} for task in group.tasks or () if task.driver in _CONTAINERS)
+    containers = (
+        task.config or {} for task in group.tasks or () if is_listed(task.driver, [_CONTAINERS])
+    )
     modes = {config.get("network_mode") or usual for config in containers}
     return mode == "bridge" or bool(modes - {"host", "none"})
+
+
+def _drivers(group: TaskGroup) -> list[str]:
+    return [task.driver for task in group.tasks or ()]
 
 
 def _mode(group: TaskGroup) -> str:

@@ -3,9 +3,8 @@
 import pytest
 
 from daemon.launcher import bridge
-from daemon.runner.bridge_traffic import BridgeTraffic, counters
 from daemon.runner.core.resource_usage import TrafficSample
-from daemon.runner.host_usage import traffic
+from daemon.runner.host_usage import BridgeTraffic, counters, traffic
 from storage.records.base import SECOND
 
 ALLOC = "5d3c9a12-0b1e-4f00-8000-000000000000"
