@@ -33,7 +33,7 @@ _HTML = "text/html; charset=utf-8"
 def handlers(
     routes: Callable[[], Iterable[Route]], endpoints: Iterable[Endpoint]
 ) -> tuple[ReadHandler, ReadHandler]:
-    """Return the handlers for the description of these tables: as a document, and as a page."""
+    """Return two handlers for the OpenAPI description of the routes: a document and a page."""
 
     @cache
     def description() -> Document:

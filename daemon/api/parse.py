@@ -14,7 +14,7 @@ from storage.records.codec import encode, spell_job_twice
 class JobsParseRequest(Record, frozen=True, kw_only=True):
     """The text of a job file, with the values of its variables.
 
-    Nomad's parser ignores the last two, so values of another type are ignored.
+    Nomad ignores `variable_flags` and `hclv1`, so they may have any type.
     """
 
     job_hcl: str = ""

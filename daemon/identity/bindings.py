@@ -195,7 +195,7 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     is_instance: bool = False  # the claim names an instance of the set: `<set>_<something>`
 
     def has_name(self, text: str) -> bool:
-        """Return whether a claim has this name, in any group."""
+        """Return whether a claim names this resource, in any resource group."""
         found = parse(text)
         return found is not None and self._names(found)
 

@@ -110,9 +110,9 @@ class PayloadFiles:
     async def receive(
         self, namespace: str, digest: str, piece: bytes, *, size: int, offset: int, now: int
     ) -> UploadState:
-        """Store a chunk of a file of `size` bytes; return the new state.
+        """Store a piece of a file of `size` bytes; return the new state.
 
-        An empty piece at the end of an upload verifies it again, after an interruption. Raises
+        An empty piece at the end of an upload repeats a verification that was interrupted. Raises
         `Malformed`, `NotFound` for the namespace, `TooLarge`, `OffsetConflict`, or `StorageFull`.
         """
         check_digest(digest)

@@ -2,9 +2,9 @@
 
 <tasks>/uids/<allocation> -> 80001
 
-A symbolic link stores the ID of an allocation. It is created before the first directory of the
-allocation and removed after the last. An ID that owns files is therefore never assigned twice, no
-matter when the launcher was killed. An allocation that inherits the data of another allocation
+A symbolic link stores the user ID of an allocation. It is created before the first directory of the
+allocation and removed after the last. A user ID that owns files is therefore never assigned twice,
+no matter when the launcher was killed. An allocation that inherits the data of another allocation
 inherits its ID. The old link is marked, so that the ID is not transferred twice and nothing more
 starts with it there. An allocation with a directory but without a link was started by
 a version without such IDs.
@@ -68,7 +68,7 @@ class AllocUids:
         return number if number in _USABLE and not is_account(number) else None
 
     def inherit(self, allocation: str, previous: str) -> None:
-        """Transfer the ID of an allocation to the one that takes over its data.
+        """Transfer the user ID of an allocation to the allocation that takes over its data.
 
         Raises `OSError`.
         """

@@ -28,9 +28,9 @@ def find(
     seen: Callable[[str], CommandFile | None],
     user: User | None,
 ) -> str:
-    """Return the file of a command: one of the task's `own`, or from the search path.
+    """Return the path of a command's executable: a file of the task (`own`), or in the search path.
 
-    A file in `own` counts only if no user except root and the task's user can have written it.
+    A file of the task counts only if no user except root and the task's user could write it.
     `seen` maps paths of the task to files. Raises `Refusal` if there is no such file, or if it is
     not executable.
     """

@@ -67,17 +67,17 @@ def allocated_on(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
 
 
 def sums(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
-    """Return the number of non-terminal allocations of a node, by status."""
+    """Return the totals of a node, without its ports, cores and devices."""
     return AllocatedTotals(*(db.one(_USED, {"node_id": node_id}) or ()))
 
 
 def by_status(db: ReadSnapshot, node_id: str) -> dict[str, int]:
-    """Return every non-terminal allocation with its resources, oldest first."""
+    """Return the number of non-terminal allocations of a node, by status."""
     return {row["client_status"]: row["number"] for row in db.all(_BY_STATUS, {"node_id": node_id})}
 
 
 def holders(db: ReadSnapshot) -> list[ResourceHolder]:
-    """Return the allocations that hold a port of a node."""
+    """Return every non-terminal allocation with its resources, oldest first."""
     ports: dict[str, set[int]] = {}
     for row in db.all(_ALL_PORTS):
         ports.setdefault(row["allocation_id"], set()).add(row["port"])
@@ -85,7 +85,7 @@ def holders(db: ReadSnapshot) -> list[ResourceHolder]:
 
 
 def of_port(db: ReadSnapshot, node_id: str, port: int) -> list[ResourceHolder]:
-    """Return the holder of a port of a node."""
+    """Return the allocations that hold a port of a node, oldest first."""
     rows = db.all(_OF_PORT, {"node_id": node_id, "port": port})
     return [_holder(row, {port}) for row in rows]
 

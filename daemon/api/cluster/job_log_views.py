@@ -233,11 +233,15 @@ def _check_pairs(request: Request, *, follow: bool) -> None:
     """Raise `Malformed` for parameters that contradict each other."""
     query = request.query
     if query.text("at"):
-        raise Malformed("at is a position in the log of one task: give before or after")
+        raise Malformed('"at" is a position in the log of one task: give "before" or "after"')
     if query.text("before") and (follow or query.text("after")):
-        raise Malformed(f"before contradicts {'follow' if follow else 'after'}: give one of them")
+        raise Malformed(
+            f'"before" cannot be combined with "{"follow" if follow else "after"}": omit one of them'
+        )
     if follow and query.text("lines"):
-        raise Malformed("lines contradicts follow, which gives every line: leave out one of them")
+        raise Malformed(
+            '"lines" cannot be combined with "follow", which returns every line: omit one of them'
+        )
 
 
 async def _requested_streams(request: Request) -> _Selection:

@@ -131,7 +131,7 @@ class TaskHandle(Protocol):
         ...
 
     async def usage(self) -> UsageReading:
-        """Return the current usage, with a unique number per process."""
+        """Return the current usage; `processes` has a unique key for each process."""
         ...
 
     async def stop(self, signal: str, grace: float) -> str:

@@ -340,10 +340,10 @@ WRONG: list[tuple[Handler, dict[str, str], str]] = [
     (LINES, {"after": "00000001.0o:-1", "follow": "true"}, "is not a cursor"),
     (LINES, {"after": f"{CURSOR},00000001.0o:6"}, "after has 00000001.0o twice"),
     (SEARCH, {"before": f"{CURSOR},{CURSOR}", "contains": "x"}, "before has 00000001.0o twice"),
-    (LINES, {"before": CURSOR, "after": CURSOR}, "before contradicts after"),
-    (LINES, {"before": CURSOR, "follow": "true"}, "before contradicts follow"),
-    (LINES, {"at": CURSOR}, "at is a position in the log of one task"),
-    (LINES, {"lines": "5", "follow": "true"}, "lines contradicts follow"),
+    (LINES, {"before": CURSOR, "after": CURSOR}, '"before" cannot be combined with "after"'),
+    (LINES, {"before": CURSOR, "follow": "true"}, '"before" cannot be combined with "follow"'),
+    (LINES, {"at": CURSOR}, '"at" is a position in the log of one task'),
+    (LINES, {"lines": "5", "follow": "true"}, '"lines" cannot be combined with "follow"'),
     (SEARCH, {"after": CURSOR, "contains": "x"}, "give before instead of after"),
 ]
 

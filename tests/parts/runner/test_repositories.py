@@ -139,7 +139,7 @@ async def test_revision_is_a_branch_a_tag_or_a_commit(
         ("git::http://169.254.169.254/r.git", {}, "metadata service"),
         ("git::ssh://169.254.169.254/r.git", {}, "metadata service"),
         ("git::ssh://127.0.0.1:4646/r.git", {}, "the daemon itself"),
-        ("git::ssh://127.0.0.1:9/r.git", {"sshkey": "%"}, "sshkey is not in base64"),
+        ("git::ssh://127.0.0.1:9/r.git", {"sshkey": "%"}, "sshkey is not valid base64"),
     ],
 )
 async def test_forbidden_git_operation_is_refused(

@@ -119,7 +119,7 @@ def check(settings: PodmanConfig, *, volumes: bool) -> None:
 
 
 def full_name(image: str) -> str:
-    """Return the full name of an image; without a registry, that of Docker Hub.
+    """Return the full name of an image. The default registry is Docker Hub.
 
     >>> [full_name(one) for one in ("redis:7", "a/b", "docker://redis", "localhost/x", "r.io/a")]
     ['docker.io/library/redis:7', 'docker.io/a/b', 'docker.io/library/redis', 'localhost/x', 'r.io/a']

@@ -347,7 +347,7 @@ def read_key(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise InvalidSource(f"sshkey is not in base64: {error}") from error
+        raise InvalidSource(f"sshkey is not valid base64: {error}") from error
 
 
 class _Tree(msgspec.Struct):
