@@ -112,6 +112,10 @@ class SpanRecorder(Protocol):
         """Return the origin of one decision about an evaluation with this origin."""
         ...
 
+    def is_sampled(self, origin: str) -> bool:
+        """Return whether the spans of an origin are recorded."""
+        ...
+
     def end_evaluation(
         self,
         origin: str,

@@ -168,7 +168,7 @@ class TokenStore:
         if not self.asks:
             return Caller(token or UNASKED, _EVERYTHING)
         if not secret:
-            return self.anonymous_caller(db)
+            return self.anonymous_caller(db, may_take_long=may_take_long)
         if token is None:
             return self._task(db, secret)
         if token.bound_cidrs and not is_within(address, token.bound_cidrs):
@@ -184,9 +184,9 @@ class TokenStore:
             raise UnknownToken
         return self._store.read(lambda db: self.caller(db, token))
 
-    def anonymous_caller(self, db: ReadSnapshot) -> Caller:
+    def anonymous_caller(self, db: ReadSnapshot, *, may_take_long: bool = True) -> Caller:
         """Return the caller of a request without a token."""
-        return Caller(NOBODY, self._grants.of(db, NOBODY))
+        return Caller(NOBODY, self._grants.of(db, NOBODY, may_take_long=may_take_long))
 
     def _task(self, db: ReadSnapshot, secret: str) -> Caller:
         """Return the task with this identity token. Raises `UnknownToken`."""

@@ -33,11 +33,15 @@ from daemon.fences import TOPIC, Fences
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from daemon.timers import TIMERS
 from storage import garbage, request_context
+from storage.errors import StorageError
 from storage.loop_share import LongRead
 from storage.queries import allocations, evaluations, jobs
 from storage.read_pool import ReadSnapshot
+from storage.records.allocation import Allocation
 from storage.records.base import SECOND
 from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.flow import FlowRun
+from storage.records.job import Job
 from storage.store import Store, tolerate_disk_full
 
 log = logging.getLogger("steward.evals")
@@ -385,7 +389,8 @@ async def _apply_result(store: Store, decision: EvaluationResult, fences: Fences
         # A blocked evaluation may have been created days ago.
         is_new = evaluation.status == EvalStatus.PENDING and not evaluation.wait_until
         times = (evaluation.modify_time if is_new else began, began, decided)
-        causes = await _causes(store, decision)
+        is_recorded = recorder.is_sampled(decision.origin)
+        causes = await _causes(store, decision) if is_recorded else []
         about = _attributes(decision)
         recorder.end_evaluation(decision.origin, decision.parent, times, about, causes)
 
@@ -393,17 +398,25 @@ async def _apply_result(store: Store, decision: EvaluationResult, fences: Fences
 async def _causes(store: Store, decision: EvaluationResult) -> list[tuple[str, str]]:
     """Return origin and ID of allocations of the steps that the placed steps needed."""
     state, plan = decision.state, decision.plan
-    if state is None or state.job is None or state.run is None or plan is None:
+    if state is None or state.job is None or state.run is None or plan is None or not plan.place:
         return []
-    # Imported late: only runs of workflows need it.
+    placed = {alloc.task_group for alloc in plan.place}
+    try:
+        found = await store.read_long(partial(_needed, job=state.job, run=state.run, placed=placed))
+    except StorageError as error:  # a link must not stop the scheduler
+        log.warning("evaluation %s has no links in its trace: %s", decision.evaluation.id, error)
+        return []
+    return [(alloc.request_id, alloc.id) for alloc in found]
+
+
+def _needed(db: ReadSnapshot, job: Job, run: FlowRun, placed: set[str]) -> list[Allocation]:
+    """Return some allocations of the steps that the placed steps need."""
+    # Imported late: only traces of workflows need it.
     from daemon.flow.graph import stored_graph
 
-    placed = {alloc.task_group for alloc in plan.place}
-    steps = [step for step in stored_graph(state.job).steps if step.name in placed]
-    if not (needs := {need for step in steps for need in step.needs}):
-        return []
-    find = partial(allocations.newest_of_groups, run=state.run, groups=needs, most=_MOST_LINKS)
-    return [(alloc.request_id, alloc.id) for alloc in await store.read_long(find)]
+    steps = [step for step in stored_graph(job).steps if step.name in placed]
+    needs = {need for step in steps for need in step.needs}
+    return allocations.some_of_groups(db, run, needs, _MOST_LINKS) if needs else []
 
 
 def _attributes(decision: EvaluationResult) -> request_context.Attributes:

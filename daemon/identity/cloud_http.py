@@ -18,7 +18,7 @@ import trio
 
 from daemon.version import VERSION
 from storage.errors import Refused
-from storage.records.codec import has_more_values
+from storage.records.codec import may_have_more_values
 from storage.records.identity import MethodConfig
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def message_of(response: CloudResponse) -> str:
 
 
 def decoded(body: bytes, kind: type[T]) -> T | None:
-    """Decode a body as a record; None if it is invalid, or has more than `MOST_VALUES`."""
-    if len(body) > MOST_VALUES and has_more_values(body, MOST_VALUES):  # a value has a byte
+    """Decode a body as a record; None if it is invalid, or may have more than `MOST_VALUES`."""
+    if len(body) > MOST_VALUES and may_have_more_values(body, MOST_VALUES):  # a value has a byte
         return None
     try:
         return msgspec.json.decode(body, type=kind)

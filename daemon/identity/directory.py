@@ -29,7 +29,7 @@ from daemon.identity.single_flight import SingleFlight
 from storage.errors import Refused
 from storage.queries import directory_cache
 from storage.records.base import SECOND
-from storage.records.codec import has_more_values
+from storage.records.codec import may_have_more_values
 from storage.records.identity import Directory, DirectoryKey, Mount
 from storage.store import Store
 
@@ -173,7 +173,7 @@ class DirectoryKeyCache:
             raise CloudRequestFailed(f"{_NO_KEYS}: {error}") from error
         if not answer.is_good:
             raise CloudRequestFailed(f"{_NO_KEYS}: {answer.status} {answer.reason} {answer.text}")
-        if len(answer.body) > MAX_KEY_SET or has_more_values(answer.body, MOST_KEY_VALUES):
+        if len(answer.body) > MAX_KEY_SET or may_have_more_values(answer.body, MOST_KEY_VALUES):
             raise CloudRequestFailed(
                 f"{_NO_KEYS}: {url} has more than {MAX_KEY_SET} bytes or {MOST_KEY_VALUES} values"
             )

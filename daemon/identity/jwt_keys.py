@@ -30,7 +30,7 @@ from daemon.text.go_format import quote
 from storage.errors import Refused
 from storage.records.auth_method import AuthMethod, AuthMethodConfig
 from storage.records.base import SECOND
-from storage.records.codec import has_more_values
+from storage.records.codec import may_have_more_values
 from storage.records.identity import DirectoryKey
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> 
                     raise Refused(f"{failed}: the answer is larger than {MAX_KEY_SET} bytes")
     except (HttpError, EgressDenied) as error:
         raise Refused(f"{failed}: {error}") from error
-    if has_more_values(bytes(body), MOST_KEY_VALUES):
+    if may_have_more_values(bytes(body), MOST_KEY_VALUES):
         raise Refused(f"{failed}: the answer has more than {MOST_KEY_VALUES} JSON values")
     try:
         return msgspec.json.decode(bytes(body), type=kind)

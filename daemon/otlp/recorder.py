@@ -165,6 +165,11 @@ class Recorder:
         own = parent._replace(span_id=_new_span_id()) if parent else self._new_trace()
         return _joined(origin, own)
 
+    def is_sampled(self, origin: str) -> bool:
+        """Return whether the spans of an origin are recorded."""
+        own = _trace(origin)
+        return own is not None and own.is_sampled
+
     def end_evaluation(
         self,
         origin: str,

@@ -506,7 +506,7 @@ class Dispatcher:
         """Return the caller. Raises `UnknownToken`; on a few endpoints with the reason."""
         tokens = self._parts.tokens
         if needs.asks is Requirement.NOTHING:
-            return tokens.resolve("")
+            return await tokens.identify("")
         try:
             return await tokens.authenticate(
                 request.token,

@@ -281,12 +281,12 @@ class UiRequest:
 
     async def sessions(self, most: int) -> tuple[list["SessionView"], int]:
         """Return the sessions of the user that were used last, and the number of all."""
-        mine, resolve = self._own_sessions(), self.request.parts.tokens.resolve
+        mine, tokens = self._own_sessions(), self.request.parts.tokens
         session_views: list[SessionView] = []
         for item in mine[:most]:
             await trio.lowlevel.checkpoint()  # each token is read from the store
             with suppress(UnknownToken):  # it ended in the meantime
-                token = resolve(item.token, item.address).token
+                token = (await tokens.identify(item.token, item.address)).token
                 session_views.append(SessionView(item, token.name, item is self.session))
         return session_views, len(mine)
 
@@ -461,7 +461,7 @@ class UiPages:
                     return
                 yield piece
 
-    def speaking(
+    async def speaking(
         self, request: Request, headers: Mapping[str, str], proof: str, *, is_secure: bool
     ) -> tuple[Request, Callable[[], bool]]:
         """Return the request behind a page's WebSocket, and a check whether it may continue.
@@ -473,7 +473,7 @@ class UiPages:
         if not hmac.compare_digest(proof.encode(), known.encode()):
             raise Denied
         secret = session.token if session else ""
-        caller = self._parts.tokens.resolve(secret, request.address)
+        caller = await self._parts.tokens.identify(secret, request.address)
         speaking = msgspec.structs.replace(request, token=secret, peer=None, caller=caller)
         now, has = self._parts.clock.now, self._sessions.has
         return speaking, lambda: session is None or has(session, now())
@@ -487,11 +487,11 @@ class UiPages:
         audit_scope.set_caller(ui_request.request.namespace, "")
         try:
             # A session's secret was valid once, so a failure is not a guess and is not counted.
-            caller = self._parts.tokens.resolve(secret, ui_request.request.address)
+            caller = await self._parts.tokens.identify(secret, ui_request.request.address)
         except UnknownToken:
             await ui_request.sign_out()
             ui_request.has_ended, secret = True, ""
-            caller = self._parts.tokens.resolve("")
+            caller = await self._parts.tokens.identify("")
         audit_scope.known(caller.token.accessor)
         identify(caller.token.accessor)
         ui_request.request = msgspec.structs.replace(

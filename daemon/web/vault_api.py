@@ -147,7 +147,7 @@ class VaultApi:
         try:
             return await tokens.identify(request.token, request.address)
         except UnknownToken:
-            return tokens.resolve("")
+            return await tokens.identify("")
 
     async def _served(
         self,

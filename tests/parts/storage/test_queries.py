@@ -122,7 +122,7 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: list(allocations.page(db, PageRequest(namespace="default"))),
     lambda db: allocations.to_run(db, "n"),
     lambda db: allocations.newest_running(db, "n", 9),
-    lambda db: allocations.newest_of_groups(db, RUN, ["g"], 9),
+    lambda db: allocations.some_of_groups(db, RUN, ["g"], 9),
     lambda db: allocated_resources.allocated_on(db, "n"),
     lambda db: allocated_resources.holders(db),
     lambda db: allocated_resources.of_port(db, "n", 80),

@@ -1,15 +1,18 @@
 """Sign-in with a token or a single-use link, and the lifetime of the session."""
 
 import secrets
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from daemon.acl import one_time_tokens
+from daemon.acl import caller_cache, one_time_tokens
 from daemon.acl.audit import AuditScope
 from daemon.acl.check import ANYONE
+from daemon.acl.grant import CapabilitySet
 from daemon.config.settings import Settings
 from daemon.web.listeners import tls_context
 from daemon.web.reply import HandlerReply
@@ -184,6 +187,25 @@ async def test_a_link_signs_in_once(site: Site) -> None:
     assert (await first.send("/ui/sign-in", one_time="link")).status_code == 303
     assert (await first.get("/ui/")).status_code == 200
     assert (await second.send("/ui/sign-in", one_time="link")).status_code == 403
+
+
+async def test_long_rights_of_a_page_are_built_in_a_thread(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser, threads = site.browser(), list[threading.Thread]()
+    build = caller_cache._grant
+
+    def noted(*given: Any) -> CapabilitySet:
+        threads.append(threading.current_thread())
+        return build(*given)
+
+    rules = "\n".join(f'namespace "n{number}" {{ policy = "read" }}' for number in range(200))
+    await browser.sign_in(await site.token(rules))
+    monkeypatch.setattr(caller_cache, "_grant", noted)
+    await site.token(f'{rules}\nnamespace "m" {{ policy = "read" }}')  # changes the policy
+    await browser.get("/ui/jobs")
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_token_with_few_uses_starts_no_session(site: Site) -> None:

@@ -10,7 +10,14 @@ from daemon.jobs.register import JobRegisterRequest
 from storage.errors import Malformed
 from storage.records import go_json
 from storage.records.base import HOUR, MINUTE
-from storage.records.codec import MAX_DEPTH, decode, has_more_values, job_document, parse
+from storage.records.codec import (
+    MAX_DEPTH,
+    decode,
+    has_more_values,
+    job_document,
+    may_have_more_values,
+    parse,
+)
 from storage.records.go_base64 import decode_base64
 from storage.records.job import SubmittedJob
 from storage.records.node_pool import NodePool
@@ -245,6 +252,12 @@ def test_values_are_counted_except_in_texts(text: str) -> None:
     body = body_of(values=1000, text=text)
     assert not has_more_values(body, 1003)
     assert has_more_values(body, 900)
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(100, False), (5_000, True)])
+def test_quick_count_of_values_includes_signs_in_texts(count: int, is_refused: bool) -> None:
+    body = body_of(values=10, text="," * count) + b'""' * 5_000
+    assert may_have_more_values(body, 4_000) is is_refused
 
 
 @pytest.mark.parametrize(
