@@ -191,7 +191,7 @@ def test_task_name_cannot_create_a_second_entry(talk: Talk, tmp_path: Path, plac
     entry = f"{above}/{ALLOCATION}.a\nmain/cgroup.procs"
     answer = talk.ask(request, passed(ordered("/bin/echo", entries=["", entry]))).body
     assert isinstance(answer, RefusedReply)
-    assert "is not the list of processes" in answer.text
+    assert "is not the process list" in answer.text
 
 
 class Held:
