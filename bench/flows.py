@@ -210,11 +210,11 @@ def frozen(steward: Daemon, pid: int, number: int) -> None:
     for first in range(0, number, BATCH):
         steward.dispatch("hold", min(BATCH, number - first))
     while len(steward.get("/v1/runs", prefix="hold/", per_page=str(number))) < number:
-        time.sleep(0.1)
+        time.sleep(0.1)  # leaves the processor to the daemon
     used, began = spent(pid), time.perf_counter()
     steward.send("DELETE", f"/v1/freeze/{freeze}")
     while steward.get("/v1/job/hold/summary")["Children"]["Pending"]:
-        time.sleep(0.1)
+        time.sleep(0.1)  # a question per 100 ms costs the daemon little
     took = time.perf_counter() - began
     print(
         f"{number} runs held by a freeze: released in {took:.1f} s, {number / took:.1f} per s, "

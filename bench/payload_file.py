@@ -100,7 +100,7 @@ async def main() -> None:
                 process = await upload(steward, file)
                 limit = size * number // (given.kills + 1)
                 while await received(steward, digest) < limit:  # noqa: ASYNC110  # no notification
-                    await trio.sleep(0.01)
+                    await trio.sleep(0.01)  # the kill must come soon after the limit
                 process.kill()
                 await process.wait()
                 ends.append(await received(steward, digest) // MIB)

@@ -19,7 +19,7 @@ from storage.records.durations import seconds
 from storage.records.identity import Entity
 
 DENY = "deny"
-_MOST_PARSED = 4 * 1024 * 1024  # characters of parsed policies that are kept
+_MOST_PARSED = 4 * 1024 * 1024  # characters of cached policies
 
 # --- keywords -----------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ _MOST_EXPONENT = 2**31 - 1  # as in Go; a check with one as long as the modulus 
 _ZERO = "0001-01-01 00:00:00 +0000 UTC"
 _LATEST = 253402300799  # the last second of the year 9999
 _MOST_EXACT = 2**53  # beyond it two numbers of JSON may read as one
-_LARGEST = sys.float_info.max  # JSON may have larger integers, of which no float can be made
+_LARGEST = sys.float_info.max  # JSON may have larger integers, which no float represents
 
 _Number = int | float | None
 

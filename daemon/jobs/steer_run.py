@@ -422,7 +422,7 @@ _ENDED: dict[str, str] = {
 }
 
 
-def _is(step: RunStep) -> str:
+def _described(step: RunStep) -> str:
     """Return the state of a step as the rest of a sentence."""
     return _ENDED.get(step.state, f"is {step.state}")
 
@@ -444,7 +444,9 @@ def _skip(case: _Case) -> _Change:
     for step in chosen:
         _check_unended(case, step)
         if step.state not in _NOT_BEGUN:
-            raise _NotNow(f"step {step.name} {_is(step)}; only a step that waits can be skipped")
+            raise _NotNow(
+                f"step {step.name} {_described(step)}; only a step that waits can be skipped"
+            )
     reason = f"skipped by {case.who}"
     return case.run, [
         case.ended(item, StepState.SKIPPED, Outcome.NEUTRAL, reason) for item in chosen
@@ -456,7 +458,7 @@ def _accept(case: _Case) -> _Change:
     case.check_gates(chosen)
     for step in chosen:
         if step.state not in _NOT_GOOD:
-            raise _NotNow(f"step {step.name} {_is(step)}; only a failure can be accepted")
+            raise _NotNow(f"step {step.name} {_described(step)}; only a failure can be accepted")
     if case.run.status == FlowStatus.STOPPING:
         raise _NotNow(f"run {case.run.number} is stopping")
     accepted = [
@@ -478,7 +480,9 @@ def _rerun(case: _Case) -> _Change:
     chosen = _chosen(case)
     for name in chosen:
         if case.steps[name].outcome is None:
-            raise _NotNow(f"step {name} {_is(case.steps[name])}; only an ended step runs again")
+            raise _NotNow(
+                f"step {name} {_described(case.steps[name])}; only an ended step runs again"
+            )
     rerun = again(case.graph, chosen)
     steps = [step for step in case.steps.values() if step.name in rerun]
     for step in steps:
@@ -538,7 +542,7 @@ def _at_gate(case: _Case) -> RunStep:
         raise _NotNow(f"step {step.name} has no gate")
     case.check_person(case.graph.by_name[step.name])
     if step.state != StepState.HELD:
-        raise _NotNow(f"step {step.name} {_is(step)}, and not held at its gate")
+        raise _NotNow(f"step {step.name} {_described(step)}, and not held at its gate")
     return step
 
 

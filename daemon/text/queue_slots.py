@@ -1,4 +1,4 @@
-"""The slots of a queue in words. No I/O."""
+"""Texts about the slots of a queue. No I/O."""
 
 from daemon.text.placement_message import count_noun
 

@@ -42,7 +42,7 @@ CLIENT_TERMINAL = frozenset({ClientStatus.COMPLETE, ClientStatus.FAILED, ClientS
 
 
 def is_overtime(client_status: str, description: str) -> bool:
-    """Return whether an allocation was ended by its `max_run_duration`."""
+    """Return whether its `max_run_duration` stopped an allocation."""
     return client_status == ClientStatus.COMPLETE and description == OVERTIME
 
 
@@ -218,7 +218,7 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def ports(self) -> set[int]:
-        """Return all ports; a static port 0 in JSON is none."""
+        """Return all ports, without a static port 0, which only JSON can contain."""
         held = {port.value for port in self.shared.ports or ()}
         for task in self.tasks.values():
             for network in task.networks or ():
@@ -376,7 +376,7 @@ class Allocation(Record, frozen=True, kw_only=True):
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it failed, was lost, or was ended by its `max_run_duration`."""
+        """Return whether it failed, was lost, or exceeded its `max_run_duration`."""
         return self.client_status in (ClientStatus.FAILED, ClientStatus.LOST) or self.is_overtime
 
     @property

@@ -16,12 +16,11 @@ class GraphStep(Record, frozen=True, kw_only=True):
 
     `level` counts from 0; every step is below all steps that it needs. `condition` is the filter
     expression, empty for none. `count` is the number of elements, of which `parallel` may be active
-    at the same time, 0 for all.
-    `elements_of` names the output that is the list of elements, such as `plan.shards`; then `count` is
-    0. The elements of the needs in `each_of` are needed one by one. An active element holds `slots` of each of the `queues`. The step begins while
-    the `calendar` is open, empty for none. It waits for `approvals` at its `gate`, which is a question;
-    empty without one. `not_before` and `not_after` are the texts of the
-    keys, with the time zone of a time of day.
+    at the same time, 0 for all. `elements_of` names the output that is the list of elements, such as
+    `plan.shards`; then `count` is 0. The elements of the needs in `each_of` are needed one by one. An
+    active element holds `slots` of each of the `queues`. The step begins while the `calendar` is
+    open, empty for none. It waits for `approvals` at its `gate`, which is a question; empty without
+    one. `not_before` and `not_after` are the texts of the keys, with the time zone of a time of day.
     """
 
     name: str

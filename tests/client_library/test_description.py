@@ -45,7 +45,7 @@ UNDESCRIBED = (
     *("steward_client.logs", "steward_client.login"),
     *("steward_client.events._Gap", "steward_client.events._Range"),
 )
-# Requests that no method sends by itself: renewals, and the check of a token after a refusal.
+# Requests that no method sends on its own: renewals, and the check of a token after a refusal.
 LATER = {"/v1/auth/token/renew-self", "/v1/acl/token/self"}
 LOGIN = {"auth": {"client_token": "x", "lease_duration": 3600, "renewable": True}}
 DEAD = {"ID": "x", "Status": "dead", "Type": "batch", "Version": 1}

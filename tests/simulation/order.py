@@ -25,7 +25,7 @@ from tests.samples import NOW
 T = TypeVar("T")
 
 _TURNS = 4  # maximum steps of other tasks before and after a thread's work
-_SHORT, _LONG = 10_000, 10_000_000  # ns of CPU time between two looks; a long one exceeds a share
+_SHORT, _LONG = 10_000, 10_000_000  # ns of CPU time between two calls; a long one exceeds a share
 _RARELY = 0.005  # chance that the time is long
 
 
@@ -64,7 +64,7 @@ def one_order(seed: int) -> Iterator[None]:
 
 
 class _CpuTime:
-    """The CPU time of the thread: it advances at each look, and is rarely beyond a share."""
+    """The CPU time of the thread: it advances at each call, and rarely exceeds a share."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice

@@ -170,31 +170,34 @@ def _body(
 
 
 def _why_no_network(groups: Sequence[TaskGroup]) -> str:
-    """Return why the network of some or all groups is not measured; empty if all are."""
-    without = [group for group in groups if not _is_counted(group)]
+    """Return why the network of some or all tasks is not measured; empty if that of all is."""
+    without = [
+        group for group in groups if "host" in (used := _networks(group)) or used == {"none"}
+    ]
     if not without:
         return ""
     names = [group.name for group in without]
     if any(is_listed(SLURM, _drivers(group)) for group in without):
         reason = "the hosts of a cluster do not report it"
-    elif all(_mode(group) == "none" for group in without):
+    elif all(_networks(group) == {"none"} for group in without):
         reason = "these tasks have no network"
     else:
         reason = "tasks on the network of the host are counted with the host only"
-    if len(without) == len(groups):
+    if all(_networks(group) <= {"host", "none"} for group in groups):
         return reason
     return f"{reason} (group {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''})"
 
 
-def _is_counted(group: TaskGroup) -> bool:
-    """Return whether the allocations of a group have separate interfaces."""
+def _networks(group: TaskGroup) -> set[str]:
+    """Return the networks of a group's tasks; `host` and `none` are not measured."""
     mode = _mode(group)
     usual = "none" if mode == "none" else "bridge"  # of a container
-    containers = (
-        task.config or {} for task in group.tasks or () if is_listed(task.driver, [_CONTAINERS])
-    )
-    modes = {config.get("network_mode") or usual for config in containers}
-    return mode == "bridge" or bool(modes - {"host", "none"})
+    return {
+        str((task.config or {}).get("network_mode") or usual)
+        if is_listed(task.driver, [_CONTAINERS])
+        else mode
+        for task in group.tasks or ()
+    }
 
 
 def _drivers(group: TaskGroup) -> list[str]:

@@ -159,6 +159,11 @@ def group_with(name: str, mode: str, driver: str = "exec", **config: object) -> 
     return TaskGroup(name=name, networks=[Network(mode=mode)], tasks=[task])
 
 
+MIXED = TaskGroup(
+    name="a", tasks=[Task(name="main", driver="exec"), Task(name="beside", driver="podman")]
+)
+
+
 @pytest.mark.parametrize(
     ("groups", "reason"),
     [
@@ -168,6 +173,8 @@ def group_with(name: str, mode: str, driver: str = "exec", **config: object) -> 
         ([group_with("a", "host")], "counted with the host only"),
         ([group_with("a", "none")], "these tasks have no network"),
         ([group_with("a", "none", "podman")], "these tasks have no network"),
+        ([group_with("a", "", "podman", network_mode="none")], "these tasks have no network"),
+        ([MIXED], "tasks on the network of the host are counted with the host only (group a)"),
         ([group_with("a", "", "slurm")], "the hosts of a cluster do not report it"),
         (
             [group_with("a", "bridge"), group_with("b", "")],

@@ -1,4 +1,4 @@
-"""A batch job that its `max_run_duration` ended says so on every surface."""
+"""Every surface names the `max_run_duration` that ended a batch job."""
 
 import json
 
