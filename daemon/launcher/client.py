@@ -121,6 +121,7 @@ class LauncherSilent(Exception):
 
 PATIENCE = 5.0  # seconds for which a client's request waits for the launcher
 _PING_EVERY, _SILENT_AFTER = 5.0, 2.0  # seconds
+_PLACES_OF_CLIENTS = 8  # of the pending requests, so that clients do not wait for a thousand starts
 _NO_ALLOCATION = "00000000-0000-0000-0000-000000000000"
 _SECOND = 1_000_000_000  # nanoseconds
 _patience: ContextVar[float] = ContextVar("patience", default=float("inf"))
@@ -227,27 +228,38 @@ class Launcher:
         self._numbers = itertools.cycle(range(2**32))
         self._waiting: dict[int, _Waiter] = {}
         self._errands = trio.Semaphore(MOST_ERRANDS, max_value=MOST_ERRANDS)
-        self._free = trio.Semaphore(MOST_OPEN, max_value=MOST_OPEN)
+        most = MOST_OPEN - _PLACES_OF_CLIENTS
+        self._free = trio.Semaphore(most, max_value=most)
+        self._for_clients = trio.Semaphore(_PLACES_OF_CLIENTS, max_value=_PLACES_OF_CLIENTS)
+        self._answers = 0  # received so far
         self._sending = trio.Lock()
 
     # --- whether it answers ---
 
     async def watch(self, now: Callable[[], int]) -> None:
-        """Notice and log when the launcher stops answering and when it answers again, indefinitely."""
+        """Notice and log when the launcher stops answering and when it answers again, indefinitely.
+
+        A launcher that answers other requests meanwhile is busy, and not silent.
+        """
         while True:
             await trio.sleep(_PING_EVERY)
-            begun = now()
+            begun, answers = now(), self._answers
             with trio.move_on_after(_SILENT_AFTER) as wait:
-                await self.claims(ListClaims(allocation=_NO_ALLOCATION))
-            if wait.cancelled_caught:
+                await self._ping()
+            if wait.cancelled_caught and self._answers == answers:
                 self.silent_since = begun
                 _log.error("%s", self.unresponsive_message(now()))
                 try:
-                    await self.claims(ListClaims(allocation=_NO_ALLOCATION))
+                    await self._ping()
                 finally:
                     self.silent_since = None
                 silent = (now() - begun) // _SECOND
                 _log.warning("the launcher answers again, after %d s", silent)
+
+    async def _ping(self) -> None:
+        """Return when the launcher has answered the shortest request."""
+        shortest = ListClaims(allocation=_NO_ALLOCATION)
+        await self._request(shortest, places=[self._for_clients])
 
     def unresponsive_message(self, now: int) -> str:
         """Return that and for how long the launcher has not answered; empty if it answers."""
@@ -586,14 +598,14 @@ class Launcher:
         descriptors: Sequence[int] = (),
         spare: int | None = None,
         more: Sequence[int] = (),
+        places: Sequence[trio.Semaphore] = (),
     ) -> tuple[Answer, list[int]]:
         """Return the answer to a request, with its descriptors.
 
         Raises `OSError`, and `ValueError` for a request that the protocol does not allow.
         """
-        is_errand = isinstance(request, _ERRANDS)
         spares = [*more] if spare is None else [spare, *more]
-        waiter = _Waiter(spares, [self._errands, self._free] if is_errand else [self._free])
+        waiter = _Waiter(spares, places or self._places(request))
         try:
             with trio.move_on_after(self._longest_wait(request)):
                 await self._send(request, descriptors, waiter)
@@ -609,6 +621,12 @@ class Launcher:
         if waiter.body is None:
             raise LauncherGone
         return answer_of(waiter.body, waiter.descriptors)
+
+    def _places(self, request: Request) -> list[trio.Semaphore]:
+        """Return the limits on pending requests against which a request counts."""
+        is_of_client = longest_wait() < float("inf")
+        free = self._for_clients if is_of_client else self._free
+        return [self._errands, free] if isinstance(request, _ERRANDS) else [free]
 
     def _longest_wait(self, request: Request) -> float:
         """Return the timeout in seconds. Raises `LauncherSilent` if the launcher is known to be silent."""
@@ -670,6 +688,7 @@ class Launcher:
         waiter = self._waiting.pop(reply.number)
         waiter.make_room()
         _, descriptors = receive(self._channel)
+        self._answers += 1
         waiter.close()
         waiter.deliver(reply.body, descriptors)
         return True

@@ -12,11 +12,18 @@ import pytest
 import trio
 
 from daemon.launcher.channel import Refusal, pair, receive, send
-from daemon.launcher.client import Launcher, LauncherGone, send_hello
+from daemon.launcher.client import (
+    _PLACES_OF_CLIENTS,
+    Launcher,
+    LauncherGone,
+    impatient,
+    send_hello,
+)
 from daemon.launcher.messages import (
     MOST_OPEN,
     EndedAttempt,
     FinishAttempt,
+    ListClaims,
     NumberedReply,
     NumberedRequest,
     OperationFailed,
@@ -176,12 +183,34 @@ async def test_open_requests_do_not_exceed_the_protocol_limit(tmp_path: Path) ->
             nursery.start_soon(launcher.run, trio.CancelScope())
             for _ in range(MOST_OPEN + 5):
                 nursery.start_soon(launcher.finish, FINISH)
+                nursery.start_soon(_finish_for_a_client, launcher)
             numbers = [(await fake.question()).number for _ in range(MOST_OPEN)]
             await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(BlockingIOError):
                 fake.channel.recv(1, socket.MSG_DONTWAIT)
             fake.answer(numbers[3], ENDED)
             assert (await fake.question()).number not in numbers
+            nursery.cancel_scope.cancel()
+
+
+async def _finish_for_a_client(launcher: Launcher) -> None:
+    with impatient():
+        await launcher.finish(FINISH)
+
+
+async def test_client_does_not_wait_for_a_thousand_starts(tmp_path: Path) -> None:
+    with faked() as (launcher, fake):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(launcher.run, trio.CancelScope())
+            for _ in range(1000):
+                nursery.start_soon(launcher.finish, FINISH)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(launcher.claims, ListClaims(allocation=ALLOCATION))
+            with impatient():
+                nursery.start_soon(launcher.claims, ListClaims(allocation=ALLOCATION))
+            await trio.testing.wait_all_tasks_blocked()
+            sent = [(await fake.question()).body for _ in range(MOST_OPEN - _PLACES_OF_CLIENTS + 1)]
+            assert [body for body in sent if isinstance(body, ListClaims)] == [sent[-1]]
             nursery.cancel_scope.cancel()
 
 
