@@ -6,6 +6,7 @@ When the disk is full, reports wait and are retried; no report is lost.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -189,6 +190,11 @@ class AllocReport:
             self._stored = None
 
 
+def _scopes(report: AllocReport) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """Return the keys of the step and of the run of a report."""
+    return (report.version, *report.step), (report.version, *report.step[:2])
+
+
 class ReportQueue:
     """The queue of unstored reports, and the task that writes them."""
 
@@ -199,6 +205,7 @@ class ReportQueue:
         self._store, self._clock, self._ids = store, clock, ids
         self._waiting: dict[str, AllocReport] = {}
         self._outputs: dict[str, tuple[AllocReport, int]] = {}  # unstored bytes, by allocation
+        self._of_scopes = Counter[tuple[object, ...]]()  # their sums, by step and by run
         self._arrived = trio.Event()
         self._silent = False
 
@@ -210,18 +217,24 @@ class ReportQueue:
 
     def expect_outputs(self, report: AllocReport, size: int) -> None:
         """Count the bytes of new outputs of a report until they are stored."""
+        self._forget_outputs(report)
         self._outputs[report.alloc_id] = (report, size)
+        self._of_scopes.update(dict.fromkeys(_scopes(report), size))
+
+    def _forget_outputs(self, report: AllocReport) -> None:
+        counted, size = self._outputs.pop(report.alloc_id, (report, 0))
+        for scope in _scopes(counted):
+            self._of_scopes[scope] -= size
+            if not self._of_scopes[scope]:
+                del self._of_scopes[scope]
 
     def unstored_outputs(self, report: AllocReport) -> tuple[int, int]:
         """Return the unstored bytes of other allocations of a step, and of its run.
 
         They count until shortly after the commit.
         """
-        of_step = of_run = 0
-        for other, size in self._outputs.values():
-            if other is not report and other.version == report.version:
-                of_step += size if other.step == report.step else 0
-                of_run += size if other.step[:2] == report.step[:2] else 0
+        _, own = self._outputs.get(report.alloc_id, (report, 0))
+        of_step, of_run = (self._of_scopes[scope] - own for scope in _scopes(report))
         return of_step, of_run
 
     def silence(self) -> None:
@@ -254,7 +267,7 @@ class ReportQueue:
         stored = await self._stored(snapshots)
         for report in chosen:
             if not report.has_new_outputs:
-                self._outputs.pop(report.alloc_id, None)
+                self._forget_outputs(report)
             if report.alloc_id not in self._waiting:
                 report.was_stored()
         for allocation, snapshot in zip(stored, snapshots, strict=True):
