@@ -386,6 +386,22 @@ async def workflows(world: World) -> None:
     await world.stop("replaced")
 
 
+async def fanned(world: World) -> None:
+    """Run a step for each item of an output, two at a time, and one after them."""
+    plan = step(world, "plan", outputs="items")
+    work = step(world, "work", "plan", for_each="${output.plan.items}", parallel="2")
+    for group, output in ((plan, 'items=["a", "b", "c"]'), (work, "done=${each.value}")):
+        command = group["Tasks"][0]["Config"]["args"]
+        command[1] = f"echo '{output}' > $STEWARD_OUTPUT; {command[1]}"
+    groups = [plan, work, step(world, "join", "work")]
+    await world.register({"ID": "fanned", "Type": "batch", "TaskGroups": groups})
+    await world.until_dead("fanned")
+    rows = await world.steward.get("/v1/job/fanned/run/outputs", step="work")
+    assert [row["Outputs"] for row in rows] == [{"done": item} for item in "abc"], rows
+    run = await world.steward.get("/v1/job/fanned/run")
+    assert [named["Good"] for named in run["Steps"]] == [1, 3, 1], run
+
+
 async def successions(world: World) -> None:
     """Let two runs share a queue, and start one child after both."""
     keys = {"after": "one, two", "after_join": "all", "after_when": "any"}
@@ -462,6 +478,7 @@ SCENES: tuple[Scene, ...] = (
     services,
     notifications,
     workflows,
+    fanned,
     successions,
     shared_slots,
     frozen,

@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -137,13 +137,13 @@ async def carry_out(daemon_run: DaemonRun, kill: Kill) -> Row:
     return Row(0, kill.point, kill.side, scene, 0.0, is_exact, broken)
 
 
-async def rehearse(daemon_runs: Iterable[DaemonRun]) -> list[Way]:
-    """Execute every scene once, and record the reached points."""
+async def rehearse(daemon_runs: Iterable[DaemonRun], scenes: Collection[str] = ()) -> list[Way]:
+    """Execute every scene, or these, once, and record the reached points."""
     ways = []
 
     async def live(daemon_run: DaemonRun) -> None:
         await daemon_run.open()
-        for scene in daemon_run.names:
+        for scene in [name for name in daemon_run.names if not scenes or name in scenes]:
             ways.append(await way_of(daemon_run, scene))  # noqa: PERF401  # so do the others
 
     async with trio.open_nursery() as nursery:

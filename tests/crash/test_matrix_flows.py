@@ -9,7 +9,7 @@ pytestmark = kill_rounds.CUT_OFF
 
 
 async def test_runs_continue_after_kills_at_their_commits(tmp_path: Path) -> None:
-    rows = await kill_at(tmp_path, ["workflows"], commit=14)
+    rows = await kill_at(tmp_path, ["workflows", "fanned"], commit=14)
     assert [row.broken for row in rows if row.broken] == []
     assert {row.kind for row in rows if row.is_exact} == {"commit"}
 
