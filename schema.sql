@@ -1109,8 +1109,10 @@ CREATE TABLE policies (
     name          TEXT    NOT NULL PRIMARY KEY,
     document      TEXT    NOT NULL,
     create_index  INTEGER NOT NULL,
-    modify_index  INTEGER NOT NULL
+    modify_index  INTEGER NOT NULL,
+    job_id        TEXT                            -- the job to whose tasks it applies, or NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX policies_of_jobs ON policies (job_id) WHERE job_id IS NOT NULL;
 
 -- ACL roles: named sets of policies. Written by daemon/acl.
 CREATE TABLE acl_roles (

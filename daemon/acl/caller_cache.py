@@ -6,26 +6,30 @@ version of the store never gets an entry of an earlier one.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from threading import Lock
 
 from daemon.acl.builtin import DEFAULT_RULES
 from daemon.acl.check import Caller
 from daemon.acl.grant import CapabilitySet, NamedPolicy
 from daemon.acl.policy_rules import expand_entity_templates, parse_policy
+from daemon.acl.workload_identity import policies_of_task, workload_capabilities
 from storage.errors import Malformed
+from storage.loop_share import spend
 from storage.queries import groups, policies
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import DEFAULT, Token
 from storage.records.codec import encode
 from storage.records.identity import Entity
+from storage.records.workload import Workload
 
 log = logging.getLogger("steward.acl")
 
 _LONG = 4096  # characters of policies; a grant of these takes some milliseconds
+_LOOKUP = 64  # characters that are parsed in the time of a lookup of a policy
 MOST = 1000  # sets of policies, or callers; each takes some kilobytes
 
-_Key = tuple[tuple[str, ...], tuple[str, ...], bytes, tuple[str, ...]]
+_Key = tuple[object, ...]
 Shown = tuple[bytes, str]  # the hash of a secret, and the client's address
 Moment = tuple[int, int]  # indexes of the last change of a policy, and of a role
 
@@ -59,10 +63,29 @@ class CapabilitySetCache:
         key = (token.policies, token.roles, encode(entity) if entity else b"", by_groups)
         if (known := self._known(moment, key)) is not None:
             return known
-        found = _found(db, policy_names(db, token, entity))
-        if not may_take_long and sum(len(text) for _, text in found) > _LONG:
-            raise LongGrant
-        grant = _grant(found, entity)
+        budget = _Budget(may_take_long=may_take_long)
+        grant = _grant(_found(db, policy_names(db, token, entity), budget), entity)
+        self._store(moment, key, grant)
+        return grant
+
+    def of_task(
+        self, db: ReadSnapshot, workload: Workload, *, may_take_long: bool = True
+    ) -> CapabilitySet:
+        """Return the grant of a task's identity. Raises `LongGrant` like `of`."""
+        moment = (db.table_index("policies"), db.table_index("acl_roles"))
+        key = (
+            workload.nomad_namespace,
+            workload.nomad_job_id,
+            workload.nomad_group,
+            workload.nomad_task,
+        )
+        if (known := self._known(moment, key)) is not None:
+            return known
+        budget, attached = _Budget(may_take_long=may_take_long), list[tuple[str, str]]()
+        for name, text in policies_of_task(db, workload):
+            budget.spend(text)
+            attached.append((name, text))
+        grant = workload_capabilities(workload, attached)
         self._store(moment, key, grant)
         return grant
 
@@ -84,11 +107,29 @@ class CapabilitySetCache:
                 self._grants.popitem(last=False)
 
 
-def _found(db: ReadSnapshot, names: Sequence[str]) -> list[tuple[str, str]]:
+class _Budget:
+    """The characters of policies from which the event loop may still build a grant."""
+
+    def __init__(self, *, may_take_long: bool) -> None:
+        self._left = None if may_take_long else _LONG
+
+    def spend(self, text: str) -> None:
+        """Count a policy. Raises `LongGrant`, or `LongRead` within a short read or a write."""
+        cost = len(text) + _LOOKUP
+        if self._left is None:
+            spend(cost)
+            return
+        self._left -= cost
+        if self._left < 0:
+            raise LongGrant
+
+
+def _found(db: ReadSnapshot, names: Iterable[str], budget: _Budget) -> list[tuple[str, str]]:
     """Return the names and texts of the policies that exist."""
     texts: list[tuple[str, str]] = []
     for name in names:
         policy = policies.find(db, name)
+        budget.spend(policy.rules if policy else "")
         if policy is not None:
             texts.append((name, policy.rules))
         elif name == DEFAULT:

@@ -4,7 +4,6 @@ The job's author must be allowed to create such a token. The token belongs to an
 becomes invalid with the allocation's end.
 """
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,11 +13,11 @@ from daemon.acl.check import Caller
 from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import new_accessor, new_secret
 from daemon.acl.tokens import TokenStore
-from daemon.acl.workload_identity import policy_applies
+from daemon.acl.workload_identity import policies_of_task
 from daemon.clock import Clock
 from daemon.text.request_fields import RequestFields
 from storage.errors import Malformed, Refused
-from storage.queries import policies, tokens
+from storage.queries import tokens
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import DEFAULT, ROOT, Token, TokenKind
 from storage.records.task import SecretsConfig
@@ -160,7 +159,7 @@ def _token_request(
         raise Refused(f'the role "{block.role}" has no allowed_policies')
     names = list(named_policies(block))
     if role is None:
-        names = [*names, DEFAULT, *_of_job(db, workload)]
+        names = [*names, DEFAULT, *(name for name, _ in policies_of_task(db, workload))]
     fields: dict[str, object] = {
         "policies": names,
         "renewable": True,
@@ -184,13 +183,6 @@ def _token_request(
         has_sudo=role is None,
         **({"role": role} if role else {}),
     )
-
-
-def _of_job(db: ReadSnapshot, workload: Workload) -> Iterator[str]:
-    """Yield the policies that are attached to the task's job."""
-    for policy in policies.list_all(db, ""):
-        if policy.job_acl is not None and policy_applies(policy.job_acl, workload):
-            yield policy.name
 
 
 def _held(token: Token, at: int, secret: str = "") -> VaultTaskToken:

@@ -22,7 +22,7 @@ from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import Keyring, new_accessor, new_key, new_secret
 from daemon.acl.lockout import FailedLogins, LockoutPolicy
 from daemon.acl.seal import EnvelopeCipher
-from daemon.acl.workload_identity import token_label, workload_capabilities
+from daemon.acl.workload_identity import token_label
 from daemon.clock import Clock
 from daemon.fences import Fences
 from storage.errors import Malformed, TooOften, UnknownToken, UnusableToken
@@ -89,11 +89,11 @@ class TokenStore:
 
     async def identify(self, secret: str, address: str = "") -> Caller:
         """Return the caller like `resolve`; a thread builds a long grant. Raises `UnknownToken`."""
-        try:
-            return self.resolve(secret, address, may_take_long=False)
-        except LongGrant:
-            await self._store.read_long(lambda db: self._resolve(db, secret, address))
-            return self.resolve(secret, address)  # from the cache, or of newer policies
+        while True:
+            try:
+                return self.resolve(secret, address, may_take_long=False)
+            except LongGrant:  # the next round finds it in the cache, unless a policy has changed
+                await self._store.read_long(lambda db: self._resolve(db, secret, address))
 
     def resolve(self, secret: str, address: str = "", *, may_take_long: bool = True) -> Caller:
         """Return the caller with this secret and address; no secret means the anonymous token.
@@ -170,25 +170,28 @@ class TokenStore:
         if not secret:
             return self.anonymous_caller(db, may_take_long=may_take_long)
         if token is None:
-            return self._task(db, secret)
+            return self._task(db, secret, may_take_long=may_take_long)
         if token.bound_cidrs and not is_within(address, token.bound_cidrs):
             raise UnusableToken
         return self.caller(db, token, may_take_long=may_take_long)
 
-    def again(self, token: Token) -> Caller:
+    async def identify_again(self, token: Token) -> Caller:
         """Return the caller of a token whose last use deleted it, with its current permissions.
 
         Raises `UnknownToken` after the token's end, and `UnusableToken`.
         """
-        if token.has_ended(self._clock.now()):
-            raise UnknownToken
-        return self._store.read(lambda db: self.caller(db, token))
+        while not token.has_ended(self._clock.now()):
+            try:
+                return self._store.read(lambda db: self.caller(db, token, may_take_long=False))
+            except LongGrant:
+                await self._store.read_long(lambda db: self.caller(db, token))
+        raise UnknownToken
 
     def anonymous_caller(self, db: ReadSnapshot, *, may_take_long: bool = True) -> Caller:
         """Return the caller of a request without a token."""
         return Caller(NOBODY, self._grants.of(db, NOBODY, may_take_long=may_take_long))
 
-    def _task(self, db: ReadSnapshot, secret: str) -> Caller:
+    def _task(self, db: ReadSnapshot, secret: str, *, may_take_long: bool) -> Caller:
         """Return the task with this identity token. Raises `UnknownToken`."""
         if self._workload_of is None or secret.count(".") != 2:
             raise UnknownToken(_unreadable(secret))
@@ -197,7 +200,8 @@ class TokenStore:
         if allocation is None or allocation.client_terminal:
             raise UnusableToken("failed to parse signed token: allocation is terminal")
         own_job = (workload.nomad_namespace, allocation.job_id)
-        return Caller(token_label(workload), workload_capabilities(db, workload), own_job)
+        grant = self._grants.of_task(db, workload, may_take_long=may_take_long)
+        return Caller(token_label(workload), grant, own_job)
 
     def caller(self, db: ReadSnapshot, token: Token, *, may_take_long: bool = True) -> Caller:
         """Return the caller with a token and the grant of its policies.

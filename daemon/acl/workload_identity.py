@@ -4,9 +4,9 @@ It may read its job, and the variables below `nomad/jobs` of its job, group and 
 attached to the job, the group or the task add to it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
-from daemon.acl.grant import CapabilitySet, NamedPolicy
+from daemon.acl.grant import CapabilitySet
 from daemon.acl.policy_rules import NamedRule, PolicyRules, VariableRule, parse_policy
 from storage.errors import Malformed
 from storage.queries import policies
@@ -27,9 +27,21 @@ def token_label(workload: Workload) -> Token:
     )
 
 
-def workload_capabilities(db: ReadSnapshot, workload: Workload) -> CapabilitySet:
-    """Return the grant of a task beyond reading its job."""
-    return CapabilitySet([("workload", _own(workload)), *_policies(db, workload)])
+def policies_of_task(db: ReadSnapshot, workload: Workload) -> list[tuple[str, str]]:
+    """Return the names and texts of the policies attached to a task."""
+    return [
+        (policy.name, policy.rules)
+        for policy in policies.of_job(db, workload.nomad_job_id)
+        if policy.job_acl is not None and policy_applies(policy.job_acl, workload)
+    ]
+
+
+def workload_capabilities(
+    workload: Workload, attached: Iterable[tuple[str, str]] = ()
+) -> CapabilitySet:
+    """Return the grant of a task beyond reading its job; `attached` are its policies."""
+    named = [(name, _rules(text)) for name, text in attached]
+    return CapabilitySet([("workload", _own(workload)), *named])
 
 
 def _own(workload: Workload) -> PolicyRules:
@@ -44,14 +56,11 @@ def _own(workload: Workload) -> PolicyRules:
     return PolicyRules(namespaces=(NamedRule(name=workload.nomad_namespace, variables=variables),))
 
 
-def _policies(db: ReadSnapshot, workload: Workload) -> Iterator[NamedPolicy]:
-    for policy in policies.list_all(db, ""):
-        if policy.job_acl is None or not policy_applies(policy.job_acl, workload):
-            continue
-        try:
-            yield policy.name, parse_policy(policy.rules)
-        except Malformed:  # the policy might deny
-            yield policy.name, parse_policy('namespace "*" { policy = "deny" }')
+def _rules(text: str) -> PolicyRules:
+    try:
+        return parse_policy(text)
+    except Malformed:  # the policy might deny
+        return parse_policy('namespace "*" { policy = "deny" }')
 
 
 def policy_applies(to: JobACL, workload: Workload) -> bool:

@@ -333,7 +333,7 @@ async def explain_request(request: Request) -> HandlerReply:
         caller = parts.tokens.caller(db, token) if token else parts.tokens.anonymous_caller(db)
         return explain(caller, right)
 
-    return HandlerReply(body=parts.store.read(find))
+    return HandlerReply(body=await parts.store.read_long(find))
 
 
 def _holder(db: ReadSnapshot, names: Iterable[str]) -> Token:

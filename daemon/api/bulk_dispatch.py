@@ -81,7 +81,7 @@ async def _dispatched(
     """Dispatch a batch, and return its answers; an error of the batch is the answer to each line."""
     parts = request.parts
     try:
-        _check_access(request, reader)
+        await _check_access(request, reader)
         answers = await dispatch_lines(
             parts.store,
             request.namespace,
@@ -97,9 +97,9 @@ async def _dispatched(
     return await garbage.in_thread(partial(_encoded, answers))
 
 
-def _check_access(request: Request, reader: StreamSubscriber) -> None:
+async def _check_access(request: Request, reader: StreamSubscriber) -> None:
     """Raise `Denied` if the caller may no longer dispatch the job."""
-    if not reader.is_allowed():
+    if not await reader.is_allowed():
         raise Denied
     check_accepts(msgspec.structs.replace(request, caller=reader.caller))
 

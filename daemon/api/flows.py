@@ -33,7 +33,7 @@ async def draw(request: Request) -> HandlerReply:
     body = await request.decoded(JobValidateRequest)
     if body.job is None:
         raise Malformed("Job must be specified")
-    document, around = body.job, registration_context(request, find_secret(body.job))
+    document, around = body.job, await registration_context(request, find_secret(body.job))
     namespace = request.query.text("namespace") or None
 
     def drawn() -> HandlerReply:
@@ -165,7 +165,7 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
     if body.version is not None and act == RunActType.RERUN:
         if not request.caller.has(SUBMIT, request.namespace):
             raise Denied("a re-run with another version stores it, which needs submit-job")
-        versions = RerunVersions(registration_context(request, ""), now)
+        versions = RerunVersions(await registration_context(request, ""), now)
     outcome = await act_on_run(
         parts.store,
         request.namespace,

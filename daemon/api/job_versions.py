@@ -220,7 +220,7 @@ async def revert(request: Request) -> HandlerReply:
         parts.store,
         request.namespace,
         body,
-        surroundings=registration_context(request, body.secrets_token),
+        surroundings=await registration_context(request, body.secrets_token),
         now=parts.clock.now(),
         eval_id=next(parts.ids),
     )

@@ -163,7 +163,7 @@ async def _registered(request: Request, body: JobRegisterRequest) -> HandlerRepl
         body,
         namespace=namespace,
         registrar=request.caller.token.accessor if parts.tokens.asks else "",
-        surroundings=registration_context(request, find_secret(body.job)),
+        surroundings=await registration_context(request, find_secret(body.job)),
         now=parts.clock.now(),
         eval_id=next(parts.ids),
         scaling_ids=parts.ids,
@@ -214,7 +214,7 @@ async def validate(request: Request) -> HandlerReply:
     body = await request.decoded(JobValidateRequest)
     namespace = request.query.text("namespace") or None
     check_right(request, body.job, namespace)
-    around = registration_context(request, find_secret(body.job))
+    around = await registration_context(request, find_secret(body.job))
     unknown = request.remarks()
 
     def look(db: ReadSnapshot) -> JobValidateResponse:
@@ -238,7 +238,7 @@ async def examine(request: Request) -> HandlerReply:
     body = await request.decoded(JobValidateRequest)
     namespace = request.query.text("namespace") or None
     check_right(request, body.job, namespace)
-    around = registration_context(request, find_secret(body.job))
+    around = await registration_context(request, find_secret(body.job))
 
     # imported here because this request is rare
     from daemon.evals.dry_run import external_port_listeners, static_ports
@@ -276,13 +276,13 @@ def find_secret(job: Document | None) -> str:
     return given if isinstance(given, str) else ""
 
 
-def registration_context(request: Request, secret: str = "") -> RegistrationContext:
+async def registration_context(request: Request, secret: str = "") -> RegistrationContext:
     """Return the objects that a job may refer to.
 
     `secret` is a token for the secrets of its tasks. Without it, the caller's own token is used.
     """
     parts = request.parts
-    caller = parts.tokens.resolve(secret, request.address) if secret else request.caller
+    caller = await parts.tokens.identify(secret, request.address) if secret else request.caller
     return RegistrationContext(
         region=parts.config.region,
         node_pools=parts.store.read(node_pools.names),

@@ -78,7 +78,7 @@ async def plan(request: Request) -> HandlerReply:
         raise Malformed("Job ID does not match")
     namespace = request.query.text("namespace") or body.namespace or None
     check_right(request, body.job, namespace, override=body.policy_override)
-    document, around = body.job, registration_context(request, find_secret(body.job))
+    document, around = body.job, await registration_context(request, find_secret(body.job))
     now, unknown = parts.clock.now(), request.remarks()
 
     def look(db: ReadSnapshot) -> JobPlanResponse:

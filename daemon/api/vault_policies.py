@@ -118,7 +118,7 @@ async def delete(call: RouteCall) -> VaultBody:
 async def capabilities(call: RouteCall) -> VaultBody:
     """Return the capabilities of a token, by its secret, at some paths."""
     secret = call.fields.text("token")
-    grant = call.parts.store.read(lambda db: _grant_of_secret(call, db, secret))
+    grant = await call.parts.store.read_long(lambda db: _grant_of_secret(call, db, secret))
     return await _at(call, grant)
 
 
@@ -144,7 +144,7 @@ async def capabilities_accessor(call: RouteCall) -> VaultBody:
             raise Malformed(multi_error(["invalid accessor"]) if accessor else "missing accessor")
         return call.parts.tokens.caller(db, token).grant
 
-    return await _at(call, call.parts.store.read(find))
+    return await _at(call, await call.parts.store.read_long(find))
 
 
 def _paths(call: RouteCall) -> list[str]:

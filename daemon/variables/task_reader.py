@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from daemon.acl.caller_cache import CapabilitySetCache
 from daemon.acl.seal import EnvelopeCipher
-from daemon.acl.workload_identity import workload_capabilities
 from storage.errors import Refused, Unsealable
 from storage.queries import variables
 from storage.queries.pages import PageRequest
@@ -18,18 +18,19 @@ class TaskVariableReader:
 
     def __init__(self, store: Store, seal: EnvelopeCipher, *, asks: bool) -> None:
         self._store, self._seal, self._asks = store, seal, asks
+        self._grants = CapabilitySetCache()
 
-    def read(self, workload: Workload, namespace: str, path: str) -> Mapping[str, str] | None:
+    async def read(self, workload: Workload, namespace: str, path: str) -> Mapping[str, str] | None:
         """Return the items of a variable; None if it does not exist. Raises `Refused`."""
 
         def look(db: ReadSnapshot) -> VariableRow | None:
-            if self._asks and not workload_capabilities(db, workload).may_with_variable(
+            if self._asks and not self._grants.of_task(db, workload).may_with_variable(
                 namespace, path, "read"
             ):
                 raise Refused(f'this task may not read the variable "{path}" in "{namespace}"')
             return variables.find(db, namespace, path)
 
-        found = self._store.read(look)
+        found = await self._store.read_long(look)
         try:
             if found is None:
                 return None
@@ -39,18 +40,18 @@ class TaskVariableReader:
         except Unsealable as error:
             raise Refused(str(error)) from error
 
-    def listed(self, workload: Workload, namespace: str, prefix: str) -> list[VariableRow]:
+    async def listed(self, workload: Workload, namespace: str, prefix: str) -> list[VariableRow]:
         """Return the variables below a prefix that a task can list, without their items."""
 
         def look(db: ReadSnapshot) -> list[VariableRow]:
             found = list(variables.page(db, PageRequest(namespace=namespace, prefix=prefix)))
             if not self._asks:
                 return found
-            grant = workload_capabilities(db, workload)
+            grant = self._grants.of_task(db, workload)
             return [
                 variable
                 for variable in found
                 if grant.may_with_variable(variable.namespace, variable.path, "list")
             ]
 
-        return self._store.read(look)
+        return await self._store.read_long(look)

@@ -74,7 +74,7 @@ async def answer(
             with stream_limit.reserve(), trio.move_on_at(deadline) as scope:
                 if not closing.is_set():
                     await change.wait()
-            if not reader.is_allowed():
+            if not await reader.is_allowed():
                 raise Denied
             request = msgspec.structs.replace(request, caller=reader.caller, passed=[])
             if scope.cancelled_caught or closing.is_set():

@@ -21,18 +21,18 @@ class StreamSubscriber:
         self.caller: Caller = request.caller
         self._checked = trio.current_time()
 
-    def is_allowed(self) -> bool:
+    async def is_allowed(self) -> bool:
         """Return whether the reader's token is still valid, and still has the rights it needs."""
         if trio.current_time() < self._checked + RECHECK:
             return True
         self._checked = trio.current_time()
         try:
-            self.caller = self._now()
+            self.caller = await self._now()
         except UnknownToken:
             return False
         return self._request.still_passes(self.caller)
 
-    def _now(self) -> Caller:
+    async def _now(self) -> Caller:
         """Return the caller with its present rights. Raises `UnknownToken`."""
         request, tokens = self._request, self._request.parts.tokens
         is_open = request.needs.asks is Requirement.NOTHING  # with any token
@@ -40,8 +40,8 @@ class StreamSubscriber:
             return request.caller
         if request.caller.token.uses_left == SPENT:
             # Its last use was this request, so it is no longer stored. It stays valid for the request.
-            return tokens.again(request.caller.token)
-        return tokens.resolve(request.token, request.address)
+            return await tokens.identify_again(request.caller.token)
+        return await tokens.identify(request.token, request.address)
 
 
 async def while_authorized(
@@ -51,6 +51,6 @@ async def while_authorized(
     reader = StreamSubscriber(request)
     async with aclosing(pieces):
         async for piece in pieces:
-            if not reader.is_allowed():
+            if not await reader.is_allowed():
                 return
             yield piece

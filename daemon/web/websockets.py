@@ -207,7 +207,7 @@ async def _while_allowed(
 
     async def watch(scope: trio.CancelScope) -> None:
         nonlocal is_over
-        while lasts() and reader.is_allowed():
+        while lasts() and await reader.is_allowed():
             charge()
             await trio.sleep(RECHECK)
         is_over = True

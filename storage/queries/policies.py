@@ -16,18 +16,15 @@ from storage.writer import Transaction
 R = TypeVar("R", Policy, AclRole)
 
 _PUT = """
-    INSERT INTO policies (name, document, create_index, modify_index)
-    VALUES (:name, :document, :index, :index)
+    INSERT INTO policies (name, document, create_index, modify_index, job_id)
+    VALUES (:name, :document, :index, :index, :job_id)
     ON CONFLICT (name) DO UPDATE
-       SET document = excluded.document, modify_index = excluded.modify_index
+       SET document = excluded.document, modify_index = excluded.modify_index,
+           job_id = excluded.job_id
 """
 _COLUMNS = "SELECT name, document, create_index, modify_index FROM policies"
 _FIND = f"{_COLUMNS} WHERE name = :name"
-_EVERY = """
-    SELECT name, document, create_index, modify_index FROM policies
-     WHERE name >= :first AND name < :end
-  ORDER BY name
-"""
+_OF_JOB = f"{_COLUMNS} WHERE job_id = :job_id ORDER BY name"
 _NAMES = "SELECT name FROM policies WHERE name > :after ORDER BY name LIMIT :most"
 _REMOVE = "DELETE FROM policies WHERE name = :name"
 
@@ -48,8 +45,9 @@ def _with_indexes(item: R, row: sqlite3.Row) -> R:
 
 def put(tx: Transaction, policy: Policy) -> None:
     """Store a policy."""
-    values = {"name": policy.name, "document": encode(policy).decode(), "index": tx.index}
-    tx.execute(_PUT, values)
+    job_id = policy.job_acl.job_id or None if policy.job_acl else None
+    values = {"name": policy.name, "document": encode(policy).decode(), "job_id": job_id}
+    tx.execute(_PUT, {**values, "index": tx.index})
     tx.touch("policies", f"policies/{policy.name}")
 
 
@@ -59,13 +57,12 @@ def find(db: ReadSnapshot, name: str) -> Policy | None:
     return _from(row) if row else None
 
 
-def list_all(db: ReadSnapshot, prefix: str = "") -> list[Policy]:
-    """Return the policies with a name prefix, by name.
+def of_job(db: ReadSnapshot, job_id: str) -> Iterator[Policy]:
+    """Yield the policies that apply to tasks of jobs with this ID, in any namespace, by name.
 
     Raises `StorageUnreadable`: a policy that cannot be read might deny something.
     """
-    rows = db.all(_EVERY, {"first": prefix, "end": prefix + "\U0010ffff"})
-    return [_from(row) for row in rows]
+    return map(_from, db.each(_OF_JOB, {"job_id": job_id}))
 
 
 def names(db: ReadSnapshot, span: KeyRange) -> list[str]:

@@ -113,7 +113,7 @@ async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterato
     collected = store.read(events.collected)
     if index and index <= collected:
         yield _gap(index, collected)
-    while reader.is_allowed():
+    while await reader.is_allowed():
         with store.watch(events.TOPIC) as change:
             # a reader that lags behind must not block the event loop
             await trio.lowlevel.checkpoint()

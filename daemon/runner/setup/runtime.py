@@ -51,11 +51,11 @@ def no_listeners(ports: Set[int]) -> list[PortListener]:
 class VariableReader(Protocol):
     """Reads variables for tasks."""
 
-    def read(self, workload: Workload, namespace: str, path: str) -> Mapping[str, str] | None:
+    async def read(self, workload: Workload, namespace: str, path: str) -> Mapping[str, str] | None:
         """Return the items of a variable, or None if it does not exist. Raises `Refused`."""
         ...
 
-    def listed(self, workload: Workload, namespace: str, prefix: str) -> list[VariableRow]:
+    async def listed(self, workload: Workload, namespace: str, prefix: str) -> list[VariableRow]:
         """Return the variables below a prefix that the task may list."""
         ...
 

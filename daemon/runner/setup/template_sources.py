@@ -76,11 +76,11 @@ class TemplateSources:
                     for key, same in groupby(rows, lambda one: one.service_name)
                 ]
             case LookupType.VARIABLE:
-                variable = self._ground.variables.read(self._workload, namespace, name)
+                variable = await self._ground.variables.read(self._workload, namespace, name)
                 self.secrets.add(f"variable {namespace} {name}", *(variable or {}).values())
                 return None if variable is None else StringMap(variable)
             case LookupType.VARIABLES:
-                listed = self._ground.variables.listed(self._workload, namespace, name)
+                listed = await self._ground.variables.listed(self._workload, namespace, name)
                 return [*map(_stub, listed)]
             case LookupType.OUTPUT:
                 from daemon.runner.setup import step_data  # imported late: few jobs are workflows

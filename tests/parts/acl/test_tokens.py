@@ -17,14 +17,16 @@ from daemon.acl.keyring import Keyring
 from daemon.acl.lockout import AT_ONCE, LockoutPolicy
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.tokens import STEP, TokenStore, is_within, open_tokens
-from storage.errors import Malformed, TooOften, UnknownToken
-from storage.queries import policies, secrets
+from storage.errors import Malformed, StorageUnreadable, TooOften, UnknownToken
+from storage.queries import allocations, jobs, policies, secrets
 from storage.queries import tokens as rows
-from storage.records.acl import AclRole, Policy, PolicyLink, Token, TokenKind
+from storage.records.acl import AclRole, JobACL, Policy, PolicyLink, Token, TokenKind
 from storage.records.base import SECOND
+from storage.records.workload import Workload
 from storage.store import FILE_NAME, Store
 from storage.writer import Transaction
-from tests.samples import NOW
+from tests.samples import NOW, job
+from tests.unit.runner.placements import placed
 
 READ = 'namespace "default" { policy = "read" }'
 WRITE = 'namespace "default" { policy = "write" }'
@@ -443,21 +445,110 @@ async def test_stored_secret_is_deleted_with_its_token_or_the_parent_token(
 def noted_threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """Return a list that receives the thread of each construction of a grant."""
     threads: list[threading.Thread] = []
-    build = caller_cache._grant
+    for name in ("_grant", "workload_capabilities"):
+        build = getattr(caller_cache, name)
 
-    def noted(*given: Any) -> CapabilitySet:
-        threads.append(threading.current_thread())
-        return build(*given)
+        def noted(*given: Any, build: Any = build) -> CapabilitySet:
+            threads.append(threading.current_thread())
+            return build(*given)
 
-    monkeypatch.setattr(caller_cache, "_grant", noted)
+        monkeypatch.setattr(caller_cache, name, noted)
     return threads
+
+
+MANY = "\n".join(f'namespace "n{number}" {{ policy = "read" }}' for number in range(200))
+TASK_IDENTITY = "header.claims.signature"
+
+
+@pytest.fixture
+async def task_tokens(store: Store, clock: Clock) -> AsyncIterator[TokenStore]:
+    """Tokens, where `TASK_IDENTITY` is the identity of a task of an allocation that runs."""
+
+    def place(tx: Transaction) -> None:
+        jobs.append_version(tx, job())
+        allocations.add(tx, placed(job(), "n", "a1"), NOW)
+
+    await store.write(place)
+    workload = Workload(
+        iss="",
+        sub="",
+        aud=[],
+        iat=0,
+        nbf=0,
+        jti="",
+        nomad_namespace="default",
+        nomad_job_id="web",
+        nomad_allocation_id="a1",
+        nomad_group="main",
+        nomad_task="main",
+    )
+    seal = EnvelopeCipher({1: bytes(32)})
+    async with open_tokens(store, clock, seal, asks=True, workload_of=lambda _: workload) as opened:
+        yield opened
+
+
+async def attach(store: Store, name: str, rules: str, job_id: str) -> None:
+    policy = Policy(name=name, rules=rules, job_acl=JobACL(job_id=job_id))
+    await store.write(lambda tx: policies.put(tx, policy))
+
+
+async def test_long_grant_of_a_task_identity_is_built_once_in_a_thread(
+    task_tokens: TokenStore, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await attach(store, "long", MANY, "web")
+    threads = noted_threads(monkeypatch)
+    assert (await task_tokens.identify(TASK_IDENTITY)).grant.may("n7", "read-job")
+    assert (await task_tokens.identify(TASK_IDENTITY)).grant.may("n7", "read-job")
+    await attach(store, "long", MANY.replace('"n7"', '"m7"'), "web")
+    assert not (await task_tokens.identify(TASK_IDENTITY)).grant.may("n7", "read-job")
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+
+
+async def test_grant_of_many_short_policies_is_built_in_a_thread(
+    tokens: TokenStore, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"missing-{number}" for number in range(100)]  # each is looked up
+    issued = await tokens.issue(token("a", *names))
+    threads = noted_threads(monkeypatch)
+    await tokens.identify(issued.secret)
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+async def test_policies_of_other_jobs_are_not_read_for_a_task_identity(
+    task_tokens: TokenStore, store: Store
+) -> None:
+    await attach(store, "own", READ, "web")
+    await attach(store, "other", READ, "batch")
+    await write_policy(store, "no-job", READ)
+    damage = "UPDATE policies SET document = '{' WHERE name <> 'own'"
+    await store.write(lambda tx: tx.execute(damage, {}))
+    assert (await task_tokens.identify(TASK_IDENTITY)).grant.may("default", "read-job")
+
+
+async def test_unreadable_policy_of_its_job_fails_a_task_identity(
+    task_tokens: TokenStore, store: Store
+) -> None:
+    await attach(store, "own", READ, "web")
+    await store.write(lambda tx: tx.execute("UPDATE policies SET document = '{'", {}))
+    with pytest.raises(StorageUnreadable):
+        await task_tokens.identify(TASK_IDENTITY)
+
+
+async def test_detached_policy_no_longer_applies_to_a_task_identity(
+    task_tokens: TokenStore, store: Store
+) -> None:
+    await attach(store, "own", READ, "web")
+    assert (await task_tokens.identify(TASK_IDENTITY)).grant.may("default", "read-job")
+    await write_policy(store, "own", READ)
+    assert not (await task_tokens.identify(TASK_IDENTITY)).grant.may("default", "read-job")
 
 
 async def test_long_grant_of_anonymous_callers_is_built_in_a_thread(
     tokens: TokenStore, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = "\n".join(f'namespace "n{number}" {{ policy = "read" }}' for number in range(200))
-    await write_policy(store, "anonymous", many)
+    await write_policy(store, "anonymous", MANY)
     threads = noted_threads(monkeypatch)
     assert (await tokens.identify("")).grant.may("n7", "read-job")
     assert len(threads) == 1
@@ -467,13 +558,12 @@ async def test_long_grant_of_anonymous_callers_is_built_in_a_thread(
 async def test_long_grant_is_built_in_a_thread_and_follows_a_change(
     tokens: TokenStore, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = "\n".join(f'namespace "n{number}" {{ policy = "read" }}' for number in range(200))
-    await write_policy(store, "long", many)
+    await write_policy(store, "long", MANY)
     issued = await tokens.issue(token("a", "long"))
     threads = noted_threads(monkeypatch)
     assert (await tokens.authenticate(issued.secret)).grant.may("n7", "read-job")
     assert (await tokens.identify(issued.secret)).grant.may("n7", "read-job")
-    await write_policy(store, "long", many.replace('"n7"', '"m7"'))
+    await write_policy(store, "long", MANY.replace('"n7"', '"m7"'))
     assert not (await tokens.authenticate(issued.secret)).grant.may("n7", "read-job")
     assert len(threads) == 2
     assert threading.main_thread() not in threads

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.acl.check import on_namespace
+from daemon.acl.check import Caller, on_namespace
 from daemon.api import bulk_dispatch
 from daemon.api.bulk_dispatch import dispatch_bulk
 from daemon.evals.scheduler_config import configure
@@ -81,7 +81,11 @@ async def test_dispatch_ends_when_its_capability_is_removed(
     stream = await begin(store, 4)
     first = parsed(await anext(stream))
     monkeypatch.setattr(stream_auth, "RECHECK", -1.0)
-    monkeypatch.setattr(stream_auth.StreamSubscriber, "_now", lambda _: caller(READER))
+
+    async def now(_: stream_auth.StreamSubscriber) -> Caller:
+        return caller(READER)
+
+    monkeypatch.setattr(stream_auth.StreamSubscriber, "_now", now)
     second = parsed(await anext(stream))
     await stream.aclose()
     assert all("EvalID" in item for item in first)

@@ -1,5 +1,6 @@
 """Endless answers: they end when their reader loses its token or its permissions."""
 
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
@@ -11,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.acl import caller_cache
 from daemon.acl.check import (
     KNOWN,
     Caller,
@@ -19,6 +21,8 @@ from daemon.acl.check import (
     on_object,
     on_scope,
 )
+from daemon.acl.grant import CapabilitySet
+from daemon.api import jobs
 from daemon.api.cluster import events, logs
 from daemon.api.routes import ROUTES
 from daemon.config.settings import Settings
@@ -205,3 +209,43 @@ async def test_log_stream_ends_when_the_token_of_its_reader_expires(
     with file.open("ab") as more:
         more.write(b"second")
     assert [item async for item in stream] == []
+
+
+MANY = "\n".join(f'namespace "n{number}" {{ policy = "read" }}' for number in range(200))
+
+
+@pytest.mark.parametrize("uses_left", [None, SPENT], ids=["stored", "spent"])
+async def test_long_rights_of_an_open_stream_are_built_in_a_thread(
+    store: Store, monkeypatch: pytest.MonkeyPatch, uses_left: int | None
+) -> None:
+    monkeypatch.setattr(stream_auth, "RECHECK", 0.0)
+    asked = await limited(store, MAY_READ, on_namespace("read-logs"))
+    token = msgspec.structs.replace(asked.caller.token, uses_left=uses_left)
+    asked = msgspec.structs.replace(asked, caller=Caller(token, asked.caller.grant))
+    threads, build = list[threading.Thread](), caller_cache._grant
+
+    def noted(*given: Any) -> CapabilitySet:
+        threads.append(threading.current_thread())
+        return build(*given)
+
+    monkeypatch.setattr(caller_cache, "_grant", noted)
+    assert await seen(asked, partial(allow, store, f"{MAY_READ}\n{MANY}")) == [b"first", b"second"]
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+async def test_long_rights_of_a_token_for_secrets_are_built_in_a_thread(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = await limited(store, MANY, on_namespace("submit-job"))
+    await allow(store, f"{MAY_READ}\n{MANY}")
+    threads, build = list[threading.Thread](), caller_cache._grant
+
+    def noted(*given: Any) -> CapabilitySet:
+        threads.append(threading.current_thread())
+        return build(*given)
+
+    monkeypatch.setattr(caller_cache, "_grant", noted)
+    await jobs.registration_context(asked, asked.token)
+    assert threads
+    assert threading.main_thread() not in threads

@@ -225,7 +225,7 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: list(namespaces.page(db, PageRequest(namespace="*", prefix="a"))),
     lambda db: list(tokens.page(db, PageRequest(namespace="*", start=(1, "a")))),
     lambda db: versions.tagged(db, "default", "web", "t"),
-    lambda db: policies.list_all(db, "a"),
+    lambda db: list(policies.of_job(db, "web")),
     lambda db: policies.list_roles(db, "a"),
     lambda db: policies.find(db, "a"),
     lambda db: policies.role_named(db, "a"),
