@@ -91,6 +91,9 @@ CREATE TABLE jobs (
     failures          INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0),
                                                   -- in a row, as long as `outcome` is failed,
     failing_since     INTEGER NOT NULL DEFAULT 0, -- and when the first of them was
+    has_failed_run    INTEGER NOT NULL DEFAULT 0 CHECK (has_failed_run IN (0, 1)),
+                                                  -- a run has failed, or an allocation has exceeded
+                                                  -- its time: set by triggers on both
     PRIMARY KEY (namespace, id)
 ) STRICT;
 
@@ -109,9 +112,24 @@ CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_i
 CREATE INDEX jobs_by_name ON jobs (namespace, id, modify_index) WHERE parent_id IS '';
 CREATE INDEX jobs_changed ON jobs (modify_index, namespace, id);
 CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
--- The condition is that of storage/queries/job_listings.py.
-CREATE INDEX jobs_failed ON jobs (modify_index, namespace, id)
-                   WHERE stop = 0 AND (type NOT IN ('batch', 'sysbatch')
+-- The condition is that of storage/queries/job_listings.py. A page reads either all jobs or those
+-- without a parent, which are few among failed children.
+CREATE INDEX jobs_failed ON jobs (type, modify_index, namespace, id)
+                   WHERE stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
+                                       OR summary GLOB '*"Failed":[1-9]*'
+                                       OR summary GLOB '*"Lost":[1-9]*');
+CREATE INDEX jobs_failed_by_name ON jobs (namespace, id, modify_index, type)
+                   WHERE stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
+                                       OR summary GLOB '*"Failed":[1-9]*'
+                                       OR summary GLOB '*"Lost":[1-9]*');
+CREATE INDEX jobs_failed_top_level ON jobs (type, modify_index, namespace, id)
+                   WHERE parent_id IS ''
+                     AND stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
+                                       OR summary GLOB '*"Failed":[1-9]*'
+                                       OR summary GLOB '*"Lost":[1-9]*');
+CREATE INDEX jobs_failed_top_level_by_name ON jobs (namespace, id, modify_index, type)
+                   WHERE parent_id IS ''
+                     AND stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
                                        OR summary GLOB '*"Failed":[1-9]*'
                                        OR summary GLOB '*"Lost":[1-9]*');
 CREATE INDEX jobs_dead ON jobs (modify_index) WHERE status = 'dead';
@@ -453,6 +471,30 @@ CREATE INDEX allocations_overtime ON allocations (namespace, job_id, modify_inde
    AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
            IS 'allocation exceeded max_run_duration';
 
+-- Failed allocations that were not replaced: notifications name the newest one.
+CREATE INDEX allocations_failed ON allocations (namespace, job_id, job_version, modify_index)
+ WHERE desired_status = 'run'
+   AND CASE WHEN json_valid(desired) THEN desired ->> '$.NextAllocation' END IS NULL
+   AND (client_status IN ('failed', 'lost')
+        OR client_status = 'complete'
+           AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
+               IS 'allocation exceeded max_run_duration');
+
+CREATE TRIGGER allocations_begin_overtime AFTER INSERT ON allocations
+WHEN NEW.client_status = 'complete'
+     AND CASE WHEN json_valid(NEW.client) THEN NEW.client ->> '$.Description' END
+         IS 'allocation exceeded max_run_duration'
+BEGIN
+    UPDATE jobs SET has_failed_run = 1 WHERE namespace = NEW.namespace AND id = NEW.job_id;
+END;
+CREATE TRIGGER allocations_become_overtime AFTER UPDATE OF client_status, client ON allocations
+WHEN NEW.client_status = 'complete'
+     AND CASE WHEN json_valid(NEW.client) THEN NEW.client ->> '$.Description' END
+         IS 'allocation exceeded max_run_duration'
+BEGIN
+    UPDATE jobs SET has_failed_run = 1 WHERE namespace = NEW.namespace AND id = NEW.job_id;
+END;
+
 -- The sum of the resources of a node's allocations whose tasks have not ended. The scheduler
 -- reads one row, however many allocations run. Maintained by triggers on allocations.
 CREATE TABLE holdings (
@@ -708,6 +750,17 @@ CREATE INDEX runs_unfinished ON runs (namespace, job_id)
                              WHERE status IN ('running', 'stopping');
 CREATE INDEX runs_in_order   ON runs (create_index, job_id);
 CREATE INDEX runs_failed ON runs (namespace, job_id) WHERE status = 'failed';
+
+CREATE TRIGGER runs_begin_failed AFTER INSERT ON runs
+WHEN NEW.status = 'failed'
+BEGIN
+    UPDATE jobs SET has_failed_run = 1 WHERE namespace = NEW.namespace AND id = NEW.job_id;
+END;
+CREATE TRIGGER runs_fail AFTER UPDATE OF status ON runs
+WHEN NEW.status = 'failed'
+BEGIN
+    UPDATE jobs SET has_failed_run = 1 WHERE namespace = NEW.namespace AND id = NEW.job_id;
+END;
 
 -- Steps of runs: one row for each group of the job's version. `outcome` is set when the step has
 -- ended. Written by daemon/evals/applier.py with the plan;

@@ -15,6 +15,7 @@ from storage.queries import (
     scaling,
     submissions,
 )
+from storage.queries.allocations import IS_OVERTIME
 from storage.read_pool import ReadSnapshot
 
 _JOB_OF = "j.namespace || '/' || j.id"
@@ -53,6 +54,15 @@ RULES = {
                           count(*) FILTER (WHERE c.status = 'dead')
                      FROM jobs c
                     WHERE c.namespace = j.namespace AND c.parent_id = j.id AND c.parent_id <> '')
+    """,
+    "a job with a failed run, or beyond its time, is marked": f"""
+        SELECT {_JOB_OF} FROM jobs j
+         WHERE j.has_failed_run = 0
+           AND (EXISTS (SELECT 1 FROM runs r
+                         WHERE r.namespace = j.namespace AND r.job_id = j.id
+                           AND r.status = 'failed')
+                OR EXISTS (SELECT 1 FROM allocations
+                            WHERE namespace = j.namespace AND job_id = j.id AND {IS_OVERTIME}))
     """,
     "a queued child has no pending or blocked evaluation": f"""
         SELECT {_JOB_OF} FROM jobs j JOIN evaluations e ON e.namespace = j.namespace AND e.job_id = j.id

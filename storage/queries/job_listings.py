@@ -4,10 +4,10 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from storage.queries.allocations import IS_OVERTIME
 from storage.queries.documents import readable, text_of
 from storage.queries.pages import PageRequest, by_namespace, like_part
 from storage.read_pool import ReadSnapshot
+from storage.records.job import JobType
 
 # SQLite joins the counts in one call: a chain of || takes 50 % longer. Counts of children are
 # columns, because each step of each child changes them.
@@ -134,18 +134,10 @@ _CONDITIONS = {
     "kind": "type = :kind",
     "status": "status = :status",
 }
-# The condition of the index jobs_failed.
-_FAILED = """stop = 0 AND (type NOT IN ('batch', 'sysbatch')
+# The condition of the indexes jobs_failed and so on. A run of a workflow may also fail without a
+# failed task, and Nomad calls an allocation complete that its `max_run_duration` ended.
+_FAILED = """stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
                OR summary GLOB '*"Failed":[1-9]*' OR summary GLOB '*"Lost":[1-9]*')"""
-# A run of a workflow may also fail without a failed task.
-_OF_FAILED_RUN = """stop = 0 AND (namespace, id) IN (SELECT namespace, job_id
-                                                       FROM runs INDEXED BY runs_failed
-                                                      WHERE status = 'failed')"""
-# Nomad calls an allocation complete that its `max_run_duration` ended.
-_OF_OVERTIME = f"""stop = 0 AND (namespace, id) IN (SELECT namespace, job_id
-                                                      FROM allocations
-                                                   INDEXED BY allocations_overtime
-                                                     WHERE {IS_OVERTIME})"""
 _FEW = 4  # characters; longer prefixes match few enough rows to sort them
 
 
@@ -169,7 +161,7 @@ def by_change(
     values = {**page_request.values, "kind": kind, "status": status}
     values["part"] = like_part(part) if part.isascii() and part else ""
     conditions = [text for name, text in _CONDITIONS.items() if values[name]]
-    index = "jobs_failed" if failed else "jobs_changed" if children else "jobs_by_change"
+    index = "jobs_changed" if children else "jobs_by_change"
     if not children:
         conditions.append("parent_id IS ''")
     if page_request.namespace != "*":
@@ -187,12 +179,11 @@ def by_change(
             f"modify_index {sign}= :first"
             f" AND (modify_index {sign} :first OR namespace || '.' || id {sign}= :second)"
         )
-    by_key = "sqlite_autoindex_jobs_1"
-    parts = [(index, _FAILED), (by_key, _OF_FAILED_RUN), (by_key, _OF_OVERTIME)]
-    statement = " UNION ".join(
-        _where(chosen, [condition, *conditions])
-        for chosen, condition in (parts if failed else [(index, "")])
-    )
+    statement = _where(index, conditions)
+    if failed:  # the index has the order of changes within a type; SQLite merges the types
+        index = "jobs_failed" if children else "jobs_failed_top_level"
+        types = [""] if kind else [f"type = '{one}'" for one in JobType]
+        statement = " UNION ALL ".join(_where(index, [_FAILED, one, *conditions]) for one in types)
     way = " DESC" if page_request.reverse else ""
     order = f"ORDER BY modify_index{way}, namespace{way}, id{way}"
     for row in db.each(f"{statement} {order}", values):
@@ -219,12 +210,13 @@ def by_name(
     values = {**wish.values, "kind": kind, "status": status}
     values["part"] = like_part(part) if part.isascii() and part else ""
     conditions = [text for name, text in _CONDITIONS.items() if values[name]]
-    if failed:
-        conditions.append(f"({_FAILED} OR {_OF_FAILED_RUN} OR {_OF_OVERTIME})")
     index = "sqlite_autoindex_jobs_1"
     if not children:
         conditions.append("parent_id IS ''")
         index = "jobs_by_name"
+    if failed:
+        conditions.append(_FAILED)
+        index = "jobs_failed_by_name" if children else "jobs_failed_top_level_by_name"
     for page_request in by_namespace(db, wish):
         where, order, found = _in_order(page_request, conditions)
         for row in db.each(f"{_CHANGES} {index}{where} {order}", {**values, **found}):

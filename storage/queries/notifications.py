@@ -116,32 +116,41 @@ _RUN = """
          LIMIT 1)
      WHERE version = :version
 """
-_ENDED = f"""
-    SELECT client_status IN ('failed', 'lost') OR {IS_OVERTIME} AS failed FROM allocations
+_COLUMNS = "id, task_group, client ->> '$.Description' AS description, modify_time AS time"
+_NOT_REPLACED = """desired_status = 'run'
+       AND CASE WHEN json_valid(desired) THEN desired ->> '$.NextAllocation' END IS NULL"""
+_HAS_FAILED = f"""(client_status IN ('failed', 'lost') OR {IS_OVERTIME})"""
+# The newest failed allocation of a version. The conditions are those of the index.
+_FAILED = f"""
+    SELECT {_COLUMNS} FROM allocations INDEXED BY allocations_failed
      WHERE namespace = :namespace AND job_id = :id AND job_version = :version
-       AND desired_status = 'run' AND client_status IN ('complete', 'failed', 'lost')
-       AND desired ->> '$.NextAllocation' IS NULL
-  ORDER BY failed DESC
+       AND {_NOT_REPLACED} AND {_HAS_FAILED}
+  ORDER BY modify_index DESC
      LIMIT 1
 """
+_COMPLETE = f"""
+    SELECT {_COLUMNS} FROM allocations INDEXED BY allocations_of_job_changed
+     WHERE namespace = :namespace AND job_id = :id AND job_version = :version
+       AND {_NOT_REPLACED} AND client_status = 'complete'
+  ORDER BY modify_index DESC
+     LIMIT 1
+"""
+# A service is judged when an allocation changes, so the newest changes decide.
 _LAST = f"""
-    SELECT id, task_group, client ->> '$.Description' AS description, modify_time AS time
-      FROM allocations
-     WHERE namespace = :namespace AND job_id = :id
-       AND (client_status IN ('failed', 'lost') OR {IS_OVERTIME} OR NOT :failed)
-  ORDER BY modify_time DESC
+    SELECT {_COLUMNS} FROM allocations INDEXED BY allocations_of_job_changed
+     WHERE namespace = :namespace AND job_id = :id AND ({_HAS_FAILED} OR NOT :failed)
+  ORDER BY modify_index DESC
      LIMIT 1
 """
 # The newest failed allocation of a bad step.
 _LAST_OF_RUN = f"""
-    SELECT id, task_group, client ->> '$.Description' AS description
-      FROM allocations
+    SELECT {_COLUMNS} FROM allocations INDEXED BY allocations_failed
      WHERE namespace = :namespace AND job_id = :id AND job_version = :version
-       AND (client_status IN ('failed', 'lost') OR {IS_OVERTIME})
+       AND {_NOT_REPLACED} AND {_HAS_FAILED}
        AND task_group IN (SELECT step FROM run_steps
                            WHERE namespace = :namespace AND job_id = :id AND number = :number
                              AND outcome = 'bad')
-  ORDER BY modify_time DESC
+  ORDER BY modify_index DESC
      LIMIT 1
 """
 
@@ -165,11 +174,9 @@ def queue_job_notification(
         if result is None:
             return
         failed = result.failed
-    elif not failed:
-        last = tx.one(_ENDED, {**key, "version": row["version"]})
-        if not runs or (last is not None and last["failed"]):
-            return
-    if result is None or not result.time:
+    elif not failed and (not runs or tx.one(_FAILED, {**key, "version": row["version"]})):
+        return
+    if result is None:
         last = tx.one(_LAST, {**key, "failed": failed})
         if last is None:
             return
@@ -181,11 +188,11 @@ def queue_job_notification(
 
 
 class _Result(NamedTuple):
-    """The result of a job; `time` is that of its end in nanoseconds, 0 if no run tells it."""
+    """The result of a job; `time` is that of its end in nanoseconds."""
 
     failed: bool
-    reason: str = ""
-    time: int = 0
+    reason: str
+    time: int
 
 
 def _result(tx: Transaction, key: dict[str, object]) -> _Result | None:
@@ -196,10 +203,12 @@ def _result(tx: Transaction, key: dict[str, object]) -> _Result | None:
     """
     run = tx.one(_RUN, key)
     if run is None:
-        last = tx.one(_ENDED, key)
-        return _Result(bool(last["failed"])) if last else None
+        if (last := tx.one(_FAILED, key)) is not None:
+            return _Result(True, _of_allocation(last), last["time"])
+        last = tx.one(_COMPLETE, key)
+        return _Result(False, "", last["time"]) if last else None
     if run["status"] == "succeeded":
-        return _Result(False, time=run["ended"])
+        return _Result(False, "", run["ended"])
     if run["status"] != "failed":
         return None
     last = tx.one(_LAST_OF_RUN, {**key, "number": run["number"]})

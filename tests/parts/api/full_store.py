@@ -59,6 +59,23 @@ async def fill(store: Store, number: int, events: int) -> None:
     _copy(store.path, number, events)
 
 
+def add_ended(tx: Transaction, job_id: str) -> None:
+    """Store a batch job without a parent, with one allocation that has ended."""
+    _add(tx, ended := job(job_id, type="batch"))
+    (placed,) = [one for one in [allocations.find(tx, ALLOC)] if one is not None]
+    copied = msgspec.structs.replace(placed, id=f"{job_id}-{ALLOC[9:]}", job_id=ended.id)
+    allocations.add(tx, copied, NOW)
+    job_status.refresh_summary(tx, ended.namespace, ended.id)
+
+
+def exceed_time(tx: Transaction) -> None:
+    """Let the allocations of all batch jobs exceed their time."""
+    text = "json_set(client, '$.Description', 'allocation exceeded max_run_duration')"
+    tx.execute(f"UPDATE allocations SET client = {text} WHERE job_type = 'batch'", {})  # noqa: S608  # a constant
+    # The state of this job takes all its allocations into account.
+    tx.execute("UPDATE jobs SET stop = 1 WHERE id = :id", {"id": WIDE})
+
+
 def _add(tx: Transaction, job: Job) -> None:
     jobs.append_version(tx, job)
     job_status.refresh_summary(tx, job.namespace, job.id)

@@ -3,8 +3,11 @@
 The measure is the number of steps of SQLite's virtual machine; a row takes some tens.
 """
 
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +27,7 @@ from daemon.web.request import ReadRoute
 from daemon.web.request_head import RequestHead
 from storage import read_pool
 from storage.records.acl import Token
-from storage.store import open_store
+from storage.store import FILE_NAME, open_store
 from tests.parts.api import full_store
 from tests.parts.api.requests import parts_of
 from tests.parts.api.test_stall import KNOWN
@@ -35,6 +38,7 @@ NUMBER = 3000
 STEP = 100  # instructions between two looks
 MOST = 15_000  # instructions for a page of 20: some hundred rows
 PAGE = 20
+MOST_STATES = 500 * PAGE  # instructions for the states of the jobs of a page
 COUNTED = 15  # instructions for a row that is only counted
 # Listings that cover all objects, or that have no pages in Nomad's and Vault's APIs.
 WHOLE = {
@@ -97,6 +101,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 @pytest.fixture
 async def asking(directory: Path, counted: Counted) -> AsyncIterator[tuple[Dispatcher, str]]:
+    async with dispatching(directory) as asking:
+        yield asking
+
+
+@asynccontextmanager
+async def dispatching(directory: Path) -> AsyncIterator[tuple[Dispatcher, str]]:
     async with open_store(directory, cluster_id="c", now=NOW) as store:
         parts = parts_of(store)
         tasks, door, ids = cast("Any", Runner()), LazyMethods(parts.fences), map(str, count())
@@ -155,6 +165,39 @@ async def test_cost_of_recently_changed_child_statuses_depends_on_the_page(
     token = first.headers["X-Service-NextToken"]
     second = await ask(asking, "/v1/jobs/statuses", f"{query}&next_token={token}", b"")
     assert counted.steps <= MOST
+    found = [item["ID"] for page in (first, second) for item in msgspec.json.decode(page.body)]
+    assert len({*found}) == 2 * PAGE
+
+
+@pytest.fixture(scope="module")
+def failed_children(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which all children exceeded their time, and some jobs without a parent."""
+    path = tmp_path_factory.mktemp("failed")
+    shutil.copy(directory / FILE_NAME, path)
+
+    async def fail() -> None:
+        async with open_store(path, cluster_id="c", now=NOW) as store:
+            for number in range(2 * PAGE):
+                await store.write(partial(full_store.add_ended, job_id=f"alone-{number:03}"))
+            await store.write(full_store.exceed_time, is_long=True)
+
+    trio.run(fail)
+    return path
+
+
+@pytest.mark.parametrize("children", ["", "&include_children=true"])
+@pytest.mark.parametrize("kind", ["", "&type=batch"])
+@pytest.mark.parametrize("sort", ["", "&reverse=true", "&sort=name", "&sort=name&reverse=true"])
+async def test_cost_of_failed_job_statuses_depends_on_the_page(
+    failed_children: Path, counted: Counted, children: str, kind: str, sort: str
+) -> None:
+    query = f"per_page={PAGE}&namespace=*&state=failed{children}{kind}{sort}"
+    async with dispatching(failed_children) as asking:
+        first = await ask(asking, "/v1/jobs/statuses", query, b"")
+        counted.steps = 0
+        token = first.headers["X-Service-NextToken"]
+        second = await ask(asking, "/v1/jobs/statuses", f"{query}&next_token={token}", b"")
+    assert counted.steps <= MOST + MOST_STATES
     found = [item["ID"] for page in (first, second) for item in msgspec.json.decode(page.body)]
     assert len({*found}) == 2 * PAGE
 

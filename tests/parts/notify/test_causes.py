@@ -1,6 +1,9 @@
 """Job notifications: stored in the write of their cause, once per channel, and only on request."""
 
+import sqlite3
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +15,7 @@ from storage.records.group import ReschedulePolicy
 from storage.records.job import Job, Parameterized
 from storage.records.notification import Notification
 from storage.store import Store
+from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.parts.evals.test_workflows import report
 from tests.parts.jobs.test_periodic import FIRST, HOURLY, look, register
@@ -260,3 +264,58 @@ async def test_purge_deletes_the_settings_but_not_pending_notifications(cluster:
     await cluster.store.write(lambda tx: jobs.purge(tx, found))
     assert said(cluster.store) == ["failure"]
     assert cluster.store.read(lambda db: notifications.due(db, NOW + HOUR, 9)) != []
+
+
+MANY = 2000
+COPY = """
+    WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < :many)
+    INSERT INTO allocations
+    SELECT id || '-' || value, namespace, job_id, job_version, job_type, task_group, name, node_id,
+           eval_id, deployment_id, desired_status, :status, cpu, memory, disk, exclusive, placement,
+           CASE WHEN :replaced THEN json_set(desired, '$.NextAllocation', 'x') ELSE desired END,
+           client, health, create_index, modify_index + value, alloc_modify_index, create_time,
+           modify_time, request_id
+      FROM allocations, n
+     WHERE job_id = 'web'
+"""
+
+
+def steps(path: Path, *, ended: bool, failed: bool, runs: bool) -> int:
+    """Return the number of SQLite's steps, in hundreds, for the notification of a job."""
+    counted = 0
+
+    def note() -> None:
+        nonlocal counted
+        counted += 1
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.row_factory = sqlite3.Row
+        tx = Transaction(connection, 10_000)
+        connection.execute("BEGIN")
+        row = tx.one("SELECT * FROM jobs WHERE id = 'web'")
+        assert row is not None
+        connection.set_progress_handler(note, 100)
+        notifications.queue_job_notification(tx, row, ended=ended, failed=failed, runs=runs)
+        connection.set_progress_handler(None, 0)
+        connection.execute("ROLLBACK")
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "replaced", "cause"),
+    [
+        ("batch", "complete", False, {"ended": True}),
+        ("batch", "failed", False, {"ended": True}),
+        ("service", "failed", True, {"runs": True}),
+        ("service", "complete", True, {"runs": True}),
+        ("service", "failed", True, {"failed": True}),
+    ],
+)
+async def test_cost_of_a_notification_does_not_depend_on_the_allocations(
+    cluster: Cluster, kind: str, status: str, replaced: bool, cause: dict[str, bool]
+) -> None:
+    await run(cluster, job("web", type=kind, meta=HOOK), ClientStatus.COMPLETE)
+    values = {"many": MANY, "status": status, "replaced": replaced}
+    await cluster.store.write(lambda tx: tx.execute(COPY, values))
+    given = {"ended": False, "failed": False, "runs": False, **cause}
+    assert steps(cluster.store.path, **given) < 10

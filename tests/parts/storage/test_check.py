@@ -117,6 +117,9 @@ DAMAGE = {
     "every version has a state": "DELETE FROM job_version_states",
     "the columns of a job match its definition": "UPDATE jobs SET type = 'system'",
     "the child counts of a job are correct": "UPDATE jobs SET children_dead = 3",
+    "a job with a failed run, or beyond its time, is marked": (
+        "UPDATE runs SET status = 'failed'; UPDATE jobs SET has_failed_run = 0"
+    ),
     "a queued child has no pending or blocked evaluation": (
         "UPDATE jobs SET held = 1 WHERE id = 'far'"
     ),
