@@ -1347,6 +1347,7 @@ CREATE TABLE payload_files (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX payload_files_by_time ON payload_files (modify_time);
+CREATE INDEX payload_files_held ON payload_files (holder) WHERE holder <> '';
 
 -- Which files a child job has, by the names that its artifacts use. Written with the dispatch.
 CREATE TABLE job_files (

@@ -19,7 +19,7 @@ from storage.errors import StorageFull, StorageUnusable
 from storage.records.namespace import Namespace
 
 APPLICATION_ID = 0x53545744  # "STWD", recognized by `file` and `steward operator snapshot inspect`
-VERSION = 53
+VERSION = 54
 
 _KEPT = 3  # copies of older versions; the newest are the useful ones
 _STEP = re.compile(r"(\d{4})_\w+\.sql")

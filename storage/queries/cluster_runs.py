@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from storage.queries import payload_files
 from storage.queries.pages import Key
 from storage.read_pool import ReadSnapshot
 from storage.records.cluster_run import ClusterRun, RunStatus
@@ -62,6 +63,10 @@ _PRUNE = """
      WHERE status = 'ended' AND pool = :pool
        AND NOT EXISTS (SELECT 1 FROM allocations WHERE id = allocation_id)
 """
+_ACTIVE = """
+    SELECT * FROM cluster_runs
+     WHERE pool = :pool AND status IN ('submitting', 'waiting', 'running')
+"""
 _WITHDRAW = """
     UPDATE cluster_runs SET status = 'void'
      WHERE pool = :pool AND status IN ('submitting', 'waiting', 'running')
@@ -109,11 +114,16 @@ def pending_cancellation(db: ReadSnapshot, pool: str) -> list[ClusterRun]:
 
 
 def put(tx: Transaction, run: ClusterRun) -> ClusterRun:
-    """Store an attempt, and delete earlier ended attempts at the same task."""
+    """Store an attempt, and delete earlier ended attempts at the same task.
+
+    An attempt that has ended or is withdrawn releases the files that its host sent.
+    """
     values = msgspec.structs.asdict(run)
     tx.execute(_PUT, {**values, "status": str(run.status)})
     if run.status == RunStatus.SUBMITTING:
         tx.execute(_FORGET, values)
+    if run.status in (RunStatus.ENDED, RunStatus.VOID):
+        payload_files.release(tx, run.comment)
     return run
 
 
@@ -127,6 +137,8 @@ def withdraw(tx: Transaction, run: ClusterRun) -> ClusterRun:
 
 def withdraw_all(tx: Transaction, pool: str) -> int:
     """Withdraw all attempts of a pool; return their number."""
+    for row in tx.each(_ACTIVE, {"pool": pool}):
+        payload_files.release(tx, msgspec.convert(dict(row), ClusterRun).comment)
     return tx.execute(_WITHDRAW, {"pool": pool})
 
 

@@ -54,9 +54,7 @@ _UNUSED = """
 _TOUCH = """
     UPDATE payload_files SET modify_time = :now WHERE namespace = :namespace AND digest = :digest
 """
-_RELEASE = """
-    UPDATE payload_files SET holder = '' WHERE namespace = :namespace AND holder = :holder
-"""
+_RELEASE = "UPDATE payload_files SET holder = '' WHERE holder = :holder AND holder <> ''"
 _IS_UNUSED = """
     NOT EXISTS (SELECT 1 FROM job_files AS j
                  WHERE j.namespace = payload_files.namespace AND j.digest = payload_files.digest)
@@ -127,7 +125,7 @@ def put(
     now: int,
     holder: str = "",
 ) -> None:
-    """Store a file. `holder` is the task or attempt that stores it; tasks call `release`."""
+    """Store a file. `holder` is the task or attempt that stores it, until `release`."""
     tx.execute(
         _PUT,
         {
@@ -141,9 +139,9 @@ def put(
     )
 
 
-def release(tx: Transaction, namespace: str, holder: str) -> None:
-    """Record that a task has ended: it will not store its files again."""
-    tx.execute(_RELEASE, {"namespace": namespace, "holder": holder})
+def release(tx: Transaction, holder: str) -> None:
+    """Record that a task or an attempt has ended: it will not store its files again."""
+    tx.execute(_RELEASE, {"holder": holder})
 
 
 def attach(tx: Transaction, namespace: str, job_id: str, name: str, digest: str) -> None:

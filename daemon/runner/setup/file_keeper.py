@@ -83,7 +83,7 @@ class FileKeeper:
 
             def write(tx: Transaction) -> None:
                 kept_files.replace(tx, files.allocation, files.task, digests)
-                payload_files.release(tx, namespace, holder)
+                payload_files.release(tx, holder)
 
             await self._store.write(write)
         return KeptFiles(

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from importlib import resources
 from io import BytesIO
@@ -28,11 +28,13 @@ from daemon.runner.drivers.slurm.kept_uploads import (
     TurnedAway,
 )
 from daemon.runner.drivers.slurm.wrapper_api import WrapperApi
-from storage.queries import kept_files
+from storage.queries import cluster_runs, kept_files, payload_files
 from storage.records.base import SECOND
+from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.job import Job
 from storage.records.task import RestartPolicy
 from storage.store import Store
+from storage.writer import Transaction
 from tests import samples
 from tests.fakes.slurm.world import FakeSlurm, fake_slurm
 from tests.parts.runner.pool import PoolWorld, open_pool, settings
@@ -458,6 +460,49 @@ async def test_files_that_arrived_before_a_restart_count_once(store: Store, tmp_
     report = await after.report("one")
     assert report is not None
     assert (report[0].keys(), report[1]) == ({"a", "b", "c"}, ())
+
+
+def holders(store: Store) -> list[str]:
+    """Return the tasks and attempts that may store their files again."""
+    rows = store.read(lambda db: db.all("SELECT holder FROM payload_files ORDER BY holder"))
+    return [row["holder"] for row in rows]
+
+
+async def test_ended_attempt_releases_its_files(world: PoolWorld) -> None:
+    one = await world.place(keeping("mkdir out; echo 1 >out/a; echo 2 >out/b", "out/*"))
+    await world.until_done(one)
+    assert kept(world, one).keys() == {"out/a", "out/b"}
+    assert holders(world.store) == ["", ""]
+
+
+def withdraw_one(tx: Transaction) -> None:
+    (run,) = cluster_runs.of_allocation(tx, "a1")
+    cluster_runs.withdraw(tx, run)
+
+
+def withdraw_pool(tx: Transaction) -> None:
+    cluster_runs.withdraw_all(tx, "hpc")
+
+
+@pytest.mark.parametrize("withdraw", [withdraw_one, withdraw_pool])
+async def test_withdrawn_attempt_releases_its_files(
+    store: Store, withdraw: Callable[[Transaction], None]
+) -> None:
+    def begin(tx: Transaction) -> None:
+        for alloc_id, pool in (("a1", "hpc"), ("a2", "other")):
+            run = ClusterRun(
+                allocation_id=alloc_id, task="t", number=0, pool=pool, status=RunStatus.RUNNING
+            )
+            cluster_runs.put(tx, run)
+            digest = hashlib.sha256(alloc_id.encode()).hexdigest()
+            payload_files.put(
+                tx, NAMESPACE, digest, 1, is_complete=True, now=NOW, holder=run.comment
+            )
+
+    await store.write(begin)
+    assert holders(store) == ["a1/t/0", "a2/t/0"]
+    await store.write(withdraw)
+    assert holders(store) == ["", "a2/t/0"]
 
 
 # --- patterns ---

@@ -1,0 +1,6 @@
+-- Files of attempts on a cluster that have ended: nothing stores them again.
+CREATE INDEX payload_files_held ON payload_files (holder) WHERE holder <> '';
+UPDATE payload_files SET holder = ''
+ WHERE holder GLOB '*/*/[0-9]*'
+   AND holder NOT IN (SELECT allocation_id || '/' || task || '/' || number FROM cluster_runs
+                       WHERE status IN ('submitting', 'waiting', 'running'));
