@@ -52,6 +52,10 @@ class PolicyObject(msgspec.Struct, frozen=True):
                 values = item.value if isinstance(item.value, list) else [item.value]
                 yield from (value for value in values if isinstance(value, PolicyObject))
 
+    def each(self, key: str) -> Iterator[PolicyItem]:
+        """Yield all items of a key."""
+        return (item for item in self.items if item.keys == (key,))
+
     def find(self, key: str) -> PolicyItem | None:
         """Return the last item of a key."""
         return next((item for item in reversed(self.items) if item.keys == (key,)), None)

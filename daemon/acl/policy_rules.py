@@ -121,6 +121,7 @@ _SCOPES: Mapping[str, tuple[str, ...]] = {
     "plugin": (DENY, "list", "read"),
 }
 _SLICES = ("namespace", "node_pool", "host_volume")  # kinds that are lists in Nomad's error texts
+_ONCE = frozenset({"policy", "min_wrapping_ttl", "max_wrapping_ttl"})  # single values of a block
 _TOP = frozenset({"path", "namespace", "node_pool", "host_volume", *_SCOPES})
 
 
@@ -218,8 +219,12 @@ def _parsed(text: str) -> PolicyRules:
 
 
 def check(text: str) -> None:
-    """Raise `Malformed` for a text that is not a policy, or with a rule without braces."""
-    for item in parse_policy_text(text).items:
+    """Raise `Malformed` for a text that is not a policy, or that does not mean all that it says.
+
+    That is a rule without braces, or a repeated value of which only the last one would count.
+    """
+    tree = parse_policy_text(text)
+    for item in tree.items:
         if not _is_block(item.keys, item.value):
             named = item.keys[0] in _SLICES and item.keys[1:] == ()
             if named and item.column and not isinstance(item.value, list):
@@ -227,6 +232,27 @@ def check(text: str) -> None:
                 raise PolicySyntaxError(f"{place}: unknown slice type: *ast.LiteralType")
             raise Malformed(f"{' '.join(item.keys)}: write a block in braces, not a value")
     parse_policy(text)
+    if problems := list(_repetitions(tree, "")):
+        raise Malformed(multi_error(problems))
+
+
+def _repetitions(body: PolicyObject, where: str) -> Iterator[str]:
+    """Yield an error for each repeated value; HCL would keep the last one without a message."""
+    given: dict[str, list[str]] = {}
+    for item in body.items:
+        name, values = item.keys[0], item.value if isinstance(item.value, list) else [item.value]
+        if name in _ONCE and item.keys == (name,) and not isinstance(item.value, PolicyObject):
+            given.setdefault(name, []).append(str(item.value))
+        labels = "".join(f' "{label}"' for label in item.keys[1:])
+        for value in values:
+            if isinstance(value, PolicyObject):
+                yield from _repetitions(value, f"{where}{name}{labels}: ")
+                if name in _SCOPES and not where:
+                    given.setdefault(name, []).append(_text(value, "policy", where))
+    for name, texts in given.items():
+        if len(texts) > 1:
+            named = ", ".join(f'"{text}"' for text in texts[:3])
+            yield f"{where}{name} is given {len(texts)} times, as {named}: give it once"
 
 
 def _is_block(keys: tuple[str, ...], value: Value) -> bool:
@@ -284,17 +310,16 @@ def _old_policy(body: PolicyObject, where: str) -> tuple[str, ...]:
 
 
 def _parameters(body: PolicyObject, key: str, where: str) -> dict[str, Sequence[Value]] | None:
-    item = body.find(key)
-    if item is None:
-        return None
-    if not isinstance(item.value, PolicyObject):
-        raise Malformed(f"{where}{key} must be an object of lists")
-    found: dict[str, Sequence[Value]] = {}
-    for policy in item.value.items:
-        if not isinstance(policy.value, list):
-            raise Malformed(f'{where}{key}: the value of "{policy.keys[0]}" must be a list')
-        found[policy.keys[0].lower()] = tuple(policy.value)
-    return found
+    found: dict[str, list[Value]] | None = None
+    for item in body.each(key):  # HCL joins repeated objects, and lists of repeated names
+        if not isinstance(item.value, PolicyObject):
+            raise Malformed(f"{where}{key} must be an object of lists")
+        found = {} if found is None else found
+        for policy in item.value.items:
+            if not isinstance(policy.value, list):
+                raise Malformed(f'{where}{key}: the value of "{policy.keys[0]}" must be a list')
+            found.setdefault(policy.keys[0].lower(), []).extend(policy.value)
+    return None if found is None else {name: tuple(values) for name, values in found.items()}
 
 
 def _wrapping_ttl(body: PolicyObject, end: str, where: str) -> int:
@@ -412,10 +437,10 @@ def _text(body: PolicyObject, key: str, where: str) -> str:
 
 
 def _texts(body: PolicyObject, key: str, where: str) -> list[str]:
-    item = body.find(key)
-    if item is None:
-        return []
-    values = item.value if isinstance(item.value, list) else [item.value]
+    """Return the texts of all lists of a key: HCL joins repeated lists."""
+    values: list[Value] = []
+    for item in body.each(key):
+        values += item.value if isinstance(item.value, list) else [item.value]
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) != len(values):
         raise Malformed(f"{where}{key} must be a list of texts")

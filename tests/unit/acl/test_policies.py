@@ -219,3 +219,86 @@ def test_policy_text_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = parse_policy(text)
     monkeypatch.setattr(policy_rules, "parse_policy_text", None)
     assert parse_policy(text) is found
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        (
+            'path "a" { capabilities = ["read"] capabilities = ["deny"] }',
+            PolicyRules(paths=(PathRule(path="a", capabilities=("deny",)),)),
+        ),
+        (
+            '{"path": {"a": {"capabilities": ["read"], "capabilities": ["list"]}}}',
+            PolicyRules(paths=(PathRule(path="a", capabilities=("read", "list")),)),
+        ),
+        (
+            'namespace "a" { capabilities = ["submit-job"] capabilities = ["read-job"] }',
+            PolicyRules(namespaces=(NamedRule(name="a", capabilities=("submit-job", "read-job")),)),
+        ),
+        (
+            'namespace "a" { variables { path "x" { capabilities = ["list"] capabilities = ["deny"] } } }',
+            PolicyRules(
+                namespaces=(
+                    NamedRule(
+                        name="a",
+                        variables=(VariableRule(path="x", capabilities=("list", "deny")),),
+                    ),
+                )
+            ),
+        ),
+        (
+            'path "a" { allowed_parameters = { k = ["1"] K = ["2"] } '
+            'allowed_parameters = { n = [] } required_parameters = ["k"] required_parameters = ["n"] }',
+            PolicyRules(
+                paths=(
+                    PathRule(
+                        path="a",
+                        capabilities=(),
+                        allowed={"k": ("1", "2"), "n": ()},
+                        required=("k", "n"),
+                    ),
+                )
+            ),
+        ),
+        (
+            'path "a" { denied_parameters = {} }',
+            PolicyRules(paths=(PathRule(path="a", capabilities=()),)),
+        ),
+    ],
+)
+def test_repeated_lists_of_a_block_are_joined(text: str, rules: PolicyRules) -> None:
+    check(text)
+    assert parse_policy(text) == rules
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'namespace "a" { policy = "write" policy = "deny" }',
+            'namespace "a": policy is given 2 times, as "write", "deny": give it once',
+        ),
+        (
+            '{"namespace": {"a": {"policy": "write", "policy": "deny"}}}',
+            'policy is given 2 times, as "write", "deny": give it once',
+        ),
+        (
+            'path "policy" { max_wrapping_ttl = 60 max_wrapping_ttl = "2m" }',
+            'path "policy": max_wrapping_ttl is given 2 times, as "60", "2m": give it once',
+        ),
+        (
+            'agent { policy = "write" } agent { policy = "deny" }',
+            'agent is given 2 times, as "write", "deny": give it once',
+        ),
+    ],
+)
+def test_repeated_value_is_refused_on_write(text: str, message: str) -> None:
+    with pytest.raises(Malformed, match=re.escape(message)):
+        check(text)
+    parse_policy(text)  # an older version may have stored it
+
+
+def test_paths_named_like_values_may_be_repeated() -> None:
+    check('{"path": {"policy": {"policy": "read"}, "agent": {"policy": "read"}}}')
+    check('path "policy" { policy = "read" } path "policy" { policy = "deny" }')
