@@ -84,6 +84,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "daemon.variables": (
         *STORAGE,
+        "daemon.acl.caller_cache",
         "daemon.acl.seal",
         "daemon.acl.workload_identity",
         "daemon.clock",

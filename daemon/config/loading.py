@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from daemon.config import host_resources, pools
+from daemon.config.names import name_errors
 from daemon.config.nomad_settings import hint, translated
 from daemon.config.settings import (
     DISK_FAIL,
@@ -35,12 +36,6 @@ from storage.records.numbers import ranges
 PREFIX = "STEWARD_"
 DEFAULT_FILE = Path("/etc/steward/steward.toml")
 USUAL_SOCKET = Path("/run/steward") / SOCKET_NAME
-_CLOUD_URLS = (
-    "cloud_directory_url",
-    "cloud_resource_manager_url",
-    "cloud_graph_url",
-    "cloud_metadata_url",
-)
 # Variables with the prefix that are not settings: those of the command line, and the path of the
 # file.
 _NO_SETTINGS = frozenset(
@@ -156,9 +151,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
         if text is None:
             continue
         if field.type == dict[str, str]:
-            values[name] = split_pairs(text.split(","), PREFIX + name.upper())
-        elif field.type == list[str]:
-            values[name] = text.split(",")
+            pairs = text.split(",") if text.strip() else []
+            values[name] = split_pairs(pairs, PREFIX + name.upper())
+        elif field.type in (list[str], list[str] | None):
+            values[name] = [item.strip() for item in text.split(",")] if text.strip() else []
         else:
             values[name] = text
     return values
@@ -227,6 +223,7 @@ def _completed(config: Settings, environment: Mapping[str, str], *, is_root: boo
 
 def _faults(config: Settings) -> Iterator[str]:
     """Yield the faults of the settings: invalid values and contradictions."""
+    yield from name_errors(config)
     if config.dev and not is_loopback(config.bind):
         yield (
             f"bind = {config.bind!r}: a development daemon listens on loopback only; "
@@ -234,9 +231,6 @@ def _faults(config: Settings) -> Iterator[str]:
         )
     if config.dev_cloud and not config.dev:
         yield "dev_cloud = true: anyone can log in with it, so it works with --dev only"
-    for name in _CLOUD_URLS:
-        if (url := getattr(config, name)) and not url.startswith(("http://", "https://")):
-            yield f"{name} = {url!r}: write it as https://HOST or http://HOST:PORT"
     if not config.dev and config.acl is False:
         yield "acl = false: only a development daemon works without tokens; add --dev"
     if config.ask_passphrase and config.key_file != Path():

@@ -39,7 +39,8 @@ class RequestGuard:
     """The names by which clients may address this daemon."""
 
     def __init__(self, config: Settings, host_name: str) -> None:
-        self._names = _LOOPBACK | {config.bind.lower(), host_name.lower(), *config.host_names}
+        named = (config.bind, host_name, *config.host_names)
+        self._names = _LOOPBACK | {name.lower() for name in named}
         self._any_address = config.bind in _ANY_ADDRESS
         self._any_name = ANY_NAME in config.host_names
 

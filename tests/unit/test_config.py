@@ -10,7 +10,7 @@ import pytest
 
 from daemon.cli.core.options import _CONNECTION, Command
 from daemon.config.loading import load_settings
-from daemon.config.settings import Settings
+from daemon.config.settings import FIELDS, Settings
 from storage.errors import Invalid
 
 
@@ -405,3 +405,108 @@ def test_other_broken_files_are_not_mistaken_for_hcl(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as caught:
         loaded(tmp_path, "x = {")
     assert "HCL" not in str(caught.value)
+
+
+# An invalid value of each setting that holds text, as in the environment.
+INVALID = {
+    "user": "a b",
+    "bind": "http://0.0.0.0",
+    "socket": "a\nb",
+    "operator_group": "a b",
+    "host_names": "steward.lan,https://steward.lan",
+    "trusted_proxies": "proxy.lan",
+    "region": "a b",
+    "datacenter": "dc*",
+    "node_name": " a",
+    "node_class": "a\nb",
+    "node_pool": "a b",
+    "node_meta": "a b=1",
+    "oidc_issuer": "steward.lan",
+    "identity_claims": "Team=x",
+    "issuer_bind": "a b",
+    "alloc_disk_limit": "loud",
+    "artifact_paths": "relative",
+    "host_volume_paths": "relative",
+    "wrapper_bind": "a/b",
+    "wrapper_url": "steward.lan",
+    "notify_link": "steward.lan",
+    "otlp_url": "127.0.0.1:4318",
+    "raw_exec_user": "a b",
+    "task_users": "a b",
+    "user_denylist": "a b",
+    "user_checked_drivers": "exec,raw exec",
+    "denied_host_uids": "5-1",
+    "denied_host_gids": "x",
+    "task_environment": "A=B",
+    "task_uids": "1-2",
+    "task_egress": "closed",
+    "bridge_network_name": "a b",
+    "bridge_network_subnet": "10.0.0.0/33",
+    "cgroup_parent": "/a/../b",
+    "podman_socket": "podman.sock",
+    "cloud_directory_url": "https://a b",
+    "cloud_resource_manager_url": "management.example",
+    "cloud_graph_url": "ftp://graph.example",
+    "cloud_metadata_url": "http:///",
+    "log_level": "loud",
+    "log_format": "xml",
+}
+# Settings that only the file can hold, because the environment has no form for tables of tables.
+TABLES = {"pools", "notify_commands", "notify_receivers", "job_policies", "host_volumes"}
+TABLES |= {"host_networks"}
+
+
+def test_each_setting_with_text_has_an_invalid_value() -> None:
+    text = {name for name, field in FIELDS.items() if "str" in str(field.type)}
+    assert text - TABLES == INVALID.keys()
+
+
+@pytest.mark.parametrize("setting", INVALID)
+def test_invalid_value_in_the_environment_is_refused(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(Invalid, match=setting):
+        loaded(tmp_path, "", {f"STEWARD_{setting.upper()}": INVALID[setting]})
+
+
+@pytest.mark.parametrize("setting", sorted(TABLES))
+def test_table_in_the_environment_is_refused(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(Invalid, match=setting):
+        loaded(tmp_path, "", {f"STEWARD_{setting.upper()}": "x"})
+
+
+@pytest.mark.parametrize("setting", ["region", "datacenter", "node_pool", "bind"])
+def test_needed_name_cannot_be_empty(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(Invalid, match=f"{setting} = ''"):
+        loaded(tmp_path, "", {f"STEWARD_{setting.upper()}": ""})
+
+
+def test_lists_in_the_environment_may_have_spaces_or_be_empty(tmp_path: Path) -> None:
+    environment = {
+        "STEWARD_HOST_NAMES": "one, two",
+        "STEWARD_TASK_USERS": "",
+        "STEWARD_NODE_META": "",
+        "STEWARD_HOST_VOLUME_PATHS": str(tmp_path),
+    }
+    config = loaded(tmp_path, "", environment)
+    assert (config.host_names, config.task_users, config.node_meta) == (["one", "two"], [], {})
+    assert config.host_volume_paths == [str(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("region", "münchen"),
+        ("datacenter", "dc-1.a"),
+        ("node_name", "the old one"),
+        ("node_meta", "rack.row-1=a b"),
+        ("bind", "::1"),
+        ("host_names", "Steward.LAN,10.0.0.7"),
+        ("cgroup_parent", "steward.slice/tasks"),
+        ("podman_socket", "none"),
+        ("cloud_metadata_url", "http://169.254.169.254"),
+        ("cloud_graph_url", "http://127.0.0.1:4670/graph"),
+    ],
+)
+def test_valid_value_in_the_environment_is_accepted(
+    tmp_path: Path, setting: str, value: str
+) -> None:
+    loaded(tmp_path, "", {f"STEWARD_{setting.upper()}": value})

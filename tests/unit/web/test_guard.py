@@ -21,6 +21,12 @@ def test_local_host_names_are_accepted(host: str) -> None:
     assert refused(host=host) is None
 
 
+def test_case_of_a_host_name_in_the_settings_does_not_matter() -> None:
+    guard = RequestGuard(Settings(host_names=["Steward.LAN"]), "machine")
+    assert guard.refusal("GET", {"host": "steward.lan"}) is None
+    assert guard.refusal("GET", {"host": "STEWARD.lan"}) is None
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:4646", "10.0.0.1", "[::2]:1"])
 def test_other_host_names_are_refused(host: str) -> None:
     assert refused(host=host) == 421
