@@ -65,7 +65,7 @@ def policy_apply(
     Example: steward acl policy apply deploy deploy.hcl
     """
     body = {"Name": name, "Description": description, "Rules": read_text(file)}
-    client.send("POST", f"/v1/acl/policy/{segment(name)}", body)
+    client.act("POST", f"/v1/acl/policy/{segment(name)}", body)
     screen.report(f"policy {name} was written")
 
 
@@ -79,7 +79,7 @@ def policy_list(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read("/v1/acl/policies")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[PolicyStub]))
         return
     rows = [[item.name, item.description] for item in answer.decode(list[PolicyStub])]
     screen.table(["Name", "Description"], rows)
@@ -96,7 +96,7 @@ def policy_info(client: ApiClient, screen: Screen, name: str) -> None:
     """
     answer = client.read(f"/v1/acl/policy/{segment(name)}")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(PolicyDetail))
         return
     found = answer.decode(PolicyDetail)
     screen.facts([("Name", found.name), ("Description", found.description)])
@@ -113,7 +113,7 @@ def policy_delete(client: ApiClient, screen: Screen, name: str) -> None:
 
     Example: steward acl policy delete deploy
     """
-    client.send("DELETE", f"/v1/acl/policy/{segment(name)}")
+    client.act("DELETE", f"/v1/acl/policy/{segment(name)}")
     screen.report(f"policy {name} was deleted")
 
 
@@ -162,7 +162,7 @@ def token_list(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read("/v1/acl/tokens")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[TokenStub]))
         return
     screen.table(
         ["Accessor", "Name", "Type", "Policies", "Expires"],
@@ -251,13 +251,13 @@ def token_delete(client: ApiClient, screen: Screen, accessor: str) -> None:
     Example: steward acl token delete 2f0d1c3a
     """
     accessor = resolve.accessor(client, accessor)
-    client.send("DELETE", f"/v1/acl/token/{segment(accessor)}")
+    client.act("DELETE", f"/v1/acl/token/{segment(accessor)}")
     screen.report(f"token {accessor} was revoked")
 
 
 def _show_token(screen: Screen, answer: ClientResponse) -> None:
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(TokenDetail))
         return
     token = answer.decode(TokenDetail)
     screen.facts(
@@ -336,7 +336,7 @@ def role_list(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read("/v1/acl/roles")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[AclRole]))
         return
     rows = [
         [item.id, item.name, ", ".join(link.name for link in item.policies or ()), item.description]
@@ -367,7 +367,7 @@ def role_delete(client: ApiClient, screen: Screen, role_id: str) -> None:
     Example: steward acl role delete operators
     """
     found = _find_role(client, role_id).decode(AclRole)
-    client.send("DELETE", f"/v1/acl/role/{segment(found.id)}")
+    client.act("DELETE", f"/v1/acl/role/{segment(found.id)}")
     screen.report(f"role {found.name} was deleted")
 
 
@@ -382,7 +382,7 @@ def _find_role(client: ApiClient, role_id: str) -> ClientResponse:
 
 def _show_role(screen: Screen, answer: ClientResponse) -> None:
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(AclRole))
         return
     role = answer.decode(AclRole)
     screen.facts(

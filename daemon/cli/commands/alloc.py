@@ -82,7 +82,7 @@ def checks(client: ApiClient, screen: Screen, alloc_id: str) -> None:
     allocation = resolve.allocation(client, alloc_id)
     answer = client.read(f"/v1/client/allocation/{segment(allocation.id)}/checks")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(dict[str, CheckResult]))
         return
     found = {} if answer.body == b"null" else answer.decode(dict[str, CheckResult])
     screen.line(f"Status of {count_noun(len(found), 'check')}")
@@ -114,7 +114,7 @@ def checks(client: ApiClient, screen: Screen, alloc_id: str) -> None:
 def _list(client: ApiClient, screen: Screen) -> None:
     answer = client.read("/v1/allocations")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[AllocationItem]))
         return
     show_allocations(screen, answer.decode(list[AllocationItem]))
 

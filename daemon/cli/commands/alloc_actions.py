@@ -49,7 +49,7 @@ def restart(
     if name and all_tasks:
         raise Invalid(f"-all-tasks and task {name!r} exclude each other: pass only one")
     body = {"TaskName": name, "AllTasks": all_tasks}
-    client.send("PUT", f"/v1/client/allocation/{segment(allocation.id)}/restart", body)
+    client.act("PUT", f"/v1/client/allocation/{segment(allocation.id)}/restart", body)
     screen.report(f"{_of(screen, allocation, name)}: restarted")
 
 
@@ -78,7 +78,7 @@ def signal(
     allocation = resolve.allocation(client, alloc_id)
     chosen = _named(allocation, task, word)
     body = {"Signal": name, "Task": chosen}
-    client.send("PUT", f"/v1/client/allocation/{segment(allocation.id)}/signal", body)
+    client.act("PUT", f"/v1/client/allocation/{segment(allocation.id)}/signal", body)
     screen.report(f"{_of(screen, allocation, chosen)}: sent {name}")
 
 

@@ -64,13 +64,13 @@ def fs(
     entry = answer.decode(FileInfo)
     if describe:
         if screen.wants_document:
-            screen.document(answer.body)
+            screen.document(answer.object_body())
         else:
             _show(screen, [entry])
     elif entry.is_dir:
         listing = files.request("ls")
         if screen.wants_document:
-            screen.document(listing.body)
+            screen.document(listing.checked(list[FileInfo]))
         else:
             _show(screen, listing.decode(list[FileInfo]))
     else:

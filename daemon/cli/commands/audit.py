@@ -54,7 +54,7 @@ def audit(
         per_page=count,
     )
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[AuditEntry]))
         return
     entries = answer.decode(list[AuditEntry])
     if not entries:

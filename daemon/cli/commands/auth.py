@@ -36,7 +36,7 @@ def index(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read("/v1/sys/auth")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(VaultResponse))
         return
     found = answer.decode(VaultResponse).data or {}
     rows = [
@@ -68,7 +68,7 @@ def enable(
     """
     place = (path or kind).strip("/")
     body = {"type": kind, "description": description or "", "config": _given_options(config)}
-    client.send("POST", address(f"sys/auth/{place}"), body)
+    client.act("POST", address(f"sys/auth/{place}"), body)
     screen.report(f"{kind} is enabled at {place}/")
 
 
@@ -86,7 +86,7 @@ def tune(client: ApiClient, screen: Screen, path: str, **changes: str) -> None:
         raise click.UsageError(
             "no changes given: pass at least one option, such as -description or -max-lease-ttl"
         )
-    client.send("POST", address(f"sys/auth/{path.strip('/')}/tune"), said)
+    client.act("POST", address(f"sys/auth/{path.strip('/')}/tune"), said)
     screen.report(f"{path.strip('/')}/ was tuned")
 
 
@@ -99,7 +99,7 @@ def disable(client: ApiClient, screen: Screen, path: str) -> None:
 
     Example: steward auth disable cloudid
     """
-    client.send("DELETE", address(f"sys/auth/{path.strip('/')}"))
+    client.act("DELETE", address(f"sys/auth/{path.strip('/')}"))
     screen.report(f"{path.strip('/')}/ was disabled")
 
 

@@ -48,7 +48,7 @@ def apply(
         "PUT", f"/v1/calendar/{segment(name)}", _content(file), **_cas(check_index)
     )
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(CalendarWritten))
         return
     screen.line(f'calendar "{name}" is at version {answer.decode(CalendarWritten).version}')
 
@@ -83,7 +83,7 @@ def import_file(
         **({} if last_year is None else {"last_year": last_year}),
     )
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(CalendarImport))
         return
     found = answer.decode(CalendarImport)
     screen.table(["Day", "Holiday"], [[day, text] for day, text in found.added.items()])
@@ -118,7 +118,7 @@ def index(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read("/v1/calendars")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[CalendarListing]))
         return
     found = answer.decode(list[CalendarListing])
     screen.table(
@@ -150,7 +150,7 @@ def status(client: ApiClient, screen: Screen, name: str, *, first: str | None, d
     query = {} if first is None and days == _DAYS else _days_of(client, name, first, days)
     answer = client.read(f"/v1/calendar/{segment(name)}/days", **query)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(CalendarDays))
         return
     found = answer.decode(CalendarDays)
     screen.facts(
@@ -200,7 +200,7 @@ def inspect(client: ApiClient, screen: Screen, name: str) -> None:
 
     Example: steward calendar inspect business
     """
-    screen.document(client.read(f"/v1/calendar/{segment(name)}").body)
+    screen.document(client.read(f"/v1/calendar/{segment(name)}").object_body("Name"))
 
 
 @click.command()
@@ -214,7 +214,7 @@ def history(client: ApiClient, screen: Screen, name: str) -> None:
     """
     answer = client.read(f"/v1/calendar/{segment(name)}/versions")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[CalendarVersion]))
         return
     found = answer.decode(list[CalendarVersion])
     screen.table(
@@ -242,7 +242,7 @@ def delete(client: ApiClient, screen: Screen, name: str, *, check_index: int | N
 
     Example: steward calendar delete business
     """
-    client.call("DELETE", f"/v1/calendar/{segment(name)}", None, **_cas(check_index))
+    client.act("DELETE", f"/v1/calendar/{segment(name)}", None, **_cas(check_index))
     screen.report(f'calendar "{name}" was deleted')
 
 

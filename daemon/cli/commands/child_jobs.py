@@ -188,7 +188,7 @@ def _followed(
 
 def _report_dispatch(screen: Screen, answer: ClientResponse, done: DispatchResult) -> None:
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
     elif done.dispatched_job_id:
         screen.line(f"Dispatched Job ID: {done.dispatched_job_id}")
     if not screen.wants_document and done.eval_id:
@@ -224,7 +224,7 @@ def _let(client: ApiClient, screen: Screen, job_id: str, verb: str, said: str) -
     path = f"/v1/job/{segment(line.id)}/periodic/{verb}"
     answer = client.send("POST", path, namespace=line.namespace)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
     else:
         screen.line(f'job "{line.id}" {said}')
 
@@ -241,7 +241,7 @@ def periodic_next(client: ApiClient, screen: Screen, job_id: str) -> None:
     line = resolve.job(client, job_id)
     answer = client.read(f"/v1/job/{segment(line.id)}/periodic", namespace=line.namespace)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(PeriodicSchedule))
         return
     clock = answer.decode(PeriodicSchedule)
     if clock.paused:
@@ -270,7 +270,7 @@ def periodic_slots(client: ApiClient, screen: Screen, job_id: str, *, most: int)
     line = resolve.job(client, job_id)
     answer = client.read(f"/v1/job/{segment(line.id)}/periodic/slots", namespace=line.namespace)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[Slot]))
         return
     found = answer.decode(list[Slot])
     if not found:
@@ -300,7 +300,7 @@ def notifications(client: ApiClient, screen: Screen, job_id: str, *, most: int) 
     line = resolve.job(client, job_id)
     answer = client.read(f"/v1/job/{segment(line.id)}/notifications", namespace=line.namespace)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[Notification]))
         return
     found = answer.decode(list[Notification])
     if not found:

@@ -20,7 +20,7 @@ def confinement(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read("/v1/operator/confinement")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(ConfinementShown))
         return
     found = answer.decode(ConfinementShown)
     for process in found.processes:

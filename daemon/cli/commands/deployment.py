@@ -30,7 +30,7 @@ def index(client: ApiClient, screen: Screen, *, expression: str) -> None:
     """
     answer = client.read("/v1/deployments", filter=expression)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[Deployment]))
         return
     show_deployments(screen, answer.decode(list[Deployment]))
 
@@ -168,7 +168,7 @@ def of_job(client: ApiClient, screen: Screen, job_id: str, *, latest: bool, ever
     more = {"all": True} if every else {}
     answer = client.read(path, namespace=line.namespace, **more)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[Deployment]))
         return
     show_deployments(screen, answer.decode(list[Deployment]))
 
@@ -205,7 +205,7 @@ def _steered(
     if not detach and done.eval_id:
         return _follow(client, screen, deployment.id)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
         return 0
     screen.line(f"Evaluation ID: {done.eval_id or 'not needed'}")
     if done.reverted_job_version is not None:

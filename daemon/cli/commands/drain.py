@@ -60,7 +60,7 @@ def eligibility(
         "POST", f"/v1/node/{segment(node.id)}/eligibility", {"Eligibility": wanted}
     )
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
         return
     screen.line(f"node {screen.short(node.id)} ({node.name}) is {wanted} for placements")
 
@@ -113,7 +113,7 @@ def drain(
         click.confirm(f"Stop all allocations on node {node.name}?", abort=True)
     answer = client.send("POST", f"/v1/node/{segment(node.id)}/drain", body)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
     about = f"node {screen.short(node.id)} ({node.name})"
     if detach or not begins:
         if not screen.wants_document:

@@ -33,7 +33,7 @@ def index(client: ApiClient, screen: Screen, *, job_id: str, status: str, expres
     """
     answer = client.read("/v1/evaluations", job=job_id, status=status, filter=expression)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[Evaluation]))
         return
     show_evaluations(screen, answer.decode(list[Evaluation]))
 

@@ -28,7 +28,7 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
     line = resolve.job(client, job_id)
     answer = client.read(f"/v1/job/{segment(line.id)}/explain", namespace=line.namespace)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(Explanation))
         return
     found = answer.decode(Explanation)
     state = client.fetch(f"/v1/job/{segment(line.id)}/state", StateLine, namespace=line.namespace)

@@ -24,7 +24,7 @@ def list_faults(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read("/v1/operator/faults")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[FaultShown]))
         return
     rows = [
         [
@@ -50,5 +50,5 @@ def release(client: ApiClient, screen: Screen, kind: str, key: str) -> None:
 
     Example: steward operator fault release "periodic job" "default/nightly at index 12"
     """
-    client.send("POST", "/v1/operator/faults/release", {"Kind": kind, "Key": key})
+    client.act("POST", "/v1/operator/faults/release", {"Kind": kind, "Key": key})
     screen.report(f"{kind} {key} will be retried")

@@ -61,7 +61,7 @@ def freeze(
     }
     answer = client.send("POST", "/v1/freeze", body)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(FreezeResult))
         return
     made = answer.decode(FreezeResult)
     if made.warnings:
@@ -78,9 +78,9 @@ def thaw(client: ApiClient, screen: Screen, freeze_id: str) -> None:
 
     Example: steward thaw 7f3b2d94-0c5e-4f0e-8a55-5a2f2f1f3c1d
     """
-    answer = client.send("DELETE", f"/v1/freeze/{segment(freeze_id)}")
+    ended = client.send("DELETE", f"/v1/freeze/{segment(freeze_id)}").object_body("Index")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(ended)
         return
     screen.line(f"Freeze {freeze_id} has ended")
 
@@ -98,7 +98,7 @@ def freezes(client: ApiClient, screen: Screen, *, every: bool) -> None:
     """
     answer = client.read("/v1/freezes", **({} if every else {"active": "true"}))
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[Freeze]))
         return
     found = answer.decode(list[Freeze])
     if not found:

@@ -11,7 +11,7 @@ from daemon.cli.core.output import Screen
 from storage.errors import Invalid
 
 _PLUGINS = "/v1/identity/oidc/plugins/.well-known"
-_DOCUMENTS = ("openid-configuration", "keys")
+_DOCUMENTS = {"openid-configuration": "issuer", "keys": "keys"}  # each with a field that it has
 
 
 @click.command()
@@ -27,9 +27,9 @@ def export(client: ApiClient, screen: Screen, directory: Path) -> None:
     Example: steward identity export /var/www/html
     """
     written: list[str] = []
-    for name in _DOCUMENTS:
+    for name, needed in _DOCUMENTS.items():
         target = directory / _PLUGINS.strip("/") / name
-        body = client.read(f"{_PLUGINS}/{name}").body
+        body = client.read(f"{_PLUGINS}/{name}").object_body(needed)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             beside = target.with_name(f".{name}.new")

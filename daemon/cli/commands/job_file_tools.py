@@ -72,7 +72,7 @@ def validate(client: ApiClient, screen: Screen, file: str, *, given: VariableArg
     if validated.warnings:
         screen.warn(validated.warnings.rstrip())
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
     elif validated.error:
         screen.warn(flat(validated.error).rstrip())
     elif errors:

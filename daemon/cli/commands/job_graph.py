@@ -56,7 +56,7 @@ def graph(
     elif mermaid:
         lines = _mermaid(found)
     elif screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
         return
     else:
         _show(screen, found)

@@ -168,7 +168,7 @@ def login(
     """
     answer = _send_login(client, login_arguments, "login")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(_LoggedIn))
         return
     done = answer.decode(_LoggedIn)
     for warning in done.warnings or ():
@@ -201,7 +201,7 @@ def explain(client: ApiClient, screen: Screen, login_arguments: LoginArguments) 
     answer = _send_login(client, login_arguments, "explain")
     explained = answer.decode(_Explanation).data
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
         return 0 if explained.accepted else 1
     rows = [
         (rule.rule, "no" if rule.refusal else "yes", rule.looked_at, rule.seen)
@@ -222,7 +222,7 @@ def logout(client: ApiClient, screen: Screen) -> None:
 
     Example: steward logout
     """
-    client.send("POST", "/v1/auth/token/revoke-self", {})
+    client.act("POST", "/v1/auth/token/revoke-self", {})
     store_token("", os.environ)
     screen.report("the token was revoked and deleted")
 

@@ -51,9 +51,9 @@ def apply(
         if given:
             limits = msgspec.structs.replace(limits, **{field: list(given)})
             wanted = msgspec.structs.replace(wanted, capabilities=limits)
-    client.send("PUT", f"/v1/namespace/{segment(name)}", wanted)
+    client.act("PUT", f"/v1/namespace/{segment(name)}", wanted)
     if screen.wants_document:
-        screen.document(_read(client, name).body)
+        screen.document(_read(client, name).object_body("Name"))
         return
     screen.line(f'namespace "{name}" was applied')
 
@@ -67,7 +67,7 @@ def delete(client: ApiClient, screen: Screen, name: str) -> None:
 
     Example: steward namespace delete shop
     """
-    client.send("DELETE", f"/v1/namespace/{segment(name)}")
+    client.act("DELETE", f"/v1/namespace/{segment(name)}")
     screen.report(f'namespace "{name}" was deleted')
 
 
@@ -80,7 +80,7 @@ def inspect(client: ApiClient, screen: Screen, name: str) -> None:
 
     Example: steward namespace inspect shop
     """
-    screen.document(_read(client, name).body)
+    screen.document(_read(client, name).object_body("Name"))
 
 
 @click.command(name="list")
@@ -93,7 +93,7 @@ def index(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read("/v1/namespaces")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[Namespace]))
         return
     found = answer.decode(list[Namespace])
     screen.table(["Name", "Description"], [[item.name, item.description] for item in found])
@@ -110,7 +110,7 @@ def status(client: ApiClient, screen: Screen, name: str) -> None:
     """
     answer = _read(client, name)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(Namespace))
         return
     found = answer.decode(Namespace)
     limits = found.capabilities or NamespaceCapabilities()

@@ -36,7 +36,7 @@ def status(
     path = f"/v1/node/{segment(resolve.node_id(client, node_id))}"
     answer = client.read(path)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(Node))
         return
     node = answer.decode(Node)
     show_overview(screen, node)
@@ -71,7 +71,7 @@ def own_id(client: ApiClient) -> str:
 def _list(client: ApiClient, screen: Screen) -> None:
     answer = client.read("/v1/nodes")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[NodeListItem]))
         return
     lines = answer.decode(list[NodeListItem])
     if not lines:

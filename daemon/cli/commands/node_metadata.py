@@ -42,9 +42,9 @@ def apply(
     if not meta:
         raise Invalid("no changes given: pass KEY=VALUE, or -unset KEY")
     body = {"Meta": meta, "NodeID": resolve.node_id(client, node_id) if node_id else ""}
-    answer = client.send("POST", _PATH, body)
+    changed = client.send("POST", _PATH, body).object_body("Meta")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(changed)
         return
     screen.line("The metadata of the node was changed")
 
@@ -61,7 +61,7 @@ def read(client: ApiClient, screen: Screen, node_id: str | None) -> None:
     given = {"node_id": resolve.node_id(client, node_id)} if node_id else {}
     answer = client.read(_PATH, **given)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(_Metadata))
         return
     found = answer.decode(_Metadata)
     screen.title("All Meta")

@@ -27,7 +27,7 @@ def status(client: ApiClient, screen: Screen, name: str | None, *, with_tasks: b
         raise Invalid("-tasks lists the tasks of one pool: name it, such as hpc")
     answer = client.read(f"/v1/node/pool/{segment(name)}/nodes" if name else "/v1/nodes")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[NodeListItem]))
         return
     lines = answer.decode(list[NodeListItem])
     if name is None:

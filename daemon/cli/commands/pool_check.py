@@ -107,7 +107,7 @@ class _Trial(NamedTuple):
         try:
             self._follow(job_id, registered.eval_id)
         finally:
-            self.client.send("DELETE", f"/v1/job/{segment(job_id)}", purge=True)
+            self.client.act("DELETE", f"/v1/job/{segment(job_id)}", purge=True)
             self.steps.add("cleaned up", f"job {job_id} was removed")
 
     def _follow(self, job_id: str, eval_id: str) -> None:

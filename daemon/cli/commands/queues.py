@@ -24,7 +24,7 @@ def index(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read("/v1/concurrency")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[QueueLine]))
         return
     found = answer.decode(list[QueueLine])
     if not found:
@@ -54,7 +54,7 @@ def status(client: ApiClient, screen: Screen, name: str) -> None:
     """
     answer = client.read(f"/v1/concurrency/{segment(name)}")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(QueueView))
         return
     queue = answer.decode(QueueView)
     note = f"  {queue.note}" if queue.note else ""
@@ -95,9 +95,9 @@ def change(client: ApiClient, screen: Screen, name: str, *, slots: int, note: st
     Example: steward queues set -slots 2 warehouse
     """
     path = f"/v1/concurrency/{segment(name)}"
-    answer = client.send("PUT", path, {"Slots": slots, "Note": note})
+    changed = client.send("PUT", path, {"Slots": slots, "Note": note}).object_body("Index")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(changed)
         return
     screen.line(f"Queue {name!r} has {slots} slot{'s' if slots > 1 else ''}")
 
@@ -111,8 +111,8 @@ def delete(client: ApiClient, screen: Screen, name: str) -> None:
 
     Example: steward queues delete warehouse
     """
-    answer = client.send("DELETE", f"/v1/concurrency/{segment(name)}")
+    changed = client.send("DELETE", f"/v1/concurrency/{segment(name)}").object_body("Index")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(changed)
         return
     screen.line(f"Queue {name!r} has 1 slot, because no limit is set for it")

@@ -148,7 +148,7 @@ def _restart(
             raise Refused(ending.words)
     for name in () if reschedule else tasks or ("",):
         body = {"TaskName": name, "AllTasks": all_tasks}
-        client.send("PUT", f"/v1/client/allocation/{segment(alloc.id)}/restart", body)
+        client.act("PUT", f"/v1/client/allocation/{segment(alloc.id)}/restart", body)
     if not screen.wants_document:
         screen.line(f"allocation {screen.short(alloc.id)} ({alloc.name}): restarted")
 

@@ -247,7 +247,7 @@ def _send(client: ApiClient, screen: Screen, job_id: str, act: str, body: _Act) 
     path = f"/v1/job/{segment(line.id)}/run/{act}"
     answer = client.send("POST", path, msgspec.to_builtins(body), namespace=line.namespace)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(_Done))
         return None
     return answer.decode(_Done)
 

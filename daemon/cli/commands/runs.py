@@ -64,7 +64,7 @@ def index(client: ApiClient, screen: Screen, job_id: str, *, status: str, most: 
         query["job"], namespace = line.id, line.namespace
     answer = client.read("/v1/runs", namespace=namespace, **query)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[FlowRun]))
         return
     found = answer.decode(list[FlowRun])
     if not found:
@@ -105,7 +105,7 @@ def status(client: ApiClient, screen: Screen, job_id: str, *, number: int | None
     """
     answer = _find(client, job_id, number)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(FlowRunView))
         return
     run = answer.decode(FlowRunView)
     reason = f": {run.reason}" if run.reason else ""
@@ -158,7 +158,7 @@ def outputs(
     path = f"/v1/job/{segment(run.job_id)}/run/outputs"
     answer = client.read(path, namespace=run.namespace, number=str(run.number), step=step)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[StepOutputs]))
         return
     rows = [
         (step_outputs.step, str(step_outputs.element), name, text)

@@ -20,7 +20,7 @@ def index(client: ApiClient, screen: Screen, *, expression: str) -> None:
     """
     answer = client.read("/v1/services", filter=expression)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[NamespaceServices]))
         return
     rows = [
         [service.service_name, of.namespace, ",".join(service.tags)]
@@ -45,7 +45,7 @@ def info(client: ApiClient, screen: Screen, name: str, *, expression: str) -> No
     """
     answer = client.read(f"/v1/service/{segment(name)}", filter=expression)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[Registration]))
         return
     found = answer.decode(list[Registration])
     if not found:
@@ -83,5 +83,5 @@ def delete(client: ApiClient, screen: Screen, name: str, instance_id: str) -> No
 
     Example: steward service delete web _nomad-task-8f1c2b-web-http
     """
-    client.send("DELETE", f"/v1/service/{segment(name)}/{segment(instance_id)}")
+    client.act("DELETE", f"/v1/service/{segment(name)}/{segment(instance_id)}")
     screen.report(f'instance "{instance_id}" of the service "{name}" was deleted')

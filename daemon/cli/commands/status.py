@@ -62,7 +62,7 @@ def status(
     line = resolve.job(client, job_id)
     answer = client.read(f"/v1/job/{segment(line.id)}", namespace=line.namespace)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(Job))
         return
     path = f"/v1/job/{segment(line.id)}/state"
     state = client.fetch(path, StateLine, namespace=line.namespace)
@@ -103,7 +103,7 @@ def allocs(client: ApiClient, screen: Screen, job_id: str, *, every: bool) -> No
     path = f"/v1/job/{segment(line.id)}/allocations"
     answer = client.read(path, namespace=line.namespace, **more)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[AllocationItem]))
         return
     show_allocations(screen, answer.decode(list[AllocationItem]))
 

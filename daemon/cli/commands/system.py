@@ -15,7 +15,7 @@ def collect_garbage(client: ApiClient, screen: Screen) -> None:
 
     Example: steward system gc
     """
-    client.send("PUT", "/v1/system/gc")
+    client.act("PUT", "/v1/system/gc")
     screen.report("garbage was collected")
 
 
@@ -27,5 +27,5 @@ def reconcile_summaries(client: ApiClient, screen: Screen) -> None:
 
     Example: steward system reconcile summaries
     """
-    client.send("PUT", "/v1/system/reconcile/summaries")
+    client.act("PUT", "/v1/system/reconcile/summaries")
     screen.report("the summaries of all jobs were recounted")

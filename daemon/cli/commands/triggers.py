@@ -28,7 +28,7 @@ def of_job(client: ApiClient, screen: Screen, job_id: str, *, most: int) -> None
     query = {"per_page": most} if most else {}
     answer = client.read(path, namespace=line.namespace, **query)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[JobTrigger]))
         return
     show_links(client, screen, line.id, line.namespace)
     found = answer.decode(list[JobTrigger])

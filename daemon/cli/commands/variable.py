@@ -64,7 +64,7 @@ def put(
         client, "PUT", path, {"Path": path, "Items": given}, None if force else check_index
     )
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(Variable))
         return
     done = answer.decode(Variable)
     screen.line(f'variable "{done.path}" was written, at index {done.modify_index}')
@@ -90,7 +90,7 @@ def get(client: ApiClient, screen: Screen, path: str, *, item: str) -> None:
         screen.line(found.items[item])
         return
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
         return
     screen.facts(
         [
@@ -116,7 +116,7 @@ def index(client: ApiClient, screen: Screen, prefix: str) -> None:
     """
     answer = client.read("/v1/vars", prefix=prefix)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(list[VariableMetadata]))
         return
     found = answer.decode(list[VariableMetadata])
     if not found:
@@ -138,7 +138,7 @@ def purge(client: ApiClient, screen: Screen, path: str, *, check_index: int | No
 
     Example: steward var purge jobs/web
     """
-    _changed(client, "DELETE", path, None, check_index)
+    _changed(client, "DELETE", path, None, check_index).check_content()
     screen.report(f'variable "{path}" was deleted')
 
 

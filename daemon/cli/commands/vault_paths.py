@@ -76,7 +76,7 @@ def index(client: ApiClient, screen: Screen, path: str) -> None:
     """
     answer = client.read(address(path), list="true")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(VaultResponse))
         return
     keys = (answer.decode(VaultResponse).data or {}).get("keys")
     for key in keys if isinstance(keys, list) else ():
@@ -92,7 +92,7 @@ def delete(client: ApiClient, screen: Screen, path: str) -> None:
 
     Example: steward delete auth/cloudid/role/web
     """
-    client.send("DELETE", address(path))
+    client.act("DELETE", address(path))
     screen.report(f"removed: {path}")
 
 

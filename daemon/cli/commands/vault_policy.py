@@ -40,7 +40,7 @@ def index(client: ApiClient, screen: Screen) -> None:
     """
     answer = client.read(_POLICIES, list=True)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(VaultResponse))
         return
     keys = (answer.decode(VaultResponse).data or {}).get("keys")
     for name in keys if isinstance(keys, list) else ():
@@ -58,7 +58,7 @@ def read(client: ApiClient, screen: Screen, name: str) -> None:
     """
     answer = client.read(f"{_POLICIES}/{segment(name)}")
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(VaultResponse))
         return
     screen.line(str((answer.decode(VaultResponse).data or {}).get("policy", "")).rstrip("\n"))
 
@@ -89,7 +89,7 @@ def delete(client: ApiClient, screen: Screen, name: str) -> None:
 
     Example: steward policy delete readers
     """
-    client.send("DELETE", f"{_POLICIES}/{segment(name)}")
+    client.act("DELETE", f"{_POLICIES}/{segment(name)}")
     screen.report(f"policy {name} was deleted")
 
 
@@ -128,7 +128,7 @@ def explain(client: ApiClient, screen: Screen, whose: str, method: str, path: st
     answer = client.send("POST", "/v1/acl/explain", body)
     found = answer.decode(PolicyDecisionView)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.object_body())
     else:
         screen.facts(
             [

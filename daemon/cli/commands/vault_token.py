@@ -120,13 +120,13 @@ def revoke(
     if own == bool(whose):
         raise click.UsageError("no token given: name one, or pass --self for the token in use")
     if own:
-        client.send("POST", "/v1/auth/token/revoke-self")
+        client.act("POST", "/v1/auth/token/revoke-self")
     elif accessor:
         body = {"accessor": resolve.accessor(client, whose)}
-        client.send("POST", "/v1/auth/token/revoke-accessor", body)
+        client.act("POST", "/v1/auth/token/revoke-accessor", body)
     else:
         path = "/v1/auth/token/revoke-orphan" if mode else "/v1/auth/token/revoke"
-        client.send("POST", path, {"token": _secret(whose)})
+        client.act("POST", path, {"token": _secret(whose)})
     screen.report("the token was revoked")
 
 
@@ -154,7 +154,7 @@ def capabilities(
         body = {"token": _secret(whose[0]), "paths": [path]}
         answer = client.send("POST", "/v1/sys/capabilities", body)
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(VaultResponse))
         return
     found = (answer.decode(VaultResponse).data or {}).get("capabilities")
     screen.line(", ".join(map(str, found)) if isinstance(found, list) else "deny")

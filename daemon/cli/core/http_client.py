@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn, Self, TypeVar
+from typing import NoReturn, Self, TypeGuard, TypeVar, get_args, get_origin
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import msgspec
@@ -109,25 +109,80 @@ class HttpConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientResponse(msgspec.Struct, frozen=True):
-    """The body of a response, and its state index."""
+    """The body of a response, and its state index. `request` is its method and path."""
 
     body: bytes
     index: int
+    request: str = ""
 
     def decode(self, kind: type[T]) -> T:
         """Return the decoded body. Raises `DaemonUnreachable` if it does not have this type."""
-        return decode(self.body, kind)
+        return decode(self.body, kind, self.request)
+
+    def checked(self, kind: type[T]) -> bytes:
+        """Return the body. Raises `DaemonUnreachable` if it does not have this type."""
+        decode(self.body, kind, self.request)
+        return self.body
+
+    def check_content(self) -> None:
+        """Raise `DaemonUnreachable` unless the body is empty or an object."""
+        if self.body:
+            self.decode(dict[str, msgspec.Raw])
+
+    def object_body(self, *needed: str) -> bytes:
+        """Return the body. Raises `DaemonUnreachable` unless it is an object with these fields."""
+        given = self.decode(dict[str, msgspec.Raw])
+        if not given or any(name not in given for name in needed):
+            raise _unexpected(self.request, f"Object lacks a field: {', '.join(needed)}")
+        return self.body
 
 
-def decode(body: bytes, kind: type[T]) -> T:
-    """Return decoded JSON. Raises `DaemonUnreachable` if it does not have this type."""
+def decode(body: bytes, kind: type[T], request: str = "") -> T:
+    """Return decoded JSON. Raises `DaemonUnreachable` if it does not have this type.
+
+    An object that has no field of a record, such as `{}`, is not this record.
+    """
     try:
-        return msgspec.json.decode(body, type=kind)
+        found = msgspec.json.decode(body, type=kind)
+        _check_fields(body, kind)
     except msgspec.DecodeError as error:
-        raise DaemonUnreachable(
-            f"the response is not one of a Steward daemon ({error}); "
-            "check that --address or STEWARD_ADDR names a daemon of this version"
-        ) from error
+        raise _unexpected(request, str(error)) from error
+    return found
+
+
+def check_document(body: bytes, request: str = "") -> None:
+    """Raise `DaemonUnreachable` unless a body is a JSON object or array."""
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise _unexpected(request, str(error)) from error
+    if not isinstance(found, dict | list):
+        raise _unexpected(request, "Expected `object` or `array`")
+
+
+def _check_fields(body: bytes, kind: object) -> None:
+    """Raise `msgspec.DecodeError` if the first object of a body has no field of its record."""
+    if get_origin(kind) in (list, tuple):
+        element = get_args(kind)[0]
+        if _is_record(element) and (items := msgspec.json.decode(body, type=list[msgspec.Raw])):
+            _check_fields(bytes(items[0]), element)
+    elif _is_record(kind):
+        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        known = [field.encode_name for field in msgspec.structs.fields(kind)]
+        if not given.keys() & known:
+            raise msgspec.ValidationError(f"Object has none of the fields {', '.join(known[:3])}")
+
+
+def _is_record(kind: object) -> TypeGuard[type[msgspec.Struct]]:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _unexpected(request: str, reason: str) -> DaemonUnreachable:
+    named = f"the response to {request}" if request else "the response"
+    return DaemonUnreachable(
+        f"{named} is not one of a Steward daemon ({reason}); "
+        "check that --address or STEWARD_ADDR names a daemon of this version"
+    )
 
 
 def _is_page(response: http.client.HTTPResponse) -> bool:
@@ -197,6 +252,13 @@ class ApiClient:
         encoded = None if body is None else msgspec.json.encode(body)
         return self._answer(method, path, query, encoded)
 
+    def act(self, method: str, path: str, body: object = None, /, **query: Value) -> None:
+        """Send a request that changes state, and whose response has no content.
+
+        Raises `DaemonUnreachable` unless the response is empty or an object.
+        """
+        self.send(method, path, body, **query).check_content()
+
     def _answer(
         self, method: str, path: str, query: Query, body: bytes | None = None
     ) -> ClientResponse:
@@ -212,7 +274,8 @@ class ApiClient:
                 "is known to have happened; check whether a proxy asks for a login, and that "
                 "--address or STEWARD_ADDR names a daemon"
             )
-        return ClientResponse(content, int(index) if index.isdecimal() else 0)
+        number = int(index) if index.isdecimal() else 0
+        return ClientResponse(content, number, f"{method} {path}")
 
     @contextmanager
     def stream(self, path: str, /, **query: Value) -> Iterator[Iterator[bytes]]:

@@ -78,7 +78,11 @@ class Screen:
         return self._as_json or bool(self._selector)
 
     def document(self, body: bytes) -> None:
-        """Print JSON, or its selected parts, one per line."""
+        """Print JSON, or its selected parts, one per line. Raises `DaemonUnreachable`."""
+        # Imported late: commands without a connection print documents of their own.
+        from daemon.cli.core.http_client import check_document
+
+        check_document(body)
         if not self._selector:
             click.echo(msgspec.json.format(body, indent=4))
             return

@@ -18,7 +18,7 @@ class VaultResponse(msgspec.Struct, frozen=True, kw_only=True):
 def show(screen: Screen, answer: ClientResponse) -> None:
     """Print the content of a response: a token, a wrapped response, or values."""
     if screen.wants_document:
-        screen.document(answer.body)
+        screen.document(answer.checked(VaultResponse))
         return
     found = answer.decode(VaultResponse)
     for warning in found.warnings or ():

@@ -928,16 +928,17 @@ def test_completed_change_is_reported_as_text_or_document(
     assert terminal.type(*typed, "-t", ".Message").stdout == told.stdout
 
 
-@pytest.mark.parametrize("verb", [["job", "status"], ["node", "status"], ["alloc", "status"]])
+@pytest.mark.parametrize("noun", ["job", "node", "alloc"])
 def test_document_is_printed_whole_or_in_part(
-    fake: FakeDaemon, terminal: Terminal, verb: list[str]
+    fake: FakeDaemon, terminal: Terminal, noun: str
 ) -> None:
-    for path in ("/v1/jobs", "/v1/nodes", "/v1/allocations"):
-        fake.tell(path, [{"ID": "a", "Name": "ä"}, {"ID": "b", "Name": None}])
-    whole = terminal.type(*verb, "--json").stdout
-    assert json.loads(whole) == [{"ID": "a", "Name": "ä"}, {"ID": "b", "Name": None}]
-    assert whole.startswith('[\n    {\n        "ID": "a"')
-    assert terminal.type(*verb, "-t", ".[].Name").stdout == "ä\nnull\n"
+    fake.tell("/v1/jobs", jobs := [{**stub("a"), "More": "ä"}, {**stub("b"), "More": None}])
+    fake.tell("/v1/nodes", nodes := [{**node_line(), "More": "ä"}, {**node_line(), "More": None}])
+    fake.tell("/v1/allocations", allocs := [{**line(), "More": "ä"}, {**line(), "More": None}])
+    whole = terminal.type(noun, "status", "--json").stdout
+    assert json.loads(whole) == {"job": jobs, "node": nodes, "alloc": allocs}[noun]
+    assert whole.startswith('[\n    {\n        "ID": "')
+    assert terminal.type(noun, "status", "-t", ".[].More").stdout == "ä\nnull\n"
 
 
 def test_a_task_in_a_group_is_found_by_the_job_of_the_allocation(

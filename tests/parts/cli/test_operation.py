@@ -170,6 +170,6 @@ def test_evaluation_is_followed_until_its_decision(fake: FakeDaemon, terminal: T
 def test_garbage_collection_is_requested(
     fake: FakeDaemon, terminal: Terminal, words: list[str], path: str
 ) -> None:
-    fake.tell(path, None, method="PUT")
+    fake.tell(path, Told(b""), method="PUT")
     assert terminal.type("system", *words).exit_code == 0
     assert len(fake.asked(path)) == 1
