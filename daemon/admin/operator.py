@@ -23,7 +23,7 @@ from daemon.config.loading import load_settings
 from daemon.process.run_as_owner import as_user, owner_of
 from daemon.process.service_account import ROOT, ServiceAccount, usual_account
 from storage.check import check
-from storage.errors import Refused, StewardError, StorageUnusable, leaf_errors
+from storage.errors import Invalid, Refused, StewardError, StorageUnusable, leaf_errors
 from storage.schema import prepare
 from storage.snapshot import SnapshotSummary, inspect, restore, save
 from storage.snapshot_archive import unpacked
@@ -65,6 +65,8 @@ def save_command(file: Path, data_dir: Path | None, *, as_json: bool) -> None:
 
     Example: steward operator snapshot save monday.snap
     """
+    if file == Path("-"):
+        raise Invalid("-: a snapshot is checked after it was written, so name a file")
     _report(lambda: _save(_directory(data_dir), file), f"saved {file}", as_json=as_json)
 
 

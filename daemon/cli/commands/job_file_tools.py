@@ -31,12 +31,17 @@ EXIT_DIFFERS = 1
 @click.option("--short", is_flag=True, help="Leave the explanations out.")
 @with_output
 def init(screen: Screen, file: str, *, short: bool) -> int:
-    """Write an example job file to FILE, which must not exist.
+    """Write an example job file to FILE, which must not exist; with -, to standard output.
 
     Example: steward job init -short web.hcl
     """
     name = "short.hcl" if short else "full.hcl"
     example = resources.files("daemon.cli").joinpath("examples", name).read_text(encoding="utf-8")
+    if file == "-":
+        if screen.wants_document:
+            raise Invalid("- prints the job file itself: leave out -json and -t")
+        click.echo(example, nl=False)
+        return 0
     try:
         with Path(file).open("x", encoding="utf-8") as written:
             written.write(example)

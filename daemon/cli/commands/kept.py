@@ -23,7 +23,12 @@ from storage.records.kept_file import KeptFile
 @click.argument("path", metavar="[PATH]", default="")
 @click.option("--task", default="", help="Only the files of this task.")
 @click.option(
-    "-o", "--output", "target", metavar="FILE", default="", help="Write the file PATH to FILE."
+    "-o",
+    "--output",
+    "target",
+    metavar="FILE",
+    default="",
+    help="Write the file PATH to FILE (-: standard output).",
 )
 @click.option("--to", "folder", metavar="DIR", default="", help="Write all files below DIR/TASK/.")
 @click.option(
@@ -79,8 +84,8 @@ def _named(files: list[KeptFile], path: str) -> KeptFile:
 
 
 def _give(client: ApiClient, address: str, file: KeptFile, target: str) -> None:
-    """Write a file to a path, or print it without one."""
-    if target:
+    """Write a file to a path, or print it: without a path, or with -."""
+    if target not in ("", "-"):
         _save(client, address, file, Path(target))
         return
     for piece in _pieces(client, address, file):

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from daemon.__main__ import command_line
 from tests.parts.cli.conftest import FakeDaemon, Terminal
 
 REGISTERED = {"EvalID": "", "JobModifyIndex": 7}
@@ -230,6 +232,35 @@ def test_the_example_is_a_job_in_canonical_form(
     assert terminal.type("fmt", "--check", path).stdout == ""
     assert terminal.type("job", "run", path).exit_code == 0
     assert sent(daemon)["Job"]["ID"] == "example"
+
+
+def test_example_is_printed_to_standard_output(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = terminal.type("job", "init", "--short", "-")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert terminal.type("job", "init", "--short", "my.hcl").exit_code == 0
+    assert result.stdout == Path("my.hcl").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["my.hcl"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("operator", "debug", "--duration", "0s", "--output", "-"),
+        ("operator", "snapshot", "save", "-"),
+        ("job", "init", "--json", "-"),
+    ],
+)
+def test_commands_without_standard_output_refuse_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(command_line(), list(words))
+    assert result.exit_code == 1
+    assert "-: " in result.stderr or "- prints" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_example_never_overwrites_a_file(terminal: Terminal, job_file: Path) -> None:
