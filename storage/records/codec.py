@@ -451,9 +451,14 @@ def _list(kind: inspect.ListType) -> _Check:
         if not isinstance(value, list):
             raise _mismatch(value, struct, path, go)
         items = [item_check(item, struct, path) for item in value]
+        if _ABSENT not in items:
+            return items
+        if isinstance(kind.item_type, inspect.StructType):
+            # Go has a nil pointer there, at which Nomad's handlers crash.
+            place = f"{path}[{items.index(_ABSENT)}]"
+            raise Malformed(f"{place} is null: write a block there, or leave the element out")
         zero = _zero(kind.item_type)
-        kept = [zero if item is _ABSENT else item for item in items]
-        return kept if zero is not None else [item for item in kept if item is not None]
+        return [zero if item is _ABSENT else item for item in items]
 
     return check
 

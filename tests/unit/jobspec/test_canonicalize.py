@@ -1,5 +1,6 @@
 """Defaults that depend on more than one field, and equality of jobs."""
 
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, get_type_hints
@@ -10,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from daemon.jobs.register import JobRegisterRequest
 from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_definition
+from storage.errors import Malformed
+from storage.records import codec
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.codec import RecordShape, encode, job_document
 from storage.records.group import ROLLING_UPDATE, Migrate, ReschedulePolicy, Update
@@ -708,14 +712,49 @@ def with_null(value: Any) -> Iterator[Any]:
                 yield {**value, name: changed}
     if isinstance(value, list):
         for changed in with_null(value[0]):
-            yield [changed]
+            if changed is not None or not isinstance(value[0], dict):
+                yield [changed]
+
+
+def with_null_block(value: Any, path: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield copies of a value, each with a null in place of another block of a list or map.
+
+    Also yield the path of the null.
+    """
+    if isinstance(value, list) and isinstance(value[0], dict):
+        yield [None], f"{path}[0]"
+    if isinstance(value, dict):
+        for name, one in value.items():
+            for changed, place in with_null_block(one, f"{path}.{name}" if path else name):
+                yield {**value, name: changed}, place
+    if isinstance(value, list):
+        for changed, place in with_null_block(value[0], path):
+            yield [changed], place
+
+
+WITH_NULL_BLOCK = {
+    place: one for one, place in with_null_block(one_of(inspect.type_info(SubmittedJob)))
+}
+
+
+@pytest.mark.parametrize("place", WITH_NULL_BLOCK)
+def test_null_in_place_of_a_block_of_a_list_is_refused(place: str) -> None:
+    body = msgspec.json.encode({"Job": WITH_NULL_BLOCK[place]})
+    with pytest.raises(Malformed, match=re.escape(f"{place} is null: write a block there")):
+        codec.decode(JobRegisterRequest, body)
+
+
+def test_each_list_of_blocks_of_a_job_is_tested_with_a_null() -> None:
+    lists = {"TaskGroups[0]", "Constraints[0]", "TaskGroups.Services.Checks[0]"}
+    assert lists <= WITH_NULL_BLOCK.keys()
+    assert len(WITH_NULL_BLOCK) > 30
 
 
 def test_a_null_in_any_place_is_read_as_go_reads_it() -> None:
     whole = one_of(inspect.type_info(SubmittedJob))
     assert whole["TaskGroups"][0]["Tasks"][0]["Services"][0]["Checks"][0]["Header"] == {"k": ["x"]}
     jobs = [one for one in with_null(whole) if one]
-    assert len(jobs) > 600
+    assert len(jobs) > 580
     for one in jobs:
         complete(one)
 
