@@ -778,7 +778,7 @@ CREATE TABLE run_steps (
     outcome       TEXT    CHECK (outcome IN ('good', 'bad', 'neutral')),
     attempt       INTEGER NOT NULL CHECK (attempt >= 1),
     since         INTEGER NOT NULL,               -- in this state
-    opened        INTEGER NOT NULL,               -- 0: not yet
+    opened        INTEGER NOT NULL,               -- 0: not yet; below 0: in an earlier attempt
     total         INTEGER NOT NULL CHECK (total >= 0),   -- elements: all,
     good          INTEGER NOT NULL CHECK (good >= 0),    -- succeeded,
     failed        INTEGER NOT NULL CHECK (failed >= 0),  -- failed finally

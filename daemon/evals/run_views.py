@@ -123,13 +123,13 @@ def _at_work(db: ReadSnapshot, run: FlowRun) -> _AtWork:
 def _opened(step: RunStep) -> int:
     """Return when a step was opened in its current attempt; 0 if it was not.
 
-    The row of a step that runs again keeps the opening of its earlier attempt.
+    In older rows, a step that runs again has the opening of its earlier attempt.
     """
     has_worked = step.good or step.failed
     is_unopened = step.state in (StepState.WAITING, StepState.HELD) or (
         step.state == StepState.SKIPPED and not has_worked
     )
-    return 0 if is_unopened else step.opened
+    return 0 if is_unopened else max(step.opened, 0)
 
 
 def _state(step: RunStep, at_work: _AtWork) -> StepState:

@@ -580,6 +580,7 @@ def _waiting(case: _Case, step: RunStep, *, attempt: int) -> RunStep:
         reason="",
         attempt=attempt,
         since=case.now,
+        opened=-abs(step.opened),  # in an earlier attempt
         good=0,
         failed=0,
         exit_code=0,

@@ -320,7 +320,7 @@ RULES = {
          WHERE e.state = 'holding'
            AND NOT EXISTS (SELECT 1 FROM run_steps s
                             WHERE s.namespace = e.namespace AND s.job_id = e.job_id
-                              AND s.number = e.number AND s.opened > 0)
+                              AND s.number = e.number AND s.opened <> 0)
     """,
     "a step that holds or awaits slots may begin or has begun": """
         SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step

@@ -344,6 +344,7 @@ def _publish_step(tx: Transaction, run: FlowRun, step: RunStep) -> None:
     kind = "StepEnded" if step.outcome is not None else _TOLD.get(step.state)
     if kind is None:  # it waits, as before
         return
+    shown = msgspec.structs.replace(step, opened=max(step.opened, 0))
     events.add(
         tx,
         "Step",
@@ -351,7 +352,7 @@ def _publish_step(tx: Transaction, run: FlowRun, step: RunStep) -> None:
         namespace=run.namespace,
         key=f"{run.job_id}/{run.number}/{step.name}",
         filter_keys=(run.job_id,),
-        payload=f'{{"Step":{encode(step).decode()}}}',
+        payload=f'{{"Step":{encode(shown).decode()}}}',
     )
 
 
@@ -652,7 +653,7 @@ _SLOT = """
 """
 _HAS_OPENED = """
     SELECT 1 FROM run_steps
-     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND opened > 0
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND opened <> 0
      LIMIT 1
 """
 _LEAVE_QUEUE = """

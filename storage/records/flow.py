@@ -115,7 +115,8 @@ class RunStep(Record, frozen=True, kw_only=True):
 
     `outcome` is None until the step has ended. `since` is when it reached its state, in nanoseconds
     since the epoch. `total`, `good` and `failed` count elements. `exit_code` is that of the element
-    that failed last, 0 if none did.
+    that failed last, 0 if none did. `opened` is 0 if the step never was, and negative if it was only in
+    earlier attempts.
     """
 
     name: str

@@ -24,6 +24,7 @@ from storage.loop_share import LongRead
 from storage.queries import (
     allocations,
     evaluations,
+    events,
     invariants,
     job_listings,
     job_status,
@@ -531,6 +532,25 @@ async def test_step_that_runs_again_has_no_opening_of_its_earlier_attempt(
     await cluster.work()
     (a, b) = run_of(cluster).steps
     assert (a.opened > 0, b.state, b.opened) == (True, "skipped", 0)
+
+
+async def test_step_rejected_in_a_later_attempt_has_no_opening(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", gate="Begin?")))
+    await act(cluster, RunActType.APPROVE, "a")
+    await cluster.work()
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    (first,) = run_of(cluster).steps
+    assert (first.state, first.opened > 0) == ("failed", True)
+    await act(cluster, RunActType.RERUN, "a")
+    await cluster.work()
+    await act(cluster, RunActType.REJECT, "a")
+    await cluster.work()
+    (second,) = run_of(cluster).steps
+    assert (second.state, second.attempt, second.opened) == ("canceled", 2, 0)
+    found = cluster.store.read(lambda db: events.after(db, 0, 1000))
+    ends = [one for one in found if one.type == "StepEnded"]
+    assert ['"Opened":0,' in str(one.payload) for one in ends] == [False, True]
 
 
 async def test_refused_act_names_the_state_of_an_ended_step(cluster: Cluster) -> None:
