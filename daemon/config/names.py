@@ -27,10 +27,12 @@ _TITLE_HINT = "write at most 256 characters on one line, without spaces at eithe
 _POOL = re.compile(r"(?!all$)[A-Za-z0-9_-]{1,128}")
 _META = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")
+_HOST_NAME = re.compile(r"\*|[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")
 _HOST_HINT = "write a host name or an address, without scheme and port"
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 _DRIVER = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _PLACE = re.compile(r"/[^\x00-\x1f\x7f]*")
+_PODMAN = re.compile(r"none|/[^\x00-\x1f\x7f]*")
 _SOCKET = re.compile(r"none|[^\x00-\x1f\x7f]+")
 _GROUP = re.compile(r"/?[A-Za-z0-9_@:.\\-]+(?:/[A-Za-z0-9_@:.\\-]+)*/?")
 _URL = re.compile(r"https?://(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?(?:/[!-~]*)?")
@@ -49,16 +51,14 @@ _RULES: dict[str, _Rule] = {
     "bind": _Rule(_HOST, _HOST_HINT, True),
     "issuer_bind": _Rule(_HOST, _HOST_HINT),
     "wrapper_bind": _Rule(_HOST, _HOST_HINT),
-    "host_names": _Rule(re.compile(rf"\*|{_HOST.pattern}"), _HOST_HINT, True),
+    "host_names": _Rule(_HOST_NAME, _HOST_HINT, True),
     "user": _Rule(_ACCOUNT, "write the name of a user of this host"),
     "operator_group": _Rule(_ACCOUNT, "write the name of a group of this host"),
     "raw_exec_user": _Rule(_ACCOUNT, "write the name or number of a user of this host"),
     "user_checked_drivers": _Rule(_DRIVER, "write names of drivers, such as exec", True),
     "artifact_paths": _Rule(_PLACE, "write the absolute path of a directory", True),
     "socket": _Rule(_SOCKET, "write the path of a socket, or none"),
-    "podman_socket": _Rule(
-        re.compile(rf"none|{_PLACE.pattern}"), "write an absolute path, or none"
-    ),
+    "podman_socket": _Rule(_PODMAN, "write an absolute path, or none"),
     "cgroup_parent": _Rule(_GROUP, "write the path of a cgroup, such as /steward-tasks.slice"),
     "cloud_directory_url": _Rule(_URL, _URL_HINT),
     "cloud_resource_manager_url": _Rule(_URL, _URL_HINT),

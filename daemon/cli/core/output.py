@@ -79,7 +79,7 @@ class Screen:
 
     def document(self, body: bytes) -> None:
         """Print JSON, or its selected parts, one per line. Raises `DaemonUnreachable`."""
-        # Imported late: commands without a connection print documents of their own.
+        # Imported late, because commands without a connection also print documents.
         from daemon.cli.core.http_client import check_document
 
         check_document(body)
