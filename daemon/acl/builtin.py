@@ -35,6 +35,9 @@ path "sys/control-group/request" { capabilities = ["update"] }
 path "identity/oidc/provider/+/authorize" { capabilities = ["read", "update"] }
 """
 
+# Policies of Vault's own tokens for wrapped responses. Nobody can write or assign them.
+RESERVED = frozenset({"response-wrapping"})
+
 # The caller of a request without a token.
 NOBODY = Token(accessor=ANONYMOUS, name="Anonymous Token", policies=(ANONYMOUS,), created_at=0)
 # The caller if ACLs are off.

@@ -1,7 +1,8 @@
-"""Child tokens of the Vault API, which have at most the policies of their parent.
+"""Child tokens of the Vault API, which have at most the policies and networks of their parent.
 
 With `sudo` on the path, the caller may choose the secret, create orphan or periodic tokens, and
-assign policies that the parent lacks (recorded from Vault: token-api).
+assign policies that the parent lacks (recorded from Vault: token-api). A role with lists of
+policies decides about them instead, and about the networks.
 """
 
 import re
@@ -9,10 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from daemon.acl.builtin import normalize_policy_names
+from daemon.acl.builtin import RESERVED, normalize_policy_names
 from daemon.acl.check import Caller
 from daemon.acl.grant import fits
 from daemon.acl.token_ttl import TokenLifetime, compute_ttl
+from daemon.text.go_format import quote
 from daemon.text.request_fields import RequestFields
 from storage.errors import Malformed, Refused
 from storage.queries import policies
@@ -59,12 +61,15 @@ def create_token(
 ) -> NewToken:
     """Return the token that a request describes. Raises `Malformed`."""
     _check_maker(token_request)
-    names = _policies(token_request)
     kind = _kind(token_request)
+    uses = _uses(token_request)
+    if kind is TokenKind.BATCH:
+        _check_batch(token_request, uses)
+    names = _policies(token_request)
     if ROOT in names and kind is TokenKind.BATCH:
         raise Malformed("batch tokens cannot be root tokens")
-    span = _lease(token_request, names)
     is_orphan = _is_orphan(token_request)
+    span = _lease(token_request, names)
     fields, role, parent = token_request.fields, token_request.role, token_request.maker.token
     secret = _secret(token_request)
     token = Token(
@@ -79,7 +84,7 @@ def create_token(
         subject="" if is_orphan else parent.person,
         allocation="" if is_orphan else parent.allocation,
         meta=fields.pairs("meta") or None,
-        bound_cidrs=role.token_bound_cidrs,
+        bound_cidrs=_networks(token_request, is_orphan) if span.ttl else (),
         ttl=span.ttl * SECOND,
         explicit_max_ttl=_explicit_max_ttl(token_request) * SECOND,
         period=_period(token_request) * SECOND,
@@ -89,11 +94,12 @@ def create_token(
         and fields.flag("renewable", True),
         created_at=now,
         expires_at=now + span.ttl * SECOND if span.ttl else None,
-        uses=_uses(token_request),
-        uses_left=_uses(token_request) or None,
+        uses=uses,
+        uses_left=uses or None,
     )
     told = (_TOLD_OF_CHOICE,) if secret else ()
-    return NewToken(token, secret, [*told, *span.warnings, *_unknown(db, names)])
+    warnings = [*_told_of_role(token_request), *span.warnings, *told, *_unknown(db, names)]
+    return NewToken(token, secret, warnings)
 
 
 def _check_maker(token_request: TokenRequestFields) -> None:
@@ -109,6 +115,17 @@ def _is_orphan(token_request: TokenRequestFields) -> bool:
     return _with_sudo(
         token_request, "no_parent", "create orphan token"
     ) and token_request.fields.flag("no_parent")
+
+
+def _networks(token_request: TokenRequestFields, is_orphan: bool) -> tuple[str, ...]:
+    """Return the networks from which the token can be used; an empty tuple means all.
+
+    A child is as limited as its parent. An orphan token and a token of a role are not, because
+    their caller has `sudo`, or a permission for that role.
+    """
+    if token_request.role.name:
+        return token_request.role.token_bound_cidrs
+    return () if is_orphan else token_request.maker.token.bound_cidrs
 
 
 def _with_sudo(token_request: TokenRequestFields, field: str, what: str) -> bool:
@@ -150,6 +167,19 @@ def _uses(token_request: TokenRequestFields) -> int:
     return min(limits, default=0)
 
 
+def _check_batch(token_request: TokenRequestFields, uses: int) -> None:
+    """Refuse limits that a batch token cannot have, because nothing of it is stored."""
+    fields = token_request.fields
+    asked = {
+        "explicit_max_ttl": _duration(fields, "explicit_max_ttl"),
+        "num_uses": uses,
+        "period": _duration(fields, "period"),
+    }
+    for name, value in asked.items():
+        if value:
+            raise Malformed(f"batch tokens cannot have {quote(name)} set")
+
+
 def _display_name(name: str) -> str:
     return _UNNAMED.sub("-", f"token-{name}").removesuffix("-") if name else "token"
 
@@ -158,19 +188,28 @@ def _display_name(name: str) -> str:
 
 
 def _policies(token_request: TokenRequestFields) -> tuple[str, ...]:
-    given = normalize_policy_names(token_request.fields.texts("policies"))
-    names = (
-        _of_role(token_request, given)
-        if _names_policies(token_request.role)
-        else _of_maker(token_request, given)
-    )
-    if ROOT in names:
-        if not token_request.maker.token.is_management:
-            raise Malformed("root tokens may not be created without parent token being root")
-        return (ROOT,)
-    if token_request.fields.flag("no_default_policy") or token_request.role.token_no_default_policy:
-        return normalize_policy_names(name for name in names if given or name != DEFAULT)
-    return normalize_policy_names([*names, DEFAULT])
+    given = _alone(token_request.fields.texts("policies"))
+    is_by_role = _names_policies(token_request.role)
+    names = _of_role(token_request, given) if is_by_role else _of_maker(token_request, given)
+    if token_request.fields.flag("no_default_policy"):
+        names = tuple(name for name in names if name != DEFAULT)
+    for name in names:
+        if name in RESERVED:
+            raise Malformed(f"cannot assign policy {quote(name)}")
+    if ROOT in names and not token_request.maker.token.is_management:
+        raise Malformed("root tokens may not be created without parent token being root")
+    return names
+
+
+def _alone(names: Iterable[str]) -> tuple[str, ...]:
+    """Return policy names in normal form; `root` replaces all others."""
+    found = normalize_policy_names(names)
+    return (ROOT,) if ROOT in found else found
+
+
+def _with_default(names: Iterable[str], adds: bool) -> tuple[str, ...]:
+    found = _alone(names)
+    return normalize_policy_names([*found, DEFAULT]) if adds and ROOT not in found else found
 
 
 def _names_policies(role: TokenRole) -> bool:
@@ -184,34 +223,55 @@ def _names_policies(role: TokenRole) -> bool:
 
 
 def _of_maker(token_request: TokenRequestFields, given: tuple[str, ...]) -> tuple[str, ...]:
-    own = normalize_policy_names(token_request.maker.token.policies)
+    """Return the policies of the parent, or those of them that the request names.
+
+    `default` is added if the parent has it, or if the caller has `sudo`.
+    """
+    own = _alone(token_request.maker.token.policies)
     if not given:
         return own
-    if token_request.is_limited and not set(given) <= {*own, DEFAULT}:
+    if token_request.is_limited and not set(given) <= set(own):
         raise Malformed("child policies must be subset of parent")
-    return given
+    is_refused = token_request.role.token_no_default_policy
+    return _with_default(given, not is_refused and (token_request.has_sudo or DEFAULT in own))
 
 
 def _of_role(token_request: TokenRequestFields, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the policies that a role with lists of policies gives.
+
+    `default` is added unless the request or the role excludes it.
+    """
     role = token_request.role
-    for name in given:
-        if name in role.disallowed_policies or _fits_any(name, role.disallowed_policies_glob):
-            raise Malformed(f'token policy "{name}" is disallowed by this role')
-    if not role.allowed_policies and not role.allowed_policies_glob:
-        own = set(normalize_policy_names(token_request.maker.token.policies))
-        refused = set(role.disallowed_policies)
-        return given or tuple(sorted(own - refused))
-    if not given:
-        return normalize_policy_names(role.allowed_policies)
-    for name in given:
-        allowed = name in role.allowed_policies or _fits_any(name, role.allowed_policies_glob)
-        if not allowed and name != DEFAULT:
-            shown = " ".join((*role.allowed_policies, *role.allowed_policies_glob))
-            raise Malformed(
-                f"token policies ([{' '.join(given)}]) must be subset of the role's allowed "
-                f"policies ([{shown}])"
-            )
-    return given
+    adds = not (
+        token_request.fields.flag("no_default_policy")
+        or role.token_no_default_policy
+        or _is_disallowed(role, DEFAULT)
+    )
+    names = _with_default(given, adds) if given else ()
+    if role.allowed_policies or role.allowed_policies_glob:
+        allowed = _with_default(role.allowed_policies, adds)
+        names = names or allowed
+        for name in names:
+            if name not in allowed and not _fits_any(name, role.allowed_policies_glob):
+                raise Malformed(
+                    f"token policies ({_list(names)}) must be subset of the role's allowed "
+                    f"policies ({_list(allowed)}) or glob policies "
+                    f"({_list(role.allowed_policies_glob)})"
+                )
+    names = names or _with_default(token_request.maker.token.policies, adds)
+    for name in names:
+        if _is_disallowed(role, name):
+            raise Malformed(f"token policy {quote(name)} is disallowed by this role")
+    return names
+
+
+def _is_disallowed(role: TokenRole, name: str) -> bool:
+    return name in role.disallowed_policies or _fits_any(name, role.disallowed_policies_glob)
+
+
+def _list(names: Iterable[str]) -> str:
+    """Format names as Go's `%q` does."""
+    return f"[{' '.join(map(quote, names))}]"
 
 
 def _fits_any(name: str, patterns: Iterable[str]) -> bool:
@@ -230,27 +290,35 @@ def _unknown(db: ReadSnapshot, names: Iterable[str]) -> list[str]:
 
 
 def _period(token_request: TokenRequestFields) -> int:
-    asked = 0
-    if token_request.fields.raw("period"):
-        asked = token_request.fields.seconds("period")
-        if not token_request.has_sudo and not token_request.role.name:
-            raise Malformed("root or sudo privileges required to create periodic token")
+    asked = _duration(token_request.fields, "period")
+    if asked and not token_request.has_sudo:
+        raise Malformed("root or sudo privileges required to create periodic token")
     periods = [item for item in (asked, token_request.role.token_period) if item]
     return min(periods, default=0)
 
 
 def _explicit_max_ttl(token_request: TokenRequestFields) -> int:
     given = (
-        token_request.fields.seconds("explicit_max_ttl"),
+        _duration(token_request.fields, "explicit_max_ttl"),
         token_request.role.token_explicit_max_ttl,
     )
     return min((item for item in given if item), default=0)
 
 
+def _told_of_role(token_request: TokenRequestFields) -> Iterable[str]:
+    """Yield warnings about limits that both the request and the role have."""
+    fields, role = token_request.fields, token_request.role
+    both = "specified both during creation call and in role; using the lesser value of"
+    if role.token_explicit_max_ttl and _duration(fields, "explicit_max_ttl"):
+        yield f"Explicit max TTL {both} {_explicit_max_ttl(token_request)} seconds"
+    if role.token_period and _duration(fields, "period"):
+        yield f"Period {both} {_period(token_request)} seconds"
+
+
 def _lease(token_request: TokenRequestFields, names: Sequence[str]) -> TokenLifetime:
     """Return the TTL of the token; a root token never expires unless a TTL is given."""
     fields = token_request.fields
-    asked = _plain_seconds(fields, "ttl") or _plain_seconds(fields, "lease")
+    asked = _duration(fields, "ttl") or _duration(fields, "lease")
     period, explicit = _period(token_request), _explicit_max_ttl(token_request)
     if ROOT in names and not (asked or period or explicit):
         if token_request.maker.token.expires_at is not None:
@@ -259,12 +327,15 @@ def _lease(token_request: TokenRequestFields, names: Sequence[str]) -> TokenLife
     return compute_ttl(asked or SYSTEM_TTL, period, (explicit, SYSTEM_TTL))
 
 
-def _plain_seconds(fields: RequestFields, name: str) -> int:
-    """Return a duration; Vault's error text for it does not name the field."""
+def _duration(fields: RequestFields, name: str) -> int:
+    """Return a duration; Vault's error text for its syntax does not name the field."""
     try:
-        return fields.seconds(name)
+        found = fields.signed_seconds(name)
     except Malformed as error:
         raise Malformed(str(error).partition('": ')[2] or str(error)) from None
+    if found < 0:
+        raise Malformed(f"{name} must be positive")
+    return found
 
 
 def renew_token(

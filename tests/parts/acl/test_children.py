@@ -140,7 +140,8 @@ async def test_token_role_grants_its_properties(store: Store) -> None:
         (
             TokenRole(name="r", allowed_policies=("c",), allowed_policies_glob=("x-*",)),
             ["d"],
-            "token policies ([d]) must be subset of the role's allowed policies ([c x-*])",
+            'token policies (["d" "default"]) must be subset of the role\'s allowed policies '
+            '(["c" "default"]) or glob policies (["x-*"])',
         ),
         (
             TokenRole(name="r", disallowed_policies_glob=("ops-*",)),
@@ -164,9 +165,105 @@ async def test_token_role_refuses_other_properties(
 
 
 async def test_a_role_limits_kind_and_uses(store: Store) -> None:
-    role = TokenRole(name="r", token_type="batch", token_num_uses=3)
-    token = made(store, {"num_uses": 10}, role=role).token
-    assert (token.kind, token.uses_left, token.renewable) == (TokenKind.BATCH, 3, False)
+    token = made(store, {}, role=TokenRole(name="r", token_type="batch")).token
+    assert (token.kind, token.renewable) == (TokenKind.BATCH, False)
+    assert made(store, {"num_uses": 10}, role=TokenRole(name="r", token_num_uses=3)).token.uses == 3
+
+
+async def test_role_decides_whether_a_token_gets_the_default_policy(store: Store) -> None:
+    without = TokenRole(name="r", disallowed_policies=("default",))
+    assert made(store, {"policies": ["a"]}, role=without).token.policies == ("a",)
+    pattern = TokenRole(name="r", allowed_policies=("a",), disallowed_policies_glob=("def*",))
+    assert made(store, {}, role=pattern).token.policies == ("a",)
+    silent = TokenRole(name="r", allowed_policies=("a",), token_no_default_policy=True)
+    assert made(store, {"policies": ["a"]}, role=silent).token.policies == ("a",)
+    with pytest.raises(Malformed, match=r'"default".*must be subset'):
+        made(store, {"policies": ["a", "default"]}, role=silent)
+
+
+async def test_disallowed_policies_of_the_parent_are_refused(store: Store) -> None:
+    with pytest.raises(Malformed, match='policy "b" is disallowed'):
+        made(store, {}, role=TokenRole(name="r", disallowed_policies=("b",)))
+
+
+async def test_child_has_the_default_policy_only_if_the_parent_has_it(store: Store) -> None:
+    bare = msgspec.structs.replace(MAKER, policies=("a", "b"))
+    assert made(store, {}, bare).token.policies == ("a", "b")
+    assert made(store, {"policies": ["a"]}, bare).token.policies == ("a",)
+    with pytest.raises(Malformed, match="child policies must be subset"):
+        made(store, {"policies": ["a", "default"]}, bare)
+    assert made(store, {"policies": ["a"]}, bare, has_sudo=True).token.policies == ("a", "default")
+    fields = {"policies": ["a", "default"], "no_default_policy": True}
+    assert made(store, fields).token.policies == ("a",)
+
+
+async def test_child_is_bound_to_the_networks_of_its_parent(store: Store) -> None:
+    bound = msgspec.structs.replace(MAKER, bound_cidrs=("10.0.0.0/8",))
+    for fields in ({}, {"ttl": "1m"}, {"type": "batch"}):
+        assert made(store, fields, bound).token.bound_cidrs == ("10.0.0.0/8",)
+    grandchild = made(store, {}, made(store, {}, bound).token).token
+    assert grandchild.bound_cidrs == ("10.0.0.0/8",)
+    assert made(store, {"no_parent": True}, bound, has_sudo=True).token.bound_cidrs == ()
+    role = TokenRole(name="r", allowed_policies=("a",), token_bound_cidrs=("192.0.2.0/24",))
+    assert made(store, {}, bound, role).token.bound_cidrs == ("192.0.2.0/24",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"num_uses": 2}, "num_uses"),
+        ({"period": "1h"}, "period"),
+        ({"explicit_max_ttl": 60}, "explicit_max_ttl"),
+        ({"explicit_max_ttl": 60, "num_uses": 2}, "explicit_max_ttl"),
+    ],
+)
+async def test_batch_token_refuses_limits_that_nothing_enforces(
+    store: Store, fields: Mapping[str, object], name: str
+) -> None:
+    with pytest.raises(Malformed, match=f'^batch tokens cannot have "{name}" set$'):
+        made(store, {**fields, "type": "batch"}, has_sudo=True)
+    with pytest.raises(Malformed, match=f'^batch tokens cannot have "{name}" set$'):
+        made(store, fields, role=TokenRole(name="r", token_type="batch"), has_sudo=True)
+
+
+async def test_batch_token_refuses_the_number_of_uses_of_a_role(store: Store) -> None:
+    role = TokenRole(name="r", allowed_policies=("a",), token_num_uses=2)
+    with pytest.raises(Malformed, match='cannot have "num_uses" set'):
+        made(store, {"type": "batch"}, role=role)
+
+
+async def test_caller_of_a_role_needs_sudo_to_choose_a_period(store: Store) -> None:
+    role = TokenRole(name="r", allowed_policies=("a",))
+    with pytest.raises(Malformed, match="required to create periodic token"):
+        made(store, {"period": "87600h"}, role=role)
+    assert made(store, {"period": "0"}, role=role).token.period == 0
+
+
+async def test_lesser_limit_of_request_and_role_is_named_in_a_warning(store: Store) -> None:
+    role = TokenRole(
+        name="r", allowed_policies=("default",), token_explicit_max_ttl=60, token_period=30
+    )
+    fields = {"explicit_max_ttl": "2m", "period": "10s"}
+    by_both = made(store, fields, role=role, has_sudo=True)
+    assert list(by_both.warnings) == [
+        "Explicit max TTL specified both during creation call and in role; using the lesser value "
+        "of 60 seconds",
+        "Period specified both during creation call and in role; using the lesser value of 10 "
+        "seconds",
+    ]
+    assert list(made(store, {}, role=role).warnings) == []
+
+
+@pytest.mark.parametrize("name", ["ttl", "lease", "period", "explicit_max_ttl"])
+async def test_negative_durations_are_refused_by_name(store: Store, name: str) -> None:
+    with pytest.raises(Malformed, match=f"^{name} must be positive$"):
+        made(store, {name: "-1h"}, has_sudo=True)
+
+
+async def test_policy_of_wrapping_tokens_cannot_be_assigned(store: Store) -> None:
+    for maker in (MAKER, ROOT):
+        with pytest.raises(Malformed, match='cannot assign policy "response-wrapping"'):
+            made(store, {"policies": ["response-wrapping"]}, maker, has_sudo=True)
 
 
 # ---- renewing --------------------------------------------------------------------------------
