@@ -54,3 +54,9 @@ def operator_token(uid: int) -> Token:
 def normalize_policy_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return policy names in normal form: lower case, sorted, without duplicates."""
     return tuple(sorted({name.strip().lower() for name in names} - {""}))
+
+
+def sanitize_policy_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return policy names in normal form; `root` replaces all others."""
+    found = normalize_policy_names(names)
+    return (ROOT,) if ROOT in found else found

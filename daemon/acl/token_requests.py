@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from daemon.acl.builtin import RESERVED, normalize_policy_names
+from daemon.acl.builtin import RESERVED, normalize_policy_names, sanitize_policy_names
 from daemon.acl.check import Caller
 from daemon.acl.grant import fits
 from daemon.acl.token_ttl import TokenLifetime, compute_ttl
@@ -188,7 +188,7 @@ def _display_name(name: str) -> str:
 
 
 def _policies(token_request: TokenRequestFields) -> tuple[str, ...]:
-    given = _alone(token_request.fields.texts("policies"))
+    given = sanitize_policy_names(token_request.fields.texts("policies"))
     is_by_role = _names_policies(token_request.role)
     names = _of_role(token_request, given) if is_by_role else _of_maker(token_request, given)
     if token_request.fields.flag("no_default_policy"):
@@ -201,14 +201,8 @@ def _policies(token_request: TokenRequestFields) -> tuple[str, ...]:
     return names
 
 
-def _alone(names: Iterable[str]) -> tuple[str, ...]:
-    """Return policy names in normal form; `root` replaces all others."""
-    found = normalize_policy_names(names)
-    return (ROOT,) if ROOT in found else found
-
-
 def _with_default(names: Iterable[str], adds: bool) -> tuple[str, ...]:
-    found = _alone(names)
+    found = sanitize_policy_names(names)
     return normalize_policy_names([*found, DEFAULT]) if adds and ROOT not in found else found
 
 
@@ -227,7 +221,7 @@ def _of_maker(token_request: TokenRequestFields, given: tuple[str, ...]) -> tupl
 
     `default` is added if the parent has it, or if the caller has `sudo`.
     """
-    own = _alone(token_request.maker.token.policies)
+    own = sanitize_policy_names(token_request.maker.token.policies)
     if not given:
         return own
     if token_request.is_limited and not set(given) <= set(own):

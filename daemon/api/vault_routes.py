@@ -90,7 +90,7 @@ _TABLE: tuple[Endpoint, ...] = (
     Endpoint("/v1/sys/wrapping/rewrap", write=wrapping.rewrap, is_open=True),
     Endpoint("/v1/auth/token/create", write=vault_tokens.create),
     Endpoint("/v1/auth/token/create-orphan", write=vault_tokens.create_orphan),
-    Endpoint("/v1/auth/token/create/{role}", write=vault_tokens.create_by_role),
+    Endpoint("/v1/auth/token/create/{name}", write=vault_tokens.create_by_role),
     Endpoint("/v1/auth/token/lookup", read=vault_tokens.lookup, write=vault_tokens.lookup),
     Endpoint(
         "/v1/auth/token/lookup-self", read=vault_tokens.lookup_self, write=vault_tokens.lookup_self
@@ -107,7 +107,7 @@ _TABLE: tuple[Endpoint, ...] = (
     Endpoint("/v1/auth/token/tidy", write=vault_tokens.tidy),
     Endpoint("/v1/auth/token/roles", list=vault_tokens.roles),
     Endpoint(
-        "/v1/auth/token/roles/{role}",
+        "/v1/auth/token/roles/{name}",
         read=vault_tokens.read_role,
         write=vault_tokens.write_role,
         delete=vault_tokens.delete_role,
@@ -276,6 +276,7 @@ TOKEN_ROLE = (
         "role_name",
         "path_suffix",
         "token_bound_cidrs",
+        "bound_cidrs",
         "explicit_max_ttl",
         "token_explicit_max_ttl",
     ),
@@ -305,7 +306,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "/v1/sys/wrapping/rewrap": TOKEN,
     "/v1/auth/token/create": NEW_TOKEN,
     "/v1/auth/token/create-orphan": NEW_TOKEN,
-    "/v1/auth/token/create/{role}": NEW_TOKEN,
+    "/v1/auth/token/create/{name}": NEW_TOKEN,
     "/v1/auth/token/lookup": TOKEN,
     "/v1/auth/token/lookup-self": TOKEN,
     "/v1/auth/token/lookup-accessor": ACCESSOR,
@@ -317,7 +318,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "/v1/auth/token/revoke-accessor": ACCESSOR,
     "/v1/auth/token/revoke-orphan": TOKEN,
     "/v1/auth/token/tidy": NOTHING,
-    "/v1/auth/token/roles/{role}": TOKEN_ROLE,
+    "/v1/auth/token/roles/{name}": TOKEN_ROLE,
     "/v1/sys/auth/{path}": MOUNT,
     "/v1/sys/auth/{path}/tune": TUNE,
     "/v1/sys/mounts/auth/{path}/tune": TUNE,
@@ -349,7 +350,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
 }
 # These fields are stored and shown, but have no effect.
 KEPT: dict[str, tuple[str, ...]] = {
-    "/v1/auth/token/roles/{role}": KEPT_OF_TOKEN_ROLE,
+    "/v1/auth/token/roles/{name}": KEPT_OF_TOKEN_ROLE,
     "/v1/sys/auth/{path}": KEPT_OF_MOUNT,
     "/v1/sys/auth/{path}/tune": KEPT_OF_TUNE,
     "/v1/sys/mounts/auth/{path}/tune": KEPT_OF_TUNE,

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 import msgspec
 
-from daemon.acl.builtin import normalize_policy_names
 from daemon.acl.keyring import new_accessor, new_secret
 from daemon.acl.token_requests import (
     NewToken,
@@ -15,12 +14,11 @@ from daemon.acl.token_requests import (
     renew_token,
     renewal_limits,
 )
+from daemon.acl.token_roles import change_role, role_response
 from daemon.acl.tokens import IssuedToken
 from daemon.api import vault_reads
 from daemon.api.auth_response import auth_block
 from daemon.identity import groups, mounts
-from daemon.identity.roles import check_network
-from daemon.text.request_fields import RequestFields
 from daemon.web import vault_envelope
 from daemon.web.reply import HandlerReply
 from daemon.web.request import RouteCall
@@ -62,9 +60,9 @@ async def create_orphan(call: RouteCall) -> VaultBody:
 
 async def create_by_role(call: RouteCall) -> VaultBody:
     """Create a token by a role."""
-    role = call.parts.store.read(lambda db: tokens.find_role(db, call["role"]))
+    role = call.parts.store.read(lambda db: tokens.find_role(db, call["name"]))
     if role is None:
-        raise Malformed(f"unknown role {call['role']}")
+        raise Malformed(f"unknown role {call['name']}")
     suffix = f"/{role.path_suffix}" if role.path_suffix else ""
     return await _create(call, is_orphan=False, role=role, suffix=suffix)
 
@@ -278,12 +276,15 @@ async def revoke_self(call: RouteCall) -> VaultBody:
 
 async def revoke_orphan(call: RouteCall) -> VaultBody:
     """Revoke the token with the secret in the request; its children stay valid."""
+    found = _named(call)
+    if found is None:
+        raise Malformed("token to revoke not found")
 
     def leave_children(tx: Transaction, accessor: str) -> int:
         tokens.orphan_children(tx, accessor)
         return tokens.remove(tx, accessor)
 
-    await _revoke(call, _named(call), leave_children)
+    await _revoke(call, found, leave_children)
     return VaultBody()
 
 
@@ -336,86 +337,30 @@ async def roles(call: RouteCall) -> VaultBody:
 
 async def read_role(call: RouteCall) -> VaultBody:
     """Show a role."""
-    found = call.parts.store.read(lambda db: tokens.find_role(db, call["role"]))
+    found = call.parts.store.read(lambda db: tokens.find_role(db, call["name"]))
     if found is None:
         raise NotFound("")
-    shown = {
-        name: [] if value == () and name != "token_bound_cidrs" else value
-        for name, value in msgspec.structs.asdict(found).items()
-    }
-    old = {"period": found.token_period, "explicit_max_ttl": found.token_explicit_max_ttl}
-    return VaultBody(data={**shown, **old})
+    return VaultBody(data=role_response(found))
 
 
 async def write_role(call: RouteCall) -> VaultBody:
     """Create a role, or change the given fields."""
-    name = call["role"]
+    name = call["name"]
 
-    def write(tx: Transaction) -> None:
-        tokens.put_role(tx, _changed(call, tokens.find_role(tx, name) or TokenRole(name=name)))
+    def write(tx: Transaction) -> tuple[str, ...]:
+        changed = change_role(tokens.find_role(tx, name) or TokenRole(name=name), call.fields)
+        tokens.put_role(tx, changed.role)
+        return changed.warnings
 
-    await call.parts.store.write(write, is_long=call.is_long)
-    return VaultBody()
-
-
-def _names(fields: RequestFields, name: str) -> tuple[str, ...]:
-    return normalize_policy_names(fields.texts(name))
-
-
-def _texts(fields: RequestFields, name: str) -> tuple[str, ...]:
-    return tuple(text for text in fields.texts(name) if text)
-
-
-def _networks(fields: RequestFields, name: str) -> tuple[str, ...]:
-    found = _texts(fields, name)
-    for text in found:
-        check_network(text)
-    return found
-
-
-_TYPES = frozenset({"service", "batch", "default-service", "default-batch"})
-# Old names, from before the prefix.
-_RENAMED = {"period": "token_period", "explicit_max_ttl": "token_explicit_max_ttl"}
-_ROLE_FIELDS: dict[str, Callable[[RequestFields, str], object]] = {
-    "allowed_policies": _names,
-    "allowed_policies_glob": _names,
-    "disallowed_policies": _names,
-    "disallowed_policies_glob": _names,
-    "allowed_entity_aliases": _texts,
-    "orphan": RequestFields.flag,
-    "renewable": RequestFields.flag,
-    "path_suffix": RequestFields.text,
-    "token_bound_cidrs": _networks,
-    "explicit_max_ttl": RequestFields.seconds,
-    "token_explicit_max_ttl": RequestFields.seconds,
-    "token_no_default_policy": RequestFields.flag,
-    "token_num_uses": RequestFields.strict_number,
-    "period": RequestFields.seconds,
-    "token_period": RequestFields.seconds,
-    "token_type": RequestFields.text,
-}
-
-
-def _changed(call: RouteCall, role: TokenRole) -> TokenRole:
-    fields = call.fields
-    changes: dict[str, object] = {}
-    for name, read in _ROLE_FIELDS.items():
-        if name in fields:
-            changes[_RENAMED.get(name, name)] = read(fields, name)
-    changed = msgspec.structs.replace(role, **changes)
-    if changed.token_type not in _TYPES:
-        raise Malformed(f"invalid 'token_type' value {changed.token_type!r}")
-    if changed.token_num_uses < 0:
-        raise Malformed("'token_num_uses' cannot be negative")
-    return changed
+    return VaultBody(warnings=await call.parts.store.write(write, is_long=call.is_long))
 
 
 async def delete_role(call: RouteCall) -> VaultBody:
     """Delete a role, if it exists."""
-    await call.parts.store.write(lambda tx: tokens.remove_role(tx, call["role"]))
+    await call.parts.store.write(lambda tx: tokens.remove_role(tx, call["name"]))
     return VaultBody()
 
 
 def role_exists(call: RouteCall) -> bool:
     """Return whether the role in the path exists."""
-    return call.parts.store.read(lambda db: tokens.find_role(db, call["role"])) is not None
+    return call.parts.store.read(lambda db: tokens.find_role(db, call["name"])) is not None

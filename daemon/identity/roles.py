@@ -6,10 +6,10 @@ nothing.
 """
 
 from collections.abc import Sequence
-from ipaddress import ip_network
 
 import msgspec
 
+from daemon.acl.networks import network
 from daemon.text.go_format import duration, quote
 from daemon.text.request_fields import RequestFields
 from storage.errors import Invalid, NotFound
@@ -92,27 +92,10 @@ def _changes(fields: RequestFields) -> dict[str, object]:
     if "token_no_default_policy" in fields:
         changes["token_no_default_policy"] = fields.flag("token_no_default_policy")
     if "token_bound_cidrs" in fields:
-        changes["token_bound_cidrs"] = list(map(_network, fields.texts("token_bound_cidrs")))
+        changes["token_bound_cidrs"] = list(map(network, fields.texts("token_bound_cidrs")))
     if "token_type" in fields:
         changes["token_type"] = _token_type(fields.text("token_type"))
     return changes
-
-
-def _network(text: str) -> str:
-    """Return a network as it is shown: one address without its mask. Raises `Invalid`."""
-    check_network(text)
-    return text.removesuffix("/128") if ":" in text else text.removesuffix("/32")
-
-
-def check_network(text: str) -> None:
-    """Raise `Invalid` unless a text is an address or a network."""
-    try:
-        ip_network(text, strict=False)
-    except ValueError:
-        raise Invalid(
-            f"error parsing address {quote(text)}: Unable to convert {quote(text)} to an IPv4 or "
-            "IPv6 address, or a UNIX Socket"
-        ) from None
 
 
 def _token_type(text: str) -> str:

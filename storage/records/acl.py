@@ -142,3 +142,7 @@ class TokenRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_num_uses: int = 0
     token_period: int = 0
     token_type: str = "default-service"  # noqa: S105  # a type, not a secret
+    # Older names, set if the last write used them; their values are also in the fields above.
+    period: int = 0
+    explicit_max_ttl: int = 0
+    bound_cidrs: tuple[str, ...] = ()

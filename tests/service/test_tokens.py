@@ -137,6 +137,20 @@ async def test_role_creates_tokens_and_can_be_changed(guarded: Steward) -> None:
     assert unknown.status_code == 400
 
 
+async def test_names_of_token_roles_are_simple(guarded: Steward) -> None:
+    for name in ("a%2Fb", "-x", "x-", "a b"):
+        for path in (f"auth/token/roles/{name}", f"auth/token/create/{name}"):
+            refused = await ask(guarded, SECRET, "POST", path, {})
+            assert (refused.status_code, "unsupported path" in refused.text) == (404, True), path
+    assert (await ask(guarded, SECRET, "POST", "auth/token/roles/Ops.x-1", {})).status_code == 204
+
+
+async def test_unknown_token_cannot_be_revoked_as_an_orphan(guarded: Steward) -> None:
+    path = "auth/token/revoke-orphan"
+    refused = await ask(guarded, SECRET, "POST", path, {"token": "s.unknown"})
+    assert (refused.status_code, refused.json()["errors"]) == (400, ["token to revoke not found"])
+
+
 async def wrap(steward: Steward) -> httpx.Response:
     """Have something wrapped for a minute."""
     says, ttl = {"password": "swordfish"}, {"X-Service-Wrap-TTL": "60"}
