@@ -569,6 +569,7 @@ ROUTES: tuple[Route, ...] = (
     WriteRoute("POST", "/v1/acl/token/{accessor}", acl.update_token, MANAGEMENT),
     WriteRoute("DELETE", "/v1/acl/token/{accessor}", acl.delete_token, MANAGEMENT),
     ReadRoute("/v1/acl/policies", acl.list_policies, KNOWN, ("policies/",)),
+    ReadRoute("/v1/acl/policy/self", acl.list_policies, KNOWN, ("policies/",)),
     ReadRoute("/v1/acl/policy/{name}", acl.read_policy, KNOWN, ("policies/{name}",)),
     WriteRoute("POST", "/v1/acl/policy/{name}", acl.put_policy, MANAGEMENT),
     WriteRoute("DELETE", "/v1/acl/policy/{name}", acl.delete_policy, MANAGEMENT),
@@ -628,6 +629,20 @@ ROUTES: tuple[Route, ...] = (
             "/v1/quota-usages",
             "/v1/recommendations",
             "/v1/recommendation/{id}",
+        )
+    ),
+    *(
+        ReadRoute(path, unsupported.incomplete, ANYONE, any_method=True)
+        for path in (
+            "/v1/acl/auth-method/",
+            "/v1/acl/binding-rule/",
+            "/v1/acl/policy/",
+            "/v1/acl/role/",
+            "/v1/acl/role/name/",
+            "/v1/acl/token/",
+            "/v1/namespace/",
+            "/v1/service/",
+            "/v1/var/",
         )
     ),
     ReadRoute("/v1/openapi.json", _document, ANYONE, long=True),

@@ -18,7 +18,7 @@ import trio
 from daemon.acl.seal import EnvelopeCipher
 from daemon.clock import Clock
 from daemon.fences import Fences
-from storage.errors import Refused, UnknownToken, Unsealable
+from storage.errors import Malformed, Refused, UnknownToken, Unsealable
 from storage.queries import signing
 from storage.records.base import HOUR, SECOND
 from storage.records.signing import PublicKey, SigningKey
@@ -97,17 +97,24 @@ class Issuer:
         """Return when there is a key: the first one of a store is made while other parts open."""
         await self._has_key.wait()
 
-    async def rotate(self, *, at_once: bool) -> SigningKey:
-        """Create a new key, which signs immediately or after it has been published for a day."""
+    async def rotate(self, *, signs_from: int | None = None) -> SigningKey:
+        """Create a new key, which is published immediately.
+
+        It signs from `signs_from`, in nanoseconds, but not from the past, or after one day. Raises
+        `Malformed` for a time so late that the active key would become too old.
+        """
         from daemon.identity import keypair
 
         now = self._clock.now()
+        if signs_from is not None and signs_from > now + ROTATION:
+            days = ROTATION // _DAY
+            raise Malformed(f"invalid publish_time: {signs_from} is more than {days} days ahead")
         private = await trio.to_thread.run_sync(keypair.generate)
         key_id = next(self._ids)
         key = SigningKey(
             public=keypair.public(key_id, private),
             created_at=now,
-            signs_from=now if at_once else now + PUBLISHED_BEFORE,
+            signs_from=now + PUBLISHED_BEFORE if signs_from is None else max(signs_from, now),
         )
         sealed = self._seal.seal(keypair.dump(private), signing.key_path(key_id))
         await self._store.write(lambda tx: signing.add(tx, key, sealed))
@@ -135,7 +142,7 @@ class Issuer:
         """Create a new key when it is due, and delete keys that are no longer needed."""
         now = self._clock.now()
         if rotation_due(self._keys, now):
-            await self.rotate(at_once=not self._keys)
+            await self.rotate(signs_from=None if self._keys else now)
             log.info("a new signing key was created")
         self._has_key.set()
         in_use = self._store.read(signing.of_live_allocations)

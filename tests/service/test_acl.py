@@ -302,3 +302,13 @@ async def test_request_without_a_token_creates_no_one_time_token(guarded: Stewar
         400,
         "a one-time token is issued for a token: send one with the request",
     )
+
+
+async def test_caller_lists_its_own_policies(guarded: Steward) -> None:
+    await guarded.request("POST", "/v1/acl/policy/other", {"Name": "other", "Rules": ""})
+    token = await new_token(guarded, 'node { policy = "read" }')
+    mine = await as_(guarded, token, "GET", "/v1/acl/policy/self")
+    assert [policy["Name"] for policy in mine.json()] == ["p"]
+    everything = await guarded.get("/v1/acl/policy/self")
+    assert [policy["Name"] for policy in everything] == ["other", "p"]
+    assert (await as_(guarded, "", "GET", "/v1/acl/policy/self")).json() == []

@@ -128,3 +128,45 @@ async def test_mock_driver_task_prints_before_its_end(steward: Steward) -> None:
     )
     (allocation,) = await steward.allocations("m", "complete")
     assert await steward.log_of(allocation["ID"], "t") == "hello"
+
+
+async def test_path_without_its_name_is_a_client_error(steward: Steward) -> None:
+    errors = {
+        "/v1/acl/auth-method/": "missing ACL auth-method name",
+        "/v1/acl/binding-rule/": "missing ACL binding rule ID",
+        "/v1/acl/policy/": "Missing Policy Name",
+        "/v1/acl/role/": "missing ACL role ID",
+        "/v1/acl/role/name/": "missing ACL role name",
+        "/v1/acl/token/": "Missing Token Accessor",
+        "/v1/namespace/": "Missing Namespace Name",
+        "/v1/service/": "missing service name",
+        "/v1/var/": "missing variable path",
+        "/v1/var%2F": "missing variable path",
+    }
+    for path, error in errors.items():
+        for method in ("GET", "POST", "DELETE"):
+            answer = await steward.request(method, path)
+            assert (answer.status_code, answer.text) == (400, error), (method, path)
+
+
+async def test_incomplete_path_of_a_service_instance_is_a_client_error(steward: Steward) -> None:
+    for path, error in (("x/", "missing service id"), ("x/y/z", "invalid URI")):
+        answer = await steward.request("DELETE", f"/v1/service/{path}")
+        assert (answer.status_code, answer.text) == (400, error)
+
+
+async def test_requests_about_an_unknown_node_are_not_answered_for_this_node(
+    steward: Steward,
+) -> None:
+    unknown = "11111111-2222-4333-8444-555555555555"
+    for path, status in (("/v1/client/stats", 404), ("/v1/client/gc", 500)):
+        answer = await steward.request("GET", path, node_id=unknown)
+        assert (answer.status_code, answer.text) == (status, f"Unknown node {unknown}")
+        (node,) = await steward.get("/v1/nodes")
+        assert (await steward.request("GET", path, node_id=node["ID"])).status_code == 200
+
+
+async def test_unknown_type_of_volumes_is_not_found(steward: Steward) -> None:
+    answer = await steward.request("GET", "/v1/volumes", type="other")
+    assert (answer.status_code, answer.text) == (404, "resource not found")
+    assert await steward.get("/v1/volumes", type="csi") == []

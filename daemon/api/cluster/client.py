@@ -5,9 +5,10 @@ from functools import partial
 from daemon.api.cluster.lookup import find_allocation
 from daemon.web.reply import HandlerReply, text
 from daemon.web.request import Request
-from storage.errors import Malformed, Refused
+from storage.errors import Malformed, NotFound, Refused
 from storage.queries import nodes
 from storage.records.base import Record
+from storage.records.node import Node
 
 _DONE = {"Index": 0}
 _MOST_ASKED = 200  # allocations in one request for usage
@@ -101,20 +102,33 @@ async def gc_allocation(request: Request) -> HandlerReply:
 
 
 async def gc_all(request: Request) -> HandlerReply:
-    """Schedule the deletion of the directories of all terminal allocations."""
+    """Schedule the deletion of the directories of all terminal allocations. Raises `Refused`."""
+    _named(request)
     request.parts.tasks.collect_all()
     return HandlerReply()
 
 
 async def host_stats(request: Request) -> HandlerReply:
     """Show the host's resource usage. Raises `Refused` for a cluster pool, which has other hosts."""
-    asked = request.query.text("node_id")
-    node = request.parts.store.read(partial(nodes.find, node_id=asked)) if asked else None
+    try:
+        node = _named(request)
+    except Refused as error:
+        raise NotFound(str(error)) from None
     if node is not None and node.engine:
         raise Refused(
-            f'node "{asked}" is a pool of a cluster: the usage of its hosts is unknown here'
+            f'node "{node.id}" is a pool of a cluster: the usage of its hosts is unknown here'
         )
     return HandlerReply(body=request.parts.tasks.host_usage())
+
+
+def _named(request: Request) -> Node | None:
+    """Return the node that the query names. Raises `Refused` for an unknown node."""
+    if not (asked := request.query.text("node_id")):
+        return None
+    node = request.parts.store.read(partial(nodes.find, node_id=asked))
+    if node is None:
+        raise Refused(f"Unknown node {asked}")
+    return node
 
 
 async def allocation_not_found(request: Request) -> HandlerReply:

@@ -34,7 +34,9 @@ class HostVolumeRequest(Record, frozen=True, kw_only=True):
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the volumes of type `host`, the only type."""
     query, grant = request.query, request.caller.grant
-    is_host, prefix, expression = query.text("type") == "host", query.text("prefix"), None
+    if (kind := query.text("type")) not in ("", "host", "csi"):
+        raise NotFound("resource not found")
+    is_host, prefix, expression = kind == "host", query.text("prefix"), None
     if text := query.text("filter"):
         expression = compile_filter(text, HostVolumeStub)
     chosen = {name: query.text(name) for name in ("node_id", "node_pool") if query.text(name)}

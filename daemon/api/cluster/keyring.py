@@ -1,11 +1,19 @@
 """Signing keys of workload identity tokens: list, rotate, delete."""
 
+import re
+
+from daemon.text.go_format import quote
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
+from storage.errors import Refused
 from storage.read_pool import ReadSnapshot
 from storage.records.base import Record
+from storage.records.numbers import parse_integer
 from storage.records.signing import SigningKey
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
+_INT64 = range(-(2**63), 2**63)
 
 
 class RootKeyMeta(Record, frozen=True, kw_only=True):
@@ -29,17 +37,36 @@ class RotateResponse(Record, frozen=True, kw_only=True):
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the keys for verification; the newest one that is active signs."""
-    issuer = request.parts.issuer
-    active = issuer.active.id
-    shown = [_meta(key, "active" if key.id == active else "inactive") for key in issuer.keys]
+    shown = [_meta(request, key) for key in request.parts.issuer.keys]
     return reply.read_reply(shown, db.table_index("signing_keys"))
 
 
 async def rotate(request: Request) -> HandlerReply:
-    """Create and activate a new key; the old one stays until its last signature has expired."""
-    key = await request.parts.issuer.rotate(at_once=True)
+    """Create a new key; the old one stays until its last signature has expired.
+
+    The new key signs immediately, or from `publish_time`. Raises `Refused` or `Malformed`.
+    """
+    signs_from = _publish_time(request.query.text("publish_time"))
+    if signs_from > 0 and "full" in request.query:
+        raise Refused("keyring cannot be prepublished and full rotated at the same time")
+    key = await request.parts.issuer.rotate(signs_from=signs_from)
     at = request.parts.store.read(lambda db: db.table_index("signing_keys"))
-    return HandlerReply(body=RotateResponse(key=_meta(key, "active"), index=at), index=at)
+    return HandlerReply(body=RotateResponse(key=_meta(request, key), index=at), index=at)
+
+
+def _publish_time(text: str) -> int:
+    """Return a time in nanoseconds; 0 if there is none. Raises `Refused`, as Nomad does."""
+    if not text:
+        return 0
+    if not _INTEGER.fullmatch(text):
+        raise Refused(
+            f"invalid publish_time: strconv.ParseInt: parsing {quote(text)}: invalid syntax"
+        )
+    if (found := parse_integer(text)) not in _INT64:
+        raise Refused(
+            f"invalid publish_time: strconv.ParseInt: parsing {quote(text)}: value out of range"
+        )
+    return found
 
 
 async def remove(request: Request) -> HandlerReply:
@@ -55,11 +82,17 @@ def unknown(request: Request, db: ReadSnapshot) -> HandlerReply:
     return reply.text("Invalid method", 405)
 
 
-def _meta(key: SigningKey, state: str) -> RootKeyMeta:
+def _meta(request: Request, key: SigningKey) -> RootKeyMeta:
     return RootKeyMeta(
         key_id=key.id,
         algorithm=key.public.alg,
-        state=state,
+        state=_state(request, key),
         create_time=key.created_at,
-        publish_time=key.created_at,
+        publish_time=key.signs_from,
     )
+
+
+def _state(request: Request, key: SigningKey) -> str:
+    if key.id == request.parts.issuer.active.id:
+        return "active"
+    return "prepublished" if key.signs_from > request.parts.clock.now() else "inactive"

@@ -98,10 +98,14 @@ def _chosen(registrations: list[Registration], wish: str) -> list[Registration]:
 async def remove(request: Request) -> HandlerReply:
     """Delete one instance of a service."""
     name, registration_id, namespace = request["name"], request["id"], request.namespace
+    if not registration_id:
+        raise Malformed("missing service id")
 
     def write(tx: Transaction) -> int:
         found = services.find(tx, registration_id)
         if found is None or (found.namespace, found.service_name) != (namespace, name):
+            if "/" in f"{name}{registration_id}":
+                raise Malformed("invalid URI")
             raise Refused("service registration not found")
         services.remove(tx, found)
         return tx.index
