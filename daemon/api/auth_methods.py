@@ -172,6 +172,7 @@ async def login(request: Request) -> HandlerReply:
         parts.config,
         await request.decoded(JwtLoginRequest),
         client_key=request.client_key,
+        ids=parts.ids,
         now=parts.clock.now(),
     )
     return issued_reply(parts.store, issued)

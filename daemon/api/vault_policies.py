@@ -8,14 +8,14 @@ import binascii
 
 import msgspec
 
-from daemon.acl.builtin import DEFAULT_RULES
+from daemon.acl.builtin import DEFAULT_RULES, RESERVED
 from daemon.acl.grant import CapabilitySet
 from daemon.acl.nomad_tokens import content_hash
 from daemon.acl.path_rules import PathPermission
 from daemon.acl.policy_rules import check
 from daemon.acl.policy_store import put_policy
 from daemon.api import vault_reads
-from daemon.text.go_format import multi_error
+from daemon.text.go_format import multi_error, quote
 from daemon.web.request import RouteCall
 from daemon.web.vault_envelope import VaultBody
 from storage import garbage
@@ -77,8 +77,8 @@ def _shown(call: RouteCall, key: str) -> dict[str, object]:
 async def write(call: RouteCall) -> VaultBody:
     """Create or change a policy. Its name is stored in lower case."""
     given, name = call["policy"], call["policy"].lower()
-    if name == ROOT:
-        raise Invalid('cannot update "root" policy')
+    if name in {ROOT, *RESERVED}:
+        raise Invalid(f"cannot update {quote(name)} policy")
     text = _decoded(call.fields.text("policy") or call.fields.text("rules"))
     if not text:
         raise Malformed("'policy' parameter not supplied or empty")
@@ -104,8 +104,8 @@ def _decoded(text: str) -> str:
 async def delete(call: RouteCall) -> VaultBody:
     """Delete a policy, if it exists."""
     name = call["policy"].lower()
-    if name == ROOT:
-        raise Invalid('cannot delete "root" policy')
+    if name in {ROOT, *RESERVED}:
+        raise Invalid(f"cannot delete {quote(name)} policy")
     if name == DEFAULT:
         raise Invalid("cannot delete default policy")
     await call.parts.store.write(lambda tx: policies.remove(tx, name))

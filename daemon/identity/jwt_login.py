@@ -5,6 +5,7 @@ matching rule gets no token.
 """
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 
 import msgspec
@@ -69,11 +70,12 @@ async def log_in(
     request: JwtLoginRequest,
     *,
     client_key: str,
+    ids: Iterator[str],
     now: int,
 ) -> IssuedToken:
-    """Verify a JWT and return the token of its bindings.
+    """Verify a JWT and return the token of its bindings; its IDs are UUIDs, as in Nomad.
 
-    `party` is charged for a forged credential. `now` is in nanoseconds. Raises `Malformed`,
+    `client_key` is charged for a forged credential. `now` is in nanoseconds. Raises `Malformed`,
     `CredentialRejected` or `TooOften`.
     """
     check_request(request)
@@ -95,7 +97,8 @@ async def log_in(
     if bindings.is_empty:
         log.warning("a login at the auth method %s matched no binding rule", method.name)
         raise Malformed("no role or policy bindings matched")
-    return await tokens.issue(_token(method, mapped, bindings, _subject(method, token), now))
+    made = _token(method, mapped, bindings, _subject(method, token), now)
+    return await tokens.issue(msgspec.structs.replace(made, accessor=next(ids)), next(ids))
 
 
 def _checked_claims(config: AuthMethodConfig, token: ParsedJwt, now: int) -> dict[str, object]:

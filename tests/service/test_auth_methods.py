@@ -1,6 +1,7 @@
 """Auth methods and binding rules of a daemon with ACLs, and logins with a JWT."""
 
 import time
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,7 @@ async def test_a_login_gets_the_roles_and_policies_of_the_matching_rules(
     assert token["Policies"] == ["ops-read"]
     assert token["Roles"] == [{"ID": role["ID"], "Name": "deployers"}]
     assert token["ExpirationTTL"] == "15m0s"
+    assert all(str(uuid.UUID(token[name])) == token[name] for name in ("AccessorID", "SecretID"))
     guarded.token = token["SecretID"]
     assert await guarded.get("/v1/jobs") == []
     assert (await guarded.request("GET", "/v1/acl/tokens")).status_code == 403

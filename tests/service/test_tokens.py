@@ -305,3 +305,12 @@ async def test_only_daemon_is_the_active_member(guarded: Steward) -> None:
     (member,) = answer["nodes"]
     assert (member["active_node"], member["api_address"]) == (True, guarded.address)
     assert answer["data"]["nodes"] == [member]
+
+
+async def test_policy_of_wrapping_tokens_cannot_be_changed(guarded: Steward) -> None:
+    path = "sys/policies/acl/response-wrapping"
+    rules = {"policy": 'path "a" { capabilities = ["read"] }'}
+    for method, verb in (("POST", "update"), ("DELETE", "delete")):
+        refused = await ask(guarded, SECRET, method, path, rules if verb == "update" else None)
+        assert f'cannot {verb} \\"response-wrapping\\" policy' in refused.text
+        assert refused.status_code == 400
