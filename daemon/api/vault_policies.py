@@ -79,7 +79,12 @@ async def write(call: RouteCall) -> VaultBody:
     given, name = call["policy"], call["policy"].lower()
     if name in {ROOT, *RESERVED}:
         raise Invalid(f"cannot update {quote(name)} policy")
-    text = _decoded(call.fields.text("policy") or call.fields.text("rules"))
+    warnings = [f"policy name was converted to {name}"] if given != name else []
+    source = call.fields.text("policy")
+    if not source and call.name.startswith("sys/policy/"):
+        source = call.fields.text("rules")
+        warnings.append("'rules' is deprecated, please use 'policy' instead")
+    text = _decoded(source)
     if not text:
         raise Malformed("'policy' parameter not supplied or empty")
     try:
@@ -90,7 +95,7 @@ async def write(call: RouteCall) -> VaultBody:
         name=name, rules=text, hash=content_hash(name, text), modified_at=call.parts.clock.now()
     )
     await call.parts.store.write(lambda tx: put_policy(tx, policy))
-    return VaultBody(warnings=[f"policy name was converted to {name}"] if given != name else [])
+    return VaultBody(warnings=warnings)
 
 
 def _decoded(text: str) -> str:

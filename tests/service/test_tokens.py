@@ -314,3 +314,17 @@ async def test_policy_of_wrapping_tokens_cannot_be_changed(guarded: Steward) -> 
         refused = await ask(guarded, SECRET, method, path, rules if verb == "update" else None)
         assert f'cannot {verb} \\"response-wrapping\\" policy' in refused.text
         assert refused.status_code == 400
+
+
+async def test_older_name_of_the_text_of_a_policy_works_only_at_the_older_path(
+    guarded: Steward,
+) -> None:
+    rules = {"rules": 'path "a" { capabilities = ["read"] }'}
+    old = await ask(guarded, SECRET, "PUT", "sys/policy/old", rules)
+    assert old.status_code == 200
+    assert old.json()["warnings"] == ["'rules' is deprecated, please use 'policy' instead"]
+    new = await ask(guarded, SECRET, "PUT", "sys/policies/acl/new", rules)
+    assert (new.status_code, new.json()["errors"]) == (
+        400,
+        ["'policy' parameter not supplied or empty"],
+    )
