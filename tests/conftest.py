@@ -1,5 +1,6 @@
 """Fixtures for all tests: a store in a temporary directory, and a time limit."""
 
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from daemon.runner.drivers.cgroup_v2 import name_of
 from storage.store import Store, open_store
+from tests.heap import keep_present_objects
 from tests.samples import NOW
 from tests.time_limits import DEADLINE
 from tests.watchdog import limit
@@ -22,6 +24,17 @@ def pytest_configure() -> None:
     Shells cannot trap a signal that was ignored when they started.
     """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while pytest loads the tests, which all stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the loaded tests from the garbage collections of each test."""
+    gc.enable()
+    keep_present_objects()
 
 
 # How long an input takes says how busy the machine is, and nothing about Steward.

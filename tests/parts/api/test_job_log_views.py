@@ -1,7 +1,6 @@
 """Lines, search and following of the logs of a whole job: limits, and the cost for the event
 loop."""
 
-import gc
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -19,7 +18,6 @@ from daemon.api.cluster import job_log_views
 from daemon.config.settings import Settings
 from daemon.launcher.messages import Answer, OpenFile
 from daemon.launcher.messages import Request as Asked
-from daemon.process.main import _GARBAGE
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Malformed
@@ -31,7 +29,7 @@ from tests.launchers import Direct
 from tests.parts.api.requests import caller, parts_of, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, group, job, task
-from tests.step_timing import Longest, slowness
+from tests.step_timing import Longest, garbage_as_in_daemon, slowness
 from tests.unit.scheduler.world import node
 
 MOST = 5_000_000  # nanoseconds of a step
@@ -117,13 +115,8 @@ def logs(store: Store, tmp_path: Path) -> JobLogs:
 @pytest.fixture
 def searched_seldom() -> Iterator[None]:
     """Collect garbage like a daemon that is ready."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GARBAGE)
-    yield
-    gc.set_threshold(*before)
-    gc.unfreeze()
+    with garbage_as_in_daemon():
+        yield
 
 
 def with_tasks(*names: str, **fields: Any) -> Job:

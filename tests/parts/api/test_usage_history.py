@@ -1,6 +1,5 @@
 """The usage history by the API: parameters, limits of answers, and capabilities."""
 
-import gc
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,7 +14,6 @@ from daemon.acl.check import Caller
 from daemon.api.cluster import usage_history
 from daemon.api.cluster.usage_history import MOST
 from daemon.api.routes import NODE_READ, READ, READ_OBJECT
-from daemon.process.main import _GARBAGE
 from daemon.runner.usage_history import UsageRecorder, _OpenBlock
 from daemon.web.request import Request
 from storage import garbage
@@ -30,7 +28,7 @@ from storage.store import Store
 from tests.parts.api.requests import Tasks, caller, request
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, job
-from tests.step_timing import Longest, slowness
+from tests.step_timing import Longest, garbage_as_in_daemon, slowness
 
 TIME = NOW // SECOND
 
@@ -252,15 +250,10 @@ class Recording(Tasks):
 @pytest.fixture
 async def freed_by_threads(nursery: trio.Nursery) -> AsyncIterator[None]:
     """Let threads free large objects, and collect garbage as rarely as the daemon."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GARBAGE)
-    nursery.start_soon(garbage.run_collector)
-    await wait_all_tasks_blocked()
-    yield
-    gc.set_threshold(*before)
-    gc.unfreeze()
+    with garbage_as_in_daemon():
+        nursery.start_soon(garbage.run_collector)
+        await wait_all_tasks_blocked()
+        yield
 
 
 @pytest.mark.parametrize(("span", "step"), [("10m", "10s"), ("1h", "30s"), ("2m", "1s")])

@@ -1,15 +1,14 @@
 """No file blocks the daemon or fills its memory: each of these quickly gives an error."""
 
-import gc
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
+from tests.heap import keep_present_objects
 from tests.unit.jobspec.hcl.build import job, parse, refused
 
 MIB = 2**20
@@ -103,12 +102,9 @@ MUCH = {
 
 
 @pytest.fixture
-def own_heap() -> Iterator[None]:
+def own_heap() -> None:
     """Exclude the objects of earlier tests from garbage collection, as in a parser's process."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    keep_present_objects()
 
 
 @pytest.mark.parametrize("text", TOO_MUCH.values(), ids=TOO_MUCH)
