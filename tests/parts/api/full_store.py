@@ -1,18 +1,24 @@
 """A store with a long history, copied by SQL from one object of each kind."""
 
+import fcntl
+import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import pytest
+import trio
 
+from bench import other_objects
 from bench.copied_rows import copy
 from storage.queries import allocations, deployments, evaluations, job_status, jobs
 from storage.records.allocation import ClientStatus
 from storage.records.deployment import Deployment
 from storage.records.evaluation import EvalStatus
 from storage.records.job import Job, Parameterized
-from storage.store import Store
+from storage.store import Store, open_store
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, evaluation, job
@@ -23,6 +29,34 @@ WIDE = "wide"  # has as many allocations, evaluations and deployments as all chi
 NODE = "5f1c2a34-0000-4000-8000-000000000000"
 ALLOC, EVAL, DEPLOYMENT = (f"00000001-0000-4000-8000-00000000000{kind}" for kind in "aed")
 _MIXED = "n * 2654435761 % 4294967296"  # as ids are, they lie anywhere among what is new
+
+
+def copy_filled(base: Path, to: Path, number: int) -> None:
+    """Copy a store with these numbers of all objects to a directory that exists.
+
+    The first process that needs it fills it below `base`; all workers of a test run share it.
+    """
+    filled = base / f"filled-{number}"
+    with (base / f"{filled.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not filled.exists():
+            begun = filled.with_suffix(".begun")
+            begun.mkdir(exist_ok=True)
+            trio.run(_fill_all, begun, number)
+            begun.rename(filled)
+    shutil.copytree(filled, to, dirs_exist_ok=True)
+
+
+def base_of(factory: pytest.TempPathFactory) -> Path:
+    """Return the temporary directory of all workers of a test run."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+async def _fill_all(directory: Path, number: int) -> None:
+    async with open_store(directory, cluster_id="c", now=NOW) as store:
+        await fill(store, number, number)
+        await store.write(lambda tx: other_objects.add(tx, number, ALLOC, NOW))
 
 
 async def fill(store: Store, number: int, events: int) -> None:
