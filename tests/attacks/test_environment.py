@@ -1,4 +1,4 @@
-"""A job's author searches the environment of the daemon for secrets."""
+"""A job's author searches the environment of the daemon, here the executable, for secrets."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ async def test_task_gets_only_variables_of_the_allow_list(
     monkeypatch.setenv("LC_TEST", "passed on")
     config = tmp_path / "steward.toml"
     config.write_text('task_environment = ["APP_*"]\n')
-    async with open_steward(tmp_path, "--dev", "--config", str(config)) as steward:
+    async with open_steward(tmp_path, "--dev", "--config", str(config), executed=True) as steward:
         await steward.register(printing(driver))
         (allocation,) = await steward.allocations("env", "complete")
         printed = (await steward.log_of(allocation["ID"], "main")).splitlines()

@@ -1,4 +1,7 @@
-"""A job's author tries to become root, or another user of the machine, outside of development."""
+"""A job's author tries to become root, or another user of the machine, outside of development.
+
+The daemon is the executable, because what it leaves in `/proc` is attacked as well.
+"""
 
 import gzip
 import os
@@ -39,7 +42,7 @@ async def steward_with(directory: Path, settings: str) -> AsyncIterator[Steward]
     await trio.Path(directory).chmod(0o755)
     file = directory / "steward.toml"
     file.write_text(settings)
-    async with open_steward(directory, "--config", str(file)) as running:
+    async with open_steward(directory, "--config", str(file), executed=True) as running:
         yield running
 
 
@@ -99,7 +102,7 @@ async def test_task_cannot_choose_an_unlisted_user(user: str, tmp_path: Path) ->
 
 
 async def test_development_daemon_runs_tasks_as_its_own_user(tmp_path: Path) -> None:
-    async with open_steward(tmp_path, "--dev") as steward:
+    async with open_steward(tmp_path, "--dev", executed=True) as steward:
         assert await uid_of(steward, saying_who()) == "0"
 
 

@@ -1,72 +1,50 @@
-"""A daemon that can be killed at any of its points, started by the fork server (`fork_server.py`)."""
+"""A daemon that can be killed at any of its points, forked by its own server (`fork_server.py`)."""
 
-import array
-import json
 import os
-import signal
-import socket
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import trio
 
 from daemon.config.data_directory import alloc_dir
 from daemon.launcher.client import LauncherGone
 from daemon.process.main import EXIT_FAILURE
+from tests import forks
 from tests.crash.point_counters import PointCounters
-from tests.service.daemon import Steward, _environ, environment
+from tests.forks import Forked, ForkServer, environment
+from tests.service.daemon import Steward, _environ
 from tests.time_limits import HAPPENS_WITHIN
 
 ID_SIZE = 36  # characters of an allocation ID
 _COUNTERS = "points"
-_ANSWER = 64  # maximum bytes of a launcher's response
-
-
-class Forked:
-    """A daemon forked by the launcher, with the part of a process interface that tests need."""
-
-    def __init__(self, pid: int, output: int, orders: trio.socket.SocketType) -> None:
-        self.pid, self._orders = pid, orders
-        self.stdout = trio.lowlevel.FdStream(output)
-        self._descriptor = os.pidfd_open(pid)
-        self._status: int | None = None
-
-    def send_signal(self, number: int) -> None:
-        if self._status is None:
-            signal.pidfd_send_signal(self._descriptor, number)
-
-    async def wait(self) -> int:
-        """Return its exit status, or the negated signal number."""
-        if self._status is None:
-            await trio.lowlevel.wait_readable(self._descriptor)
-            os.close(self._descriptor)
-            await self._orders.send(json.dumps({"reap": self.pid}).encode())
-            self._status = json.loads(await self._orders.recv(_ANSWER))
-        return self._status
 
 
 class KillableDaemon(Steward):
     """A daemon that can be killed at any of its points."""
 
     def __init__(
-        self, directory: Path, config: tuple[str, ...], orders: trio.socket.SocketType
+        self,
+        directory: Path,
+        config: tuple[str, ...],
+        server: ForkServer,
+        variables: Mapping[str, str],
     ) -> None:
         self.all_flags = ("--dev", "--acl", *config)
         super().__init__(directory, self.all_flags)
         self.config = config
         self.counters = PointCounters(directory / _COUNTERS)
-        self._orders = orders
+        self._server, self._variables = server, variables
 
-    async def _run(self, words: list[str], log: BinaryIO, before: tuple[str, ...] = ()) -> Any:
-        reading, writing = os.pipe()
-        order = json.dumps({"words": words}).encode()
-        rights = array.array("i", [writing, log.fileno()])
-        await self._orders.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        os.close(writing)
-        return Forked(json.loads(await self._orders.recv(_ANSWER)), reading, self._orders)
+    async def _run(self, words: list[str], log: BinaryIO, before: tuple[str, ...] = ()) -> Forked:
+        return await forks.open_process(
+            words,
+            env=environment(**self._variables),
+            stdout=forks.PIPE,
+            stderr=log,
+            origin=lambda: self._server,
+        )
 
     async def start_with(self, flags: tuple[str, ...]) -> bool:
         """Restart it with other arguments; return whether it became ready."""
@@ -116,27 +94,14 @@ class KillableDaemon(Steward):
 
 
 @asynccontextmanager
-async def open_launcher(
+async def open_fork_server(
     directory: Path, variables: Mapping[str, str]
-) -> AsyncIterator[trio.socket.SocketType]:
-    """Start the fork server; yield its socket for orders."""
-    PointCounters(directory / _COUNTERS)
-    ours, theirs = trio.socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    words = [
-        sys.executable,
-        "-m",
-        "tests.crash.fork_server",
-        str(directory / _COUNTERS),
-        str(theirs.fileno()),
-    ]
-    with ours:
-        process = await trio.lowlevel.open_process(
-            words, env=environment(**variables), pass_fds=[theirs.fileno()]
-        )
-        theirs.close()
-        try:
-            yield ours
-        finally:
-            ours.close()
-            with trio.CancelScope(shield=True):
-                await process.wait()
+) -> AsyncIterator[ForkServer]:
+    """Run a fork server with these variables while the block runs."""
+    counters = directory / _COUNTERS
+    PointCounters(counters)
+    server = ForkServer("tests.crash.fork_server", str(counters), env=environment(**variables))
+    try:
+        yield server
+    finally:
+        server.close()

@@ -22,7 +22,7 @@ from storage.check import check
 from storage.queries import cluster_runs
 from storage.read_pool import ReadSnapshot, connect
 from storage.store import FILE_NAME
-from tests.crash.killable_daemon import ID_SIZE, KillableDaemon, open_launcher
+from tests.crash.killable_daemon import ID_SIZE, KillableDaemon, open_fork_server
 from tests.crash.ledger import Starts
 from tests.fakes import fakecloud
 from tests.fakes.receiver import Receiver, open_receiver
@@ -415,11 +415,11 @@ async def open_world(
             settings.write_text(f"{config.read_text()}{_pool(directory, pool_port)}")
             variables = {**variables, "PATH": slurm.path}
         async with (
-            open_launcher(directory, variables) as orders,
+            open_fork_server(directory, variables) as server,
             open_receiver() as receiver,
             trio.open_nursery() as nursery,
         ):
-            steward = KillableDaemon(directory, ("--config", str(settings)), orders)
+            steward = KillableDaemon(directory, ("--config", str(settings)), server, variables)
             steward._port = own
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listeners[0].socket.getsockname()[1]

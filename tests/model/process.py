@@ -1,9 +1,7 @@
 """A daemon with access control for the state machine, which is not asynchronous."""
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -12,7 +10,8 @@ from pathlib import Path
 import httpx
 
 from daemon.runner.nosuid_mount import mounts
-from tests.service.daemon import environment
+from tests import forks
+from tests.forks import Child, environment
 from tests.time_limits import HAPPENS_WITHIN
 
 
@@ -23,7 +22,7 @@ class Daemon:
         self._directory = directory
         self._numbers = count()
         self._port = "0"
-        self._process: subprocess.Popen[bytes]
+        self._process: Child
         self.http: httpx.Client
         self.token = ""
         self._start()
@@ -40,14 +39,9 @@ class Daemon:
         data = str(self._directory / "data")
         words = ["agent", "--dev", "--acl", "--port", self._port, "--data-dir", data]
         with (self._directory / "daemon.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "daemon", *words],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment(),
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().decode().strip()
+            self._process, output = forks.begin(words, env=environment(), stderr=log.fileno())
+        with output:
+            line = output.readline().decode().strip()
         assert " ready at " in line, line
         address = line.rpartition(" ")[2]
         self._port = address.rpartition(":")[2]
@@ -55,10 +49,8 @@ class Daemon:
 
     def end(self, number: int) -> None:
         self.http.close()
-        os.kill(self._process.pid, number)
+        self._process.send_signal(number)
         self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 @contextmanager

@@ -1,10 +1,13 @@
-"""A real daemon in its own directory, and a client that waits for expected states."""
+"""A real daemon in its own directory, and a client that waits for expected states.
+
+The daemon and its commands are forked (`tests/forks.py`), or executed where a test needs that.
+"""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +19,8 @@ import trio
 from daemon.config.data_directory import alloc_dir, store_dir
 from daemon.runner.nosuid_mount import mounts
 from storage.check import check
+from tests import forks
+from tests.forks import Forked, environment
 from tests.time_limits import HAPPENS_WITHIN
 
 READY_WITHIN = 30  # seconds; a machine under load starts slowly
@@ -25,17 +30,23 @@ Condition = Callable[[Any], object]
 
 
 class Steward:
-    """A daemon that can be stopped, killed and started again on the same data and port."""
+    """A daemon that can be stopped, killed and started again on the same data and port.
 
-    def __init__(self, directory: Path, flags: tuple[str, ...] = ("--dev",)) -> None:
+    With `executed` or with words before its own, the daemon and its commands are the executable.
+    """
+
+    def __init__(
+        self, directory: Path, flags: tuple[str, ...] = ("--dev",), *, executed: bool = False
+    ) -> None:
         self.directory = directory
         self.data_dir = directory / "data"
         self.address = ""
         self.flags = flags
         self.token = ""
         self.before: tuple[str, ...] = ()  # words before those of the daemon
+        self._executed = executed
         self._port = "0"
-        self._process: trio.Process | None = None
+        self._process: trio.Process | Forked | None = None
         self._http = httpx.AsyncClient(timeout=HAPPENS_WITHIN)
 
     # ---- its life ------------------------------------------------------------------------------
@@ -59,14 +70,22 @@ class Steward:
 
     async def _run(
         self, words: list[str], log: BinaryIO, before: tuple[str, ...] = ()
-    ) -> trio.Process:
+    ) -> trio.Process | Forked:
         """Start the program with these arguments; its own output goes to its log."""
+        if not self._is_executed:
+            return await forks.open_process(
+                words, env=environment(), stdout=subprocess.PIPE, stderr=log
+            )
         return await trio.lowlevel.open_process(
             [*before, sys.executable, "-m", "daemon", *words],
             stdout=subprocess.PIPE,
             stderr=log,
             env=environment(),
         )
+
+    @property
+    def _is_executed(self) -> bool:
+        return self._executed or bool(self.before)
 
     def _key_file(self) -> Path:
         """Return the file of its root key.
@@ -208,14 +227,17 @@ class Steward:
         self, *words: str, stdin: str = "", **variables: str
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command of the command line against it, to its end."""
+        env = environment(STEWARD_ADDR=self.address, **variables)
         with trio.fail_after(HAPPENS_WITHIN):
+            if not self._is_executed:
+                return await forks.run_process(words, env=env, stdin=stdin.encode())
             return await trio.run_process(
                 [sys.executable, "-m", "daemon", *words],
                 stdin=stdin.encode(),
                 capture_stdout=True,
                 capture_stderr=True,
                 check=False,
-                env=environment(STEWARD_ADDR=self.address, **variables),
+                env=env,
             )
 
     # ---- what runs -----------------------------------------------------------------------------
@@ -244,9 +266,11 @@ def as_development(directory: Path) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def open_steward(directory: Path, *flags: str) -> AsyncIterator[Steward]:
+async def open_steward(
+    directory: Path, *flags: str, executed: bool = False
+) -> AsyncIterator[Steward]:
     """Run a daemon with these flags while the block runs."""
-    steward = Steward(directory, flags)
+    steward = Steward(directory, flags, executed=executed)
     try:
         await steward.start()
         yield steward
@@ -254,16 +278,6 @@ async def open_steward(directory: Path, *flags: str) -> AsyncIterator[Steward]:
         with trio.CancelScope(shield=True):
             await steward.close()
     assert check(store_dir(steward.data_dir)) == []
-
-
-def environment(**more: str) -> Mapping[str, str]:
-    """Return the environment of a program under test, without Steward's settings."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("STEWARD_", "NOMAD_", "VAULT_", "BAO_"))
-    }
-    return {**kept, **more}
 
 
 def _environ(process: Path) -> bytes:

@@ -37,6 +37,7 @@ async def test_socket_is_recreated_after_a_crash(tmp_path: Path) -> None:
 
 
 async def test_task_of_another_user_cannot_access_the_daemon(open_path: Path) -> None:
+    """The daemon is the executable, whose variables and memory the task looks for in `/proc`."""
     script = """
     for file in steward.sock store store/steward.db store/root.key store/bootstrap-token tasks/uids; do
         cat "$DIR/$file" >/dev/null 2>&1 && echo "read $file"
@@ -49,7 +50,7 @@ async def test_task_of_another_user_cannot_access_the_daemon(open_path: Path) ->
     env | grep -i -E 'key|secret_|passphrase|credential' && echo "environment tells"
     echo done
     """
-    async with open_steward(open_path, *as_development(open_path)) as steward:
+    async with open_steward(open_path, *as_development(open_path), executed=True) as steward:
         env = {"DIR": str(steward.data_dir), "DAEMON": str(steward.pid)}
         task = {
             "Name": "main",

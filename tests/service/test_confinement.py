@@ -1,4 +1,7 @@
-"""`operator confinement` tells the truth about the daemon, its launcher and its tasks."""
+"""`operator confinement` tells the truth about the daemon, its launcher and its tasks.
+
+The daemon is the executable: it imports modules after it has confined itself.
+"""
 
 import os
 from collections.abc import AsyncIterator
@@ -21,7 +24,7 @@ def task(name: str, driver: str) -> Any:
 async def running(tmp_path: Path) -> AsyncIterator[Steward]:
     """Run a daemon with a task of `exec` and one of `raw_exec`."""
     tasks = [task("walled", "exec"), task("bare", "raw_exec")]
-    async with open_steward(tmp_path, "--dev") as steward:
+    async with open_steward(tmp_path, "--dev", executed=True) as steward:
         (node,) = await steward.get("/v1/nodes")
         if not node["Drivers"]["exec"]["Healthy"]:
             pytest.skip(f"exec: {node['Drivers']['exec']['HealthDescription']}")

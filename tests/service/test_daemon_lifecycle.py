@@ -1,4 +1,4 @@
-"""How a daemon starts, ends, and refuses to start."""
+"""How a daemon starts, ends, and refuses to start. Each is the executable, with its imports."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,13 @@ def service(job_id: str = "web", script: str = "exec sleep 1000", **fields: obje
     }
     group = {"Name": "g", "Tasks": [task], "EphemeralDisk": {"SizeMB": 10}}
     return {"ID": job_id, "Type": "service", "TaskGroups": [group]}
+
+
+@pytest.fixture
+async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
+    """Run the executable in development mode for one test."""
+    async with open_steward(tmp_path, "--dev", executed=True) as running:
+        yield running
 
 
 async def refused(*flags: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
@@ -94,7 +102,7 @@ async def test_tasks_of_a_development_daemon_end_with_it_even_if_they_ignore_sig
 
 
 async def test_tasks_in_production_continue_and_are_recovered(tmp_path: Path) -> None:
-    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path), executed=True) as steward:
         await steward.run_job(service())
         before = await steward.task_pids("web")
         await steward.stop()
@@ -104,7 +112,7 @@ async def test_tasks_in_production_continue_and_are_recovered(tmp_path: Path) ->
 
 
 async def test_second_signal_stops_the_daemon_immediately(tmp_path: Path) -> None:
-    async with open_steward(tmp_path, "--dev") as steward:
+    async with open_steward(tmp_path, "--dev", executed=True) as steward:
         await steward.run_job(
             service(script="trap '' TERM; while :; do sleep 1; done", KillTimeout=60 * SECOND)
         )
@@ -167,13 +175,13 @@ async def test_daemon_killed_during_the_creation_of_its_store_starts_again(tmp_p
     with sqlite3.connect(unfinished) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
-    async with open_steward(tmp_path, "--dev") as steward:
+    async with open_steward(tmp_path, "--dev", executed=True) as steward:
         assert await steward.get("/v1/jobs") == []
 
 
 async def stopped_copy(tmp_path: Path) -> Path:
     """Return a copy of the data of an ended daemon, for damage."""
-    async with open_steward(tmp_path, "--dev") as steward:
+    async with open_steward(tmp_path, "--dev", executed=True) as steward:
         await steward.stop()
         return shutil.copytree(steward.data_dir, tmp_path / "copy")
 
@@ -211,7 +219,7 @@ async def test_replaceable_data_directory_is_only_a_warning_in_development(tmp_p
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)
-    async with open_steward(above, "--dev") as steward:
+    async with open_steward(above, "--dev", executed=True) as steward:
         assert (await steward.get("/v1/status/leader")) != ""
 
 

@@ -1,5 +1,5 @@
 """Modules for rare requests are imported at their first use, so the daemon starts fast and stays
-small."""
+small. The daemon is the executable, which alone imports anything."""
 
 import re
 import sys
@@ -61,7 +61,7 @@ TABLES = {"daemon.api.vault_routes", "daemon.api.routes"}
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Steward]:
     """Run a daemon that writes to its log what it imports."""
     monkeypatch.setenv("PYTHONVERBOSE", "1")
-    async with open_steward(tmp_path, "--dev") as running:
+    async with open_steward(tmp_path, "--dev", executed=True) as running:
         yield running
 
 

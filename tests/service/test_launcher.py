@@ -1,4 +1,7 @@
-"""The launcher of a real daemon: both end together, and tasks keep running."""
+"""The launcher of a real daemon: both end together, and tasks keep running.
+
+Daemon and launcher are the executable, which decides what the launcher inherits.
+"""
 
 import os
 import signal
@@ -30,7 +33,7 @@ def status_of(pid: int) -> str:
 
 
 async def test_launcher_has_its_own_session(tmp_path: Path) -> None:
-    async with open_steward(tmp_path, "--dev") as steward:
+    async with open_steward(tmp_path, "--dev", executed=True) as steward:
         pid = launcher_of(steward.pid)
         assert os.getsid(pid) == pid
         assert os.readlink(f"/proc/{pid}/cwd") == "/"
@@ -48,7 +51,7 @@ async def test_launcher_has_its_own_session(tmp_path: Path) -> None:
 
 
 async def test_tasks_are_children_of_the_launcher_and_survive_both(tmp_path: Path) -> None:
-    async with open_steward(tmp_path, "--dev") as steward:
+    async with open_steward(tmp_path, "--dev", executed=True) as steward:
         await steward.run_job(service())
         launcher = launcher_of(steward.pid)
         tasks = await steward.task_pids("web")
@@ -59,7 +62,7 @@ async def test_tasks_are_children_of_the_launcher_and_survive_both(tmp_path: Pat
 
 
 async def test_launcher_ends_with_its_daemon(tmp_path: Path) -> None:
-    async with open_steward(tmp_path, "--dev") as steward:
+    async with open_steward(tmp_path, "--dev", executed=True) as steward:
         launcher = os.pidfd_open(launcher_of(steward.pid))
         await steward.kill()
         await trio.lowlevel.wait_readable(launcher)
@@ -68,7 +71,7 @@ async def test_launcher_ends_with_its_daemon(tmp_path: Path) -> None:
 
 
 async def test_daemon_ends_with_status_1_when_its_launcher_dies(tmp_path: Path) -> None:
-    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path), executed=True) as steward:
         (before,) = await steward.run_job(service())
         os.kill(launcher_of(steward.pid), signal.SIGKILL)
         assert steward._process is not None
@@ -90,7 +93,7 @@ mkfifo local/done; read x <local/done; fill third; exec sleep 600
 
 
 async def test_logs_stay_limited_while_no_daemon_runs(tmp_path: Path) -> None:
-    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path), executed=True) as steward:
         (alloc,) = await steward.run_job(service(script=WRITER))
         place = alloc_dir(steward.data_dir) / alloc["ID"]
         log = place / "alloc/logs/main.stdout.0"

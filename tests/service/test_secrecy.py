@@ -1,4 +1,7 @@
-"""Secrets stay where they belong: not in logs, files, arguments, errors, or a task's environment."""
+"""Secrets stay where they belong: not in logs, files, arguments, errors, or a task's environment.
+
+The daemon is the executable, whose arguments and variables `/proc` shows.
+"""
 
 import os
 from pathlib import Path
@@ -52,7 +55,7 @@ async def used_in_all_ways(steward: Steward) -> list[str]:
 
 
 async def test_secret_is_not_written_in_plain_text(tmp_path: Path) -> None:
-    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path), executed=True) as steward:
         used = await used_in_all_ways(steward)
         await steward.register(ENVIRONMENT)
         (allocation,) = await steward.allocations("env", "complete")
@@ -85,7 +88,7 @@ async def test_task_inherits_no_service_manager_variables(tmp_path: Path) -> Non
     os.environ["CREDENTIALS_DIRECTORY"] = str(tmp_path / "credentials")
     os.environ["MY_API_TOKEN"] = VALUE
     try:
-        async with open_steward(tmp_path, "--dev") as steward:
+        async with open_steward(tmp_path, "--dev", executed=True) as steward:
             await steward.register(ENVIRONMENT)
             (allocation,) = await steward.allocations("env", "complete")
             printed = await steward.log_of(allocation["ID"], "main")

@@ -1,4 +1,4 @@
-"""The real daemon under a service manager: readiness, signs of life, a reload, the end."""
+"""The executable under a service manager: readiness, signs of life, a reload, the end."""
 
 import math
 import os
@@ -50,7 +50,7 @@ async def test_service_manager_is_notified_of_start_watchdog_reload_and_stop(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
     async with open_ears(tmp_path / "notify") as ears:
-        async with open_steward(tmp_path, "--dev") as steward:
+        async with open_steward(tmp_path, "--dev", executed=True) as steward:
             assert steward.address in await ears.until("READY=1")
             await ears.until("WATCHDOG=1")
             await ears.until("WATCHDOG=1")

@@ -254,7 +254,7 @@ async def test_daemon_without_a_receiver_imports_nothing_of_otlp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONVERBOSE", "1")
-    async with open_steward(tmp_path, "--dev") as steward:
+    async with open_steward(tmp_path, "--dev", executed=True) as steward:
         answer = await ask(steward, "/v1/jobs", {"Job": job("once", 'echo "[$TRACEPARENT]"')})
         assert "traceparent" not in answer.headers
         (allocation,) = await steward.allocations("once", "complete")

@@ -1,14 +1,13 @@
 """Replay of captured Vault responses against a daemon with a separate fake cloud."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 
+from tests import forks
 from tests.fakes import fakecloud
 from tests.wire import replay
 from tests.wire.scenarios import DOORS, OUTSIDE, Failures, daemon
@@ -28,19 +27,13 @@ ENVIRONMENT = {
 @contextmanager
 def cloud() -> Iterator[str]:
     """Run a cloud; yields its address."""
-    process = subprocess.Popen(
-        [sys.executable, fakecloud.__file__, "--port", "0"],
-        stdout=subprocess.PIPE,
-        env=OUTSIDE,
-    )
+    process, output = forks.begin(["--port", "0"], env=OUTSIDE, module=fakecloud.__name__)
     try:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
+        with output:
+            yield f"http://127.0.0.1:{json.loads(output.readline())['port']}"
     finally:
         process.kill()
         process.wait(10)
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 @contextmanager

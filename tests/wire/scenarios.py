@@ -4,8 +4,6 @@ import copy
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import urllib.request
 import uuid
@@ -18,6 +16,7 @@ import pytest
 
 from daemon.config.data_directory import store_dir
 from storage.check import check
+from tests import forks
 from tests.wire import replay
 
 HERE = Path(__file__).parent
@@ -83,23 +82,15 @@ def daemon(*flags: str, environment: Mapping[str, str] = {}) -> Iterator[str]:
         tempfile.TemporaryDirectory(prefix="steward-wire-") as directory,
         (Path(directory) / "daemon.log").open("wb") as log,
     ):
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "daemon", "agent", "--dev", "--port", "0"),
-                *("--data-dir", f"{directory}/data", *NODE, *flags),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env={**OUTSIDE, **environment},
-        )
+        words = ["agent", "--dev", "--port", "0", "--data-dir", f"{directory}/data", *NODE, *flags]
+        env = {**OUTSIDE, **environment}
+        process, output = forks.begin(words, env=env, stderr=log.fileno())
         try:
-            assert process.stdout is not None
-            yield process.stdout.readline().decode().rpartition(" ")[2].strip()
+            with output:
+                yield output.readline().decode().rpartition(" ")[2].strip()
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(10)
-            assert process.stdout is not None
-            process.stdout.close()
         assert check(store_dir(Path(directory) / "data")) == []
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +13,9 @@ import pytest
 import trio
 
 from storage.records.base import SECOND
-from tests.service.daemon import Steward, environment
+from tests import forks
+from tests.forks import Forked, environment
+from tests.service.daemon import Steward
 from tests.time_limits import HAPPENS_WITHIN
 
 FOREVER = "echo ready; exec sleep 1000"
@@ -42,31 +43,26 @@ def job_file(job_id: str, script: str, kind: str = "service", **fields: Any) -> 
 
 
 @asynccontextmanager
-async def typed(steward: Steward, *words: str, stdin: bytes = b"") -> AsyncIterator[trio.Process]:
+async def typed(steward: Steward, *words: str, stdin: bytes = b"") -> AsyncIterator[Forked]:
     """Run a command while the block runs."""
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "daemon", *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    process = await forks.open_process(
+        words,
+        stdin=forks.PIPE,
+        stdout=forks.PIPE,
+        stderr=forks.PIPE,
         env=environment(STEWARD_ADDR=steward.address),
     )
     assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
     try:
         with trio.fail_after(HAPPENS_WITHIN):
             async with process.stdin as pipe:
                 await pipe.send_all(stdin)
             yield process
     finally:
-        process.kill()
-        await process.wait()
-        await process.stdout.aclose()
-        await process.stderr.aclose()
+        await process.aclose()
 
 
-async def read_until(process: trio.Process, text: bytes) -> bytes:
+async def read_until(process: Forked, text: bytes) -> bytes:
     assert process.stdout is not None
     said = b""
     while text not in said:

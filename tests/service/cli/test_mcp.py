@@ -2,16 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from functools import partial
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
+from tests import forks
+from tests.forks import Forked
 from tests.service.daemon import Steward, open_steward
 from tests.service.test_acl import SECRET, new_token
 
@@ -44,7 +43,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
 class Assistant:
     """A client of the program."""
 
-    def __init__(self, process: trio.Process) -> None:
+    def __init__(self, process: Forked) -> None:
         self._process, self._rest, self._number = process, b"", 0
 
     async def ask(self, method: str, **params: object) -> Any:
@@ -67,19 +66,19 @@ class Assistant:
         return found["content"][0]["text"], found["isError"]
 
 
-async def started(nursery: trio.Nursery, steward: Steward, token: str, *flags: str) -> Assistant:
-    command = [sys.executable, "-m", "daemon", "mcp", "--address", steward.address, *flags]
-    run = partial(
-        trio.run_process,
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=False,
+@asynccontextmanager
+async def open_assistant(steward: Steward, token: str, *flags: str) -> AsyncIterator[Assistant]:
+    process = await forks.open_process(
+        ["mcp", "--address", steward.address, *flags],
+        stdin=forks.PIPE,
+        stdout=forks.PIPE,
+        stderr=forks.DEVNULL,
         env={**os.environ, "STEWARD_TOKEN": token},
     )
-    process = await nursery.start(run)
-    return Assistant(process)
+    try:
+        yield Assistant(process)
+    finally:
+        await process.aclose()
 
 
 async def test_ai_assistant_reads_and_plans_without_changes(guarded: Steward) -> None:
@@ -87,8 +86,7 @@ async def test_ai_assistant_reads_and_plans_without_changes(guarded: Steward) ->
     parsed = await guarded.post("/v1/jobs/parse", {"JobHCL": JOB})
     await guarded.register(parsed)
     await guarded.allocations("greet", "complete")
-    async with trio.open_nursery() as nursery:
-        assistant = await started(nursery, guarded, token)
+    async with open_assistant(guarded, token) as assistant:
         await assistant.ask("initialize", protocolVersion="2025-11-25", capabilities={})
         tools = [tool["name"] for tool in (await assistant.ask("tools/list"))["tools"]]
         assert "run_job" not in tools
@@ -106,22 +104,19 @@ async def test_ai_assistant_reads_and_plans_without_changes(guarded: Steward) ->
         assert (await assistant.use("job_status", job="none")) == ("job not found", True)
         wrong, failed = await assistant.use("job_logs", job="greet", lines=1000)
         assert (failed, "lines" in wrong) == (True, True)
-        nursery.cancel_scope.cancel()
 
 
 async def test_writes_need_the_flag_and_permissions_and_are_audited(guarded: Steward) -> None:
     reader = await new_token(guarded, READER)
     writer = await new_token(guarded, WRITER, "writer")
-    async with trio.open_nursery() as nursery:
-        assistant = await started(nursery, guarded, reader, "--allow-writes")
+    async with open_assistant(guarded, reader, "--allow-writes") as assistant:
         said, failed = await assistant.use("run_job", source=JOB)
         assert (failed, said.startswith("Permission denied")) == (True, True)
-        assistant = await started(nursery, guarded, writer, "--allow-writes")
+    async with open_assistant(guarded, writer, "--allow-writes") as assistant:
         _, failed = await assistant.use("run_job", source=JOB)
         assert not failed
         await guarded.allocations("greet", "complete")
         assert not (await assistant.use("stop_job", job="greet"))[1]
-        nursery.cancel_scope.cancel()
     wanted = {
         ("POST", "/v1/jobs", "via=mcp", 200),
         ("POST", "/v1/jobs", "via=mcp", 403),
@@ -138,12 +133,10 @@ async def test_writes_need_the_flag_and_permissions_and_are_audited(guarded: Ste
 
 
 async def test_reads_are_audited(guarded: Steward) -> None:
-    async with trio.open_nursery() as nursery:
-        reader = await new_token(guarded, READER)
-        assistant = await started(nursery, guarded, reader)
+    reader = await new_token(guarded, READER)
+    async with open_assistant(guarded, reader) as assistant:
         assert not (await assistant.use("list_jobs"))[1]
         assert not (await assistant.use("plan_job", source=JOB))[1]
-        nursery.cancel_scope.cancel()
     entries = await guarded.get("/v1/operator/audit")
     made = {
         (entry["Method"], entry["Path"], entry["Status"])

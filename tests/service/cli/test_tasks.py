@@ -4,8 +4,6 @@ import json
 import os
 import pty
 import signal
-import subprocess
-import sys
 import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,8 +14,10 @@ import pytest
 import trio
 
 from storage.records.base import SECOND
+from tests import forks
+from tests.forks import Forked, environment
 from tests.parts.runner.world import until_gone
-from tests.service.daemon import Steward, environment
+from tests.service.daemon import Steward
 from tests.time_limits import HAPPENS_WITHIN
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
@@ -42,25 +42,23 @@ async def alloc_id(steward: Steward) -> str:
 
 
 @asynccontextmanager
-async def at_a_terminal(steward: Steward, *words: str) -> AsyncIterator[tuple[int, trio.Process]]:
+async def at_a_terminal(steward: Steward, *words: str) -> AsyncIterator[tuple[int, Forked]]:
     """Run a command in a terminal; yield the terminal's other end, and the process."""
     master, slave = pty.openpty()
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "daemon", *words],
+    process = await forks.open_process(
+        words,
         stdin=slave,
         stdout=slave,
         stderr=slave,
         env=environment(STEWARD_ADDR=steward.address),
-        start_new_session=True,
+        own_session=True,
     )
     os.close(slave)
     try:
         with trio.fail_after(HAPPENS_WITHIN):
             yield master, process
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await process.aclose()
         os.close(master)
 
 
@@ -181,10 +179,10 @@ async def test_a_stopped_allocation_is_replaced(steward: Steward, alloc_id: str)
 
 
 async def test_an_interrupt_ends_the_command(steward: Steward, alloc_id: str) -> None:
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "daemon", "exec", alloc_id, "sh", "-c", "echo $$; exec sleep 600"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+    process = await forks.open_process(
+        ["exec", alloc_id, "sh", "-c", "echo $$; exec sleep 600"],
+        stdin=forks.PIPE,
+        stdout=forks.PIPE,
         env=environment(STEWARD_ADDR=steward.address),
     )
     assert process.stdout is not None
