@@ -77,8 +77,11 @@ class Child:
 
     def poll(self) -> int | None:
         """Return its exit status if it has ended."""
-        if self._status is None and not select.select([self._connection], [], [], 0)[0]:
-            return None
+        if self._status is None:
+            ready = select.poll()  # which knows descriptors above 1023
+            ready.register(self._connection, select.POLLIN)
+            if not ready.poll(0):
+                return None
         return self.wait()
 
     def wait(self, timeout: float | None = None) -> int:

@@ -59,7 +59,8 @@ async def make_namespace(steward: Steward, name: str) -> None:
 
 
 async def test_first_start_writes_a_secret_readable_only_by_the_daemon_user(tmp_path: Path) -> None:
-    async with open_steward(tmp_path) as steward:
+    """The daemon is the executable, as at a real first start."""
+    async with open_steward(tmp_path, executed=True) as steward:
         path = store_dir(steward.data_dir) / "bootstrap-token"
         status = os.stat(path)
         assert status.st_mode & 0o777 == 0o600

@@ -35,6 +35,9 @@ DOORS = {"lean": {"STEWARD_LEAN_DOOR": "true"}, "wide": {"STEWARD_LEAN_DOOR": "f
 # take fifty seconds.
 PATIENCE = 300
 GIVE_UP_AFTER = 1.0  # seconds that a step known to fail may repeat its request
+# It waits for the version of a job that the decided difference of `scale/25` never registers. The
+# last answer is compared after the wait, however long that is.
+WAITS_IN_VAIN = {"scale/27"}
 
 Failures = Mapping[str, str]  # step -> the first difference
 
@@ -119,7 +122,7 @@ def play(
     failures = {}
     for step in scenario["steps"]:
         is_known = scenario["scenario"] in known or step["id"] in known
-        asked = _hurried(step) if is_known else step
+        asked = _hurried(step) if is_known or step["id"] in WAITS_IN_VAIN else step
         if problems := _problems(player, asked):
             where, text, _ = problems[0]
             failures[step["id"]] = f"{where or 'body'}: {text}"
