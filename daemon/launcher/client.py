@@ -239,7 +239,7 @@ class Launcher:
     async def watch(self, now: Callable[[], int]) -> None:
         """Notice and log when the launcher stops answering and when it answers again, indefinitely.
 
-        A launcher that answers other requests meanwhile is busy, and not silent.
+        A launcher that answers other requests in the meantime is busy, and not silent.
         """
         while True:
             await trio.sleep(_PING_EVERY)

@@ -36,7 +36,7 @@ DOORS = {"lean": {"STEWARD_LEAN_DOOR": "true"}, "wide": {"STEWARD_LEAN_DOOR": "f
 PATIENCE = 300
 GIVE_UP_AFTER = 1.0  # seconds that a step known to fail may repeat its request
 # It waits for the version of a job that the decided difference of `scale/25` never registers. The
-# last answer is compared after the wait, however long that is.
+# last answer is compared after the wait.
 WAITS_IN_VAIN = {"scale/27"}
 
 Failures = Mapping[str, str]  # step -> the first difference
