@@ -413,7 +413,8 @@ def frames(pieces: Iterator[bytes] | list[bytes]) -> Iterator[LogFrame]:
                 _, end = scan(buffer)
             except json.JSONDecodeError:
                 break
-            frame = decode(buffer[:end].encode("latin-1"), LogFrame)
+            part = buffer[:end].encode("latin-1")
+            frame = decode(part, LogFrame, may_be_empty=True)  # a heartbeat is {}
             buffer = buffer[end:].lstrip()
             if frame.data:
                 yield frame

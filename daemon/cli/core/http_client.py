@@ -137,14 +137,15 @@ class ClientResponse(msgspec.Struct, frozen=True):
         return self.body
 
 
-def decode(body: bytes, kind: type[T], request: str = "") -> T:
+def decode(body: bytes, kind: type[T], request: str = "", *, may_be_empty: bool = False) -> T:
     """Return decoded JSON. Raises `DaemonUnreachable` if it does not have this type.
 
-    An object that has no field of a record, such as `{}`, is not this record.
+    An object that has no field of a record, such as `{}`, is not this record, unless it `may_be_empty`.
     """
     try:
         found = msgspec.json.decode(body, type=kind)
-        _check_fields(body, kind)
+        if not may_be_empty:
+            _check_fields(body, kind)
     except msgspec.DecodeError as error:
         raise _unexpected(request, str(error)) from error
     return found
