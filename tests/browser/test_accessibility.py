@@ -67,18 +67,26 @@ async def view(browser: Tab, scheme: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-async def test_axe_finds_no_serious_violation(browser: Tab, tmp_path: Path, group: str) -> None:
-    if not AXE.exists():
-        pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
+async def test_pages_fit_a_phone_and_axe_finds_no_serious_violation(
+    browser: Tab, tmp_path: Path, group: str
+) -> None:
+    # A daemon, a browser and each page are started once for both checks.
     async with opened(tmp_path, browser, group) as places:
         for address in places:
+            await view(browser, "light", PHONE)
             await show(browser, address)
+            assert await browser.value("document.documentElement.scrollWidth") <= PHONE, address
+            assert await browser.value(CLIPPED) == [], address
+            if not AXE.exists():
+                continue
             await browser.value(f"{AXE.read_text()}; null")
             for scheme, width in VIEWS:
                 await view(browser, scheme, width)
                 if address.endswith("/job/web") and scheme == "dark":
                     await keep(browser, "phone" if width < PHONE_OR_LESS else "dark")
                 assert await browser.value(SERIOUS) == [], (address, scheme, width)
+    if not AXE.exists():
+        pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
 
 
 # Pages that only the answer to a form shows: the page of the form, its action, its fields, and the
@@ -127,16 +135,6 @@ async def test_axe_finds_no_serious_violation_in_form_responses(
             for scheme, width in VIEWS:
                 await view(browser, scheme, width)
                 assert await browser.value(SERIOUS) == [], (action, scheme, width)
-
-
-@pytest.mark.parametrize("group", GROUPS)
-async def test_no_page_is_wider_than_a_phone(browser: Tab, tmp_path: Path, group: str) -> None:
-    async with opened(tmp_path, browser, group) as places:
-        await view(browser, "light", PHONE)
-        for address in places:
-            await show(browser, address)
-            assert await browser.value("document.documentElement.scrollWidth") <= PHONE, address
-            assert await browser.value(CLIPPED) == [], address
 
 
 async def show(browser: Tab, address: str) -> None:
