@@ -12,6 +12,7 @@ from daemon.acl.audit import Audit
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.tokens import TokenStore
 from daemon.app.event_feed import EventFeed
+from daemon.app.status_lines import StatusLines
 from daemon.clock import Clock
 from daemon.config.settings import Settings
 from daemon.fences import Fences
@@ -282,6 +283,7 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     wrappers: WrapperProtocol | None = None  # None without clusters
     policies: JobPolicySet = JobPolicySet()
     feed: EventFeed = msgspec.field(default_factory=EventFeed)
+    status_lines: StatusLines = msgspec.field(default_factory=StatusLines)
     key_cache: KeyCache = msgspec.field(default_factory=KeyCache)  # of auth methods
     monitor: LogMonitor = msgspec.field(default_factory=LogMonitor)
     admission: AdmissionControl = msgspec.field(default_factory=AdmissionControl)

@@ -100,6 +100,8 @@ class UiRequest:
         self.is_compact = False  # pages have less space between lines
         self.shown = ""  # the tag of the page that the browser shows and reloads
         self.shared_pages = SharedPages()
+        self.is_short = True  # the API's replies to the page, together: see `_LONG`
+        self._read_bytes = 0  # of these replies
         self.proof_mark = ""  # in place of the CSRF token, in a page for several sessions
         self._ask, self._sessions, self._trail, self._router = ask, sessions, audit_scope, router
         self._form: dict[str, str] | Malformed | None = None  # the fields, or their error
@@ -213,6 +215,8 @@ class UiRequest:
 
     async def parsed(self, reply: HandlerReply) -> Any:  # noqa: ANN401  # JSON
         """Return the decoded body of a reply; a thread decodes a long one."""
+        self._read_bytes += len(reply.body) if isinstance(reply.body, bytes) else 0
+        self.is_short = self._read_bytes <= _LONG
         if isinstance(reply.body, bytes) and len(reply.body) > _LONG:
             found = await build_in_thread(self.decode_reply, reply)
             garbage.free_in_thread(found)

@@ -9,7 +9,9 @@ from functools import partial
 from msgspec import UNSET
 
 from daemon.api.paging import Key, Listing, cut, in_steps, query_factory, show
+from daemon.app.status_lines import StatusLines
 from daemon.evals import job_states
+from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.filter import compile_filter
 from daemon.text.job_state import State
 from daemon.web import reply
@@ -17,7 +19,14 @@ from daemon.web.parameters import InvalidParameter
 from daemon.web.reply import HandlerReply
 from daemon.web.request import DEFAULT_NAMESPACE, Request
 from storage.errors import Malformed
-from storage.queries import allocations, deployments, job_listings, job_status, jobs
+from storage.queries import (
+    allocations,
+    deployments,
+    job_listings,
+    job_stamps,
+    job_status,
+    jobs,
+)
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation
 from storage.records.base import Record
@@ -59,7 +68,13 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     with_state, with_strip = query.own_flag("states"), query.own_flag("strip")
     if with_strip and not with_state:
         raise Malformed("strip = true needs states = true, because it is a part of the state")
-    line = partial(_line, now=now, with_state=with_state, with_strip=with_strip)
+    line = partial(
+        _kept_line,
+        lines=request.parts.status_lines,
+        now=now,
+        with_state=with_state,
+        with_strip=with_strip,
+    )
     wanted = _job_predicate(request, now)
     if request.body:
         found = [row for row in _named(request, db) if wanted(db, row)]
@@ -162,21 +177,46 @@ def _document(db: ReadSnapshot, row: job_listings.JobChange) -> object:
     return parse(found[0]) if found else {}
 
 
+def _kept_line(
+    db: ReadSnapshot,
+    row: job_listings.JobChange,
+    *,
+    lines: StatusLines,
+    now: int,
+    with_state: bool,
+    with_strip: bool,
+) -> bytes:
+    """Return the line of a job: the kept one if nothing that it shows has changed."""
+    key = (row.namespace, row.id, with_state, with_strip)
+    stamp = job_stamps.load(db, row.namespace, row.id)
+    if stamp is not None and (known := lines.find(key, stamp)) is not None:
+        return known
+    line, is_lasting = _line(db, row, now=now, with_state=with_state, with_strip=with_strip)
+    if stamp is not None and is_lasting:
+        lines.keep(key, stamp, line)
+    return line
+
+
 def _line(
     db: ReadSnapshot, row: job_listings.JobChange, *, now: int, with_state: bool, with_strip: bool
-) -> bytes:
+) -> tuple[bytes, bool]:
+    """Return the line of a job, and whether only a change of its objects changes it.
+
+    A task that restarted is healthy after a time. Steps of a workflow also wait for other jobs.
+    """
     job = jobs.current(db, row.namespace, row.id)
     if job is None:  # it was purged between two steps
-        return b""
+        return b"", False
     found = job_status.load_summary(db, row.namespace, row.id)
     placed = list[Allocation]()
     if found is None or job_status.has_allocations(found):
         placed = allocations.readable_of_job(db, row.namespace, row.id)
     latest = deployments.latest(db, row.namespace, row.id)
-    state = None
+    state, is_lasting = None, not is_workflow(job)
     if with_state and found:
         facts = job_states.of_row(db, found, now, job, latest)
         state = job_states.line_of_row(db, found, facts, with_strip=with_strip)
+        is_lasting &= not (facts.current.failing or facts.older.failing)
     children = (
         job_listings.child_statuses(db, row.namespace, row.id) if job.launches_children else None
     )
@@ -201,7 +241,7 @@ def _line(
         latest_deployment=_deployment(latest),
         steward_state=state or UNSET,
     )
-    return encode(line)
+    return encode(line), is_lasting
 
 
 def _allocation(alloc: Allocation) -> AllocationStatus:

@@ -1,0 +1,34 @@
+"""The status lines of jobs that were encoded last, with the stamps of what they show.
+
+Open pages read the same jobs again after each change, and few of them have changed. A line is valid
+while the stamp of its job is the same. The stamp is read with each use, so no line is ever older than
+the snapshot of its reader.
+"""
+
+from storage.queries.job_stamps import Stamp
+
+MOST = 2000  # lines
+LONGEST = 4096  # bytes of a line: one of many allocations is long, and changes often
+
+Key = tuple[str, str, bool, bool]  # namespace and ID of the job, and the parts of the line
+
+
+class StatusLines:
+    """The lines of one daemon. Threads may use them at the same time."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Key, tuple[Stamp, bytes]] = {}
+
+    def find(self, key: Key, stamp: Stamp) -> bytes | None:
+        """Return the line of a job with this stamp, or None."""
+        known = self._lines.get(key)
+        return known[1] if known is not None and known[0] == stamp else None
+
+    def keep(self, key: Key, stamp: Stamp, line: bytes) -> None:
+        """Keep a line, unless it is long. Too many lines are all dropped."""
+        if len(line) > LONGEST:
+            self._lines.pop(key, None)
+            return
+        if len(self._lines) >= MOST and key not in self._lines:
+            self._lines.clear()
+        self._lines[key] = (stamp, line)
