@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from daemon.ui.formatting import format_duration
+from daemon.ui.formatting import format_length
 from storage.records.base import SECOND
 
 MOST_DRAWN = 300  # steps of a graph; a larger graph would be no picture
@@ -20,7 +20,6 @@ _SPARE = 4
 _LETTERS = 19  # of a name that fit in a box
 _NARROWEST = 4  # units, so that a step of milliseconds is visible
 _TICKS = 4
-_EXACT = 10 * SECOND  # shorter times have a decimal
 _ENDS = frozenset({"succeeded", "failed", "skipped", "canceled"})
 SIGNS = {  # of the states of a step, so that color is not the only cue
     "waiting": "◌",
@@ -191,8 +190,8 @@ def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | Non
         bars=[_bar(step, begin, end, now, is_longest=step["Name"] in on_chain) for step in shown],
         more=len(begun) - len(shown),
         chain=chain,
-        chain_time=_length(_end(last, now) - first["Opened"]),
-        ticks=[_length((end - begin) * at // _TICKS) for at in range(_TICKS + 1)],
+        chain_time=format_length(_end(last, now) - first["Opened"]),
+        ticks=[format_length((end - begin) * at // _TICKS) for at in range(_TICKS + 1)],
         begin=begin,
     )
 
@@ -214,11 +213,5 @@ def _bar(item: Mapping[str, Any], begin: int, end: int, now: int, *, is_longest:
         x=round(x, 1),
         width=round(width, 1),
         is_longest=is_longest,
-        text=f"{item['Name']}: {item['State']}, {_length(length)} from {clock}{attempt}",
+        text=f"{item['Name']}: {item['State']}, {format_length(length)} from {clock}{attempt}",
     )
-
-
-def _length(nanos: int) -> str:
-    if nanos < SECOND:
-        return f"{nanos // 1_000_000} ms"
-    return format_duration(nanos) if nanos >= _EXACT else f"{nanos / SECOND:.1f} s"

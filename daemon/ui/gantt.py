@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from daemon.text.task_failure import plain_reason
-from daemon.ui.formatting import format_duration
+from daemon.ui.formatting import format_duration, format_length
 from storage.records.base import SECOND
 from storage.records.times import nanoseconds
 
@@ -150,7 +150,7 @@ class _Axis:
 
     def ticks(self) -> list[str]:
         span = self.end - self.begin
-        return [f"+{format_duration(span * number // _TICKS)}" for number in range(_TICKS + 1)]
+        return [f"+{format_length(span * number // _TICKS)}" for number in range(_TICKS + 1)]
 
 
 def _line(

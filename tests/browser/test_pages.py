@@ -76,3 +76,22 @@ async def test_every_page_is_complete(browser: Tab, filled: Steward) -> None:
     await keep(browser, "editor")
     await browser.value("editor.isSending = true")  # leaving does not ask
     assert browser.faults == []
+
+
+async def test_comparison_shows_both_versions_on_a_phone(browser: Tab, filled: Steward) -> None:
+    """A phone has no room for two files side by side: the lines of both are below each other."""
+    await browser.tell(
+        "Emulation.setDeviceMetricsOverride",
+        width=390,
+        height=844,
+        deviceScaleFactor=1,
+        mobile=True,
+    )
+    await browser.open(f"{filled.address}/ui/job/web/compare?old=0&new=1")
+    seen = """[...document.querySelectorAll(".beside code")].filter((line) => {
+      const place = line.getBoundingClientRect();
+      return place.width > 0 && place.right <= 390;
+    }).map((line) => line.textContent.trim())"""
+    lines = await browser.value(seen)
+    assert [line[-11:] for line in lines if "memory" in line] == ["memory = 32", "memory = 48"]
+    assert len([line for line in lines if 'provider = "nomad"' in line]) == 1

@@ -79,6 +79,11 @@ def test_short_phase_has_a_minimum_width() -> None:
     assert found.lines[0].phases[0].text.startswith("pending for 1 ms")
 
 
+def test_ticks_of_a_short_axis_differ() -> None:
+    found = drawn(main=state((0, "Received"), (0.4, "Started")), now=1.9)
+    assert found.ticks == ["+0 ms", "+475 ms", "+950 ms", "+1.4 s", "+1.9 s"]
+
+
 def test_deleted_events_leave_a_gap() -> None:
     found = drawn(main=state((6, "Started")))
     assert phases(found) == [("running", 600, 400)]
