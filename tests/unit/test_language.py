@@ -7,6 +7,7 @@ been rewritten yet. Every other page has no such phrase and no long sentence.
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -239,11 +240,17 @@ def prose_of_module(source: str) -> Iterator[tuple[int, str]]:
             yield number, match[1]
 
 
+@cache
+def prose_of_file(path: Path) -> tuple[tuple[int, str], ...]:
+    """Return the docstrings and comments of a module, which two tests read."""
+    return tuple(prose_of_module(path.read_text()))
+
+
 def module_phrases(folder: str) -> list[Found]:
     return [
         phrase
         for path in sorted((ROOT / folder).glob("*.py" if folder in LOOSE else "**/*.py"))
-        for phrase in phrases(str(path.relative_to(ROOT)), prose_of_module(path.read_text()))
+        for phrase in phrases(str(path.relative_to(ROOT)), prose_of_file(path))
     ]
 
 
@@ -279,7 +286,7 @@ def test_modules_have_no_product_phrases(folder: str) -> None:
     found = [
         item
         for path in sorted((ROOT / folder).glob("**/*.py"))
-        for item in product_phrases(str(path.relative_to(ROOT)), prose_of_module(path.read_text()))
+        for item in product_phrases(str(path.relative_to(ROOT)), prose_of_file(path))
     ]
     assert found == [], shown(found)
 
