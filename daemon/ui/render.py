@@ -161,8 +161,8 @@ def _tag(known: Found) -> str:
 def _pieces(value: object, levels: int) -> Iterator[bytes]:
     """Yield the JSON of a value in chunks of so many levels.
 
-    One call would block the interpreter for long if the value is large. A short value is encoded at
-    once, which takes a tenth of the time.
+    One call would block the interpreter for long if the value is large. A short value is encoded
+    directly, which takes a tenth of the time.
     """
     if levels and isinstance(value, dict | list | tuple):
         yield b"%c%d" % (b"{" if isinstance(value, dict) else b"[", len(value))

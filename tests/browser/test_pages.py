@@ -79,7 +79,7 @@ async def test_every_page_is_complete(browser: Tab, filled: Steward) -> None:
 
 
 async def test_comparison_shows_both_versions_on_a_phone(browser: Tab, filled: Steward) -> None:
-    """A phone has no room for two files side by side: the lines of both are below each other."""
+    """A phone is too narrow for two files side by side: the lines of both are below each other."""
     await browser.tell(
         "Emulation.setDeviceMetricsOverride",
         width=390,
