@@ -127,8 +127,7 @@ class ForkServer:
 
         Raises `ExecutableNeeded`.
         """
-        if different := [name for name, now in _fixed(env).items() if self._fixed[name] != now]:
-            raise ExecutableNeeded(f"only the executable follows {', '.join(different)}")
+        _compare(self._fixed, _fixed(env))
         order = {
             "module": module,
             "words": [*words],
@@ -175,7 +174,9 @@ def server() -> ForkServer:
 
 @cache
 def _server() -> ForkServer:
-    found = ForkServer("tests.forks", env=environment())
+    # A test may have changed this process. The server must outlive it, with nothing of it.
+    _compare(_FIXED, _fixed(_VARIABLES))
+    found = ForkServer("tests.forks", env=_VARIABLES)
     atexit.register(found.close)
     return found
 
@@ -307,6 +308,16 @@ def _fixed(env: Mapping[str, str]) -> dict[str, object]:
             name: value for name, value in env.items() if name.startswith(_READ_AT_START)
         },
     }
+
+
+def _compare(expected: Mapping[str, object], found: Mapping[str, object]) -> None:
+    """Raise `ExecutableNeeded` if these properties differ."""
+    if different := [name for name, value in found.items() if expected[name] != value]:
+        raise ExecutableNeeded(f"only the executable follows {', '.join(different)}")
+
+
+_VARIABLES = environment()  # before any test
+_FIXED = _fixed(_VARIABLES)
 
 
 def _signals_and_umask() -> dict[str, int]:

@@ -137,3 +137,23 @@ def test_a_process_that_cannot_follow_its_caller_is_refused(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft + 1, hard))
     with pytest.raises(forks.ExecutableNeeded, match="RLIMIT_CORE"):
         forks.begin(["version"], env=forks.environment())
+
+
+def test_the_server_has_no_variables_of_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some tests end all processes with their directory in the environment."""
+    monkeypatch.setenv("OF_THIS_TEST", "1")
+    monkeypatch.setattr(forks, "_server", forks._server.__wrapped__)
+    server = forks.server()
+    try:
+        assert server.start(["version"], forks.environment()).wait(RUN_WITHIN) == 0
+        assert b"OF_THIS_TEST" not in Path(f"/proc/{server._process.pid}/environ").read_bytes()
+    finally:
+        server.close()
+
+
+def test_the_server_does_not_start_in_a_changed_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_server", forks._server.__wrapped__)
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft + 1, hard))
+    with pytest.raises(forks.ExecutableNeeded, match="RLIMIT_CORE"):
+        forks.server()
