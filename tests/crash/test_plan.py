@@ -15,7 +15,7 @@ WAYS = [
     Way("main", "short", 0.5, {"a:os.kill": (3, 3), "b:os.open": (1, 0)}),
     Way("main", "long", 10.0, {"a:os.kill": (9, 9)}),
 ]
-OPTIONS = argparse.Namespace(runs=1, seed=1, all=False)
+OPTIONS = argparse.Namespace(runs=1, seed=1, all=False, scenes=[])
 
 
 def row(number: int, point: str, broken: str = "") -> Row:

@@ -1,5 +1,7 @@
 """The validation of auth methods and binding rules, against a store."""
 
+import itertools
+import uuid
 from functools import partial
 from typing import Any
 
@@ -180,6 +182,7 @@ async def test_logins_with_the_same_subject_have_the_same_entity(
             Settings(),
             JwtLoginRequest(auth_method_name="ci", login_token=signed(claims(**changes))),
             client_key="127.0.0.1",
+            ids=(str(uuid.uuid4()) for _ in itertools.count()),
             now=NOW,
         )
         people.append(tokens.resolve(issued.secret).token.person)
@@ -207,6 +210,7 @@ async def test_forged_logins_are_rate_limited_and_a_valid_one_passes(store: Stor
             Settings(),
             JwtLoginRequest(auth_method_name="ci", login_token=jwt),
             client_key="127.0.0.1",
+            ids=(str(uuid.uuid4()) for _ in itertools.count()),
             now=NOW,
         )
         return issued.secret

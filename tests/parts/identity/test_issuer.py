@@ -174,7 +174,7 @@ async def test_signature_of_an_old_key_is_verified_while_the_token_is_valid(
     issuer: Issuer, clock: Clock
 ) -> None:
     token = issuer.sign({"aud": "us"})
-    await issuer.rotate(at_once=True)
+    await issuer.rotate(signs_from=clock.now())
     clock.time += LONGEST_TTL - 1
     await issuer.rotate_keys()
     assert "key-1" in key_ids(issuer)
@@ -188,12 +188,12 @@ async def test_signature_of_an_old_key_is_verified_while_the_token_is_valid(
 
 async def test_key_created_on_request_signs_immediately(issuer: Issuer, clock: Clock) -> None:
     clock.time += 1
-    await issuer.rotate(at_once=True)
+    await issuer.rotate(signs_from=clock.now())
     assert signed_with(issuer.sign({})) == "key-2"
 
 
-async def test_named_key_signs_regardless_of_the_current_key(issuer: Issuer) -> None:
-    await issuer.rotate(at_once=True)
+async def test_named_key_signs_regardless_of_the_current_key(issuer: Issuer, clock: Clock) -> None:
+    await issuer.rotate(signs_from=clock.now())
     assert signed_with(issuer.sign({}, "key-1")) == "key-1"
 
 
@@ -250,17 +250,17 @@ async def test_key_can_be_deleted_only_when_unused(issuer: Issuer, clock: Clock)
     with pytest.raises(Refused, match="active root key cannot be deleted"):
         await issuer.remove(first, force=True)
     clock.time += SECOND
-    second = (await issuer.rotate(at_once=True)).id
+    second = (await issuer.rotate(signs_from=clock.now())).id
     with pytest.raises(Refused, match="root key in use, cannot delete"):
         await issuer.remove(first, force=False)
     with pytest.raises(Refused, match="root key not found"):
         await issuer.remove("key-99", force=True)
-    coming = (await issuer.rotate(at_once=False)).id
+    coming = (await issuer.rotate()).id
     await issuer.remove(coming, force=False)  # it has signed nothing
     await issuer.remove(first, force=True)
     assert key_ids(issuer) == [second]
     clock.time += LONGEST_TTL + SECOND
-    third = (await issuer.rotate(at_once=True)).id
+    third = (await issuer.rotate(signs_from=clock.now())).id
     clock.time += LONGEST_TTL
     await issuer.remove(second, force=False)
     assert key_ids(issuer) == [third]
