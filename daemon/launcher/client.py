@@ -623,8 +623,11 @@ class Launcher:
         return answer_of(waiter.body, waiter.descriptors)
 
     def _places(self, request: Request) -> list[trio.Semaphore]:
-        """Return the limits on pending requests against which a request counts."""
-        is_of_client = longest_wait() < float("inf")
+        """Return the limits on pending requests against which a request counts.
+
+        The places of clients are for short requests. Eight slow ones would hold up the others.
+        """
+        is_of_client = longest_wait() < float("inf") and not isinstance(request, _SLOW)
         free = self._for_clients if is_of_client else self._free
         return [self._errands, free] if isinstance(request, _ERRANDS) else [free]
 

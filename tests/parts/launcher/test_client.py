@@ -28,6 +28,7 @@ from daemon.launcher.messages import (
     NumberedRequest,
     OperationFailed,
     ProcessStarted,
+    RemoveVolume,
     StartTask,
     TaskCommand,
 )
@@ -211,6 +212,19 @@ async def test_client_does_not_wait_for_a_thousand_starts(tmp_path: Path) -> Non
             await trio.testing.wait_all_tasks_blocked()
             sent = [(await fake.question()).body for _ in range(MOST_OPEN - _PLACES_OF_CLIENTS + 1)]
             assert [body for body in sent if isinstance(body, ListClaims)] == [sent[-1]]
+            nursery.cancel_scope.cancel()
+
+
+async def test_slow_requests_of_clients_leave_the_places_of_short_ones(tmp_path: Path) -> None:
+    with faked() as (launcher, fake):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(launcher.run, trio.CancelScope())
+            with impatient():
+                for _ in range(_PLACES_OF_CLIENTS):
+                    nursery.start_soon(launcher._request, RemoveVolume(volume=ALLOCATION))
+                nursery.start_soon(launcher._ping)
+            sent = [(await fake.question()).body for _ in range(_PLACES_OF_CLIENTS + 1)]
+            assert any(isinstance(body, ListClaims) for body in sent)
             nursery.cancel_scope.cancel()
 
 
