@@ -64,7 +64,7 @@ def fs(
     entry = answer.decode(FileInfo)
     if describe:
         if screen.wants_document:
-            screen.document(answer.object_body())
+            screen.document(answer.body)
         else:
             _show(screen, [entry])
     elif entry.is_dir:

@@ -205,7 +205,7 @@ def _steered(
     if not detach and done.eval_id:
         return _follow(client, screen, deployment.id)
     if screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
         return 0
     screen.line(f"Evaluation ID: {done.eval_id or 'not needed'}")
     if done.reverted_job_version is not None:

@@ -94,7 +94,7 @@ def followed(
         screen.warn(registered.warnings.rstrip())
     if detach or not registered.eval_id:
         if screen.wants_document:
-            screen.document(answer.object_body())
+            screen.document(answer.body)
         else:
             screen.line(f'job "{job_id}": evaluation {registered.eval_id or "not needed"}')
         return 0

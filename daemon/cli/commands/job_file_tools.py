@@ -77,7 +77,7 @@ def validate(client: ApiClient, screen: Screen, file: str, *, given: VariableArg
     if validated.warnings:
         screen.warn(validated.warnings.rstrip())
     if screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
     elif validated.error:
         screen.warn(flat(validated.error).rstrip())
     elif errors:

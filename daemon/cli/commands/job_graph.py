@@ -56,7 +56,7 @@ def graph(
     elif mermaid:
         lines = _mermaid(found)
     elif screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
         return
     else:
         _show(screen, found)

@@ -201,7 +201,7 @@ def explain(client: ApiClient, screen: Screen, login_arguments: LoginArguments) 
     answer = _send_login(client, login_arguments, "explain")
     explained = answer.decode(_Explanation).data
     if screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
         return 0 if explained.accepted else 1
     rows = [
         (rule.rule, "no" if rule.refusal else "yes", rule.looked_at, rule.seen)

@@ -25,7 +25,7 @@ def test(client: ApiClient, screen: Screen, name: str) -> int:
     answer = client.send("POST", "/v1/operator/notify/test", {"Name": name})
     results = answer.decode(list[ReceiverResult])
     if screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
     elif not results:
         screen.line("the configuration has neither notify_receivers nor notify_commands: add one")
     else:

@@ -127,7 +127,7 @@ def plan(
     if planned.warnings:
         screen.warn(planned.warnings.rstrip())
     if screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
     else:
         _show(screen, planned, file)
     updates = planned.annotations.desired_tg_updates.values()

@@ -165,7 +165,7 @@ def _show_registered(
     screen: Screen, answer: ClientResponse, register_result: RegisterResult
 ) -> None:
     if screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
         return
     screen.line("Job registration successful")
     if register_result.eval_id:

@@ -70,7 +70,7 @@ def _follow(
 ) -> int:
     eval_id = answer.decode(RegisterResult).eval_id
     if screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
     if detach or not eval_id:
         if not screen.wants_document:
             screen.line(f'job "{line.id}" is stopped; evaluation {eval_id or "not needed"}')

@@ -90,7 +90,7 @@ def get(client: ApiClient, screen: Screen, path: str, *, item: str) -> None:
         screen.line(found.items[item])
         return
     if screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
         return
     screen.facts(
         [

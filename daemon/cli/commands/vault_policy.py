@@ -128,7 +128,7 @@ def explain(client: ApiClient, screen: Screen, whose: str, method: str, path: st
     answer = client.send("POST", "/v1/acl/explain", body)
     found = answer.decode(PolicyDecisionView)
     if screen.wants_document:
-        screen.document(answer.object_body())
+        screen.document(answer.body)
     else:
         screen.facts(
             [

@@ -133,7 +133,8 @@ class ClientResponse(msgspec.Struct, frozen=True):
         """Return the body. Raises `DaemonUnreachable` unless it is an object with these fields."""
         given = self.decode(dict[str, msgspec.Raw])
         if not given or any(name not in given for name in needed):
-            raise _unexpected(self.request, f"Object lacks a field: {', '.join(needed)}")
+            reason = f"Object lacks a field: {', '.join(needed)}" if needed else "Object is empty"
+            raise _unexpected(self.request, reason)
         return self.body
 
 

@@ -1,6 +1,7 @@
 """Commands whose daemon answers with JSON of an unexpected shape: an error, never a success."""
 
 import ast
+import json
 import shlex
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -119,6 +120,17 @@ def test_response_of_an_unexpected_shape_is_an_error(server: Server, name: str) 
     valid = {b"[]"} if "[]" in LISTS.get(name, "") else set()
     valid |= {b"{}", b'{"message": "log in"}'} if name in EMPTY else set()
     assert faults(server, example_of(name), [one for one in SHAPES if one not in valid]) == {}
+
+
+def test_results_of_a_notification_test_are_printed_as_json(server: Server) -> None:
+    results = [
+        {"Name": "night", "Kind": "webhook", "Sent": True, "Answer": "200", "Milliseconds": 3}
+    ]
+    server.body = json.dumps(results).encode()
+    result = CliRunner().invoke(
+        command_line(), normalize_options(["notify", "test", "-json"]), prog_name="steward"
+    )
+    assert json.loads(result.stdout) == results
 
 
 # Commands that list objects: there may be none.
