@@ -458,7 +458,7 @@ def _end(status: int) -> None:
     """End like the interpreter, which then frees the modules: that would take as long as a start."""
     threading._shutdown()
     atexit._run_exitfuncs()
-    gc.collect()  # objects that nobody closed or awaited report themselves
+    gc.collect()  # objects that were neither closed nor awaited report themselves
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

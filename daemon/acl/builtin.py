@@ -35,7 +35,7 @@ path "sys/control-group/request" { capabilities = ["update"] }
 path "identity/oidc/provider/+/authorize" { capabilities = ["read", "update"] }
 """
 
-# Policies of Vault's own tokens for wrapped responses. Nobody can write or assign them.
+# Policies of Vault's own tokens for wrapped responses. Requests can neither write nor assign them.
 RESERVED = frozenset({"response-wrapping"})
 
 # The caller of a request without a token.

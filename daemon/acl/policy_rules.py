@@ -221,7 +221,7 @@ def _parsed(text: str) -> PolicyRules:
 def check(text: str) -> None:
     """Raise `Malformed` for a text that is not a policy, or has a part without effect.
 
-    Such a part is a rule without braces, or a repeated value of which only the last one would count.
+    Such a part is a rule without braces, or a repeated value: only the last one would count.
     """
     tree = parse_policy_text(text)
     for item in tree.items:

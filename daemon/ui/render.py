@@ -159,7 +159,7 @@ def _tag(known: Found) -> str:
 
 
 def _pieces(value: object, levels: int) -> Iterator[bytes]:
-    """Yield the JSON of a value in chunks of so many levels.
+    """Yield the JSON of a value in chunks; `levels` of nested values are split.
 
     One call would block the interpreter for long if the value is large. A short value is encoded
     directly, which takes a tenth of the time.

@@ -1,4 +1,4 @@
-"""Stamps of jobs: values that differ after each change of what the status line of a job shows.
+"""Stamps of jobs: values that differ after each change of the data in the status line of a job.
 
 A stamp costs one statement that reads the ends of indexes. A status line costs five, and decodes
 the definition and all allocations of the job.

@@ -23,7 +23,7 @@ def predecessors_of(
     whether the store has an allocation; purged ones are unknown.
     """
     desired, needs = allocation.desired, allocation.placement.resources
-    awaited = {desired.previous_allocation, *(desired.waits_for or ())} - {"", None}
+    awaited = {desired.previous_allocation, *(desired.waits_for or ())} - {""}
     some_end, ports = any(runner.is_ending for runner in running), needs.ports
     crowded = (
         capacity is not None
