@@ -1,41 +1,48 @@
-# An example of a job: tasks that shall run, and what they need.
-# Check it with `steward job validate`, look at what it would do with `steward job plan`, and run it
-# with `steward job run`.
+# Example job file. Each block has a comment that explains it.
+#
+#   steward job validate FILE   Check the file.
+#   steward job plan FILE       Show the changes that a run would make.
+#   steward job run FILE        Register the job and start it.
 
-# Values that differ from one run to the next. They are given with `-var greeting=hi`, in a file with
-# `-var-file FILE`, or in the environment as STEWARD_VAR_greeting.
+# An input variable. To set its value, use `-var greeting=hi`, `-var-file FILE` or the environment
+# variable STEWARD_VAR_greeting. A variable without a default needs a value.
 variable "greeting" {
   type        = string
   default     = "hello"
-  description = "what the task says"
+  description = "Text that the task prints"
 
   validation {
     condition     = strlen(var.greeting) > 0
-    error_message = "Say something."
+    error_message = "The variable greeting must not be empty."
   }
 }
 
-# Names for what is used more than once. They may be computed.
+# Local values. An expression computes each value, and the file can use it in several places.
 locals {
   script = "while :; do echo \"$GREETING from $NOMAD_ALLOC_NAME\"; sleep 1; done"
 }
 
 job "example" {
-  # "service" runs until it is stopped, "batch" until it has done its work; "system" and "sysbatch"
-  # do the same on every node.
+  # The job type:
+  #   service    Runs until you stop it.
+  #   batch      Runs until its tasks succeed.
+  #   system     A service on every feasible node.
+  #   sysbatch   A batch job on every feasible node.
   type = "service"
 
-  # Jobs with a higher priority come first when there is not room for all: 1 to 100.
+  # The priority, from 1 to 100. If capacity is short, Steward places jobs with a higher priority
+  # first.
   priority = 50
 
-  # Where it may run. Each `${...}` that is no variable of this file is filled in when a task is
-  # placed or started.
+  # A condition for nodes: the job runs only on nodes that meet it. Steward interpolates
+  # `${attr.…}`, `${node.…}` and `${meta.…}` for each node.
   constraint {
     attribute = "${attr.kernel.name}"
     value     = "linux"
   }
 
-  # How a new version of the job replaces the old one.
+  # The rolling update from one version of the job to the next. If the new version does not become
+  # healthy before the deadline, Steward reverts to the last stable version.
   update {
     max_parallel     = 1
     min_healthy_time = "5s"
@@ -43,12 +50,13 @@ job "example" {
     auto_revert      = true
   }
 
-  # A group is what is always placed together. There may be several.
+  # A task group: tasks that run together on one node. A job can have several groups.
   group "hello" {
-    # How often the group runs.
+    # The number of allocations of this group.
     count = 1
 
-    # What happens when a task fails: it is started again where it is ...
+    # The restart policy: restart a failed task in its allocation, up to 2 times in 10 minutes. In
+    # mode "fail", the allocation fails after the last attempt.
     restart {
       attempts = 2
       interval = "10m"
@@ -56,7 +64,8 @@ job "example" {
       mode     = "fail"
     }
 
-    # ... and if that does not help, the group is placed anew.
+    # The reschedule policy: replace a failed allocation. The delay doubles after each failure, up
+    # to the maximum.
     reschedule {
       delay          = "30s"
       delay_function = "exponential"
@@ -64,17 +73,18 @@ job "example" {
       unlimited      = true
     }
 
-    # A port that nothing else uses; the task learns its number as NOMAD_PORT_http.
+    # A dynamic port: Steward reserves a free port. The task reads its number from the environment
+    # variable NOMAD_PORT_http.
     network {
       port "http" {}
     }
 
-    # Files that live as long as the group does, in MB.
+    # Disk space for the files of the allocation, in MB.
     ephemeral_disk {
       size = 50
     }
 
-    # A task is one command.
+    # A task: one command, which the driver runs.
     task "greeter" {
       driver = "raw_exec"
 
@@ -83,23 +93,24 @@ job "example" {
         args    = ["-c", local.script]
       }
 
+      # Environment variables of the task.
       env {
         GREETING = var.greeting
       }
 
-      # What it needs: CPU in MHz, memory in MB.
+      # The resources of the task: CPU in MHz, memory in MB.
       resources {
         cpu    = 100
         memory = 64
       }
 
-      # How much of its output is kept, in files of so many MB.
+      # The rotation of stdout and stderr: the number of files, and the size of each in MB.
       logs {
         max_files     = 2
         max_file_size = 5
       }
 
-      # How long it may take to end after it was asked to.
+      # The timeout between the stop signal and SIGKILL.
       kill_timeout = "5s"
     }
   }
