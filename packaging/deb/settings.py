@@ -1,4 +1,4 @@
-"""The settings as docs/configuration.md tells them: for the commented file, and for its manual page.
+"""The settings in docs/configuration.md, for the example file and the manual page.
 
 `settings.py DOCUMENT` prints the file: every setting with its meaning and its default, commented out.
 """
@@ -26,7 +26,7 @@ _HEAD = """\
 
 
 class Setting(NamedTuple):
-    """A setting, as it is described; `default` is for people, `value` as the file would have it."""
+    """A setting: `default` is text for the reader, `value` is in the syntax of TOML."""
 
     name: str
     default: str
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
 
 def settings(document: str) -> Iterator[Setting]:
-    """Yield the settings of a document in its order."""
+    """Yield the settings of a document in their order."""
     for name, default, meaning in _ROW.findall(document):
         if (field := FIELDS.get(name)) and name not in _ELSEWHERE:
             plain = _LINK.sub(r"\1", meaning).replace("\\|", "|")

@@ -23,28 +23,28 @@ PATIENCE = 60  # seconds
 
 
 def packages() -> list[dict[str, Any]]:
-    """Return the packages, and of each the files that we keep by their names here."""
+    """Return the packages, each with its files by their names in the repository."""
     found: list[dict[str, Any]] = tomllib.loads((HERE / "packages.toml").read_text())["package"]
     return found
 
 
 def fetched(package: dict[str, Any]) -> bytes:
-    """Return the archive of a package. Exits if the program differs from the expected one."""
+    """Return the archive of a package. Exit if its checksum does not match."""
     name, version = package["name"], package["version"]
     address = f"{REGISTRY}/{name}/-/{name.rpartition('/')[2]}-{version}.tgz"
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:  # noqa: S310  # https only
             archive: bytes = answer.read()
     except OSError as error:
-        sys.exit(f"{address} cannot be fetched: {error}")
+        sys.exit(f"cannot download {address}: {error}")
     found = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
     if found != package["integrity"]:
-        sys.exit(f"{address} is {found}, but packages.toml names another digest")
+        sys.exit(f"{address}: the checksum {found} does not match packages.toml")
     return archive
 
 
 def main(names: list[str]) -> None:
-    """Write the files of the packages after checking each digest."""
+    """Download the packages, check all checksums, and write the files."""
     for package in packages():
         if names and package["name"] not in names:
             continue
@@ -55,7 +55,10 @@ def main(names: list[str]) -> None:
                 member = archive.extractfile(wanted["from"])
                 body = member.read() if member else b""
                 if (found := hashlib.sha256(body).hexdigest()) != wanted["sha256"]:
-                    sys.exit(f"{wanted['from']} of {package['name']} has the sha256 {found}")
+                    sys.exit(
+                        f"{wanted['from']} of {package['name']}: the SHA-256 {found} does not match "
+                        "packages.toml"
+                    )
                 (target / name).write_bytes(body)
                 print(f"{name}: {package['name']} {package['version']}, {package['licence']}")
 
