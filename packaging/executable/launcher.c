@@ -1,10 +1,13 @@
-/* The front of the one file: unpacks what is behind it once, and becomes the program in it.
+/* Launcher of the single-file program: unpack the program once, and execute it.
  *
- * The file is this program, a gzip of the tree, and a trailer (pack.py says how). The tree goes to a
- * directory that is named by the SHA-256 of the gzip: for root below /usr/local/lib/steward, for
- * others below $CACHE_DIRECTORY (as systemd sets it), $XDG_CACHE_HOME/steward or ~/.cache/steward.
- * There is one process throughout, nothing is left in /tmp, and what a kill has left half unpacked
- * is removed by the next start. A directory that somebody else owns or may write to is not used.
+ * The file consists of this launcher, a gzip archive of the program's tree, and a trailer. pack.py
+ * documents the format. The name of the target directory is the SHA-256 of the archive. Its parent
+ * is /usr/local/lib/steward for root. For other users, it is the first of $CACHE_DIRECTORY (set by
+ * systemd), $XDG_CACHE_HOME/steward and ~/.cache/steward.
+ *
+ * The launcher starts no second process and writes no file in /tmp. After a kill, the next start
+ * removes an incomplete tree. The launcher refuses a directory that another user owns or can write
+ * to.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,14 +25,14 @@
 #include <zlib.h>
 
 #define MAGIC "STEWARD1"
-#define ID 64 /* hexadecimal digits of a SHA-256 */
+#define ID 64 /* length of a SHA-256 in hexadecimal */
 #define CANNOT_EXECUTE 126
 #define LONGEST (PATH_MAX + 2 * ID)
 #ifndef FOR_ROOT
 #define FOR_ROOT "/usr/local/lib/steward"
 #endif
 
-struct trailer { /* numbers as 16 hexadecimal digits: independent of the machine */
+struct trailer { /* numbers have 16 hexadecimal digits, independent of the byte order */
     char offset[16], length[16], id[ID], magic[8];
 };
 
@@ -49,7 +52,7 @@ static uint64_t number(const char digits[16]) {
     return strtoull(ended, NULL, 16);
 }
 
-/* ---- SHA-256 (FIPS 180-4) --------------------------------------------------------------------- */
+/* ---- SHA-256 (FIPS 180-4) -------------------------------------------------------------------- */
 
 static const uint32_t K[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -83,7 +86,7 @@ static void digest_block(uint32_t state[8], const unsigned char *block) {
         state[i] += v[i];
 }
 
-/* Write the digits of the SHA-256 of a part of a file. */
+/* Compute the SHA-256 of a part of a file, in hexadecimal. */
 static void digest(int file, off_t offset, uint64_t length, char digits[ID + 1]) {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     static unsigned char piece[1 << 16];
@@ -92,7 +95,7 @@ static void digest(int file, off_t offset, uint64_t length, char digits[ID + 1])
     while (left) {
         ssize_t got = pread(file, piece + kept, left < sizeof piece - kept ? left : sizeof piece - kept, offset);
         if (got <= 0)
-            fail("cannot read this program: %s", got ? strerror(errno) : "it is too short");
+            fail("cannot read this program: %s", got ? strerror(errno) : "unexpected end of file");
         left -= got, offset += got, kept += got;
         size_t done = 0;
         for (; kept - done >= 64; done += 64)
@@ -110,12 +113,12 @@ static void digest(int file, off_t offset, uint64_t length, char digits[ID + 1])
         sprintf(digits + 8 * i, "%08x", state[i]);
 }
 
-/* ---- where it is unpacked ----------------------------------------------------------------------- */
+/* ---- target directory ------------------------------------------------------------------------ */
 
 static void check_private(const char *path) {
     struct stat found;
     if (lstat(path, &found))
-        fail("cannot look at %s: %s", path, strerror(errno));
+        fail("cannot check %s: %s", path, strerror(errno));
     if (!S_ISDIR(found.st_mode) || found.st_uid != geteuid() || found.st_mode & (S_IWGRP | S_IWOTH))
         fail("%s must be a directory that only its owner, user %d, may write to", path, (int)geteuid());
 }
@@ -127,7 +130,7 @@ static void make_all(char *path) {
         char rest = *at;
         *at = 0;
         if (mkdir(path, 0755) && errno != EEXIST)
-            fail("cannot make %s: %s; set CACHE_DIRECTORY to another place", path, strerror(errno));
+            fail("cannot create %s: %s; set CACHE_DIRECTORY to another directory", path, strerror(errno));
         *at = rest;
         if (!rest)
             return;
@@ -137,7 +140,7 @@ static void make_all(char *path) {
 static void find_base(char base[PATH_MAX]) {
     const char *given = getenv("CACHE_DIRECTORY"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length;
-    if (geteuid() == 0) /* what the environment says must not decide what root runs */
+    if (geteuid() == 0) /* the environment must not select the program that root executes */
         length = snprintf(base, PATH_MAX, "%s", FOR_ROOT);
     else if (given && *given == '/')
         length = snprintf(base, PATH_MAX, "%s", given);
@@ -146,14 +149,14 @@ static void find_base(char base[PATH_MAX]) {
     else if (home && *home == '/')
         length = snprintf(base, PATH_MAX, "%s/.cache/steward", home);
     else
-        fail("there is no place to unpack to: set HOME or CACHE_DIRECTORY");
+        fail("no directory to unpack the program to: set HOME or CACHE_DIRECTORY");
     if (length > PATH_MAX - 2 * ID)
         fail("the path %s is too long", base);
     make_all(base);
     check_private(base);
 }
 
-/* ---- unpacking ---------------------------------------------------------------------------------- */
+/* ---- unpacking ------------------------------------------------------------------------------- */
 
 static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *where) {
     (void)s, (void)kind, (void)where;
@@ -167,7 +170,7 @@ static void remove_tree(const char *path) {
 
 static void take(gzFile payload, void *into, unsigned size) {
     if (gzread(payload, into, size) != (int)size)
-        fail("this program is damaged: get it again");
+        fail("this program is damaged: download it again");
 }
 
 static void unpack_file(gzFile payload, const char *path, unsigned mode, unsigned long size) {
@@ -190,7 +193,8 @@ static void unpack_file(gzFile payload, const char *path, unsigned mode, unsigne
         fail("cannot write %s: %s", path, strerror(errno));
 }
 
-/* Each entry is a line `KIND MODE SIZE PATH`, then SIZE bytes: a file's, or a link's target. */
+/* Unpack the archive. Each entry is a line `KIND MODE SIZE PATH`, then SIZE bytes: the content of a
+ * file, or the target of a symbolic link. */
 static void unpack(int file, off_t offset, const char *into) {
     char line[PATH_MAX + 64], path[LONGEST + PATH_MAX + 2], target[PATH_MAX];
     int copy = dup(file);
@@ -203,7 +207,7 @@ static void unpack(int file, off_t offset, const char *into) {
         char kind, name[PATH_MAX + 1];
         unsigned mode;
         unsigned long size;
-        if (!strcmp(line, ".\n")) { /* the end */
+        if (!strcmp(line, ".\n")) { /* end of the archive */
             gzclose(payload);
             return;
         }
@@ -214,17 +218,17 @@ static void unpack(int file, off_t offset, const char *into) {
             unpack_file(payload, path, mode, size);
         } else if (kind == 'D') {
             if (mkdir(path, mode))
-                fail("cannot make %s: %s", path, strerror(errno));
+                fail("cannot create %s: %s", path, strerror(errno));
         } else if (kind == 'L' && size < sizeof target) {
             take(payload, target, size);
             target[size] = 0;
             if (symlink(target, path))
-                fail("cannot make %s: %s", path, strerror(errno));
+                fail("cannot create %s: %s", path, strerror(errno));
         } else {
             break;
         }
     }
-    fail("this program is damaged: get it again");
+    fail("this program is damaged: download it again");
 }
 
 static void unpack_once(int file, const struct trailer *end, const char *base, const char *place) {
@@ -233,17 +237,17 @@ static void unpack_once(int file, const struct trailer *end, const char *base, c
     int lock = open(lock_name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (lock < 0 || flock(lock, LOCK_EX))
         fail("cannot lock %s: %s", lock_name, strerror(errno));
-    if (access(place, F_OK)) { /* else another one was faster */
+    if (access(place, F_OK)) { /* otherwise another process has unpacked it */
         off_t offset = number(end->offset);
         digest(file, offset, number(end->length), digits);
         if (memcmp(digits, end->id, ID))
-            fail("this program is damaged: get it again");
+            fail("this program is damaged: download it again");
         snprintf(fresh, sizeof fresh, "%s/.%.*s", base, ID, end->id);
         remove_tree(fresh);
         if (mkdir(fresh, 0755))
-            fail("cannot make %s: %s", fresh, strerror(errno));
+            fail("cannot create %s: %s", fresh, strerror(errno));
         unpack(file, offset, fresh);
-        sync(); /* a tree that has its name is whole, whatever happens to the machine */
+        sync(); /* after a power failure, a tree with its final name must be complete */
         if (rename(fresh, place))
             fail("cannot rename %s: %s", fresh, strerror(errno));
     }
@@ -261,8 +265,8 @@ int main(int count, char **words) {
     own[length] = 0;
     off_t size = lseek(file, 0, SEEK_END);
     if (pread(file, &end, sizeof end, size - sizeof end) != sizeof end || memcmp(end.magic, MAGIC, sizeof end.magic))
-        fail("this program is not whole: get it again");
-    mode_t mask = umask(022); /* for what is unpacked; the program gets the one that was given */
+        fail("this program is incomplete: download it again");
+    mode_t mask = umask(022); /* for the unpacked files; the program gets the caller's mask */
     find_base(base);
     snprintf(place, sizeof place, "%s/%.*s", base, ID, end.id);
     if (access(place, F_OK))

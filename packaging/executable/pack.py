@@ -1,9 +1,9 @@
 """Append a tree to the launcher: `pack.py LAUNCHER TREE FILE`.
 
-FILE is the launcher, a gzip of the tree's entries in the order of their names (each a line
-`KIND MODE SIZE PATH`, then SIZE bytes; a line `.` ends them), and a trailer: offset and length of the
-gzip as 16 hexadecimal digits each, its SHA-256, and a word by which it is known. Nothing in it
-depends on when or where it is packed.
+FILE consists of the launcher, a gzip archive of the tree, and a trailer. The archive has the entries
+of the tree, sorted by name. Each entry is a line `KIND MODE SIZE PATH` and SIZE bytes. The line `.`
+ends the archive. The trailer has the offset and the length of the archive (16 hexadecimal digits
+each), its SHA-256, and a magic word. The output is reproducible: it has no time and no host path.
 """
 
 import gzip
@@ -16,7 +16,7 @@ MAGIC = b"STEWARD1"
 
 
 def entry(tree: Path, path: Path) -> bytes:
-    """Return an entry: a directory, a link, or a file that keeps whether it can be executed."""
+    """Return the entry of a directory, a symbolic link or a file, with its executable bit."""
     name = path.relative_to(tree)
     if path.is_symlink():
         kind, mode, content = "L", 0o777, str(path.readlink()).encode()
@@ -32,7 +32,7 @@ def entry(tree: Path, path: Path) -> bytes:
 
 
 def pack(launcher: Path, tree: Path, target: Path) -> None:
-    """Write the one file."""
+    """Write the single-file program."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9, mtime=0, filename="") as out:
         for path in sorted(tree.rglob("*")):

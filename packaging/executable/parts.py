@@ -1,4 +1,7 @@
-"""The contents of the single file, as a bill of materials (CycloneDX 1.5): run by the Python that goes into it."""
+"""Print the bill of materials (CycloneDX 1.5) of the single-file program.
+
+The interpreter of the build runs this script, so it sees the packages that the program contains.
+"""
 
 import json
 import platform
@@ -9,20 +12,20 @@ OF_THE_BUILD = {"pip", "setuptools", "pyinstaller", "pyinstaller-hooks-contrib",
 
 
 def component(name: str, version: str, licence: str) -> dict[str, object]:
-    """Return an entry; the licence is as the package states it."""
+    """Return the component of a package, with the licence from its metadata."""
     found: dict[str, object] = {
         "type": "library",
         "name": name,
         "version": version,
         "purl": f"pkg:pypi/{name.lower().replace('_', '-')}@{version}",
     }
-    if licence and len(licence) < 100:  # some give the whole text
+    if licence and len(licence) < 100:  # some packages have the full licence text
         found["licenses"] = [{"license": {"name": licence}}]
     return found
 
 
 def bill() -> dict[str, object]:
-    """Return the bill: Steward, and the packages that it is made with."""
+    """Return the bill of materials: Steward, Python and the installed packages."""
     packages = sorted(metadata.distributions(), key=lambda distribution: distribution.name.lower())
     components = [
         component(

@@ -1,9 +1,10 @@
-"""Ask pip-audit for advisories: about the packages of a bill of materials, and the oldest that a project allows.
+"""Audit the packages of a bill of materials, and the oldest versions that a project allows.
 
     audit.py PIP_AUDIT BILL PROJECT
 
-Exit status 0: none is known; 1: some are, and are printed; 69 (as in environment.sh): not all packages could be
-asked for. pip-audit itself ends with 0 where its service has never heard of a package.
+The exit status is 0 if no advisory is known, and 1 if there are advisories, which are printed. It is
+69 (UNAVAILABLE in environment.sh) if some packages could not be looked up. pip-audit has exit status
+0 for packages that its service does not know.
 """
 
 import json
@@ -20,8 +21,8 @@ UNAVAILABLE = 69
 def main(program: str, bill: str, project: str) -> int:
     """Query both. A finding outweighs a failed query."""
     found = [
-        audit(program, "what comes with it", shipped(json.loads(Path(bill).read_text()))),
-        audit(program, "the oldest allowed", oldest(tomllib.loads(Path(project).read_text()))),
+        audit(program, "shipped packages", shipped(json.loads(Path(bill).read_text()))),
+        audit(program, "minimum versions", oldest(tomllib.loads(Path(project).read_text()))),
     ]
     return 1 if 1 in found else max(found)
 
@@ -40,8 +41,8 @@ def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
     ]
     if loose := [item for item in pinned if "==" not in item]:
         sys.exit(
-            f"pyproject.toml: write {', '.join(loose)} as name>=version or name>=version,<version: "
-            "its oldest is audited"
+            f"pyproject.toml: write {', '.join(loose)} as name>=version or name>=version,<version, "
+            "because the minimum version is audited"
         )
     return pinned
 
@@ -61,15 +62,15 @@ def audit(program: str, what: str, pinned: list[str]) -> int:
         answers = json.loads(done.stdout)["dependencies"]
     except ValueError:
         said = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
-        print(f"{what}: advisories cannot be fetched: {said[:200]}")
+        print(f"{what}: cannot download advisories: {said[:200]}")
         return UNAVAILABLE
     known = [
-        f"{answer['name']} {answer['version']}: {each['id']}, mended in {each['fix_versions']}"
+        f"{answer['name']} {answer['version']}: {each['id']}, fixed in {each['fix_versions']}"
         for answer in answers
         for each in answer.get("vulns", ())
     ]
     asked = sum("vulns" in answer for answer in answers)
-    print(f"{what}: {asked} of {len(pinned)} packages could be looked up", *known, sep="\n    ")
+    print(f"{what}: looked up {asked} of {len(pinned)} packages", *known, sep="\n    ")
     if known:
         return 1
     return 0 if asked == len(pinned) else UNAVAILABLE

@@ -2,7 +2,8 @@
 
     changelog.py VERSION
 
-A section that exists is completed; a new one is put on top. The fragments are removed.
+If the section exists, the fragments are added to it. Otherwise a new section is added at the top. The
+script deletes the fragments.
 """
 
 import re
@@ -28,7 +29,7 @@ def collect(news: Path) -> dict[str, list[str]]:
         kind = fragment.name.split(".")[1]
         if kind not in KINDS:
             raise ValueError(
-                f"{fragment.name}: {kind!r} is not a kind: use one of {', '.join(KINDS)}"
+                f"{fragment.name}: unknown kind {kind!r}: use one of {', '.join(KINDS)}"
             )
         found[KINDS[kind]].append(entry(fragment))
     return {heading: items for heading, items in found.items() if items}

@@ -1,9 +1,9 @@
-"""Print the tests of crashes that failed for another reason than a time limit.
+"""Print the crash tests that failed for another reason than a timeout.
 
     crashes.py RESULTS
 
-RESULTS is the XML file that pytest writes. The exit status is 1 if there is such a test. Only a time
-limit may be the fault of a busy machine; a broken promise gets no second run.
+RESULTS is the XML file of pytest. The exit status is 1 if there is such a test. A busy host can cause
+a timeout, so tests with a timeout run again. Other failures are final.
 """
 
 import re

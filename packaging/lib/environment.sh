@@ -1,31 +1,33 @@
-# Sourced by packaging/try and packaging/check, after they have set `root` (the clone) and `me`.
-# Finds or installs Python, makes the virtual environment, and runs steps that an interrupt ends.
+# Functions of the scripts in packaging: find or install Python and other programs, create virtual
+# environments, and run steps that signals can interrupt. A script sets `root` (the directory of the
+# clone) and `me` (its name), sources this file, and calls `prepare`.
 #
-# Every step runs in a session of its own: an interrupt reaches this shell alone, which then ends
-# the step with all that it started, in whatever phase that is. A shell starts what it does not wait
-# for at once with SIGINT ignored; programs, and the tests of what signals do, must not inherit that.
+# Each step runs in its own session. A signal from the terminal reaches only this shell, which then
+# stops the step and all its processes. A shell ignores SIGINT in its background processes, and
+# tests of signals must not inherit that. `with_signals` resets it.
 # shellcheck shell=sh
 
-UNAVAILABLE=69 # sysexits.h: something is needed that only an administrator can give
+UNAVAILABLE=69 # EX_UNAVAILABLE of sysexits.h: only an administrator can install a requirement
 step_pid=''
 with_signals=''
 updated=''
-policy='' # the file that keeps services from being started
-step_must_end='' # set while the step cannot be interrupted safely
-LOCK_WITHIN=300  # seconds that another package manager may take
+policy='' # file that keeps apt-get from starting services
+step_must_end='' # name of the running step, if an interrupt would do damage
+LOCK_WITHIN=300  # timeout for the lock of another package manager, in seconds
 
 say() { printf '==> %s\n' "$*"; }
 detail() { printf '    %s\n' "$*"; }
 complain() { printf '%s: %s\n' "$me" "$*" >&2; }
 
-fail() { # status, words
+# fail STATUS MESSAGE...: Print a message and exit with this status.
+fail() {
     failure=$1
     shift
     complain "$*"
     exit "$failure"
 }
 
-# Redefined by those who have more to end than a step.
+# tidy: Stop other processes of the script at its exit. A script can redefine this function.
 tidy() { :; }
 
 on_exit() {
@@ -33,7 +35,7 @@ on_exit() {
     trap '' INT TERM HUP PIPE
     trap - EXIT
     if [ -n "$step_must_end" ] && [ -n "$step_pid" ]; then
-        # Without its parent dpkg would go on alone, with its lock, and leave packages half configured.
+        # Without its parent, dpkg would keep its lock and could leave packages half configured.
         complain "interrupted: waiting until $step_must_end is complete"
         wait "$step_pid" 2>/dev/null || :
     elif [ -n "$step_pid" ]; then
@@ -54,8 +56,9 @@ watch_signals() {
     trap 'exit 141' PIPE
 }
 
-step() { # command...: run it, return its status
-    # shellcheck disable=SC2086 # several words, or none
+# step COMMAND [ARGUMENT]...: Run a command. Return its exit status, also in `step_status`.
+step() {
+    # shellcheck disable=SC2086 # several words, or none, on purpose
     setsid $with_signals "$@" &
     step_pid=$!
     step_status=0
@@ -64,7 +67,8 @@ step() { # command...: run it, return its status
     return "$step_status"
 }
 
-quietly() { # command...: run it, show what it said only when it fails
+# quietly COMMAND [ARGUMENT]...: Run a command, and print its output only if it fails.
+quietly() {
     step "$@" >"$scratch/said" 2>&1 && return 0
     quiet_status=$?
     complain "failed with status $quiet_status: $*"
@@ -72,8 +76,9 @@ quietly() { # command...: run it, show what it said only when it fails
     return "$quiet_status"
 }
 
+# prepare: Trap signals, and create the directory `scratch`, which `on_exit` deletes.
 prepare() {
-    [ "$(uname -s)" = Linux ] || fail "$UNAVAILABLE" "Steward runs on Linux only, and this is $(uname -s)"
+    [ "$(uname -s)" = Linux ] || fail "$UNAVAILABLE" "Steward runs only on Linux, and this system is $(uname -s)"
     watch_signals
     if env --default-signal=INT true 2>/dev/null; then
         with_signals='env --default-signal=INT,QUIT'
@@ -83,11 +88,13 @@ prepare() {
 
 # ---- Python ----------------------------------------------------------------------------------
 
-is_python() { # path: is it 3.11 or later, and can it make virtual environments?
+# is_python PATH: Exit status 0 if the interpreter is Python 3.11 or later with venv and ensurepip.
+is_python() {
     "$1" -I -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 }
 
-candidates() { # [minor version]: where Pythons are
+# candidates [MINOR]...: Print paths where Python 3.MINOR, or any version, can be installed.
+candidates() {
     if [ $# -eq 0 ]; then
         command -v python3 || :
         set -- 11 12 13 14 15 16 17 18 19
@@ -100,11 +107,13 @@ candidates() { # [minor version]: where Pythons are
     done
 }
 
-find_python() { # [minor version]: print the first Python that will do
+# find_python [MINOR]...: Print the path of the first suitable Python. Exit status 1 if there is
+# none.
+find_python() {
     candidates "$@" >"$scratch/candidates"
     while IFS= read -r candidate; do
         if is_python "$candidate"; then
-            # Itself, not what stands in front of it: a shim may choose another one elsewhere.
+            # Print the real path: a pyenv shim can select another interpreter in other directories.
             "$candidate" -I -c 'import sys; print(sys.executable)'
             return 0
         fi
@@ -112,7 +121,8 @@ find_python() { # [minor version]: print the first Python that will do
     return 1
 }
 
-need_python() { # set `python`; install it where that is possible
+# need_python: Set `python`. As root with apt-get, install Python if it is missing.
+need_python() {
     python=${PYTHON:-}
     if [ -n "$python" ]; then
         is_python "$python" ||
@@ -121,25 +131,26 @@ need_python() { # set `python`; install it where that is possible
     fi
     python=$(find_python) && return
     command -v apt-get >/dev/null || fail "$UNAVAILABLE" \
-        "Python 3.11 or later with its modules venv and ensurepip is needed; install it with this system's package manager"
+        "install Python 3.11 or later with the modules venv and ensurepip"
     packages='python3 python3-venv'
     if [ "$(id -u)" -ne 0 ]; then
-        complain "Python 3.11 or later with its module venv is needed. Ask an administrator to run this command:"
+        complain "Python 3.11 or later with the module venv is missing. As an administrator, run:"
         printf "\n    sudo sh -c 'apt-get update && apt-get install -y %s'\n\n" "$packages" >&2
         exit "$UNAVAILABLE"
     fi
-    # shellcheck disable=SC2086 # two words
+    # shellcheck disable=SC2086 # two words, on purpose
     install_packages $packages
     python=$(find_python) || fail "$UNAVAILABLE" \
-        "the Python of this system ($(python3 --version 2>&1)) is too old: 3.11 or later is needed; put one on the PATH, or name it in PYTHON"
+        "$(python3 --version 2>&1) is too old: install Python 3.11 or later, or set PYTHON to its path"
 }
 
-install_packages() { # package...
+# install_packages PACKAGE...: Install packages with apt-get, without starting their services.
+install_packages() {
     say "installing $* with apt-get"
     if [ -z "$updated" ]; then
-        detail "finishing interrupted installations: dpkg --configure -a"
+        detail "completing interrupted installations: dpkg --configure -a"
         with_dpkg_lock dpkg --configure -a
-        detail "fetching the lists of packages: apt-get update"
+        detail "downloading package lists: apt-get update"
         quietly apt-get update
     fi
     updated=yes
@@ -147,7 +158,7 @@ install_packages() { # package...
     detail "downloading packages"
     with_dpkg_lock "$@" --download-only
     forbid_services
-    detail "unpacking and configuring packages; an interrupt takes effect afterwards"
+    detail "unpacking and configuring packages; an interrupt takes effect when this is complete"
     step_must_end='the installation of packages'
     with_dpkg_lock "$@"
     step_must_end=''
@@ -155,7 +166,9 @@ install_packages() { # package...
     detail "installed: $(set_up <"$scratch/said")"
 }
 
-with_dpkg_lock() { # command...: run it while showing the package at work; wait for another package manager
+# with_dpkg_lock COMMAND [ARGUMENT]...: Run a package manager. If another process holds the lock,
+# retry until the timeout. Exit if the command fails.
+with_dpkg_lock() {
     lock_waited=0
     until progressing "$@"; do
         grep -qi 'could not get lock\|frontend lock\|is locked by' "$scratch/said" &&
@@ -170,7 +183,9 @@ with_dpkg_lock() { # command...: run it while showing the package at work; wait 
     done
 }
 
-progressing() { # command...: run it; a terminal shows the package at work, in one line
+# progressing COMMAND [ARGUMENT]...: Run a package manager, and show its current package on a
+# terminal.
+progressing() {
     # shellcheck disable=SC2016 # expanded by the inner shell
     step sh -c '
         said=$1
@@ -184,7 +199,7 @@ progressing() { # command...: run it; a terminal shows the package at work, in o
         exit "$(cat "$said.status")"' sh "$scratch/said" "$@"
 }
 
-# Packages start the services that they bring; tests start what they need by themselves.
+# forbid_services: Keep packages from starting their services. Tests start the daemons they need.
 forbid_services() {
     { [ ! -e /usr/sbin/policy-rc.d ] && [ -w /usr/sbin ]; } || return 0
     policy=/usr/sbin/policy-rc.d
@@ -192,12 +207,14 @@ forbid_services() {
     chmod 755 "$policy"
 }
 
+# allow_services: Undo forbid_services.
 allow_services() {
     [ -z "$policy" ] || rm -f -- "$policy"
     policy=''
 }
 
-want_programs() { # program=package...: install those that are missing where that is possible
+# want_programs PROGRAM=PACKAGE...: Install the packages of missing programs, as root with apt-get.
+want_programs() {
     packages=''
     for pair in "$@"; do
         command -v "${pair%%=*}" >/dev/null || packages="$packages ${pair#*=}"
@@ -207,20 +224,23 @@ want_programs() { # program=package...: install those that are missing where tha
         say "skipping the steps that need:$packages"
         return 0
     fi
-    # shellcheck disable=SC2086 # several words
+    # shellcheck disable=SC2086 # several words, on purpose
     install_packages $packages
 }
 
-set_up() { # what apt-get said: print the packages that it names as set up
+# set_up: Read the output of apt-get, and print the packages that it installed.
+set_up() {
     tr -d '\r' | sed -n 's/^Setting up \([^ ]*\) (\(.*\)) \.\.\.$/\1 \2/p' | paste -s -d , | sed 's/,/, /g'
 }
 
 # ---- the virtual environment -----------------------------------------------------------------
 
-need_environment() { # directory, [groups of pyproject.toml]: make it, and install Steward and what it needs in it
+# need_environment DIRECTORY [GROUPS]: Create a virtual environment with Steward and with dependency
+# groups of pyproject.toml. Set `venv`.
+need_environment() {
     venv=$1
     wanted="$(cksum <"$root/pyproject.toml") ${2:-} $root"
-    # The file is there in every clone, so nothing is left behind by locking it.
+    # Every clone has this file, so the lock needs no new file.
     exec 9<"$root/pyproject.toml"
     flock -n 9 || {
         say "waiting for another installation in this clone"
@@ -232,29 +252,34 @@ need_environment() { # directory, [groups of pyproject.toml]: make it, and insta
     fi
     if ! is_environment "$venv"; then
         need_python
-        say "making $venv with $("$python" --version) ($python)"
+        say "creating $venv with $("$python" --version) ($python)"
         quietly "$python" -m venv --clear "$venv" ||
-            fail 1 "cannot make $venv; read its output, and check that $root is writable"
+            fail 1 "cannot create $venv: read the output above, and check that $root is writable"
     fi
-    say "installing Steward${2:+ and what its tests need} in $venv"
-    install_steward "${2:-}" || fail 1 "cannot install in $venv; is the package index reachable?"
+    say "installing Steward${2:+ with the dependency groups $2} in $venv"
+    install_steward "${2:-}" || fail 1 "cannot install Steward in $venv: check that the package index is reachable"
     printf '%s\n' "$wanted" >"$venv/.steward"
     exec 9<&-
 }
 
-is_environment() { # directory: is it a virtual environment, whole, and where it was made?
+# is_environment DIRECTORY: Exit status 0 if this is a complete virtual environment that was not
+# moved.
+is_environment() {
     is_python "$1/bin/python" && "$1/bin/python" -I -c 'import pip' 2>/dev/null &&
         grep -qF -- "$1/bin/python" "$1/bin/pip" 2>/dev/null
 }
 
-is_ready() { # directory, what is wanted in it
+# is_ready DIRECTORY STATE: Exit status 0 if the virtual environment has this state: the checksum of
+# pyproject.toml, the groups and the clone.
+is_ready() {
     [ -r "$1/.steward" ] && [ "$(cat "$1/.steward")" = "$2" ] && is_environment "$1"
 }
 
-install_steward() { # [groups]
+# install_steward GROUPS: Install Steward as an editable package, and these dependency groups.
+install_steward() {
     set -- "$1" -e "$root"
     if [ -n "$1" ]; then
-        # `pip install --group` would do, but needs a newer pip than many have.
+        # `pip install --group` needs pip 25.1, which older Pythons do not have.
         "$venv/bin/python" -I - "$root/pyproject.toml" "$1" >"$scratch/groups.txt" <<'PYTHON'
 import sys, tomllib
 with open(sys.argv[1], "rb") as file:
@@ -265,10 +290,11 @@ PYTHON
     fi
     shift
     quietly "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@" || return
-    detail "$(grep '^Successfully installed' "$scratch/said" || echo 'everything was there')"
+    detail "$(grep '^Successfully installed' "$scratch/said" || echo 'all packages were already installed')"
 }
 
-quoted() { # word: in the form that a shell reads
+# quoted WORD: Print a word with shell quotes, if it needs them.
+quoted() {
     case $1 in
     *[!A-Za-z0-9_./:=@%+,-]* | '') printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")" ;;
     *) printf '%s' "$1" ;;

@@ -2,21 +2,21 @@
 
     flaky.py FAILED COUNTS COMMIT
 
-FAILED is the file in which pytest keeps the tests that failed last. COUNTS has a line for each
-test: how often it has been seen, at which commit last, and its name. The counts are raised in the
-tree, to be committed. Several runs of one commit count once. A line goes when the cause is fixed.
-The exit status is 1 if a test was seen for the third time.
+FAILED is pytest's file of the last failed tests. COUNTS has a line for each flaky test: its number of
+failures, the commit of the last failure, and its name. The script updates COUNTS in the working tree,
+for the next commit. Several runs of one commit count once. Remove a line when the cause is fixed.
+The exit status is 1 at the third failure of a test.
 """
 
 import json
 import sys
 from pathlib import Path
 
-MOST = 2  # times that a test may be seen
+MOST = 2  # failures of a test before it is an error
 
 
 def main(failed: Path, file: Path, commit: str) -> int:
-    """Raise the counts, print them, and return the exit status."""
+    """Increment the counts, print them, and return the exit status."""
     lines = file.read_text().splitlines()
     head = [line for line in lines if line.startswith("#")]
     sightings = {}
@@ -27,7 +27,7 @@ def main(failed: Path, file: Path, commit: str) -> int:
     for name in seen:
         count, at = sightings.get(name, (0, ""))
         sightings[name] = (count + (at != commit), commit)
-        print(f"flaky, seen {sightings[name][0]} times: {name}")
+        print(f"flaky test, failures so far: {sightings[name][0]}: {name}")
     counted = [f"{count} {at} {name}" for name, (count, at) in sorted(sightings.items())]
     file.write_text("\n".join([*head, *counted, ""]))
     return int(any(sightings[name][0] > MOST for name in seen))

@@ -73,7 +73,7 @@ def run(command: list[str], seconds: int) -> int:
             main.returncode = 0  # it has been waited for
             code = os.waitstatus_to_exitcode(status)
             if is_late:
-                print(f"the command has not ended within {seconds} s", file=sys.stderr)
+                print(f"timeout: the command has not ended within {seconds} s", file=sys.stderr)
                 return LATE
             return code if code >= 0 else 128 - code
 

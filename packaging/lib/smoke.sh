@@ -1,12 +1,16 @@
-# Run by packaging/release-check in a bare root, where /steward is the program and /job.json a job that prints
-# "it runs" and sleeps. The daemon starts, runs the task, is killed, and its successor finds the task again.
+# Smoke test of a program, which packaging/release-check runs in a bare root file system.
+#
+# /steward is the program. /job.json is a job that prints "it runs" and sleeps. The test starts the
+# daemon and the job, and kills the daemon. The next daemon must recover the task.
 # shellcheck shell=sh
 set -eu
 export STEWARD_ADDR=http://127.0.0.1:4646 PATH=/bin HOME=/root
-export STEWARD_RAW_EXEC=true STEWARD_RAW_EXEC_ROOT=true # the root has no other user
+export STEWARD_RAW_EXEC=true STEWARD_RAW_EXEC_ROOT=true # root is the only user of this root file system
 
+# at_port: Exit status 0 if a socket has the address 127.0.0.1:4646.
 at_port() { cat /proc/net/tcp | { while read -r _ place rest; do [ "$place" != 0100007F:1226 ] || return 0; done; return 1; }; }
 
+# begin: Start the daemon, and wait until it listens. Set `daemon` to its process ID.
 begin() {
     /steward agent --data-dir /root/data --key-file /root/key >/root/said 2>/root/log &
     daemon=$!
@@ -27,7 +31,7 @@ kill -KILL "$daemon"
 wait "$daemon" || :
 begin
 /steward job status hello
-[ "$(/steward logs -job hello)" = "it runs" ] # one attempt, re-attached
+[ "$(/steward logs -job hello)" = "it runs" ] # one attempt only: the daemon recovered the task
 /steward job stop hello
 kill -TERM "$daemon"
 wait "$daemon"

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Be a machine: start the systemd of a root as first process of new namespaces. `boot.sh ROOT`
+# Start systemd of a root file system as process 1. The caller creates the namespaces.
+#
+#   boot.sh ROOT
 set -eu
 cd -- "$1"
 mount --bind . .
-cd -- "$1" # into what was just mounted
+cd -- "$1" # enter the new mount
 mount -t proc proc proc
 mount -t sysfs -o ro sysfs sys
 mount -t tmpfs -o mode=755 tmpfs run
@@ -17,10 +19,11 @@ mkdir dev/pts dev/shm
 mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
 mount -t cgroup2 cgroup2 sys/fs/cgroup
-# The root of the mounts themselves, not a place in them: whoever enters these mounts comes there.
+# Replace the root of the mount namespace. With chroot alone, a process that enters the namespace
+# would see the host's root.
 pivot_root . .
 umount --lazy .
-mount --make-rshared / # without this, credentials are empty
+mount --make-rshared / # without this, systemd credentials are empty
 cd /
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=test \
     chroot . /lib/systemd/systemd --system --unit=multi-user.target

@@ -1,7 +1,7 @@
-"""A client that asks again and again, each time by a new connection: `hammer.py PORT STOP`.
+"""A client that sends requests continuously, each with a new connection: `hammer.py PORT STOP`.
 
-It ends when the file STOP exists, and prints how many answers it got, which of them were no
-answers of the daemon, and the longest wait in seconds.
+It ends when the file STOP exists. Then it prints the number of responses, the failed requests, and
+the longest response time in seconds.
 """
 
 import http.client
@@ -14,7 +14,7 @@ PATIENCE = 300  # seconds; a slower response counts as lost
 
 
 def ask(port: int) -> str:
-    """Return the error of a request; empty if it was answered."""
+    """Send a request, and return its error; empty if it succeeded."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request("GET", "/v1/status/leader")

@@ -52,8 +52,8 @@ def test_bundled_and_oldest_allowed_versions_are_audited(asked) -> None:
     done = asked({"h11==0.16.0": clean("0.16.0"), "h11==0.14": clean("0.14")})
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        "what comes with it: 1 of 1 packages could be looked up",
-        "the oldest allowed: 1 of 1 packages could be looked up",
+        "shipped packages: looked up 1 of 1 packages",
+        "minimum versions: looked up 1 of 1 packages",
     ]
 
 
@@ -61,19 +61,19 @@ def test_advisory_is_named_and_outranks_an_incomplete_audit(asked) -> None:
     hit = {"version": "0.14", "vulns": [HIT]}
     done = asked({"h11==0.16.0": {"skip_reason": "not found"}, "h11==0.14": hit})
     assert done.returncode == 1
-    assert "    h11 0.14: PYSEC-1, mended in ['0.16']" in done.stdout.splitlines()
+    assert "    h11 0.14: PYSEC-1, fixed in ['0.16']" in done.stdout.splitlines()
 
 
 def test_unknown_package_makes_the_audit_incomplete(asked) -> None:
     done = asked({"h11==0.16.0": clean("0.16.0"), "h11==0.14": {"skip_reason": "not found"}})
     assert done.returncode == 69
-    assert "the oldest allowed: 0 of 1 packages could be looked up" in done.stdout
+    assert "minimum versions: looked up 0 of 1 packages" in done.stdout
 
 
 def test_unreachable_service_makes_the_audit_incomplete(asked) -> None:
     done = asked({})  # and the program ends with a traceback
     assert done.returncode == 69
-    assert "advisories cannot be fetched: KeyError" in done.stdout
+    assert "cannot download advisories: KeyError" in done.stdout
 
 
 def test_a_dependency_without_an_oldest_version_is_refused(asked) -> None:

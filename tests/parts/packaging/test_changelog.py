@@ -38,7 +38,7 @@ def test_fragments_are_grouped_by_kind_in_the_order_of_their_issues(
 
 def test_an_unknown_kind_is_refused(changelog: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "9.news.md").write_text("x")
-    with pytest.raises(ValueError, match=r"9\.news\.md: 'news' is not a kind: use one of feature,"):
+    with pytest.raises(ValueError, match=r"9\.news\.md: unknown kind 'news': use one of feature,"):
         changelog.collect(tmp_path)
 
 

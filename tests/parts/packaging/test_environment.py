@@ -125,10 +125,10 @@ def test_installation_prints_its_steps(tmp_path: Path) -> None:
     done = with_apt(tmp_path, 0, "no-such=one")
     assert done.stdout.splitlines() == [
         "==> installing one with apt-get",
-        "    finishing interrupted installations: dpkg --configure -a",
-        "    fetching the lists of packages: apt-get update",
+        "    completing interrupted installations: dpkg --configure -a",
+        "    downloading package lists: apt-get update",
         "    downloading packages",
-        "    unpacking and configuring packages; an interrupt takes effect afterwards",
+        "    unpacking and configuring packages; an interrupt takes effect when this is complete",
         "    installed: ",
     ]
 

@@ -134,13 +134,13 @@ def test_damaged_file_executes_nothing_and_leaves_no_files(packed: Packed, where
     packed.file.write_bytes(content)
     done = packed.run()
     assert (done.returncode, done.stdout) == (126, "")
-    assert "get it again" in done.stderr
+    assert "download it again" in done.stderr
     assert not packed.base.exists() or packed.places == []
 
 
 def test_truncated_file_is_reported(packed: Packed) -> None:
     packed.file.write_bytes(packed.file.read_bytes()[:-1000])
-    assert "not whole" in packed.run().stderr
+    assert "incomplete" in packed.run().stderr
 
 
 def test_build_is_reproducible(packed: Packed, tmp_path: Path) -> None:
