@@ -1,24 +1,26 @@
 #!/bin/sh
-# What runs on a host of the cluster in the place of a task, and brings the task there. It needs
-# sh, curl and tar, besides what every system has. It holds no secret: who it is stands in its
-# environment (the claim, which is worth nothing once it was used).
+# Wrapper of a task on a host of a Slurm cluster. It needs sh, curl, tar and coreutils. The script
+# contains no secret. Its environment has a claim, which is valid for one use.
 #
-# It claims the attempt, gets a bundle with everything the task needs, once, runs the task in a
-# directory of its own, sends what the task prints, obeys orders, and says how the task ended.
-# It ends as the task did, so that the cluster knows, too; before there was one, with
-#   90 nobody answered                     91 the attempt is somebody else's
-#   92 the directory cannot be had         93 this host has no curl or no tar
+# The wrapper claims the attempt, downloads the bundle of the task, and runs the task in its own
+# directory. It sends the output, executes commands of the daemon, and reports the result.
+#
+# Exit status: that of the task, so that the cluster also has it. Before the task starts:
+#   90   The daemon did not respond before the timeout.
+#   91   The claim was rejected.
+#   92   The task directory cannot be created or written.
+#   93   This host has no curl or no tar.
 set -u
 umask 077
 export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin}"
 user=$(id -un)
 export USER="${USER:-$user}" LOGNAME="${LOGNAME:-$user}"
 [ -n "${HOME:-}" ] || eval "export HOME=~$user"
-unset LC_ALL SLURM_TIME_FORMAT # as we ask the cluster's programs; and its settings lie where they lie here
+unset LC_ALL SLURM_TIME_FORMAT # same environment as the daemon's Slurm commands; this host has its own slurm.conf
 [ -e "${SLURM_CONF:-/}" ] || unset SLURM_CONF
 command -v curl >/dev/null && command -v tar >/dev/null || exit 93
 job=${SLURM_JOB_ID:-}
-if [ -n "${STEWARD_ELEMENTS:-}" ]; then # an array: this is the element with the number of its word
+if [ -n "${STEWARD_ELEMENTS:-}" ]; then # a Slurm array: the words are its elements
     set -- $STEWARD_ELEMENTS
     shift "$SLURM_ARRAY_TASK_ID"
     STEWARD_CLAIM=$1.$STEWARD_CLAIM STEWARD_DIR=$STEWARD_DIR/steward-${1%%.*}-$STEWARD_TASK
@@ -26,15 +28,15 @@ if [ -n "${STEWARD_ELEMENTS:-}" ]; then # an array: this is the element with the
     set --
 fi
 url=$STEWARD_URL/v1/wrapper secret=$STEWARD_CLAIM dir=$STEWARD_DIR
-grace=$STEWARD_GRACE            # seconds: for so long it tries to reach who answers there, and
-patience=$STEWARD_PATIENCE      # for so long when the task has ended
-spool=${STEWARD_SPOOL:-65536}   # KiB of output that wait to be sent; then the task has to wait
+grace=$STEWARD_GRACE            # retry time of the claim, in seconds
+patience=$STEWARD_PATIENCE      # retry time of a request after the end of the task, in seconds
+spool=${STEWARD_SPOOL:-65536}   # limit of unsent output, in KiB; beyond it, the task has to wait
 ca=${STEWARD_CA:-}
 unset STEWARD_ELEMENTS STEWARD_TASK STEWARD_CLAIM STEWARD_CA STEWARD_URL STEWARD_DIR STEWARD_GRACE STEWARD_PATIENCE STEWARD_SPOOL
 
-# ask SECONDS PATH FILE [OPTIONS]: call; the answer goes to a file, its status to $status (000: none;
-# disk: it could not be written).
-# The secret goes in by a pipe: arguments can be seen by everybody.
+# ask SECONDS PATH FILE [OPTION]...: Send a request, and write the response to a file. Set `status`
+# to its HTTP status, to 000 without a response, or to `disk` if the file cannot be written. The
+# secret goes to curl through a pipe, because other users can see the arguments of a process.
 ask() {
     seconds=$1 call=$2 answer=$3
     shift 3
@@ -43,7 +45,7 @@ ask() {
             -w '%{http_code}' ${ca:+--cacert "$ca"} "$@" "$url/$call" 2>/dev/null) || case $? in 23) status=disk ;; *) status=000 ;; esac
 }
 
-# unpack PATH: fetch an archive and lay out what is in it.
+# unpack PATH: Download an archive and extract it. Exit status 1 if the request failed.
 unpack() {
     ask 600 "$1" .steward/bundle -X POST -d ''
     [ "$status" = 200 ] || return 1
@@ -51,7 +53,8 @@ unpack() {
     rm -f .steward/bundle
 }
 
-# started PID: when a process began, in ticks since its machine did, to $start; empty: there is none.
+# started PID: Set `start` to the start time of a process, in clock ticks since the boot. It is
+# empty if there is no such process.
 started() {
     start=
     read -r line 2>/dev/null <"/proc/$1/stat" || return 0
@@ -59,9 +62,9 @@ started() {
     start=${20}
 }
 
-# is_left PLACE: tell whether a directory is of our user and nobody lives there any more: its wrapper,
-# on this host, is dead, or an earlier attempt has made it, which nobody wants any more. Of what another
-# host or another name space for processes has made, nobody here knows whether it lives.
+# is_left DIRECTORY: Exit status 0 if this is an abandoned task directory of this user. Its wrapper
+# on this host is dead, or it belongs to an earlier attempt. The wrapper of another host or PID
+# namespace is invisible here, so its directory counts as used.
 is_left() {
     [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && [ -f "$1/.steward/pid" ] &&
         read -r at host boot space pid since of 2>/dev/null <"$1/.steward/pid" || return 1
@@ -73,20 +76,21 @@ is_left() {
     [ "$start" != "$since" ]
 }
 
-# sweep PLACE: remove such a directory. It gets another name first: somebody else may do the same.
+# sweep DIRECTORY: Delete an abandoned directory. Rename it first, because another wrapper can sweep
+# at the same time. Exit status 1 if it is in use.
 sweep() {
     is_left "$1" && mv -T "$1" "$1.$$" 2>/dev/null || return 1
     if is_left "$1.$$"; then rm -rf "$1.$$"; else mv -T "$1.$$" "$1" && return 1; fi
 }
 
-# because WORD: note why the task ends; the first reason is the one.
+# because REASON: Record why the task was stopped. The first reason wins.
 because() { [ -s .steward/why ] || echo "$1" >.steward/why; }
 
 this_host=$(uname -n) this_space=$(readlink /proc/self/ns/pid)
 read -r this_boot </proc/sys/kernel/random/boot_id
 attempt=${dir##*/} number=${secret#*.}
 number=${number%%.*}
-for place in "${dir%/*}"/steward-*; do # with secrets, whose wrappers had no time to remove them
+for place in "${dir%/*}"/steward-*; do # a killed wrapper leaves a directory with secrets
     sweep "$place"
 done
 mkdir -m 700 "$dir" 2>/dev/null || exit 92
@@ -94,7 +98,7 @@ trap 'cd /; rm -rf "$dir"' EXIT
 started $$
 cd "$dir" && mkdir .steward &&
     echo "$number $this_host $this_boot $this_space $$ $start $attempt" >.steward/pid || exit 92
-trap : HUP INT QUIT # what signals all of the job reaches the task; this waits for its end
+trap : HUP INT QUIT # a signal to the whole job also reaches the task; wait for its end
 trap 'because cluster' TERM
 if [ -n "$ca" ]; then
     printf '%s\n' "$ca" >.steward/ca
@@ -116,12 +120,12 @@ done
 why=
 [ "$status" = 200 ] || why=bundle
 secret= logs=0 most=0 outputs=
-# secret, logs, most (seconds that the task may run; 0: any), outputs (the file for later steps); the
-# first unpacked file
+# The settings are `secret`, `logs`, `most` (timeout of the task in seconds; 0: none) and `outputs`
+# (the file with outputs for later steps).
 [ ! -s .steward/settings ] || . ./.steward/settings
 
-# keep KIND: put what the task prints into files of some reads each, until nobody prints any more.
-# Where many wait to be sent it waits, and so does the task, but not with the task's last words.
+# keep STREAM: Write the output of the task into numbered files until the end of the stream. Above
+# the limit of unsent output, wait, which also blocks the task. After the task's end, do not wait.
 keep() {
     n=0
     while dd bs=65536 count=64 of=".steward/$1.$n" 2>/dev/null && [ -s ".steward/$1.$n" ]; do
@@ -132,7 +136,8 @@ keep() {
     : >".steward/$1.end"
 }
 
-# rest: wait a little before the next try after the end, longer each time; false: that was the last.
+# rest: Sleep before the next retry after the task's end, with a backoff. Exit status 1 after the
+# timeout.
 rest() {
     [ "$waited" -lt "$patience" ] || return 1
     again=$((2 + waited / 10))
@@ -141,7 +146,7 @@ rest() {
     sleep "$again"
 }
 
-# ship KIND: send these files in order; after the end, be patient.
+# ship STREAM: Send these files in order. After the task's end, retry until the timeout.
 ship() {
     n=0 sent=0 at=0 pause=0.1 waited=0
     while :; do
@@ -176,7 +181,8 @@ ship() {
     done
 }
 
-# look PLACE LEAST MOST NAME: list what may match a pattern, and what it is. It follows no link.
+# look DIRECTORY MIN-DEPTH MAX-DEPTH NAME: List the files that can match a pattern, with their
+# types. Do not follow symbolic links.
 look() {
     way=$1
     while [ "$way" != . ]; do
@@ -187,7 +193,7 @@ look() {
         -printf '%y %n %s %p\0' 2>/dev/null || whole=0
 }
 
-# find_kept: list the files that may match. The daemon chooses among them.
+# find_kept: List the files that can match. The daemon selects the files to keep.
 find_kept() {
     (
         whole=1
@@ -200,8 +206,8 @@ find_kept() {
     [ "$(id -u)" != 0 ] || root=1
 }
 
-# send_file NUMBER PATH: send a file, which is read once. No pipe in its place holds this up. False: the
-# daemon wants the list again.
+# send_file NUMBER PATH: Send a file, and read it only once. A named pipe at this path cannot block
+# the wrapper. Exit status 1 if the daemon needs the list again.
 send_file() {
     dd if="$2" iflag=nofollow,nonblock bs=65536 2>/dev/null | {
         at=0
@@ -215,7 +221,8 @@ send_file() {
     }
 }
 
-# put PATH OPTIONS: call until there is an answer: 200, or 422 for a file that the daemon does not want.
+# put PATH OPTION...: Retry a request until its status is 200, or 422 for a file that the daemon
+# rejects. Exit status 1 for another status, or after the timeout.
 put() {
     while :; do
         ask 60 "$1" /dev/null -X POST -H 'Content-Type: application/octet-stream' "$2" "$3"
@@ -227,7 +234,7 @@ put() {
     done
 }
 
-# send_kept: send the list, and the files that the daemon wants. False: it could not be done.
+# send_kept: Send the list, and then the files that the daemon selected. Exit status 1 on failure.
 send_kept() {
     waited=0
     while :; do
@@ -252,7 +259,7 @@ send_kept() {
     done
 }
 
-# measure: add up what the processes of the task's session use: ticks of the clock, pages of memory.
+# measure: Sum the CPU time (clock ticks) and memory (pages) of the processes of the task's session.
 measure() {
     user=0 system=0 pages=0
     for stat in /proc/[0-9]*/stat; do
@@ -263,7 +270,7 @@ measure() {
     done
 }
 
-# stop SIGNAL SECONDS: ask the task to end, and end it and all it has started.
+# stop SIGNAL SECONDS: Send a signal to the task. After the timeout, kill its process group.
 stop() {
     kill -s "$1" "$main" 2>/dev/null
     (
@@ -272,10 +279,10 @@ stop() {
     ) &
 }
 
-# obey: ask for orders for ever; the question also says that all is well here.
+# obey: Poll the daemon for commands, and execute them. The poll is also a heartbeat.
 obey() {
     seen=0 user=0 system=0 pages=0
-    sleep 0.3 # most short tasks are over by then, and cost a call less
+    sleep 0.3 # most short tasks have ended after this time, so they need no poll
     until read -r main 2>/dev/null <.steward/main; do sleep 0.1; done
     while :; do
         ask 45 "orders?seen=$seen&user=$user&system=$system&pages=$pages" .steward/orders
@@ -290,7 +297,7 @@ obey() {
                 seen=$number
             done <.steward/orders
             ;;
-        410) # nobody wants it any more
+        410) # the attempt is no longer desired
             because void
             kill -s KILL -- "-$main" 2>/dev/null
             return
@@ -325,21 +332,21 @@ if [ -z "$why" ]; then
         ) &
         others="$others $!"
     fi
-    # In the foreground: a command in the background would ignore some signals. The subshell becomes
-    # the task, so this is its pid, and that of its session.
+    # Run the task in the foreground, because a shell ignores some signals in background commands.
+    # The subshell becomes the task, so its PID is the PID of the task and of its session.
     (
         read -r pid rest </proc/self/stat && echo "$pid" >.steward/pid.main &&
             mv .steward/pid.main .steward/main && umask 022 && exec setsid sh .steward/task
     ) >"$out" 2>"$err" </dev/null
     code=$?
-    kill $others 2>/dev/null # from now on its number may be another process's
+    kill $others 2>/dev/null # from now on, another process can have this PID
     read -r main <.steward/main && kill -s KILL -- "-$main" 2>/dev/null
     read -r why 2>/dev/null <.steward/why || why=
     if [ "$logs" = 1 ]; then
         : >.steward/main.end
         for pause in 0.02 0.04 0.1 0.2 0.2 0.4 0.4 0.6; do
             [ -e .steward/stdout.end ] && [ -e .steward/stderr.end ] && break
-            sleep "$pause" # somebody it has started may have its output still open
+            sleep "$pause" # a child of the task can have its output still open
         done
         kill $keepers 2>/dev/null
         : >.steward/stdout.end
@@ -348,8 +355,8 @@ if [ -z "$why" ]; then
     fi
 fi
 
-# What the task has written for later steps is read once. No pipe holds this up, not even one that takes
-# the place of the file now; of a file that is too large, one byte too many shows that.
+# Read the outputs for later steps, and only once. A named pipe cannot block the wrapper, even if it
+# replaces the file now. One extra byte shows the daemon that the file is too large.
 sends=
 set -- -d ''
 if [ -n "$outputs" ]; then
@@ -370,7 +377,7 @@ if [ -s .steward/keep ]; then
     kept=sent
     case $why in
     bundle) kept=failed ;;
-    cluster | void) kept=cluster ;; # there may be no time for more than the result
+    cluster | void) kept=cluster ;; # the cluster may kill the wrapper soon, so send only the result
     *)
         find_kept
         send_kept || kept=failed
@@ -383,7 +390,7 @@ while :; do
     ask 60 "result?code=$code&why=$why&outputs=$sends&kept=$kept" /dev/null -X POST "$@"
     case $status in
     200 | 400 | 401 | 403 | 404 | 409 | 410) break ;;
-    412) send_kept || kept=failed ;; # another daemon than that which got the files
+    412) send_kept || kept=failed ;; # a new daemon has not received the files
     esac
     rest || break
 done
