@@ -23,7 +23,7 @@ CREATE TABLE table_indexes (
     last_index    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The counter at points in time, from which the age of a change follows. Written and trimmed by
+-- The counter at points in time, for the age of a change. Written and trimmed by
 -- daemon/evals/gc.py, one row per round.
 CREATE TABLE moments (
     time          INTEGER NOT NULL PRIMARY KEY,
@@ -67,7 +67,8 @@ CREATE TABLE jobs (
     dispatch_token    TEXT    NOT NULL,           -- idempotency token of its dispatch
     launches_children INTEGER NOT NULL CHECK (launches_children IN (0, 1)),
     stop              INTEGER NOT NULL CHECK (stop IN (0, 1)),
-    has_scaling       INTEGER NOT NULL CHECK (has_scaling IN (0, 1)),  -- any group has a scaling policy
+    has_scaling       INTEGER NOT NULL CHECK (has_scaling IN (0, 1)),
+                                                  -- any group has a scaling policy
     status            TEXT    NOT NULL CHECK (status IN ('pending', 'running', 'dead')),
     listing           TEXT    NOT NULL,           -- the fixed part of its entry in lists
     queued            TEXT    NOT NULL,           -- group -> number of unplaced allocations
@@ -80,20 +81,20 @@ CREATE TABLE jobs (
     modify_index      INTEGER NOT NULL,           -- last change of any attribute
     job_modify_index  INTEGER NOT NULL,           -- last change of its definition
     held              INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1)),
-                                                  -- waits until fewer children of its parent are active
+                                                  -- waits for a slot among its parent's children
     forgotten         INTEGER NOT NULL DEFAULT 0 CHECK (forgotten IN (0, 1)),
-                                                  -- is being deleted: some rows are gone
+                                                  -- is being deleted: some rows are already deleted
     notify            TEXT    NOT NULL DEFAULT '',  -- its notifications; '' for none
     outcome           TEXT    NOT NULL DEFAULT '' CHECK (outcome IN ('', 'good', 'failed')),
-                                                  -- of its last run, or of its children's
+                                                  -- the result of its last run or child
     versions_bytes    INTEGER NOT NULL DEFAULT 0 CHECK (versions_bytes >= 0),
-                                                  -- the documents of all its versions together
+                                                  -- total size of the documents of its versions
     failures          INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0),
-                                                  -- in a row, as long as `outcome` is failed,
-    failing_since     INTEGER NOT NULL DEFAULT 0, -- and when the first of them was
+                                                  -- consecutive failures, if `outcome` is failed
+    failing_since     INTEGER NOT NULL DEFAULT 0, -- time of the first of these failures
     has_failed_run    INTEGER NOT NULL DEFAULT 0 CHECK (has_failed_run IN (0, 1)),
-                                                  -- a run has failed, or an allocation has exceeded
-                                                  -- its time: set by triggers on both
+                                                  -- a run failed, or an allocation exceeded its
+                                                  -- time limit: set by triggers on both tables
     PRIMARY KEY (namespace, id)
 ) STRICT;
 
@@ -112,7 +113,7 @@ CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_i
 CREATE INDEX jobs_by_name ON jobs (namespace, id, modify_index) WHERE parent_id IS '';
 CREATE INDEX jobs_changed ON jobs (modify_index, namespace, id);
 CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
--- The condition is that of storage/queries/job_listings.py. A page reads either all jobs or those
+-- storage/queries/job_listings.py has the same condition. A page reads either all jobs, or the jobs
 -- without a parent, which are few among failed children.
 CREATE INDEX jobs_failed ON jobs (type, modify_index, namespace, id)
                    WHERE stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
@@ -145,7 +146,7 @@ CREATE TABLE job_versions (
     job_id        TEXT    NOT NULL,
     version       INTEGER NOT NULL CHECK (version >= 0),
     submit_time   INTEGER NOT NULL,
-    create_index  INTEGER NOT NULL,               -- of the write that appended this version
+    create_index  INTEGER NOT NULL,               -- index of the write that appended this version
     document      TEXT    NOT NULL,               -- the definition, without the fields of JobHead
     PRIMARY KEY (namespace, job_id, version),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
@@ -174,7 +175,7 @@ CREATE TABLE job_version_states (
     tag_description TEXT,
     tagged_time     INTEGER,
     modify_index    INTEGER NOT NULL,
-    person          TEXT    NOT NULL DEFAULT '',  -- of the request that made it
+    person          TEXT    NOT NULL DEFAULT '',  -- user of the request that created the version
     PRIMARY KEY (namespace, job_id, version),
     FOREIGN KEY (namespace, job_id, version)
         REFERENCES job_versions (namespace, job_id, version) ON DELETE CASCADE
@@ -213,7 +214,7 @@ CREATE TABLE periodic_jobs (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
     followed_to   INTEGER NOT NULL,               -- every slot up to this time has been decided
-    next_slot     INTEGER,                        -- NULL: not worked out yet
+    next_slot     INTEGER,                        -- NULL: not computed yet
     paused        INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),  -- slots are skipped
     next_launch   INTEGER,                        -- with a calendar: the next slot that is open
     PRIMARY KEY (namespace, job_id),
@@ -264,7 +265,7 @@ CREATE TABLE calendar_versions (
     FOREIGN KEY (namespace, name) REFERENCES calendars (namespace, name) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
--- The calendars to which the latest version of a calendar refers. Written with the calendar.
+-- The calendars in the latest version of another calendar. Written with the calendar.
 CREATE TABLE calendar_parts (
     namespace     TEXT    NOT NULL,
     name          TEXT    NOT NULL,
@@ -275,8 +276,8 @@ CREATE TABLE calendar_parts (
 
 CREATE INDEX calendar_parts_by_part ON calendar_parts (namespace, part, name);
 
--- The calendars that the current version of a job names, unless the job is stopped. Children are
--- not listed: their parent is. Written with the version (storage/queries/jobs.py append_version).
+-- The calendars in the current version of a job that is not stopped. Only the parent of child jobs
+-- has rows. Written with the version (storage/queries/jobs.py append_version).
 CREATE TABLE calendar_jobs (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -308,9 +309,9 @@ CREATE TABLE notifications (
     modify_time   INTEGER NOT NULL,
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
-    receiver      TEXT    NOT NULL DEFAULT '',    -- name in the configuration; one of the three is set
+    receiver      TEXT    NOT NULL DEFAULT '',    -- name in the configuration; one of the three
     failures      INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0),
-                                                  -- in a row, up to this one
+                                                  -- consecutive failures, including this one
     failing_since INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
@@ -341,8 +342,8 @@ CREATE TABLE evaluations (
     status        TEXT    NOT NULL
                   CHECK (status IN ('pending', 'blocked', 'complete', 'failed', 'canceled')),
     wait_until    INTEGER NOT NULL,               -- 0: immediately
-    tried_index   INTEGER NOT NULL,               -- blocked: the index at which it did not fit
-    needs_cpu     INTEGER NOT NULL,               -- blocked: the least resources that it needs,
+    tried_index   INTEGER NOT NULL,               -- blocked: index of its last failed placement
+    needs_cpu     INTEGER NOT NULL,               -- blocked: the minimum of the needed resources,
     needs_memory  INTEGER NOT NULL,               --          MHz, MB, MB; all 0 if it waits for
     needs_disk    INTEGER NOT NULL,               --          a node of another kind
     deployment_id TEXT    NOT NULL,
@@ -350,8 +351,8 @@ CREATE TABLE evaluations (
     modify_index  INTEGER NOT NULL,
     modify_time   INTEGER NOT NULL,
     document      TEXT    NOT NULL,
-    request_id    TEXT    NOT NULL DEFAULT '',    -- of the request that caused it, and its trace
-    needs_besides TEXT    NOT NULL DEFAULT ''     -- blocked: its further needs, as JSON
+    request_id    TEXT    NOT NULL DEFAULT '',    -- the request that caused it, and its trace
+    needs_besides TEXT    NOT NULL DEFAULT ''     -- blocked: other needed resources, as JSON
 ) STRICT;
 
 CREATE INDEX evaluations_by_job     ON evaluations (namespace, job_id, modify_index);
@@ -404,7 +405,7 @@ CREATE TABLE allocations (
     alloc_modify_index INTEGER NOT NULL,          -- last change of the desired half
     create_time        INTEGER NOT NULL,
     modify_time        INTEGER NOT NULL,
-    request_id         TEXT    NOT NULL DEFAULT '',  -- that caused the last change of the desired half
+    request_id         TEXT    NOT NULL DEFAULT '',  -- request that last changed the desired half
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
 
@@ -428,23 +429,23 @@ CREATE INDEX allocations_ending        ON allocations (namespace, job_id)
                                        WHERE desired_status <> 'run'
                                          AND client_status IN ('pending', 'running', 'unknown');
 
--- Allocations that were replaced or are no longer desired: retention deletes them by age and
--- number.
+-- Replaced or undesired allocations: retention deletes them by age and number.
 CREATE INDEX allocations_replaced      ON allocations (namespace, job_id, modify_time)
                                        WHERE client_status IN ('complete', 'failed', 'lost')
                                          AND (desired ->> '$.NextAllocation' IS NOT NULL
                                               OR desired_status <> 'run' AND job_type <> 'sysbatch'
                                                  AND desired ->> '$.Transition.MigrateDisablePlacement' IS NOT 1);
 
--- Allocations that the scheduler reads: all except those stopped and ended, unless their names
--- stay taken.
+-- Allocations that the scheduler reads: all except stopped allocations that have ended and whose
+-- names are free.
 CREATE INDEX allocations_considered    ON allocations (namespace, job_id, create_index, id)
                                        WHERE desired_status = 'run'
                                           OR client_status IN ('pending', 'running', 'unknown')
                                           OR desired ->> '$.Transition.MigrateDisablePlacement';
 
--- Completed allocations of a batch job that stay. The scheduler needs only their numbers, from
--- the end of their names: `job.group[NUMBER]`. Those that took too long are failures of their step.
+-- Retained completed allocations of a batch job. The scheduler needs only their numbers, from the
+-- end of their names: `job.group[NUMBER]`. Allocations that exceeded their time limit are failures
+-- of their step.
 CREATE INDEX allocations_settled ON allocations
     (namespace, job_id, task_group, job_version,
      CAST(substr(name, length(job_id) + length(task_group) + 3) AS INTEGER))
@@ -495,8 +496,8 @@ BEGIN
     UPDATE jobs SET has_failed_run = 1 WHERE namespace = NEW.namespace AND id = NEW.job_id;
 END;
 
--- The sum of the resources of a node's allocations whose tasks have not ended. The scheduler
--- reads one row, however many allocations run. Maintained by triggers on allocations.
+-- The sum of the resources of a node's allocations whose tasks have not ended. So the scheduler
+-- reads one row per node. Maintained by triggers on allocations.
 CREATE TABLE holdings (
     node_id TEXT    PRIMARY KEY,
     number  INTEGER NOT NULL CHECK (number >= 0),
@@ -602,7 +603,7 @@ CREATE TABLE allocation_ports (
 
 CREATE INDEX allocation_ports_by_allocation ON allocation_ports (allocation_id);
 
--- Task events in order: the newest ten thousand of a task. Written and trimmed by daemon/runner.
+-- Task events in order: the newest 10,000 per task. Written and trimmed by daemon/runner.
 CREATE TABLE task_events (
     allocation_id TEXT    NOT NULL REFERENCES allocations (id) ON DELETE CASCADE,
     task          TEXT    NOT NULL,
@@ -611,7 +612,7 @@ CREATE TABLE task_events (
     PRIMARY KEY (allocation_id, task, number)
 ) STRICT, WITHOUT ROWID;
 
--- Handles that find a started task again: opaque data of its driver. Written by daemon/runner.
+-- Handles for the recovery of started tasks: opaque data of the driver. Written by daemon/runner.
 CREATE TABLE task_handles (
     allocation_id TEXT    NOT NULL REFERENCES allocations (id) ON DELETE CASCADE,
     task          TEXT    NOT NULL,
@@ -632,10 +633,10 @@ CREATE TABLE cluster_runs (
     token_hash    TEXT    NOT NULL,               -- of the claimant; empty: not claimed
     nonce         TEXT    NOT NULL,               -- random name of the claimant
     job_id        TEXT    NOT NULL,               -- ID in the cluster; empty: unknown
-    host          TEXT    NOT NULL,               -- on which it runs
+    host          TEXT    NOT NULL,               -- host on which it runs
     submitted_at  INTEGER NOT NULL,
     claimed_at    INTEGER NOT NULL,
-    stdout_base   INTEGER NOT NULL,               -- offset in the task's log at which its output begins
+    stdout_base   INTEGER NOT NULL,               -- offset of its output in the task's log
     stderr_base   INTEGER NOT NULL,
     result        TEXT    NOT NULL,               -- reported by the wrapper; empty: none yet
     array         TEXT    NOT NULL DEFAULT '',    -- name of its Slurm array; empty: a single job
@@ -688,8 +689,8 @@ CREATE INDEX deployments_of_job_changed ON deployments (namespace, job_id, modif
 CREATE INDEX deployments_active ON deployments (namespace, job_id)
                                 WHERE status IN ('running', 'paused');
 
--- Freezes: in a scope, no run or no step begins, or jobs may not be changed. `ended` is 0 until the
--- end. Written by daemon/jobs/freezes.py; the newest ended ones of a namespace are kept.
+-- Freezes: in their scope, no run or no step starts, or jobs cannot be changed. `ended` is 0 until
+-- the end. Written by daemon/jobs/freezes.py, which retains the newest ended freezes per namespace.
 CREATE TABLE freezes (
     id            TEXT    NOT NULL PRIMARY KEY,
     namespace     TEXT    NOT NULL,
@@ -709,8 +710,8 @@ CREATE INDEX freezes_in_order ON freezes (create_index, id);
 CREATE INDEX freezes_open ON freezes (namespace) WHERE ended = 0;
 CREATE INDEX freezes_ended ON freezes (namespace, ended) WHERE ended > 0;
 
--- Jobs whose runs or steps a freeze holds. After its end, daemon/jobs/freezes.py evaluates them in
--- the order in which they arrived. Written by daemon/evals/applier.py with the plan.
+-- Jobs with runs or steps that a freeze delays. After its end, daemon/jobs/freezes.py evaluates
+-- them in the order of their arrival. Written by daemon/evals/applier.py with the plan.
 CREATE TABLE frozen_jobs (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -722,18 +723,18 @@ CREATE TABLE frozen_jobs (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX frozen_jobs_in_order ON frozen_jobs (freeze_id, arrived, namespace, job_id);
 
--- Runs of workflows: each version of a batch job whose groups depend on each other runs once. A
+-- Runs of workflows: each version of a batch job with dependent groups runs once. A
 -- row appears with the first decision about the run. It is deleted with its job, or when newer
 -- runs exceed the limit. Written by daemon/evals/applier.py with the plan.
 CREATE TABLE runs (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
-    number        INTEGER NOT NULL CHECK (number >= 1),  -- of this job, without gaps
+    number        INTEGER NOT NULL CHECK (number >= 1),  -- sequential number within the job
     version       INTEGER NOT NULL,               -- of the job
     status        TEXT    NOT NULL
                   CHECK (status IN ('running', 'stopping', 'succeeded', 'failed', 'canceled')),
     reason        TEXT    NOT NULL,
-    triggered_by  TEXT    NOT NULL,               -- of the evaluation that started it
+    triggered_by  TEXT    NOT NULL,               -- cause of the evaluation that started it
     attempt       INTEGER NOT NULL CHECK (attempt >= 1),
     began         INTEGER NOT NULL,
     ended         INTEGER NOT NULL,               -- 0: not yet
@@ -741,7 +742,7 @@ CREATE TABLE runs (
     modify_index  INTEGER NOT NULL,
     cleans_up     INTEGER NOT NULL DEFAULT 0 CHECK (cleans_up IN (0, 1)),
                                                   -- canceled: clean-up steps still run
-    deadline      INTEGER NOT NULL DEFAULT 0,     -- of the run, or of its clean-up; 0: none
+    deadline      INTEGER NOT NULL DEFAULT 0,     -- time limit of the run or its clean-up; 0: none
     PRIMARY KEY (namespace, job_id, number),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
@@ -790,9 +791,10 @@ CREATE TABLE run_steps (
         REFERENCES runs (namespace, job_id, number) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
--- Outputs of the elements of steps: those of the newest allocation, as a JSON object of the tasks with
--- an object of texts for each. Written by daemon/runner with the end of a task, and removed by it with
--- the end of a newer allocation, or by daemon/jobs/steer_run.py when the element runs again.
+-- Outputs of the elements of steps. A row has the outputs of the newest allocation: a JSON object
+-- with one object of strings per task. Written by daemon/runner at the end of a task. Deleted by
+-- daemon/runner at the end of a newer allocation, or by daemon/jobs/steer_run.py for a repeated
+-- element.
 CREATE TABLE run_outputs (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -830,14 +832,14 @@ CREATE TABLE run_acts (
 
 CREATE UNIQUE INDEX run_acts_by_token ON run_acts (namespace, job_id, token) WHERE token <> '';
 
--- Which jobs start after which others: a row for each source in the meta key `steward_after` of a
--- parameterized job. Written by storage/queries/jobs.py with each version.
+-- Triggers: a parameterized job starts after other jobs. It has a row for each source in its meta
+-- key `steward_after`. Written by storage/queries/jobs.py with each version.
 CREATE TABLE job_sources (
     namespace        TEXT    NOT NULL,
     job_id           TEXT    NOT NULL,               -- the follower
     source_namespace TEXT    NOT NULL,
-    source_id        TEXT    NOT NULL,               -- a job, or the parent of one
-    place            INTEGER NOT NULL,               -- in the list of the follower
+    source_id        TEXT    NOT NULL,               -- a job, or the parent of child jobs
+    place            INTEGER NOT NULL,               -- position in the follower's list
     wanted           TEXT    NOT NULL CHECK (wanted IN ('success', 'failure', 'any')),
     since            INTEGER NOT NULL,               -- index of the write that named the source
     PRIMARY KEY (namespace, job_id, source_namespace, source_id),
@@ -847,16 +849,16 @@ CREATE TABLE job_sources (
 CREATE INDEX job_sources_by_source ON job_sources (source_namespace, source_id);
 
 -- Ended runs and their effects on followers: one row for each end and follower. Added by the write
--- that ends the run; then daemon/jobs/triggers.py changes the state, in the write that dispatches the
+-- that ends the run. daemon/jobs/triggers.py changes the state in the write that dispatches the
 -- child. The newest 1000 final rows of a follower are retained.
 CREATE TABLE triggers (
     id               INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     namespace        TEXT    NOT NULL,
     job_id           TEXT    NOT NULL,               -- the follower
     source_namespace TEXT    NOT NULL,
-    source_id        TEXT    NOT NULL,               -- that the follower names
-    run_job_id       TEXT    NOT NULL,               -- of the run: the source, or its child
-    number           INTEGER NOT NULL CHECK (number >= 0),  -- of the run; else of the version
+    source_id        TEXT    NOT NULL,               -- the source in the follower's list
+    run_job_id       TEXT    NOT NULL,               -- job of the run: the source, or its child
+    number           INTEGER NOT NULL CHECK (number >= 0),  -- number of the run, or of the version
     version          INTEGER NOT NULL CHECK (version >= 0),
     attempt          INTEGER NOT NULL CHECK (attempt >= 1),
     status           TEXT    NOT NULL CHECK (status IN ('succeeded', 'failed', 'canceled')),
@@ -865,14 +867,14 @@ CREATE TABLE triggers (
                                       'replaced', 'expired')),
     reason           TEXT    NOT NULL,
     value            TEXT    NOT NULL,               -- runs with different values do not join
-    child_id         TEXT    NOT NULL,               -- that was dispatched
-    depth            INTEGER NOT NULL CHECK (depth >= 1),   -- of the chain of jobs
-    ended            INTEGER NOT NULL,               -- nanoseconds, as the other times
+    child_id         TEXT    NOT NULL,               -- the dispatched child job
+    depth            INTEGER NOT NULL CHECK (depth >= 1),   -- length of the chain of jobs
+    ended            INTEGER NOT NULL,               -- end of the run
     decided          INTEGER NOT NULL,               -- 0: not yet
     expires          INTEGER NOT NULL,               -- 0: it does not wait
     create_index     INTEGER NOT NULL,
     modify_index     INTEGER NOT NULL,
-    meta             TEXT    NOT NULL DEFAULT '{}',  -- that it passes on, while it waits
+    meta             TEXT    NOT NULL DEFAULT '{}',  -- meta for the child, while it waits
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
 
@@ -886,8 +888,9 @@ CREATE INDEX triggers_waiting ON triggers (namespace, job_id, value) WHERE state
 CREATE INDEX triggers_unfinished ON triggers (namespace, job_id)
     WHERE state IN ('arrived', 'waiting');
 
--- The last end of each batch job that is no workflow, and that others follow: it is noted once, also
--- after the ledgers were trimmed. Written by storage/queries/triggers.py with the rows of an end.
+-- The last end of each batch job that other jobs follow and that is not a workflow. It keeps an end
+-- from being recorded twice after the ledger was trimmed. Written by storage/queries/triggers.py
+-- with the rows of an end.
 CREATE TABLE job_ends (
     namespace        TEXT    NOT NULL,
     job_id           TEXT    NOT NULL,
@@ -899,13 +902,13 @@ CREATE TABLE job_ends (
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
--- How many ended runs had each final effect, since the store exists.
+-- The number of ended runs by final effect, since the creation of the store.
 CREATE TABLE trigger_totals (
     state  TEXT    NOT NULL PRIMARY KEY,
     number INTEGER NOT NULL CHECK (number >= 0)
 ) STRICT, WITHOUT ROWID;
 
--- Queues that have a number of slots of their own; all other queues have 1 slot. Written by
+-- Queues with a configured number of slots. All other queues have one slot. Written by
 -- daemon/api/concurrency.py.
 CREATE TABLE queues (
     namespace     TEXT    NOT NULL,
@@ -916,8 +919,9 @@ CREATE TABLE queues (
     PRIMARY KEY (namespace, name)
 ) STRICT, WITHOUT ROWID;
 
--- Runs that hold slots of a queue, or wait for them. Added by the write that stores the run, and removed
--- by the one that ends it (storage/queries/runs.py). daemon/jobs/queues.py grants the slots.
+-- Runs that hold slots of a queue, or wait for them. Added by the write that stores the run, and
+-- deleted by the write that ends the run (storage/queries/runs.py). daemon/jobs/queues.py grants
+-- slots.
 CREATE TABLE queue_entries (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -929,7 +933,7 @@ CREATE TABLE queue_entries (
     priority      INTEGER NOT NULL,
     beyond        TEXT    NOT NULL
                   CHECK (beyond IN ('queue', 'skip', 'newest', 'cancel-oldest')),
-    arrived       INTEGER NOT NULL,               -- index of the write in which the run asked
+    arrived       INTEGER NOT NULL,               -- index of the write with the run's request
     since         INTEGER NOT NULL,
     PRIMARY KEY (namespace, job_id, number),
     FOREIGN KEY (namespace, job_id, number)
@@ -945,8 +949,8 @@ CREATE INDEX queue_entries_eager ON queue_entries (namespace, name, arrived)
 CREATE INDEX queue_entries_by_owner ON queue_entries
     (namespace, name, state, coalesce(nullif(parent_id, ''), job_id), arrived);
 
--- Steps that hold slots of a queue, or wait for them: a row for each queue of a step. Written with the
--- plan by daemon/evals/applier.py, and removed by the write that ends the step
+-- Steps that hold slots of a queue, or wait for them: a row for each queue of a step. Written with
+-- the plan by daemon/evals/applier.py, and deleted by the write that ends the step
 -- (storage/queries/runs.py). daemon/jobs/queues.py grants the slots.
 CREATE TABLE step_slots (
     namespace     TEXT    NOT NULL,
@@ -954,14 +958,14 @@ CREATE TABLE step_slots (
     number        INTEGER NOT NULL,
     step          TEXT    NOT NULL,
     name          TEXT    NOT NULL,
-    place         INTEGER NOT NULL,               -- of the step in the job
-    slots         INTEGER NOT NULL CHECK (slots >= 1),       -- of each element
-    wanted        INTEGER NOT NULL CHECK (wanted >= held),  -- elements that hold slots or wait,
-    held          INTEGER NOT NULL CHECK (held >= 0),       -- that hold them,
+    place         INTEGER NOT NULL,               -- position of the step in the job
+    slots         INTEGER NOT NULL CHECK (slots >= 1),       -- slots of each element
+    wanted        INTEGER NOT NULL CHECK (wanted >= held),  -- elements that hold slots or wait
+    held          INTEGER NOT NULL CHECK (held >= 0),       -- elements that hold slots
     busy          INTEGER NOT NULL CHECK (busy BETWEEN 0 AND held),
-                                                  -- that the last decision left at work
+                                                  -- elements that the last plan left running
     priority      INTEGER NOT NULL,
-    arrived       INTEGER NOT NULL,               -- index of the write in which the step asked
+    arrived       INTEGER NOT NULL,               -- index of the write with the step's request
     since         INTEGER NOT NULL,
     PRIMARY KEY (namespace, job_id, number, step, name),
     FOREIGN KEY (namespace, job_id, number, step)
@@ -972,7 +976,8 @@ CREATE INDEX step_slots_waiting ON step_slots
 CREATE INDEX step_slots_holding ON step_slots
     (namespace, name, arrived, job_id, number, place, slots, held) WHERE held > 0;
 
--- The queues that jobs name: a queue is for runs or for steps. Written with each version.
+-- The queues in the definitions of jobs. A queue is for runs or for steps. Written with each
+-- version.
 CREATE TABLE queue_users (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -983,8 +988,9 @@ CREATE TABLE queue_users (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX queue_users_by_name ON queue_users (namespace, name, kind, job_id);
 
--- Queues in which a run or step waits, and which changed since daemon/jobs/queues.py served them. Added by each
--- write that changes a queue (storage/queries/runs.py), and removed when a queue has no more work.
+-- Queues with a waiting run or step that changed after daemon/jobs/queues.py served them. Added by
+-- each write that changes a queue (storage/queries/runs.py). Deleted when daemon/jobs/queues.py has
+-- served the queue.
 CREATE TABLE queues_changed (
     namespace     TEXT    NOT NULL,
     name          TEXT    NOT NULL,
@@ -1163,7 +1169,7 @@ CREATE TABLE policies (
     document      TEXT    NOT NULL,
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
-    job_id        TEXT                            -- the job to whose tasks it applies, or NULL
+    job_id        TEXT                            -- the policy is for tasks of this job, or NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX policies_of_jobs ON policies (job_id) WHERE job_id IS NOT NULL;
 
@@ -1188,7 +1194,7 @@ CREATE TABLE auth_methods (
 
 CREATE UNIQUE INDEX auth_methods_default ON auth_methods (is_default) WHERE is_default = 1;
 
--- Binding rules: they give the logins of an auth method a role, a policy or all permissions. A
+-- Binding rules: they give logins of an auth method a role, a policy or all permissions. A
 -- rule is deleted with its method. Written by daemon/identity/binding_rules.py.
 CREATE TABLE binding_rules (
     id            TEXT    NOT NULL PRIMARY KEY,
@@ -1335,21 +1341,21 @@ CREATE INDEX usage_blocks_by_age ON usage_blocks (step, begin);
 
 -- Input files of jobs and kept files of tasks, by the SHA-256 of their content. The contents are
 -- files below the directory of the store. Written by daemon/jobs/payload_files.py: at the first
--- piece, when a file is complete or used, and when no job and no allocation uses it any more.
+-- piece, when a file is complete or used, and when no job or allocation uses it.
 CREATE TABLE payload_files (
     namespace     TEXT    NOT NULL,
     digest        TEXT    NOT NULL CHECK (length(digest) = 64),
     size          INTEGER NOT NULL CHECK (size >= 0),
     is_complete   INTEGER NOT NULL CHECK (is_complete IN (0, 1)),
     modify_time   INTEGER NOT NULL,               -- last upload or dispatch with this file
-    holder        TEXT    NOT NULL DEFAULT '',    -- task or attempt that stored it and has not ended
+    holder        TEXT    NOT NULL DEFAULT '',    -- the unfinished task or attempt that stored it
     PRIMARY KEY (namespace, digest)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX payload_files_by_time ON payload_files (modify_time);
 CREATE INDEX payload_files_held ON payload_files (holder) WHERE holder <> '';
 
--- Which files a child job has, by the names that its artifacts use. Written with the dispatch.
+-- Files of a child job, by their names in its artifacts. Written with the dispatch.
 CREATE TABLE job_files (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -1362,7 +1368,7 @@ CREATE TABLE job_files (
 
 CREATE INDEX job_files_by_digest ON job_files (namespace, digest);
 
--- Files that a task left and `steward_keep` retains, below `alloc/` or the task directory. Written
+-- Files of tasks that `steward_keep` retains, below `alloc/` or the task directory. Written
 -- by daemon/runner/setup/file_keeper.py at the end of the task; deleted with the allocation.
 CREATE TABLE kept_files (
     alloc_id      TEXT    NOT NULL,

@@ -1,4 +1,4 @@
--- Children that wait until fewer of their parent's are at work, and those that have ended.
+-- Queued children of a job, and its ended children.
 ALTER TABLE jobs ADD COLUMN held INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1));
 
 CREATE INDEX jobs_at_work ON jobs (namespace, parent_id, create_index)

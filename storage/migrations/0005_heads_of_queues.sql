@@ -1,4 +1,4 @@
--- What is ready and what waits for room is found by its head, however much there is of it.
+-- Indexes of runnable and blocked evaluations, so that the first one is found without the others.
 DROP INDEX evaluations_to_do;
 DROP INDEX evaluations_blocked;
 

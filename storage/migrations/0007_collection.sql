@@ -1,4 +1,4 @@
--- What is forgotten: counted, found by an index, and in parts when a job has much of it.
+-- Garbage collection: counts, indexes, and deletion of a large job in several writes.
 ALTER TABLE jobs ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0 CHECK (forgotten IN (0, 1));
 
 CREATE TABLE collected (

@@ -1,4 +1,5 @@
--- What waits for room says all that it needs: also ports, cores, devices, and its kind of job.
+-- Blocked evaluations store all resources that they need, also ports, cores, devices and the job
+-- type.
 ALTER TABLE evaluations ADD COLUMN needs_besides TEXT NOT NULL DEFAULT '';
 UPDATE evaluations
    SET needs_besides = json_object('type', document ->> '$.Type')

@@ -1,4 +1,4 @@
--- What a node's allocations hold, added up once, so that a decision reads a row however many run.
+-- Sums of the resources of each node's allocations, so that the scheduler reads one row.
 CREATE TABLE holdings (
     node_id TEXT    PRIMARY KEY,
     number  INTEGER NOT NULL CHECK (number >= 0),

@@ -1,16 +1,16 @@
--- What somebody is told of a job.
+-- Notifications about a job.
 ALTER TABLE jobs ADD COLUMN notify TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN outcome TEXT NOT NULL DEFAULT '' CHECK (outcome IN ('', 'good', 'failed'));
 
 CREATE TABLE notifications (
     number        INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     namespace     TEXT    NOT NULL,
-    job_id        TEXT    NOT NULL,               -- whose wish it is: of a child, the parent
-    run_id        TEXT    NOT NULL,               -- the job that it is about
+    job_id        TEXT    NOT NULL,               -- job with the setting: of a child, the parent
+    run_id        TEXT    NOT NULL,               -- the reported job
     event         TEXT    NOT NULL CHECK (event IN ('failure', 'recovery', 'missed', 'late')),
     reason        TEXT    NOT NULL,
-    webhook       TEXT    NOT NULL,               -- where to, or
-    command       TEXT    NOT NULL,               -- by which command; the other one is empty
+    webhook       TEXT    NOT NULL,               -- URL, or
+    command       TEXT    NOT NULL,               -- name of a command; the other column is empty
     status        TEXT    NOT NULL CHECK (status IN ('pending', 'sent', 'failed')),
     attempts      INTEGER NOT NULL CHECK (attempts >= 0),
     next_attempt  INTEGER NOT NULL,

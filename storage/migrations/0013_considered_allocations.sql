@@ -1,4 +1,5 @@
--- What batch jobs have stopped goes, too, and what is still decided about is found by itself.
+-- Stopped allocations of batch jobs are garbage-collected. An index finds the allocations that the
+-- scheduler reads.
 DROP INDEX allocations_replaced;
 CREATE INDEX allocations_replaced      ON allocations (namespace, job_id, modify_time)
                                        WHERE client_status IN ('complete', 'failed', 'lost')

@@ -1,4 +1,4 @@
--- Groups of entities: their policies count for every member, through groups within groups as well.
+-- Groups of entities. Their policies apply to every member, also through nested groups.
 -- Written by daemon/identity.
 CREATE TABLE identity_groups (
     id            TEXT    NOT NULL PRIMARY KEY,
@@ -6,7 +6,7 @@ CREATE TABLE identity_groups (
     document      TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Members of groups. Logins write those of a group that has an alias.
+-- Members of groups. Logins write the members of a group that has an alias.
 CREATE TABLE identity_group_members (
     member        TEXT    NOT NULL,               -- id of an entity or of a group
     group_id      TEXT    NOT NULL REFERENCES identity_groups (id) ON DELETE CASCADE,
@@ -16,7 +16,7 @@ CREATE TABLE identity_group_members (
 
 CREATE INDEX identity_group_members_by_group ON identity_group_members (group_id);
 
--- Under which name the `groups` claim of a mount's tokens knows a group.
+-- Group aliases: the name of a group in the `groups` claim of a mount's tokens.
 CREATE TABLE identity_group_aliases (
     mount         TEXT    NOT NULL REFERENCES mounts (accessor) ON DELETE CASCADE,
     name          TEXT    NOT NULL,

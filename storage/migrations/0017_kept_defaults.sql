@@ -1,4 +1,4 @@
--- What was in force before raw_exec, users of tasks and metrics got closed defaults stays in force.
+-- Existing stores keep the defaults of raw_exec, task users and metrics that an older version had.
 CREATE TABLE kept_defaults (
     setting       TEXT    NOT NULL PRIMARY KEY,
     value         TEXT    NOT NULL                -- in JSON

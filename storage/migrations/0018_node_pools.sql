@@ -1,4 +1,4 @@
--- Pools that somebody makes may be without nodes.
+-- Node pools that users created and that may have no nodes.
 CREATE TABLE node_pools (
     name          TEXT    NOT NULL PRIMARY KEY,
     document      TEXT    NOT NULL,

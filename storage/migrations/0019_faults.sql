@@ -1,4 +1,4 @@
--- Faults of the daemon's own work outlive a restart.
+-- Faults of the daemon's internal work, which survive a restart.
 CREATE TABLE faults (
     kind          TEXT    NOT NULL,
     key           TEXT    NOT NULL,

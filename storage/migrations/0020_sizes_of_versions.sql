@@ -1,4 +1,4 @@
--- How much all versions of a job hold together is known without reading them.
+-- The total size of a job's versions, so that it can be checked without reading them.
 ALTER TABLE jobs ADD COLUMN versions_bytes INTEGER NOT NULL DEFAULT 0 CHECK (versions_bytes >= 0);
 
 UPDATE jobs

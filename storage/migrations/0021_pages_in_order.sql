@@ -1,4 +1,4 @@
--- A page of a listing begins at its key.
+-- Indexes from which a page of a list starts at its key.
 CREATE INDEX tokens_in_order             ON tokens (create_index, accessor);
 CREATE INDEX allocations_of_job_in_order ON allocations (namespace, job_id, create_index, id);
 CREATE INDEX allocations_of_job_changed  ON allocations (namespace, job_id, modify_index);

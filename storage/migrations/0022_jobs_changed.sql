@@ -1,2 +1,2 @@
--- A page of all jobs, children too, begins at a change.
+-- An index from which a page of all jobs, including children, starts at a change.
 CREATE INDEX jobs_changed ON jobs (modify_index, namespace, id);

@@ -1,4 +1,4 @@
--- How often a job failed in a row and since when, receivers of the configuration, and what became of messages.
+-- Consecutive failures of a job, receivers in the configuration, and results of notifications.
 ALTER TABLE jobs ADD COLUMN failures INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0);
 ALTER TABLE jobs ADD COLUMN failing_since INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE notifications ADD COLUMN receiver TEXT NOT NULL DEFAULT '';

@@ -1,4 +1,4 @@
--- A decision about a batch job no longer reads each allocation that has completed.
+-- The scheduler no longer reads each completed allocation of a batch job.
 CREATE INDEX allocations_settled ON allocations
     (namespace, job_id, task_group, job_version,
      CAST(substr(name, length(job_id) + length(task_group) + 3) AS INTEGER))

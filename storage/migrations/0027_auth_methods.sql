@@ -1,4 +1,4 @@
--- Login methods of the jobs API, and the rules that bind their logins to roles and policies.
+-- Auth methods of the jobs API, and rules that bind their logins to roles and policies.
 CREATE TABLE auth_methods (
     name          TEXT    NOT NULL PRIMARY KEY,
     is_default    INTEGER NOT NULL CHECK (is_default IN (0, 1)),

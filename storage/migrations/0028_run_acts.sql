@@ -1,4 +1,4 @@
--- Acts on runs, and canceled runs that still clean up.
+-- Manual operations on runs, and canceled runs whose clean-up still runs.
 ALTER TABLE runs ADD COLUMN cleans_up INTEGER NOT NULL DEFAULT 0 CHECK (cleans_up IN (0, 1));
 CREATE TABLE run_acts (
     namespace     TEXT    NOT NULL,

@@ -1,3 +1,3 @@
--- Leases of a mount are read in the order of their accessors.
+-- An index of the leases of a mount, ordered by accessor.
 DROP INDEX tokens_by_mount;
 CREATE INDEX tokens_by_mount ON tokens (mount, accessor) WHERE mount <> '';

@@ -1,5 +1,5 @@
--- How many allocations of each node have each client status, so that metrics read a few rows
--- however many there are. Kept by triggers, whatever writes an allocation.
+-- The number of allocations of each node by client status, so that metrics read few rows.
+-- Maintained by triggers on allocations.
 CREATE TABLE allocation_counts (
     node_id       TEXT    NOT NULL,
     client_status TEXT    NOT NULL,
@@ -26,7 +26,7 @@ BEGIN
      WHERE node_id = OLD.node_id AND client_status = OLD.client_status;
 END;
 
--- How many jobs have each status, for metrics. Kept by triggers, whatever writes a job.
+-- The number of jobs by status, for metrics. Maintained by triggers on jobs.
 CREATE TABLE job_counts (
     status TEXT    PRIMARY KEY,
     number INTEGER NOT NULL CHECK (number >= 0)

@@ -1,4 +1,5 @@
--- The person of a job version, for gates; idempotency tokens of acts; notifications about gates.
+-- The person of a job version, for gates; idempotency tokens of operations; notifications about
+-- gates.
 ALTER TABLE job_version_states ADD COLUMN person TEXT NOT NULL DEFAULT '';
 ALTER TABLE run_acts ADD COLUMN token TEXT NOT NULL DEFAULT '';
 ALTER TABLE run_acts ADD COLUMN answer TEXT NOT NULL DEFAULT '';

@@ -1,4 +1,4 @@
--- Files that tasks leave and `steward_keep` retains.
+-- Files of tasks that `steward_keep` retains.
 CREATE TABLE kept_files (
     alloc_id      TEXT    NOT NULL,
     task          TEXT    NOT NULL,

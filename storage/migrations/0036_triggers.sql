@@ -1,4 +1,4 @@
--- Which jobs start after others (meta key `steward_after`), and the ledger of ended runs.
+-- The jobs that start after other jobs (meta key `steward_after`), and the ledger of ended runs.
 CREATE TABLE job_sources (
     namespace        TEXT    NOT NULL,
     job_id           TEXT    NOT NULL,

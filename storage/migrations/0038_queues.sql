@@ -1,4 +1,4 @@
--- Queues of runs: their slots, and the runs that hold them or wait.
+-- Queues of runs, their slots, and the runs that hold slots or wait for them.
 CREATE TABLE queues (
     namespace     TEXT    NOT NULL,
     name          TEXT    NOT NULL,

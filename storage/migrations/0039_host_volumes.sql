@@ -1,4 +1,4 @@
--- An index of host volumes: their documents stay in the settings.
+-- An index of host volumes. Their documents remain in the settings.
 CREATE TABLE host_volumes (
     id               TEXT    NOT NULL PRIMARY KEY,
     namespace        TEXT    NOT NULL,

@@ -1,4 +1,4 @@
--- Queues that the loop has to serve, so that it does not look at all of them.
+-- Queues that changed, so that the loop does not check all of them.
 CREATE TABLE queues_changed (
     namespace     TEXT    NOT NULL,
     name          TEXT    NOT NULL,

@@ -1,4 +1,4 @@
--- The last end of each batch job that others follow, until now known from the ledgers alone.
+-- The last end of each batch job that others follow. Before, only the ledgers had it.
 CREATE TABLE job_ends (
     namespace        TEXT    NOT NULL,
     job_id           TEXT    NOT NULL,

@@ -1,4 +1,4 @@
--- Queues of steps, and which jobs use a queue for runs or for steps.
+-- Queues of steps, and the use of each queue: for runs or for steps.
 CREATE TABLE step_slots (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,

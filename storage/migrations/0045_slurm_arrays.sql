@@ -1,3 +1,3 @@
--- The Slurm array of which an attempt is an element, and the number of the element.
+-- The Slurm array of an attempt, and the number of its element.
 ALTER TABLE cluster_runs ADD COLUMN array TEXT NOT NULL DEFAULT '';
 ALTER TABLE cluster_runs ADD COLUMN element INTEGER NOT NULL DEFAULT -1;

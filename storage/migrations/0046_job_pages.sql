@@ -1,4 +1,4 @@
--- The newest children of a job, and jobs that may have failed, among very many ended children.
+-- Indexes of the newest children of a job, and of jobs that may have failed.
 CREATE INDEX jobs_by_creation ON jobs (namespace, parent_id, create_index, id)
                         WHERE parent_id <> '';
 CREATE INDEX jobs_failed ON jobs (modify_index, namespace, id)

@@ -1,5 +1,5 @@
--- Names of allocations within an index, the order of those that hold resources, and evaluations that
--- left something unplaced.
+-- Allocation names within an index, the order of allocations that hold resources, and evaluations
+-- with unplaced allocations.
 DROP INDEX allocations_of_job_in_order;
 DROP INDEX allocations_holding;
 

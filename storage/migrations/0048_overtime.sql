@@ -1,4 +1,4 @@
--- Allocations that exceeded their max_run_duration are failed elements of their step.
+-- Allocations that exceeded their max_run_duration count as failed elements of their step.
 DROP INDEX allocations_settled;
 DROP INDEX allocations_unsettled;
 CREATE INDEX allocations_settled ON allocations

@@ -1,2 +1,2 @@
--- The task or attempt that stored a file and has not ended: after a crash it stores the file again.
+-- The task or attempt that stored a file and has not ended. It stores the file again after a crash.
 ALTER TABLE payload_files ADD COLUMN holder TEXT NOT NULL DEFAULT '';

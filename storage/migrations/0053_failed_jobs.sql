@@ -1,4 +1,4 @@
--- A page of failed jobs reads its own jobs only, not all runs and allocations that ever failed.
+-- A page of failed jobs reads only failed jobs, not all failed runs and allocations.
 ALTER TABLE jobs ADD COLUMN has_failed_run INTEGER NOT NULL DEFAULT 0
                                            CHECK (has_failed_run IN (0, 1));
 UPDATE jobs SET has_failed_run = 1
@@ -8,7 +8,7 @@ UPDATE jobs SET has_failed_run = 1
                               AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
                                   IS 'allocation exceeded max_run_duration');
 DROP INDEX jobs_failed;
--- The condition is that of storage/queries/job_listings.py. A page reads either all jobs or those
+-- storage/queries/job_listings.py has the same condition. A page reads either all jobs, or the jobs
 -- without a parent, which are few among failed children.
 CREATE INDEX jobs_failed ON jobs (type, modify_index, namespace, id)
                    WHERE stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1

@@ -1,4 +1,4 @@
--- Files of attempts on a cluster that have ended: nothing stores them again.
+-- Files of ended attempts on a cluster, which no attempt stores again.
 CREATE INDEX payload_files_held ON payload_files (holder) WHERE holder <> '';
 UPDATE payload_files SET holder = ''
  WHERE holder GLOB '*/*/[0-9]*'
