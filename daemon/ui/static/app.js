@@ -1,23 +1,23 @@
-// What pages do beyond being read: they stay current, copy commands, and follow logs.
-// Every page works without it, but for the log and the list of events.
+// Scripts of all pages: live updates, keyboard shortcuts, copy buttons, and logs. Without scripts,
+// every page works except the live log and the list of events.
 "use strict";
 
-const GATHER = 300; // milliseconds: changes that come together are shown together
+const GATHER = 300; // milliseconds in which changes are collected for one reload
 const SHORTEST = 1000; // milliseconds between two reloads
 const LONGEST = 8000; // while changes continue
-const NO_TAG = "-"; // of a page that has not shown everything of its reload
+const NO_TAG = "-"; // the page has not shown all parts of its last reload
 const body = document.body;
 const followed = body.dataset.follow;
 let index = Number(body.dataset.index);
-let tag = body.dataset.tag; // of what the page shows; a reload with the same one has no content
+let tag = body.dataset.tag; // identifies the page's content; a reload with the same tag has no content
 
-// ---- staying current -----------------------------------------------------------------------
+// ---- live updates --------------------------------------------------------------------------
 
 let waiting = null;
 let stale = false;
-let wanted = index; // the newest change that concerns the page
+let wanted = index; // index of the newest change that affects the page
 let reloaded = -Infinity;
-let pause = SHORTEST; // until the next reload
+let pause = SHORTEST; // milliseconds until the next reload
 
 function concerns(told) {
   if (followed === "*") return true;
@@ -28,7 +28,7 @@ function isBusy(region) {
   return region.contains(document.activeElement) || region.querySelector("details.act[open]") !== null;
 }
 
-// What the user has opened or closed stays so in the newer part.
+// Elements keep their open or closed state in the new part.
 function keepOpen(shown, fresh) {
   const before = shown.querySelectorAll("details:not(.act)");
   fresh.querySelectorAll("details:not(.act)").forEach((one, place) => {
@@ -45,7 +45,7 @@ async function refresh() {
   stale = false;
   reloaded = performance.now();
   const answer = await fetch(location.href, { headers: { Accept: "text/html", "If-None-Match": `"${tag}"` } });
-  if (answer.redirected) { // to where one signs in: the session is over
+  if (answer.redirected) { // to the sign-in page, because the session has ended
     const place = new URL(answer.url);
     place.searchParams.set("ended", "1");
     location.assign(place);
@@ -72,14 +72,14 @@ async function refresh() {
   reach(Number(fresh.body.dataset.index));
 }
 
-// The page shows all changes up to this index. A shared page may be older than the newest change:
-// then one more reload follows.
+// The page shows all changes up to this index. If a shared response is older than the newest
+// change, the page reloads again.
 function reach(shown) {
   index = Math.max(index, shown);
   if (index < wanted) refreshSoon();
 }
 
-// What is wider than its place is scrolled by keys, too: the keyboard stops there, and only there.
+// Elements that are wider than their container get the keyboard focus, for scrolling with keys.
 function reachByKeys() {
   for (const place of document.querySelectorAll(".wide")) {
     if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
@@ -87,8 +87,8 @@ function reachByKeys() {
   }
 }
 
-// Show a region as it is now; one that is new comes before the next that is there, or else at the end.
-// Returns whether it is shown: a region that the user is using stays as it is.
+// Show the new content of a region. Insert a new region before the next existing region, or at the
+// end. Return whether it is shown: a region that the user is using does not change.
 function show(region, place, regions) {
   const shown = document.getElementById(region.id);
   if (shown) {
@@ -104,7 +104,7 @@ function show(region, place, regions) {
   return true;
 }
 
-// The first change is shown at once. While changes continue, the pauses between reloads become longer.
+// Show the first change immediately. While changes continue, the intervals become longer.
 function refreshSoon() {
   if (waiting !== null) return;
   const since = performance.now() - reloaded;
@@ -112,7 +112,7 @@ function refreshSoon() {
   pause = since > 2 * LONGEST ? SHORTEST : Math.min(2 * pause, LONGEST);
 }
 
-// Show a part of the page again and again: it changes without an event.
+// Reload a part of the page regularly, because it changes without an event.
 async function renew(place) {
   if (document.hidden || place.matches(":hover") || isBusy(place)) return;
   const answer = await fetch(place.dataset.source, { headers: { Accept: "text/html" } });
@@ -174,12 +174,12 @@ addEventListener("pageshow", (event) => {
   if (event.persisted) location.reload();
 });
 
-// ---- small things --------------------------------------------------------------------------
+// ---- times and buttons ---------------------------------------------------------------------
 
 const TICK = 5000; // milliseconds
 const SPANS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
-// As on the server: the two largest units.
+// The two largest units, as on the server.
 function spanOf(seconds) {
   const words = [];
   let left = seconds;
@@ -212,7 +212,7 @@ function localize(within) {
   }
 }
 
-// Only words that tell a distance change; the clock of a browser may differ from the server's.
+// Only durations change. The browser's clock can differ from the server's clock.
 function tick() {
   if (document.hidden) return;
   for (const time of document.querySelectorAll("time[datetime]")) {
@@ -227,12 +227,12 @@ document.addEventListener("click", async (event) => {
   copy.textContent = "copied";
 });
 
-// ---- keys and the palette ------------------------------------------------------------------
+// ---- keyboard shortcuts and palette --------------------------------------------------------
 
 const palette = document.getElementById("palette");
 const keyList = document.getElementById("key-list");
-const SOON = 120; // milliseconds after the last letter
-const TOGETHER = 1500; // milliseconds: "g" and the letter of a page
+const SOON = 120; // milliseconds between the last key and the search
+const TOGETHER = 1500; // milliseconds between the keys of a shortcut: "g" and a letter
 let lastG = 0;
 
 async function pageOf(address, id, signal) {
@@ -242,23 +242,23 @@ async function pageOf(address, id, signal) {
   return part ? [...part.childNodes] : [];
 }
 
-// The results come from a page, so they are those of a search without scripts.
+// The results come from the search page, so they are the same as without scripts.
 class Palette {
   constructor(dialog) {
     this.dialog = dialog;
     this.input = dialog.querySelector("input");
     this.results = dialog.querySelector(".results");
     this.number = 0;
-    this.request = new AbortController(); // of the latest search
+    this.request = new AbortController(); // the latest search
     this.due = null;
-    this.shown = null; // the text of the results
+    this.shown = null; // search text of the shown results
     this.input.addEventListener("input", () => {
       clearTimeout(this.due);
       this.due = setTimeout(() => this.show(), SOON);
     });
     dialog.addEventListener("keydown", (event) => this.press(event));
     dialog.addEventListener("click", (event) => {
-      if (event.target === dialog) dialog.close(); // beside it
+      if (event.target === dialog) dialog.close(); // a click outside the dialog
     });
   }
 
@@ -272,8 +272,8 @@ class Palette {
   async show() {
     const text = this.input.value.trim();
     const number = ++this.number;
-    this.request.abort(); // its answer would be of an older text
-    if (text.length === 1) { // too many names contain it
+    this.request.abort(); // its response would be for an older text
+    if (text.length === 1) { // too many names match
       this.results.textContent = "Type at least two characters.";
       this.shown = text;
       return;
@@ -281,7 +281,7 @@ class Palette {
     this.request = new AbortController();
     try {
       const found = await pageOf(`/ui/find?q=${encodeURIComponent(text)}`, "found", this.request.signal);
-      if (number !== this.number) return; // more was typed
+      if (number !== this.number) return; // the text has changed
       this.results.replaceChildren(...found);
       this.shown = text;
     } catch {
@@ -305,14 +305,14 @@ class Palette {
       const first = this.results.querySelector("a");
       if (first) first.click();
     } else if (event.key.length === 1 && at >= 0 && !event.ctrlKey && !event.metaKey) {
-      this.input.focus(); // the letter goes there
+      this.input.focus(); // the field gets this key
     }
   }
 }
 
 const finder = new Palette(palette);
 palette.addEventListener("click", (event) => {
-  if (event.target.closest("a")) palette.close(); // the target may be on this page
+  if (event.target.closest("a")) palette.close(); // the link can point to this page
 });
 keyList.querySelector("button").addEventListener("click", () => keyList.close());
 
@@ -352,7 +352,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// A malformed fragment names nothing.
+// Ignore an invalid fragment.
 function targetName() {
   try {
     return decodeURIComponent(location.hash.slice(1));
@@ -361,7 +361,7 @@ function targetName() {
   }
 }
 
-// A link of the palette leads to a closed part of the page.
+// A link of the palette can point into a closed part of the page.
 function openTarget() {
   const name = targetName();
   const target = name && document.getElementById(name);
@@ -370,7 +370,7 @@ function openTarget() {
 addEventListener("hashchange", openTarget);
 openTarget();
 
-// The secret of a link is after its #, which browsers do not send.
+// The secret of a link is in its fragment, which browsers do not send.
 function signInByLink() {
   const form = document.getElementById("sign-in");
   const secret = new URLSearchParams(location.hash.slice(1)).get("one-time");
@@ -393,11 +393,11 @@ function openFiles() {
   }
 }
 
-// Drafts belong to the user: their names begin with the accessor of the token, empty without one.
+// The name of a draft starts with the accessor of the user's token; empty without a token.
 const DRAFTS = "steward draft ";
 const OWN_DRAFTS = `${DRAFTS}${body.dataset.user || ""} `;
 
-// A browser may allow no storage, or have no room.
+// Browsers can block storage, and storage can be full.
 function withStorage(work) {
   try {
     return work();
@@ -414,14 +414,14 @@ function removeDrafts(isMeant) {
   });
 }
 
-// Whether a form ends the session of this browser.
+// Return whether a form ends the session of this browser.
 function signsOut(form) {
   const action = form.getAttribute("action");
   const isOwnToken = body.dataset.user && action === `/ui/token/${body.dataset.user}/end`;
   return action === "/ui/sign-out" || isOwnToken || form.querySelector("input[name=ends_this]") !== null;
 }
 
-// A draft is stored until its job runs, or until its author signs out. Only the page directly after
+// A draft is stored until its job runs, or until the user signs out. Only the page directly after
 // the submit shows that the job runs.
 function dropDrafts() {
   withStorage(() => {
@@ -439,7 +439,7 @@ function dropDrafts() {
 
 // ---- logs ----------------------------------------------------------------------------------
 
-const MOST_LINES = 5000; // of a log; older ones are in the download
+const MOST_LINES = 5000; // maximum number of log lines; the download has older lines
 
 class Log {
   constructor(place) {
@@ -459,7 +459,7 @@ class Log {
     });
   }
 
-  // After a restart of the daemon, what is shown is read once more.
+  // After a restart of the daemon, read the shown lines again.
   async follow() {
     for (;;) {
       try {
@@ -519,7 +519,7 @@ class Log {
   }
 }
 
-// ---- the list of events --------------------------------------------------------------------
+// ---- event list ----------------------------------------------------------------------------
 
 const MOST_EVENTS = 500;
 const PAGES = { Job: "/ui/job/", Allocation: "/ui/allocation/", Evaluation: "/ui/evaluation/", Node: "/ui/node/" };
@@ -557,14 +557,14 @@ const HAPPENED = {
 
 function cell(row, content) {
   const place = row.insertCell();
-  place.dataset.label = row.closest("table").tHead.rows[0].cells[place.cellIndex].textContent; // on a narrow screen
+  place.dataset.label = row.closest("table").tHead.rows[0].cells[place.cellIndex].textContent; // label on a narrow screen
   place.append(...[content].flat());
   return place;
 }
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 
-// The page of a job, or of one of its runs.
+// Return the page of a job or run.
 function jobPage(job, namespace, number = "") {
   const query = new URLSearchParams();
   if (number) query.set("number", number);
@@ -573,7 +573,7 @@ function jobPage(job, namespace, number = "") {
   return `${PAGES.Job}${encodeURIComponent(job)}${number ? "/run" : ""}${words ? `?${words}` : ""}`;
 }
 
-// The page of an event's object; empty if it has none.
+// Return the page of an event's object; empty if it has no page.
 function pageOfEvent(one) {
   if (one.Topic === "Run" || one.Topic === "Step") { // the key is job/number, or job/number/step
     const job = (one.FilterKeys || [])[0];
@@ -616,7 +616,7 @@ function filterEvents(form, rows) {
   }
 }
 
-// The time of an event; without one, the last known time before it.
+// The time of an event; if unknown, the last known time before it.
 function eventTime(row, time, before) {
   const place = cell(row, []);
   if (!time && !before) return place.append("unknown");
@@ -633,8 +633,8 @@ function listEvents(table) {
   const rows = table.tBodies[0];
   const form = document.getElementById("event-filter");
   const topics = new Set();
-  let first = Infinity; // the last index when the page was opened
-  let known = 0; // the time of the newest write whose time is known
+  let first = Infinity; // newest index at the page load
+  let known = 0; // time of the newest write with a known time
   form.hidden = false;
   form.addEventListener("input", () => filterEvents(form, rows));
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -665,7 +665,7 @@ function listEvents(table) {
   });
 }
 
-document.querySelector(".top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone
+document.querySelector(".top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // for narrow screens
 localize(document);
 reachByKeys();
 addEventListener("resize", reachByKeys);

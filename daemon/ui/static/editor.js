@@ -1,13 +1,13 @@
-// The editor of job files: colours, problems at their lines, keys of blocks, drafts, and the plan
-// beside the text. Without it, the page has a plain text field and the same buttons.
+// The job file editor: highlighting, problems at their lines, completion of keys, drafts, and the
+// plan next to the text. Without scripts, the page has a plain text field and the same buttons.
 "use strict";
 
-const MOST_PAINTED = 100000; // characters; a longer text is not painted
+const MOST_PAINTED = 100000; // characters; a longer text has no highlighting
 const CHECKED_AFTER = 500; // milliseconds without a change
 const PLANNED_AFTER = 900;
 const MOST_OFFERED = 12;
 
-// The end of a word is asserted after each repetition, so that no word is scanned again from within.
+// Each repetition asserts the end of the word, so the search never starts again inside a word.
 const PIECE = new RegExp(
   [
     "(?<comment>#[^\\n]*|//[^\\n]*|/\\*[\\s\\S]*?(?:\\*/|$(?![\\s\\S])))",
@@ -34,10 +34,10 @@ function pieces(text) {
   return found;
 }
 
-// The names of the blocks around a place, or null in a comment, a text or an expression.
+// The names of the blocks around a position; null in a comment, a string or an expression.
 function blocksAround(text, place) {
   const around = [];
-  let since = 0; // the end of the last brace
+  let since = 0; // position after the last brace
   for (const one of pieces(text)) {
     if (one.at >= place) break;
     if (["comment", "text", "heredoc", "key"].includes(one.kind) && one.at + one.text.length >= place && !one.text.endsWith("\n")) {
@@ -63,10 +63,10 @@ class Editor {
     this.place = document.getElementById("editor");
     this.problems = document.getElementById("problems");
     this.aside = document.getElementById("plan-beside");
-    this.name = OWN_DRAFTS + this.place.dataset.draft; // of app.js
+    this.name = OWN_DRAFTS + this.place.dataset.draft; // app.js defines it
     this.first = this.field.value;
     this.firstState = this.state();
-    this.lines = new Map(); // the problems by line
+    this.lines = new Map(); // problems by line
     this.offered = [];
     this.isSending = false;
     this.build();
@@ -133,7 +133,7 @@ class Editor {
     this.changedValues();
   }
 
-  // The text, or the value of a variable: the plan depends on both.
+  // The plan depends on the text and on the values of variables.
   changedValues() {
     this.markStale();
     if (this.isClosed) return;
@@ -144,19 +144,19 @@ class Editor {
     }, CHECKED_AFTER);
   }
 
-  // All fields that a plan depends on.
+  // All inputs of a plan.
   state() {
     return new URLSearchParams(new FormData(this.form)).toString();
   }
 
-  // After the session nothing is stored.
+  // After the end of the session, do not store the draft.
   close() {
     this.isClosed = true;
     clearTimeout(this.due);
     clearTimeout(this.planDue);
   }
 
-  // ---- colours
+  // ---- highlighting
 
   paint() {
     const text = this.field.value;
@@ -224,7 +224,7 @@ class Editor {
     const number = (this.checks = (this.checks || 0) + 1);
     try {
       const answer = await this.ask("/ui/check");
-      if (number !== this.checks || state !== this.state()) return; // more was typed
+      if (number !== this.checks || state !== this.state()) return; // the text has changed
       if (!answer.ok) throw new Error(`status ${answer.status}`);
       const found = await answer.json();
       this.showProblems(found);
@@ -259,7 +259,7 @@ class Editor {
     this.paint();
   }
 
-  // ---- the plan beside
+  // ---- plan
 
   markStale() {
     this.aside.classList.add("is-stale");
@@ -276,7 +276,7 @@ class Editor {
     if (!part) return;
     this.aside.replaceChildren(part);
     this.aside.classList.remove("is-stale");
-    localize(this.aside); // of app.js
+    localize(this.aside); // app.js defines it
     reachByKeys();
   }
 
@@ -299,7 +299,7 @@ class Editor {
     const begin = text.lastIndexOf("\n", place - 1) + 1;
     const typed = /^([ \t]*)([A-Za-z_][\w-]*)?$/.exec(text.slice(begin, place));
     if (!typed || (!typed[2] && !isAsked) || text.length > MOST_PAINTED) return;
-    if (/^[\w"=]/.test(text.slice(place))) return; // inside a word
+    if (/^[\w"=]/.test(text.slice(place))) return; // the cursor is inside a word
     const around = blocksAround(text, begin);
     const shape = around && this.shapeAt(around);
     if (!shape) return;
@@ -363,7 +363,7 @@ class Editor {
     this.closeOffers();
   }
 
-  // Inserts as typing does, so that the browser can undo it.
+  // Insert text like typing, so that the browser can undo it.
   insert(text, before = 0) {
     const place = this.field.selectionStart;
     this.field.setSelectionRange(place - before, this.field.selectionEnd);

@@ -1,4 +1,4 @@
-// One stream of events for all tabs of a browser: they may have six connections to a host together.
+// One event stream for all tabs, because a browser allows six connections to a host in total.
 "use strict";
 
 const tabs = new Set();

@@ -1,9 +1,9 @@
-// The log of a task: follows it, loads earlier lines, and stays where the reader is.
-// Every text goes into the page as text; the classes of pieces are made by the daemon.
+// The log of a task: it follows the log, loads earlier lines, and keeps the scroll position. Log
+// lines are inserted as text, never as HTML. The daemon provides the classes of styled parts.
 "use strict";
 
-const MOST = 5000; // lines that the page keeps; older ones are loaded when they are asked for
-const FIRST_PAUSE = 500, LONGEST_PAUSE = 5000; // milliseconds before the next try to connect
+const MOST = 5000; // maximum number of lines in the page; older lines are loaded on request
+const FIRST_PAUSE = 500, LONGEST_PAUSE = 5000; // backoff of reconnects, in milliseconds
 
 const place = document.getElementById("log");
 const stateLine = document.getElementById("log-state");
@@ -110,7 +110,7 @@ class TaskLog {
     for (const line of lines) {
       const row = this.row(line);
       const shown = document.getElementById(row.id);
-      if (shown) shown.replaceWith(row); // it was unfinished
+      if (shown) shown.replaceWith(row); // the line was unfinished
       else rows.append(row);
     }
     const empty = document.getElementById("log-empty");
@@ -124,7 +124,7 @@ class TaskLog {
     }
   }
 
-  // Only while the reader looks at the end: elsewhere the lines would move while they are read.
+  // Only at the end of the log, because elsewhere the lines would move while the user reads them.
   trim() {
     const rows = place.getElementsByClassName("line");
     if (rows.length <= MOST) return;
@@ -146,7 +146,7 @@ class TaskLog {
     }
   }
 
-  // The cursor of a job names each stream: those of removed lines move to where the lines ended.
+  // The cursor of a job has an offset for each stream. Move it to the end of the removed lines.
   trimmed(ends) {
     const known = new Map((this.before || this.after).split(",").map((one) => one.split(":")));
     if (!this.before) for (const name of known.keys()) known.set(name, "0");
@@ -176,11 +176,11 @@ class TaskLog {
     }
   }
 
-  // Returns whether there is more to come.
+  // Return whether more lines can follow.
   async read() {
     const answer = await fetch(`${place.dataset.lines}&follow=true&after=${this.after}`);
     if (answer.status === 401 || answer.status === 403) {
-      location.reload(); // to where one signs in, if the session is over
+      location.reload(); // redirects to the sign-in page after the session
       return false;
     }
     if (answer.status === 404 || answer.status === 400) {
@@ -215,7 +215,7 @@ class TaskLog {
     for (;;) {
       try {
         if (!(await this.read())) return;
-      } catch { /* the daemon is not there: it may be starting again */ }
+      } catch { /* the daemon does not respond; it may be restarting */ }
       stateLine.textContent = "The connection is lost: trying again.";
       await new Promise((resolve) => setTimeout(resolve, this.pause));
       this.pause = Math.min(2 * this.pause, LONGEST_PAUSE);

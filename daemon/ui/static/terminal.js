@@ -1,19 +1,20 @@
-// A terminal in a task: keys go to a command there, and its output comes here.
-// Nothing begins before somebody presses the button: an address alone runs nothing.
+// A terminal in a task: it sends keys to a command, and shows its output. The command starts only
+// when the user presses the button, so a link cannot run anything.
 "use strict";
 
-const MOST_WAITING = 16 * 1024 * 1024; // bytes that wait to be shown; more are left out, and counted
+const MOST_WAITING = 16 * 1024 * 1024; // limit of unshown bytes; more bytes are dropped and counted
 const PIECE = 24 * 1024; // maximum bytes of a paste in one message
 
-// ---- the terminal's styles, in the ways that our policy allows ------------------------------
-// It writes them into <style> elements and into attributes, which the policy forbids to everybody.
+// ---- styles ---------------------------------------------------------------------------------
+// The terminal writes <style> elements and style attributes, which the content security policy
+// forbids. These functions convert them to adopted style sheets and style properties.
 
 const makeElement = Document.prototype.createElement;
 Document.prototype.createElement = function (name, options) {
   if (name !== "style") return makeElement.call(this, name, options);
   const sheet = new CSSStyleSheet();
   this.adoptedStyleSheets = [...this.adoptedStyleSheets, sheet];
-  const place = makeElement.call(this, "template"); // shows nothing in any position
+  const place = makeElement.call(this, "template"); // browsers do not show it
   Object.defineProperty(place, "textContent", { set: (text) => sheet.replaceSync(text) });
   return place;
 };
@@ -24,7 +25,7 @@ Element.prototype.setAttribute = function (name, value) {
   else setAttribute.call(this, name, value);
 };
 
-// ---- bytes as text --------------------------------------------------------------------------
+// ---- base64 ---------------------------------------------------------------------------------
 
 function* pieces(bytes) {
   for (let at = 0; at < bytes.length; at += PIECE) {
@@ -36,7 +37,7 @@ function bytesOf(text) {
   return Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
 }
 
-// ---- the conversation -----------------------------------------------------------------------
+// ---- exec session ---------------------------------------------------------------------------
 
 class Conversation {
   constructor(form, place, state) {
@@ -49,7 +50,7 @@ class Conversation {
       disableStdin: true,
       fontFamily: 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace',
       fontSize: 14,
-      linkHandler: { activate: () => {} }, // links in a task's output are not trusted
+      linkHandler: { activate: () => {} }, // links in a task's output are untrusted
       screenReaderMode: form.elements.reader.checked,
       theme: { background: "#12161c", foreground: "#e3e8ef" },
     });
@@ -61,7 +62,7 @@ class Conversation {
     this.terminal.onResize(() => this.tellSize());
     this.terminal.onData((text) => this.type(new TextEncoder().encode(text)));
     this.terminal.onBinary((text) => this.type(Uint8Array.from(text, (one) => one.charCodeAt(0))));
-    // Tab belongs to the command; this is the way out for who has no mouse.
+    // The command gets the Tab key, so keyboard users leave the terminal with Ctrl-F6.
     this.terminal.attachCustomKeyEventHandler((event) => {
       if (event.key !== "F6" || !event.ctrlKey) return true;
       document.getElementById("terminal-end").focus();
@@ -137,10 +138,10 @@ class Conversation {
   }
 }
 
-// ---- the page -------------------------------------------------------------------------------
+// ---- page -----------------------------------------------------------------------------------
 
-// The words of a command, divided as a shell does by blanks, quotes and backslashes, and nothing
-// else of a shell; null where a quote or a backslash is not ended.
+// Split a command into words as a shell does, with blanks, quotes and backslashes. Return null if a
+// quote or a backslash is incomplete.
 function wordsOf(text) {
   const words = [];
   let word = null, at = 0;
@@ -160,7 +161,7 @@ function wordsOf(text) {
 
 function whatIsWanted(form) {
   const target = new URL(form.dataset.talk, location.href);
-  if (form.elements.command) { // else an action, which the job names
+  if (form.elements.command) { // otherwise an action in the job's definition
     const words = wordsOf(form.elements.command.value);
     if (words === null) return null;
     target.searchParams.set("task", form.elements.task.value);

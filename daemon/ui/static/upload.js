@@ -1,16 +1,16 @@
 // Input files of a dispatch. Before the form is sent, each file is uploaded in pieces, unless the
-// daemon has its content. WebCrypto hashes no file in pieces, and only on pages with TLS.
+// daemon has its content. WebCrypto cannot hash a file in pieces, and needs TLS.
 "use strict";
 
-const PIECE = 512 * 1024; // bytes, a multiple of a block
+const PIECE = 512 * 1024; // bytes, a multiple of SHA-256's block size
 
-// The fractions of the roots of the first primes, as SHA-256 defines its constants.
+// SHA-256 defines its constants as the fractions of roots of the first primes.
 const PRIMES = [2];
 for (let number = 3; PRIMES.length < 64; number += 2) if (PRIMES.every((prime) => number % prime)) PRIMES.push(number);
 const fraction = (root) => ((root % 1) * 2 ** 32) | 0;
 const ROUNDS = PRIMES.map((prime) => fraction(Math.cbrt(prime)));
 
-// SHA-256 of bytes that come in pieces. Each piece but the last has a multiple of 64 bytes.
+// Incremental SHA-256. The size of each piece except the last is a multiple of 64 bytes.
 class Sha256 {
   constructor() {
     this.state = PRIMES.slice(0, 8).map((prime) => fraction(Math.sqrt(prime)));
@@ -75,7 +75,7 @@ function base64(blob) {
   });
 }
 
-// Upload a file from where an earlier upload ended; return its digest.
+// Upload a file from the offset of an earlier upload; return its checksum.
 async function upload(file, form, tell) {
   const digest = await digestOf(file, (at) => tell("hashed", at));
   const namespace = new URL(form.action).searchParams.get("namespace") || "default";
@@ -86,7 +86,7 @@ async function upload(file, form, tell) {
   let answer = await ask({});
   let state = null;
   for (let tries = 0; tries < 5;) {
-    if (!state && answer.status === 409) { // another page uploads it, too
+    if (!state && answer.status === 409) { // another page also uploads this file
       tries += 1;
       answer = await ask({});
     }
