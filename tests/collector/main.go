@@ -1,4 +1,4 @@
-// An OpenTelemetry Collector with the receiver of OTLP, and an exporter that prints what it received.
+// An OpenTelemetry Collector that receives OTLP and writes the received data to a file.
 package main
 
 import (
@@ -34,7 +34,7 @@ func factories() (otelcol.Factories, error) {
 func logger(
 	context.Context, telemetry.LoggerSettings, component.Config,
 ) (*zap.Logger, component.ShutdownFunc, error) {
-	made, err := zap.NewProduction() // to standard error
+	made, err := zap.NewProduction() // it logs to standard error
 	return made, nil, err
 }
 

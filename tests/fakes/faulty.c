@@ -1,6 +1,6 @@
-/* Calls of the C library that fail as they are told: loaded before it (LD_PRELOAD).
+/* Fault injection for calls of the C library, loaded with LD_PRELOAD.
 
-   `faulty("fdatasync", EIO, 1)` lets the next call of that name fail with this number. */
+   `faulty("fdatasync", EIO, 1)` makes the next call of this name fail with this errno. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

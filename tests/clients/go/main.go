@@ -1,6 +1,6 @@
-// The client library that Go programs use with the peer, driven against a running daemon: the
-// calls that its command line, the Terraform provider and the autoscaler make. Prints a line for
-// each that fails; exit status 1 if there was any.
+// Test of Nomad's Go client library with a running daemon. It makes the calls of the nomad command,
+// the Terraform provider and the autoscaler. It prints each failed check. Exit status 1 if a check
+// failed.
 package main
 
 import (
@@ -52,7 +52,7 @@ func main() {
 
 func ptr[T any](value T) *T { return &value }
 
-// job returns a service of one group that sleeps.
+// job returns a service job with one group, whose task sleeps.
 func job(id string, count int) *api.Job {
 	task := api.NewTask("main", "raw_exec").
 		SetConfig("command", "/bin/sh").
@@ -71,7 +71,7 @@ func batch(id string) *api.Job {
 	return made
 }
 
-// until waits for something, as tools do: by a blocking query that returns the next index.
+// until repeats a blocking query until a condition holds, or until the timeout.
 func until(look func(index uint64) (bool, uint64, error)) error {
 	end := time.Now().Add(patience)
 	var index uint64
@@ -82,7 +82,7 @@ func until(look func(index uint64) (bool, uint64, error)) error {
 		}
 		index = next
 	}
-	return errors.New("it did not happen in time")
+	return errors.New("timeout: the condition does not hold")
 }
 
 func waiting(index uint64) *api.QueryOptions {
@@ -96,7 +96,7 @@ func expect(holds bool, format string, values ...any) error {
 	return fmt.Errorf(format, values...)
 }
 
-// running waits until an allocation of a job runs, and returns it.
+// running waits for a running allocation of a job, and returns it.
 func running(w *world, id string) (*api.AllocationListStub, error) {
 	var found *api.AllocationListStub
 	err := until(func(index uint64) (bool, uint64, error) {
@@ -146,7 +146,7 @@ var checks = []check{
 		if err != nil {
 			return err
 		}
-		return expect(w.alloc.Job != nil && *w.alloc.Job.ID == "web", "no job in it")
+		return expect(w.alloc.Job != nil && *w.alloc.Job.ID == "web", "the allocation has no job")
 	}},
 	{"job status by prefix", func(w *world) error {
 		found, _, err := w.client.Jobs().PrefixList("we")
@@ -618,7 +618,7 @@ var checks = []check{
 			return nil
 		case err := <-errs:
 			return err
-		case <-time.After(time.Second): // nothing was said; that is right as well
+		case <-time.After(time.Second): // a stream without events is also correct
 			return nil
 		}
 	}},
@@ -651,7 +651,7 @@ var checks = []check{
 		_, err = operator.Metrics(nil)
 		return err
 	}},
-	{"operator snapshot, with its sum", func(w *world) error {
+	{"operator snapshot, with its checksum", func(w *world) error {
 		reader, err := w.client.Operator().Snapshot(nil)
 		if err != nil {
 			return err
@@ -673,7 +673,7 @@ var checks = []check{
 		_, err := w.client.Regions().List()
 		return err
 	}},
-	{"node pool with a life of identities", func(w *world) error {
+	{"node pool with a lifetime of node identities", func(w *world) error {
 		pools := w.client.NodePools()
 		wanted := &api.NodePool{Name: "dev", NodeIdentityTTL: 36 * time.Hour}
 		if _, err := pools.Register(wanted, nil); err != nil {
@@ -787,7 +787,7 @@ var checks = []check{
 	}},
 }
 
-// decoded reads the payload of an event in the library's own types.
+// decoded parses the payload of an event with the library's types.
 func decoded(event api.Event) error {
 	var err error
 	switch event.Topic {
@@ -808,10 +808,10 @@ func decoded(event api.Event) error {
 	return nil
 }
 
-// present passes on what reading a payload said, and complains when there was none.
+// present returns the error of a parsed payload, or an error if the payload is missing.
 func present[T any](found *T, err error) error {
 	if err != nil {
 		return err
 	}
-	return expect(found != nil, "it has no payload")
+	return expect(found != nil, "the event has no payload")
 }

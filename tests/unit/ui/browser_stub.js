@@ -1,5 +1,5 @@
-// A browser without a page: every object that a script asks for exists and does nothing. `run` runs
-// the scripts of the interface in it, and then the code of a test; it prints the value as JSON.
+// A fake browser without a page: all objects exist, and their methods do nothing. The program runs
+// scripts of the UI and then the code of a test, and prints the value of the code as JSON.
 "use strict";
 const fs = require("fs");
 const vm = require("vm");
