@@ -1,11 +1,13 @@
 """Prose is plain English: short sentences, and none of the phrases that made readers stumble.
 
-`PHRASES` holds patterns with the advice for each. `OLD_PAGES` and `OLD_FOLDERS` bound what has not
-been rewritten yet. Every other page has no such phrase and no long sentence.
+`PHRASES` holds patterns with the advice for each. `OLD_PAGES` and `OLD_FOLDERS` limit the pages and
+folders with remaining phrases. Every other page has no such phrase and no long sentence. The same
+holds for the comments and messages of files in other languages (`SOURCES`).
 """
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -104,8 +106,18 @@ PRODUCT_PHRASES = {
     r"\blets? in\b": "'accepts'",
     r"\bfor (?:ever|good)\b": "'permanently'",
 }
+# Clauses that stand for a noun, at the beginning of a comment or message of other languages.
+NOUN_CLAUSES = {
+    r"(?i)^(?:what|who|whose|which|how|where|whether|that)\b[^?]*$": "begin with a noun",
+    r"(?i)^(?:of|by|in|to|from|with) (?:what|which|who|whom)\b": "begin with a noun",
+    r"\bfor (?:there|it) (?:is|are|was)\b": "'because'",
+    r"\bbesides\b": "'in addition to', 'also'",
+    r"\bas (?:it|they) (?:is|are|was|were) told\b": "name the configuration",
+    r"\bdo(?:es)? what (?:it|they) must\b": "name the failed check",
+}
 SHARP = [(re.compile(pattern), advice) for pattern, advice in PHRASES.items()]
 SHARPER = [(re.compile(pattern), advice) for pattern, advice in PRODUCT_PHRASES.items()]
+SHARPEST = [*SHARPER, *((re.compile(item), advice) for item, advice in NOUN_CLAUSES.items())]
 ANY = re.compile("|".join(PHRASES))  # one search for the many sentences that have none
 
 COMMENT = re.compile(r"(?:^|\s)# (?!noqa|type:)(.*)$")
@@ -160,6 +172,68 @@ PAGES = sorted(
         *DOCS.glob("[!n]*/*.md"),
         ROOT / "bench/README.md",
     )
+)
+
+# Forms of comments, by the type of a file. Each has one group of a whole line, or of a block.
+_HASH = re.compile(r"^(?P<before>.*?)(?:^|(?<=\s))#(?P<line>(?: .*)?)$")
+_DASHES = re.compile(r"^(?P<before>.*?)(?:^|(?<=\s))--(?P<line>(?: .*)?)$")
+_SLASHES = re.compile(r"^(?P<before>.*?)(?:^|(?<=\s))//(?P<line>(?: .*)?)$")
+LINES = {
+    "": _HASH,  # scripts with an interpreter line, and control files
+    ".sh": _HASH,
+    ".hcl": _HASH,
+    ".toml": _HASH,
+    ".yml": _HASH,
+    ".service": _HASH,
+    ".socket": _HASH,
+    ".sql": _DASHES,
+    ".c": _SLASHES,
+    ".go": _SLASHES,
+    ".js": _SLASHES,
+}
+BLOCKS = {
+    ".c": re.compile(r"/\*(.*?)\*/", re.DOTALL),
+    ".css": re.compile(r"/\*(.*?)\*/", re.DOTALL),
+    ".html": re.compile(r"\{#(.*?)#\}|<!--(.*?)-->", re.DOTALL),
+}
+# Messages and descriptions in files of these types.
+_SHELL_MESSAGES = re.compile(r"\b(?:say|detail|complain|fail) (?:\S+ )?\"((?:[^\"\\]|\\.)*)\"")
+MESSAGES = {
+    "": _SHELL_MESSAGES,
+    ".sh": _SHELL_MESSAGES,
+    ".c": re.compile(r"\bfail\(\"((?:[^\"\\]|\\.)*)\""),
+    ".hcl": re.compile(r"\b(?:description|error_message) += \"(.*)\"$", re.MULTILINE),
+    ".toml": re.compile(r"^description = \"(.*)\"$", re.MULTILINE),
+    ".yml": re.compile(r"^[ -]*(?:summary|action|description|label|name): (.*)$", re.MULTILINE),
+    ".service": re.compile(r"^Description=(.*)$", re.MULTILINE),
+    ".socket": re.compile(r"^Description=(.*)$", re.MULTILINE),
+}
+# Files from other projects, recorded answers, and job files with intended mistakes.
+NOT_OURS = (
+    "daemon/ui/static/xterm",
+    "packaging/deb/copyright",
+    "tests/browser/fetched/",
+    "tests/parts/storage/forms/",
+    "tests/service/cli/mistakes/",
+    "tests/service/recorded/",
+    "tests/wire/",
+)
+
+
+def _is_source(path: Path) -> bool:
+    name = str(path.relative_to(ROOT))
+    if name.startswith(NOT_OURS) or not path.is_file():
+        return False
+    if path.suffix:
+        return path.suffix in {*LINES, *BLOCKS}
+    return name.startswith("packaging/") or path.read_bytes().startswith(b"#!")
+
+
+SOURCES = sorted(
+    str(path.relative_to(ROOT))
+    for folder in (".ci", ".github", "bench", "daemon", "packaging", "storage", "tests", "")
+    for path in (ROOT / folder).glob("**/*" if folder else "*")
+    if _is_source(path)
 )
 
 
@@ -246,6 +320,55 @@ def prose_of_file(path: Path) -> tuple[tuple[int, str], ...]:
     return tuple(prose_of_module(path.read_text()))
 
 
+def prose_of_source(name: str, source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments and messages of a file that is neither Python nor Markdown."""
+    kind = Path(name).suffix
+    if kind in BLOCKS:
+        for match in BLOCKS[kind].finditer(source):
+            text = re.sub(r"^ *\* ?", "", match[match.lastindex or 1], flags=re.MULTILINE)
+            line = source.count("\n", 0, match.start()) + 1
+            yield from ((line, paragraph) for paragraph in _paragraphs(_dedented(text)))
+    if kind in LINES:
+        yield from _line_comments(source, LINES[kind])
+    if kind in MESSAGES:
+        for match in MESSAGES[kind].finditer(source):
+            yield source.count("\n", 0, match.start()) + 1, match[1]
+
+
+def _line_comments(source: str, form: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs of comments on whole lines, and each comment after code."""
+    start, lines = 1, list[str]()
+    for number, line in enumerate([*source.splitlines(), ""], start=1):
+        match = form.search(line)
+        is_whole = match is not None and not match["before"].strip()
+        if not is_whole:
+            yield from ((start, paragraph) for paragraph in _paragraphs(lines))
+            start, lines = number + 1, []
+        if match is not None and not re.match(r" (?:shellcheck|noqa)\b", match["line"]):
+            if is_whole:
+                lines.append(match["line"].removeprefix(" "))
+            else:
+                yield number, match["line"].strip()
+
+
+def _dedented(text: str) -> list[str]:
+    first, *rest = text.strip().splitlines() or [""]
+    return [first, *textwrap.dedent("\n".join(rest)).splitlines()]
+
+
+def _paragraphs(lines: list[str]) -> Iterator[str]:
+    """Divide comment lines at empty lines, and at lines of a list or of a synopsis."""
+    paragraph, indent = "", 0
+    for line in lines:
+        depth = len(line) - len(line.lstrip())
+        if paragraph and line.strip() and (depth == indent == 0 or depth > indent > 0):
+            paragraph += " " + line.strip()
+        else:
+            yield paragraph
+            paragraph, indent = line.strip(), depth
+    yield paragraph
+
+
 def module_phrases(folder: str) -> list[Found]:
     return [
         phrase
@@ -264,13 +387,17 @@ def test_page_has_no_stumbling_phrases(page: str) -> None:
     assert len(found) <= OLD_PAGES.get(page, (0, 0))[0], shown(found)
 
 
-def product_phrases(where: str, texts: Iterable[tuple[int, str]]) -> list[Found]:
+def product_phrases(
+    where: str,
+    texts: Iterable[tuple[int, str]],
+    patterns: list[tuple[re.Pattern[str], str]] = SHARPER,
+) -> list[Found]:
     return [
         Found(f"{where}:{number}: {sentence!r} has {match[0]!r}: {advice}")
         for number, text in texts
         for sentence in sentences(text)
         if sentence not in EXCEPTIONS
-        for pattern, advice in SHARPER
+        for pattern, advice in patterns
         if (match := pattern.search(sentence))
     ]
 
@@ -326,3 +453,89 @@ def test_sentences_are_counted() -> None:
 def test_phrases_are_found_in_docstrings_and_comments() -> None:
     source = '"""Begin anew."""\n\n\ndef f():\n    """Return it."""\n    # the peer does so\n'
     assert len(phrases("m.py", prose_of_module(source))) == 2
+
+
+@cache
+def prose_of_sources() -> tuple[tuple[str, tuple[tuple[int, str], ...]], ...]:
+    """Return the comments and messages of all files, which three tests read."""
+    return tuple(
+        (name, tuple(prose_of_source(name, (ROOT / name).read_text()))) for name in SOURCES
+    )
+
+
+def test_sources_have_no_stumbling_phrases() -> None:
+    found = [item for name, texts in prose_of_sources() for item in phrases(name, texts)]
+    assert found == [], shown(found)
+
+
+def test_sources_have_no_noun_clauses() -> None:
+    found = [
+        item
+        for name, texts in prose_of_sources()
+        for item in product_phrases(name, texts, SHARPEST)
+    ]
+    assert found == [], shown(found)
+
+
+def test_sources_have_no_long_sentences() -> None:
+    found = [item for name, texts in prose_of_sources() for item in long_sentences(name, texts)]
+    assert found == [], shown(found)
+
+
+# `~` is a `#`, so that this file has no such comments.
+SAMPLES = {
+    "packaging/x.sh": '~ the peer\nrun() { ~ goes on\nfail 1 "it is none: made-up"\n',
+    "packaging/x": "~ anew\n~\n~   --all   Lists of theirs.\necho '~x' ~ at work\n",
+    "x.sql": "-- the peer\nCREATE TABLE t (\n    a TEXT,  -- at work\n    b TEXT   -- made-up\n);\n",
+    "x.c": '/* the\n * peer */\nint i; // at work\nfail("made-up: %s", s);\n',
+    "x.go": '// the peer\nvar a = "http://b" // at work\n// made-up\n',
+    "x.js": "// the peer\nconst a = 1; // at work\n// made-up\n",
+    "x.css": "/* the peer */\na { color: #123; } /* at work */\n/* made-up */",
+    "x.html": "{# the peer #}<p>{# at work #}</p><!-- made-up -->",
+    "x.hcl": '~ the peer\na = 1 ~ at work\ndescription = "made-up"\n',
+    "x.toml": '~ the peer\na = 1 ~ at work\ndescription = "made-up"\n',
+    "x.yml": "~ the peer\na: 1 ~ at work\n- name: made-up\n",
+    "x.service": "~ the peer\n~ \n~ at work\nDescription=made-up\n",
+    "x.socket": "~ the peer\n\n~ at work\nDescription=made-up\n",
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_comments_and_messages_of_each_type_are_found(name: str) -> None:
+    source = SAMPLES[name].replace("~", "#")
+    assert len(phrases(name, prose_of_source(name, source))) == 3
+    kind = Path(name).suffix
+    assert kind in {Path(source).suffix for source in SOURCES}
+
+
+def test_every_type_of_source_has_a_sample() -> None:
+    assert {Path(name).suffix for name in SAMPLES} == {*LINES, *BLOCKS}
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "What CI runs: all checks",
+        "what it is called",
+        "Who has claimed it",
+        "Which jobs start after which others",
+        "How much of its output is kept",
+        "that are shown of the output",
+        "of which an attempt is an element",
+        "Skipped, for there is no dpkg-deb",
+        "It needs curl, besides sh",
+    ],
+)
+def test_noun_clauses_are_found(comment: str) -> None:
+    texts = prose_of_source("x.sh", f"true # {comment}\n")
+    assert product_phrases("x.sh", texts, SHARPEST)
+
+
+def test_long_comments_are_found_across_lines() -> None:
+    source = f"# {'word ' * 13}\n# {'word ' * 13}\n#\n# {'word ' * 25}\n"
+    assert len(long_sentences("x.sh", prose_of_source("x.sh", source))) == 1
+
+
+def test_items_of_a_usage_comment_are_separate_sentences() -> None:
+    source = f"# Options:\n#   --one   {'word ' * 20}\n#           go\n#   --two   Two words.\n"
+    assert [words(text) for _, text in prose_of_source("x.sh", source) if text] == [1, 22, 3]
