@@ -319,8 +319,10 @@ class Client:
         Servers with bulk dispatch take a thousand in one request. Raises `DispatchesFailed` if the
         server refuses some of them; the others have children.
         """
-        given = [request.with_token(self._ids) for request in requests]
-        return await dispatching.dispatch_many(self._connection, job_id, given, namespace=namespace)
+        with_tokens = [request.with_token(self._ids) for request in requests]
+        return await dispatching.dispatch_many(
+            self._connection, job_id, with_tokens, namespace=namespace
+        )
 
     async def wait(
         self, job: str | Run | Dispatched, *, output: int = OUTPUT, namespace: str = ""
@@ -503,7 +505,7 @@ def _submission(job: AnyJob) -> _Submission | None:
     )
 
 
-def _parsed(answer: Answer, given: _Parse) -> ParsedJob:
+def _parsed(answer: Answer, request: _Parse) -> ParsedJob:
     try:
         head = msgspec.json.decode(answer.body, type=_Head)
     except msgspec.MsgspecError as error:
@@ -513,7 +515,7 @@ def _parsed(answer: Answer, given: _Parse) -> ParsedJob:
         namespace=head.namespace or "",
         type=head.type or "",
         document=msgspec.Raw(answer.body),
-        source=given.job_hcl,
-        variables=given.variables,
-        variable_flags=given.variable_flags,
+        source=request.job_hcl,
+        variables=request.variables,
+        variable_flags=request.variable_flags,
     )

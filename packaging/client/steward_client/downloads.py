@@ -17,8 +17,8 @@ async def save_kept(
     connection: Connection, alloc_id: str, file: KeptFile, target: str | os.PathLike[str]
 ) -> None:
     """Write a kept file to a path. Raises `NotFound`, `InvalidResponse` or `OSError`."""
-    place = Path(target)
-    unfinished = place.with_name(f".{place.name}.unfinished")
+    path = Path(target)
+    unfinished = path.with_name(f".{path.name}.unfinished")
     digest = hashlib.sha256()
     call = Call(
         method="GET",
@@ -35,7 +35,7 @@ async def save_kept(
                 await copy.write(chunk)
         if digest.hexdigest() != file.digest:
             raise InvalidResponse(f"the content of {file.path!r} is not that of its digest")
-        await anyio.to_thread.run_sync(os.replace, unfinished, place)
+        await anyio.to_thread.run_sync(os.replace, unfinished, path)
     finally:
         # After a complete download, the file has its final name.
         with anyio.CancelScope(shield=True), suppress(FileNotFoundError):

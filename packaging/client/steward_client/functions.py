@@ -117,10 +117,10 @@ class RemoteFunction(Generic[P, R]):
 
         Raises `TaskFailed` for the first call that failed.
         """
-        given = [Arguments([*args]) for args in calls]
-        for arguments in given:
+        arguments_of_calls = [Arguments([*args]) for args in calls]
+        for arguments in arguments_of_calls:
             self._bind(*arguments.args)
-        started = await self._start(client, given)
+        started = await self._start(client, arguments_of_calls)
         ends = await client.wait_all(
             [call.job_id for call in started], namespace=self.options.namespace
         )
@@ -130,14 +130,14 @@ class RemoteFunction(Generic[P, R]):
         """Raise `TypeError` if the function does not take these arguments."""
         inspect.signature(self.function).bind(*args, **kwargs)
 
-    async def _start(self, client: Client, given: Sequence[Arguments]) -> "list[RemoteCall[R]]":
+    async def _start(self, client: Client, calls: Sequence[Arguments]) -> "list[RemoteCall[R]]":
         job = self.job()
         if client not in self._registered:
             await client.run(job)
             self._registered.add(client)
         children = await client.dispatch_many(
             job.id,
-            [Dispatch(payload=msgspec.json.encode(arguments)) for arguments in given],
+            [Dispatch(payload=msgspec.json.encode(arguments)) for arguments in calls],
             namespace=self.options.namespace,
         )
         return [RemoteCall(client, self, child.job_id) for child in children]
@@ -267,15 +267,15 @@ def task(
 def default_path(function: Callable[..., object]) -> list[str]:
     """Return the directories from which the function's module and this library can be imported."""
     names = (function.__module__, "steward_client")
-    return [*dict.fromkeys(place for name in names for place in _directory_of(name))]
+    return [*dict.fromkeys(directory for name in names for directory in _directory_of(name))]
 
 
 def _directory_of(module: str) -> list[str]:
     top = module.partition(".")[0]
     found = importlib.util.find_spec(top)
     if found is None or found.origin is None:  # a namespace package, or one in memory
-        places = [*(found.submodule_search_locations or ())] if found else []
-        return [str(Path(place).parent) for place in places]
+        directories = [*(found.submodule_search_locations or ())] if found else []
+        return [str(Path(directory).parent) for directory in directories]
     file = Path(found.origin).absolute()
     return [str(file.parents[1] if file.name == "__init__.py" else file.parent)]
 

@@ -34,7 +34,7 @@ async def hold_lock(
     another client holds raises `Conflict`.
     """
     lock = _Lock(connection, path, ttl=ttl, delay=delay)
-    held = await lock.acquire(wait=wait)
+    lock_held = await lock.acquire(wait=wait)
     lost: LockLost | None = None
     failed: Exception | None = None
     try:
@@ -50,7 +50,7 @@ async def hold_lock(
 
             group.start_soon(renew)
             try:
-                yield held
+                yield lock_held
             except Exception as error:  # the task group would wrap it
                 failed = error
             group.cancel_scope.cancel()

@@ -98,5 +98,5 @@ def _is_over(
         return deployment.status not in _ACTIVE
     if evaluation.status not in _EVALUATED:
         return False
-    wanted = [alloc for alloc in allocations if alloc.desired_status == "run"]
-    return all(alloc.client_status != "pending" for alloc in wanted)
+    desired = [alloc for alloc in allocations if alloc.desired_status == "run"]
+    return all(alloc.client_status != "pending" for alloc in desired)

@@ -345,8 +345,8 @@ class Client:
 
         A block of plain Python cannot be cancelled: if the lock is lost, its end raises `LockLost`.
         """
-        held = self._client.lock(path, ttl=ttl, delay=delay, wait=wait)
-        return self._portal.wrap_async_context_manager(held)
+        lock_held = self._client.lock(path, ttl=ttl, delay=delay, wait=wait)
+        return self._portal.wrap_async_context_manager(lock_held)
 
 
 async def _next(stream: AsyncIterator[T]) -> T | None:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 _AT_ONCE = 16  # requests that one call sends at the same time
 
 
-async def each(work: Callable[[S], Awaitable[T]], given: Sequence[S]) -> list[T]:
+async def each(work: Callable[[S], Awaitable[T]], requests: Sequence[S]) -> list[T]:
     """Return the results of work on each object, in their order. Raises the first error."""
     results: dict[int, T] = {}
     failed: list[Exception] = []
@@ -26,8 +26,8 @@ async def each(work: Callable[[S], Awaitable[T]], given: Sequence[S]) -> list[T]
                 group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
-        for number, one in enumerate(given):
-            group.start_soon(do, number, one)
+        for number, request in enumerate(requests):
+            group.start_soon(do, number, request)
     if failed:
         raise failed[0]
-    return [results[number] for number in range(len(given))]
+    return [results[number] for number in range(len(requests))]

@@ -242,10 +242,10 @@ class Connection:
 
     def query(self, query: Query) -> list[tuple[str, str | int | float | bool | None]]:
         """Return query parameters in wire form, with the namespace and region of the connection."""
-        given = {"namespace": self.namespace, "region": self.region, **query}
+        parameters = {"namespace": self.namespace, "region": self.region, **query}
         return [
             (name, _text(entry))
-            for name, value in given.items()
+            for name, value in parameters.items()
             if value is not None and value != ""
             for entry in (value if isinstance(value, list) else [value])
         ]

@@ -73,7 +73,7 @@ async def result_of(
     )
     newest: dict[str, Allocation] = {}
     found = (await connection.send(call)).decode(list[Allocation])
-    for allocation in sorted(found, key=lambda item: item.create_index):
+    for allocation in sorted(found, key=lambda alloc: alloc.create_index):
         newest[allocation.name] = allocation
     return JobResult(
         job_id=job.id,
@@ -82,7 +82,7 @@ async def result_of(
             AllocationResult(
                 allocation=allocation, tasks=await _tasks(connection, allocation, output)
             )
-            for allocation in sorted(newest.values(), key=lambda item: item.create_index)
+            for allocation in sorted(newest.values(), key=lambda alloc: alloc.create_index)
         ],
         run=await _run(connection, job, query),
     )

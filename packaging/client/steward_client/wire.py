@@ -58,9 +58,9 @@ def decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(body)), kind)
     except msgspec.MsgspecError as error:
-        shown = body[:200].decode(errors="replace")
+        beginning = body[:200].decode(errors="replace")
         raise InvalidResponse(
-            f"the response is not of this API: {error}; it starts {shown!r}"
+            f"the response is not of this API: {error}; it starts {beginning!r}"
         ) from (error)
 
 
