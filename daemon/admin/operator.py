@@ -159,9 +159,9 @@ def rekey(
     """
     from daemon.admin.rekey import replace_key
 
-    given = {name: str(value) for name, value in settings.items() if value}
+    named = {name: str(value) for name, value in settings.items() if value}
     try:
-        config = load_settings(None, os.environ, given)
+        config = load_settings(None, os.environ, named)
         count = replace_key(config, key_file=new_key_file, ask=ask_new_passphrase)
     except* StewardError as group:
         for error in leaf_errors(group):
@@ -191,8 +191,8 @@ def _save(directory: Path, file: Path) -> SnapshotSummary:
 
 
 def _save_to(directory: Path, target: int) -> SnapshotSummary:
-    with TemporaryDirectory(prefix=".saved-", dir=directory) as place:
-        draft = Path(place) / FILE_NAME
+    with TemporaryDirectory(prefix=".saved-", dir=directory) as staging:
+        draft = Path(staging) / FILE_NAME
         summary = save(directory, draft)
         with draft.open("rb") as source, os.fdopen(os.dup(target), "wb") as written:
             shutil.copyfileobj(source, written)
@@ -210,8 +210,8 @@ def _inspect(file: Path) -> SnapshotSummary:
     if reader is None:
         return work()
     home = _directory(None)
-    with _opened(file) as source, _workshop(home if home.is_dir() else None, reader) as place:
-        return as_user(reader, lambda: _with_copy(source, place, inspect), SnapshotSummary)
+    with _opened(file) as source, _workshop(home if home.is_dir() else None, reader) as staging:
+        return as_user(reader, lambda: _with_copy(source, staging, inspect), SnapshotSummary)
 
 
 def _restore(file: Path, directory: Path) -> SnapshotSummary:
@@ -224,7 +224,9 @@ def _restore(file: Path, directory: Path) -> SnapshotSummary:
     with _opened(file) as source:
         return as_user(
             owner,
-            lambda: _with_copy(source, directory, lambda item: restore(item, directory)),
+            lambda: _with_copy(
+                source, directory, lambda directory_copy: restore(directory_copy, directory)
+            ),
             SnapshotSummary,
         )
 
@@ -241,10 +243,10 @@ def _new_home(directory: Path) -> ServiceAccount | None:
 
 def _drill(file: Path) -> SnapshotSummary:
     reader = _reader()
-    with _workshop(file.absolute().parent, reader) as place, _opened(file) as source:
+    with _workshop(file.absolute().parent, reader) as staging, _opened(file) as source:
 
         def work(snapshot: Path) -> SnapshotSummary:
-            home = place / "restored"
+            home = staging / "restored"
             summary = restore(snapshot, home)
             prepare(home / FILE_NAME, cluster_id=summary.cluster_id, now=0)
             if faults := check(home):
@@ -253,7 +255,7 @@ def _drill(file: Path) -> SnapshotSummary:
                 )
             return summary
 
-        return as_user(reader, lambda: _with_copy(source, place, work), SnapshotSummary)
+        return as_user(reader, lambda: _with_copy(source, staging, work), SnapshotSummary)
 
 
 def _reader() -> ServiceAccount | None:
@@ -284,10 +286,10 @@ def _opened(file: Path) -> Iterator[int]:
 def _workshop(home: Path | None, account: ServiceAccount | None) -> Iterator[Path]:
     """Yield a directory that a user can write to, even below closed ones. Raises `Refused`."""
     try:
-        place = TemporaryDirectory(prefix=".drill-", dir=home)
+        temporary = TemporaryDirectory(prefix=".drill-", dir=home)
     except OSError as error:
         raise Refused(f"cannot restore anything in {home}: {error.strerror}") from error
-    with place as directory:
+    with temporary as directory:
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if account is not None:
@@ -301,16 +303,16 @@ def _with_copy(
     source: int, directory: Path, work: Callable[[Path], SnapshotSummary]
 ) -> SnapshotSummary:
     """Call `work` with a copy of the snapshot in our own directory, and return its result."""
-    with TemporaryDirectory(prefix=".given-", dir=directory) as place:
-        copy = Path(place) / "snapshot"
-        with os.fdopen(os.dup(source), "rb") as given, copy.open("xb") as file:
-            shutil.copyfileobj(given, file)
+    with TemporaryDirectory(prefix=".given-", dir=directory) as staging:
+        copy = Path(staging) / "snapshot"
+        with os.fdopen(os.dup(source), "rb") as content, copy.open("xb") as file:
+            shutil.copyfileobj(content, file)
         with unpacked(copy) as snapshot:
             return work(snapshot)
 
 
-def _directory(given: Path | None) -> Path:
-    return find_store(given or load_settings(None, os.environ, {}).data_dir)
+def _directory(directory: Path | None) -> Path:
+    return find_store(directory or load_settings(None, os.environ, {}).data_dir)
 
 
 def _report(work: Callable[[], SnapshotSummary], done: str, *, as_json: bool) -> None:

@@ -46,8 +46,8 @@ def replace_key(
     if isinstance(source, KeyFile) and source.is_being_replaced:
         # `is_new=False` keeps a missing key file from being created: it would hide the key in use.
         keys = ReadKey(source, is_new=False)
-        place = as_user(owner, lambda: fitting(directory, keys), int)
-        source.settle(keys.candidates()[place])
+        key_number = as_user(owner, lambda: fitting(directory, keys), int)
+        source.settle(keys.candidates()[key_number])
     if ask or key_file is not None:
         new = _chosen(prompt) if key_file is None else new_key_file(key_file)
         return _as_owner(owner, directory, source, new)

@@ -11,10 +11,10 @@ from storage.errors import Denied, Malformed
 _SESSIONS = 100  # that are shown
 _TOKENS = 100  # on one page
 _COLUMNS = {
-    "name": lambda item: item["Name"],
-    "type": lambda item: item["Type"],
-    "made": lambda item: item["CreateTime"],
-    "ends": lambda item: item["ExpirationTime"],
+    "name": lambda entry: entry["Name"],
+    "type": lambda entry: entry["Type"],
+    "made": lambda entry: entry["CreateTime"],
+    "ends": lambda entry: entry["ExpirationTime"],
 }
 
 
@@ -62,6 +62,6 @@ async def policy(ui_request: UiRequest) -> Found:
     return {"policy": found}
 
 
-def _methods(found: Any) -> dict[str, Any] | None:  # noqa: ANN401  # JSON
+def _methods(response: Any) -> dict[str, Any] | None:  # noqa: ANN401  # JSON
     """Return the login methods by path; the response repeats them at its top level."""
-    return found["data"] if isinstance(found, dict) and "data" in found else None
+    return response["data"] if isinstance(response, dict) and "data" in response else None

@@ -41,10 +41,12 @@ async def overview(ui_request: UiRequest) -> Found:
     path = formatting.address("/v1/allocation/", ui_request["alloc_id"])
     history = await usage_section(ui_request, path, base["base"])
     try:
-        kept = await ui_request.get(formatting.address("/v1/allocation/", alloc["ID"], "/kept"))
+        kept_files = await ui_request.get(
+            formatting.address("/v1/allocation/", alloc["ID"], "/kept")
+        )
     except Denied:  # the user may see the allocation, but not its files
-        kept = []
-    return {**base, "usage": usage, "line": line, "history": history, "kept": kept}
+        kept_files = []
+    return {**base, "usage": usage, "line": line, "history": history, "kept": kept_files}
 
 
 @page("terminal.html")
@@ -56,8 +58,8 @@ async def terminal(ui_request: UiRequest) -> Found:
     base = await allocation_header(ui_request, "terminal")
     alloc = base["alloc"]
     running = [name for name, state in base["tasks"].items() if state["State"] == "running"]
-    wanted, name = ui_request.query.text("task"), ui_request.query.text("action")
-    task = wanted if wanted in running else next(iter(running), "")
+    task_name, name = ui_request.query.text("task"), ui_request.query.text("action")
+    task = task_name if task_name in running else next(iter(running), "")
     asked = {"tty": "true", "ws_handshake": "true"}
     if not name:
         path = ("/ui/v1/client/allocation/", alloc["ID"], "/exec")
@@ -67,11 +69,11 @@ async def terminal(ui_request: UiRequest) -> Found:
             "task": task,
             "talk": formatting.address(*path, **asked),
         }
-    action = _action(alloc, wanted, name)
-    asked |= {"namespace": alloc["Namespace"], "allocID": alloc["ID"], "task": wanted}
-    talk = formatting.address("/ui/v1/job/", alloc["JobID"], "/action", **asked, action=name)
-    still = wanted in running
-    return {**base, "running": still, "task": wanted, "action": action, "talk": talk}
+    action = _action(alloc, task_name, name)
+    asked |= {"namespace": alloc["Namespace"], "allocID": alloc["ID"], "task": task_name}
+    action_url = formatting.address("/ui/v1/job/", alloc["JobID"], "/action", **asked, action=name)
+    still = task_name in running
+    return {**base, "running": still, "task": task_name, "action": action, "talk": action_url}
 
 
 def _action(alloc: dict[str, Any], task_name: str, name: str) -> dict[str, Any]:
@@ -92,7 +94,7 @@ async def files(ui_request: UiRequest) -> Found:
     found = await ui_request.get(
         formatting.address("/v1/client/fs/ls/", ui_request["alloc_id"]), path=str(path)
     )
-    entries = sorted(found or (), key=lambda item: (not item["IsDir"], item["Name"]))
+    entries = sorted(found or (), key=lambda entry: (not entry["IsDir"], entry["Name"]))
     parents = [] if path == PurePosixPath("/") else [*reversed(path.parents), path]
     return {**base, "path": str(path), "parents": parents, "entries": entries}
 

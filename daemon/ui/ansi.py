@@ -111,18 +111,18 @@ def _with(style: Style, number: int) -> Style:
         return msgspec.structs.replace(style, weights=style.weights | {_WEIGHTS[number]})
     if number in _ENDS:
         return msgspec.structs.replace(style, weights=style.weights - set(_ENDS[number]))
-    place = "bg" if number // 10 in (4, 10) else "fg"
+    layer = "bg" if number // 10 in (4, 10) else "fg"
     if number in (39, 49):
-        return _coloured(style, place, "")
+        return _coloured(style, layer, "")
     if 30 <= number <= 37 or 40 <= number <= 47:
-        return _coloured(style, place, _NAMES[number % 10])
+        return _coloured(style, layer, _NAMES[number % 10])
     if 90 <= number <= 97 or 100 <= number <= 107:
-        return _coloured(style, place, f"bright-{_NAMES[number % 10]}")
+        return _coloured(style, layer, f"bright-{_NAMES[number % 10]}")
     return style
 
 
-def _coloured(style: Style, place: str, colour: str) -> Style:
-    if place == "fg":
+def _coloured(style: Style, layer: str, colour: str) -> Style:
+    if layer == "fg":
         return msgspec.structs.replace(style, colour=colour)
     return msgspec.structs.replace(style, ground=colour)
 
@@ -152,5 +152,5 @@ def _nearest(red: int, green: int, blue: int) -> str:
     if most < 64:
         return "black"
     parts = [2 * part > most for part in (red, green, blue)]
-    name = _NAMES[sum(bit << place for place, bit in enumerate(parts))]
+    name = _NAMES[sum(bit << position for position, bit in enumerate(parts))]
     return f"bright-{name}" if most > 192 else name

@@ -290,16 +290,16 @@ def _method(name: str, values: Mapping[str, object]) -> Found:
 
 
 def _rule(name: str, rule_id: str, values: Mapping[str, object]) -> Found:
-    place = formatting.address("/ui/binding-rule/", rule_id)
+    url = formatting.address("/ui/binding-rule/", rule_id)
     return {
         "heading": f"Binding rule {formatting.short(rule_id)}" if rule_id else "New binding rule",
         "above": (name, method_url(name)),
-        "form": place if rule_id else f"{method_url(name)}/rules",
+        "form": url if rule_id else f"{method_url(name)}/rules",
         "sections": RULE,
         "values": values,
         "line": _line(_rule_address(rule_id) if rule_id else "/v1/acl/binding-rule"),
         "button": "Save rule" if rule_id else "Create rule",
-        "remove": f"{place}/remove" if rule_id else "",
+        "remove": f"{url}/remove" if rule_id else "",
         "remove_line": formatting.command(
             "operator", "api", "-X", "DELETE", _rule_address(rule_id)
         ),
@@ -311,9 +311,11 @@ def _line(path: str) -> str:
     return formatting.command("operator", "api", "-X", "POST", "-d", "@FILE", path)
 
 
-def _facts(found: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[tuple[str, object]]:
+def _facts(
+    config: Mapping[str, Any], sections: tuple[FormSection, ...]
+) -> list[tuple[str, object]]:
     """Return the values that are set, with the labels of their fields."""
-    values = form_values(found, sections)
+    values = form_values(config, sections)
     fields = [field for section in sections for field in section.fields]
     return [
         (field.label, "yes" if value is True else value)

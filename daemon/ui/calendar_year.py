@@ -71,10 +71,10 @@ def year_map(days: Sequence[Mapping[str, Any]], *, today: str) -> CalendarYear:
     )
 
 
-def _kind(item: Mapping[str, Any]) -> str:
-    if not item["IsOpen"]:
-        return "weekend" if item["Reason"] in _WEEKENDS else "closed"
-    return "open" if len(item["Spans"]) == 1 and _is_whole(item["Spans"][0]) else "part"
+def _kind(day: Mapping[str, Any]) -> str:
+    if not day["IsOpen"]:
+        return "weekend" if day["Reason"] in _WEEKENDS else "closed"
+    return "open" if len(day["Spans"]) == 1 and _is_whole(day["Spans"][0]) else "part"
 
 
 def _is_whole(span: Sequence[str]) -> bool:
@@ -82,12 +82,12 @@ def _is_whole(span: Sequence[str]) -> bool:
     return all(moment[11:16] == "00:00" for moment in span)
 
 
-def _words(item: Mapping[str, Any]) -> str:
-    if not item["IsOpen"]:
-        return f"closed ({item['Reason']})"
-    if _kind(item) == "open":
+def _words(day: Mapping[str, Any]) -> str:
+    if not day["IsOpen"]:
+        return f"closed ({day['Reason']})"
+    if _kind(day) == "open":
         return "open"
-    return "open " + ", ".join(f"{begin[11:16]}-{end[11:16]}" for begin, end in item["Spans"])
+    return "open " + ", ".join(f"{begin[11:16]}-{end[11:16]}" for begin, end in day["Spans"])
 
 
 def closings(days: Sequence[Mapping[str, Any]]) -> Iterator[Closing]:

@@ -79,12 +79,12 @@ def charts_of(history: Mapping[str, Any], task: str = "") -> list[Chart]:
         (limit for limit in history["Limits"] if limit["Task"] == task), {}
     )
 
-    def of(title: str, shown: Format, *names: str, **labels: str) -> Chart | None:
+    def of(title: str, format_value: Format, *names: str, **labels: str) -> Chart | None:
         lines = {labels.get(name, name): series[name] for name in names if _is_known(series[name])}
         if not lines:
             return None
         limit = limits.get(names[0]) or 0
-        return chart(history, title, lines, shown, limit, series["Restarts"])
+        return chart(history, title, lines, format_value, limit, series["Restarts"])
 
     found = (
         of("CPU", percent, "CPUPercent", CPUPercent="CPU"),
@@ -104,12 +104,12 @@ def chart(
     history: Mapping[str, Any],
     title: str,
     lines: Mapping[str, Sequence[Value]],
-    shown: Format,
+    format_value: Format,
     limit: float,
     restarts: Sequence[Value],
 ) -> Chart:
     """Return a chart of several lines with the same unit; a `limit` of 0 means none."""
-    base = 1 if shown is percent or shown is count else _BYTES
+    base = 1 if format_value is percent or format_value is count else _BYTES
     known = [value for values in lines.values() for value in values if value is not None]
     highest = max(known)
     # A limit far above all values would flatten the line to nothing, so the page only names it.
@@ -117,10 +117,13 @@ def chart(
     top = rounded_up(max(highest, limit if is_near else 0) * _ROOM, base) or 1
     width = max(len(values) for values in lines.values())
     first, step = history["From"], history["Step"] * SECOND
-    said = [f"highest {shown(highest)}", *([f"limit {shown(limit)}"] if limit else [])]
+    summary = [
+        f"highest {format_value(highest)}",
+        *([f"limit {format_value(limit)}"] if limit else []),
+    ]
     latest = {name: _latest(values) for name, values in lines.items()}
     now = ", ".join(
-        (f"{name.lower()} " if len(lines) > 1 else "") + shown(value)
+        (f"{name.lower()} " if len(lines) > 1 else "") + format_value(value)
         for name, value in latest.items()
         if value is not None
     )
@@ -133,21 +136,21 @@ def chart(
         ],
         limit=_height(limit, top) if is_near else None,
         restarts=[
-            HoverBar(place, f"{_clock(first + place * step)}: {number:.0f} restarts")
-            for place, number in enumerate(restarts)
+            HoverBar(index, f"{_clock(first + index * step)}: {number:.0f} restarts")
+            for index, number in enumerate(restarts)
             if number
         ],
         bars=[
-            HoverBar(place, text)
-            for place in range(width)
-            if (text := _describe_place(lines, place, shown, first + place * step))
+            HoverBar(index, text)
+            for index in range(width)
+            if (text := _describe_place(lines, index, format_value, first + index * step))
         ],
-        top=shown(top),
+        top=format_value(top),
         now=now,
-        summary=" · ".join(said),
-        spoken=f"{title} from {_clock(first)} to {_clock(history['To'])}: {', '.join(said)}, "
-        f"mean {shown(sum(known) / len(known))}, latest {now}",
-        rows=_rows(lines, shown, first, step),
+        summary=" · ".join(summary),
+        spoken=f"{title} from {_clock(first)} to {_clock(history['To'])}: {', '.join(summary)}, "
+        f"mean {format_value(sum(known) / len(known))}, latest {now}",
+        rows=_rows(lines, format_value, first, step),
     )
 
 
@@ -181,9 +184,9 @@ def _height(value: float, top: float) -> float:
 def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
     """Return the values without gaps in between, each with its position."""
     found: list[list[tuple[int, float]]] = [[]]
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if value is not None:
-            found[-1].append((place, value))
+            found[-1].append((index, value))
         elif found[-1]:
             found.append([])
     return [item for item in found if item]
@@ -192,7 +195,7 @@ def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
 def _points(run: Sequence[tuple[int, float]], top: float) -> str:
     """Return the points of a run; a single value is as wide as its step."""
     (first, begin), (last, end) = run[0], run[-1]
-    inner = " ".join(f"{place + 0.5:g},{_height(value, top):g}" for place, value in run)
+    inner = " ".join(f"{index + 0.5:g},{_height(value, top):g}" for index, value in run)
     return f"{first},{_height(begin, top):g} {inner} {last + 1},{_height(end, top):g}"
 
 
@@ -212,30 +215,30 @@ def _clock(nanos: int) -> str:
 
 
 def _describe_place(
-    lines: Mapping[str, Sequence[Value]], place: int, shown: Format, at: int
+    lines: Mapping[str, Sequence[Value]], index: int, format_value: Format, time: int
 ) -> str:
     """Return the text of one position; empty if nothing was measured."""
     parts = [
-        (f"{name} " if len(lines) > 1 else "") + shown(value)
+        (f"{name} " if len(lines) > 1 else "") + format_value(value)
         for name, values in lines.items()
-        if place < len(values) and (value := values[place]) is not None
+        if index < len(values) and (value := values[index]) is not None
     ]
-    return f"{_clock(at)}: {', '.join(parts)}" if parts else ""
+    return f"{_clock(time)}: {', '.join(parts)}" if parts else ""
 
 
 def _rows(
-    lines: Mapping[str, Sequence[Value]], shown: Format, first: int, step: int
+    lines: Mapping[str, Sequence[Value]], format_value: Format, first: int, step: int
 ) -> list[tuple[int, list[str]]]:
     """Return some rows of the table of values, newest first, each with the highest of its time."""
     width = max(len(values) for values in lines.values())
-    each = max(1, -(-width // _ROWS))
+    stride = max(1, -(-width // _ROWS))
     found = []
-    for place in range(0, width, each):
+    for start in range(0, width, stride):
         parts = [
-            [value for value in values[place : place + each] if value is not None]
+            [value for value in values[start : start + stride] if value is not None]
             for values in lines.values()
         ]
         if any(parts):
-            cells = [shown(max(part)) if part else "-" for part in parts]
-            found.append((first + place * step, cells))
+            cells = [format_value(max(part)) if part else "-" for part in parts]
+            found.append((first + start * step, cells))
     return found[::-1]

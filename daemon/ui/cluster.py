@@ -16,18 +16,20 @@ from storage.records.base import SECOND
 
 PAGE = 50  # lines on one page of a list
 _COLUMNS = {
-    "name": lambda item: item["Name"],
-    "state": lambda item: item["Status"],
-    "pool": lambda item: item["NodePool"],
+    "name": lambda entry: entry["Name"],
+    "state": lambda entry: entry["Status"],
+    "pool": lambda entry: entry["NodePool"],
     "address": lambda service: service["Address"],
 }
 ALLOCATIONS = {  # columns that sort a table of allocations
-    "job": lambda item: item["JobID"],
-    "group": lambda item: item["TaskGroup"],
+    "job": lambda alloc: alloc["JobID"],
+    "group": lambda alloc: alloc["TaskGroup"],
     "state": lambda alloc: alloc["ClientStatus"],
-    "version": lambda item: item["JobVersion"] if "JobVersion" in item else item["Job"]["Version"],
-    "began": lambda item: item["CreateTime"],
-    "changed": lambda item: item["ModifyTime"],
+    "version": lambda alloc: (
+        alloc["JobVersion"] if "JobVersion" in alloc else alloc["Job"]["Version"]
+    ),
+    "began": lambda alloc: alloc["CreateTime"],
+    "changed": lambda alloc: alloc["ModifyTime"],
 }
 
 
@@ -77,8 +79,8 @@ async def services(ui_request: UiRequest) -> Found:
             name, within = service["ServiceName"], group["Namespace"]
             path = formatting.address("/v1/service/", name)
             instances = await ui_request.get(path, namespace=within)
-            for each in instances:
-                each["Checks"] = await checks(ui_request, name, each["AllocID"])
+            for instance in instances:
+                instance["Checks"] = await checks(ui_request, name, instance["AllocID"])
             found.append({**service, "Namespace": within, "Instances": instances})
     return {"services": found, "follow": "*"}
 

@@ -68,9 +68,9 @@ async def search(ui_request: UiRequest) -> Found:
         raise Malformed(f"q has {len(text)} characters: search for at most {LONGEST}")
     found = [Hits("Pages", _places(text))]
     if text:
-        verb, wanted = _action(text)
-        jobs, is_cut = await _statuses(ui_request, wanted)
-        found = [_actions(ui_request, verb, jobs, is_cut), _jobs(wanted, jobs, is_cut), *found]
+        verb, query = _action(text)
+        jobs, is_cut = await _statuses(ui_request, query)
+        found = [_actions(ui_request, verb, jobs, is_cut), _jobs(query, jobs, is_cut), *found]
         found += [await _runs(ui_request, text)]
     if len(text) >= SHORTEST:
         found += await _named(ui_request, text)
@@ -87,14 +87,14 @@ async def keys(ui_request: UiRequest) -> Found:
 
 
 def _places(text: str) -> list[Hit]:
-    wanted = text.lower()
-    places = [*((url, name) for url, name, _ in PLACES), *_MORE_PLACES]
-    return [Hit(name, url) for url, name in places if wanted in name.lower()]
+    query = text.lower()
+    pages = [*((url, name) for url, name, _ in PLACES), *_MORE_PLACES]
+    return [Hit(name, url) for url, name in pages if query in name.lower()]
 
 
-def _job_url(item: dict[str, Any], rest: str = "", **query: object) -> str:
-    namespace = item["Namespace"] if item["Namespace"] != "default" else ""
-    return formatting.address("/ui/job/", item["ID"], rest, namespace=namespace, **query)
+def _job_url(job: dict[str, Any], suffix: str = "", **query: object) -> str:
+    namespace = job["Namespace"] if job["Namespace"] != "default" else ""
+    return formatting.address("/ui/job/", job["ID"], suffix, namespace=namespace, **query)
 
 
 async def _statuses(ui_request: UiRequest, text: str) -> tuple[list[dict[str, Any]], bool]:
@@ -115,10 +115,10 @@ async def _statuses(ui_request: UiRequest, text: str) -> tuple[list[dict[str, An
     return found, bool(reply.next_token)
 
 
-def _jobs(text: str, found: list[dict[str, Any]], is_cut: bool) -> Hits:
+def _jobs(text: str, jobs: list[dict[str, Any]], is_cut: bool) -> Hits:
     hits = [
         Hit(item["ID"], _job_url(item), _within(item["Namespace"]), item["StewardState"]["State"])
-        for item in found
+        for item in jobs
     ]
     return Hits("Jobs", hits, is_cut, formatting.address("/ui/jobs", search=text))
 
@@ -130,13 +130,13 @@ def _action(text: str) -> tuple[str, str]:
     return (verb.lower(), rest.strip()) if found else ("", text)
 
 
-def _actions(ui_request: UiRequest, name: str, found: list[dict[str, Any]], is_cut: bool) -> Hits:
+def _actions(ui_request: UiRequest, name: str, jobs: list[dict[str, Any]], is_cut: bool) -> Hits:
     """Return the pages on which an action on jobs can be confirmed."""
     if not name:
         return Hits("Actions", [])
     ending, act = _ACTIONS[name]
     hits = []
-    for item in found:
+    for item in jobs:
         namespace = item["Namespace"]
         target = formatting.address("/ui/job/", item["ID"], f"/{act}" if act else "")
         url = _job_url(item, ending, act="" if name == "revert" else act)  # one per version
@@ -168,12 +168,12 @@ async def _runs(ui_request: UiRequest, text: str) -> Hits:
 
 async def _services(ui_request: UiRequest, text: str) -> Hits:
     found = await optional(ui_request, "/v1/services", namespace="*") or []
-    wanted = text.lower()
+    query = text.lower()
     names = [
         (service["ServiceName"], group["Namespace"])
         for group in found
         for service in group["Services"]
-        if wanted in service["ServiceName"].lower()
+        if query in service["ServiceName"].lower()
     ]
     hits = [Hit(name, _service_url(name, at), _within(at)) for name, at in names[:MOST]]
     return Hits("Services", hits, len(names) > MOST, "/ui/services")
@@ -211,14 +211,16 @@ def _hit(context: str, name: str, scope: list[str]) -> Hit:
 async def _identified(ui_request: UiRequest, text: str) -> list[Hits]:
     """Return objects whose identifier begins with a text."""
     found = []
-    for context, kind, place in (
+    for context, kind, prefix in (
         ("allocs", "Allocations by ID", "/ui/allocation/"),
         ("evals", "Evaluations by ID", "/ui/evaluation/"),
         ("nodes", "Nodes by ID", "/ui/node/"),
     ):
         body = {"Prefix": text, "Context": context, "Namespace": "*"}
         ids = (await _search(ui_request, "/v1/search", body)).get(context) or []
-        hits = [Hit(identifier, formatting.address(place, identifier)) for identifier in ids[:MOST]]
+        hits = [
+            Hit(identifier, formatting.address(prefix, identifier)) for identifier in ids[:MOST]
+        ]
         found.append(Hits(kind, hits, len(ids) > MOST))
     return found
 

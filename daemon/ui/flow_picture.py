@@ -90,10 +90,10 @@ def picture(steps: Sequence[Mapping[str, Any]], chain: Sequence[str] = ()) -> Fl
     """Return the graph of the steps of a run; None if it has too many steps to be seen."""
     if not steps or len(steps) > MOST_DRAWN:
         return None
-    places = _places(steps)
-    boxes = {step["Name"]: _box(step, *places[step["Name"]]) for step in steps}
+    positions = _places(steps)
+    boxes = {step["Name"]: _box(step, *positions[step["Name"]]) for step in steps}
     lines = list(_lines(steps, boxes, {*pairwise(chain)}))
-    columns, rows = (1 + max(found) for found in zip(*places.values(), strict=True))
+    columns, rows = (1 + max(found) for found in zip(*positions.values(), strict=True))
     return FlowPicture(
         width=columns * (_BOX[0] + _GAP[0]) - _GAP[0] + 2 * _SPARE,
         height=rows * (_BOX[1] + _GAP[1]) - _GAP[1] + 2 * _SPARE,
@@ -106,23 +106,23 @@ def picture(steps: Sequence[Mapping[str, Any]], chain: Sequence[str] = ()) -> Fl
 def _places(steps: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
     """Return the level and the row of each step: near the rows of its needs."""
     levels: dict[int, list[Mapping[str, Any]]] = {}
-    for one in steps:
-        levels.setdefault(one["Level"], []).append(one)
+    for step in steps:
+        levels.setdefault(step["Level"], []).append(step)
     found: dict[str, tuple[int, int]] = {}
     for level in sorted(levels):
         rows = {}
-        for order, one in enumerate(levels[level]):
-            above = [found[need][1] for need in one["Needs"] or () if need in found]
-            rows[one["Name"]] = (sum(above) / len(above) if above else order, order)
+        for number, step in enumerate(levels[level]):
+            above = [found[need][1] for need in step["Needs"] or () if need in found]
+            rows[step["Name"]] = (sum(above) / len(above) if above else number, number)
         for row, name in enumerate(sorted(rows, key=lambda name: rows[name])):
             found[name] = (level, row)
     return found
 
 
-def _box(item: Mapping[str, Any], level: int, row: int) -> StepBox:
-    name, state = item["Name"], item["State"]
-    about = f"{item['Good']}/{item['Total']} {state}" if item["Total"] > 1 else state
-    reason = f": {item['Reason']}" if item["Reason"] else ""
+def _box(step: Mapping[str, Any], level: int, row: int) -> StepBox:
+    name, state = step["Name"], step["State"]
+    progress = f"{step['Good']}/{step['Total']} {state}" if step["Total"] > 1 else state
+    reason = f": {step['Reason']}" if step["Reason"] else ""
     return StepBox(
         name=name,
         label=name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…",
@@ -130,8 +130,8 @@ def _box(item: Mapping[str, Any], level: int, row: int) -> StepBox:
         sign=SIGNS.get(state, "○"),
         x=_SPARE + level * (_BOX[0] + _GAP[0]),
         y=_SPARE + row * (_BOX[1] + _GAP[1]),
-        about=about,
-        text=f"{name}: {about}{reason}",
+        about=progress,
+        text=f"{name}: {progress}{reason}",
     )
 
 
@@ -162,7 +162,7 @@ def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
     begun = {step["Name"]: step for step in steps if step["Opened"]}
     if not begun:
         return []
-    end = {name: _end(one, now) for name, one in begun.items()}
+    end = {name: _end(step, now) for name, step in begun.items()}
     chain = [max(begun, key=lambda name: (end[name], begun[name]["Level"]))]
     while needs := [item for item in begun[chain[-1]]["Needs"] or () if item in begun]:
         chain.append(max(needs, key=lambda name: end[name]))
@@ -180,15 +180,17 @@ def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | Non
     on_chain = set(chain)
     # Of too many steps, those of the chain and the longest ones are shown.
     weights = {step["Name"]: (step["Name"] in on_chain, _end(step, now)) for step in begun}
-    shown = begun
+    shown_steps = begun
     if len(begun) > MOST_BARS:
-        kept = set(sorted(weights, key=lambda name: weights[name])[-MOST_BARS:])
-        shown = [step for step in begun if step["Name"] in kept]
+        kept_names = set(sorted(weights, key=lambda name: weights[name])[-MOST_BARS:])
+        shown_steps = [step for step in begun if step["Name"] in kept_names]
     last = next(step for step in begun if step["Name"] == chain[-1])
     first = next(step for step in begun if step["Name"] == chain[0])
     return FlowTimeline(
-        bars=[_bar(step, begin, end, now, is_longest=step["Name"] in on_chain) for step in shown],
-        more=len(begun) - len(shown),
+        bars=[
+            _bar(step, begin, end, now, is_longest=step["Name"] in on_chain) for step in shown_steps
+        ],
+        more=len(begun) - len(shown_steps),
         chain=chain,
         chain_time=format_length(_end(last, now) - first["Opened"]),
         ticks=[format_length((end - begin) * at // _TICKS) for at in range(_TICKS + 1)],
@@ -196,22 +198,22 @@ def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | Non
     )
 
 
-def _end(item: Mapping[str, Any], now: int) -> int:
-    return max(int(item["Since"] if item["State"] in _ENDS else now), int(item["Opened"]))
+def _end(step: Mapping[str, Any], now: int) -> int:
+    return max(int(step["Since"] if step["State"] in _ENDS else now), int(step["Opened"]))
 
 
-def _bar(item: Mapping[str, Any], begin: int, end: int, now: int, *, is_longest: bool) -> StepBar:
+def _bar(step: Mapping[str, Any], begin: int, end: int, now: int, *, is_longest: bool) -> StepBar:
     scale = WIDTH / (end - begin)
-    length = _end(item, now) - item["Opened"]
+    length = _end(step, now) - step["Opened"]
     width = min(max(length * scale, _NARROWEST), WIDTH)
-    x = min((item["Opened"] - begin) * scale, WIDTH - width)
-    clock = datetime.fromtimestamp(item["Opened"] // SECOND, UTC).strftime("%H:%M:%S UTC")
-    attempt = f", attempt {item['Attempt']}" if item["Attempt"] > 1 else ""
+    x = min((step["Opened"] - begin) * scale, WIDTH - width)
+    clock = datetime.fromtimestamp(step["Opened"] // SECOND, UTC).strftime("%H:%M:%S UTC")
+    attempt = f", attempt {step['Attempt']}" if step["Attempt"] > 1 else ""
     return StepBar(
-        name=item["Name"],
-        state=item["State"],
+        name=step["Name"],
+        state=step["State"],
         x=round(x, 1),
         width=round(width, 1),
         is_longest=is_longest,
-        text=f"{item['Name']}: {item['State']}, {format_length(length)} from {clock}{attempt}",
+        text=f"{step['Name']}: {step['State']}, {format_length(length)} from {clock}{attempt}",
     )

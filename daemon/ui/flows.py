@@ -51,15 +51,15 @@ async def queues(visit: UiRequest) -> Found:
     reply = await visit.ask(
         "GET", "/v1/concurrency", namespace=namespace, next_token=token, per_page=PAGE
     )
-    shown = None
+    queue = None
     if name and namespace != "*":
         with suppress(NotFound):  # its last run has ended, and it has no limit
             path = formatting.address("/v1/concurrency/", name)
-            shown = await visit.get(path, namespace=namespace)
+            queue = await visit.get(path, namespace=namespace)
     return {
         "queues": await visit.parsed(reply),
         "next_token": reply.next_token,
-        "queue": shown,
+        "queue": queue,
         "follow": "*",
     }
 
@@ -77,7 +77,7 @@ async def run(ui_request: UiRequest) -> Found:
     newest = await ui_request.get(
         job_url(ui_request, "/runs"), namespace=namespace, per_page=_STRIP
     )
-    mine = [item for item in newest if item["ID"] == job["ID"]]  # and no children
+    own_runs = [item for item in newest if item["ID"] == job["ID"]]  # and no children
     placed = await ui_request.get(
         job_url(ui_request, "/allocations"), namespace=namespace, per_page=_ELEMENTS
     )
@@ -86,8 +86,8 @@ async def run(ui_request: UiRequest) -> Found:
         **base,
         "run": found,
         **drawn,
-        "runs": mine,
-        "is_newest": not mine or found["Number"] == mine[0]["Number"],
+        "runs": own_runs,
+        "is_newest": not own_runs or found["Number"] == own_runs[0]["Number"],
         "most_steps": _STEPS if ui_request.query.text("steps") != "all" else len(found["Steps"]),
         "groups": {task_group["Name"]: task_group for task_group in job["TaskGroups"] or ()},
         "elements": _newest(placed),
@@ -102,9 +102,9 @@ def _drawn(steps: list[dict[str, Any]], now: int) -> dict[str, object]:
 def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return for each step an allocation to look at: a failed one, else the newest."""
 
-    def order(item: dict[str, Any]) -> tuple[bool, int]:
-        is_late = is_overtime(item["ClientStatus"], item["ClientDescription"])
-        return item["ClientStatus"] == "failed" or is_late, int(item["CreateIndex"])
+    def order(alloc: dict[str, Any]) -> tuple[bool, int]:
+        is_late = is_overtime(alloc["ClientStatus"], alloc["ClientDescription"])
+        return alloc["ClientStatus"] == "failed" or is_late, int(alloc["CreateIndex"])
 
     return {item["TaskGroup"]: item for item in sorted(placed, key=order)}
 

@@ -20,9 +20,9 @@ BAR = ("running", "pending", "complete", "failed", "lost", "unknown")  # the ord
 
 def address(*pieces: str, **query: object) -> str:
     """Return the URL of a page: every second part is a name with any characters."""
-    path = "".join(quote(one, safe="") if at % 2 else one for at, one in enumerate(pieces))
-    given = {name: value for name, value in query.items() if value not in ("", None)}
-    return f"{path}?{urlencode(given)}" if given else path
+    path = "".join(quote(piece, safe="") if at % 2 else piece for at, piece in enumerate(pieces))
+    filled = {name: value for name, value in query.items() if value not in ("", None)}
+    return f"{path}?{urlencode(filled)}" if filled else path
 
 
 def is_internal_url(target: str) -> bool:
@@ -65,14 +65,14 @@ def format_duration(nanoseconds: int) -> str:
     left = abs(nanoseconds) // SECOND
     if not left and nanoseconds:
         return f"{abs(nanoseconds) // _MILLISECOND} ms"
-    told: list[str] = []
+    parts: list[str] = []
     for seconds, unit in _SPANS:
-        if left >= seconds and len(told) < 2:
-            told.append(f"{left // seconds} {unit}")
+        if left >= seconds and len(parts) < 2:
+            parts.append(f"{left // seconds} {unit}")
             left %= seconds
-        elif told:
+        elif parts:
             break
-    return " ".join(told) or "0 s"
+    return " ".join(parts) or "0 s"
 
 
 def format_length(nanoseconds: int) -> str:

@@ -63,12 +63,12 @@ async def send_form(
         if status not in (400, 422):
             raise
         errors = errors_at(str(error), sections, ui_request.form)
-        shown = {**form(_entered(ui_request, sections)), "errors": errors, "message": str(error)}
-        return await render_page(ui_request, "login_form.html", shown, status)
+        context = {**form(_entered(ui_request, sections)), "errors": errors, "message": str(error)}
+        return await render_page(ui_request, "login_form.html", context, status)
     warnings = (found or {}).get("warnings") if isinstance(found, dict) else None
     if warnings:
-        shown = {**form(_entered(ui_request, sections)), "warnings": warnings, "target": target}
-        return await render_page(ui_request, "login_form.html", shown)
+        context = {**form(_entered(ui_request, sections)), "warnings": warnings, "target": target}
+        return await render_page(ui_request, "login_form.html", context)
     return HandlerReply(status=303, headers={"Location": target})
 
 
@@ -154,24 +154,24 @@ def _pairs(name: str, lines: Iterable[str]) -> Iterable[tuple[str, str]]:
         yield key.strip(), value.strip()
 
 
-def form_values(found: Mapping[str, Any], sections: Sections) -> dict[str, object]:
+def form_values(config: Mapping[str, Any], sections: Sections) -> dict[str, object]:
     """Return the values of an object of the API as a form shows them."""
-    shown: dict[str, object] = {}
+    values: dict[str, object] = {}
     for field in (field for section in sections for field in section.fields):
-        value = found.get(field.name)
+        value = config.get(field.name)
         if field.kind == "flag":
-            shown[field.name] = bool(value)
+            values[field.name] = bool(value)
         elif field.kind in ("list", "pems"):
-            shown[field.name] = "\n".join(item.strip() for item in value or ())
+            values[field.name] = "\n".join(item.strip() for item in value or ())
         elif field.kind == "pairs":
-            shown[field.name] = "\n".join(f"{key}={one}" for key, one in (value or {}).items())
+            values[field.name] = "\n".join(f"{key}={item}" for key, item in (value or {}).items())
         elif field.kind == "seconds" and isinstance(value, str):
-            shown[field.name] = _without_zeros(value)
+            values[field.name] = _without_zeros(value)
         elif field.kind == "seconds":
-            shown[field.name] = duration_text(field.name, int(value or 0))
+            values[field.name] = duration_text(field.name, int(value or 0))
         else:
-            shown[field.name] = "" if value is None else str(value)
-    return shown
+            values[field.name] = "" if value is None else str(value)
+    return values
 
 
 def duration_text(name: str, value: int) -> str:

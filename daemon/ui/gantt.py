@@ -99,7 +99,7 @@ def timeline(
 
     `created` is when the allocation was placed. Times are in nanoseconds.
     """
-    events = {name: sorted(one["Events"] or (), key=_time) for name, one in states.items()}
+    events = {name: sorted(state["Events"] or (), key=_time) for name, state in states.items()}
     times = [item["Time"] for event in events.values() for item in event]
     if not times:
         return None
@@ -111,11 +111,11 @@ def timeline(
         _line(name, states[name], found, lifecycles.get(name) or {}, axis)
         for name, found in sorted(events.items(), key=lambda pair: _began(pair[1]))
     ]
-    shown = {phase.kind for line in lines for phase in line.phases}
+    kinds_used = {phase.kind for line in lines for phase in line.phases}
     return Timeline(
         lines=lines,
         ticks=axis.ticks(),
-        kinds=[(kind, words) for kind, words in PHASES.items() if kind in shown],
+        kinds=[(kind, words) for kind, words in PHASES.items() if kind in kinds_used],
         begin=begin,
         end=end,
     )
@@ -199,8 +199,8 @@ def _bar(span: _Span, axis: _Axis) -> Phase:
     x = axis.place(span.begin)
     width = max(_NARROWEST, axis.place(span.end) - x)
     length = span.end - span.begin
-    said = format_duration(length) if length >= SECOND else f"{length // 1_000_000} ms"
-    text = f"{PHASES[span.kind]} for {said}, from {_clock(span.begin)}"
+    duration = format_duration(length) if length >= SECOND else f"{length // 1_000_000} ms"
+    text = f"{PHASES[span.kind]} for {duration}, from {_clock(span.begin)}"
     return Phase(kind=span.kind, x=min(x, WIDTH - width), width=round(width, 1), text=text)
 
 

@@ -46,12 +46,14 @@ def year_map(calendar: Mapping[str, Any]) -> YearMap:
     today = date.fromisoformat(calendar["Today"])
     monday = today - timedelta(days=today.weekday() + 7 * (WEEKS - 1))
     days = {day["Date"]: day for day in calendar["Days"]}
-    every = [monday + timedelta(days=number) for number in range((today - monday).days + 1)]
+    days_shown = [monday + timedelta(days=number) for number in range((today - monday).days + 1)]
     return YearMap(
-        cells=[_cell(day, number, days.get(day.isoformat())) for number, day in enumerate(every)],
+        cells=[
+            _cell(day, number, days.get(day.isoformat())) for number, day in enumerate(days_shown)
+        ],
         months=[
             (LEFT + CELL * (number // 7), day.strftime("%b"))
-            for number, day in enumerate(every)
+            for number, day in enumerate(days_shown)
             if day.day <= 7 and day.weekday() == 0
         ],
         width=LEFT + CELL * WEEKS,
@@ -75,9 +77,9 @@ def _cell(day: date, number: int, line: Mapping[str, Any] | None) -> DayCell:
 
 
 def _kind(results: Mapping[str, int], line: Mapping[str, Any] | None) -> str:
-    bad = sum(results.get(word, 0) for word in _BAD)
-    if bad:
-        return "bad" if 2 * bad >= sum(results.values()) else "mixed"
+    bad_count = sum(results.get(word, 0) for word in _BAD)
+    if bad_count:
+        return "bad" if 2 * bad_count >= sum(results.values()) else "mixed"
     if line and (line["Skipped"] or line["CaughtUp"] or line["Late"]):
         return "missed"
     return "good" if results else "none"
@@ -154,11 +156,11 @@ def day_map(
     )
 
 
-def _run_mark(run: Mapping[str, Any], at: float, zone: tzinfo) -> DayMark:
+def _run_mark(run: Mapping[str, Any], x: float, zone: tzinfo) -> DayMark:
     length = max(_NARROWEST, run["Duration"] / SECOND / 60)
-    said = f", {format_duration(run['Duration'])}" if run["Ended"] else ""
-    text = f"{_clock(run['Started'], zone)} {run['ID']}: {run['Result']}{said}"
-    return DayMark(x=at, width=round(min(length, DAY - at), 1), kind=run["Result"], text=text)
+    duration = f", {format_duration(run['Duration'])}" if run["Ended"] else ""
+    text = f"{_clock(run['Started'], zone)} {run['ID']}: {run['Result']}{duration}"
+    return DayMark(x=x, width=round(min(length, DAY - x), 1), kind=run["Result"], text=text)
 
 
 def _slot_kind(slot: Mapping[str, Any]) -> str:
@@ -168,9 +170,9 @@ def _slot_kind(slot: Mapping[str, Any]) -> str:
 
 def _slot_text(slot: Mapping[str, Any], zone: tzinfo) -> str:
     late = slot["DecidedAt"] - slot["Slot"]
-    said = f", {format_duration(late)} late" if _slot_kind(slot) == "late" else ""
+    delay = f", {format_duration(late)} late" if _slot_kind(slot) == "late" else ""
     reason = f": {slot['Reason']}" if slot["Reason"] else ""
-    return f"slot {_clock(slot['Slot'], zone)} {slot['Outcome']}{said}{reason}"
+    return f"slot {_clock(slot['Slot'], zone)} {slot['Outcome']}{delay}{reason}"
 
 
 def _clock(nanos: int, zone: tzinfo) -> str:

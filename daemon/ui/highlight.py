@@ -66,8 +66,8 @@ def side_by_side(old: str, new: str, *, around: int = 3) -> list[SideBySideLine]
         if lines:
             lines.append(SideBySideLine("skipped", None, "", None, ""))
         for kind, a, b, c, d in group:
-            fate = {"equal": "same", "insert": "added", "delete": "deleted"}.get(kind, "edited")
-            lines += _rows(fate, _numbered(before, a, b), _numbered(after, c, d))
+            change = {"equal": "same", "insert": "added", "delete": "deleted"}.get(kind, "edited")
+            lines += _rows(change, _numbered(before, a, b), _numbered(after, c, d))
     return lines
 
 
@@ -76,11 +76,11 @@ def _numbered(lines: list[str], begin: int, end: int) -> list[tuple[int | None, 
 
 
 def _rows(
-    fate: str, old: list[tuple[int | None, str]], new: list[tuple[int | None, str]]
+    change: str, old: list[tuple[int | None, str]], new: list[tuple[int | None, str]]
 ) -> Iterable[SideBySideLine]:
     for at in range(max(len(old), len(new))):
         left = old[at] if at < len(old) else (None, "")
         right = new[at] if at < len(new) else (None, "")
-        fates = {(True, False): "deleted", (False, True): "added"}
-        mine = fates.get((left[0] is not None, right[0] is not None), fate)
-        yield SideBySideLine(mine, *left, *right)
+        one_sided = {(True, False): "deleted", (False, True): "added"}
+        row_change = one_sided.get((left[0] is not None, right[0] is not None), change)
+        yield SideBySideLine(row_change, *left, *right)

@@ -157,25 +157,25 @@ async def method(ui_request: UiRequest) -> Found:
 async def explain_login(ui_request: UiRequest) -> HandlerReply:
     """Show which rules a login meets, and which one rejects it; no token is issued."""
     path = ui_request["path"].strip("/")
-    said = {name: value for name in LOGIN if (value := text(ui_request, name))}
+    fields = {name: value for name in LOGIN if (value := text(ui_request, name))}
     found = await _method(ui_request, path)
-    answer = await ui_request.post(f"/v1/auth/{path}/explain", said)
-    said.pop("jwt", None)  # a credential, so it is not sent back
+    answer = await ui_request.post(f"/v1/auth/{path}/explain", fields)
+    fields.pop("jwt", None)  # a credential, so it is not sent back
     return await render_page(
-        ui_request, "method.html", {**found, "said": said, "explained": answer["data"]}
+        ui_request, "method.html", {**found, "said": fields, "explained": answer["data"]}
     )
 
 
 async def _method(ui_request: UiRequest, path: str) -> dict[str, Any]:
-    place = path.strip("/")
-    known = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{place}/")
+    mount_path = path.strip("/")
+    known = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{mount_path}/")
     if known is None:
-        raise NotFound(f"there is no login method at {place}")
-    base = f"/v1/auth/{place}"
+        raise NotFound(f"there is no login method at {mount_path}")
+    base = f"/v1/auth/{mount_path}"
     names = (await _data(ui_request, f"{base}/role", list=True)).get("keys", ())
     roles = {name: await _data(ui_request, f"{base}/role/{name}") for name in names}
     return {
-        "place": place,
+        "place": mount_path,
         "method": known,
         "config": _set(await _data(ui_request, f"{base}/config")),
         "roles": {name: _set(found) for name, found in roles.items()},
@@ -190,11 +190,11 @@ async def _data(ui_request: UiRequest, path: str, **query: object) -> dict[str, 
         return {}
 
 
-def _set(found: dict[str, Any]) -> list[tuple[str, object]]:
+def _set(fields: dict[str, Any]) -> list[tuple[str, object]]:
     """Return the non-empty values of a document as text."""
     return [
         (name, _word(name, value))
-        for name, value in found.items()
+        for name, value in fields.items()
         if value not in ("", None, [], {}, 0)
     ]
 
@@ -203,7 +203,7 @@ def _word(name: str, value: object) -> object:
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
     if isinstance(value, dict):
-        return ", ".join(f"{key}={one}" for key, one in value.items())
+        return ", ".join(f"{key}={item}" for key, item in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and name.endswith(_DURATIONS):

@@ -25,9 +25,9 @@ _PAYLOAD_SCHEME = "payload://"  # of artifacts that are input files of a dispatc
 _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 
-def job_url(ui_request: UiRequest, rest: str = "") -> str:
+def job_url(ui_request: UiRequest, suffix: str = "") -> str:
     """Return the API path of the page's job."""
-    return formatting.address("/v1/job/", ui_request["job_id"], rest)
+    return formatting.address("/v1/job/", ui_request["job_id"], suffix)
 
 
 async def job_header(ui_request: UiRequest, tab: str) -> dict[str, object]:
@@ -131,9 +131,9 @@ async def _history(ui_request: UiRequest, base: dict[str, object]) -> UsageSecti
     )
 
 
-async def _services(ui_request: UiRequest, asked: dict[str, object]) -> list[dict[str, Any]]:
+async def _services(ui_request: UiRequest, query: dict[str, object]) -> list[dict[str, Any]]:
     """Return the services of a job with their latest check results."""
-    found: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/services"), **asked)
+    found: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/services"), **query)
     for item in found:
         item["Checks"] = await checks(ui_request, item["ServiceName"], item["AllocID"])
     return found
@@ -215,9 +215,9 @@ async def compare(ui_request: UiRequest) -> Found:
     """Show two versions side by side: their sources and their differences."""
     base = await job_header(ui_request, "versions")
     job: Any = base["job"]
-    given, chosen = ui_request.query.natural("old"), ui_request.query.natural("new")
+    old_version, chosen = ui_request.query.natural("old"), ui_request.query.natural("new")
     new = job["Version"] if chosen is None else chosen
-    old = max(new - 1, 0) if given is None else given
+    old = max(new - 1, 0) if old_version is None else old_version
     asked = {"namespace": base["namespace"], "diffs": True, "diff_version": old}
     found = await ui_request.get(job_url(ui_request, "/versions"), **asked)
     known = [version["Version"] for version in found["Versions"]]
@@ -236,7 +236,7 @@ async def deployments(ui_request: UiRequest) -> Found:
     found = await ui_request.get(job_url(ui_request, "/deployments"), namespace=base["namespace"])
     if not found:
         return {**base, "deployments": [], "newest": "", "rollout": None}
-    newest = max(found, key=lambda item: int(item["CreateIndex"]))
+    newest = max(found, key=lambda deployment: int(deployment["CreateIndex"]))
     asked = {"namespace": base["namespace"], "per_page": _ALLOCATIONS}
     allocations = await ui_request.get(job_url(ui_request, "/allocations"), **asked)
     picture = rollout.rollout(newest, allocations, ui_request.now)

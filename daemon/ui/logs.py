@@ -29,28 +29,28 @@ async def of_task(ui_request: UiRequest) -> Found:
     base = await allocation.allocation_header(ui_request, "logs")
     query = ui_request.query
     task = query.text("task") or next(iter(base["tasks"]), "")
-    given = query.text("type")
-    kind = given if given in _STREAMS else "all"
-    shown = {**base, "task": task, "kind": kind, "search": query.text("q")}
+    stream_type = query.text("type")
+    kind = stream_type if stream_type in _STREAMS else "all"
+    context = {**base, "task": task, "kind": kind, "search": query.text("q")}
     if not task:
-        return shown
+        return context
     asked = {"task": task, "type": kind if kind in _STREAMS else ""}
     if query.text("q"):
         asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
         found = await ui_request.get(_path(ui_request, "search"), **asked)
     else:
-        places = {name: query.text(name) for name in ("before", "after", "at")}
-        found = await ui_request.get(_path(ui_request, "lines"), lines=_LINES, **asked, **places)
-        shown["is_tail"] = not any(places.values())
+        positions = {name: query.text(name) for name in ("before", "after", "at")}
+        found = await ui_request.get(_path(ui_request, "lines"), lines=_LINES, **asked, **positions)
+        context["is_tail"] = not any(positions.values())
     return {
-        **shown,
+        **context,
         "found": found,
         "lines": await build_in_thread(_styled, found.get("Lines") or [], {}),
     }
 
 
-def _path(ui_request: UiRequest, what: str) -> str:
-    return formatting.address(f"/v1/client/fs/{what}/", ui_request["alloc_id"])
+def _path(ui_request: UiRequest, endpoint: str) -> str:
+    return formatting.address(f"/v1/client/fs/{endpoint}/", ui_request["alloc_id"])
 
 
 def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
@@ -72,19 +72,19 @@ async def task_lines(ui_request: UiRequest) -> HandlerReply:
     )
 
 
-async def _lines(ui_request: UiRequest, path: str, asked: dict[str, object]) -> HandlerReply:
+async def _lines(ui_request: UiRequest, path: str, parameters: dict[str, object]) -> HandlerReply:
     query, kind = ui_request.query, ui_request.query.text("type")
-    asked |= {
+    parameters |= {
         "type": kind if kind in _STREAMS else "",
         "lines": "" if query.text("follow") else _MORE,
         **{name: query.text(name) for name in ("before", "after")},
     }
     try:
         if query.text("follow"):
-            found = await ui_request.ask("GET", path, follow=True, **asked)
+            found = await ui_request.ask("GET", path, follow=True, **parameters)
             stream = _pieces(found.stream) if found.stream else None
             return HandlerReply(stream=stream, content_type=JSON)
-        page = await ui_request.get(path, **asked)
+        page = await ui_request.get(path, **parameters)
     except StewardError as error:
         return of_error(error)
     return HandlerReply(body=await build_in_thread(_encoded, page, {}), content_type=JSON)
@@ -155,13 +155,13 @@ async def of_job(ui_request: UiRequest) -> Found:
     kind = query.text("type") if query.text("type") in _STREAMS else "all"
     asked: dict[str, object] = {"namespace": base["namespace"]}
     asked["type"] = kind if kind in _STREAMS else ""
-    places = {name: query.text(name) for name in ("before", "after")}
+    positions = {name: query.text(name) for name in ("before", "after")}
     if query.text("q"):
         asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
         found = await ui_request.get(job.job_url(ui_request, "/logs/search"), **asked)
     else:
         found = await ui_request.get(
-            job.job_url(ui_request, "/logs/lines"), lines=_LINES, **asked, **places
+            job.job_url(ui_request, "/logs/lines"), lines=_LINES, **asked, **positions
         )
     return {
         **base,
@@ -169,7 +169,7 @@ async def of_job(ui_request: UiRequest) -> Found:
         "search": query.text("q"),
         "found": found,
         "lines": await build_in_thread(_styled, found.get("Lines") or [], {}),
-        "is_tail": not query.text("q") and not any(places.values()),
+        "is_tail": not query.text("q") and not any(positions.values()),
         "newest_run": (state.get("Runs") or {}).get("LastRunID", ""),
     }
 
@@ -206,6 +206,6 @@ async def _plain(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield await build_in_thread(_plain_lines, piece)
 
 
-def _plain_lines(piece: bytes) -> bytes:
-    lines = piece.decode(errors="replace").split("\n")
+def _plain_lines(chunk: bytes) -> bytes:
+    lines = chunk.decode(errors="replace").split("\n")
     return "\n".join(map(ansi.plain, lines)).encode()

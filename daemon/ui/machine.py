@@ -94,8 +94,8 @@ def machine_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) ->
     memory = has["Memory"]["MemoryMB"] - keeps["Memory"]["MemoryMB"]
     jobs = _shares(placed, _core_mhz(node))
     free = (cpu - sum(job.cpu for job in jobs), memory - sum(job.memory for job in jobs))
-    for number, one in enumerate(jobs):
-        one.hue, one.fits = number % HUES, _fits(free, one.largest)
+    for number, job in enumerate(jobs):
+        job.hue, job.fits = number % HUES, _fits(free, job.largest)
     return MachineMap(
         strips=[
             _strip("CPU", "MHz", [(job, job.cpu) for job in jobs], cpu),
@@ -125,28 +125,28 @@ def pool_map(
     for item in hosted:
         if item["AllocationID"] not in found:
             continue
-        if (place := place_of(item["Host"])) is None:
+        if (host_index := place_of(item["Host"])) is None:
             elsewhere[item["Host"]] += 1
         else:
-            tasks[place].append((item["AllocationID"], item["Task"]))
+            tasks[host_index].append((item["AllocationID"], item["Task"]))
     hues = {(job.namespace, job.job_id): job.hue for job in jobs}
     mhz = _core_mhz(node)
     hosts, free = [], []
-    for place, host in enumerate(known):
-        held = _shares((_part_of(found[alloc], task) for alloc, task in tasks[place]), mhz)
-        for share in held:
+    for host_index, host in enumerate(known):
+        shares = _shares((_part_of(found[alloc], task) for alloc, task in tasks[host_index]), mhz)
+        for share in shares:
             share.hue = hues[share.namespace, share.job_id]
         cpu = host["Cores"] * mhz
         strips = [
-            _strip("CPU", "MHz", [(job, job.cpu) for job in held], cpu),
-            _strip("Memory", "MiB", [(job, job.memory) for job in held], host["MemoryMB"]),
+            _strip("CPU", "MHz", [(job, job.cpu) for job in shares], cpu),
+            _strip("Memory", "MiB", [(job, job.memory) for job in shares], host["MemoryMB"]),
         ]
-        number = sum(share.allocations for share in held)
+        number = sum(share.allocations for share in shares)
         hosts.append(HostMap(host=host, strips=strips, tasks=number))
         if host["State"] == "up":
             left = (
-                cpu - sum(job.cpu for job in held),
-                host["MemoryMB"] - sum(job.memory for job in held),
+                cpu - sum(job.cpu for job in shares),
+                host["MemoryMB"] - sum(job.memory for job in shares),
             )
             free.append(left)
     for job in jobs:
@@ -166,18 +166,18 @@ def _host_finder(names: Sequence[str]) -> Callable[[str], int | None]:
 
     Either name may lack the domain. A name that fits several hosts belongs to none of them.
     """
-    whole = {name: place for place, name in enumerate(names)}
+    index_by_name = {name: index for index, name in enumerate(names)}
     by_short_name: defaultdict[str, list[int]] = defaultdict(list)
-    for place, name in enumerate(names):
-        by_short_name[_short_name(name)].append(place)
+    for index, name in enumerate(names):
+        by_short_name[_short_name(name)].append(index)
 
-    def find(given: str) -> int | None:
-        if given in whole:
-            return whole[given]
-        places = by_short_name[_short_name(given)]
-        if "." in given:  # another domain is another host
-            places = [place for place in places if "." not in names[place]]
-        return places[0] if len(places) == 1 else None
+    def find(host_name: str) -> int | None:
+        if host_name in index_by_name:
+            return index_by_name[host_name]
+        indexes = by_short_name[_short_name(host_name)]
+        if "." in host_name:  # another domain is another host
+            indexes = [index for index in indexes if "." not in names[index]]
+        return indexes[0] if len(indexes) == 1 else None
 
     return find
 
@@ -188,9 +188,9 @@ def _short_name(host: str) -> str:
 
 def _part_of(alloc: Mapping[str, Any], task: str) -> dict[str, Any]:
     """Return an allocation with the resources of one task only."""
-    held = alloc["AllocatedResources"]
-    tasks = {name: each for name, each in held["Tasks"].items() if name == task}
-    return {**alloc, "AllocatedResources": {**held, "Tasks": tasks}}
+    resources = alloc["AllocatedResources"]
+    tasks = {name: task_held for name, task_held in resources["Tasks"].items() if name == task}
+    return {**alloc, "AllocatedResources": {**resources, "Tasks": tasks}}
 
 
 def _shares(placed: Iterable[Mapping[str, Any]], mhz: int) -> list[JobShare]:
@@ -208,7 +208,7 @@ def _shares(placed: Iterable[Mapping[str, Any]], mhz: int) -> list[JobShare]:
         share.allocations += 1
         share.cpu, share.memory = share.cpu + cpu, share.memory + memory
         share.devices += sum(
-            len(each["DeviceIDs"]) for task in tasks for each in task["Devices"] or ()
+            len(device["DeviceIDs"]) for task in tasks for device in task["Devices"] or ()
         )
         share.largest = max(share.largest, (cpu, memory))
     return sorted(
@@ -220,19 +220,19 @@ def _whole_cores(cpu: int, mhz: int) -> int:
     return max(1, -(-cpu // mhz)) * mhz if mhz else cpu
 
 
-def _fits(free: tuple[int, int], wanted: tuple[int, int]) -> int:
-    counts = [left // each for left, each in zip(free, wanted, strict=True) if each]
+def _fits(free: tuple[int, int], needed: tuple[int, int]) -> int:
+    counts = [left // size for left, size in zip(free, needed, strict=True) if size]
     return max(0, min(counts, default=0))
 
 
 def _strip(title: str, unit: str, shares: Sequence[tuple[JobShare, int]], total: int) -> Strip:
-    used, whole = sum(number for _, number in shares), max(total, 1)
-    whole = max(whole, used)
+    used, total_width = sum(number for _, number in shares), max(total, 1)
+    total_width = max(total_width, used)
     parts, x = [], 0.0
     for share, number in [*shares[:_KEPT], *_rest(shares[_KEPT:])]:
-        width = WIDTH * number / whole
+        width = WIDTH * number / total_width
         if number:
-            text = f"{share.job_id or 'other jobs'}: {number} {unit}, {100 * number / whole:.1f} %"
+            text = f"{share.job_id or 'other jobs'}: {number} {unit}, {100 * number / total_width:.1f} %"
             parts.append(_part(x, width, share, text))
         x += width
     free = max(0, total - used)

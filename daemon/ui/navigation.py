@@ -24,9 +24,9 @@ KEYS = (
 )
 
 
-def is_current(place: str, here: str) -> bool:
+def is_current(target: str, here: str) -> bool:
     """Return whether a page of the navigation has the page at `here`."""
-    if place == here:
+    if target == here:
         return True
-    singular = place.removesuffix("s")
-    return place != "/ui/" and place.endswith("s") and here.startswith(f"{singular}/")
+    singular = target.removesuffix("s")
+    return target != "/ui/" and target.endswith("s") and here.startswith(f"{singular}/")

@@ -66,19 +66,19 @@ async def form(ui_request: UiRequest) -> Found:
 async def plan(ui_request: UiRequest) -> HandlerReply:
     """Show the changes and placements of a job file."""
     source = _source(ui_request)
-    given = await _given(source)
+    document = await _given(source)
     found: dict[str, Any] = {
         "source": source,
-        "format": _format(ui_request, given),
+        "format": _format(ui_request, document),
         "variables": _variables(ui_request),
         "flags": _flags(ui_request),
         "job_id": ui_request.form.get("job", ""),
         "draft_namespace": ui_request.form.get("namespace", ""),
     }
     try:
-        job = await _parsed(ui_request, source, given)
+        job = await _parsed(ui_request, source, document)
         namespace = job.get("Namespace") or "default"
-        body = {"Job": job, "Diff": True, "Submission": _submission(ui_request, source, given)}
+        body = {"Job": job, "Diff": True, "Submission": _submission(ui_request, source, document)}
         path = formatting.address("/v1/job/", job["ID"], "/plan")
         planned = await ui_request.post(path, body, namespace=namespace, limits=True)
     except (*_OF_FILE, Denied) as error:
@@ -154,25 +154,25 @@ async def run(ui_request: UiRequest) -> str:
     index = ui_request.form.get("index", "")
     if not (index.isascii() and index.isdecimal() and len(index) < 20):
         raise Malformed(f"index = {index!r} is not the index of a plan: plan the job first")
-    given = await _given(source)
-    job = await _parsed(ui_request, source, given)
+    document = await _given(source)
+    job = await _parsed(ui_request, source, document)
     namespace = job.get("Namespace") or "default"
     body = {
         "Job": job,
         "EnforceIndex": True,
         "JobModifyIndex": int(index),
-        "Submission": _submission(ui_request, source, given),
+        "Submission": _submission(ui_request, source, document),
     }
     await ui_request.post("/v1/jobs", body, namespace=namespace)
     return formatting.address("/ui/job/", job["ID"], namespace=namespace)
 
 
 def _submission(
-    ui_request: UiRequest, source: str, given: dict[str, Any] | None
+    ui_request: UiRequest, source: str, document: dict[str, Any] | None
 ) -> dict[str, object]:
     return {
         "Source": source,
-        "Format": _format(ui_request, given),
+        "Format": _format(ui_request, document),
         "Variables": _variables(ui_request),
         "VariableFlags": _flags(ui_request),
     }
@@ -188,9 +188,9 @@ def _flags(ui_request: UiRequest) -> dict[str, str]:
     return {name.removeprefix(_FLAG): text for name, text in fields if name.startswith(_FLAG)}
 
 
-def _format(ui_request: UiRequest, given: dict[str, Any] | None) -> str:
-    """Return the language of a job file; `given` is its job, if it is in JSON."""
-    if given is not None:
+def _format(ui_request: UiRequest, document: dict[str, Any] | None) -> str:
+    """Return the language of a job file; `document` is its job, if it is in JSON."""
+    if document is not None:
         return "json"
     return "hcl1" if ui_request.form.get("format") == "hcl1" else "hcl2"
 
@@ -220,17 +220,20 @@ def _source(ui_request: UiRequest) -> str:
 
 
 async def _parsed(
-    ui_request: UiRequest, source: str, given: dict[str, Any] | None
+    ui_request: UiRequest, source: str, document: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the job in a job file; `given` if it is in JSON. Raises the errors of the parser."""
-    if given is not None:
-        return given
+    """Return the job in a job file, or `document` if the file is JSON.
+
+    Raises the errors of the parser.
+    """
+    if document is not None:
+        return document
     body = {
         "JobHCL": source,
         "Canonicalize": True,
         "Variables": _variables(ui_request),
         "VariableFlags": _flags(ui_request),
-        "HCLv1": _format(ui_request, given) == "hcl1",
+        "HCLv1": _format(ui_request, document) == "hcl1",
     }
     job: dict[str, Any] = await ui_request.post("/v1/jobs/parse", body)
     return job

@@ -146,12 +146,12 @@ def _tag(known: Found) -> str:
     """
     ui_request: Any = known["ui_request"]
     minute = ui_request.now // (60 * SECOND)
-    about = (_PROOF_MARK, ui_request.request.caller.grant.serial, minute)
-    shown = {name: value for name, value in known.items() if name not in _NOT_SHOWN}
+    caller_key = (_PROOF_MARK, ui_request.request.caller.grant.serial, minute)
+    values = {name: value for name, value in known.items() if name not in _NOT_SHOWN}
     digest = hashlib.blake2b(digest_size=12)
     levels = 0 if ui_request.is_short else _LEVELS
     try:
-        for piece in _pieces((shown, about), levels):
+        for piece in _pieces((values, caller_key), levels):
             digest.update(piece)
     except TypeError:  # a page with objects that JSON does not have
         return ""
@@ -172,13 +172,13 @@ def _pieces(value: object, levels: int) -> Iterator[bytes]:
         yield msgspec.json.encode(value) + b","
 
 
-def action(doer: Doer) -> Handler:
+def action(action_handler: Doer) -> Handler:
     """Turn a form action into a handler; the action returns the next page."""
 
     @with_error_message
-    @wraps(doer)
+    @wraps(action_handler)
     async def handler(ui_request: UiRequest) -> HandlerReply:
-        return redirect_to(await doer(ui_request))
+        return redirect_to(await action_handler(ui_request))
 
     return handler
 
@@ -225,10 +225,10 @@ def redirect_to(target: str) -> HandlerReply:
 
 
 async def render_page(
-    ui_request: UiRequest, template: str, found: Found, status: int = 200
+    ui_request: UiRequest, template: str, context: Found, status: int = 200
 ) -> HandlerReply:
     """Return a page. A thread renders it, because the time grows with its length."""
-    known = await _known(ui_request, found, _last_index(ui_request))
+    known = await _known(ui_request, context, _last_index(ui_request))
     return await _reply(template, known, status)
 
 
@@ -237,7 +237,7 @@ async def _reply(template: str, known: Found, status: int = 200) -> HandlerReply
     return HandlerReply(body=body, status=status, content_type=HTML)
 
 
-async def _known(ui_request: UiRequest, found: Found, index: int) -> dict[str, object]:
+async def _known(ui_request: UiRequest, context: Found, index: int) -> dict[str, object]:
     """Return everything that the template of a page needs."""
     return {
         "frozen": await _frozen(ui_request),
@@ -247,7 +247,7 @@ async def _known(ui_request: UiRequest, found: Found, index: int) -> dict[str, o
         "index": index,
         "here": ui_request.request.path,
         "namespace": ui_request.query.text("namespace"),
-        **found,
+        **context,
     }
 
 

@@ -79,11 +79,11 @@ def rollout(
         )
         for name, group in sorted(deployment["TaskGroups"].items())
     ]
-    shown = {square.kind for group in groups for row in group.rows for square in row.squares}
+    kinds_used = {square.kind for group in groups for row in group.rows for square in row.squares}
     return RolloutPicture(
         is_active=is_active,
         groups=groups,
-        kinds=[(kind, *KINDS[kind]) for kind in KINDS if kind in shown],
+        kinds=[(kind, *KINDS[kind]) for kind in KINDS if kind in kinds_used],
     )
 
 
@@ -100,7 +100,7 @@ def _group(
     )
     newer = [item for item in known if item["JobVersion"] == version and _counts(item)]
     canaries = [item for item in newer if _is_canary(item)]
-    others = [item for item in newer if not _is_canary(item)]
+    alloc = [item for item in newer if not _is_canary(item)]
     older = [
         alloc for alloc in known if alloc["JobVersion"] < version and alloc["ClientStatus"] in _LIVE
     ]
@@ -114,7 +114,7 @@ def _group(
             row
             for row in (
                 _row("Canaries", [_new(canary) for canary in canaries]),
-                _row(f"Version {version}", [*map(_new, others), *[_MISSING] * missing]),
+                _row(f"Version {version}", [*map(_new, alloc), *[_MISSING] * missing]),
                 _row("Older versions", [_old(item) for item in older] if now else []),
             )
             if row.squares
@@ -128,47 +128,49 @@ def _group(
 _MISSING = Square(kind="missing", text=KINDS["missing"][1])
 
 
-def _counts(item: Mapping[str, Any]) -> bool:
+def _counts(alloc: Mapping[str, Any]) -> bool:
     """Return whether an allocation is wanted, or shows why the rollout does not progress."""
-    return bool(item["DesiredStatus"] == "run" or item["ClientStatus"] == "failed")
+    return bool(alloc["DesiredStatus"] == "run" or alloc["ClientStatus"] == "failed")
 
 
-def _is_canary(item: Mapping[str, Any]) -> bool:
-    return bool((item["DeploymentStatus"] or {}).get("Canary"))
+def _is_canary(alloc: Mapping[str, Any]) -> bool:
+    return bool((alloc["DeploymentStatus"] or {}).get("Canary"))
 
 
 def _row(title: str, squares: list[Square]) -> SquareRow:
     return SquareRow(title=title, squares=squares[:MOST], more=max(0, len(squares) - MOST))
 
 
-def _new(item: Mapping[str, Any]) -> Square:
-    healthy = (item["DeploymentStatus"] or {}).get("Healthy")
-    if item["ClientStatus"] in ("failed", "lost"):
+def _new(alloc: Mapping[str, Any]) -> Square:
+    healthy = (alloc["DeploymentStatus"] or {}).get("Healthy")
+    if alloc["ClientStatus"] in ("failed", "lost"):
         kind = "failed"
     elif healthy is None:
         kind = "checking"
     else:
         kind = "healthy" if healthy else "unhealthy"
-    return _square(kind, item)
+    return _square(kind, alloc)
 
 
-def _old(item: Mapping[str, Any]) -> Square:
-    return _square("older" if item["DesiredStatus"] == "run" else "stopping", item)
+def _old(alloc: Mapping[str, Any]) -> Square:
+    return _square("older" if alloc["DesiredStatus"] == "run" else "stopping", alloc)
 
 
-def _square(kind: str, item: Mapping[str, Any]) -> Square:
-    text = f"{item['Name']}, version {item['JobVersion']}: {KINDS[kind][1]}, {item['ClientStatus']}"
-    return Square(kind=kind, alloc_id=item["ID"], text=text)
+def _square(kind: str, alloc: Mapping[str, Any]) -> Square:
+    text = (
+        f"{alloc['Name']}, version {alloc['JobVersion']}: {KINDS[kind][1]}, {alloc['ClientStatus']}"
+    )
+    return Square(kind=kind, alloc_id=alloc["ID"], text=text)
 
 
 def _canaries(group: Mapping[str, Any]) -> str:
     if not group["DesiredCanaries"]:
         return ""
     placed = len(group["PlacedCanaries"] or ())
-    said = f"{placed} of {group['DesiredCanaries']} canaries placed"
+    progress = f"{placed} of {group['DesiredCanaries']} canaries placed"
     if group["Promoted"]:
-        return f"{said}, promoted"
-    return f"{said}, {'promoted when healthy' if group['AutoPromote'] else 'not promoted'}"
+        return f"{progress}, promoted"
+    return f"{progress}, {'promoted when healthy' if group['AutoPromote'] else 'not promoted'}"
 
 
 def _due(group: Mapping[str, Any]) -> int:

@@ -58,11 +58,11 @@ async def _secret(ui_request: UiRequest) -> str:
 
 async def _logged_in(ui_request: UiRequest) -> str:
     """Return the secret of a token issued for an identity of the directory."""
-    said = {**_login_fields(ui_request), "jwt": ui_request.form["jwt"].strip()}
-    place = said.pop("method", "").strip("/")
-    if not ui_request.can_log_in_at(place):  # other paths may not be login methods
-        raise NotFound(f"there is no login method at {place}")
-    answer = await ui_request.post(f"/v1/auth/{place}/login", said)
+    fields = {**_login_fields(ui_request), "jwt": ui_request.form["jwt"].strip()}
+    mount_path = fields.pop("method", "").strip("/")
+    if not ui_request.can_log_in_at(mount_path):  # other paths may not be login methods
+        raise NotFound(f"there is no login method at {mount_path}")
+    answer = await ui_request.post(f"/v1/auth/{mount_path}/login", fields)
     secret: str = answer["auth"]["client_token"]
     return secret
 

@@ -82,13 +82,13 @@ def label_cells(page: str) -> str:
     return "".join([*pieces, page[at:]])
 
 
-def _labelled_table(whole: str) -> str:
-    head = _HEAD.search(whole)
+def _labelled_table(table: str) -> str:
+    head = _HEAD.search(table)
     headers = [_words(item) for item in _HEADER.findall(head[1])] if head else []
     if head is None or len(headers) < _FEWEST:
-        return f"{_BEGIN}{whole}{_END}"
-    rest = _ROW.sub(lambda row: _labelled_row(row[0], headers), whole[head.end() :])
-    return f'<table class="cards">{whole[: head.end()]}{rest}</table>'
+        return f"{_BEGIN}{table}{_END}"
+    body = _ROW.sub(lambda row: _labelled_row(row[0], headers), table[head.end() :])
+    return f'<table class="cards">{table[: head.end()]}{body}</table>'
 
 
 def _labelled_row(row: str, headers: Sequence[str]) -> str:

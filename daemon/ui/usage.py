@@ -61,17 +61,21 @@ async def usage_section(
     chosen = ui_request.query.text("range") or _DEFAULT
     if chosen not in RANGES:
         raise Malformed(f"range={chosen[:20]!r} is not known: give one of {', '.join(RANGES)}")
-    about = RANGES[chosen]
-    asked: dict[str, object] = {"from": about.begin, "step": about.step}
+    usage_range = RANGES[chosen]
+    asked: dict[str, object] = {"from": usage_range.begin, "step": usage_range.step}
     found = await ui_request.get(f"{path}/history", **asked, namespace=namespace)
     within = namespace if namespace != "default" else ""
     return UsageSection(
         enabled=found["Enabled"],
         chosen=chosen,
-        about=about,
+        about=usage_range,
         links=[
-            (key, one.words, formatting.address(here, range=key, namespace=within) + "#usage")
-            for key, one in RANGES.items()
+            (
+                key,
+                usage_range.words,
+                formatting.address(here, range=key, namespace=within) + "#usage",
+            )
+            for key, usage_range in RANGES.items()
         ],
         source=formatting.address(f"{here}/usage", range=chosen, namespace=within),
         parts=await build_in_thread(_parts, found),
@@ -81,12 +85,12 @@ async def usage_section(
     )
 
 
-def _parts(found: dict[str, Any]) -> list[TaskCharts]:
+def _parts(history: dict[str, Any]) -> list[TaskCharts]:
     """Return the charts of the whole, then those of each task if there are several."""
-    tasks = [sample["Task"] for sample in found["Series"] if sample["Task"]]
-    parts = [TaskCharts("", charts.charts_of(found))]
+    tasks = [sample["Task"] for sample in history["Series"] if sample["Task"]]
+    parts = [TaskCharts("", charts.charts_of(history))]
     if len(tasks) > 1:
-        parts += [TaskCharts(task, charts.charts_of(found, task)) for task in tasks]
+        parts += [TaskCharts(task, charts.charts_of(history, task)) for task in tasks]
     return [part for part in parts if part.charts]
 
 

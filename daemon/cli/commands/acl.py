@@ -229,14 +229,14 @@ def token_update(
     path = f"/v1/acl/token/{segment(accessor)}"
     before = client.fetch(path, TokenDetail)
     links = [{"Name": role} for role in roles] + [{"ID": role_id} for role_id in role_ids]
-    kept = [{"ID": role.id} for role in before.roles or ()]
+    role_links = [{"ID": role.id} for role in before.roles or ()]
     body = {
         "AccessorID": accessor,
         "Name": name or before.name,
         "Type": before.type,
         "Global": before.global_,
         "Policies": list(policies) or list(before.policies or ()),
-        "Roles": links or kept,
+        "Roles": links or role_links,
     }
     _show_token(screen, client.send("POST", path, body))
 

@@ -88,7 +88,7 @@ def checks(client: ApiClient, screen: Screen, alloc_id: str) -> None:
     screen.line(f"Status of {count_noun(len(found), 'check')}")
     now = time.time_ns()
     for check_result in sorted(
-        found.values(), key=lambda item: (item.service, item.task, item.check)
+        found.values(), key=lambda check: (check.service, check.task, check.check)
     ):
         screen.line()
         screen.facts(
@@ -192,12 +192,18 @@ def show_task(
     """Print the state of a task, its resources, and its events, newest first."""
     failed = " (failed)" if state.failed else ""
     screen.title(f'Task "{name}" is "{state.state}"{failed}')
-    held = allocation.allocated_resources.tasks.get(name)
-    if held is not None:
+    allocated = allocation.allocated_resources.tasks.get(name)
+    if allocated is not None:
         disk = allocation.allocated_resources.shared.disk_mb
         screen.table(
             ["CPU", "Memory", "Disk"],
-            [[f"{held.cpu.cpu_shares} MHz", f"{held.memory.memory_mb} MiB", f"{disk} MiB"]],
+            [
+                [
+                    f"{allocated.cpu.cpu_shares} MHz",
+                    f"{allocated.memory.memory_mb} MiB",
+                    f"{disk} MiB",
+                ]
+            ],
         )
     screen.facts(
         [

@@ -20,8 +20,8 @@ _TASK = click.option(
 
 def _named(allocation: AllocationDetail, task: str | None, word: str | None) -> str:
     """Return the named task, or an empty text. Raises `Invalid` if it does not exist."""
-    given = task or word
-    return choose_task(allocation, given) if given else ""
+    task_name = task or word
+    return choose_task(allocation, task_name) if task_name else ""
 
 
 @click.command()

@@ -74,8 +74,8 @@ def fs(
         else:
             _show(screen, listing.decode(list[FileInfo]))
     else:
-        wanted = lines if lines is not None or not tail else _LINES
-        _print(files.pieces(entry.size, follow=follow, lines=wanted, size=size))
+        line_count = lines if lines is not None or not tail else _LINES
+        _print(files.pieces(entry.size, follow=follow, lines=line_count, size=size))
 
 
 def _print(pieces: Iterator[bytes]) -> None:

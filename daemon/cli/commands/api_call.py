@@ -18,11 +18,11 @@ from storage.errors import Invalid
     "-d", "--data", "body", metavar="TEXT", help="Body; @FILE: from a file; -: standard input."
 )
 @click.option(
-    "-f", "--filter", "wanted", metavar="EXPRESSION", help="Filter expression for a list."
+    "-f", "--filter", "expression", metavar="EXPRESSION", help="Filter expression for a list."
 )
 @with_client
 def call_api(
-    client: ApiClient, *, path: str, method: str | None, body: str | None, wanted: str | None
+    client: ApiClient, *, path: str, method: str | None, body: str | None, expression: str | None
 ) -> None:
     """Request PATH (/v1/jobs) with the address, token and namespace of other commands.
 
@@ -37,8 +37,8 @@ def call_api(
             f"{target.netloc} is not the daemon: pass a path, and set the daemon with -address"
         )
     query = dict(parse_qsl(target.query, keep_blank_values=True))
-    if wanted is not None:
-        query["filter"] = wanted
+    if expression is not None:
+        query["filter"] = expression
     how = (method or ("GET" if body is None else "PUT")).upper()
     answer = client.call(how, target.path, _content(body), **query)
     sys.stdout.buffer.write(answer.body)

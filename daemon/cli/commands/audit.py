@@ -67,13 +67,13 @@ def audit(
 
 
 def _row(screen: Screen, entry: AuditEntry) -> list[str]:
-    who = entry.accessor or (f"hash {entry.secret_hash}" if entry.secret_hash else NOTHING)
-    if not screen.verbose and len(who) == 36:  # an accessor
-        who = screen.short(who)
+    caller = entry.accessor or (f"hash {entry.secret_hash}" if entry.secret_hash else NOTHING)
+    if not screen.verbose and len(caller) == 36:  # an accessor
+        caller = screen.short(caller)
     path = f"{entry.path}?{entry.query}" if entry.query and screen.verbose else entry.path
     return [
         format_time(entry.time),
-        who,
+        caller,
         entry.address or "socket",
         str(entry.status),
         entry.method,

@@ -40,9 +40,9 @@ def index(client: ApiClient, screen: Screen) -> None:
         return
     found = answer.decode(VaultResponse).data or {}
     rows = [
-        [path, *(str(one.get(name) or "") for name in ("type", "accessor", "description"))]
-        for path, one in sorted(found.items())
-        if isinstance(one, Mapping)
+        [path, *(str(mount.get(name) or "") for name in ("type", "accessor", "description"))]
+        for path, mount in sorted(found.items())
+        if isinstance(mount, Mapping)
     ]
     screen.table(["Path", "Type", "Accessor", "Description"], rows)
 
@@ -66,10 +66,10 @@ def enable(
 
     Example: steward auth enable -description "Machines" cloudid
     """
-    place = (path or kind).strip("/")
+    mount_path = (path or kind).strip("/")
     body = {"type": kind, "description": description or "", "config": _given_options(config)}
-    client.act("POST", address(f"sys/auth/{place}"), body)
-    screen.report(f"{kind} is enabled at {place}/")
+    client.act("POST", address(f"sys/auth/{mount_path}"), body)
+    screen.report(f"{kind} is enabled at {mount_path}/")
 
 
 @click.command()
@@ -82,11 +82,11 @@ def tune(client: ApiClient, screen: Screen, path: str, **changes: str) -> None:
 
     Example: steward auth tune -default-lease-ttl 1h cloudid
     """
-    if not (said := _given_options(changes)):
+    if not (options := _given_options(changes)):
         raise click.UsageError(
             "no changes given: pass at least one option, such as -description or -max-lease-ttl"
         )
-    client.act("POST", address(f"sys/auth/{path.strip('/')}/tune"), said)
+    client.act("POST", address(f"sys/auth/{path.strip('/')}/tune"), options)
     screen.report(f"{path.strip('/')}/ was tuned")
 
 

@@ -94,12 +94,12 @@ class BulkRun(msgspec.Struct, kw_only=True):
         if self.screen.wants_document:
             self.screen.document_line(line)
             return
-        about = f"line {answer.line}: "
+        prefix = f"line {answer.line}: "
         if answer.error:
             field = f"{answer.field}: " if answer.field else ""
-            self.screen.warn(f"{about}{field}{answer.error}")
+            self.screen.warn(f"{prefix}{field}{answer.error}")
         for warning in answer.warnings:
-            self.screen.warn(f"{about}warning: {warning}")
+            self.screen.warn(f"{prefix}warning: {warning}")
 
     def _row(self, done: int) -> ProgressRow:
         """Return the progress bar; the size of a pipe is not known."""

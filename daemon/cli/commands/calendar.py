@@ -182,8 +182,8 @@ def _none(calendar_days: CalendarDays) -> str:
 def _days_of(client: ApiClient, name: str, first: str | None, days: int) -> dict[str, str]:
     """Return the query for a number of days from a first one. Raises `Invalid`."""
     if first is None:
-        shown = client.read(f"/v1/calendar/{segment(name)}/days").decode(CalendarDays)
-        first = shown.days[0].date
+        calendar_days = client.read(f"/v1/calendar/{segment(name)}/days").decode(CalendarDays)
+        first = calendar_days.days[0].date
     try:
         last = date.fromisoformat(first) + timedelta(days=days - 1)
     except (ValueError, OverflowError) as error:
@@ -260,5 +260,5 @@ def init(screen: Screen, name: str) -> None:
         holidays={"2026-12-25": "Christmas Day"},
     )
     written: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(sample))
-    kept = {key: value for key, value in written.items() if value}
-    screen.document(msgspec.json.encode(kept))
+    filled = {key: value for key, value in written.items() if value}
+    screen.document(msgspec.json.encode(filled))

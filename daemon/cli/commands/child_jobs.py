@@ -82,9 +82,9 @@ def dispatch(
         own = {"FILE": source, "--meta": meta, "--priority": priority, "--wait": wait}
         own["--file"] = files
         own["--id-prefix-template"] = id_prefix_template
-        if given := [name for name, value in own.items() if value]:
+        if options := [name for name, value in own.items() if value]:
             raise Invalid(
-                f"--from cannot be combined with {', '.join(given)}: set them in each line"
+                f"--from cannot be combined with {', '.join(options)}: set them in each line"
             )
         return dispatch_file(client, screen, line, lines, idempotency_token)
     body: dict[str, object] = {"Meta": dict(map(pair, meta))}
@@ -219,14 +219,14 @@ def periodic_resume(client: ApiClient, screen: Screen, job_id: str) -> None:
     _let(client, screen, job_id, "resume", "launches children on schedule")
 
 
-def _let(client: ApiClient, screen: Screen, job_id: str, verb: str, said: str) -> None:
+def _let(client: ApiClient, screen: Screen, job_id: str, verb: str, outcome: str) -> None:
     line = resolve.job(client, job_id)
     path = f"/v1/job/{segment(line.id)}/periodic/{verb}"
     answer = client.send("POST", path, namespace=line.namespace)
     if screen.wants_document:
         screen.document(answer.object_body())
     else:
-        screen.line(f'job "{line.id}" {said}')
+        screen.line(f'job "{line.id}" {outcome}')
 
 
 @click.command("next")

@@ -113,8 +113,10 @@ def resume(client: ApiClient, screen: Screen, deployment_id: str, *, detach: boo
     return _pause(client, screen, deployment_id, paused=False, detach=detach)
 
 
-def _pause(client: ApiClient, screen: Screen, given: str, *, paused: bool, detach: bool) -> int:
-    deployment = resolve.deployment(client, given)
+def _pause(
+    client: ApiClient, screen: Screen, id_or_prefix: str, *, paused: bool, detach: bool
+) -> int:
+    deployment = resolve.deployment(client, id_or_prefix)
     body = {"DeploymentID": deployment.id, "Pause": paused}
     answer = client.send("POST", f"/v1/deployment/pause/{segment(deployment.id)}", body)
     return _steered(client, screen, deployment, answer, detach=detach)
@@ -147,11 +149,13 @@ def promote_job(
 @click.argument("job_id", metavar="JOB")
 @click.option("--latest", is_flag=True, help="Show the latest one in full.")
 @click.option(
-    "--all", "every", is_flag=True, help="Include deployments of a purged job with this name."
+    "--all", "lists_all", is_flag=True, help="Include deployments of a purged job with this name."
 )
 @with_output
 @with_client
-def of_job(client: ApiClient, screen: Screen, job_id: str, *, latest: bool, every: bool) -> None:
+def of_job(
+    client: ApiClient, screen: Screen, job_id: str, *, latest: bool, lists_all: bool
+) -> None:
     """List the deployments of JOB, newest first.
 
     Example: steward job deployments -latest web
@@ -165,7 +169,7 @@ def of_job(client: ApiClient, screen: Screen, job_id: str, *, latest: bool, ever
             show_deployment(screen, newest)
         return
     path = f"/v1/job/{segment(line.id)}/deployment{'' if latest else 's'}"
-    more = {"all": True} if every else {}
+    more = {"all": True} if lists_all else {}
     answer = client.read(path, namespace=line.namespace, **more)
     if screen.wants_document:
         screen.document(answer.checked(list[Deployment]))

@@ -18,16 +18,16 @@ from storage.records.node import Node
 
 _AT_ONCE, _NEVER = -1, 0  # drain deadlines in nanoseconds: immediately, and no deadline
 
-_NODE = click.argument("given", metavar="[NODE]", required=False)
+_NODE = click.argument("id_or_prefix", metavar="[NODE]", required=False)
 _OWN = click.option("--self", "own", is_flag=True, help="The daemon's own node.")
 _CHOICE = click.option("--enable/--disable", "enable", default=None, help="Start, or cancel.")
 
 
-def _selected_node(client: ApiClient, given: str | None, *, own: bool) -> Node:
+def _selected_node(client: ApiClient, id_or_prefix: str | None, *, own: bool) -> Node:
     """Return the node of the arguments. Raises `Invalid` unless it is given exactly once."""
-    if (given is None) != own:
+    if (id_or_prefix is None) != own:
         raise Invalid("name a NODE, or pass -self for the daemon's own node")
-    return resolve.node(client, given or own_id(client))
+    return resolve.node(client, id_or_prefix or own_id(client))
 
 
 def _chosen(*, enable: bool | None) -> bool:
@@ -45,7 +45,7 @@ def _chosen(*, enable: bool | None) -> bool:
 def eligibility(
     client: ApiClient,
     screen: Screen,
-    given: str | None,
+    id_or_prefix: str | None,
     *,
     own: bool,
     enable: bool | None,
@@ -54,15 +54,15 @@ def eligibility(
 
     Example: steward node eligibility -self -disable
     """
-    wanted = "eligible" if _chosen(enable=enable) else "ineligible"
-    node = _selected_node(client, given, own=own)
+    eligibility_word = "eligible" if _chosen(enable=enable) else "ineligible"
+    node = _selected_node(client, id_or_prefix, own=own)
     answer = client.send(
-        "POST", f"/v1/node/{segment(node.id)}/eligibility", {"Eligibility": wanted}
+        "POST", f"/v1/node/{segment(node.id)}/eligibility", {"Eligibility": eligibility_word}
     )
     if screen.wants_document:
         screen.document(answer.object_body())
         return
-    screen.line(f"node {screen.short(node.id)} ({node.name}) is {wanted} for placements")
+    screen.line(f"node {screen.short(node.id)} ({node.name}) is {eligibility_word} for placements")
 
 
 @click.command()
@@ -84,7 +84,7 @@ def eligibility(
 def drain(
     client: ApiClient,
     screen: Screen,
-    given: str | None,
+    id_or_prefix: str | None,
     *,
     own: bool,
     enable: bool | None,
@@ -108,25 +108,25 @@ def drain(
         body["DrainSpec"] = {"Deadline": ends, "IgnoreSystemJobs": ignore_system}
     if message:
         body["Meta"] = {"message": message}
-    node = _selected_node(client, given, own=own)
+    node = _selected_node(client, id_or_prefix, own=own)
     if begins and not yes and sys.stdin.isatty():
         click.confirm(f"Stop all allocations on node {node.name}?", abort=True)
     answer = client.send("POST", f"/v1/node/{segment(node.id)}/drain", body)
     if screen.wants_document:
         screen.document(answer.object_body())
-    about = f"node {screen.short(node.id)} ({node.name})"
+    subject = f"node {screen.short(node.id)} ({node.name})"
     if detach or not begins:
         if not screen.wants_document:
-            screen.line(f"{about}: drain {'started' if begins else 'cancelled'}")
+            screen.line(f"{subject}: drain {'started' if begins else 'cancelled'}")
         return 0
     try:
         with screen.progress() as progress:
             _follow(client, progress, node.id)
     except KeyboardInterrupt:
-        screen.warn(f"\nno longer waiting; {about} is still draining")
+        screen.warn(f"\nno longer waiting; {subject} is still draining")
         return EXIT_INTERRUPTED
     if not screen.wants_document:
-        screen.line(f"{about} is drained; node eligibility -enable makes it eligible again")
+        screen.line(f"{subject} is drained; node eligibility -enable makes it eligible again")
     return 0
 
 

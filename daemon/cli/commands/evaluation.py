@@ -119,9 +119,9 @@ def _unplaced(client: ApiClient, evaluation: Evaluation) -> list[str]:
     except RequestRejected:  # the job no longer exists
         return placement_message.describe_failures(evaluation)
     groups = evaluation.failed_tg_allocs or {}
-    told = [
+    message = [
         f'group "{reason.task_group}": {reason.message}'
         for reason in now.reasons
         if reason.task_group in groups and reason.cause in (Cause.PLACE, Cause.NODE)
     ]
-    return told or placement_message.describe_failures(evaluation)
+    return message or placement_message.describe_failures(evaluation)

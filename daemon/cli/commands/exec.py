@@ -149,7 +149,7 @@ def run_exec_session(
     if tty is None:
         tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
     url, context = client.socket_address(f"{path}?{urlencode({**query, 'tty': str(tty).lower()})}")
-    with _raw(wanted=tty and sys.stdin.isatty()):
+    with _raw(is_needed=tty and sys.stdin.isatty()):
         status, fault = trio.run(
             partial(_run_exec_session, client, url, context, stdin=stdin, tty=tty)
         )
@@ -166,8 +166,8 @@ async def _run_exec_session(
         async with open_websocket_url(
             url, context, extra_headers=headers, message_queue_size=_WINDOW
         ) as socket:
-            talk = _Talk(socket)
-            await talk.run(stdin=stdin, tty=tty)
+            session = _Talk(socket)
+            await session.run(stdin=stdin, tty=tty)
     except ConnectionRejected as error:
         raise RequestRejected(
             error.status_code, (error.body or b"").decode(errors="replace")
@@ -176,7 +176,7 @@ async def _run_exec_session(
         raise DaemonUnreachable(
             f"cannot reach the daemon at {client.connection.address}: {error}"
         ) from error
-    return talk.status or 0, talk.fault
+    return session.status or 0, session.fault
 
 
 class _Talk:
@@ -208,9 +208,9 @@ class _Talk:
         try:
             while self.status is None:
                 frame = _frame.decode(await self._socket.get_message())
-                for piece, place in ((frame.stdout, _STDOUT), (frame.stderr, _STDERR)):
+                for piece, descriptor in ((frame.stdout, _STDOUT), (frame.stderr, _STDERR)):
                     if piece is not None and piece.data:
-                        write_all(place, piece.data)
+                        write_all(descriptor, piece.data)
                 if frame.exited:
                     self.status = frame.result.exit_code
         except ConnectionClosed as error:
@@ -271,9 +271,9 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 @contextmanager
-def _raw(*, wanted: bool) -> Iterator[None]:
+def _raw(*, is_needed: bool) -> Iterator[None]:
     """Use raw mode while the block runs."""
-    if not wanted:
+    if not is_needed:
         yield
         return
     before = termios.tcgetattr(_STDIN)

@@ -87,16 +87,16 @@ def thaw(client: ApiClient, screen: Screen, freeze_id: str) -> None:
 
 @click.command()
 @click.option(
-    "--all", "every", is_flag=True, help="Also list freezes that have ended or not begun."
+    "--all", "lists_all", is_flag=True, help="Also list freezes that have ended or not begun."
 )
 @with_output
 @with_client
-def freezes(client: ApiClient, screen: Screen, *, every: bool) -> None:
+def freezes(client: ApiClient, screen: Screen, *, lists_all: bool) -> None:
     """List the freezes in force.
 
     Example: steward freezes -all
     """
-    answer = client.read("/v1/freezes", **({} if every else {"active": "true"}))
+    answer = client.read("/v1/freezes", **({} if lists_all else {"active": "true"}))
     if screen.wants_document:
         screen.document(answer.checked(list[Freeze]))
         return
@@ -106,16 +106,16 @@ def freezes(client: ApiClient, screen: Screen, *, every: bool) -> None:
         return
     rows = [
         [
-            one.id,
-            one.namespace,
-            one.jobs or (f"queue {one.queue}" if one.queue else "all"),
-            one.strength,
-            rfc3339(one.begin),
-            rfc3339(one.end) if one.end else "open",
-            one.person,
-            one.reason,
+            entry.id,
+            entry.namespace,
+            entry.jobs or (f"queue {entry.queue}" if entry.queue else "all"),
+            entry.strength,
+            rfc3339(entry.begin),
+            rfc3339(entry.end) if entry.end else "open",
+            entry.person,
+            entry.reason,
         ]
-        for one in found
+        for entry in found
     ]
     head = ["ID", "Namespace", "Jobs", "Strength", "Begin", "End", "By", "Reason"]
     screen.table(head, rows)

@@ -122,9 +122,9 @@ class FullScreen:
         if size != self._size:
             self._drawn, self._size = [], size
         pieces = [] if self._drawn else ["\x1b[2J"]
-        for place, line in enumerate(lines):
-            if place >= len(self._drawn) or self._drawn[place] != line:
-                pieces.append(f"\x1b[{place + 1};1H{self._styled(line)}\x1b[K")
+        for row, line in enumerate(lines):
+            if row >= len(self._drawn) or self._drawn[row] != line:
+                pieces.append(f"\x1b[{row + 1};1H{self._styled(line)}\x1b[K")
         self._drawn = list(lines)
         if pieces:
             self._write("".join(pieces))

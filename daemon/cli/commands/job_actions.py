@@ -113,5 +113,5 @@ def show_ending(screen: Screen, answer: ClientResponse, job_id: str, ending: Fol
     if not screen.wants_document:
         screen.line(f'job "{job_id}": {ending.words}')
         return
-    shown = {"Evaluation": ending.evaluation, "Allocations": list(ending.allocations)}
-    screen.document(msgspec.json.encode({**answer.decode(dict[str, object]), **shown}))
+    ending_fields = {"Evaluation": ending.evaluation, "Allocations": list(ending.allocations)}
+    screen.document(msgspec.json.encode({**answer.decode(dict[str, object]), **ending_fields}))

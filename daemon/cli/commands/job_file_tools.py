@@ -59,14 +59,14 @@ def init(screen: Screen, file: str, *, short: bool) -> int:
 @with_variables
 @with_output
 @with_client
-def validate(client: ApiClient, screen: Screen, file: str, *, given: VariableArguments) -> int:
+def validate(client: ApiClient, screen: Screen, file: str, *, variables: VariableArguments) -> int:
     """Check the job in FILE (- reads standard input), without running it.
 
     The exit status is 0 if the job is valid, 1 otherwise.
 
     Example: steward job validate web.hcl
     """
-    job = registration(read_source(file), file, given)["Job"]
+    job = registration(read_source(file), file, variables)["Job"]
     answer = client.send(
         "POST", "/v1/validate/job", {"Job": job}, namespace=namespace_of(client, job), launches=True
     )

@@ -38,7 +38,7 @@ def graph(
     number: int | None,
     dot: bool,
     mermaid: bool,
-    given: VariableArguments,
+    variables: VariableArguments,
 ) -> None:
     """Show the steps of a workflow: of the stored JOB, or of the job in FILE.
 
@@ -49,7 +49,7 @@ def graph(
     """
     if dot and mermaid:
         raise Invalid("--dot and --mermaid exclude each other; choose one")
-    answer = _read(client, source, number, given)
+    answer = _read(client, source, number, variables)
     found = answer.decode(FlowGraph)
     if dot:
         lines = _dot(found)
@@ -136,8 +136,8 @@ def _queues(step: GraphStep) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:6])
-    return f"{shown} and {len(names) - 6} more" if len(names) > 6 else shown
+    names_shown = ", ".join(names[:6])
+    return f"{names_shown} and {len(names) - 6} more" if len(names) > 6 else names_shown
 
 
 _STYLES = {"success": "", "failure": " [style=dashed]", "always": " [style=dotted]"}
@@ -166,7 +166,10 @@ def _quoted(text: str) -> str:
 def _mermaid(flow_graph: FlowGraph) -> Iterator[str]:
     """Yield lines of Mermaid; its node names are numbers, because it reserves some words."""
     yield "flowchart LR"
-    number = {one.name: f"s{place}" for place, one in enumerate(flow_graph.steps)}
+    number = {
+        graph_step.name: f"s{number_of_step}"
+        for number_of_step, graph_step in enumerate(flow_graph.steps)
+    }
     for step in flow_graph.steps:
         label = step.name if step.count == 1 else f"{step.name} x{step.count}"
         yield f'  {number[step.name]}["{label.replace(chr(34), "#quot;")}"]'

@@ -79,8 +79,8 @@ def history(
     if version is not None:
         bodies = [_only(bodies, line, version)]
     if screen.wants_document or full:
-        shown = [msgspec.Raw(body) for body in bodies]
-        screen.document(msgspec.json.encode(shown))
+        documents = [msgspec.Raw(body) for body in bodies]
+        screen.document(msgspec.json.encode(documents))
         return
     screen.table(_HEADER, [_row(decode(body, Job)) for body in bodies])
     screen.hint(f"See one in full with: steward job inspect -version N {line.id}")
@@ -122,8 +122,8 @@ def _show_diffs(
         return
     for body, diff in zip_longest(bodies, diffs):
         screen.facts(list(zip(_HEADER, _row(decode(body, Job)), strict=True)))
-        for fate, words in diff_lines(diff, verbose=screen.verbose) if diff else ():
-            screen.changed(fate, words)
+        for diff_type, words in diff_lines(diff, verbose=screen.verbose) if diff else ():
+            screen.changed(diff_type, words)
         screen.line()
 
 

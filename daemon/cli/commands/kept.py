@@ -101,7 +101,7 @@ def _below(folder: Path, file: KeptFile) -> Path:
     return folder.joinpath(*names)
 
 
-def _save(client: ApiClient, address: str, item: KeptFile, target: Path) -> None:
+def _save(client: ApiClient, address: str, kept_file: KeptFile, target: Path) -> None:
     """Write a file, which appears only if its content is complete and right. Raises `Invalid`."""
     unfinished = target.with_name(f".{target.name}.unfinished")
     digest = hashlib.sha256()
@@ -109,12 +109,12 @@ def _save(client: ApiClient, address: str, item: KeptFile, target: Path) -> None
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with unfinished.open("wb") as file:
-                for piece in _pieces(client, address, item):
+                for piece in _pieces(client, address, kept_file):
                     digest.update(piece)
                     file.write(piece)
-            if digest.hexdigest() != item.digest:
+            if digest.hexdigest() != kept_file.digest:
                 raise Invalid(
-                    f"the content of {item.path!r} is incomplete or damaged: run the command again"
+                    f"the content of {kept_file.path!r} is incomplete or damaged: run the command again"
                 )
             os.replace(unfinished, target)
         finally:

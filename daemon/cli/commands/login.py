@@ -227,9 +227,9 @@ def logout(client: ApiClient, screen: Screen) -> None:
     screen.report("the token was revoked and deleted")
 
 
-def _send_login(client: ApiClient, login_arguments: LoginArguments, what: str) -> ClientResponse:
+def _send_login(client: ApiClient, login_arguments: LoginArguments, action: str) -> ClientResponse:
     body = login_arguments.request(client)
-    return client.send("POST", f"/v1/auth/{login_arguments.path.strip('/')}/{what}", body)
+    return client.send("POST", f"/v1/auth/{login_arguments.path.strip('/')}/{action}", body)
 
 
 def _of_daemon(client: ApiClient) -> str:

@@ -225,7 +225,7 @@ def _has_errors(client: ApiClient, log: LogPosition) -> bool:
     return any(_plain(client, log._replace(kind="stderr"), follow=False, origin="end", offset=1))
 
 
-def run_of(client: ApiClient, line: JobListItem, wanted: str) -> str:
+def run_of(client: ApiClient, line: JobListItem, run_name: str) -> str:
     """Return a child of a periodic or parameterized job: the latest, the Nth latest, or by ID.
 
     Raises `NotFound`.
@@ -234,14 +234,14 @@ def run_of(client: ApiClient, line: JobListItem, wanted: str) -> str:
     runs = [item.id for item in client.fetch(path, list[Run], namespace=line.namespace)]
     if not runs:
         raise NotFound(f'job "{line.id}" has no run yet')
-    if wanted.isdecimal() and int(wanted) < 10**6:
-        number = int(wanted)
+    if run_name.isdecimal() and int(run_name) < 10**6:
+        number = int(run_name)
         if number >= len(runs):
             raise NotFound(f'job "{line.id}" has only {count_noun(len(runs), "run")} to show')
         return runs[number]
-    found = [run for run in runs if wanted in (run, run.removeprefix(f"{line.id}/"))]
+    found = [run for run in runs if run_name in (run, run.removeprefix(f"{line.id}/"))]
     if not found:
-        raise NotFound(f'job "{line.id}" has no run {wanted!r} among its newest')
+        raise NotFound(f'job "{line.id}" has no run {run_name!r} among its newest')
     return found[0]
 
 
@@ -297,7 +297,9 @@ def newest(client: ApiClient, job_id: str) -> str:
             f'job "{job_id}" has no allocations; see why with "steward job status {job_id}"'
         )
     rank = {ClientStatus.RUNNING: 1}
-    best = max(found, key=lambda item: (rank.get(_status(item), 0), item.create_index))
+    best = max(
+        found, key=lambda candidate: (rank.get(_status(candidate), 0), candidate.create_index)
+    )
     return best.id
 
 
@@ -305,17 +307,17 @@ def _status(line: AllocationItem) -> ClientStatus:
     return ClientStatus(line.client_status)
 
 
-def choose_task(allocation: AllocationDetail, given: str | None) -> str:
+def choose_task(allocation: AllocationDetail, task_name: str | None) -> str:
     """Return the task with this name, or the only one. Raises `Invalid`, which lists the tasks."""
     tasks = sorted(allocation.allocated_resources.tasks)
-    if given is None and len(tasks) == 1:
+    if task_name is None and len(tasks) == 1:
         return tasks[0]
-    about = f"allocation {short(allocation.id)} has the tasks {', '.join(tasks)}"
-    if given is None:
-        raise Invalid(f"{about}: name one after the allocation")
-    if given not in tasks:
-        raise Invalid(f"{about}, but no task {given!r}")
-    return given
+    subject = f"allocation {short(allocation.id)} has the tasks {', '.join(tasks)}"
+    if task_name is None:
+        raise Invalid(f"{subject}: name one after the allocation")
+    if task_name not in tasks:
+        raise Invalid(f"{subject}, but no task {task_name!r}")
+    return task_name
 
 
 def _pieces(
@@ -333,10 +335,10 @@ def _pieces(
         return _plain(client, log, follow=follow, origin="end", offset=size)
     if not tail and lines is None:
         return _plain(client, log, follow=follow, origin="start", offset=0)
-    wanted = _LINES if lines is None else lines
+    line_count = _LINES if lines is None else lines
     if follow:
-        return _tail_and_follow(client, log, wanted)
-    return iter([last_lines(_end(client, log, wanted), wanted)])
+        return _tail_and_follow(client, log, line_count)
+    return iter([last_lines(_end(client, log, line_count), line_count)])
 
 
 def _plain(

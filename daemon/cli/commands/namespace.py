@@ -41,17 +41,17 @@ def apply(
 
     Example: steward namespace apply -description "The shop" shop
     """
-    wanted = _present(client, name) or Namespace(name=name)
+    namespace = _present(client, name) or Namespace(name=name)
     if description is not None:
-        wanted = msgspec.structs.replace(wanted, description=description)
+        namespace = msgspec.structs.replace(namespace, description=description)
     if meta:
-        wanted = msgspec.structs.replace(wanted, meta=_pairs(meta))
-    limits = wanted.capabilities or NamespaceCapabilities()
-    for field, given in zip(_LISTS, (enable_driver, disable_driver), strict=True):
-        if given:
-            limits = msgspec.structs.replace(limits, **{field: list(given)})
-            wanted = msgspec.structs.replace(wanted, capabilities=limits)
-    client.act("PUT", f"/v1/namespace/{segment(name)}", wanted)
+        namespace = msgspec.structs.replace(namespace, meta=_pairs(meta))
+    limits = namespace.capabilities or NamespaceCapabilities()
+    for field, names in zip(_LISTS, (enable_driver, disable_driver), strict=True):
+        if names:
+            limits = msgspec.structs.replace(limits, **{field: list(names)})
+            namespace = msgspec.structs.replace(namespace, capabilities=limits)
+    client.act("PUT", f"/v1/namespace/{segment(name)}", namespace)
     if screen.wants_document:
         screen.document(_read(client, name).object_body("Name"))
         return

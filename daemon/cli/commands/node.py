@@ -43,7 +43,7 @@ def status(
     if node.engine:
         show_hosts(screen, node.hosts or [])
     _show_drivers(screen, node)
-    able = [name for name, said in node.drivers.items() if said.detected and said.healthy]
+    able = [name for name, info in node.drivers.items() if info.detected and info.healthy]
     if words := unenforced({name: node.limits(name) for name in able}):
         screen.line(f"\n{words}")
     _show_networks(screen, node)
@@ -141,17 +141,17 @@ def _show_networks(screen: Screen, node: Node) -> None:
     screen.table(
         list(columns.values()),
         [
-            [str(one.get(key) or "<none>") for key in columns]
-            for _, one in sorted(node.host_networks.items())
+            [str(network.get(key) or "<none>") for key in columns]
+            for _, network in sorted(node.host_networks.items())
         ],
     )
 
 
 def _show_use(screen: Screen, node: Node, live: list[AllocationDetail]) -> None:
     """Print the allocated resources of a node."""
-    held = [task for alloc in live for task in alloc.allocated_resources.tasks.values()]
-    cpu = sum(task.cpu.cpu_shares for task in held)
-    memory = sum(task.memory.memory_mb for task in held)
+    allocated = [task for alloc in live for task in alloc.allocated_resources.tasks.values()]
+    cpu = sum(task.cpu.cpu_shares for task in allocated)
+    memory = sum(task.memory.memory_mb for task in allocated)
     disk = sum(alloc.allocated_resources.shared.disk_mb for alloc in live)
     has = node.node_resources
     screen.title("Allocated Resources")

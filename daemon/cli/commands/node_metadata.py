@@ -58,8 +58,8 @@ def read(client: ApiClient, screen: Screen, node_id: str | None) -> None:
 
     Example: steward node meta read
     """
-    given = {"node_id": resolve.node_id(client, node_id)} if node_id else {}
-    answer = client.read(_PATH, **given)
+    query = {"node_id": resolve.node_id(client, node_id)} if node_id else {}
+    answer = client.read(_PATH, **query)
     if screen.wants_document:
         screen.document(answer.checked(_Metadata))
         return

@@ -89,7 +89,7 @@ def plan(
     screen: Screen,
     file: str,
     *,
-    given: VariableArguments,
+    variables: VariableArguments,
     diff: bool,
     policy_override: bool,
     directories: tuple[str, ...],
@@ -103,7 +103,7 @@ def plan(
 
     Example: steward job plan web.hcl
     """
-    request = registration(read_source(file), file, given)
+    request = registration(read_source(file), file, variables)
     request = with_directories(client, screen, request, directories, uploads=False)
     job = request["Job"]
     path = f"/v1/job/{segment(_id(job, file))}/plan"
@@ -150,8 +150,8 @@ def _touches(updates: DesiredUpdates) -> bool:
 
 def _show(screen: Screen, planned: PlanResult, file: str) -> None:
     if planned.diff is not None:
-        for fate, words in diff_lines(planned.diff, verbose=screen.verbose):
-            screen.changed(fate, words)
+        for diff_type, words in diff_lines(planned.diff, verbose=screen.verbose):
+            screen.changed(diff_type, words)
         screen.line()
     for words in describe_unplaced(planned.failed_tg_allocs or {}):
         screen.line(words)

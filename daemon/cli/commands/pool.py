@@ -108,7 +108,7 @@ def _show_tasks(screen: Screen, tasks: list[HostedTask]) -> None:
     if not tasks:
         screen.line("No tasks run on a host")
         return
-    found = sorted(tasks, key=lambda item: (item.host, item.allocation_id, item.task))
+    found = sorted(tasks, key=lambda task: (task.host, task.allocation_id, task.task))
     screen.table(
         ["Host", "Allocation", "Task"],
         [[item.host, screen.short(item.allocation_id), item.task] for item in found],

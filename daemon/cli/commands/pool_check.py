@@ -117,15 +117,15 @@ class _Trial(NamedTuple):
             self.steps.add("submitted", "; ".join(why), good=False)
             return
         self.steps.add("submitted", f"job {job_id}")
-        path, told, index = f"/v1/job/{segment(job_id)}/allocations", 0, 0
+        path, seen_count, index = f"/v1/job/{segment(job_id)}/allocations", 0, 0
         while True:
             left = self.ends - time.monotonic()
             answer = self.client.read(path, index=index, wait=f"{max(left, 0.0):.3f}s")
             line = current_allocations(answer.decode(list[AllocationItem]))[-1]
             events = line.task_states[_TASK].events or [] if line.task_states else []
-            for event in events[told:]:
+            for event in events[seen_count:]:
                 self.steps.add(event.type, event.display_message)
-            told, index = len(events), max(answer.index, 1)
+            seen_count, index = len(events), max(answer.index, 1)
             if line.client_status in CLIENT_TERMINAL:
                 self._report_result(line, events)
                 return
@@ -141,9 +141,9 @@ class _Trial(NamedTuple):
             return
         path = f"/v1/client/fs/logs/{segment(line.id)}"
         body = self.client.read(path, task=_TASK, type="stdout", plain=True).body
-        said, host, clock = [*body.decode(errors="replace").splitlines(), "", "", ""][:3]
-        good = said == _SAYS
-        self.steps.add("output", f"it ran on {host}" if good else _NO_OUTPUT, good=good)
+        host_word, host, clock = [*body.decode(errors="replace").splitlines(), "", "", ""][:3]
+        is_good = host_word == _SAYS
+        self.steps.add("output", f"it ran on {host}" if is_good else _NO_OUTPUT, good=is_good)
         self._report_skew(clock, events)
         self.steps.add("result", "complete")
 

@@ -93,10 +93,10 @@ def restart(
         raise Invalid(f"{job_id!r} is a prefix of job {line.id!r}: pass the full name, or -yes")
     found = _running(client, line, groups)
     failures = 0
-    for number, some in enumerate(_batches(found, batch_size)):
+    for number, batch in enumerate(_batches(found, batch_size)):
         if number and not _may_continue(pause, yes=yes):
             break
-        for item in some:
+        for item in batch:
             try:
                 _restart(client, screen, item, tasks, all_tasks=all_tasks, reschedule=reschedule)
             except (RequestRejected, Refused) as error:

@@ -51,7 +51,7 @@ def run(
     screen: Screen,
     file: str,
     *,
-    given: VariableArguments,
+    variables: VariableArguments,
     detach: bool,
     wait: bool,
     logs: bool,
@@ -82,7 +82,7 @@ def run(
     """
     wait = wait or logs or timeout is not None
     longest = inf if timeout is None else seconds("-timeout", timeout)
-    request = registration(read_source(file), file, given)
+    request = registration(read_source(file), file, variables)
     if wait:
         _check_waiting(screen, request["Job"], detach=detach, logs=logs)
     if check_index is not None:
@@ -177,8 +177,8 @@ def _show_registered(
 def _show_ending(screen: Screen, answer: ClientResponse, ending: FollowResult) -> None:
     job_id = ending.evaluation.job_id
     if screen.wants_document:
-        shown = {"Evaluation": ending.evaluation, "Allocations": list(ending.allocations)}
-        screen.document(msgspec.json.encode({**answer.decode(_Json), **shown}))
+        ending_fields = {"Evaluation": ending.evaluation, "Allocations": list(ending.allocations)}
+        screen.document(msgspec.json.encode({**answer.decode(_Json), **ending_fields}))
         return
     screen.line(ending.message)
     if ending.status == EXIT_NOT_PLACED:

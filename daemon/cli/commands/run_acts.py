@@ -139,7 +139,7 @@ def accept(
 @_JOB
 @click.argument("steps", metavar="[STEP]...", nargs=-1)
 @click.option("--failed", is_flag=True, help="All steps that failed or were canceled.")
-@click.option("--all", "every", is_flag=True, help="All steps.")
+@click.option("--all", "all_steps", is_flag=True, help="All steps.")
 @click.option(
     "--version",
     type=click.IntRange(0),
@@ -159,7 +159,7 @@ def rerun(
     steps: tuple[str, ...],
     *,
     failed: bool,
-    every: bool,
+    all_steps: bool,
     version: int | None,
     preview: bool,
     number: int,
@@ -173,13 +173,13 @@ def rerun(
 
     Example: steward runs rerun -preview nightly load
     """
-    if (failed or every) and steps:
+    if (failed or all_steps) and steps:
         raise Invalid("name steps, or use --failed or --all, but not both")
     act = _Act(
         number=number,
         steps=[*steps],
-        failed=failed or not (every or steps),
-        every=every,
+        failed=failed or not (all_steps or steps),
+        every=all_steps,
         version=version,
         preview=preview,
         note=note,
@@ -252,7 +252,7 @@ def _send(client: ApiClient, screen: Screen, job_id: str, act: str, body: _Act) 
     return answer.decode(_Done)
 
 
-def _report_act(screen: Screen, done: _Done | None, what: str) -> None:
+def _report_act(screen: Screen, done: _Done | None, outcome: str) -> None:
     if done is not None:
         steps = f": {', '.join(done.steps)}" if done.steps else ""
-        screen.line(f"run {done.number} of {done.job_id} {what}{steps}")
+        screen.line(f"run {done.number} of {done.job_id} {outcome}{steps}")

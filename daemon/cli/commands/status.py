@@ -74,7 +74,7 @@ def status(
     if line.periodic or line.parameterized_job:
         _show_runs(client, screen, line, state)
         return
-    _show_evaluations(client, screen, line, every=evals)
+    _show_evaluations(client, screen, line, lists_all=evals)
     _show_deployment(client, screen, line)
     path = f"/v1/job/{segment(line.id)}/allocations"
     more = {"all": True} if all_allocs else {}
@@ -89,17 +89,17 @@ def status(
 @click.command()
 @click.argument("job_id", metavar="JOB")
 @click.option(
-    "--all", "every", is_flag=True, help="Include allocations of a purged job with this name."
+    "--all", "lists_all", is_flag=True, help="Include allocations of a purged job with this name."
 )
 @with_output
 @with_client
-def allocs(client: ApiClient, screen: Screen, job_id: str, *, every: bool) -> None:
+def allocs(client: ApiClient, screen: Screen, job_id: str, *, lists_all: bool) -> None:
     """List the allocations of JOB, newest first.
 
     Example: steward job allocs web
     """
     line = resolve.job(client, job_id)
-    more = {"all": True} if every else {}
+    more = {"all": True} if lists_all else {}
     path = f"/v1/job/{segment(line.id)}/allocations"
     answer = client.read(path, namespace=line.namespace, **more)
     if screen.wants_document:
@@ -296,11 +296,13 @@ def show_error(screen: Screen, error: TaskError) -> None:
         screen.line(f"    {text}")
 
 
-def _show_evaluations(client: ApiClient, screen: Screen, line: JobListItem, *, every: bool) -> None:
+def _show_evaluations(
+    client: ApiClient, screen: Screen, line: JobListItem, *, lists_all: bool
+) -> None:
     path = f"/v1/job/{segment(line.id)}/evaluations"
     found = client.fetch(path, list[Evaluation], namespace=line.namespace)
     found.sort(key=lambda evaluation: evaluation.create_index, reverse=True)
-    if every and found:
+    if lists_all and found:
         screen.title("Evaluations")
         screen.table(
             ["ID", "Priority", "Triggered By", "Status", "Placement Failures"],
@@ -329,10 +331,10 @@ def blocked_reasons(newest_first: Sequence[Evaluation]) -> list[str]:
     newest = newest_first[0] if newest_first else None
     if newest is None or newest.status == EvalStatus.COMPLETE:
         return placement_message.describe_failures(newest) if newest else []
-    about = f"evaluation {newest.id[:8]} is {newest.status}"
+    subject = f"evaluation {newest.id[:8]} is {newest.status}"
     if newest.wait_until:
-        about = f"{about} until {newest.wait_until}"
-    return [f"{about}: {newest.status_description}".removesuffix(": ")]
+        subject = f"{subject} until {newest.wait_until}"
+    return [f"{subject}: {newest.status_description}".removesuffix(": ")]
 
 
 def show_allocations(screen: Screen, allocations: Sequence[AllocationItem]) -> None:

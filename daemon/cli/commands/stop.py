@@ -47,19 +47,21 @@ def stop(
             f"/v1/job/{segment(line.id)}",
             namespace=line.namespace,
             eval_priority="" if eval_priority is None else eval_priority,
-            **{name: True for name, wanted in options.items() if wanted},
+            **{name: True for name, is_set in options.items() if is_set},
         )
         statuses.append(_follow(client, screen, line, answer, detach=detach))
     return max(statuses)
 
 
-def _selected_job(client: ApiClient, given: str, *, yes: bool) -> JobListItem:
+def _selected_job(client: ApiClient, id_or_prefix: str, *, yes: bool) -> JobListItem:
     """Return the job with this name. Raises `Invalid` for an unconfirmed prefix."""
-    line = resolve.job(client, given)
-    if line.id == given or yes:
+    line = resolve.job(client, id_or_prefix)
+    if line.id == id_or_prefix or yes:
         return line
     if not sys.stdin.isatty():
-        raise Invalid(f"{given!r} is a prefix of job {line.id!r}: pass the full name, or -yes")
+        raise Invalid(
+            f"{id_or_prefix!r} is a prefix of job {line.id!r}: pass the full name, or -yes"
+        )
     if not click.confirm(f'Stop job "{line.id}"?'):
         raise Invalid(f"job {line.id!r} was not stopped")
     return line

@@ -119,7 +119,7 @@ class TopPoller:
 
     def facts(self) -> TopFacts:
         """Return the current data."""
-        errors = {alloc_id: one.error for alloc_id, one in self._errors.items()}
+        errors = {alloc_id: error.error for alloc_id, error in self._errors.items()}
         return TopFacts(
             self._jobs,
             self._allocations,
@@ -182,7 +182,7 @@ class TopPoller:
         self._nodes = self._known_nodes()
         known = {item.id for item in found}
         self._uses = {key: use for key, use in self._uses.items() if key in known}
-        self._errors = {key: one for key, one in self._errors.items() if key in known}
+        self._errors = {key: error for key, error in self._errors.items() if key in known}
         self._listed_index = self._index
         self._next_list = now + max(_EVERY, (time.process_time() - began) * _LIST_SHARE)
 
@@ -210,15 +210,15 @@ class TopPoller:
             if (alloc.namespace, alloc.id) in on_screen
             or (alloc.namespace, parent_of(alloc.job_id)) in on_screen
         ][:_MOST_ASKED]
-        rest = [alloc.id for alloc in running]
-        place = self._turn % max(1, len(rest))
-        more = [item for item in [*rest[place:], *rest[:place]] if item not in first]
+        ids = [alloc.id for alloc in running]
+        offset = self._turn % max(1, len(ids))
+        more = [item for item in [*ids[offset:], *ids[:offset]] if item not in first]
         more = more[: max(_MOST_ASKED // 4, _MOST_ASKED - len(first))]
         self._turn += len(more)
         return [*first, *more]
 
-    def _measure(self, wanted: list[str]) -> None:
-        answer = self._client.read("/v1/client/usage", allocations=",".join(wanted))
+    def _measure(self, ids: list[str]) -> None:
+        answer = self._client.read("/v1/client/usage", allocations=",".join(ids))
         self._index = answer.index
         for allocation_usage in answer.decode(list[AllocationUsageLine]):
             self._uses[allocation_usage.id] = AllocationUse(
@@ -285,10 +285,8 @@ def _state(line: _NodeLine) -> str:
 
 
 def _allocated_of(line: _NodeLine) -> str:
-    held = line.held
-    asked = (
-        f"{held.cpu} of {held.cpu_total} MHz, {held.memory_mb} of {held.memory_total_mb} MiB asked"
-    )
+    allocated = line.held
+    asked = f"{allocated.cpu} of {allocated.cpu_total} MHz, {allocated.memory_mb} of {allocated.memory_total_mb} MiB asked"
     return "; ".join(filter(None, (line.status_description, asked)))
 
 
@@ -329,23 +327,23 @@ def _run(watch: TopPoller, view: View, screen: FullScreen, connection: HttpConne
         if key == "suspend":
             screen.suspend()
         elif key:
-            wish = view.press(key, height)
-            if wish == "quit":
+            action = view.press(key, height)
+            if action == "quit":
                 return
-            if wish:
-                _act(wish, view, facts, screen, connection)
+            if action:
+                _act(action, view, facts, screen, connection)
 
 
 def _act(
-    wish: str, view: View, facts: TopFacts, screen: FullScreen, connection: HttpConnection
+    action: str, view: View, facts: TopFacts, screen: FullScreen, connection: HttpConnection
 ) -> None:
     """Run a command on the selected row, with the terminal restored."""
-    words = command(wish, view, facts)
+    words = command(action, view, facts)
     if not words:
         return
     with screen.suspended():
         status = _call(words, connection)
-        if wish != "exec":
+        if action != "exec":
             ended = "" if not status else f" (exit status {status})"
             click.echo(f"\nsteward {' '.join(words)}{ended}: press Enter to go back", err=True)
             try:
@@ -354,7 +352,7 @@ def _act(
                 return
 
 
-def command(wish: str, view: View, facts: TopFacts) -> list[str]:
+def command(action: str, view: View, facts: TopFacts) -> list[str]:
     """Return the command line of the command for a key."""
     row = view.selected
     if row is None:
@@ -369,25 +367,25 @@ def command(wish: str, view: View, facts: TopFacts) -> list[str]:
             "explain": ["job", "explain"],
             "stop": ["job", "stop", "--yes"],
         }
-        return [*verbs[wish], *where, name]
-    if wish == "explain":
+        return [*verbs[action], *where, name]
+    if action == "explain":
         return ["alloc", "status", *where, name]
-    if wish == "exec":
+    if action == "exec":
         return ["alloc", "exec", *where, name, "/bin/sh"]
-    return {"logs": ["alloc", "logs", "-f"], "stop": ["alloc", "stop"]}[wish] + [*where, name]
+    return {"logs": ["alloc", "logs", "-f"], "stop": ["alloc", "stop"]}[action] + [*where, name]
 
 
 def _call(words: list[str], connection: HttpConnection) -> int:
     """Run another command of the command line; return its exit status."""
     root = click.get_current_context().find_root().command
     # The connection is passed in the environment, so that no secret is an argument.
-    given = {
+    settings = {
         f"STEWARD_{variable}": str(getattr(connection, field))
         for field, variable in _VARIABLES.items()
         if getattr(connection, field)
     }
     before = dict(os.environ)
-    os.environ.update(given)
+    os.environ.update(settings)
     try:
         root.main(words, prog_name="steward")  # it always ends with an exception
     except ScreenEnded:

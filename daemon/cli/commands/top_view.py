@@ -74,11 +74,11 @@ class AllocationUse(NamedTuple):
         )
 
 
-def _sums(item: Sequence[float | None], other: Sequence[float | None]) -> tuple[float | None, ...]:
+def _sums(first: Sequence[float | None], other: Sequence[float | None]) -> tuple[float | None, ...]:
     """Return the sums of values that end at the same time; the shorter list began later."""
-    count = max(len(item), len(other))
+    count = max(len(first), len(other))
     pairs = zip(
-        [None] * (count - len(item)) + list(item),
+        [None] * (count - len(first)) + list(first),
         [None] * (count - len(other)) + list(other),
         strict=True,
     )
@@ -267,7 +267,7 @@ class View:
 
     def arrange(self, facts: TopFacts, now: int) -> None:
         """Replace the rows with newer data; the selection stays on its row."""
-        place = self._place()
+        index = self._place()
         match self.page:
             case "jobs":
                 rows = job_rows(facts)
@@ -279,7 +279,7 @@ class View:
         rows = [row for row in rows if part in f"{row.name} {row.short} {row.state}".casefold()]
         self.rows = ordered(rows, self.sort)
         if self.selected is None and self.rows:
-            self._selected = self.rows[min(place, len(self.rows) - 1)].key
+            self._selected = self.rows[min(index, len(self.rows) - 1)].key
 
     def _place(self) -> int:
         keys = [row.key for row in self.rows]
@@ -287,11 +287,11 @@ class View:
 
     def shown(self, height: int) -> list[Row]:
         """Return the rows that fit into this height, including the selected one."""
-        room = max(1, height - _HEAD - _FOOT)
-        place = self._place()
-        self._first = max(min(self._first, place), place - room + 1, 0)
-        self._first = min(self._first, max(0, len(self.rows) - room))
-        return self.rows[self._first : self._first + room]
+        height_of_rows = max(1, height - _HEAD - _FOOT)
+        index = self._place()
+        self._first = max(min(self._first, index), index - height_of_rows + 1, 0)
+        self._first = min(self._first, max(0, len(self.rows) - height_of_rows))
+        return self.rows[self._first : self._first + height_of_rows]
 
     # --- keys
     # ---------------------------------------------------------------------------------------
@@ -337,8 +337,8 @@ class View:
         page = max(1, height - _HEAD - _FOOT - 1)
         steps = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -page, "page down": page}
         steps |= {"home": -len(self.rows), "end": len(self.rows)}
-        place = min(max(self._place() + steps[key], 0), len(self.rows) - 1)
-        self._selected = self.rows[place].key
+        index = min(max(self._place() + steps[key], 0), len(self.rows) - 1)
+        self._selected = self.rows[index].key
 
     def _turn(self, key: str) -> None:
         if key == "escape" and self.filter:
@@ -377,9 +377,9 @@ class View:
 
     def lines(self, facts: TopFacts, width: int, height: int) -> list[ScreenLine]:
         """Return all lines of the screen."""
-        shown = self.shown(height)
+        rows = self.shown(height)
         columns = _columns(self.page, width)
-        body = [_row(row, columns, is_selected=row.key == self._selected) for row in shown]
+        body = [_row(row, columns, is_selected=row.key == self._selected) for row in rows]
         empty = [ScreenLine("")] * max(0, height - _HEAD - _FOOT - len(body))
         found = [
             ScreenLine(self._title(facts), "red" if facts.trouble else "bold"),
@@ -427,27 +427,31 @@ _MOVES = frozenset({"up", "down", "k", "j", "page up", "page down", "home", "end
 def _columns(page: str, width: int) -> list[Column]:
     """Return the columns of a page; the name gets the remaining width, the reason a part of it."""
     if page == "nodes":
-        some = [Column("STATE", 12), Column("RUN", 5, right=True)]
+        columns = [Column("STATE", 12), Column("RUN", 5, right=True)]
         extra = Column("POOL", 10)
     elif page == "jobs":
-        some = [Column("STATE", 10), Column("RUN", 7, right=True)]
+        columns = [Column("STATE", 10), Column("RUN", 7, right=True)]
         extra = Column("TYPE", 8)
     else:
-        some = [Column("STATE", 10), Column("ID", 8)]
+        columns = [Column("STATE", 10), Column("ID", 8)]
         extra = Column("AGE", 6, right=True)
-    some += [Column("CPU%", 6, right=True), Column("MEMORY", 8, right=True)]
-    some += [Column("RST", 4, right=True)]
+    columns += [Column("CPU%", 6, right=True), Column("MEMORY", 8, right=True)]
+    columns += [Column("RST", 4, right=True)]
     if width >= _NARROW:
-        some.append(extra)
+        columns.append(extra)
     if width >= _WIDE:
-        some.append(Column("CPU TREND", _TREND))
-    left = max(8, width - sum(column.width + 1 for column in some))
+        columns.append(Column("CPU TREND", _TREND))
+    left = max(8, width - sum(column.width + 1 for column in columns))
     if width < _NARROW:
-        return [Column("NAME", left), *some]
+        return [Column("NAME", left), *columns]
     name = min(max(20, left // 2), left)
     reason = left - name - 1
     title = _REASONS[page]
-    return [Column("NAME", name), *some, *([Column(title, reason)] if reason > len(title) else [])]
+    return [
+        Column("NAME", name),
+        *columns,
+        *([Column(title, reason)] if reason > len(title) else []),
+    ]
 
 
 def _row(row: Row, columns: Sequence[Column], *, is_selected: bool) -> ScreenLine:

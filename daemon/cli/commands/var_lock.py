@@ -50,12 +50,12 @@ def lock(
 
     Example: steward var lock jobs/backup ./backup.sh --full
     """
-    held = _Held(client, path)
-    held.acquire({"TTL": ttl, "LockDelay": delay}, at_once=at_once)
+    lock_held = _Held(client, path)
+    lock_held.acquire({"TTL": ttl, "LockDelay": delay}, at_once=at_once)
     try:
-        return _run(held, command)
+        return _run(lock_held, command)
     finally:
-        held.release()
+        lock_held.release()
 
 
 class _Held:
@@ -67,13 +67,13 @@ class _Held:
         self._renewed = 0.0
         self.ttl = 0.0  # seconds
 
-    def acquire(self, wanted: dict[str, str], *, at_once: bool) -> None:
+    def acquire(self, settings: dict[str, str], *, at_once: bool) -> None:
         """Acquire the lock; wait for it unless `at_once`, which raises `VariableConflict`."""
         waits = False
         while True:
             self._renewed = time.monotonic()
             try:
-                found = self._change("acquire", wanted).decode(Variable)
+                found = self._change("acquire", settings).decode(Variable)
             except RequestRejected as error:
                 if error.status != CONFLICT:
                     raise
@@ -125,7 +125,7 @@ class _Held:
         return self._client.send("PUT", address_of(self._path), {"Lock": lock}, **query)
 
 
-def _run(held: _Held, command: tuple[str, ...]) -> int:
+def _run(lock_held: _Held, command: tuple[str, ...]) -> int:
     """Run the command; return its exit status, or 128 plus the signal's number."""
     try:
         child = subprocess.Popen(command)  # noqa: S603  # the user's command
@@ -134,10 +134,10 @@ def _run(held: _Held, command: tuple[str, ...]) -> int:
     with _handing_on(child):
         while True:
             try:
-                status = child.wait(held.ttl / _RENEWALS)
+                status = child.wait(lock_held.ttl / _RENEWALS)
             except subprocess.TimeoutExpired:
                 try:
-                    held.renew()
+                    lock_held.renew()
                 except StewardError:
                     _end(child)
                     raise

@@ -54,14 +54,14 @@ def put(
 
     Example: steward var put jobs/web password=@password.txt
     """
-    given = _given(items)
+    new_items = _given(items)
     present = None if force or check_index is not None else _present(client, path)
     if present is not None:
-        given, check_index = {**present.items, **given}, present.modify_index
+        new_items, check_index = {**present.items, **new_items}, present.modify_index
     elif not force and check_index is None:
         check_index = 0
     answer = _changed(
-        client, "PUT", path, {"Path": path, "Items": given}, None if force else check_index
+        client, "PUT", path, {"Path": path, "Items": new_items}, None if force else check_index
     )
     if screen.wants_document:
         screen.document(answer.checked(Variable))

@@ -114,8 +114,8 @@ def given(fields: tuple[str, ...]) -> dict[str, object]:
         if not equals or not name:
             raise Invalid(f"{field!r} is not of the form NAME=VALUE")
         before = values.get(name)
-        said = _content(value)
-        values[name] = said if before is None else [*_as_list(before), said]
+        content = _content(value)
+        values[name] = content if before is None else [*_as_list(before), content]
     return values
 
 

@@ -111,19 +111,19 @@ def fmt(file: str) -> None:
 
 
 @click.command()
-@click.argument("whose", metavar="TOKEN-OR-ACCESSOR")
+@click.argument("identifier", metavar="TOKEN-OR-ACCESSOR")
 @click.argument("method")
 @click.argument("path")
 @with_output
 @with_vault_client
-def explain(client: ApiClient, screen: Screen, whose: str, method: str, path: str) -> int:
+def explain(client: ApiClient, screen: Screen, identifier: str, method: str, path: str) -> int:
     """Show which rule decides whether a token (-: prompt) may request METHOD PATH.
 
     Exit status 2: the request would be rejected.
 
     Example: steward policy explain 2f0d1c3a GET /v1/jobs
     """
-    secret = prompt_secret("Token") if whose == "-" else resolve.accessor(client, whose)
+    secret = prompt_secret("Token") if identifier == "-" else resolve.accessor(client, identifier)
     body = {"Token": secret, "Method": method, "Path": path}
     answer = client.send("POST", "/v1/acl/explain", body)
     found = answer.decode(PolicyDecisionView)

@@ -15,7 +15,7 @@ from storage.errors import Invalid
 
 _INCREMENT = click.option("--increment", default="", metavar="SPAN", help="TTL from now on.")
 _ACCESSOR = click.option("--accessor", is_flag=True, help="TOKEN is an accessor.")
-_TOKEN = click.argument("whose", default="", metavar="[TOKEN]")
+_TOKEN = click.argument("identifier", default="", metavar="[TOKEN]")
 
 
 @click.command()
@@ -51,8 +51,8 @@ def create(client: ApiClient, screen: Screen, *, role: str, **options: object) -
         **options,
     }
     path = f"/v1/auth/token/create/{role}" if role else "/v1/auth/token/create"
-    given = {name: value for name, value in body.items() if value not in ("", 0, (), {})}
-    show(screen, client.send("POST", path, given))
+    fields = {name: value for name, value in body.items() if value not in ("", 0, (), {})}
+    show(screen, client.send("POST", path, fields))
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
@@ -67,18 +67,18 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 @_ACCESSOR
 @with_output
 @with_vault_client
-def lookup(client: ApiClient, screen: Screen, whose: str, *, accessor: bool) -> None:
+def lookup(client: ApiClient, screen: Screen, identifier: str, *, accessor: bool) -> None:
     """Show TOKEN (-: prompt); without it, the token in use.
 
     Example: steward token lookup -accessor 2f0d1c3a
     """
-    if not whose:
+    if not identifier:
         show(screen, client.read("/v1/auth/token/lookup-self"))
     elif accessor:
-        body = {"accessor": resolve.accessor(client, whose)}
+        body = {"accessor": resolve.accessor(client, identifier)}
         show(screen, client.send("POST", "/v1/auth/token/lookup-accessor", body))
     else:
-        show(screen, client.send("POST", "/v1/auth/token/lookup", {"token": _secret(whose)}))
+        show(screen, client.send("POST", "/v1/auth/token/lookup", {"token": _secret(identifier)}))
 
 
 @click.command()
@@ -87,19 +87,21 @@ def lookup(client: ApiClient, screen: Screen, whose: str, *, accessor: bool) -> 
 @_INCREMENT
 @with_output
 @with_vault_client
-def renew(client: ApiClient, screen: Screen, whose: str, *, accessor: bool, increment: str) -> None:
+def renew(
+    client: ApiClient, screen: Screen, identifier: str, *, accessor: bool, increment: str
+) -> None:
     """Renew TOKEN (-: prompt); without it, the token in use.
 
     Example: steward token renew -increment 1h
     """
     body = {"increment": increment} if increment else {}
-    if not whose:
+    if not identifier:
         answer = client.send("POST", "/v1/auth/token/renew-self", body)
     elif accessor:
-        body["accessor"] = resolve.accessor(client, whose)
+        body["accessor"] = resolve.accessor(client, identifier)
         answer = client.send("POST", "/v1/auth/token/renew-accessor", body)
     else:
-        answer = client.send("POST", "/v1/auth/token/renew", {**body, "token": _secret(whose)})
+        answer = client.send("POST", "/v1/auth/token/renew", {**body, "token": _secret(identifier)})
     show(screen, answer)
 
 
@@ -111,22 +113,28 @@ def renew(client: ApiClient, screen: Screen, whose: str, *, accessor: bool, incr
 @with_output
 @with_vault_client
 def revoke(
-    client: ApiClient, screen: Screen, whose: str, *, accessor: bool, own: bool, mode: str | None
+    client: ApiClient,
+    screen: Screen,
+    identifier: str,
+    *,
+    accessor: bool,
+    own: bool,
+    mode: str | None,
 ) -> None:
     """Revoke TOKEN (-: prompt), and all tokens created with it.
 
     Example: steward token revoke -self
     """
-    if own == bool(whose):
+    if own == bool(identifier):
         raise click.UsageError("no token given: name one, or pass --self for the token in use")
     if own:
         client.act("POST", "/v1/auth/token/revoke-self")
     elif accessor:
-        body = {"accessor": resolve.accessor(client, whose)}
+        body = {"accessor": resolve.accessor(client, identifier)}
         client.act("POST", "/v1/auth/token/revoke-accessor", body)
     else:
         path = "/v1/auth/token/revoke-orphan" if mode else "/v1/auth/token/revoke"
-        client.act("POST", path, {"token": _secret(whose)})
+        client.act("POST", path, {"token": _secret(identifier)})
     screen.report("the token was revoked")
 
 
@@ -142,16 +150,16 @@ def capabilities(
 
     Example: steward token capabilities secret/data/web
     """
-    *whose, path = words
-    if len(whose) > 1:
+    *tokens, path = words
+    if len(tokens) > 1:
         raise click.UsageError("wrong number of arguments: pass a token and a path, or only a path")
-    if not whose:
+    if not tokens:
         answer = client.send("POST", "/v1/sys/capabilities-self", {"paths": [path]})
     elif accessor:
-        body = {"accessor": resolve.accessor(client, whose[0]), "paths": [path]}
+        body = {"accessor": resolve.accessor(client, tokens[0]), "paths": [path]}
         answer = client.send("POST", "/v1/sys/capabilities-accessor", body)
     else:
-        body = {"token": _secret(whose[0]), "paths": [path]}
+        body = {"token": _secret(tokens[0]), "paths": [path]}
         answer = client.send("POST", "/v1/sys/capabilities", body)
     if screen.wants_document:
         screen.document(answer.checked(VaultResponse))

@@ -21,5 +21,5 @@ def version(screen: Screen) -> None:
 
     import msgspec
 
-    about = {"Name": "Steward", "Version": VERSION, "Python": platform.python_version(), **build()}
-    screen.document(msgspec.json.encode(about))
+    info = {"Name": "Steward", "Version": VERSION, "Python": platform.python_version(), **build()}
+    screen.document(msgspec.json.encode(info))

@@ -148,7 +148,10 @@ class _Watch:
 
     def _copy(self, log: LogPosition, out: BinaryIO) -> None:
         query = log.query(plain=True, follow=True)
-        with ApiClient(self._client.connection) as mine, mine.stream(log.path, **query) as pieces:
+        with (
+            ApiClient(self._client.connection) as own_client,
+            own_client.stream(log.path, **query) as pieces,
+        ):
             for lines in _whole(pieces):
                 out.write(lines)
                 out.flush()

@@ -74,11 +74,11 @@ class MetadataClient:
         finally:
             connection.close()
         if answer.status != http.client.OK:
-            said = body.decode(errors="replace").strip()[:500]
-            raise MetadataUnavailable(f"the metadata service at {self._url} refuses: {said}")
+            message = body.decode(errors="replace").strip()[:500]
+            raise MetadataUnavailable(f"the metadata service at {self._url} refuses: {message}")
         return body
 
 
-def usual(given: str, of_daemon: str) -> MetadataClient:
+def usual(url: str, of_daemon: str) -> MetadataClient:
     """Return the metadata service: the given one, a development daemon's, or the cloud's."""
-    return MetadataClient(given or of_daemon or USUAL)
+    return MetadataClient(url or of_daemon or USUAL)

@@ -22,6 +22,6 @@ class CommandGroup(click.Group):
             return super().resolve_command(ctx, args)
         import difflib  # slow to import, and needed only here
 
-        near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+        similar = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {similar[0]!r}?" if similar else f"there are: {', '.join(known)}"
         raise click.UsageError(f"no command {name!r}; {remedy}", ctx)

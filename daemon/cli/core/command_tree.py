@@ -315,8 +315,8 @@ class LazyGroup(CommandGroup):
 
 def _load(name: str, entry: str | Group) -> click.Command:
     if not isinstance(entry, str):
-        about, tree = entry
-        return LazyGroup(name, tree, about)
+        summary, tree = entry
+        return LazyGroup(name, tree, summary)
     module, _, function = entry.partition(":")
     command = getattr(importlib.import_module(module), function)
     if not isinstance(command, click.Command):
@@ -375,8 +375,8 @@ class CommandLine(LazyGroup):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
+    if is_set and not ctx.resilient_parsing:
         click.echo(f"Steward v{VERSION}")
         ctx.exit()
 

@@ -32,7 +32,7 @@ _CONTEXTS = {
     "alloc_id": "allocs",
     "deployment_id": "deployment",
     "eval_id": "evals",
-    "given": "nodes",
+    "id_or_prefix": "nodes",
     "job_id": "jobs",
     "job_ids": "jobs",
     "namespace": "namespaces",
@@ -135,12 +135,12 @@ def _context(command: click.Command, parameter: click.Parameter) -> str | None:
     return _CONTEXTS.get(name)
 
 
-def _request_names(given: Mapping[str, object], context: str, beginning: str) -> list[str]:
+def _request_names(parameters: Mapping[str, object], context: str, beginning: str) -> list[str]:
     """Return the daemon's names. The words so far and the environment select the daemon."""
     known = {
         name: value
         for name in HttpConnection.__struct_fields__
-        if (value := given.get(name)) is not None
+        if (value := parameters.get(name)) is not None
     }
     secret = str(known.get("token", ""))
     known["address"] = known.get("address") or usual_address()

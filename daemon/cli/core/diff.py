@@ -74,5 +74,5 @@ def _field(field: FieldDiff) -> str:
             return f'{field.name}: "{field.new}"'
 
 
-def _line(fate: DiffType, depth: int, words: str) -> DiffOutputLine:
-    return DiffOutputLine(fate, f"{' ' * _STEP * depth}{_MARKS[fate]} {words}")
+def _line(diff_type: DiffType, depth: int, words: str) -> DiffOutputLine:
+    return DiffOutputLine(diff_type, f"{' ' * _STEP * depth}{_MARKS[diff_type]} {words}")

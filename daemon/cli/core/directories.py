@@ -38,7 +38,7 @@ def packed(directories: Sequence[str]) -> Iterator[list[PackedDirectory]]:
     """Yield the archives of directories, which exist during the block. Raises `Invalid`."""
     if len(directories) > _MOST:
         raise Invalid(f"--with names {len(directories)} directories: a job has at most {_MOST}")
-    with tempfile.TemporaryDirectory(prefix="steward-with.") as place:
+    with tempfile.TemporaryDirectory(prefix="steward-with.") as staging:
         found: dict[str, PackedDirectory] = {}
         for number, directory in enumerate(directories):
             name = Path(os.path.abspath(directory)).name
@@ -49,7 +49,7 @@ def packed(directories: Sequence[str]) -> Iterator[list[PackedDirectory]]:
                 )
             if name in found:
                 raise Invalid(f"--with names two directories {name!r}: rename one of them")
-            path = Path(place, str(number))
+            path = Path(staging, str(number))
             found[name] = PackedDirectory(name=name, file=_pack(directory, name, path), path=path)
         yield [*found.values()]
 
@@ -58,8 +58,8 @@ def _pack(directory: str, name: str, path: Path) -> str:
     """Write the archive of a directory; return its name. Raises `Invalid`."""
     try:
         with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-            for inner, place in _entries(directory):
-                _add(archive, f"{name}/{inner}", place)
+            for inner, outer in _entries(directory):
+                _add(archive, f"{name}/{inner}", outer)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -82,13 +82,13 @@ def _entries(directory: str) -> Iterator[tuple[str, str]]:
             number += 1
             if number > _MOST_ENTRIES:
                 raise Invalid(f"--with {directory}: it has more than {_MOST_ENTRIES} files")
-            place = f"{folder}/{item}"
-            yield os.path.relpath(place, directory), place
+            path = f"{folder}/{item}"
+            yield os.path.relpath(path, directory), path
 
 
-def _add(archive: tarfile.TarFile, name: str, place: str) -> None:
+def _add(archive: tarfile.TarFile, name: str, path: str) -> None:
     """Add a file or a directory. Raises `Invalid` for anything else, and `OSError`."""
-    facts = os.lstat(place)
+    facts = os.lstat(path)
     entry = tarfile.TarInfo(name)
     if stat.S_ISDIR(facts.st_mode):
         entry.type, entry.mode = tarfile.DIRTYPE, _FOLDER
@@ -96,17 +96,17 @@ def _add(archive: tarfile.TarFile, name: str, place: str) -> None:
         return
     if not stat.S_ISREG(facts.st_mode):
         kind = "a link" if stat.S_ISLNK(facts.st_mode) else "no regular file"
-        raise Invalid(f"--with: {place} is {kind}: copy its content, or remove it")
-    with open(place, "rb", opener=_opener) as file:
+        raise Invalid(f"--with: {path} is {kind}: copy its content, or remove it")
+    with open(path, "rb", opener=_opener) as file:
         facts = os.fstat(file.fileno())
         entry.size = facts.st_size
         entry.mode = _PROGRAM if facts.st_mode & stat.S_IXUSR else _FILE
         try:
             archive.addfile(entry, file)
         except OSError as error:
-            raise Invalid(
-                f"--with: {place} changed while it was read: run the command again"
-            ) from (error)
+            raise Invalid(f"--with: {path} changed while it was read: run the command again") from (
+                error
+            )
 
 
 def _opener(path: str, flags: int) -> int:
@@ -128,9 +128,9 @@ def with_artifacts(job: object, directories: Sequence[PackedDirectory]) -> objec
         """Return an object of a job with the artifacts in all objects that the keys lead to."""
         if not isinstance(value, Mapping):
             return value
-        wanted = keys[0] if keys else "artifacts"
+        key_name = keys[0] if keys else "artifacts"
         found = dict(value)
-        key = next((item for item in found if item.lower() == wanted), _SPELLED[wanted])
+        key = next((item for item in found if item.lower() == key_name), _SPELLED[key_name])
         inner = found.get(key)
         items = inner if isinstance(inner, list) else []
         found[key] = [extended(item, keys[1:]) for item in items] if keys else [*items, *artifacts]

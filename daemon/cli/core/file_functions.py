@@ -66,10 +66,10 @@ class _Files:
             ) from error
 
     def _exists(self, path: str) -> bool:
-        place = self._at(path)
-        if place.is_dir():
+        resolved = self._at(path)
+        if resolved.is_dir():
             raise FunctionFault(f"{path} is a directory, not a file")
-        return place.exists()
+        return resolved.exists()
 
     def _found(self, path: str, pattern: str) -> Value:
         """Return the files below a directory whose paths match a pattern."""

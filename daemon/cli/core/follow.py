@@ -106,9 +106,9 @@ def follow_run(
         progress.show([allocation_row(line) for line in allocs])
         tell(allocs)
         last = current_allocations(allocs)
-        fates = {allocation_outcome(line, runs_to_its_end=runs_to_its_end) for line in last}
-        if AllocationOutcome.OPEN not in fates:
-            status = EXIT_FAILED if AllocationOutcome.BAD in fates else 0
+        outcomes = {allocation_outcome(line, runs_to_its_end=runs_to_its_end) for line in last}
+        if AllocationOutcome.OPEN not in outcomes:
+            status = EXIT_FAILED if AllocationOutcome.BAD in outcomes else 0
             words = describe_outcome(last, _errors_of(client, last))
             return FollowResult(status, words, evaluation, allocs)
         answer = client.newer(path, answer.index, namespace=evaluation.namespace)
@@ -345,11 +345,15 @@ def follow_stop(client: ApiClient, progress: ProgressDisplay, eval_id: str) -> F
         lines = answer.decode(list[AllocationItem])
         # Older allocations ended before the stop. Some of these may have ended before the first
         # poll too.
-        mine = [line for line in lines if line.modify_index > evaluation.create_index]
-        progress.show([allocation_row(line) for line in mine])
+        changed = [line for line in lines if line.modify_index > evaluation.create_index]
+        progress.show([allocation_row(line) for line in changed])
         if all(_ended(line) for line in lines):
-            words = f"{count_noun(len(mine), 'allocation')} ended" if mine else "nothing of it runs"
-            return FollowResult(0, words, evaluation, mine)
+            words = (
+                f"{count_noun(len(changed), 'allocation')} ended"
+                if changed
+                else "nothing of it runs"
+            )
+            return FollowResult(0, words, evaluation, changed)
         answer = client.newer(path, answer.index, namespace=evaluation.namespace)
 
 
@@ -364,11 +368,11 @@ def with_replacements(lines: Iterable[AllocationItem], begun: set[str]) -> list[
     """Return the allocations with these IDs and their replacements, oldest first."""
     oldest_first = sorted(lines, key=lambda line: (line.create_index, line.name))
     allocs: list[AllocationItem] = []
-    wanted = set(begun)
+    followed = set(begun)
     for line in oldest_first:
-        if line.id in wanted:
+        if line.id in followed:
             allocs.append(line)
-            wanted.add(line.next_allocation)
+            followed.add(line.next_allocation)
     return allocs
 
 

@@ -18,9 +18,9 @@ def short(identifier: str, *, verbose: bool = False) -> str:
     return identifier if verbose else identifier[:_SHORT]
 
 
-def format_time(at: int) -> str:
+def format_time(time: int) -> str:
     """Format a time (nanoseconds since the epoch) to the second."""
-    return rfc3339(at // SECOND * SECOND) if at else "N/A"
+    return rfc3339(time // SECOND * SECOND) if time else "N/A"
 
 
 def format_api_time(text: str | None) -> str:
@@ -39,19 +39,19 @@ def format_duration(length: int) -> str:
     >>> format_duration(3_723_000_000_000)
     '1h2m'
     """
-    for place, (unit, letter) in enumerate(_AGES):
-        count, rest = divmod(max(length, 0), unit)
+    for index, (unit, letter) in enumerate(_AGES):
+        count, remainder = divmod(max(length, 0), unit)
         if not count:
             continue
-        finer = _AGES[place + 1 : place + 2]
-        tail = [f"{rest // size}{name}" for size, name in finer if rest >= size]
+        finer = _AGES[index + 1 : index + 2]
+        tail = [f"{remainder // size}{name}" for size, name in finer if remainder >= size]
         return "".join([f"{count}{letter}", *tail])
     return "0s"
 
 
-def relative_time(at: int, now: int) -> str:
+def relative_time(time: int, now: int) -> str:
     """Format the age of a time."""
-    return f"{format_duration(now - at)} ago" if at else "N/A"
+    return f"{format_duration(now - time)} ago" if time else "N/A"
 
 
 def padded(rows: Iterable[Sequence[str]]) -> list[list[str]]:
@@ -72,28 +72,28 @@ def key_value_lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{name.ljust(width)} = {value or NOTHING}" for name, value in pairs]
 
 
-def seconds(option: str, given: str, *words: str) -> float:
+def seconds(option: str, text: str, *words: str) -> float:
     """Parse a duration such as `1m30s`. Raises `Invalid`, which names the option."""
     try:
-        return durations.nanoseconds(given) / SECOND
+        return durations.nanoseconds(text) / SECOND
     except ValueError:
         known = " nor ".join(["a duration such as 10s", *(f'"{word}"' for word in words)])
         wrong = "neither" if words else "not"
-        raise Invalid(f"{option} {given!r} is {wrong} {known}") from None
+        raise Invalid(f"{option} {text!r} is {wrong} {known}") from None
 
 
-def time_of(option: str, given: str, now: int) -> int:
+def time_of(option: str, text: str, now: int) -> int:
     """Parse a time in RFC 3339, or an age such as `10m`; 0 for an empty text.
 
     Raises `Invalid`, which names the option.
     """
-    if not given:
+    if not text:
         return 0
     try:
-        if "T" in given:
-            return nanoseconds(given)
-        return now - durations.nanoseconds(given)
+        if "T" in text:
+            return nanoseconds(text)
+        return now - durations.nanoseconds(text)
     except ValueError:
         raise Invalid(
-            f"{option} {given!r} is neither a time such as 2026-11-21T01:40:00Z nor a duration such as 10m"
+            f"{option} {text!r} is neither a time such as 2026-11-21T01:40:00Z nor a duration such as 10m"
         ) from None

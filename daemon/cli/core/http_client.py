@@ -55,25 +55,25 @@ class RequestRejected(StewardError):
 
 
 def _explained(status: int, text: str) -> str:
-    said = flat(_error_message(text)).rstrip()
-    if not said or said.startswith(_FAULT) or status not in _OF_THE_CALLER:
-        return f"{said or http.client.responses.get(status, '')} (status {status})"
+    message = flat(_error_message(text)).rstrip()
+    if not message or message.startswith(_FAULT) or status not in _OF_THE_CALLER:
+        return f"{message or http.client.responses.get(status, '')} (status {status})"
     if status == http.client.FORBIDDEN:
-        said += "; name a token that may do this with --token or STEWARD_TOKEN"
-    return said
+        message += "; name a token that may do this with --token or STEWARD_TOKEN"
+    return message
 
 
 def flat(text: str) -> str:
     """Return the errors in a text as lines, without the counts and levels of Vault's format."""
     if not _COUNT.search(text):
         return text
-    found, about = [], ""
+    found, heading = [], ""
     for line in text.splitlines():
-        said = line.strip().removeprefix("* ")
-        if _COUNT.search(said):  # the heading of the next lines
-            about = _COUNT.sub("", said).strip().removesuffix(" validation failed:")
-        elif said:
-            found.append(f"{about}: {said}" if about else said)
+        message = line.strip().removeprefix("* ")
+        if _COUNT.search(message):  # the heading of the next lines
+            heading = _COUNT.sub("", message).strip().removesuffix(" validation failed:")
+        elif message:
+            found.append(f"{heading}: {message}" if heading else message)
     return found[0] if len(found) == 1 else "\n".join(f"- {line}" for line in found)
 
 
@@ -86,10 +86,10 @@ def _error_message(text: str) -> str:
     if not text.startswith("{"):
         return text
     try:
-        said = msgspec.json.decode(text, type=_Errors).errors
+        errors = msgspec.json.decode(text, type=_Errors).errors
     except msgspec.DecodeError:
         return text
-    return "; ".join(error.removeprefix("1 error occurred:\n\t* ").rstrip() for error in said)
+    return "; ".join(error.removeprefix("1 error occurred:\n\t* ").rstrip() for error in errors)
 
 
 class HttpConnection(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,12 +320,12 @@ class ApiClient:
     def _respond(
         self, method: str, path: str, query: Query, body: bytes | None
     ) -> http.client.HTTPResponse:
-        kept = self._http is not None
+        is_kept_alive = self._http is not None
         try:
             return self._request(method, path, query, body)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
             self.close()
-            if not kept or method != "GET":
+            if not is_kept_alive or method != "GET":
                 raise
             return self._request(method, path, query, body)
 
@@ -440,22 +440,22 @@ def parse_address(address: str) -> SplitResult:
     """Return the parts of an address. Raises `Invalid`."""
     example = "write it as http://HOST:PORT, https://HOST:PORT or unix:///PATH"
     try:
-        given = urlsplit(address if "://" in address else f"http://{address}")
+        parts = urlsplit(address if "://" in address else f"http://{address}")
     except ValueError as error:
         raise Invalid(f"address {address!r}: {error}; {example}") from None
-    if given.scheme == "unix":
-        if given.netloc or not given.path:
+    if parts.scheme == "unix":
+        if parts.netloc or not parts.path:
             raise Invalid(f"address {address!r}: no absolute path; {example}")
-        return given
-    if given.scheme not in ("http", "https"):
-        raise Invalid(f"address {address!r}: {given.scheme} is not supported; {example}")
+        return parts
+    if parts.scheme not in ("http", "https"):
+        raise Invalid(f"address {address!r}: {parts.scheme} is not supported; {example}")
     try:
-        port = given.port
+        port = parts.port
     except ValueError:
         raise Invalid(f"address {address!r}: the port is not a number; {example}") from None
-    if not given.hostname or port == 0:
+    if not parts.hostname or port == 0:
         raise Invalid(f"address {address!r}: {'port 0' if port == 0 else 'no host'}; {example}")
-    return given
+    return parts
 
 
 def _text(value: Value) -> str:

@@ -45,12 +45,12 @@ class VariableArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_variables(command: Command) -> Command:
-    """Add the options of a job file to a command, and pass them as `given`."""
+    """Add the options of a job file to a command, and pass them as `variables`."""
 
     @wraps(command)
     def call(*args: object, **options: object) -> int | None:
         settings = {field: options.pop(field) for field in VariableArguments.__struct_fields__}
-        return command(*args, given=msgspec.convert(settings, VariableArguments), **options)
+        return command(*args, variables=msgspec.convert(settings, VariableArguments), **options)
 
     wrapped: Command = call
     for option in reversed(_OPTIONS):
@@ -171,8 +171,8 @@ def _json_of_yaml(source: str, file: str) -> str:
         return json.dumps(yaml.safe_load(source), default=str)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise Invalid(f"{file}{place}: {error.problem or 'this is not YAML'}") from error
+        position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise Invalid(f"{file}{position}: {error.problem or 'this is not YAML'}") from error
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
         raise Invalid(f"{file} cannot be read as YAML: {error}") from error
 

@@ -88,14 +88,14 @@ class McpServer:
         return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "result": result})
 
     def _result(self, message: Mapping[str, object]) -> Result:
-        name, given = message["method"], message.get("params", {})
+        name, parameters = message["method"], message.get("params", {})
         method = self._methods.get(name) if isinstance(name, str) else None
         if method is None:
             raise ProtocolError(METHOD_NOT_FOUND, f"method {name!r} is not supported")
-        if not isinstance(given, dict):
+        if not isinstance(parameters, dict):
             raise ProtocolError(INVALID_PARAMS, "params is not an object")
-        _check_revision(given)
-        return method(given)
+        _check_revision(parameters)
+        return method(parameters)
 
     def _initialize(self, parameters: Parameters) -> Result:
         asked = parameters.get("protocolVersion")

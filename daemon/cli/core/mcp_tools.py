@@ -235,8 +235,8 @@ def log_line(name: str, arguments: Parameters, outcome: str) -> str:
 
     It has no control characters. Texts are cut. Values that can contain secrets are lengths.
     """
-    shown = {key[:_SHOWN]: _logged_value(key, value) for key, value in arguments.items()}
-    return f"tool {name} {json.dumps(shown)}: {json.dumps(outcome[:MOST_OUTCOME])}"
+    logged = {key[:_SHOWN]: _logged_value(key, value) for key, value in arguments.items()}
+    return f"tool {name} {json.dumps(logged)}: {json.dumps(outcome[:MOST_OUTCOME])}"
 
 
 def _logged_value(key: str, value: object) -> str:

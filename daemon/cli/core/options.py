@@ -35,12 +35,12 @@ def variables(name: str, prefixes: tuple[str, ...] = _OF_JOBS) -> list[str]:
 
 
 def _setting(
-    flag: str, variable: str, about: str, prefixes: tuple[str, ...], *, is_flag: bool = False
+    flag: str, variable: str, description: str, prefixes: tuple[str, ...], *, is_flag: bool = False
 ) -> Callable[[Command], Command]:
     return click.option(
         flag,
         envvar=variables(variable, prefixes),
-        help=f"{about} [env: STEWARD_{variable}]",
+        help=f"{description} [env: STEWARD_{variable}]",
         default=False if is_flag else "",
         is_flag=is_flag,
     )
@@ -168,10 +168,10 @@ def open_screen(output_options: OutputOptions, environment: Mapping[str, str]) -
     return TerminalScreen(output_options, hints=wants_hints(environment))
 
 
-def wants_colour(given: bool | None, environment: Mapping[str, str]) -> bool:
+def wants_colour(choice: bool | None, environment: Mapping[str, str]) -> bool:
     """Return whether the output is a terminal with colors."""
-    if given is not None:
-        return given
+    if choice is not None:
+        return choice
     if any(environment.get(name) for name in ("NO_COLOR", "NOMAD_CLI_NO_COLOR")):
         return False
     if any(environment.get(name) for name in ("FORCE_COLOR", "NOMAD_CLI_FORCE_COLOR")):
@@ -187,5 +187,5 @@ def _is_terminal() -> bool:
 def wants_hints(environment: Mapping[str, str]) -> bool:
     """Return whether to suggest the next command."""
     names = ("STEWARD_CLI_SHOW_HINTS", "NOMAD_CLI_SHOW_HINTS")
-    given = next((environment[name] for name in names if name in environment), "1")
-    return _is_terminal() and given.lower() not in ("0", "f", "false")
+    setting = next((environment[name] for name in names if name in environment), "1")
+    return _is_terminal() and setting.lower() not in ("0", "f", "false")

@@ -107,7 +107,7 @@ class Screen:
         else:
             self.line(words)
 
-    def changed(self, fate: DiffType, words: str) -> None:
+    def changed(self, diff_type: DiffType, words: str) -> None:
         """Print a line with a kind of change."""
         click.echo(words)
 

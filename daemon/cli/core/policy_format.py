@@ -30,8 +30,8 @@ def formatted(text: str) -> str:
 
 def _without_gaps(lines: list[str]) -> list[str]:
     """Return the lines with at most one empty line in a row."""
-    kept: list[str] = []
+    kept_lines: list[str] = []
     for line in lines:
-        if line or (kept and kept[-1]):
-            kept.append(line)
-    return kept[:-1] if kept and not kept[-1] else kept
+        if line or (kept_lines and kept_lines[-1]):
+            kept_lines.append(line)
+    return kept_lines[:-1] if kept_lines and not kept_lines[-1] else kept_lines

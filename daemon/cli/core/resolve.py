@@ -20,46 +20,48 @@ _COMPARED = 1000  # jobs with which a mistyped name is compared
 _LISTED = 10  # candidates listed for an ambiguous prefix
 
 
-def job(client: ApiClient, given: str) -> JobListItem:
+def job(client: ApiClient, id_or_prefix: str) -> JobListItem:
     """Return the job with this identifier or unique prefix.
 
     Raises `NotFound`, or `Invalid` if the prefix is ambiguous.
     """
-    found = _named(client, given) or client.fetch("/v1/jobs", list[JobListItem], prefix=given)
+    found = _named(client, id_or_prefix) or client.fetch(
+        "/v1/jobs", list[JobListItem], prefix=id_or_prefix
+    )
     if not found:
         where = f" in namespace {client.namespace!r}" if client.namespace else ""
-        near = _near_job(client, given)
-        remedy = f"did you mean {near!r}?" if near else 'list them with "steward job status"'
-        raise NotFound(f"there is no job {given!r}{where}; {remedy}")
+        similar = _near_job(client, id_or_prefix)
+        remedy = f"did you mean {similar!r}?" if similar else 'list them with "steward job status"'
+        raise NotFound(f"there is no job {id_or_prefix!r}{where}; {remedy}")
     if len(found) > 1:
-        raise _ambiguous("job", given, [f"{line.id} ({line.namespace})" for line in found])
+        raise _ambiguous("job", id_or_prefix, [f"{line.id} ({line.namespace})" for line in found])
     return found[0]
 
 
-def _named(client: ApiClient, given: str) -> list[JobListItem]:
+def _named(client: ApiClient, id_or_prefix: str) -> list[JobListItem]:
     """Return the jobs with this identifier.
 
     The identifiers of a job's children begin with it, so a list by prefix may be very long.
     """
-    if not given.isprintable() or not {'"', "\\"}.isdisjoint(given):
+    if not id_or_prefix.isprintable() or not {'"', "\\"}.isdisjoint(id_or_prefix):
         return []
-    query = {"prefix": given, "filter": f'ID == "{given}"'}
+    query = {"prefix": id_or_prefix, "filter": f'ID == "{id_or_prefix}"'}
     lines = client.fetch("/v1/jobs", list[JobListItem], **query)
-    return [line for line in lines if line.id == given]
+    return [line for line in lines if line.id == id_or_prefix]
 
 
-def _near_job(client: ApiClient, given: str) -> str:
+def _near_job(client: ApiClient, id_or_prefix: str) -> str:
     """Return the most similar job name among the first jobs, or an empty text."""
     import difflib  # slow to import, and needed only here
 
     lines = client.fetch("/v1/jobs", list[JobListItem], per_page=_COMPARED)
-    near = difflib.get_close_matches(given, [line.id for line in lines], n=1)
-    return near[0] if near else ""
+    similar = difflib.get_close_matches(id_or_prefix, [line.id for line in lines], n=1)
+    return similar[0] if similar else ""
 
 
-def allocation(client: ApiClient, given: str) -> AllocationDetail:
+def allocation(client: ApiClient, id_or_prefix: str) -> AllocationDetail:
     """Return the allocation with this ID prefix. Raises like `job`."""
-    identifier = given.lower()
+    identifier = id_or_prefix.lower()
     if len(identifier) != _UUID:
         identifier = _allocation_id(client, identifier)
     return client.fetch(f"/v1/allocation/{segment(identifier)}", AllocationDetail, retry=True)
@@ -77,64 +79,70 @@ def _allocation_id(client: ApiClient, prefix: str) -> str:
     return _only("allocation", prefix, identifiers, "steward alloc status")
 
 
-def deployment(client: ApiClient, given: str) -> Deployment:
+def deployment(client: ApiClient, id_or_prefix: str) -> Deployment:
     """Return the deployment with this ID prefix. Raises like `job`."""
     lines = client.fetch(
         "/v1/deployments",
         list[Deployment],
-        prefix=_even(given.lower()),
+        prefix=_even(id_or_prefix.lower()),
         namespace=client.namespace or "*",
     )
     described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
-    found = _only("deployment", given.lower(), described, "steward deployment list")
+    found = _only("deployment", id_or_prefix.lower(), described, "steward deployment list")
     return next(line for line in lines if line.id == found)
 
 
-def evaluation(client: ApiClient, given: str) -> Evaluation:
+def evaluation(client: ApiClient, id_or_prefix: str) -> Evaluation:
     """Return the evaluation with this ID prefix. Raises like `job`."""
     lines = client.fetch(
         "/v1/evaluations",
         list[Evaluation],
-        prefix=_even(given.lower()),
+        prefix=_even(id_or_prefix.lower()),
         namespace=client.namespace or "*",
     )
     described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
-    found = _only("evaluation", given.lower(), described, "steward eval list")
+    found = _only("evaluation", id_or_prefix.lower(), described, "steward eval list")
     return next(line for line in lines if line.id == found)
 
 
-def node_id(client: ApiClient, given: str) -> str:
+def node_id(client: ApiClient, id_or_prefix: str) -> str:
     """Return the ID of the node with this ID prefix or name."""
     lines = client.fetch("/v1/nodes", list[NodeListItem])
     for line in lines:
-        if given in (line.id, line.name):
+        if id_or_prefix in (line.id, line.name):
             return line.id
     identifiers = {line.id: f"{line.id} ({line.name})" for line in lines}
-    return _only("node", given.lower(), identifiers, "steward node status")
+    return _only("node", id_or_prefix.lower(), identifiers, "steward node status")
 
 
-def node(client: ApiClient, given: str) -> Node:
+def node(client: ApiClient, id_or_prefix: str) -> Node:
     """Return the node with this ID prefix or name."""
-    return client.fetch(f"/v1/node/{segment(node_id(client, given))}", Node)
+    return client.fetch(f"/v1/node/{segment(node_id(client, id_or_prefix))}", Node)
 
 
-def accessor(client: ApiClient, given: str) -> str:
+def accessor(client: ApiClient, id_or_prefix: str) -> str:
     """Return the accessor with this prefix. Raises `Invalid` if the prefix is ambiguous.
 
     An unknown text is returned unchanged. It may be a secret, so it is compared locally and not
     sent. It is also returned unchanged if the caller may not list tokens.
     """
-    if not given or len(given) >= _ACCESSOR:
-        return given
+    if not id_or_prefix or len(id_or_prefix) >= _ACCESSOR:
+        return id_or_prefix
     try:
         stubs = client.fetch("/v1/acl/tokens", list[TokenStub])
     except RequestRejected:
-        return given
-    found = {stub.accessor_id: stub.name for stub in stubs if stub.accessor_id.startswith(given)}
-    if given in found or not found:
-        return given
+        return id_or_prefix
+    found = {
+        stub.accessor_id: stub.name for stub in stubs if stub.accessor_id.startswith(id_or_prefix)
+    }
+    if id_or_prefix in found or not found:
+        return id_or_prefix
     if len(found) > 1:
-        raise _ambiguous("token", given, [f"{one} ({name})" for one, name in found.items()])
+        raise _ambiguous(
+            "token",
+            id_or_prefix,
+            [f"{token_accessor} ({name})" for token_accessor, name in found.items()],
+        )
     return next(iter(found))
 
 
@@ -169,10 +177,10 @@ def _only(noun: str, prefix: str, described: dict[str, str], listing: str) -> st
     return found[0]
 
 
-def _ambiguous(noun: str, given: str, candidates: Iterable[str]) -> Invalid:
+def _ambiguous(noun: str, id_or_prefix: str, candidates: Iterable[str]) -> Invalid:
     found = list(candidates)
     listed = "\n  ".join(found[:_LISTED])
     more = f"\n  and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     return Invalid(
-        f"{given!r} is a prefix of {count_noun(len(found), noun)}; pass more of it:\n  {listed}{more}"
+        f"{id_or_prefix!r} is a prefix of {count_noun(len(found), noun)}; pass more of it:\n  {listed}{more}"
     )

@@ -20,8 +20,8 @@ def sparkline(values: Sequence[float | None], top: float = 0.0) -> str:
 def _bar(value: float | None, highest: float) -> str:
     if value is None:
         return " "
-    place = int(value / highest * (len(_BARS) - 1)) if highest else 0
-    return _BARS[max(0, min(place, len(_BARS) - 1))]
+    level = int(value / highest * (len(_BARS) - 1)) if highest else 0
+    return _BARS[max(0, min(level, len(_BARS) - 1))]
 
 
 def coarser(values: Sequence[float | None], width: int) -> list[float | None]:
@@ -30,6 +30,6 @@ def coarser(values: Sequence[float | None], width: int) -> list[float | None]:
     >>> coarser([1, 2, None, 5, None, None], 3)
     [2, 5, None]
     """
-    each = max(1, -(-len(values) // width))
-    parts = [values[place : place + each] for place in range(0, len(values), each)]
+    part_length = max(1, -(-len(values) // width))
+    parts = [values[start : start + part_length] for start in range(0, len(values), part_length)]
     return [max((item for item in part if item is not None), default=None) for part in parts]

@@ -56,8 +56,8 @@ class _Live(ProgressDisplay):
             self._shown[row.kind, row.id] = row
         table = _grid()
         for row in self._shown.values():
-            about = Text(row.kind, style="bright_black"), Text(row.id), _middle(row)
-            table.add_row(*about, styled(row.status), Text(row.detail, style="bright_black"))
+            columns = Text(row.kind, style="bright_black"), Text(row.id), _middle(row)
+            table.add_row(*columns, styled(row.status), Text(row.detail, style="bright_black"))
         self._live.update(table, refresh=True)
 
 
@@ -69,9 +69,9 @@ class TerminalScreen(Screen):
         self._hints = hints
         self._console = Console(highlight=False, soft_wrap=True, force_terminal=True)
 
-    def changed(self, fate: DiffType, words: str) -> None:
+    def changed(self, diff_type: DiffType, words: str) -> None:
         """Print a line in the color of its kind of change."""
-        self._console.print(Text(words, style=_FATES[fate]))
+        self._console.print(Text(words, style=_FATES[diff_type]))
 
     def title(self, words: str) -> None:
         """Print a heading."""
@@ -80,8 +80,8 @@ class TerminalScreen(Screen):
     def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Print names and values."""
         for name, value in formatting.padded(pairs):
-            shown = value.strip() or formatting.NOTHING
-            self._console.print(Text(name, style="bold"), "=", styled(shown))
+            text = value.strip() or formatting.NOTHING
+            self._console.print(Text(name, style="bold"), "=", styled(text))
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print rows below a header."""

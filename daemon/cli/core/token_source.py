@@ -16,9 +16,9 @@ FILE_VARIABLE = "STEWARD_TOKEN_FILE"
 ASK = "-"  # instead of a secret: prompt for it
 
 
-def find_token(given: str, environment: Mapping[str, str]) -> str:
+def find_token(option: str, environment: Mapping[str, str]) -> str:
     """Return the token's secret: as given, from a prompt for `-`, or the default."""
-    return prompt_secret("Token") if given == ASK else given or default_token(environment)
+    return prompt_secret("Token") if option == ASK else option or default_token(environment)
 
 
 def default_token(environment: Mapping[str, str]) -> str:
@@ -77,8 +77,8 @@ def _check(file: int, path: Path) -> None:
         raise Invalid(f"other users can read the token file {path}: chmod 600 {path}")
 
 
-def prompt_secret(what: str) -> str:
+def prompt_secret(prompt: str) -> str:
     """Prompt for a secret, or read it from standard input."""
     if sys.stdin.isatty():
-        return str(click.prompt(what, hide_input=True, err=True)).strip()
+        return str(click.prompt(prompt, hide_input=True, err=True)).strip()
     return sys.stdin.readline().strip()

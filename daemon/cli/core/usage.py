@@ -33,16 +33,19 @@ def show_tasks(
         screen.title("Resource Usage")
         screen.line("No running tasks")
     for name, used in sorted(usage.tasks.items()):
-        given = resources.tasks.get(name)
+        allocated = resources.tasks.get(name)
         cpu, memory = used.resource_usage.cpu_stats, used.resource_usage.memory_stats
         screen.title(f'Resource Usage of Task "{name}"')
         screen.facts(
             [
-                ("CPU", f"{cpu.total_ticks:.0f}{_of(given.cpu.cpu_shares if given else 0)} MHz"),
+                (
+                    "CPU",
+                    f"{cpu.total_ticks:.0f}{_of(allocated.cpu.cpu_shares if allocated else 0)} MHz",
+                ),
                 ("CPU Percent", f"{cpu.percent:.1f} of one core"),
                 (
                     "Memory",
-                    f"{_mib(_memory_bytes(memory))}{_of(given.memory.memory_mb if given else 0)} MiB",
+                    f"{_mib(_memory_bytes(memory))}{_of(allocated.memory.memory_mb if allocated else 0)} MiB",
                 ),
                 *_parts(memory),
                 ("Processes", str(len(used.pids))),

@@ -26,9 +26,9 @@ def show(screen: Screen, answer: ClientResponse) -> None:
     facts(screen, found.auth or found.wrap_info or found.data or {})
 
 
-def facts(screen: Screen, found: dict[str, object]) -> None:
+def facts(screen: Screen, fields: dict[str, object]) -> None:
     """Print names and values, sorted by name."""
-    screen.facts([(name, text(value)) for name, value in sorted(found.items())])
+    screen.facts([(name, text(value)) for name, value in sorted(fields.items())])
 
 
 def text(value: object) -> str:

@@ -34,7 +34,7 @@ namespace "default" { policy="read" }
 """
 
 
-def test_a_policy_is_indented_evenly() -> None:
+def test_policy_is_indented_consistently() -> None:
     assert formatted(UGLY) == PRETTY
 
 
