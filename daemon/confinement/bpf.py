@@ -102,17 +102,20 @@ def assemble(machine: str, rules: Iterable[Rule]) -> bytes:
     known = numbers(machine)
     program = [
         _load(_ARCHITECTURE),
-        _jump(ArgumentComparison.EQUAL, _ARCHITECTURES[machine][0], yes=1),
+        _jump(ArgumentComparison.EQUAL, _ARCHITECTURES[machine][0], if_true=1),
         _return(KILL),
         _load(_NUMBER),
-        _jump(ArgumentComparison.ABOVE, calls.NEWEST, no=1),
+        _jump(ArgumentComparison.ABOVE, calls.NEWEST, if_false=1),
         _return(refuse(errno.ENOSYS)),
     ]
     for rule in rules:
         if rule.call in known:
             body = _body(rule)
-            program += [_jump(ArgumentComparison.EQUAL, known[rule.call], no=len(body)), *body]
-        elif not any(rule.call in numbers(other) for other in _ARCHITECTURES):
+            program += [
+                _jump(ArgumentComparison.EQUAL, known[rule.call], if_false=len(body)),
+                *body,
+            ]
+        elif not any(rule.call in numbers(architecture) for architecture in _ARCHITECTURES):
             raise Unknown(f"no architecture has the system call {rule.call}")
     program.append(_return(ALLOW))
     if len(program) > MOST:
@@ -129,8 +132,10 @@ def _body(rule: Rule) -> list[bytes]:
     body = [_return(rule.answer), _load(_NUMBER)]
     for test in reversed(rule.tests):
         away = len(body) - 1
-        ways = {"yes": away} if test.how is ArgumentComparison.UNEQUAL else {"no": away}
-        jump = _jump(test.how, test.value, **ways)
+        targets = (
+            {"if_true": away} if test.how is ArgumentComparison.UNEQUAL else {"if_false": away}
+        )
+        jump = _jump(test.how, test.value, **targets)
         body = [_load(_low(test.argument)), jump, *body]
     return body
 
@@ -148,5 +153,5 @@ def _return(answer: int) -> bytes:
     return _INSTRUCTION.pack(_RETURN, 0, 0, answer)
 
 
-def _jump(how: ArgumentComparison, value: int, yes: int = 0, no: int = 0) -> bytes:
-    return _INSTRUCTION.pack(_JUMPS[how], yes, no, value)
+def _jump(how: ArgumentComparison, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return _INSTRUCTION.pack(_JUMPS[how], if_true, if_false, value)

@@ -57,39 +57,39 @@ class DeniedAddresses(NamedTuple):
 
 def programs(denied: Iterable[DeniedAddresses]) -> Mapping[int, bytes]:
     """Return a program for each attachment type."""
-    given = list(denied)
-    four = [task_command for task_command in given if isinstance(task_command.network, IPv4Network)]
-    six = [task_command for task_command in given if isinstance(task_command.network, IPv6Network)]
+    targets = list(denied)
+    four = [target for target in targets if isinstance(target.network, IPv4Network)]
+    six = [target for target in targets if isinstance(target.network, IPv6Network)]
     mapped = [DeniedAddresses(_mapped(item.network), item.port) for item in four]
     own = b"".join(_of_address(_ADDRESS4, four))
-    other = b"".join(_of_address(_ADDRESS6, [*six, *mapped]))
+    mapped_program = b"".join(_of_address(_ADDRESS6, [*six, *mapped]))
     packets = b"".join(_of_packets({_IP4: four, _IP6: six}))
     return {
         _EGRESS: packets,
         _CONNECT4: own,
         _SENDMSG4: own,
-        _CONNECT6: other,
-        _SENDMSG6: other,
+        _CONNECT6: mapped_program,
+        _SENDMSG6: mapped_program,
     }
 
 
 def attach(group: str, denied: Iterable[DeniedAddresses]) -> None:
     """Block addresses for all processes of a cgroup and its children. Raises `OSError`."""
-    with _Directory(group) as place:
+    with _Directory(group) as descriptor:
         for where, program in programs(denied).items():
             loaded = _load(where, program)
             try:
-                _bpf(_PROG_ATTACH, struct.pack("=IIII", place, loaded, where, _ALLOW_OVERRIDE))
+                _bpf(_PROG_ATTACH, struct.pack("=IIII", descriptor, loaded, where, _ALLOW_OVERRIDE))
             finally:
                 os.close(loaded)
 
 
 def detach(group: str) -> None:
     """Remove the programs of a cgroup. Raises `OSError`."""
-    with _Directory(group) as place:
+    with _Directory(group) as descriptor:
         for where in programs(()):
             try:
-                _bpf(_PROG_DETACH, struct.pack("=IIII", place, 0, where, 0))
+                _bpf(_PROG_DETACH, struct.pack("=IIII", descriptor, 0, where, 0))
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     raise
@@ -101,8 +101,8 @@ def is_attached(group: str) -> bool:
     Raises `PermissionError` if only root may query that.
     """
     try:
-        with _Directory(group) as place:
-            return all(_count(place, where) for where in programs(()))
+        with _Directory(group) as descriptor:
+            return all(_count(descriptor, where) for where in programs(()))
     except PermissionError:
         raise
     except OSError:
@@ -128,17 +128,17 @@ class _Directory:
 
 def _of_address(address: int, denied: Iterable[DeniedAddresses]) -> Iterator[bytes]:
     """Yield a program for connections; the address is in its context argument."""
-    yield _do(_LOAD, to=2, by=1, at=_PORT)
+    yield _do(_LOAD, to=2, by=1, offset=_PORT)
     yield from _decide(1, address, denied)
 
 
 def _of_packets(denied: Mapping[int, list[DeniedAddresses]]) -> Iterator[bytes]:
     """Yield the packet program; a packet begins with the IP header."""
     yield _do(_COPY, to=6, by=1)
-    yield _do(_LOAD, to=7, by=6, at=_PROTOCOL)
-    for protocol, some in denied.items():
-        body = b"".join(_of_protocol(protocol, some))
-        yield _do(_UNEQUAL, to=7, at=len(body) // bpf.SIZE, number=_big(protocol))
+    yield _do(_LOAD, to=7, by=6, offset=_PROTOCOL)
+    for protocol, targets in denied.items():
+        body = b"".join(_of_protocol(protocol, targets))
+        yield _do(_UNEQUAL, to=7, offset=len(body) // bpf.SIZE, number=_big(protocol))
         yield body
     yield from _answer(1)
 
@@ -147,32 +147,32 @@ def _of_protocol(protocol: int, denied: Iterable[DeniedAddresses]) -> Iterator[b
     length, destination = _HEADERS[protocol]
     yield _do(_SET, to=8)
     yield from _bytes_of_packet(_HEADER, length)
-    yield _do(_EQUAL, to=0, at=2)
+    yield _do(_EQUAL, to=0, offset=2)
     yield from _answer(1)  # too short for an address
     if protocol == _IP4:
-        yield _do(_LOAD_BYTE, to=8, by=_STACK, at=_HEADER)
+        yield _do(_LOAD_BYTE, to=8, by=_STACK, offset=_HEADER)
         yield _do(_AND, to=8, number=0xF)
         yield _do(_SHIFT, to=8, number=2)
     else:
         yield _do(_SET, to=8, number=length)
     yield from _bytes_of_packet(_PORTS, 4)  # zeros where there are none
-    yield _do(_LOAD_HALF, to=2, by=_STACK, at=_PORTS + 2)
+    yield _do(_LOAD_HALF, to=2, by=_STACK, offset=_PORTS + 2)
     yield from _decide(_STACK, _HEADER + destination, denied)
 
 
-def _bytes_of_packet(place: int, count: int) -> Iterator[bytes]:
+def _bytes_of_packet(offset: int, count: int) -> Iterator[bytes]:
     """Yield instructions that copy packet bytes to the stack, from the offset in register 8."""
     yield _do(_COPY, to=1, by=6)
     yield _do(_COPY, to=2, by=8)
     yield _do(_COPY, to=3, by=_STACK)
-    yield _do(_ADD, to=3, number=place)
+    yield _do(_ADD, to=3, number=offset)
     yield _do(_SET, to=4, number=count)
     yield _do(_CALL, number=_LOAD_BYTES)
 
 
 def _decide(register: int, address: int, denied: Iterable[DeniedAddresses]) -> Iterator[bytes]:
     """Yield the decision: the port is in register 2, the address where `register` points."""
-    yield _do(_UNEQUAL, to=2, at=2, number=_big(_DNS))
+    yield _do(_UNEQUAL, to=2, offset=2, number=_big(_DNS))
     yield from _answer(1)
     for item in denied:
         tests: list[tuple[bytes, int, int]] = []  # load instruction, register, expected value
@@ -180,14 +180,14 @@ def _decide(register: int, address: int, denied: Iterable[DeniedAddresses]) -> I
         masks = struct.iter_unpack("=I", item.network.netmask.packed)
         for index, ((word,), (mask,)) in enumerate(zip(words, masks, strict=True)):
             if mask:
-                load = _do(_LOAD, to=4, by=register, at=address + 4 * index)
+                load = _do(_LOAD, to=4, by=register, offset=address + 4 * index)
                 tests.append((load + _do(_AND, to=4, number=mask), 4, word))
         if item.port:
             tests.append((b"", 2, _big(item.port)))
         body = b"".join(_answer(0))
         for load, at, number in reversed(tests):
-            rest = len(body) // bpf.SIZE
-            body = load + _do(_UNEQUAL, to=at, at=rest, number=number) + body
+            body_length = len(body) // bpf.SIZE
+            body = load + _do(_UNEQUAL, to=at, offset=body_length, number=number) + body
         yield body
     yield from _answer(1)
 
@@ -197,9 +197,9 @@ def _answer(verdict: int) -> Iterator[bytes]:
     yield _do(_EXIT)
 
 
-def _do(operation: int, *, to: int = 0, by: int = 0, at: int = 0, number: int = 0) -> bytes:
+def _do(operation: int, *, to: int = 0, by: int = 0, offset: int = 0, number: int = 0) -> bytes:
     """Return an eBPF instruction."""
-    return struct.pack("=BBhI", operation, by << 4 | to, at, number & 0xFFFFFFFF)
+    return struct.pack("=BBhI", operation, by << 4 | to, offset, number & 0xFFFFFFFF)
 
 
 def _big(number: int) -> int:
@@ -220,14 +220,14 @@ def _load(where: int, program: bytes) -> int:
     text = ctypes.create_string_buffer(program, len(program))
     license_ = ctypes.create_string_buffer(_LICENSE)
     reason = ctypes.create_string_buffer(_LONGEST_REASON)
-    places = [ctypes.addressof(item) for item in (text, license_, reason)]
+    addresses = [ctypes.addressof(item) for item in (text, license_, reason)]
     form = _LOAD_FORM.pack(
         kind,
         len(program) // bpf.SIZE,
-        *places[:2],
+        *addresses[:2],
         1,
         len(reason),
-        places[2],
+        addresses[2],
         0,
         0,
         _NAME,
@@ -237,9 +237,9 @@ def _load(where: int, program: bytes) -> int:
     return _bpf(_PROG_LOAD, form)
 
 
-def _count(place: int, where: int) -> int:
+def _count(descriptor: int, where: int) -> int:
     """Return the number of programs of a type on a cgroup."""
-    form = ctypes.create_string_buffer(struct.pack("=IIIIQII", place, where, 0, 0, 0, 0, 0))
+    form = ctypes.create_string_buffer(struct.pack("=IIIIQII", descriptor, where, 0, 0, 0, 0, 0))
     _call(_PROG_QUERY, form)
     return int(struct.unpack_from("=I", form, 24)[0])
 

@@ -90,9 +90,11 @@ def _memory() -> list[Rule]:
 
 def _sockets() -> list[Rule]:
     """Return rules against sockets other than AF_UNIX, AF_INET and AF_INET6."""
-    others = tuple(ArgumentTest(0, ArgumentComparison.UNEQUAL, family) for family in _FAMILIES)
+    other_families = tuple(
+        ArgumentTest(0, ArgumentComparison.UNEQUAL, family) for family in _FAMILIES
+    )
     refused = refuse(errno.EAFNOSUPPORT)
-    return [Rule(call, refused, others) for call in ("socket", "socketpair")]
+    return [Rule(call, refused, other_families) for call in ("socket", "socketpair")]
 
 
 def _namespaces() -> list[Rule]:

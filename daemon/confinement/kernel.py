@@ -82,10 +82,10 @@ def rules_of_files(writable: Iterable[str], readable: Iterable[str]) -> int | No
     version = landlock_version()
     if not version:
         return None
-    every = _KNOWN[min(version, len(_KNOWN)) - 1]
-    ruleset = _landlock("create_ruleset", struct.pack("=Q", every), 8, 0)
+    all_rights = _KNOWN[min(version, len(_KNOWN)) - 1]
+    ruleset = _landlock("create_ruleset", struct.pack("=Q", all_rights), 8, 0)
     try:
-        for paths, rights in ((writable, every & ~_EXECUTE), (readable, _READ)):
+        for paths, rights in ((writable, all_rights & ~_EXECUTE), (readable, _READ)):
             for path in paths:
                 # A path that the process cannot reach needs no rule.
                 with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
@@ -127,14 +127,14 @@ _restricted: list[int] = []  # per process, like the kernel's state
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        if not os.path.isdir(f"/proc/self/fd/{place}"):
+        if not os.path.isdir(f"/proc/self/fd/{descriptor}"):
             rights &= _OF_FILES
-        rule = struct.pack("=Qi", rights, place)
+        rule = struct.pack("=Qi", rights, descriptor)
         _landlock("add_rule", ruleset, _LANDLOCK_PATH_BENEATH, rule, 0)
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 def _landlock(name: str, *arguments: object) -> int:

@@ -152,10 +152,10 @@ def mount_flags(path: str, mountinfo: str) -> Finding:
     """Return whether set-user-ID bits and devices are disabled below a directory."""
     options: list[str] = []
     longest = -1
-    for place, words in _mounts(mountinfo):
-        is_above = place == "/" or f"{path}/".startswith(f"{place}/")
-        if is_above and len(place) >= longest:
-            options, longest = words, len(place)
+    for mount_point, words in _mounts(mountinfo):
+        is_above = mount_point == "/" or f"{path}/".startswith(f"{mount_point}/")
+        if is_above and len(mount_point) >= longest:
+            options, longest = words, len(mount_point)
     missing = [item for item in ("nosuid", "nodev") if item not in options]
     reason = f"{path} is mounted without {' and '.join(missing)}"
     return Finding(
@@ -170,12 +170,16 @@ def mounts() -> str:
 
 def loose_mounts(mountinfo: str) -> list[str]:
     """Return the mount points that are writable without `nosuid`."""
-    return [place for place, words in _mounts(mountinfo) if "rw" in words and "nosuid" not in words]
+    return [
+        mount_point
+        for mount_point, words in _mounts(mountinfo)
+        if "rw" in words and "nosuid" not in words
+    ]
 
 
 def _of_any(confinement: Confinement) -> list[Finding]:
     """Return the findings that apply to any process."""
-    held = confinement.capabilities
+    capabilities = confinement.capabilities
     return [
         Finding(
             "user",
@@ -183,7 +187,9 @@ def _of_any(confinement: Confinement) -> list[Finding]:
             f"uid {confinement.user}" if confinement.user else "uid 0, root",
         ),
         Finding(
-            "capabilities", not held, _some([f"cap_{capability}" for capability in held]) or "none"
+            "capabilities",
+            not capabilities,
+            _some([f"cap_{capability}" for capability in capabilities]) or "none",
         ),
         Finding(
             "no_new_privileges",
@@ -229,13 +235,13 @@ def _capabilities(fields: Mapping[str, str], *, can_gain: bool) -> list[str]:
 
     With no_new_privs, an ordinary user gains none from a program file.
     """
-    held = 0
+    mask = 0
     is_root = fields["Uid"].split()[1] == "0"
     gained = ("CapInh", "CapBnd") if can_gain or is_root else ()
     for name in ("CapPrm", "CapEff", "CapAmb", *gained):
-        held |= int(fields[name], 16)
+        mask |= int(fields[name], 16)
     names = dict(enumerate(_CAPABILITIES))
-    numbers = [number for number in range(held.bit_length()) if held >> number & 1]
+    numbers = [number for number in range(mask.bit_length()) if mask >> number & 1]
     return [names.get(number, str(number)) for number in numbers]
 
 
@@ -243,8 +249,8 @@ def _mounts(mountinfo: str) -> Iterable[tuple[str, list[str]]]:
     """Yield mount points with their options, in mount order."""
     for line in mountinfo.removesuffix("\n").split("\n"):  # a path may have other line ends
         words = line.split(" ")
-        place = words[4].encode("latin-1", "replace").decode("unicode_escape")
-        yield place, words[5].split(",")
+        mount_point = words[4].encode("latin-1", "replace").decode("unicode_escape")
+        yield mount_point, words[5].split(",")
 
 
 def _children() -> Iterable[int]:

@@ -66,7 +66,7 @@ def lay_out(
     guest = guest if guest and ANYBODY in owners_to_set else ours()
     if not os.path.isdir(directory):  # the directory of all allocations was removed
         make_root(directory)
-    troubles = {}
+    failures = {}
     with ExitStack() as opened:
         above = opened.enter_context(below(directory))
         source = None
@@ -82,19 +82,19 @@ def lay_out(
             try:
                 _make_task_directory(home, room_of_task, owner, source, guest)
             except OSError as error:
-                troubles[room_of_task.task] = str(error)
-    return troubles
+                failures[room_of_task.task] = str(error)
+    return failures
 
 
 def _make_shared(home: int, users: Collection[Owner], previous: int | None, guest: Owner) -> None:
     """Create the shared directory; `users` are the owners of the tasks. Raises `OSError`."""
     us = ours()
     users = frozenset(users) or {us}
-    others = users - {us}
-    permissions = _STICKY if others else _PRIVATE
+    other_uids = users - {us}
+    permissions = _STICKY if other_uids else _PRIVATE
     is_one = len(users) == 1 and ANYBODY not in users
     mode, owner = (_PRIVATE, next(iter(users))) if is_one else (_STICKY, us)
-    permit_traversal(home, {uid for uid, _ in {*others, guest} - {ANYBODY, us}})
+    permit_traversal(home, {uid for uid, _ in {*other_uids, guest} - {ANYBODY, us}})
     with made(home, SHARED, permissions, us) as shared:
         with made(shared, LOGS, permissions, us):
             pass
@@ -201,7 +201,7 @@ def _migrate_directory(previous: int | None, folder: str, name: str, target: int
             os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
-def _describe(home: int, about: bytes) -> None:
+def _describe(home: int, description: bytes) -> None:
     """Write the description of the logs, unless it exists. Raises `OSError`."""
     with suppress(FileNotFoundError):  # it is written below
         os.stat(ABOUT, dir_fd=home, follow_symlinks=False)
@@ -209,5 +209,5 @@ def _describe(home: int, about: bytes) -> None:
     unfinished = f"{ABOUT}.new"
     with open(os.open(unfinished, _FILE, 0o600, dir_fd=home), "wb") as file:
         os.fchmod(file.fileno(), _READABLE)
-        file.write(about)
+        file.write(description)
     os.rename(unfinished, ABOUT, src_dir_fd=home, dst_dir_fd=home)

@@ -42,7 +42,9 @@ class AllocUids:
             try:
                 if os.geteuid() == 0:  # an earlier version may have left it to the daemon
                     os.fchown(descriptor, 0, 0)
-                numbers = {one: os.readlink(one, dir_fd=folder) for one in os.listdir(descriptor)}
+                numbers = {
+                    link: os.readlink(link, dir_fd=folder) for link in os.listdir(descriptor)
+                }
             finally:
                 os.close(descriptor)
             self._texts = {name: text for name, text in numbers.items() if self._is_present(name)}

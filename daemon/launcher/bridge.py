@@ -79,7 +79,7 @@ class Bridge:
         with open("/proc/thread-self/net/route") as file:
             rows = [line.split() for line in file][1:]
         for device, *fields in rows:
-            network, gateway, mask = (_number(fields[one]) for one in (0, 1, 6))
+            network, gateway, mask = (_number(fields[field]) for field in (0, 1, 6))
             if mask and not gateway and not (network ^ own[0]) & mask & own[1]:
                 bits = f"{socket.inet_ntoa(network.to_bytes(4, 'big'))}/{mask.bit_count()}"
                 text = (
@@ -151,9 +151,9 @@ class Bridge:
         if number is None:
             number = self._free({*interfaces.values()})
         address = self._address(number)
-        desired = {key: (address, str(one.to)) for one in ports for key in _keys(one)}
-        for one in ports if not desired.items() <= known.items() else ():
-            self._check(one, taken)
+        desired = {key: (address, str(port.to)) for port in ports for key in _keys(port)}
+        for port in ports if not desired.items() <= known.items() else ():
+            self._check(port, taken)
         if not is_connected:
             try:
                 self._attach(allocation, number, namespace, inside)

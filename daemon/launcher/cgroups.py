@@ -21,22 +21,22 @@ def belongs(group: str, above: Collection[str], allocation: str, task: str) -> b
 
 
 def is_list(
-    file: str, above: Collection[str], allocation: str, task: str, others: Collection[str]
+    file: str, above: Collection[str], allocation: str, task: str, own_groups: Collection[str]
 ) -> bool:
     """Return whether a file is a process list that a task may enter.
 
-    It is the list of the task's cgroup, of a shared one, or of one in `others`. A newline, as the
+    It is the list of the task's cgroup, of a shared one, or of one in `own_groups`. A newline, as the
     name of a task may have one, would end the entry for the shell that enters it.
     """
     group, _, name = file.rpartition("/")
-    is_own = belongs(group, above, allocation, task) or group in others
+    is_own = belongs(group, above, allocation, task) or group in own_groups
     return name in _LISTS and "\n" not in file and (is_own or file.removesuffix(_TOGETHER) in above)
 
 
 def is_made(above: str, allocation: str, task: str) -> bool:
     """Return whether a task can be in a cgroup below a parent: its own or the shared one exists."""
-    places = (*of_task([above], allocation, task), f"{above}{_TOGETHER}")
-    return any(map(os.path.exists, places))
+    paths = (*of_task([above], allocation, task), f"{above}{_TOGETHER}")
+    return any(map(os.path.exists, paths))
 
 
 def of_task(above: Collection[str], allocation: str, task: str) -> set[str]:

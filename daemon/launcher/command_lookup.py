@@ -37,13 +37,13 @@ def find(
     if command.startswith("/"):
         files = [seen(command)]
     else:
-        files = [one for one in own if is_trusted(one, user)]
+        files = [file for file in own if is_trusted(file, user)]
         folders = [] if "/" in command else (path or DEFAULT_PATH).split(":")
         files += [seen(f"{folder}/{command}") for folder in folders if folder]
-    existing = [one for one in files if command and one and _is_file(one)]
-    for one in existing:
-        if _is_executable(one):
-            return one.shown
+    existing = [file for file in files if command and file and _is_file(file)]
+    for file in existing:
+        if _is_executable(file):
+            return file.shown
     if existing:
         raise Refusal(f'{_LAUNCH}binary "{existing[0].shown}" is not executable')
     raise Refusal(f'{_LAUNCH}binary "{command}" could not be found')
@@ -77,24 +77,24 @@ def is_trusted(file: CommandFile, user: User | None) -> bool:
     uids = {0, os.getuid(), user.uid if user else 0}
     gids = {0, os.getgid(), user.gid if user else 0}
     try:
-        places = (file.path, os.path.dirname(file.path) or ".")
-        facts = [os.stat(one, dir_fd=file.above) for one in places]
+        paths = (file.path, os.path.dirname(file.path) or ".")
+        facts = [os.stat(path, dir_fd=file.above) for path in paths]
     except (OSError, ValueError):
         return False
     return all(
-        one.st_uid in uids
-        and not one.st_mode & stat.S_IWOTH
-        and (one.st_gid in gids or not one.st_mode & stat.S_IWGRP)
-        for one in facts
+        status.st_uid in uids
+        and not status.st_mode & stat.S_IWOTH
+        and (status.st_gid in gids or not status.st_mode & stat.S_IWGRP)
+        for status in facts
     )
 
 
-def below(path: str, places: Sequence[tuple[str, int]]) -> CommandFile | None:
-    """Return the location of a file that a task sees below one of `places`, or None.
+def below(path: str, mounts: Sequence[tuple[str, int]]) -> CommandFile | None:
+    """Return the location of a file that a task sees below one of `mounts`, or None.
 
-    The directories in `places` are open elsewhere.
+    The directories in `mounts` are open elsewhere.
     """
-    for inside, above in places:
+    for inside, above in mounts:
         if path.startswith(f"{inside}/"):
             return CommandFile(path, path.removeprefix(f"{inside}/").lstrip("/") or ".", above)
     return None

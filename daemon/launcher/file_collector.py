@@ -41,19 +41,19 @@ def find(directory: str, request: CollectFiles) -> tuple[dict[str, int], Owner]:
 
     Raises `OSError`.
     """
-    places: dict[str, int] = {}
+    descriptors: dict[str, int] = {}
     try:
         with below(directory, request.allocation) as home:
             owner = user_of(home, request.task)
             for pattern in request.patterns:
                 first = _checked(request.task, pattern)
-                if first not in places:
-                    places[first] = step(home, first, _DIRECTORY)
+                if first not in descriptors:
+                    descriptors[first] = step(home, first, _DIRECTORY)
     except OSError:
-        for one in places.values():
-            os.close(one)
+        for descriptor in descriptors.values():
+            os.close(descriptor)
         raise
-    return places, owner
+    return descriptors, owner
 
 
 def _checked(task: str, pattern: str) -> str:
@@ -68,13 +68,13 @@ def _checked(task: str, pattern: str) -> str:
     return first
 
 
-def collect(places: Mapping[str, int], request: CollectFiles, stream: BinaryIO) -> None:
+def collect(descriptors: Mapping[str, int], request: CollectFiles, stream: BinaryIO) -> None:
     """Write the matching files to a stream. Raises `OSError` if the stream fails."""
     collection = _Collection(request, stream)
     try:
         for pattern in request.patterns:
             first, *names = pattern.split("/")
-            collection.take(places[first], first, names, pattern)
+            collection.take(descriptors[first], first, names, pattern)
     except _TooMuch as error:
         collection.send(FilePart(path=b"", data=b"", is_end=True, reason=str(error)))
     stream.write(bytes(LENGTH))
@@ -95,10 +95,10 @@ class _Collection:
         self._stream.write(len(data).to_bytes(LENGTH))
         self._stream.write(data)
 
-    def take(self, place: int, path: str, names: list[str], pattern: str) -> None:
+    def take(self, descriptor: int, path: str, names: list[str], pattern: str) -> None:
         """Send the files of a pattern, or that no file matches it. Raises `_TooMuch`."""
         is_found = False
-        for directory, file_path in self._matches(place, path, names, depth=0):
+        for directory, file_path in self._matches(descriptor, path, names, depth=0):
             is_found = True
             if file_path not in self._seen:
                 if len(self._seen) == self._request.most_files:
@@ -141,15 +141,15 @@ class _Collection:
                 yield from self._inside(directory, name, full_path, deeper, depth + 1)
 
     def _inside(
-        self, directory: int, name: str, place: str, names: list[str], depth: int
+        self, directory: int, name: str, path: str, names: list[str], depth: int
     ) -> Iterator[tuple[int, str]]:
         try:
             inner = step(directory, name, _DIRECTORY)
         except OSError as error:  # locked, a mount, or just removed
-            self._refuse(place, error)
+            self._refuse(path, error)
             return
         try:
-            yield from self._matches(inner, place, names, depth)
+            yield from self._matches(inner, path, names, depth)
         finally:
             os.close(inner)
 

@@ -23,9 +23,9 @@ _MODE_FILTER = 2  # linux/seccomp.h
 _M_ARENA_MAX = -8  # malloc.h of the GNU C library
 
 
-def called(name: str, *given: object) -> None:
+def called(name: str, *arguments: object) -> None:
     """Call a function of the C library. Raises `OSError`."""
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*given) != 0:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 

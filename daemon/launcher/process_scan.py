@@ -66,17 +66,17 @@ class ProcessCriteria(msgspec.Struct, frozen=True):
 
 def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
     """Scan for the processes of marks and act on them; return the results of the last scan."""
-    criteria = [_scan_criteria(directory, one) for one in marks]
+    criteria = [_scan_criteria(directory, mark) for mark in marks]
 
     def find(
-        look: Callable[[str], Sequence[Process]] = list_processes,
+        scan: Callable[[str], Sequence[Process]] = list_processes,
     ) -> tuple[list[list[Process]], list[list[Process]]]:
-        processes = look(directory)
-        found = [belonging(processes, one) for one in criteria]
+        processes = scan(directory)
+        found = [belonging(processes, rule) for rule in criteria]
         return found, [undecided(processes, *pair) for pair in zip(criteria, found, strict=True)]
 
     are_orphans = all(
-        one.action == "end" and rule.has_ended for one, rule in zip(marks, criteria, strict=True)
+        mark.action == "end" and rule.has_ended for mark, rule in zip(marks, criteria, strict=True)
     )
     found, unclear = find(orphans if are_orphans else list_processes)
     if are_orphans and any(found + unclear):
@@ -95,20 +95,20 @@ def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
     send(_with(found, marks, "let_go"), signal.SIGCONT)
     most = MOST_PIDS // max(1, len(marks))
     remaining = [
-        [*some, *more] if mark.action == "end" else some
-        for some, more, mark in zip(found, unclear, marks, strict=True)
+        [*processes, *more] if mark.action == "end" else processes
+        for processes, more, mark in zip(found, unclear, marks, strict=True)
     ]
-    return [[one.pid for one in some[:most]] for some in remaining]
+    return [[process.pid for process in processes[:most]] for processes in remaining]
 
 
 def _with(
-    found: Sequence[Sequence[Process]], marks: Sequence[ScanTarget], *actions: str
+    processes_by_mark: Sequence[Sequence[Process]], marks: Sequence[ScanTarget], *actions: str
 ) -> set[Process]:
     return {
         process
-        for some, mark in zip(found, marks, strict=True)
+        for processes, mark in zip(processes_by_mark, marks, strict=True)
         if mark.action in actions
-        for process in some
+        for process in processes
     }
 
 
@@ -146,13 +146,13 @@ def belonging(processes: Iterable[Process], criteria: ProcessCriteria) -> list[P
     """Return the selected processes, including children of selected ones."""
     below_of: dict[int, list[Process]] = {}
     members = []
-    for one in processes:
-        below_of.setdefault(one.parent, []).append(one)
-        if one.pid != criteria.shim and _matches_criteria(one, criteria):
-            members.append(one)
-    known = {one.pid for one in members}
-    for one in members:  # the list grows during the loop
-        fresh = [child for child in below_of.get(one.pid, ()) if child.pid not in known]
+    for process in processes:
+        below_of.setdefault(process.parent, []).append(process)
+        if process.pid != criteria.shim and _matches_criteria(process, criteria):
+            members.append(process)
+    known = {member.pid for member in members}
+    for process in members:  # the list grows during the loop
+        fresh = [child for child in below_of.get(process.pid, ()) if child.pid not in known]
         known.update(child.pid for child in fresh)
         members += fresh
     return members
@@ -162,8 +162,12 @@ def undecided(
     processes: Iterable[Process], criteria: ProcessCriteria, members: Iterable[Process]
 ) -> list[Process]:
     """Return the processes that may be selected ones, as their environments are not readable yet."""
-    known = {criteria.shim, *(one.pid for one in members)}
-    return [one for one in processes if one.user in criteria.users and one.pid not in known]
+    known = {criteria.shim, *(member.pid for member in members)}
+    return [
+        process
+        for process in processes
+        if process.user in criteria.users and process.pid not in known
+    ]
 
 
 def _matches_criteria(process: Process, criteria: ProcessCriteria) -> bool:
@@ -223,17 +227,17 @@ def _readable_thread(pid: int, values: Sequence[bytes]) -> str:
     if values[STATE] not in OVER:
         return f"/proc/{pid}"
     tasks = f"/proc/{pid}/task"
-    return f"{tasks}/{max(map(int, os.listdir(tasks)), key=lambda one: one != pid)}"
+    return f"{tasks}/{max(map(int, os.listdir(tasks)), key=lambda tid: tid != pid)}"
 
 
-def _environment(pid: int, at: str) -> bytes | None:
+def _environment(pid: int, directory: str) -> bytes | None:
     """Return the initial environment of a process; None while the kernel sets it up or removes it.
 
     Raises `OSError`.
     """
     for _ in range(_READS):
         with suppress(ProcessLookupError):  # newer kernels report this for a process without memory
-            if text := _read(f"{at}/environ"):
+            if text := _read(f"{directory}/environ"):
                 return text
         values = fields(pid)
         if values and int(values[_FLAGS]) & _KERNEL_THREAD:
@@ -261,14 +265,14 @@ def _owner(at: str, environment: Mapping[bytes, bytes], directory: str) -> tuple
         b"/%b/%b" % (allocation, SHARED.encode()),
         environment.get(b"NOMAD_ALLOC_DIR"),
     )
-    whole = directory.encode() + shared
-    if path != whole:
+    full_path = directory.encode() + shared
+    if path != full_path:
         # Only a newline ends a line: the kernel escapes no other character of a path.
         lines = _read(f"{at}/mountinfo").removesuffix(b"\n").split(b"\n")
         mounts = [line.split(b" ") for line in lines]
         own = {mount[_WHERE] for mount in mounts if mount[_MOUNTED_AT] == path}
-        whole = whole.replace(b" ", rb"\040")
-        if not any(mount.endswith(shared) and whole.endswith(mount) for mount in own):
+        full_path = full_path.replace(b" ", rb"\040")
+        if not any(mount.endswith(shared) and full_path.endswith(mount) for mount in own):
             return "", ""
     task = environment.get(b"NOMAD_TASK_NAME", b"")
     return allocation.decode(errors="replace"), task.decode(errors="replace")

@@ -59,27 +59,27 @@ def start(
     policy: LauncherPolicy,
     tools: Tools,
     users: UserPolicy,
-    order: ProgramCommand,
-    given: Sequence[int],
+    program_command: ProgramCommand,
+    descriptors: Sequence[int],
     *,
     is_terminal: bool,
 ) -> tuple[int, list[int]]:
     """Start a program; return its process ID, its pidfd, and its stream ends.
 
-    The sealed file in `given` is its input. Raises `Refusal`, `OSError` or `ValueError`.
+    The sealed file in `descriptors` is its input. Raises `Refusal`, `OSError` or `ValueError`.
     """
-    if order.program == NOTIFY:
-        command = _command(policy, order, has_input=bool(given) and not is_terminal)
+    if program_command.program == NOTIFY:
+        command = _command(policy, program_command, has_input=bool(descriptors) and not is_terminal)
         env = {"PATH": _COMMANDS_PATH, "LANG": "C.UTF-8"}
     else:
-        command = _words(policy, order)
-        env = _environment(policy, order, is_terminal=is_terminal)
-    user = users.of_program(order.user)
+        command = _words(policy, program_command)
+        env = _environment(policy, program_command, is_terminal=is_terminal)
+    user = users.of_program(program_command.user)
     if not tools.setpriv:
         raise Refusal("the program setpriv is missing: no program can change its user")
     with ExitStack() as resources:
         own_ends, actions = ends(user, resources, is_terminal=is_terminal)
-        for descriptor in given:
+        for descriptor in descriptors:
             read_sealed(descriptor, MOST_PAYLOAD)
             os.lseek(descriptor, 0, os.SEEK_SET)
             actions.append((os.POSIX_SPAWN_DUP2, descriptor, 0))
@@ -87,44 +87,52 @@ def start(
         return pid, [os.pidfd_open(pid), *map(os.dup, own_ends)]
 
 
-def _command(policy: LauncherPolicy, order: ProgramCommand, *, has_input: bool) -> list[str]:
+def _command(
+    policy: LauncherPolicy, program_command: ProgramCommand, *, has_input: bool
+) -> list[str]:
     """Return the arguments of a notification command. Raises `Refusal`."""
-    plain = ProgramCommand(program=NOTIFY, user="", args=order.args)
-    if not has_input or order != plain or len(order.args) != 1:
+    plain = ProgramCommand(program=NOTIFY, user="", args=program_command.args)
+    if not has_input or program_command != plain or len(program_command.args) != 1:
         raise Refusal("a command of notifications takes its name and an input, and nothing else")
-    if (arguments := policy.commands.get(order.args[0])) is None:
-        raise Refusal(f"{order.args[0]!r} was not in notify_commands at the daemon's start")
+    if (arguments := policy.commands.get(program_command.args[0])) is None:
+        raise Refusal(
+            f"{program_command.args[0]!r} was not in notify_commands at the daemon's start"
+        )
     return arguments
 
 
-def _words(policy: LauncherPolicy, order: ProgramCommand) -> list[str]:
+def _words(policy: LauncherPolicy, program_command: ProgramCommand) -> list[str]:
     """Return the path of the program and its checked arguments. Raises `Refusal`."""
-    if (path := policy.programs.get(order.program)) is None:
+    if (path := policy.programs.get(program_command.program)) is None:
         raise Refusal(
-            f"{order.program} was not in the daemon's PATH at its start: install the cluster's client"
+            f"{program_command.program} was not in the daemon's PATH at its start: install the cluster's client"
             " programs, and restart the daemon"
         )
-    if not _FORMS[order.program].fullmatch("".join(f"{argument}\n" for argument in order.args)):
-        raise Refusal(f"{order.program} with arguments of another form")
-    if [_SHELL][: order.program == "srun"] != [*map(os.fsdecode, order.command[:1])]:
-        raise Refusal(f"{order.program} with a command of another form")
-    return [path, *order.args, *map(os.fsdecode, order.command)]
+    if not _FORMS[program_command.program].fullmatch(
+        "".join(f"{argument}\n" for argument in program_command.args)
+    ):
+        raise Refusal(f"{program_command.program} with arguments of another form")
+    if [_SHELL][: program_command.program == "srun"] != [
+        *map(os.fsdecode, program_command.command[:1])
+    ]:
+        raise Refusal(f"{program_command.program} with a command of another form")
+    return [path, *program_command.args, *map(os.fsdecode, program_command.command)]
 
 
 def _environment(
-    policy: LauncherPolicy, order: ProgramCommand, *, is_terminal: bool
+    policy: LauncherPolicy, program_command: ProgramCommand, *, is_terminal: bool
 ) -> dict[str, str]:
-    if order.config and order.config not in policy.cluster_configs:
-        raise Refusal(f"{order.config!r} is the cluster_config of no pool")
-    if order.program != "sbatch" and order.env:
-        raise Refusal(f"{order.program} takes no variables")
-    for name in order.env:
+    if program_command.config and program_command.config not in policy.cluster_configs:
+        raise Refusal(f"{program_command.config!r} is the cluster_config of no pool")
+    if program_command.program != "sbatch" and program_command.env:
+        raise Refusal(f"{program_command.program} takes no variables")
+    for name in program_command.env:
         if not _WRAPPERS.fullmatch(name):
             raise Refusal(f"{name!r} is not a variable of a job's wrapper")
     env = {"PATH": PATH, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
-    env |= {"SLURM_CONF": order.config} if order.config else {}
-    env |= {"TERM": order.terminal or _TERMINAL} if is_terminal else {}
-    return env | order.env
+    env |= {"SLURM_CONF": program_command.config} if program_command.config else {}
+    env |= {"TERM": program_command.terminal or _TERMINAL} if is_terminal else {}
+    return env | program_command.env
 
 
 def _spawn(words: list[str], env: Mapping[str, str], actions: Sequence[tuple[object, ...]]) -> int:

@@ -90,7 +90,10 @@ def read_own(path: str) -> bytes:
     descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     *folders, last = os.path.realpath(path).strip("/").split("/")
     try:
-        for name, flags in (*((one, os.O_PATH | os.O_DIRECTORY) for one in folders), (last, _OPEN)):
+        for name, flags in (
+            *((folder, os.O_PATH | os.O_DIRECTORY) for folder in folders),
+            (last, _OPEN),
+        ):
             child = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = child
@@ -146,8 +149,8 @@ def _reached(
             os.close(descriptor)
 
 
-def _judge(place: Sequence[str], request: OpenFile | ListDirectory) -> None:
-    if _is_closed(place) and not request.sees_secrets:
+def _judge(segments: Sequence[str], request: OpenFile | ListDirectory) -> None:
+    if _is_closed(segments) and not request.sees_secrets:
         raise OSError(SECRET, os.strerror(SECRET), request.path)
 
 
@@ -183,9 +186,9 @@ def _place(home: int, descriptor: int) -> list[str]:
     return path.removeprefix(top).split("/")[1:]
 
 
-def _is_closed(place: Sequence[str]) -> bool:
+def _is_closed(segments: Sequence[str]) -> bool:
     """Return whether a path is in a secrets directory, or is one."""
-    return len(place) > 1 and place[1] in (SECRETS, PRIVATE)
+    return len(segments) > 1 and segments[1] in (SECRETS, PRIVATE)
 
 
 def _users(home: int) -> set[int]:

@@ -88,14 +88,17 @@ class SandboxMount(NamedTuple):
 
 
 def volumes(
-    order: TaskCommand, known: Mapping[str, AllowedVolume], roots: Sequence[str], stack: ExitStack
+    task_command: TaskCommand,
+    known: Mapping[str, AllowedVolume],
+    roots: Sequence[str],
+    stack: ExitStack,
 ) -> list[SandboxMount]:
     """Return the volumes of a task; `stack` closes their descriptors. Raises `Refusal`.
 
     A volume that is not `known` must be below one of the roots after resolving links.
     """
     mounts = []
-    for mount, path in zip(order.volumes, mount_targets(order.volumes), strict=True):
+    for mount, path in zip(task_command.volumes, mount_targets(task_command.volumes), strict=True):
         volume = known.get(mount.volume)
         source = os.path.realpath(mount.path if volume is None else volume.path)
         is_below = any(f"{source}/".startswith(f"{root.rstrip('/')}/") for root in roots)
@@ -138,7 +141,7 @@ def _compared(tools: Tools, mounts: Sequence[SandboxMount]) -> list[str]:
 
 def around(
     tools: Tools,
-    order: TaskCommand,
+    task_command: TaskCommand,
     mounts: Sequence[SandboxMount],
     user: User | None,
     *,
@@ -164,7 +167,7 @@ def around(
     for path in filter(os.path.isdir, _HIDDEN):
         args += ["--tmpfs", path]
     # Relative to the task's directory, the shim's working directory: arguments show no allocation.
-    args += _names(folder, task, order.dns)
+    args += _names(folder, task, task_command.dns)
     args += _accounts(folder, task, user)
     args += ["--proc", "/proc", *_devices()]
     for mount in mounts:
@@ -177,7 +180,7 @@ def around(
     args += _compared(tools, mounts)
     args += without_rights(tools, user)
     # Executed with the task's privileges, so that inaccessible directories stay inaccessible.
-    return args + ([tools.env, f"--chdir={order.work_dir}"] if order.work_dir else [])
+    return args + ([tools.env, f"--chdir={task_command.work_dir}"] if task_command.work_dir else [])
 
 
 def _filter(*, filtered: bool) -> list[str]:
@@ -247,7 +250,7 @@ def without_rights(tools: Tools, user: User | None) -> list[str]:
 
 def enter_arguments(
     tools: Tools,
-    order: TaskCommand,
+    task_command: TaskCommand,
     user: User | None,
     namespaces: Mapping[str, int],
     *,
@@ -265,7 +268,7 @@ def enter_arguments(
     if filtered:
         command += [tools.bwrap, *_filter(filtered=True), "--die-with-parent"]
         command += ["--dev-bind", "/", "/", "--"]
-    chdir = f"--chdir={order.work_dir or OWN_HOME}"
+    chdir = f"--chdir={task_command.work_dir or OWN_HOME}"
     return [*command, *without_rights(tools, user), tools.env, chdir]
 
 

@@ -26,12 +26,12 @@ _LEAST = 4  # MiB
 _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def is_elsewhere(place: str) -> bool:
+def is_elsewhere(path: str) -> bool:
     """Return whether the host sees a directory of the launcher in another mount namespace."""
     try:
         if os.readlink(OURS) == os.readlink(FIRST):
             return False
-        return os.path.samestat(os.stat(place), os.stat(f"/proc/1/root{place}"))
+        return os.path.samestat(os.stat(path), os.stat(f"/proc/1/root{path}"))
     except OSError:  # init belongs to another user, or sees other files
         return False
 

@@ -143,8 +143,8 @@ class Server:
             close(passed)
         return True
 
-    def _reply(self, reply: messages.NumberedReply, passed: Sequence[int] = ()) -> None:
-        send(self._channel, self._encoder.encode(reply), passed)
+    def _reply(self, reply: messages.NumberedReply, descriptors: Sequence[int] = ()) -> None:
+        send(self._channel, self._encoder.encode(reply), descriptors)
 
     def _over(self, pid: int, status: int) -> None:
         """Answer the request of an ended child, or record the exit status of a session."""
@@ -171,13 +171,15 @@ class Server:
 
     # --- requests ---
 
-    def answer_hello(self, request: messages.Hello, passed: int) -> Given:
+    def answer_hello(self, request: messages.Hello, passed_descriptor: int) -> Given:
         """Lock the directory of allocations; wait until an earlier launcher has ended."""
         if request.version != messages.VERSION:
             raise ProtocolViolation(
                 f"version {request.version} of the protocol, not {messages.VERSION}"
             )
-        self.allow(read_record(passed, messages.MOST_PAYLOAD, _policy), request.directory)
+        self.allow(
+            read_record(passed_descriptor, messages.MOST_PAYLOAD, _policy), request.directory
+        )
         alloc_dir.make_root(request.directory)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         # The descriptor stays open, and so locked, until the daemon ends.
@@ -200,9 +202,9 @@ class Server:
         self._groups, self._podman = frozenset(policy.groups), policy.podman
         self._files = policy.files
 
-    def start(self, request: messages.StartTask, passed: int) -> Given:
+    def start(self, request: messages.StartTask, passed_descriptor: int) -> Given:
         """Start a shim."""
-        payload = read_record(passed, messages.MOST_PAYLOAD, _order)
+        payload = read_record(passed_descriptor, messages.MOST_PAYLOAD, _order)
         started = self._starter.start(request, payload)
         if started is None:
             return messages.AlreadyStarted(), []
@@ -274,14 +276,15 @@ class Server:
         self._starter.networks.release(request.allocation)
         return messages.Done(), []
 
-    def lay_out(self, request: messages.CreateAllocDir, passed: int) -> Given:
+    def lay_out(self, request: messages.CreateAllocDir, passed_descriptor: int) -> Given:
         """Create the directories of an allocation."""
-        layout = read_record(passed, messages.MOST_PAYLOAD, _layout)
+        layout = read_record(passed_descriptor, messages.MOST_PAYLOAD, _layout)
         if self._users.uids is not None and request.previous is not None:
             alloc_removal.check(self._directory, request.previous)
             self._users.uids.inherit(request.allocation, request.previous)
         owners = [
-            self._users.owner(room.driver, room.user, request.allocation) for room in layout.rooms
+            self._users.owner(task_dir.driver, task_dir.user, request.allocation)
+            for task_dir in layout.rooms
         ]
         problems = alloc_dir.lay_out(
             self._directory,
@@ -293,11 +296,13 @@ class Server:
         )
         return messages.LaidOut(troubles=problems), []
 
-    def write(self, request: messages.WriteFile, passed: int) -> Given:
+    def write(self, request: messages.WriteFile, passed_descriptor: int) -> Given:
         """Write a file for a task."""
         if request.owner is not None:
             self._users.check_owner(request.owner)
-        task_files.write(self._directory, request, read_sealed(passed, messages.MOST_PAYLOAD))
+        task_files.write(
+            self._directory, request, read_sealed(passed_descriptor, messages.MOST_PAYLOAD)
+        )
         return messages.Done(), []
 
     def read(self, request: messages.ReadFile) -> Given:
@@ -459,30 +464,30 @@ class Server:
             secrets_tmpfs.step_over(self._directory)
             secrets_tmpfs.reveal(self._directory, name)
 
-    def unpack(self, request: messages.UnpackStream, passed: int) -> ChildOperation:
+    def unpack(self, request: messages.UnpackStream, passed_descriptor: int) -> ChildOperation:
         """Unpack a stream into a directory of a task."""
         top, user = unpacker.find(self._directory, request)
 
         def work() -> messages.Answer:
-            with open(passed, "rb", closefd=False) as stream:
+            with open(passed_descriptor, "rb", closefd=False) as stream:
                 unpacker.unpack(top, request, stream)
             return messages.Done()
 
         return ChildOperation(work, _LONG, user, after=lambda: os.close(top))
 
-    def collect(self, request: messages.CollectFiles, passed: int) -> ChildOperation:
+    def collect(self, request: messages.CollectFiles, passed_descriptor: int) -> ChildOperation:
         """Send the files of a task that match patterns to the daemon."""
         # Imported late, because few tasks leave files, and here, because the child is the task's user.
         from daemon.launcher import file_collector
 
-        places, user = file_collector.find(self._directory, request)
+        descriptors, user = file_collector.find(self._directory, request)
 
         def work() -> messages.Answer:
-            with open(passed, "wb", closefd=False) as stream:
-                file_collector.collect(places, request, stream)
+            with open(passed_descriptor, "wb", closefd=False) as stream:
+                file_collector.collect(descriptors, request, stream)
             return messages.Done()
 
-        return ChildOperation(work, _COLLECTION, user, after=lambda: close([*places.values()]))
+        return ChildOperation(work, _COLLECTION, user, after=lambda: close([*descriptors.values()]))
 
     def present(self, request: messages.ListAllocations) -> Given:
         """Return the existing directories; the sealed file has one name per line."""
@@ -538,7 +543,7 @@ class Server:
 
     def usage(self, request: messages.GetProcessInfo) -> Given:
         """Return process information of an attempt."""
-        pids = [int(one) for each in self._groups_of(request) for _, one in cgroups.threads(each)]
+        pids = [int(tid) for group in self._groups_of(request) for _, tid in cgroups.threads(group)]
         if not pids:
             names = (request.allocation, request.task, request.attempt)
             mark = messages.ScanTarget(

@@ -113,8 +113,8 @@ def find_tools() -> Tools:
 
 
 def _find(name: str) -> str:
-    places = [f"{folder}/{name}" for folder in PATH.split(":")]
-    return next((path for path in places if os.access(path, os.X_OK)), "")
+    paths = [f"{folder}/{name}" for folder in PATH.split(":")]
+    return next((path for path in paths if os.access(path, os.X_OK)), "")
 
 
 PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
@@ -125,7 +125,7 @@ def command_line(
     argv: Sequence[str],
     env: Mapping[str, str],
     *,
-    place: str,
+    shim_dir: str,
     entry: str,
     open_files: int,
     data: int = 0,
@@ -149,10 +149,10 @@ def command_line(
     carriers = {name: f"{CARRIER}{number}" for number, name in enumerate(carried)}
     # In a sandbox the command may be a bare name without a PATH; `env` still finds it.
     is_last = bool(special) or bool(closed)
-    last = [quote(tools.env), *carrying(carriers[one] for one in special)] if is_last else []
+    last = [quote(tools.env), *carrying(carriers[name] for name in special)] if is_last else []
     command = _becoming(tools, user, wrap)
     if apart:
-        command += _exporting(tools, [carriers[one] for one in plain], last, closed)
+        command += _exporting(tools, [carriers[name] for name in plain], last, closed)
     else:
         command += last
     steps = [] if inside or entry.partition("\n")[0] else [_NOTE_PID]
@@ -167,7 +167,7 @@ def command_line(
         text = _TEXT.format(enter=enter, expose=_EXPOSE, data=most, launch=launch)
     line = [tools.sh, "-c", text, "steward-shim", str(open_files), *argv]
     values = {carriers[name]: f"{name}={value}" for name, value in carried.items()}
-    own = {"STEWARD_SHIM_PLACE": place, "STEWARD_SHIM_GROUPS": entry}
+    own = {"STEWARD_SHIM_PLACE": shim_dir, "STEWARD_SHIM_GROUPS": entry}
     return line, passed | values | own
 
 

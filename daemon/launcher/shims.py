@@ -26,15 +26,15 @@ class Shims:
 
     def __init__(
         self,
-        others: Callable[[int, int], None],
+        end_others: Callable[[int, int], None],
         halted: Callable[[int], None] = lambda _: None,
         ending: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Use callbacks: `others` for ended children, `halted` for stopped ones.
+        """Use callbacks: `end_others` for ended children, `halted` for stopped ones.
 
         `ending` is for ended children whose process ID is still their own.
         """
-        self._others, self._halted, self._ending = others, halted, ending
+        self._others, self._halted, self._ending = end_others, halted, ending
         self._pids: dict[Key, int] = {}
         self._keys: dict[int, Key] = {}
         self._statuses: dict[Key, int] = {}

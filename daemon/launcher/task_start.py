@@ -90,7 +90,7 @@ class Starter:
 
     # --- starts ---
 
-    def start(self, request: StartTask, order: TaskCommand) -> tuple[int, int] | None:
+    def start(self, request: StartTask, task_command: TaskCommand) -> tuple[int, int] | None:
         """Start the shim of an attempt; return its process ID and pidfd, or None if it was started.
 
         Raises `OSError` or `ValueError`.
@@ -101,7 +101,7 @@ class Starter:
                 return None
             stack.callback(os.close, claim)
             try:
-                prepared = self._prepared(request, order, folder, stack)
+                prepared = self._prepared(request, task_command, folder, stack)
             except Refusal:
                 drop_claim(folder, request.task, request.attempt)
                 raise
@@ -118,14 +118,14 @@ class Starter:
                 *((os.POSIX_SPAWN_DUP2, *pair) for pair in zip(outputs, (_OUT, _ERR), strict=True)),
                 (os.POSIX_SPAWN_DUP2, claim, _CLAIM),
             ]
-            pid = self._spawn(prepared, order, request.allocation, folder, actions)
+            pid = self._spawn(prepared, task_command, request.allocation, folder, actions)
             started = pid, os.pidfd_open(pid)
             if request.attempt:
                 drop_claim(folder, request.task, request.attempt - 1)
             return started
 
     def open_session(
-        self, request: StartSession, order: TaskCommand, shim: int | None
+        self, request: StartSession, task_command: TaskCommand, shim: int | None
     ) -> tuple[int, list[int]]:
         """Start a command inside a task; return its process ID, its pidfd, and its stream ends.
 
@@ -137,11 +137,11 @@ class Starter:
             shim = own or shim_of(folder, request.task, request.attempt)
             if shim is None:
                 raise Refusal(sandbox.NOT_THERE)
-            prepared = self._prepared(request, order, folder, stack, shim)
+            prepared = self._prepared(request, task_command, folder, stack, shim)
             if not own and shim_of(folder, request.task, request.attempt) != shim:
                 raise Refusal(sandbox.NOT_THERE)  # the process ID may have been reused
             own_ends, actions = ends(prepared.user, stack, is_terminal=request.is_terminal)
-            pid = self._spawn(prepared, order, request.allocation, folder, actions)
+            pid = self._spawn(prepared, task_command, request.allocation, folder, actions)
             copies = [os.dup(descriptor) for descriptor in own_ends]
             return pid, [os.pidfd_open(pid), *copies]
 
@@ -150,7 +150,7 @@ class Starter:
     def _prepared(
         self,
         request: StartTask | StartSession,
-        order: TaskCommand,
+        task_command: TaskCommand,
         folder: int,
         stack: ExitStack,
         shim: int | None = None,
@@ -163,40 +163,43 @@ class Starter:
             raise Refusal("a program that tasks need is missing: sh, setsid or env")
         if request.task == SHARED:
             raise Refusal("the tasks of an allocation share it")
-        self._check_entries(request, order, folder)
-        if order.driver == "raw_exec" and not self._policy.runs_raw_exec:
+        self._check_entries(request, task_command, folder)
+        if task_command.driver == "raw_exec" and not self._policy.runs_raw_exec:
             raise Refusal(_DISABLED)
-        if order.filter != "default" and not self._policy.opens_filters:
+        if task_command.filter != "default" and not self._policy.opens_filters:
             raise Refusal("exec_unfiltered is off: no task may relax its system call filter")
-        user = self._users.of_task(order.driver, order.user, request.allocation)
+        user = self._users.of_task(task_command.driver, task_command.user, request.allocation)
         if user is not None and not self.tools.setpriv:
             raise Refusal("the program setpriv is missing: tasks cannot change their user")
         home = stack.enter_context(below(folder, request.task))
         path = f"{self._directory}/{request.allocation}/{request.task}"
-        env = _environment(order, user)
+        env = _environment(task_command, user)
         if isinstance(request, StartSession) and request.is_terminal:
             env.setdefault("TERM", _TERMINAL)
-        command = [*map(os.fsdecode, (order.command, *order.args))]
+        command = [*map(os.fsdecode, (task_command.command, *task_command.args))]
         wrap: list[str] = []
         namespaces: dict[str, tuple[int, int]] = {}
-        if order.driver == "exec":
+        if task_command.driver == "exec":
             cwd, becomes = home, None
-            env |= {} if shim else {"PWD": order.work_dir or OWN_HOME}
+            env |= {} if shim else {"PWD": task_command.work_dir or OWN_HOME}
             if shim is None:
-                wrap = self._walls(request, order, command, env, user, folder, home, stack)
+                wrap = self._walls(request, task_command, command, env, user, folder, home, stack)
             else:
-                namespaces = sandbox.opened(shim, user, stack, alone=self._is_alone(order))
-                wrap = self._enter_arguments(order, user, namespaces)
+                namespaces = sandbox.opened(shim, user, stack, alone=self._is_alone(task_command))
+                wrap = self._enter_arguments(task_command, user, namespaces)
         else:
-            cwd, becomes = self._bare(order, command, env, user, home, path, stack, shim), user
+            cwd, becomes = (
+                self._bare(task_command, command, env, user, home, path, stack, shim),
+                user,
+            )
         line = command_line(
             self.tools,
             command,
             env,
-            place=path,
-            entry="\n".join(order.entries),
+            shim_dir=path,
+            entry="\n".join(task_command.entries),
             open_files=self._open_files,
-            data=order.data,
+            data=task_command.data,
             user=becomes,
             wrap=wrap,
             inside=shim is not None,
@@ -206,29 +209,31 @@ class Starter:
         return PreparedCommand(line, cwd, user, namespaces)
 
     def _check_entries(
-        self, request: StartTask | StartSession, order: TaskCommand, folder: int
+        self, request: StartTask | StartSession, task_command: TaskCommand, folder: int
     ) -> None:
         """Raise `Refusal` for a cgroup of another task, or if a required cgroup is missing."""
         above, names = self._policy.groups, (request.allocation, request.task)
         text, _ = read_claim(folder, request.task, request.attempt)
         started_in = cgroups.claimed(text, *names)  # possibly by a daemon with other cgroups
-        for one in filter(None, order.entries):
-            if not cgroups.is_list(one, above, *names, started_in):
-                raise Refusal(f"{one!r} is not the process list of a control group of the task")
-        is_exec = order.driver == "exec"
+        for path in filter(None, task_command.entries):
+            if not cgroups.is_list(path, above, *names, started_in):
+                raise Refusal(f"{path!r} is not the process list of a control group of the task")
+        is_exec = task_command.driver == "exec"
         needed = self._policy.exec_groups if is_exec else self._policy.raw_exec_groups
         # A session enters the cgroups of its task, regardless of the current policy.
         if isinstance(request, StartSession):
-            needed = [one for one in needed if cgroups.is_made(one, *names)] + [*started_in]
-        elif request.group != (os.path.dirname(next(iter(order.entries), "")) or NO_GROUP):
+            needed = [
+                controller for controller in needed if cgroups.is_made(controller, *names)
+            ] + [*started_in]
+        elif request.group != (os.path.dirname(next(iter(task_command.entries), "")) or NO_GROUP):
             raise Refusal(f"{request.group} is not the group that the task enters first")
-        for one in needed:
-            if not any(entry.startswith(f"{one}/") for entry in order.entries):
-                raise Refusal(f"the task would not enter its group of {one}")
+        for controller in needed:
+            if not any(entry.startswith(f"{controller}/") for entry in task_command.entries):
+                raise Refusal(f"the task would not enter its group of {controller}")
 
     def _bare(
         self,
-        order: TaskCommand,
+        task_command: TaskCommand,
         words: list[str],
         env: dict[str, str],
         user: User | None,
@@ -238,35 +243,41 @@ class Starter:
         shim: int | None,
     ) -> int:
         """Resolve the command of raw_exec; return its working directory. Raises `Refusal`."""
-        if order.volumes:
+        if task_command.volumes:
             raise Refusal("raw_exec has no sandbox: use exec to mount volumes")
         working_directory = home
         with _as(user):
-            if order.work_dir:
+            if task_command.work_dir:
                 try:
                     working_directory = os.open(
-                        order.work_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=home
+                        task_command.work_dir,
+                        os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC,
+                        dir_fd=home,
                     )
                 except OSError:
-                    reason = f'working directory "{order.work_dir}" does not exist'
+                    reason = f'working directory "{task_command.work_dir}" does not exist'
                     raise Refusal(reason) from None
                 stack.callback(os.close, working_directory)
-            directory = order.work_dir or path
+            directory = task_command.work_dir or path
             env.setdefault("PWD", directory)
             if shim is not None:
                 words[0] = find_in_session(words[0], directory, env.get("PATH"))
             else:
                 own = [f"{path}/local/{words[0]}", f"{path}/{words[0]}"]
-                files = [CommandFile(one, one) for one in own]
+                files = [CommandFile(own_path, own_path) for own_path in own]
                 words[0] = find(
-                    words[0], files, env.get("PATH"), lambda one: CommandFile(one, one), user
+                    words[0],
+                    files,
+                    env.get("PATH"),
+                    lambda own_path: CommandFile(own_path, own_path),
+                    user,
                 )
         return working_directory
 
     def _walls(
         self,
         request: StartTask | StartSession,
-        order: TaskCommand,
+        task_command: TaskCommand,
         words: list[str],
         env: Mapping[str, str],
         user: User | None,
@@ -282,16 +293,18 @@ class Starter:
             raise Refusal(problem)
         # No other user may replace directories that are mounted into the sandbox.
         if os.geteuid() == 0:
-            mine = alloc_dir.made(folder, request.task, None, alloc_dir.ours(), is_handed_on=True)
-            stack.enter_context(mine)
-        mounts = sandbox.volumes(order, self._volumes, self._policy.volume_roots, stack)
-        opened = [(one.path, one.descriptor) for one in mounts]
+            own_dir = alloc_dir.made(
+                folder, request.task, None, alloc_dir.ours(), is_handed_on=True
+            )
+            stack.enter_context(own_dir)
+        mounts = sandbox.volumes(task_command, self._volumes, self._policy.volume_roots, stack)
+        opened = [(mount.path, mount.descriptor) for mount in mounts]
         for inside, outside in sandbox.OWN.items():
             above, names = (folder, [SHARED]) if outside == f"../{SHARED}" else (home, [outside])
             opened.append((inside, stack.enter_context(below(above, *names))))
 
         def seen(path: str) -> CommandFile | None:
-            is_system = path.startswith(tuple(f"{one}/" for one in sandbox.SYSTEM))
+            is_system = path.startswith(tuple(f"{directory}/" for directory in sandbox.SYSTEM))
             return below_one_of(path, opened) or (CommandFile(path, path) if is_system else None)
 
         own = seen(f"{OWN_HOME}/{words[0]}")
@@ -299,50 +312,57 @@ class Starter:
             words[0] = find(words[0], [own] if own else [], env.get("PATH"), seen, user)
         return sandbox.around(
             self.tools,
-            order,
+            task_command,
             mounts,
             user,
             folder=folder,
             task=request.task,
-            filtered=bool(self._filter(order)),
-            alone=self._is_alone(order),
+            filtered=bool(self._filter(task_command)),
+            alone=self._is_alone(task_command),
         )
 
     def _enter_arguments(
-        self, order: TaskCommand, user: User | None, namespaces: Mapping[str, tuple[int, int]]
+        self,
+        task_command: TaskCommand,
+        user: User | None,
+        namespaces: Mapping[str, tuple[int, int]],
     ) -> list[str]:
         """Return the arguments that enter a sandbox. Raises `Refusal`."""
         if problem := self.probe().walls:
             raise Refusal(problem)
         numbers = {kind: number for kind, (_, number) in namespaces.items()}
         return sandbox.enter_arguments(
-            self.tools, order, user, numbers, filtered=bool(self._filter(order))
+            self.tools, task_command, user, numbers, filtered=bool(self._filter(task_command))
         )
 
     @staticmethod
-    def _is_alone(order: TaskCommand) -> bool:
+    def _is_alone(task_command: TaskCommand) -> bool:
         """Return whether the sandbox isolates a task from the network."""
-        return order.network == "none" and os.geteuid() != 0
+        return task_command.network == "none" and os.geteuid() != 0
 
-    def _filter(self, order: TaskCommand) -> bytes:
+    def _filter(self, task_command: TaskCommand) -> bytes:
         """Return the system call filter of a task; empty if it has none."""
-        if order.driver == "raw_exec" or order.filter == "off" or self.probe().no_filter:
+        if (
+            task_command.driver == "raw_exec"
+            or task_command.filter == "off"
+            or self.probe().no_filter
+        ):
             return b""
         by_kind = {"default": self._policy.filter, "namespaces": self._policy.wide_filter}
-        return by_kind[order.filter]
+        return by_kind[task_command.filter]
 
     def _spawn(
         self,
         prepared: PreparedCommand,
-        order: TaskCommand,
+        task_command: TaskCommand,
         allocation: str,
         folder: int,
         actions: Sequence[tuple[object, ...]],
     ) -> int:
         command, env = prepared.line
         with (
-            _readable(self._filter(order)) as filtered,
-            self._network(order, allocation, folder),
+            _readable(self._filter(task_command)) as filtered,
+            self._network(task_command, allocation, folder),
             _in_directory(prepared.place),
             ExitStack() as stack,
         ):
@@ -364,15 +384,15 @@ class Starter:
             )
 
     def _network(
-        self, order: TaskCommand, allocation: str, folder: int
+        self, task_command: TaskCommand, allocation: str, folder: int
     ) -> AbstractContextManager[None]:
         """Return a context in which a task starts in its network. Raises `Refusal` or `OSError`."""
-        if order.network == "host":
+        if task_command.network == "host":
             return nullcontext()
-        if os.geteuid() == 0 or order.network == "bridge":
-            is_connected = order.network == "bridge"
+        if os.geteuid() == 0 or task_command.network == "bridge":
+            is_connected = task_command.network == "bridge"
             return self.networks.inside(allocation, shims(folder), is_connected=is_connected)
-        if order.driver == "raw_exec":
+        if task_command.driver == "raw_exec":
             raise Refusal(_NO_NETWORK)
         return nullcontext()  # the sandbox isolates each task separately
 
@@ -392,10 +412,10 @@ class Starter:
 
     def _probe(self) -> SandboxSupport:
         tools = self.tools
-        missing = [one for one in ("sh", "setsid", "env") if not getattr(tools, one)]
+        missing = [tool for tool in ("sh", "setsid", "env") if not getattr(tools, tool)]
         shell = f"a program that it needs is missing: {', '.join(missing)}" if missing else ""
         missing = [
-            one for one in ("bwrap", "nsenter", "setpriv", "stat") if not getattr(tools, one)
+            tool for tool in ("bwrap", "nsenter", "setpriv", "stat") if not getattr(tools, tool)
         ]
         if missing:
             problem = (
@@ -428,12 +448,12 @@ class Starter:
             return (output or f"exit status {status}") if status else ""
 
 
-def _environment(order: TaskCommand, user: User | None) -> dict[str, str]:
+def _environment(task_command: TaskCommand, user: User | None) -> dict[str, str]:
     """Return a task's variables, with the user's own instead of the agent's."""
-    env = {os.fsdecode(name): os.fsdecode(value) for name, value in order.env.items()}
+    env = {os.fsdecode(name): os.fsdecode(value) for name, value in task_command.env.items()}
     if user is not None:
         personal = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
-        env |= {name: personal[name] for name in order.personal}
+        env |= {name: personal[name] for name in task_command.personal}
     return env
 
 
@@ -457,8 +477,8 @@ def ends(
     """
 
     def pair(ends: tuple[int, int]) -> tuple[int, int]:
-        for one in ends:
-            stack.callback(os.close, one)
+        for end in ends:
+            stack.callback(os.close, end)
         return ends
 
     if is_terminal:
@@ -466,18 +486,18 @@ def ends(
         os.fchown(slave, user.uid if user else os.geteuid(), -1)
         # A session leader that opens a terminal makes it its controlling terminal.
         opened = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(slave), os.O_RDWR, 0)
-        return [master], [opened, *((os.POSIX_SPAWN_DUP2, 0, one) for one in (1, 2))]
+        return [master], [opened, *((os.POSIX_SPAWN_DUP2, 0, descriptor) for descriptor in (1, 2))]
     (reader, writer), out, err = (pair(os.pipe()) for _ in range(3))
     child_ends = (reader, out[1], err[1])
     return [writer, out[0], err[0]], [
-        (os.POSIX_SPAWN_DUP2, end, place) for place, end in enumerate(child_ends)
+        (os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(child_ends)
     ]
 
 
 @contextmanager
-def _in_directory(place: int) -> Iterator[None]:
+def _in_directory(descriptor: int) -> Iterator[None]:
     """Change the working directory for the block, because children inherit it."""
-    os.fchdir(place)
+    os.fchdir(descriptor)
     try:
         yield
     finally:

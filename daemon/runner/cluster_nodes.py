@@ -89,19 +89,19 @@ async def register_pools(
             node = _with_status(node, NodeStatus.INITIALIZING, NOT_ASKED, now)
         found[name] = await _keep(store, before, node, "NodeRegistration")
     for before in known.values():
-        gone = _with_status(before, NodeStatus.DOWN, LEFT, now)
-        if gone != before:
+        departed = _with_status(before, NodeStatus.DOWN, LEFT, now)
+        if departed != before:
             _log.warning("pool %s: %s", before.node_pool, LEFT)
-            gone = _with_event(gone, LEFT, now)
-        if left := await store.write(partial(_remove_pool_node, before, gone)):
+            departed = _with_event(departed, LEFT, now)
+        if left := await store.write(partial(_remove_pool_node, before, departed)):
             _log.warning(_STILL, before.node_pool, left)
     return found
 
 
-def _remove_pool_node(before: Node, gone: Node, tx: Transaction) -> int:
+def _remove_pool_node(before: Node, departed: Node, tx: Transaction) -> int:
     """Set the node of a removed pool down and cancel its attempts; return their number."""
-    if gone != before:
-        nodes.put(tx, gone, "NodeEvent")
+    if departed != before:
+        nodes.put(tx, departed, "NodeEvent")
     return cluster_runs.withdraw_all(tx, before.node_pool)
 
 
@@ -174,7 +174,7 @@ def build_node(before: Node, pool: Pool, seen: Partition, drivers: Drivers, now:
     cores = sum(host.cores for host in working)
     infos = _drivers(before, drivers, "", now)
     features = {feature for host in seen.hosts for feature in host.features}
-    said = {
+    attributes = {
         "engine.reachable": "true",
         "engine.version": seen.version,
         "engine.hosts": str(len(seen.hosts)),
@@ -187,7 +187,7 @@ def build_node(before: Node, pool: Pool, seen: Partition, drivers: Drivers, now:
     }
     node = msgspec.structs.replace(
         before,
-        attributes={name: before.attributes[name] for name in _OURS} | said | _able(infos),
+        attributes={name: before.attributes[name] for name in _OURS} | attributes | _able(infos),
         node_resources=msgspec.structs.replace(
             _NO_RESOURCES,
             cpu=NodeCPU(
@@ -241,11 +241,11 @@ def _drivers(before: Node, drivers: Drivers, problem: str, now: int) -> dict[str
     """Return the driver states of a pool; an unchanged state keeps its time."""
     found = {}
     for name, driver in drivers.items():
-        said = driver.fingerprint()
-        wrong = said.trouble or problem
+        fingerprint = driver.fingerprint()
+        wrong = fingerprint.trouble or problem
         info = DriverInfo(
-            attributes=dict(said.attributes) or None,
-            detected=not said.trouble,
+            attributes=dict(fingerprint.attributes) or None,
+            detected=not fingerprint.trouble,
             healthy=not wrong,
             health_description=wrong or "Healthy",
         )
@@ -291,15 +291,17 @@ def describe_change(before: Node, node: Node) -> str:
             return "the cluster accepts jobs" if first else "the cluster answers again"
         return node.status_description
     old = {host.name: host for host in before.hosts or ()}
-    told = [
+    changes = [
         f"{host.name} {host.description}"
         for host in node.hosts or ()
         if (known := old.pop(host.name, None)) is None
         or (known.state, known.reason) != (host.state, host.reason)
     ]
-    told += [f"{name} was removed" for name in old]
-    more = len(told) - _TOLD_HOSTS
-    return ", ".join(told[:_TOLD_HOSTS]) + (f" and {more} more hosts changed" if more > 0 else "")
+    changes += [f"{name} was removed" for name in old]
+    more = len(changes) - _TOLD_HOSTS
+    return ", ".join(changes[:_TOLD_HOSTS]) + (
+        f" and {more} more hosts changed" if more > 0 else ""
+    )
 
 
 class ClusterNodes(msgspec.Struct, frozen=True):

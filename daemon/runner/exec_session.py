@@ -90,19 +90,19 @@ class _Conversation:
         """Forward the client's frames until it disconnects or sends an invalid one."""
         while (message := await self._line.receive()) is not None:
             try:
-                said = _said.decode(message)
+                decoded = _said.decode(message)
             except (msgspec.MsgspecError, RecursionError) as error:  # too deep
                 self._fault = f"a frame cannot be read: {error}"
                 return
-            if said.tty_size is not None:
-                self._session.resize(said.tty_size.height, said.tty_size.width)
-            if said.stdin is not None:
-                await self._feed(said.stdin)
+            if decoded.tty_size is not None:
+                self._session.resize(decoded.tty_size.height, decoded.tty_size.width)
+            if decoded.stdin is not None:
+                await self._feed(decoded.stdin)
 
-    async def _feed(self, piece: ExecChunk) -> None:
-        if piece.data:
-            await self._session.write(piece.data)
-        if piece.close:
+    async def _feed(self, chunk: ExecChunk) -> None:
+        if chunk.data:
+            await self._session.write(chunk.data)
+        if chunk.close:
             await self._session.end_input()
 
     async def _send_output(self) -> None:

@@ -82,9 +82,9 @@ def fingerprint(
         **of_daemon(),
         **further,
     }
-    for name, said in drivers.items():
-        if not said.trouble:
-            attributes |= {**said.attributes, f"driver.{name}": "1"}
+    for name, info in drivers.items():
+        if not info.trouble:
+            attributes |= {**info.attributes, f"driver.{name}": "1"}
     node = Node(
         id="",
         name=config.node_name,
@@ -108,13 +108,13 @@ def fingerprint(
         ),
         drivers={
             name: DriverInfo(
-                attributes=said.attributes or None,
-                detected=not said.trouble,
-                healthy=not said.trouble,
-                health_description=said.trouble or "Healthy",
+                attributes=info.attributes or None,
+                detected=not info.trouble,
+                healthy=not info.trouble,
+                health_description=info.trouble or "Healthy",
                 update_time=rfc3339(now),
             )
-            for name, said in drivers.items()
+            for name, info in drivers.items()
         },
         host_volumes={
             host_volume.name: {

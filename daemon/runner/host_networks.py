@@ -71,7 +71,7 @@ def _network(device: str) -> NodeNetwork | None:
 
 
 def host_networks(
-    wanted: Iterable[HostNetwork], host_addresses: Sequence[HostAddress]
+    configured: Iterable[HostNetwork], host_addresses: Sequence[HostAddress]
 ) -> dict[str, dict[str, object]]:
     """Return the configured networks by name, in the form of node attributes.
 
@@ -79,7 +79,7 @@ def host_networks(
     in the log.
     """
     found: dict[str, dict[str, object]] = {}
-    for host_network in wanted:
+    for host_network in configured:
         ip = next((address.ip for address in host_addresses if _is_of(host_network, address)), None)
         if ip is None:
             there = ", ".join(f"{address.ip} ({address.interface})" for address in host_addresses)

@@ -76,9 +76,9 @@ class HostMeter:
         return {**found, **_rates(before, now)} if before else found
 
 
-def _disk_used(place: Path) -> int | None:
+def _disk_used(path: Path) -> int | None:
     try:
-        facts = os.statvfs(place)
+        facts = os.statvfs(path)
     except OSError:  # nothing has run yet
         return None
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize // _KIBIBYTE

@@ -207,7 +207,7 @@ class NodeRunner:
             self._looked,
             mhz=self._host.mhz,
             alloc_dir=self._host.alloc_dir,
-            at=self._host.clock.now(),
+            time=self._host.clock.now(),
         )
 
     def egress(self) -> tuple[bool, str]:
@@ -362,7 +362,7 @@ class NodeRunner:
 
     def _sync(self) -> None:
         """Apply all changes of the scheduler since the previous call."""
-        look = partial(
+        load = partial(
             load_desired,
             node_ids=self._hosts,
             after=self._seen,
@@ -370,12 +370,12 @@ class NodeRunner:
             known=self._running,
             now=self._host.clock.now(),
         )
-        self._seen, found, unreadable = self._store.read(look)
+        self._seen, found, unreadable = self._store.read(load)
         fences = self._host.fences
-        for one in unreadable:
-            with fences.unless_paused(_FENCED, one.id) as has_turn:
+        for row in unreadable:
+            with fences.unless_paused(_FENCED, row.id) as has_turn:
                 if has_turn:
-                    raise one.error
+                    raise row.error
         # Stop allocations first, because new ones may have to wait for their end.
         for alloc in sorted(found, key=lambda alloc: alloc.is_to_run):
             allocation = alloc.allocation
@@ -387,8 +387,8 @@ class NodeRunner:
                 elif not allocation.client_terminal:
                     self._begin(alloc)
         # These changes are applied again.
-        every = (*(one.id for one in unreadable), *(alloc.allocation.id for alloc in found))
-        self._failed = {item for item in every if fences.of(_FENCED, item) is not None}
+        ids = (*(row.id for row in unreadable), *(alloc.allocation.id for alloc in found))
+        self._failed = {item for item in ids if fences.of(_FENCED, item) is not None}
 
     def _begin(self, alloc: DesiredAllocation) -> None:
         host, running = self._hosts[alloc.allocation.node_id], self._running.values()
@@ -565,8 +565,8 @@ async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
             if clusters:
                 nursery.start_soon(clusters.mirror.run)  # fenced: its loops survive errors
             removing = (runner.ended, runner.owners, runner.remove_directory)
-            rooms = partial(enforce_retention, config, *removing, measure=launcher.measure)
-            nursery.start_soon(fences.keep_running, "directories of ended allocations", rooms)
+            retention = partial(enforce_retention, config, *removing, measure=launcher.measure)
+            nursery.start_soon(fences.keep_running, "directories of ended allocations", retention)
             if config.usage_history:
                 runner.recorder = _recorder(runner, needs)
                 nursery.start_soon(fences.keep_running, "usage history", runner.recorder.run)

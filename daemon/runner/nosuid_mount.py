@@ -44,15 +44,15 @@ def cover(tasks: Path) -> str:
 
     Return why that is impossible, or an empty string.
     """
-    place = os.path.realpath(tasks)
+    path = os.path.realpath(tasks)
     if os.geteuid() != 0:
         return "the daemon is not root"
-    if (found := _at(place)) and found.options >= _WANTED:
+    if (found := _at(path)) and found.options >= _WANTED:
         return ""
     try:
-        if is_elsewhere(place):
-            _in_child(lambda: _cover(place), FIRST)
-        _in_child(lambda: _cover(place))
+        if is_elsewhere(path):
+            _in_child(lambda: _cover(path), FIRST)
+        _in_child(lambda: _cover(path))
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -60,28 +60,28 @@ def cover(tasks: Path) -> str:
 
 def unmount(tasks: Path) -> None:
     """Unmount the directory, if it is mounted; only valid while no task runs."""
-    place = os.path.realpath(tasks)
-    if os.geteuid() != 0 or _at(place) is None:
+    path = os.path.realpath(tasks)
+    if os.geteuid() != 0 or _at(path) is None:
         return
-    namespaces = [FIRST] if is_elsewhere(place) else []
+    namespaces = [FIRST] if is_elsewhere(path) else []
     for namespace in (*namespaces, ""):
         with suppress(OSError):  # unmounted with the previous one
-            _in_child(lambda: _unmount(place, _DETACH | _NO_FOLLOW), namespace)
+            _in_child(lambda: _unmount(path, _DETACH | _NO_FOLLOW), namespace)
 
 
-def _cover(place: str) -> None:
-    lower = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _cover(path: str) -> None:
+    lower = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     below = f"/proc/self/fd/{lower}"
-    if _at(place) is None:
-        above = max((mount for mount in mounts() if _is_below(place, mount.place)), key=_depth)
-        inner = [mount.place for mount in mounts() if mount.place.startswith(f"{place}/")]
+    if _at(path) is None:
+        above = max((mount for mount in mounts() if _is_below(path, mount.place)), key=_depth)
+        inner = [mount.place for mount in mounts() if mount.place.startswith(f"{path}/")]
         _mount(below, below, _BIND | _RECURSIVE)
         # Shared mounts propagate: unmounting there would remove both.
         for item in inner if not above.is_shared else ():
-            _unmount(below + item.removeprefix(place), _DETACH | _NO_FOLLOW)
-    upper = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
-    given = os.statvfs(upper).f_flag
-    flags = given & _KEPT | (_RELATIME if given & os.ST_RELATIME else 0)
+            _unmount(below + item.removeprefix(path), _DETACH | _NO_FOLLOW)
+    upper = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    mount_flags = os.statvfs(upper).f_flag
+    flags = mount_flags & _KEPT | (_RELATIME if mount_flags & os.ST_RELATIME else 0)
     _mount("none", f"/proc/self/fd/{upper}", _REMOUNT | _BIND | _NOSUID | _NODEV | flags)
 
 
@@ -91,13 +91,13 @@ def mounts() -> Iterator[NosuidMount]:
         yield from (NosuidMount(os.fsdecode(line)) for line in lines)
 
 
-def _at(place: str) -> NosuidMount | None:
+def _at(path: str) -> NosuidMount | None:
     """Return the topmost mount at a path."""
-    return next((mount for mount in reversed([*mounts()]) if mount.place == place), None)
+    return next((mount for mount in reversed([*mounts()]) if mount.place == path), None)
 
 
-def _is_below(place: str, mounted: str) -> bool:
-    return mounted == "/" or f"{place}/".startswith(f"{mounted}/")
+def _is_below(path: str, mounted: str) -> bool:
+    return mounted == "/" or f"{path}/".startswith(f"{mounted}/")
 
 
 def _depth(nosuid_mount: NosuidMount) -> int:
@@ -130,5 +130,5 @@ def _mount(source: str, target: str, flags: int) -> None:
     called("mount", os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None)
 
 
-def _unmount(place: str, flags: int) -> None:
-    called("umount2", os.fsencode(place), flags)
+def _unmount(path: str, flags: int) -> None:
+    called("umount2", os.fsencode(path), flags)

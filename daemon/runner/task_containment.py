@@ -46,7 +46,7 @@ class TaskCgroups(msgspec.Struct, frozen=True):
         limited = [*cgroup_v2.mount_points(self.limited.parent), *self.bounds.above]
         raw = limited if config.raw_exec_limits else cgroup_v2.mount_points(self.groups.parent)
         found = {"groups": self.above, "raw_exec_groups": raw, "exec_groups": limited}
-        return {name: [*map(str, every)] for name, every in found.items()}
+        return {name: [*map(str, pids)] for name, pids in found.items()}
 
     def release(self) -> None:
         """Remove the cgroups of all tasks, if no task is running."""
@@ -100,10 +100,10 @@ def _limits(
     ) else old
 
 
-def _delegation_error(made: ProcessGroups | LimitEnforcer, owner: tuple[int, int]) -> str:
+def _delegation_error(limiter: ProcessGroups | LimitEnforcer, owner: tuple[int, int]) -> str:
     """Create the parent cgroups for a user; return the error or an empty string."""
     try:
-        made.delegate(owner)
+        limiter.delegate(owner)
     except OSError as error:
         return str(error)
     return ""

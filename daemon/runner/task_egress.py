@@ -28,8 +28,8 @@ class TaskEgressPolicy:
     `wanted` is the configured policy. `trouble` is the reason why it is not enforced, or empty.
     """
 
-    def __init__(self, groups: Iterable[Path], *, wanted: bool = False) -> None:
-        self.wanted, self.trouble = wanted, ""
+    def __init__(self, groups: Iterable[Path], *, is_wanted: bool = False) -> None:
+        self.wanted, self.trouble = is_wanted, ""
         self._groups = list(groups)
         self._guarded: dict[Path, int] = {}  # inode of each cgroup when its programs were attached
 
@@ -64,7 +64,7 @@ class TaskEgressPolicy:
 
     def set_up(self, denied: Iterable[DeniedAddresses]) -> None:
         """Attach the filters to the cgroups, or detach them; record an error in `trouble`."""
-        every = list(denied)
+        denied_networks = list(denied)
         for group in self._groups:
             try:
                 if self.wanted:
@@ -72,7 +72,7 @@ class TaskEgressPolicy:
                     # Before attaching, so that a later daemon knows that there is something to
                     # detach.
                     os.setxattr(group, cgroup_v2.GUARDED, b"1")
-                    egress.attach(str(group), every)
+                    egress.attach(str(group), denied_networks)
                     self._guarded[group] = group.stat().st_ino
                 else:
                     egress.detach(str(group))
@@ -87,7 +87,7 @@ class TaskEgressPolicy:
 
 def guarded(config: Settings, groups: Iterable[Path]) -> TaskEgressPolicy:
     """Set up the configured policy on the cgroups that contain all tasks of this host."""
-    task_egress_policy = TaskEgressPolicy(groups, wanted=config.task_egress == GUARDED)
+    task_egress_policy = TaskEgressPolicy(groups, is_wanted=config.task_egress == GUARDED)
     task_egress_policy.set_up(denied(config) if task_egress_policy.wanted else ())
     return task_egress_policy
 

@@ -11,9 +11,9 @@ from storage.store import Store, tolerate_disk_full
 _log = logging.getLogger("steward.runner")
 
 
-async def remove_unfinished(store: Store, launcher: Launcher, found: Sequence[str]) -> None:
+async def remove_unfinished(store: Store, launcher: Launcher, volume_ids: Sequence[str]) -> None:
     """Delete these volumes with their directories; the next start retries failures."""
-    for volume_id in found:
+    for volume_id in volume_ids:
         try:
             await launcher.remove_volume(volume_id)
         except OSError as error:

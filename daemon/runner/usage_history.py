@@ -153,16 +153,22 @@ class UsageRecorder:
         """
         if step < FINE:
             self.watch(key)
-            live = {one.task: held for one, held in self._live.items() if _is_of(key, one)}
+            live = {
+                series.task: samples
+                for series, samples in self._live.items()
+                if _is_of(key, series)
+            }
             return await garbage.in_thread(partial(_binned_live, live, begin, end, step))
         opened = self._open.begin
         open_block = {
-            one: dict(block) for one, block in self._open.values.items() if _is_of(key, one)
+            series: dict(block)
+            for series, block in self._open.values.items()
+            if _is_of(key, series)
         }  # copies, because a thread reads them
         work = partial(_read, key=key, begin=begin, end=end, step=step)
         found = await self._store.read_any(work)
-        for one, block in open_block.items():
-            found.setdefault(one, []).append((FINE, opened, block))
+        for series, block in open_block.items():
+            found.setdefault(series, []).append((FINE, opened, block))
         garbage.free_in_thread(found)
         return await garbage.in_thread(partial(_binned_parts, found, begin, end, step))
 
@@ -172,7 +178,7 @@ class UsageRecorder:
         The values are in thousandths of a core, and cover the last five minutes at most.
         """
         key = SeriesKey("alloc", alloc_id, namespace)
-        blocks = [block for one, block in self._open.values.items() if _is_of(key, one)]
+        blocks = [block for series, block in self._open.values.items() if _is_of(key, series)]
         values = total(blocks).get(UsageMetric.CPU, [])
         slot = self._slot % _SLOTS + 1
         return values[max(0, slot - count) : slot]
@@ -209,7 +215,7 @@ class UsageRecorder:
         slot = second // FINE - 1  # the samples are those of the slot that has just ended
         if slot != self._slot:
             await self.sample(slot)
-        self._watched = {one: until for one, until in self._watched.items() if until >= second}
+        self._watched = {key: until for key, until in self._watched.items() if until >= second}
         if self._watched:
             await self.sample_live(second)
         else:
@@ -225,7 +231,7 @@ class UsageRecorder:
         turns = -(-len(runners) // _EACH_ROUND) or 1
         await self._measure(runners[slot % turns :: turns])
         known = {runner.id for runner in runners}
-        self._latest = {key: one for key, one in self._latest.items() if key in known}
+        self._latest = {key: measured for key, measured in self._latest.items() if key in known}
         for key, samples in self._all_samples(runners):
             self._open.record(slot % _SLOTS, key, samples)
         if slot % _SLOTS == _SLOTS - 1:
@@ -244,7 +250,7 @@ class UsageRecorder:
         if usage is None:
             return
         self._latest[runner.id] = _Measured(
-            {name: _samples(one.resource_usage) for name, one in usage.tasks.items()},
+            {name: _samples(task_usage.resource_usage) for name, task_usage in usage.tasks.items()},
             _shared_traffic(usage),
             runner.disk_used // _KIBIBYTE,
             max(0, runner.restarts - before.restarts_ever) if before else 0,
@@ -258,16 +264,16 @@ class UsageRecorder:
         sums: dict[SeriesKey, dict[UsageMetric, int]] = {}
         yield SeriesKey("node", self._node_id), self._host(_FINE)
         for runner in runners:
-            one = self._latest.get(runner.id)
-            if one is None:
+            measured = self._latest.get(runner.id)
+            if measured is None:
                 continue
-            yield from _of_allocation(runner, one)
+            yield from _of_allocation(runner, measured)
             groups = [SeriesKey("job", runner.job_id, runner.namespace)]
             if runner.node_id != self._node_id:
                 groups.append(SeriesKey("node", runner.node_id))
             for key in groups:
-                _add(sums.setdefault(key, {}), one)
-            one.restarts = 0  # it counts in one slot only
+                _add(sums.setdefault(key, {}), measured)
+            measured.restarts = 0  # it counts in one slot only
         yield from sums.items()
 
     async def sample_live(self, second: int) -> None:
@@ -282,7 +288,7 @@ class UsageRecorder:
             if usage is None:
                 continue
             ever = runner.restarts
-            one = _Measured(
+            measured = _Measured(
                 {name: _samples(task.resource_usage) for name, task in usage.tasks.items()},
                 _shared_traffic(usage),
                 runner.disk_used // _KIBIBYTE,
@@ -290,9 +296,9 @@ class UsageRecorder:
                 ever,
             )
             self._live_restarts[runner.id] = ever
-            for key, samples in _of_allocation(runner, one):
+            for key, samples in _of_allocation(runner, measured):
                 self._record_live(second, key, samples)
-            _add(jobs.setdefault(SeriesKey("job", runner.job_id, runner.namespace), {}), one)
+            _add(jobs.setdefault(SeriesKey("job", runner.job_id, runner.namespace), {}), measured)
             await trio.lowlevel.checkpoint()
         for key, sums in jobs.items():
             self._record_live(second, key, sums)
@@ -382,7 +388,7 @@ def _shared_traffic(usage: AllocationUsage) -> UsageSamples:
     """Return the traffic of an allocation without that of networks of single tasks."""
     single = [_traffic(task.resource_usage) for task in usage.tasks.values()]
     return {
-        metric: value - sum(one.get(metric, 0) for one in single)
+        metric: value - sum(metrics.get(metric, 0) for metrics in single)
         for metric, value in _traffic(usage.resource_usage).items()
     }
 
@@ -434,9 +440,9 @@ def _read(
 
 
 def _binned_parts(
-    found: Mapping[SeriesKey, Parts], begin: int, end: int, step: int
+    series_parts: Mapping[SeriesKey, Parts], begin: int, end: int, step: int
 ) -> dict[str, UsageBlock]:
-    return {one.task: binned(parts, begin, end, step) for one, parts in found.items()}
+    return {series.task: binned(parts, begin, end, step) for series, parts in series_parts.items()}
 
 
 def _binned_live(
@@ -444,18 +450,18 @@ def _binned_live(
 ) -> dict[str, UsageBlock]:
     """Return the samples of a second by task. It runs in a thread while samples are added."""
     found = {}
-    for task, held in live.items():
+    for task, samples in live.items():
         parts: Parts = [
             (1, at, {metric: [value] for metric, value in sample.items()})
-            for at, sample in held.copy()  # one operation, which no other thread interrupts
+            for at, sample in samples.copy()  # one operation, which no other thread interrupts
         ]
         found[task] = binned(parts, begin, end, step)
     return found
 
 
-def _collect(found: dict[SeriesKey, Parts], step: int, blocks: Blocks) -> None:
+def _collect(parts_by_series: dict[SeriesKey, Parts], step: int, blocks: Blocks) -> None:
     for key, parts in blocks.items():
-        found.setdefault(key, []).extend((step, at, block) for at, block in parts.items())
+        parts_by_series.setdefault(key, []).extend((step, at, block) for at, block in parts.items())
 
 
 def _folded(db: ReadSnapshot, *, begin: int) -> dict[SeriesKey, UsageBlock]:

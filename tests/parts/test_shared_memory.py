@@ -82,7 +82,7 @@ def test_memory_limit_of_a_shared_cgroup_ends_the_task_and_not_the_daemon(
         if is_set:
             tools = shim_script.find_tools()
             words, _ = shim_script.command_line(
-                tools, words, {}, place=str(tmp_path), entry="", open_files=64, inside=True
+                tools, words, {}, shim_dir=str(tmp_path), entry="", open_files=64, inside=True
             )
         task = run_in(shared_group, *words)
         task.communicate()

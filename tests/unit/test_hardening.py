@@ -75,7 +75,7 @@ def test_task_is_killed_early_when_memory_is_exhausted(tmp_path: Path, inside: b
         tools,
         ["/bin/cat", "/proc/self/oom_score_adj"],
         {},
-        place=str(tmp_path),
+        shim_dir=str(tmp_path),
         entry="",
         open_files=64,
         inside=inside,

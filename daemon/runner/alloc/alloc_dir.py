@@ -22,16 +22,16 @@ async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dic
     """Create the directories; return the tasks that cannot run, with the reason."""
     alloc_id = instance.allocation.id
     directory, previous = host.directory(alloc_id), _migration_source(host, instance)
-    troubles, rooms = {}, []
+    failures, task_dirs = {}, []
     try:
         for task in instance.tasks:
             if not task_dir.can_name(task.name):
                 name = f"task name {task.name!r} cannot be the name of a directory"
-                troubles[task.name] = f"failed to build task directory: {name}"
+                failures[task.name] = f"failed to build task directory: {name}"
                 continue
             is_seen = task_dirs_of(host, instance, task).local.startswith(directory)
             driver = host.drivers.get(task.driver)
-            rooms.append(
+            task_dirs.append(
                 TaskDirLayout(
                     task=task.name,
                     driver=driver.file_owner_rule if driver else "ours",
@@ -39,19 +39,19 @@ async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dic
                     is_seen=is_seen,
                 )
             )
-        layout = AllocDirLayout(rooms=rooms, about=msgspec.json.encode(_about(instance)))
+        layout = AllocDirLayout(rooms=task_dirs, about=msgspec.json.encode(_about(instance)))
         found = await host.launcher.lay_out(alloc_id, layout, previous)
     except (OSError, ValueError) as error:
         problem = f"failed to build the allocation's directory: {error}"
         return {task.name: problem for task in instance.tasks}
-    troubles |= {name: f"failed to build task directory: {why}" for name, why in found.items()}
+    failures |= {name: f"failed to build task directory: {why}" for name, why in found.items()}
     for task in instance.tasks:
-        if task.name not in troubles:
+        if task.name not in failures:
             try:
                 await _write_payload(host, instance, task)
             except (OSError, Refused) as error:
-                troubles[task.name] = f"failed to build task directory: {error}"
-    return troubles
+                failures[task.name] = f"failed to build task directory: {error}"
+    return failures
 
 
 async def _write_payload(host: RuntimeContext, instance: TaskInstance, task: Task) -> None:
@@ -59,8 +59,8 @@ async def _write_payload(host: RuntimeContext, instance: TaskInstance, task: Tas
 
     Raises `Refused` when its name points outside that directory, or `OSError`.
     """
-    payload, wanted = instance.job.payload, task.dispatch_payload
-    if not payload or wanted is None or not wanted.file:
+    payload, dispatch_payload = instance.job.payload, task.dispatch_payload
+    if not payload or dispatch_payload is None or not dispatch_payload.file:
         return
     files = TaskFiles(
         launcher=host.launcher,
@@ -69,10 +69,10 @@ async def _write_payload(host: RuntimeContext, instance: TaskInstance, task: Tas
         places=task_dirs_of(host, instance, task),
     )
     try:
-        path = files.own(f"local/{relative_path(wanted.file)}")
+        path = files.own(f"local/{relative_path(dispatch_payload.file)}")
     except PathEscape:
         raise Refused(
-            f"payload file {wanted.file!r} is outside of the task's local directory"
+            f"payload file {dispatch_payload.file!r} is outside of the task's local directory"
         ) from None
     await files.write(path, base64.b64decode(payload), mode=0o644, is_new=True)
 

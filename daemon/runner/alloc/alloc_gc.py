@@ -45,9 +45,9 @@ class FilesystemUsage(msgspec.Struct, frozen=True, kw_only=True):
     inodes: float
 
 
-def filesystem_usage(place: Path) -> FilesystemUsage:
+def filesystem_usage(path: Path) -> FilesystemUsage:
     """Return the usage of the file system of a directory. Raises `OSError`."""
-    facts = os.statvfs(place)
+    facts = os.statvfs(path)
     return FilesystemUsage(
         disk=_percent(facts.f_blocks - facts.f_bfree, facts.f_bavail),
         inodes=_percent(facts.f_files - facts.f_ffree, facts.f_favail),
@@ -58,15 +58,15 @@ def _percent(used: int, free: int) -> float:
     return 100 * used / (used + free) if used + free else 0.0
 
 
-def gc_reason(kept: int, use: FilesystemUsage, bounds: RetentionBounds) -> str:
+def gc_reason(kept_count: int, use: FilesystemUsage, bounds: RetentionBounds) -> str:
     """Return which limit is exceeded, or an empty string.
 
     >>> use = FilesystemUsage(disk=91.5, inodes=0)
     >>> gc_reason(3, use, RetentionBounds(allocations=9, disk_percent=90, inode_percent=90))
     'the disk usage is 92 %, more than 90 %'
     """
-    if kept > bounds.allocations:
-        return f"{kept} terminal allocations have a directory, more than {bounds.allocations}"
+    if kept_count > bounds.allocations:
+        return f"{kept_count} terminal allocations have a directory, more than {bounds.allocations}"
     if use.disk > bounds.disk_percent:
         return f"the disk usage is {use.disk:.0f} %, more than {bounds.disk_percent} %"
     if use.inodes > bounds.inode_percent:
@@ -86,14 +86,14 @@ def excess_dirs(
     >>> excess_dirs("abc", owners, {"a": 5, "b": 5, "c": 5}, most=10)
     ['a']
     """
-    held: dict[Key, int] = {}
+    sizes_by_owner: dict[Key, int] = {}
     found = []
     for alloc_id in reversed(ended):
         if (owner := owners.get(alloc_id)) is None:
             continue
-        is_newest = owner not in held
-        held[owner] = held.get(owner, 0) + sizes[alloc_id]
-        if held[owner] > most and not is_newest:
+        is_newest = owner not in sizes_by_owner
+        sizes_by_owner[owner] = sizes_by_owner.get(owner, 0) + sizes[alloc_id]
+        if sizes_by_owner[owner] > most and not is_newest:
             found.append(alloc_id)
     return found[::-1]
 
@@ -138,15 +138,15 @@ async def enforce_retention(
         found = await ended()
         if most := config.retention_alloc_mb * _MB:
             sizes = {item: sizes.get(item) or await _taken(item, measure) for item in found}
-            gone = excess_dirs(found, await owners(found), sizes, most)
-            for alloc_id in gone:
+            removed = excess_dirs(found, await owners(found), sizes, most)
+            for alloc_id in removed:
                 _log.info(
                     "removing the files of terminal allocation %s: the files of its job"
                     " exceed %d MB",
                     *(alloc_id, config.retention_alloc_mb),
                 )
                 await remove(alloc_id)
-            found = [item for item in found if item not in set(gone)]
+            found = [item for item in found if item not in set(removed)]
         await free_disk_space(
             found, bounds, measure=partial(filesystem_usage, config.alloc_dir), remove=remove
         )

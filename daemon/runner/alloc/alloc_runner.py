@@ -183,7 +183,7 @@ class AllocRunner:
     async def usage(self, reader: str = "") -> AllocationUsage:
         """Return the resource usage of the tasks since the previous call of the same `reader`."""
         found = {task.name: await task.usage(reader) for task in self.tasks}
-        tasks = {name: one for name, one in found.items() if one}
+        tasks = {name: usage for name, usage in found.items() if usage}
         return of_allocation(tasks, self._now(), self._network_usage(reader))
 
     def _network_usage(self, reader: str) -> NetworkUsage | msgspec.UnsetType:
@@ -243,15 +243,17 @@ class AllocRunner:
         """Run the allocation until all its tasks are dead. When cancelled, release the tasks."""
         if (recorder := request_context.TRACING.recorder) is None:
             return await self._run()
-        one = self._instance.allocation
-        about = {
-            "steward.allocation": one.id,
-            "steward.namespace": one.namespace,
-            "steward.job": one.job_id,
-            "steward.group": one.task_group,
+        allocation = self._instance.allocation
+        attributes = {
+            "steward.allocation": allocation.id,
+            "steward.namespace": allocation.namespace,
+            "steward.job": allocation.job_id,
+            "steward.group": allocation.task_group,
         }
-        created = one.create_time
-        with recorder.unit(one.request_id, (one.id,), "allocation", created, about):
+        created = allocation.create_time
+        with recorder.unit(
+            allocation.request_id, (allocation.id,), "allocation", created, attributes
+        ):
             return await self._run()
 
     async def _run(self) -> None:

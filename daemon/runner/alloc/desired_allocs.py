@@ -54,14 +54,14 @@ def load_desired(
     found, unreadable = list[DesiredAllocation](), list[UnreadableAllocation]()
     for alloc_id in dict.fromkeys((*failed, *(change.id for change in changes))):
         try:
-            if (one := allocations.find(db, alloc_id)) is None:
+            if (allocation := allocations.find(db, alloc_id)) is None:
                 continue
-            key = (one.namespace, one.job_id, one.job_version)
+            key = (allocation.namespace, allocation.job_id, allocation.job_version)
             if key not in definitions:
                 definitions[key] = jobs.version(db, *key)
             if (job := definitions[key]) is not None:
-                pasts = {} if one.id in known else _pasts(db, one, now)
-                found.append(DesiredAllocation(one, job, pasts))
+                pasts = {} if allocation.id in known else _pasts(db, allocation, now)
+                found.append(DesiredAllocation(allocation, job, pasts))
         except StorageUnreadable as error:
             unreadable.append(UnreadableAllocation(alloc_id, error))
     return max((change.modify_index for change in changes), default=after), found, unreadable

@@ -151,14 +151,17 @@ class TaskAttempts(ABC):
         """Record an attempt that began at `since`, if traces are on. The task knows the span's ID."""
         if (recorder := request_context.TRACING.recorder) is None:
             return nullcontext()
-        one, parts = self._instance.allocation, self._provisions.span_parts(self.state.restarts)
-        about: request_context.Attributes = {
-            "steward.allocation": one.id,
+        allocation, parts = (
+            self._instance.allocation,
+            self._provisions.span_parts(self.state.restarts),
+        )
+        attributes: request_context.Attributes = {
+            "steward.allocation": allocation.id,
             "steward.attempt": self.state.restarts,
         }
         # The allocation's own span is the parent, including in a daemon that has just started.
         origin = request_context.origin()
-        return recorder.unit(origin, parts, f"task {self.name}", since, about)
+        return recorder.unit(origin, parts, f"task {self.name}", since, attributes)
 
     async def _attempt(self) -> AttemptOutcome:
         """Start the task and wait until it ends."""
@@ -190,12 +193,12 @@ class TaskAttempts(ABC):
             else:
                 began = self._now()
         except InvalidConfig as error:
-            said = (await self._provisions.matcher()).mask_text(str(error))
-            self._emit(task_events.failed_validation(self._now(), said))
+            message = (await self._provisions.matcher()).mask_text(str(error))
+            self._emit(task_events.failed_validation(self._now(), message))
             return AttemptOutcome.UNRECOVERABLE
         except StartFailed as error:
-            said = (await self._provisions.matcher()).mask_text(str(error))
-            self._emit(task_events.driver_failure(self._now(), said))
+            message = (await self._provisions.matcher()).mask_text(str(error))
+            self._emit(task_events.driver_failure(self._now(), message))
             return AttemptOutcome.FAILED if error.recoverable else AttemptOutcome.UNRECOVERABLE
         self._report.handle(self.name, running.handle)
         if began is not None:
@@ -296,13 +299,13 @@ class TaskAttempts(ABC):
             self._host.sweeper.remove(log)
         now = self._now()
         self._ended_at = min(max(end.at or now, self._started_at()), now)
-        said = ""
+        message = ""
         if not (end.ok or self._killed.is_set()):
             matcher = await self._provisions.matcher()
-            said = await self._last_lines(matcher)
+            message = await self._last_lines(matcher)
             end = msgspec.structs.replace(end, message=matcher.mask_text(end.message))
         ends = {log.place[-1]: (await log.current()).span()[1] for log in logs}
-        self._emit(task_events.terminated(self._ended_at, end, said, ends))
+        self._emit(task_events.terminated(self._ended_at, end, message, ends))
         if self._killed.is_set():
             return AttemptOutcome.KILLED
         if self._is_doomed:

@@ -113,17 +113,17 @@ class TaskRunner(TaskAttempts):
             state=TaskPhase.PENDING, restarts=self.state.restarts + 1, last_restart=rfc3339(now)
         )
 
-    async def restart(self, reason: str = "", *, said: str = task_events.BY_USER) -> None:
+    async def restart(self, reason: str = "", *, description: str = task_events.BY_USER) -> None:
         """Stop the current attempt, if any, and start the next immediately.
 
         With a `reason`, the restart counts as a failure and the restart policy decides. Without
-        one, it does not count, and `said` is the text of the event.
+        one, it does not count, and `description` is the text of the event.
         """
         await self.settled()
         if self._running is None:
             return
         self._restart_wanted = not reason
-        self._emit(task_events.restart_signaled(self._now(), reason or said))
+        self._emit(task_events.restart_signaled(self._now(), reason or description))
         self._report.publish()
         await self._stop(None)
 
@@ -283,7 +283,7 @@ class TaskRunner(TaskAttempts):
             AttemptOutcome.KILLED if self._killed.is_set() else outcome,
             once=is_one_shot(self._instance.job.type, self.task),
             now=self._now(),
-            chance=self._host.chance(),
+            random=self._host.chance(),
         )
         return step
 

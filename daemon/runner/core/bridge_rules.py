@@ -75,4 +75,4 @@ def _kept_ports(config: Settings) -> Iterable[Span]:
     """Yield the ports of the host that no job may use: the daemon's own and the reserved ones."""
     yield from ((port, port) for port in sorted({*config.own_ports, config.wrapper_port}))
     for network in config.host_networks:
-        yield from ((one.start, one.stop - 1) for one in ranges(network.reserved_ports))
+        yield from ((ports.start, ports.stop - 1) for ports in ranges(network.reserved_ports))

@@ -90,7 +90,7 @@ def programs_of(pools: Mapping[str, Pool], path: str) -> dict[str, Any]:
     """Return the programs of clusters, by field name of a policy; none without pools."""
     found = {name: find_program(name, path) for name in PROGRAMS if pools}
     return {
-        "programs": {name: place for name, place in found.items() if place is not None},
+        "programs": {name: program for name, program in found.items() if program is not None},
         "cluster_configs": sorted({pool.cluster_config for pool in pools.values()} - {""}),
     }
 

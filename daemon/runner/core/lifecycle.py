@@ -53,18 +53,18 @@ def is_one_shot(job_type: str, task: Task) -> bool:
 
 def may_start(task: Task, tasks: Iterable[Task], states: States) -> bool:
     """Return whether a task may start, given the states of the other tasks."""
-    others = [item for item in tasks if item.name != task.name]
+    other_tasks = [item for item in tasks if item.name != task.name]
     match hook(task):
         case Hook.PRESTART:
             return True
         case Hook.POSTSTART:
-            return all(_has_started(states[task.name]) for task in others if not hook(task))
+            return all(_has_started(states[task.name]) for task in other_tasks if not hook(task))
         case Hook.POSTSTOP:
             return all(
-                _is_dead(states[task.name]) for task in others if hook(task) != Hook.POSTSTOP
+                _is_dead(states[task.name]) for task in other_tasks if hook(task) != Hook.POSTSTOP
             )
         case _:
-            first = [task for task in others if hook(task) == Hook.PRESTART]
+            first = [task for task in other_tasks if hook(task) == Hook.PRESTART]
             return all(_is_out_of_the_way(task, states[task.name]) for task in first)
 
 

@@ -28,8 +28,8 @@ async def wait_any(*waits: Callable[[], Awaitable[object]]) -> None:
     """Return when the first of the given functions has returned; cancel the others."""
     async with trio.open_nursery() as nursery:
 
-        async def wait(item: Callable[[], Awaitable[object]]) -> None:
-            await item()
+        async def wait(awaitable: Callable[[], Awaitable[object]]) -> None:
+            await awaitable()
             nursery.cancel_scope.cancel()
 
         for item in waits:

@@ -115,8 +115,8 @@ def task_usage(before: UsageSample, now: UsageSample, mhz: float) -> TaskUsage:
     """Return the usage between two samples; `mhz` is the clock rate of one core."""
     span = now.at - before.at
     pids = {
-        str(pid): _of_process(before.use.processes.get(pid), one, span, mhz)
-        for pid, one in now.use.processes.items()
+        str(pid): _of_process(before.use.processes.get(pid), process, span, mhz)
+        for pid, process in now.use.processes.items()
     }
     resource_usage = sum_usage(pids.values())
     if now.use.account is not None:
@@ -244,7 +244,7 @@ def sample_cpus() -> HostUsage:
 
 
 def host_usage(
-    before: HostUsage, now: HostUsage, *, mhz: float, alloc_dir: Path, at: int
+    before: HostUsage, now: HostUsage, *, mhz: float, alloc_dir: Path, time: int
 ) -> MachineUsage:
     """Return the usage of the host between two samples."""
     processors = [
@@ -259,7 +259,7 @@ def host_usage(
         disk_stats=[disk],
         alloc_dir_stats=disk,
         uptime=int(float(Path("/proc/uptime").read_text().split()[0])),
-        timestamp=at,
+        timestamp=time,
     )
 
 
@@ -269,13 +269,13 @@ def _of_processor(
     user, system, idle = (
         max(0, after - earlier) for earlier, after in zip(before, now, strict=True)
     )
-    whole = max(1, user + system + idle)
-    busy = (user + system) * 100 / whole
+    total = max(1, user + system + idle)
+    busy = (user + system) * 100 / total
     return ProcessorUsage(
         cpu=name,
-        user=user * 100 / whole,
-        system=system * 100 / whole,
-        idle=idle * 100 / whole,
+        user=user * 100 / total,
+        system=system * 100 / total,
+        idle=idle * 100 / total,
         total_percent=busy,
         total_ticks=busy * mhz / 100,
     )
@@ -287,21 +287,21 @@ def memory(meminfo: str) -> MachineMemory:
         key: _bytes(value)
         for key, _, value in (line.partition(":") for line in meminfo.splitlines())
     }
-    whole, available = values["MemTotal"], values["MemAvailable"]
+    total, available = values["MemTotal"], values["MemAvailable"]
     return MachineMemory(
-        total=whole, available=available, used=whole - available, free=values["MemFree"]
+        total=total, available=available, used=total - available, free=values["MemFree"]
     )
 
 
-def _disk(place: Path) -> DiskUsage:
-    while not place.exists():
-        place = place.parent
-    found = os.statvfs(place)
+def _disk(path: Path) -> DiskUsage:
+    while not path.exists():
+        path = path.parent
+    found = os.statvfs(path)
     size, free = found.f_blocks * found.f_frsize, found.f_bfree * found.f_frsize
     inodes = max(1, found.f_files)
     return DiskUsage(
         device="",
-        mountpoint=str(place),
+        mountpoint=str(path),
         size=size,
         used=size - free,
         available=found.f_bavail * found.f_frsize,

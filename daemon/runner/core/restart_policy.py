@@ -76,11 +76,11 @@ def decide_restart(
     *,
     once: bool,
     now: int,
-    chance: float,
+    random: float,
 ) -> tuple[RestartDecision, RestartHistory]:
     """Return the next step, and the history including this outcome.
 
-    With `once`, success is final and not a reason to restart. `chance` is a random number in [0,
+    With `once`, success is final and not a reason to restart. `random` is a random number in [0,
     1).
     """
     if outcome is AttemptOutcome.KILLED:
@@ -100,7 +100,7 @@ def decide_restart(
     if done:
         return RestartDecision(RestartAction.FINISH), history
     if history.count <= policy.attempts:
-        delay = policy.delay + int(policy.delay * _JITTER * chance)
+        delay = policy.delay + int(policy.delay * _JITTER * random)
         return RestartDecision(RestartAction.RESTART, WITHIN_POLICY, delay), history
     if policy.mode == "delay":
         return RestartDecision(

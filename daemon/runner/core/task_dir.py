@@ -35,7 +35,7 @@ def directories(root: str, task: str) -> TaskDirectories:
     )
 
 
-def resolve_task_path(task: str, places: TaskDirectories, path: str) -> str:
+def resolve_task_path(task: str, task_directories: TaskDirectories, path: str) -> str:
     """Resolve a path of a task to a path below the allocation directory.
 
     A path that begins with one of `claims_and_logs`, as the task sees them, refers to that directory. Any
@@ -44,9 +44,9 @@ def resolve_task_path(task: str, places: TaskDirectories, path: str) -> str:
     """
     found = relative_path(f"{task}/{path}")
     for seen, here in (
-        (places.shared, SHARED),
-        (places.local, f"{task}/local"),
-        (places.secrets, f"{task}/{SECRETS}"),
+        (task_directories.shared, SHARED),
+        (task_directories.local, f"{task}/local"),
+        (task_directories.secrets, f"{task}/{SECRETS}"),
     ):
         if path == seen or path.startswith(f"{seen}/"):
             found = relative_path(here + path.removeprefix(seen))

@@ -102,7 +102,7 @@ def task_environment(
 def _about(
     allocation: Allocation, job: Job, task: Task, directories: TaskDirectories
 ) -> dict[str, str]:
-    about = {
+    variables = {
         "NOMAD_ALLOC_DIR": directories.shared,
         "NOMAD_TASK_DIR": directories.local,
         "NOMAD_SECRETS_DIR": directories.secrets,
@@ -117,21 +117,21 @@ def _about(
         "NOMAD_NAMESPACE": allocation.namespace,
     }
     if job.parent_id:
-        about["NOMAD_JOB_PARENT_ID"] = job.parent_id
-    return about
+        variables["NOMAD_JOB_PARENT_ID"] = job.parent_id
+    return variables
 
 
 def _limits(allocation: Allocation, task: Task) -> dict[str, str]:
-    held = allocation.placement.resources.tasks.get(task.name)
-    if held is None:
+    allocated = allocation.placement.resources.tasks.get(task.name)
+    if allocated is None:
         return {}
     limits = {
-        "NOMAD_CPU_LIMIT": str(held.cpu.cpu_shares),
-        "NOMAD_CPU_CORES": ",".join(map(str, held.cpu.reserved_cores or ())),
-        "NOMAD_MEMORY_LIMIT": str(held.memory.memory_mb),
+        "NOMAD_CPU_LIMIT": str(allocated.cpu.cpu_shares),
+        "NOMAD_CPU_CORES": ",".join(map(str, allocated.cpu.reserved_cores or ())),
+        "NOMAD_MEMORY_LIMIT": str(allocated.memory.memory_mb),
     }
-    if held.memory.memory_max_mb:
-        limits["NOMAD_MEMORY_MAX_LIMIT"] = str(held.memory.memory_max_mb)
+    if allocated.memory.memory_max_mb:
+        limits["NOMAD_MEMORY_MAX_LIMIT"] = str(allocated.memory.memory_max_mb)
     return limits
 
 
@@ -210,7 +210,9 @@ def resolve_config(
     if isinstance(config, list):
         return [resolve_config(item, environment, values) for item in config]
     if isinstance(config, dict):
-        return {str(name): resolve_config(one, environment, values) for name, one in config.items()}
+        return {
+            str(name): resolve_config(item, environment, values) for name, item in config.items()
+        }
     return config
 
 

@@ -112,54 +112,54 @@ class Logs:
         kinds = () if config.disabled else ("stdout", "stderr")
         return {kind: self.log(alloc_id, task.name, kind, config) for kind in kinds}
 
-    async def reading(self, place: Place) -> OpenedFile | None:
+    async def reading(self, key: Place) -> OpenedFile | None:
         """Return the task's file opened for reading; None if it is missing or not a log file."""
-        found = self._open.pop(place, None)
+        found = self._open.pop(key, None)
         if found is None or found.is_gone:
             try:
-                found = await self._opened(place, "log")
+                found = await self._opened(key, "log")
             except OSError:
                 return None
-        if place in self._grows:
-            self._open[place] = found
+        if key in self._grows:
+            self._open[key] = found
         while len(self._open) > self._most:
             self._open.popitem(last=False)
         return found
 
-    async def writing(self, place: Place) -> OpenedFile:
+    async def writing(self, key: Place) -> OpenedFile:
         """Return the task's file opened for rotation, created if needed. Raises `OSError`."""
-        return await self._opened(place, "rotate")
+        return await self._opened(key, "rotate")
 
-    async def _opened(self, place: Place, purpose: Literal["log", "rotate"]) -> OpenedFile:
-        alloc_id, task, kind = place
+    async def _opened(self, key: Place, purpose: Literal["log", "rotate"]) -> OpenedFile:
+        alloc_id, task, kind = key
         if not can_name(task):
             raise FileNotFoundError
         kind = cast(Literal["stdout", "stderr"], kind)
         request = OpenLog(allocation=alloc_id, task=task, kind=kind, purpose=purpose)
         return OpenedFile(await self.launcher.open_log(request))
 
-    def marks(self, place: Place) -> Marks:
+    def marks(self, key: Place) -> Marks:
         """Return the marks of a log; kept for the most recently used logs."""
-        found = self._marks.pop(place, None) or Marks()
-        self._marks[place] = found
+        found = self._marks.pop(key, None) or Marks()
+        self._marks[key] = found
         while len(self._marks) > _MOST_MARKED:
             self._marks.popitem(last=False)
         return found
 
-    def grow(self, place: Place, *, grows: bool) -> None:
+    def grow(self, key: Place, *, grows: bool) -> None:
         """Record whether a log grows. The next access opens the file by name again.
 
         Another file may have that name in the meantime.
         """
-        self._open.pop(place, None)
-        (self._grows.add if grows else self._grows.discard)(place)
+        self._open.pop(key, None)
+        (self._grows.add if grows else self._grows.discard)(key)
 
 
 class TaskLog:
     """One stream of a task's output."""
 
-    def __init__(self, logs: Logs, place: Place, config: LogConfig) -> None:
-        self._logs, self.place = logs, place
+    def __init__(self, logs: Logs, log_key: Place, config: LogConfig) -> None:
+        self._logs, self.place = logs, log_key
         self.limit = max(1, config.max_file_size_mb) * _MEGABYTE
         self.most = max(1, config.max_files)
 
@@ -251,7 +251,7 @@ class Stream:
 
     def pieces(self) -> list[LogSegment]:
         """Return the files on disk in stream order."""
-        pieces = sorted(self._moved(), key=lambda piece: piece.start)
+        pieces = sorted(self._moved(), key=lambda segment: segment.start)
         start, facts = pieces[-1].end if pieces else 0, self.facts
         return [*pieces, LogSegment("", start, facts.st_size if facts else 0)]
 
@@ -322,12 +322,12 @@ class Stream:
         """Return the data at an offset, as `read` does."""
         return self.read(position, most)
 
-    def content(self, piece: LogSegment, offset: int, most: int) -> bytes:
+    def content(self, segment: LogSegment, offset: int, most: int) -> bytes:
         """Return bytes of a part; empty if it cannot be read."""
-        if not piece.path:
+        if not segment.path:
             return os.pread(self._present.descriptor, most, offset) if self._present else b""
         try:
-            descriptor = os.open(piece.path, _OPEN | os.O_RDONLY)
+            descriptor = os.open(segment.path, _OPEN | os.O_RDONLY)
         except OSError:
             return b""
         try:

@@ -21,12 +21,12 @@ class ScriptResult(msgspec.Struct, frozen=True):
 
 async def run_script(session: ExecStream, seconds: float = math.inf) -> ScriptResult:
     """Run a command to its end and return the result; kill it after `seconds`."""
-    said = bytearray()
+    received = bytearray()
 
     async def drain(output: str) -> None:
         while piece := await session.read(output):
-            said.extend(piece)
-            del said[:-_MOST_KEPT]
+            received.extend(piece)
+            del received[:-_MOST_KEPT]
 
     code = _TOO_LONG
     try:
@@ -41,7 +41,7 @@ async def run_script(session: ExecStream, seconds: float = math.inf) -> ScriptRe
     finally:
         with trio.CancelScope(shield=True):
             await session.close()
-    text = said.decode(errors="replace").strip()
+    text = received.decode(errors="replace").strip()
     return ScriptResult(
         code, f"took longer than {seconds:g} s" if deadline.cancelled_caught else text
     )

@@ -21,10 +21,12 @@ def reachable_servers(files: Iterable[str]) -> NetworkDNS | None:
     for text in files:
         lines = [words for line in text.splitlines() if len(words := line.split()) > 1]
         found = [words[1] for words in lines if words[0] == "nameserver"]
-        servers = [one for one in found if ":" not in one and not one.startswith("127.")]
+        servers = [
+            server for server in found if ":" not in server and not server.startswith("127.")
+        ]
         if servers:
             searches = [words[1:] for words in lines if words[0] == "search"]
-            options = [one for words in lines if words[0] == "options" for one in words[1:]]
+            options = [option for words in lines if words[0] == "options" for option in words[1:]]
             names = NetworkDNS(
                 servers=servers, searches=searches[-1] if searches else [], options=options
             )

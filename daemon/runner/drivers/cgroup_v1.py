@@ -69,7 +69,7 @@ class CgroupV1:
 
     def prepare(self, alloc_id: str, task: str, limits: ResourceLimits) -> None:
         """Create the cgroups of a task and set its limits. Raises `OSError`."""
-        wanted = self._limit_values(limits)
+        limit_values = self._limit_values(limits)
         if not limits.cores:
             self._sharing.add(f"{alloc_id}.{task}")
         for name, group in self._groups(alloc_id, task, pinned=bool(limits.cores)).items():
@@ -77,7 +77,7 @@ class CgroupV1:
             if name == CPUSET:
                 _inherit(group.parent)
                 _inherit(group)
-            for file, value in wanted[name].items():
+            for file, value in limit_values[name].items():
                 if value and (file != _WITH_SWAP or (group / file).exists()):
                     (group / file).write_text(str(value))
         self._share_cores()
@@ -88,8 +88,8 @@ class CgroupV1:
         shared = base / SHARED / "cpuset.cpus"
         if not shared.exists():
             return
-        held = [_text(path) for path in base.glob("*.*/cpuset.cpus")]
-        cores = exclusive_cores(_text(base / "cpuset.cpus"), held)
+        core_lists = [_text(path) for path in base.glob("*.*/cpuset.cpus")]
+        cores = exclusive_cores(_text(base / "cpuset.cpus"), core_lists)
         if cores != exclusive_cores(_text(shared), ()):
             shared.write_text(cores)
 
@@ -97,7 +97,7 @@ class CgroupV1:
         """Return the entry files of those cgroups of a task that exist."""
         pinned = CPUSET in self._bases and self._group(CPUSET, alloc_id, task).exists()
         groups = self._groups(alloc_id, task, pinned=pinned).values()
-        return [one for group in groups if os.path.exists(one := f"{group}/tasks")]
+        return [path for group in groups if os.path.exists(path := f"{group}/tasks")]
 
     def delegate(self, owner: tuple[int, int]) -> None:
         """Create the parent cgroups and delegate them to a user. Raises `OSError`."""

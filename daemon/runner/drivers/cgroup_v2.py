@@ -74,14 +74,14 @@ class CgroupV2:
             return ""
         allocation, _, task = os.path.basename(self.label).partition(".")
         request = KillAttempt(allocation=allocation, task=task, attempt=attempt)
-        look = _FIRST_LOOK
+        pause = _FIRST_LOOK
         with trio.move_on_after(_PATIENCE):
             while True:
                 await launcher.end(request)
-                await trio.sleep(look)
+                await trio.sleep(pause)
                 if _remove(self.label):
                     return ""
-                look = min(2 * look, _LAST_LOOK)
+                pause = min(2 * pause, _LAST_LOOK)
         return f"processes that do not end: {' '.join(map(str, _members(self.label)))}"
 
     async def members(self, launcher: Launcher, attempt: int) -> list[int]:
@@ -151,10 +151,10 @@ def delegate_cgroup(base: Path, owner: tuple[int, int]) -> None:
     for name in ("", *_DELEGATED_FILES):
         with suppress(FileNotFoundError):  # cgroup v1 has other files
             os.chown(base / name, *owner)
-    for place, folders, files in os.walk(base):
-        for name in folders if place == str(base) else (*folders, *files):
+    for directory, folders, files in os.walk(base):
+        for name in folders if directory == str(base) else (*folders, *files):
             with suppress(FileNotFoundError):  # its task has just ended
-                os.chown(f"{place}/{name}", *owner)
+                os.chown(f"{directory}/{name}", *owner)
 
 
 def mount_points(*groups: str) -> list[Path]:
@@ -163,10 +163,10 @@ def mount_points(*groups: str) -> list[Path]:
     return [mount / group.lstrip("/") for group in sorted(set(groups)) if group and mount]
 
 
-def is_guarded(place: Path) -> bool:
+def is_guarded(path: Path) -> bool:
     """Return whether a daemon has attached an egress policy to a cgroup."""
     with suppress(OSError):  # an unguarded cgroup has no such attribute
-        return os.getxattr(place, GUARDED) == b"1"
+        return os.getxattr(path, GUARDED) == b"1"
     return False
 
 
@@ -285,9 +285,9 @@ def _below(path: str) -> list[str]:
 def _members(path: str) -> list[int]:
     """Return the threads of a cgroup and its children; a signal to a thread reaches its process."""
     threads: list[int] = []
-    for place in (path, *_below(path)):
+    for group in (path, *_below(path)):
         try:
-            threads += map(int, Path(place, "cgroup.threads").read_text().split())
+            threads += map(int, Path(group, "cgroup.threads").read_text().split())
         except OSError:
             continue
     return threads

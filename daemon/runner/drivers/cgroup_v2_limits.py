@@ -175,10 +175,10 @@ class CgroupV2Enforcer:
         shared = f"{self._shared}/cpuset.cpus"
         if not self._files.exists(shared):
             return
-        every = self._files.read(f"{self._base}/cpuset.cpus.effective")
+        all_cores = self._files.read(f"{self._base}/cpuset.cpus.effective")
         groups = [group for group in self._files.groups(self._base) if group != self._shared]
         cores = exclusive_cores(
-            every, [self._files.read(f"{group}/cpuset.cpus") for group in groups]
+            all_cores, [self._files.read(f"{group}/cpuset.cpus") for group in groups]
         )
         if cores != exclusive_cores(self._files.read(shared), ()):
             self._files.write(shared, cores)
@@ -274,15 +274,15 @@ def find(
             "(use a unit steward-tasks.service next to its unit, DelegateSubgroup= of its unit, "
             "or the setting cgroup_parent)"
         )
-    wanted = frozenset(CONTROLLERS.values())
+    needed = frozenset(CONTROLLERS.values())
     offered = frozenset(files.read(f"{above}/cgroup.controllers").split())
-    if not wanted & offered:
-        return f"cgroup v2 has none of the controllers {', '.join(sorted(wanted))} at {above}"
+    if not needed & offered:
+        return f"cgroup v2 has none of the controllers {', '.join(sorted(needed))} at {above}"
     base = f"{above}/{name_of(owner, 'limits-')}"
     try:
-        _enable(above, wanted & offered, files)
-        _open(base, wanted & offered, files)
-        controllers = wanted & frozenset(files.read(f"{base}/cgroup.subtree_control").split())
+        _enable(above, needed & offered, files)
+        _open(base, needed & offered, files)
+        controllers = needed & frozenset(files.read(f"{base}/cgroup.subtree_control").split())
     except OSError as error:
         return f"the daemon cannot create groups of cgroup v2 at {above}: {error.strerror}"
     finally:
@@ -304,8 +304,8 @@ def _above(parent: str, tree: CgroupMount, files: CgroupFiles) -> str | None:
         return None if files.exists(f"{own}/cgroup.type") else own
     # In the unit's cgroup, where systemd starts the daemon, controllers cannot be enabled.
     own = own.removesuffix(f"/{ASIDE}")
-    places = (os.path.dirname(own), f"{own.removesuffix('.service')}-tasks.service")
-    return next((place for place in places if files.is_delegated(place)), None)
+    candidates = (os.path.dirname(own), f"{own.removesuffix('.service')}-tasks.service")
+    return next((candidate for candidate in candidates if files.is_delegated(candidate)), None)
 
 
 def _open(base: str, controllers: frozenset[str], files: CgroupFiles) -> None:

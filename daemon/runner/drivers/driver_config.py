@@ -50,8 +50,8 @@ def read(record: type[T], config: Mapping[str, object]) -> T:
     ]
     values: dict[str, object] = {}
     for name, field in fields.items():
-        given = config.get(name)
-        if given is None:
+        entry = config.get(name)
+        if entry is None:
             if field.required:
                 faults.append(
                     f'Missing required argument: The argument "{name}" is required, '
@@ -59,7 +59,7 @@ def read(record: type[T], config: Mapping[str, object]) -> T:
                 )
             continue
         kind = _KINDS[field.type]
-        value = _value(kind, given)
+        value = _value(kind, entry)
         if value is None:
             faults.append(
                 "Incorrect attribute value type: Inappropriate value for attribute "
@@ -81,18 +81,18 @@ def faults(record: type[msgspec.Struct], config: Mapping[str, object]) -> Iterat
         hint = f' (did you mean "{close}"?)' if close else f"; there are {', '.join(fields)}"
         yield f'config has the unknown key "{name}"{hint}'
     for name, field in fields.items():
-        given = config.get(name)
-        if given is None:
+        value = config.get(name)
+        if value is None:
             if field.required:
                 yield f'config lacks "{name}", a {_KINDS[field.type].value}'
-        elif "${" not in str(given) and _value(_KINDS[field.type], given) is None:
-            yield f"config.{name} must be a {_KINDS[field.type].value}, and is {_shown(given)}"
+        elif "${" not in str(value) and _value(_KINDS[field.type], value) is None:
+            yield f"config.{name} must be a {_KINDS[field.type].value}, and is {_shown(value)}"
 
 
-def _shown(given: object) -> str:
+def _shown(value: object) -> str:
     kind = {str: "the string ", list: "the list ", dict: "a block", bool: "the bool "}
-    text = "" if isinstance(given, dict) else msgspec.json.encode(given).decode()[:_LONGEST_VALUE]
-    return f"{kind.get(type(given), 'the number ')}{text}"
+    text = "" if isinstance(value, dict) else msgspec.json.encode(value).decode()[:_LONGEST_VALUE]
+    return f"{kind.get(type(value), 'the number ')}{text}"
 
 
 def check_names(dns: NetworkDNS) -> None:
@@ -111,26 +111,26 @@ def _all(faults: list[str]) -> str:
     return f"{len(faults) + 1} errors occurred:\n{lines}\n"
 
 
-def _value(kind: ConfigType, given: object) -> object | None:
+def _value(kind: ConfigType, value: object) -> object | None:
     """Return a value converted to a kind, or None."""
     match kind:
         case ConfigType.TEXT:
-            return _text(given)
+            return _text(value)
         case ConfigType.TEXTS:
-            texts = [_text(item) for item in given] if isinstance(given, list) else [None]
+            texts = [_text(item) for item in value] if isinstance(value, list) else [None]
             return None if None in texts else texts
         case ConfigType.MAP:
-            return _map(given)
+            return _map(value)
         case ConfigType.NUMBER:
-            return _number(given)
+            return _number(value)
         case ConfigType.FLAG:
-            return {"true": True, "false": False}.get(_text(given) or "")
+            return {"true": True, "false": False}.get(_text(value) or "")
 
 
-def _map(given: object) -> dict[str, str] | None:
+def _map(blocks: object) -> dict[str, str] | None:
     """Return a string map, given as a map or as a list of HCL blocks."""
     found: dict[str, str] = {}
-    for block in given if isinstance(given, list) else [given]:
+    for block in blocks if isinstance(blocks, list) else [blocks]:
         if not isinstance(block, dict):
             return None
         for name, value in block.items():
@@ -140,18 +140,18 @@ def _map(given: object) -> dict[str, str] | None:
     return found
 
 
-def _text(given: object) -> str | None:
-    match given:
+def _text(value: object) -> str | None:
+    match value:
         case str():
-            return given
+            return value
         case bool():
-            return "true" if given else "false"
+            return "true" if value else "false"
         case int() | float():
-            return f"{given:g}" if isinstance(given, float) else str(given)
+            return f"{value:g}" if isinstance(value, float) else str(value)
         case _:
             return None
 
 
-def _number(given: object) -> int | None:
-    text = _text(given) or ""
+def _number(value: object) -> int | None:
+    text = _text(value) or ""
     return parse_integer(text) if text.lstrip("-").isdecimal() else None

@@ -89,10 +89,10 @@ class ExecDriver(ProcessDriver):
 
     def fingerprint(self) -> Fingerprint:
         """Return the node attributes; a trial run detects whether sandboxes work on this host."""
-        said = self._launcher.walls
-        if said.walls:
-            return Fingerprint(trouble=said.walls)
-        filtered = {"unenforced.seccomp": said.no_filter} if said.no_filter else _FILTERED
+        probe = self._launcher.walls
+        if probe.walls:
+            return Fingerprint(trouble=probe.walls)
+        filtered = {"unenforced.seccomp": probe.no_filter} if probe.no_filter else _FILTERED
         return self._attributes(
             {**_UNENFORCED, **filtered, **limits.limit_attributes(self._bounds)}
         )

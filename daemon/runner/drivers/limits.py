@@ -60,15 +60,15 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(map(str, self.cores))
 
 
-def exclusive_cores(every: str, held: Iterable[str]) -> str:
+def exclusive_cores(all_cores: str, core_lists: Iterable[str]) -> str:
     """Return the cores that no other list contains; all cores if none is left.
 
     >>> exclusive_cores("0-3", ["1", "3"]), exclusive_cores("0-1", ["0-1"])
     ('0,2', '0,1')
     """
-    all_of_them = _cores(every)
-    rest = all_of_them.difference(*map(_cores, held))
-    return ",".join(map(str, sorted(rest or all_of_them)))
+    all_of_them = _cores(all_cores)
+    free_cores = all_of_them.difference(*map(_cores, core_lists))
+    return ",".join(map(str, sorted(free_cores or all_of_them)))
 
 
 def _cores(text: str) -> set[int]:
@@ -152,8 +152,8 @@ class LimitEnforcer(Protocol):
 class RlimitEnforcer:
     """No cgroups: only process resource limits can be enforced."""
 
-    def __init__(self, held: Mapping[str, str], missing: Mapping[str, str]) -> None:
-        self.held, self.missing = held, missing
+    def __init__(self, enforced: Mapping[str, str], missing: Mapping[str, str]) -> None:
+        self.held, self.missing = enforced, missing
         self.above: list[Path] = []
 
     def entries(self, alloc_id: str, task: str, limits: ResourceLimits) -> list[str]:
@@ -197,17 +197,17 @@ UNLIMITED = RlimitEnforcer(
 
 def cgroup_enforcement(version: str, controllers: Container[str]) -> dict[str, str]:
     """Return the mechanism of each limit for these cgroup controllers."""
-    held = {
+    enforced = {
         kind: f"{version} ({name})" for kind, name in CONTROLLERS.items() if name in controllers
     }
-    if CORES in held:
-        held[CORES] += KEPT_FREE
-    return with_rlimits(held)
+    if CORES in enforced:
+        enforced[CORES] += KEPT_FREE
+    return with_rlimits(enforced)
 
 
-def with_rlimits(held: Mapping[str, str]) -> dict[str, str]:
+def with_rlimits(enforced: Mapping[str, str]) -> dict[str, str]:
     """Add process resource limits as a fallback where no cgroup limits memory."""
-    return {MEMORY: BY_RLIMIT, **held}
+    return {MEMORY: BY_RLIMIT, **enforced}
 
 
 def data_limit(bounds: LimitEnforcer, limits: ResourceLimits) -> int:
@@ -218,8 +218,8 @@ def data_limit(bounds: LimitEnforcer, limits: ResourceLimits) -> int:
 
 def limit_attributes(bounds: LimitEnforcer) -> dict[str, str]:
     """Return the node attributes of the limit enforcement."""
-    held, missing = bounds.held, bounds.missing
+    enforced, missing = bounds.held, bounds.missing
     return {
-        **{f"enforced.{name}": how for name, how in held.items()},
-        **{f"unenforced.{name}": why for name, why in missing.items() if name not in held},
+        **{f"enforced.{name}": how for name, how in enforced.items()},
+        **{f"unenforced.{name}": why for name, why in missing.items() if name not in enforced},
     }

@@ -98,9 +98,9 @@ class ProcessDriver:
         if problem := self._launcher.walls.tools:
             return Fingerprint(trouble=problem)
         prefix = f"driver.{self.name}"
-        every = {**attributes, **self._groups.attributes}
+        known = {**attributes, **self._groups.attributes}
         return Fingerprint(
-            attributes={prefix: "true", **{f"{prefix}.{key}": text for key, text in every.items()}}
+            attributes={prefix: "true", **{f"{prefix}.{key}": text for key, text in known.items()}}
         )
 
     async def start(self, attempt: Attempt) -> TaskHandle:
@@ -194,7 +194,7 @@ class ProcessDriver:
         group = self._groups.of(attempt.alloc_id, attempt.task, pinned=bool(limits.cores))
         entries = self._bounds.entries(attempt.alloc_id, attempt.task, limits)
         try:
-            order = self._order(attempt, self._common(attempt, [group.entry, *entries]))
+            task_command = self._order(attempt, self._common(attempt, [group.entry, *entries]))
         # An input of the start may be gone since then.
         except (StartFailed, InvalidConfig, OSError):
             if (found := await self._present(attempt)) is not None:
@@ -216,7 +216,7 @@ class ProcessDriver:
             is_logged=not attempt.log.disabled,
             keeps=max((log.keeps for log in attempt.logs.values()), default=0),
         )
-        started = await self._launcher.start(request, order)
+        started = await self._launcher.start(request, task_command)
         if started is None:
             trace, descriptor = await self._find(attempt.alloc_id, attempt.task, attempt.number)
             return self._process(self._started(attempt, trace), descriptor)
@@ -246,14 +246,14 @@ class ProcessDriver:
         group = self._group(trace, attempt.alloc_id, attempt.task).entry
         entries = [group, *self._bounds.present(attempt.alloc_id, attempt.task)]
         words = [os.fsencode(word) for word in command]
-        order = msgspec.structs.replace(
+        task_command = msgspec.structs.replace(
             self._order(attempt, self._common(attempt, entries)), command=words[0], args=words[1:]
         )
         request = Inside(
             allocation=attempt.alloc_id, task=attempt.task, attempt=attempt.number, is_terminal=tty
         )
         try:
-            number, ends = await self._launcher.open_session(request, order)
+            number, ends = await self._launcher.open_session(request, task_command)
         except Refusal as error:
             raise StartFailed(str(error)) from error
         except (OSError, ValueError) as error:

@@ -105,10 +105,12 @@ class ProcessHandle:
         return end
 
     async def _finish(self) -> EndedAttempt:
-        one = self._started
+        started = self._started
         try:
             return await self._launcher.finish(
-                FinishAttempt(allocation=one.alloc_id, task=one.task, attempt=one.number)
+                FinishAttempt(
+                    allocation=started.alloc_id, task=started.task, attempt=started.number
+                )
             )
         # Such as an allocation directory that is being deleted.
         except (OSError, ValueError) as error:
@@ -143,11 +145,11 @@ class ProcessHandle:
         """
         if self._descriptor is None:
             return False
-        one = self._started
+        started = self._started
         request = SendSignal(
-            allocation=one.alloc_id,
-            task=one.task,
-            attempt=one.number,
+            allocation=started.alloc_id,
+            task=started.task,
+            attempt=started.number,
             signal=number.name,
             is_walled=self.is_walled,
             to_shim=to_shim,
@@ -191,12 +193,14 @@ class ProcessHandle:
 
     async def usage(self) -> UsageReading:
         """Return the current usage by process ID."""
-        one = self._started
-        members = await self._group.members(self._launcher, one.number)
+        started = self._started
+        members = await self._group.members(self._launcher, started.number)
         async with _READING:
             found = samples(members)
         if members and not found:  # hidepid hides processes of other users
-            request = GetProcessInfo(allocation=one.alloc_id, task=one.task, attempt=one.number)
+            request = GetProcessInfo(
+                allocation=started.alloc_id, task=started.task, attempt=started.number
+            )
             texts = await self._launcher.usage(request)
             for status, stat in zip(texts[::2], texts[1::2], strict=True):
                 found |= sample_of(status, stat)
@@ -220,6 +224,6 @@ class ProcessHandle:
 
 def signal_number(name: str) -> signals.Signals:
     """Return a signal by name, with or without SIG; SIGINT if it is unknown, as in Nomad."""
-    wanted = name.upper().removeprefix("SIG")
-    found = signals.Signals.__members__.get(f"SIG{wanted}")
+    short_name = name.upper().removeprefix("SIG")
+    found = signals.Signals.__members__.get(f"SIG{short_name}")
     return found or signals.SIGINT

@@ -95,8 +95,8 @@ class File(Protocol):
 class _Plain:
     """A file in the allocation directory; `path` is the requested path."""
 
-    def __init__(self, path: str, name: str, found: FileStatus, opened: OpenedFile | None) -> None:
-        self._path, self._name, self._found, self._opened = path, name, found, opened
+    def __init__(self, path: str, name: str, status: FileStatus, opened: OpenedFile | None) -> None:
+        self._path, self._name, self._found, self._opened = path, name, status, opened
         self._kind = _UNKNOWN if opened is None else kind_of(self.read(0, _SNIFFED))
 
     @property
@@ -174,11 +174,11 @@ class AllocFiles:
 
         Raises `PathEscape`, `FileAccessDenied` or `OSError`.
         """
-        place, position, infos = self._place(path), 0, []
+        relative, position, infos = self._place(path), 0, []
         while position >= 0:
             request = ListDirectory(
                 allocation=self._alloc_id,
-                path=place,
+                path=relative,
                 sees_secrets=self._sees_secrets,
                 position=position,
             )
@@ -189,7 +189,7 @@ class AllocFiles:
                 _info(directory_entry.name.decode(errors="replace"), directory_entry.facts)
                 for directory_entry in found
             ]
-        if place == _LOGS:
+        if relative == _LOGS:
             infos = [info for info in infos if not self._is_log(info.name)]
             infos += await self._stretches()
         return sorted(infos, key=lambda info: info.name)
@@ -204,20 +204,22 @@ class AllocFiles:
 
     async def open(self, path: str) -> File:
         """Open a file. Raises `PathEscape`, `FileAccessDenied` or `OSError`."""
-        place = self._place(path)
-        folder, _, name = place.rpartition("/")
+        relative = self._place(path)
+        folder, _, name = relative.rpartition("/")
         if folder == _LOGS and self._is_log(name):
-            return await self._numbered(path, place)
-        request = OpenFile(allocation=self._alloc_id, path=place, sees_secrets=self._sees_secrets)
+            return await self._numbered(path, relative)
+        request = OpenFile(
+            allocation=self._alloc_id, path=relative, sees_secrets=self._sees_secrets
+        )
         with _refused(path):
             found, descriptor = await self._launcher.open(request)
         opened = None if descriptor is None else OpenedFile(descriptor)
         return _Plain(path, name or os.path.basename(self._root), found, opened)
 
-    async def _numbered(self, path: str, place: str) -> File:
-        stream = await self._logs[place.rpartition("/")[2].rpartition(".")[0]].current()
+    async def _numbered(self, path: str, relative: str) -> File:
+        stream = await self._logs[relative.rpartition("/")[2].rpartition(".")[0]].current()
         for file in stream.files():
-            if file.name == place:
+            if file.name == relative:
                 return _Numbered(stream, file)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
@@ -226,19 +228,19 @@ class AllocFiles:
 
         Raises `PathEscape`, or `OSError` for an impossible one.
         """
-        place = relative_path(path)
+        relative = relative_path(path)
         number = 0
-        if "\0" in place:
+        if "\0" in relative:
             number = errno.EINVAL
-        elif len(place) > MOST_TEXT or any(
-            len(part.encode()) > _LONGEST for part in place.split("/")
+        elif len(relative) > MOST_TEXT or any(
+            len(part.encode()) > _LONGEST for part in relative.split("/")
         ):
             number = errno.ENAMETOOLONG
-        elif place.startswith(_OWN):
+        elif relative.startswith(_OWN):
             number = errno.ENOENT
         if number:
             raise OSError(number, os.strerror(number), path)
-        return place
+        return relative
 
 
 async def is_there(launcher: Launcher, alloc_id: str) -> bool:
@@ -312,7 +314,7 @@ def mode_text(mode: int) -> str:
     kind, character = letters[:1], letters[1:]
     before = f"{kind}{marks}{character}{'t' if mode & stat.S_ISVTX else ''}" or "-"
     rights = "".join(
-        letter if mode & (1 << place) else "-"
-        for place, letter in zip(range(8, -1, -1), "rwxrwxrwx", strict=True)
+        letter if mode & (1 << bit_number) else "-"
+        for bit_number, letter in zip(range(8, -1, -1), "rwxrwxrwx", strict=True)
     )
     return before + rights

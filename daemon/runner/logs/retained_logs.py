@@ -60,12 +60,12 @@ async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: 
         for item in await launcher.present(is_kept=True)
     }
     used = 0
-    for one, what in sorted(found.items(), key=lambda each: each[1].written, reverse=True):
-        used += what.used
-        is_old = what.written < (now - days * 86_400) * SECOND
+    for alloc_id, manifest in sorted(found.items(), key=lambda item: item[1].written, reverse=True):
+        used += manifest.used
+        is_old = manifest.written < (now - days * 86_400) * SECOND
         if is_old or used > megabytes * 1024 * 1024:
-            _log.info("the logs of the deleted allocation %s are removed", one)
-            await launcher.remove(one, is_kept=True)
+            _log.info("the logs of the deleted allocation %s are removed", alloc_id)
+            await launcher.remove(alloc_id, is_kept=True)
 
 
 async def tidy(launcher: Launcher, output: Path) -> None:

@@ -95,17 +95,17 @@ class LogRotator:
 
     async def trim_all(self) -> None:
         """Trim every log that exceeds its limits."""
-        for place, watched in list(self._watched.items()):
+        for key, watched in list(self._watched.items()):
             # Read before the last pass, because a new attempt may have replaced this entry by then.
             over = watched.ended
             with (
-                self._fences.around(_FENCED, "/".join(map(str, place)))
+                self._fences.around(_FENCED, "/".join(map(str, key)))
                 if self._fences
                 else nullcontext()
             ):
                 await self._trim(watched)
-            if over and self._watched.get(place) is watched:
-                del self._watched[place]
+            if over and self._watched.get(key) is watched:
+                del self._watched[key]
                 watched.log.grow(grows=False)
 
     async def _trim(self, watched: _Watched) -> None:

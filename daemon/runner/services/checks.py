@@ -89,14 +89,14 @@ class CheckRunner:
 
     def follow(self, probes: Iterable[CheckTarget], nursery: trio.Nursery) -> None:
         """Replace the running checks with these."""
-        wanted = {probe.id: probe for probe in probes}
-        for gone in self._scopes.keys() - wanted.keys():
-            self._scopes.pop(gone).cancel()
+        probes_by_id = {probe.id: probe for probe in probes}
+        for ended_id in self._scopes.keys() - probes_by_id.keys():
+            self._scopes.pop(ended_id).cancel()
             if self._fences:
-                self._fences.forget(_FENCED, gone)
-            del self._found[gone]
+                self._fences.forget(_FENCED, ended_id)
+            del self._found[ended_id]
             self._since = self._now()
-        for probe in wanted.values():
+        for probe in probes_by_id.values():
             if probe.id not in self._scopes:
                 self._begin(probe, nursery)
 
@@ -241,8 +241,8 @@ async def _request_http(
     host = f"[{probe.address}]" if ":" in probe.address else probe.address
     path = quote(check.path.removeprefix("/"), _AS_IT_IS)
     url = f"{check.protocol or 'http'}://{host}:{probe.port}/{path}"
-    given = check.header or {}
-    headers = [(name, value) for name, values in given.items() for value in values or ()]
+    header = check.header or {}
+    headers = [(name, value) for name, values in header.items() for value in values or ()]
     question = http_client.send_request(
         url,
         method=check.method or "GET",

@@ -64,9 +64,9 @@ class ServiceRegistrar:
 
     def offers(self) -> list[ServiceAddress]:
         """Return the current registrations with their readiness."""
-        place = self._place()
+        context = self._place()
         return [
-            ServiceAddress(item.registration, self._checks.ready(probes(place, [item])))
+            ServiceAddress(item.registration, self._checks.ready(probes(context, [item])))
             for item in self._active()
         ]
 

@@ -59,30 +59,30 @@ class ServiceHasNoPort(ValueError):
     """A service has no port to be reached at."""
 
 
-def active(place: ServiceContext, states: Mapping[str, TaskState]) -> Iterator[ActiveService]:
+def active(context: ServiceContext, states: Mapping[str, TaskState]) -> Iterator[ActiveService]:
     """Yield the registered services for these task states.
 
     Services without a port are omitted; `faults` reports them.
     """
-    for service, task in _desired(place.group, states):
+    for service, task in _desired(context.group, states):
         try:
             yield ActiveService(
-                service=service, task=task, registration=_register(place, service, task)
+                service=service, task=task, registration=_register(context, service, task)
             )
         except ServiceHasNoPort:
             continue
 
 
-def faults(place: ServiceContext) -> Iterator[tuple[str, str]]:
+def faults(context: ServiceContext) -> Iterator[tuple[str, str]]:
     """Yield the tasks whose services cannot be registered, with the reason.
 
     An invalid group service is reported for all tasks.
     """
-    for service, task in _all(place.group):
+    for service, task in _all(context.group):
         try:
-            _register(place, service, task)
+            _register(context, service, task)
         except ServiceHasNoPort as error:
-            names = [task] if task else [task.name for task in place.group.tasks or ()]
+            names = [task] if task else [task.name for task in context.group.tasks or ()]
             for name in names:
                 yield name, f'failed to register service "{service.name}": {error}'
 
@@ -113,47 +113,47 @@ def _counts(task: Task) -> bool:
     return hook(task) not in {Hook.PRESTART, Hook.POSTSTOP}
 
 
-def _register(place: ServiceContext, service: Service, task: str) -> Registration:
-    allocation = place.allocation
-    address, port = _address(place, service, task, service.port_label, service.address_mode)
+def _register(context: ServiceContext, service: Service, task: str) -> Registration:
+    allocation = context.allocation
+    address, port = _address(context, service, task, service.port_label, service.address_mode)
     canary = allocation.health is not None and allocation.health.canary
     tags = service.canary_tags if canary and service.canary_tags else service.tags
-    name = place.resolve(task, service.name)
-    owner = task or f"group-{place.group.name}"
+    name = context.resolve(task, service.name)
+    owner = task or f"group-{context.group.name}"
     return Registration(
         id=f"_nomad-task-{allocation.id}-{owner}-{name}-{service.port_label}",
         service_name=name,
         namespace=allocation.namespace,
         node_id=allocation.node_id,
-        datacenter=place.datacenter,
+        datacenter=context.datacenter,
         job_id=allocation.job_id,
         alloc_id=allocation.id,
-        tags=[place.resolve(task, tag) for tag in tags or ()],
-        address=place.resolve(task, service.address) or address,
+        tags=[context.resolve(task, tag) for tag in tags or ()],
+        address=context.resolve(task, service.address) or address,
         port=port,
     )
 
 
 def _address(
-    place: ServiceContext, service: Service, task: str, label: str, mode: str
+    context: ServiceContext, service: Service, task: str, label: str, mode: str
 ) -> tuple[str, int]:
     """Return the address and port of a service. Raises `ServiceHasNoPort`."""
     if not label:
-        return place.address, 0
-    inside = place.inside if mode == "alloc" else ""
-    held = {port.label: port for port in place.allocation.placement.resources.ports_of(task)}
-    port = held.get(label)
+        return context.address, 0
+    inside = context.inside if mode == "alloc" else ""
+    ports = {port.label: port for port in context.allocation.placement.resources.ports_of(task)}
+    port = ports.get(label)
     if port is None:
         if label.isdecimal() and 0 < parse_integer(label) <= _LONGEST_PORT:
-            return inside or place.address, parse_integer(label)
+            return inside or context.address, parse_integer(label)
         raise ServiceHasNoPort(f'invalid port "{label}": port label not found')
     if mode == "alloc" and (inside or port.to > 0):
-        return inside or port.host_ip or place.address, port.to if port.to > 0 else port.value
-    return port.host_ip or place.address, port.value
+        return inside or port.host_ip or context.address, port.to if port.to > 0 else port.value
+    return port.host_ip or context.address, port.value
 
 
 def probes(
-    place: ServiceContext, active_services: Iterable[ActiveService]
+    context: ServiceContext, active_services: Iterable[ActiveService]
 ) -> Iterator[CheckTarget]:
     """Yield the checks of registered services."""
     for active_service in active_services:
@@ -162,12 +162,12 @@ def probes(
             mode = check.address_mode or active_service.service.address_mode
             try:
                 address, port = _address(
-                    place, active_service.service, active_service.task, label, mode
+                    context, active_service.service, active_service.task, label, mode
                 )
             except ServiceHasNoPort:
                 if check.type != "script":
                     continue
-                address, port = place.address, 0
+                address, port = context.address, 0
             task = check.task_name or active_service.task
             identity = f"{active_service.registration.id}\\0{msgspec.json.encode(check).decode()}"
             digest = hashlib.sha1(identity.encode(), usedforsecurity=False).hexdigest()
@@ -176,7 +176,7 @@ def probes(
                 check=check,
                 service=active_service.registration.service_name,
                 task=task,
-                address=place.resolve(active_service.task, active_service.service.address)
+                address=context.resolve(active_service.task, active_service.service.address)
                 or address,
                 port=port,
             )

@@ -35,7 +35,7 @@ class ChangeTarget(Protocol):
         """Send a signal to the main process."""
         ...
 
-    async def restart(self, reason: str = "", *, said: str = "") -> None:
+    async def restart(self, reason: str = "", *, description: str = "") -> None:
         """Restart the task."""
         ...
 
@@ -57,7 +57,7 @@ async def apply_change(
     """Run change actions, merged into as few steps as possible."""
     for action in _summed_up(actions):
         if action.mode == "restart":
-            await task.restart(said=action.said)
+            await task.restart(description=action.said)
         elif action.mode == "signal" and task.is_running:
             await task.signal(action.signal)
         elif action.script is not None:
@@ -66,10 +66,10 @@ async def apply_change(
 
 def _summed_up(actions: list[ChangeAction]) -> list[ChangeAction]:
     """Return the merged actions: a restart makes all others redundant."""
-    if restart := next((one for one in actions if one.mode == "restart"), None):
+    if restart := next((action for action in actions if action.mode == "restart"), None):
         return [restart]
-    signals = {one.signal: one for one in actions if one.mode == "signal"}
-    return [*signals.values(), *(one for one in actions if one.mode == "script")]
+    signals = {action.signal: action for action in actions if action.mode == "signal"}
+    return [*signals.values(), *(action for action in actions if action.mode == "script")]
 
 
 async def _run(

@@ -94,10 +94,10 @@ class FileKeeper:
 
     async def _collect(self, intake: "_Intake", files: TaskFiles, patterns: Sequence[str]) -> None:
         source, end = os.pipe()
-        trouble = fault = ""
+        problem = fault = ""
 
         async def request() -> None:
-            nonlocal trouble
+            nonlocal problem
             try:
                 await files.collect(
                     patterns,
@@ -107,7 +107,7 @@ class FileKeeper:
                     count=MOST_FILES,
                 )
             except (OSError, ValueError) as error:
-                trouble = str(error)
+                problem = str(error)
             finally:
                 os.close(end)  # ends the stream, also if the launcher's child failed
 
@@ -122,7 +122,7 @@ class FileKeeper:
             finally:
                 os.close(source)  # ends the launcher's child, if it still writes
         if fault:
-            intake.refuse("", f"the files cannot be kept: {trouble or fault}")
+            intake.refuse("", f"the files cannot be kept: {problem or fault}")
 
 
 class KeptPaths:
@@ -144,11 +144,11 @@ class _Intake(KeptPaths):
     """The files of one stream. A file has at most `most` bytes; `left` bytes may still follow."""
 
     def __init__(
-        self, take_in: Callable[..., Awaitable[None]], most: int, workshop: str, left: int
+        self, take_in: Callable[..., Awaitable[None]], most: int, workshop: str, bytes_left: int
     ) -> None:
         super().__init__()
         self._take_in, self._most = take_in, most
-        self._workshop, self.left = workshop, left
+        self._workshop, self.left = workshop, bytes_left
 
     def run(self, source: int) -> None:
         """Store the files of a stream, in a thread. Raises `_FaultyStream` or `OSError`."""

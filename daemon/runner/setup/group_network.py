@@ -23,14 +23,14 @@ _VERSION = "1.0.0"  # for the constraint that Nomad adds to a group with mode br
 _log = logging.getLogger("steward.runner")
 
 
-def bridge_attributes(trouble: str) -> Mapping[str, str]:
-    """Return the attributes of a node; `trouble` is the reason why it has no bridge, or empty.
+def bridge_attributes(problem: str) -> Mapping[str, str]:
+    """Return the attributes of a node; `problem` is the reason why it has no bridge, or empty.
 
     Steward runs no CNI plugins. It declares those whose work its bridge does, because groups require
     them by an implicit constraint.
     """
-    if trouble:
-        return {NO_BRIDGE: trouble}
+    if problem:
+        return {NO_BRIDGE: problem}
     return {f"plugins.cni.version.{name}": _VERSION for name in BRIDGE_PLUGINS}
 
 

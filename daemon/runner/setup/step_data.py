@@ -164,7 +164,10 @@ class _Reader:
         """Return a step for `needs.json`. Raises `outputs.TooManyValues`."""
         step, is_list, written = self._step(name), self._is_array(name), self._of(name)
         if name in self._own:
-            is_list, written = False, [one for one in written if one.element == self._index]
+            is_list, written = (
+                False,
+                [output for output in written if output.element == self._index],
+            )
         values = outputs.by_name(written, total=step.total, is_list=is_list)
         if is_list:
             self._count(len(values) * step.total)
@@ -201,10 +204,10 @@ class _Reader:
 # --- outputs of a task ---
 
 
-async def prepare(files: TaskFiles, found: StepData) -> None:
+async def prepare(files: TaskFiles, step_data: StepData) -> None:
     """Write the files of a task before an attempt. Raises `Refused` or `OSError`."""
-    if found.needs:
-        await files.write(files.own(_NEEDS), found.needs, mode=_READABLE)
+    if step_data.needs:
+        await files.write(files.own(_NEEDS), step_data.needs, mode=_READABLE)
     await files.write(files.own(_OUTPUTS), b"")
 
 
@@ -221,12 +224,12 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 def _stored(db: ReadSnapshot, instance: TaskInstance) -> _Stored | None:
-    run, one = _run_of(db, instance), instance.allocation
+    run, allocation = _run_of(db, instance), instance.allocation
     if run is None:
         return None
-    element = (one.task_group, max(one.index, 0))
-    by_task = runs.outputs_by_task(db, run, *element, one.id)
-    of_step, of_run = runs.output_bytes(db, run, one.task_group)
+    element = (allocation.task_group, max(allocation.index, 0))
+    by_task = runs.outputs_by_task(db, run, *element, allocation.id)
+    of_step, of_run = runs.output_bytes(db, run, allocation.task_group)
     own = runs.element_bytes(db, run, *element)
     return _Stored(by_task, of_step - own, of_run - own)
 
@@ -265,8 +268,8 @@ async def collect(
 
 
 def _check(
-    found: dict[str, str],
-    others: dict[str, dict[str, str]],
+    outputs_of_task: dict[str, str],
+    outputs_of_others: dict[str, dict[str, str]],
     stored: _Stored,
     unstored: tuple[int, int],
 ) -> None:
@@ -274,17 +277,17 @@ def _check(
 
     `unstored` are the bytes of other elements in reports that wait: of the step, and of the run.
     """
-    for task, known in others.items():
-        if repeated := sorted(found.keys() & known.keys()):
+    for task, known in outputs_of_others.items():
+        if repeated := sorted(outputs_of_task.keys() & known.keys()):
             raise Refused(f"task {task} has written the output {repeated[0]} already")
-    size = len(encode(found))
-    of_others = sum(len(encode(one)) for one in others.values())
+    size = len(encode(outputs_of_task))
+    of_others = sum(len(encode(task_outputs)) for task_outputs in outputs_of_others.values())
     for limit, before, scope in (
         (outputs.MAX_FILE, of_others, "the allocation"),
         (outputs.MAX_STEP, of_others + stored.of_step + unstored[0], "the step"),
         (outputs.MAX_RUN, of_others + stored.of_run + unstored[1], "the run"),
     ):
-        if found and before + size > limit:
+        if outputs_of_task and before + size > limit:
             raise Refused(f"the outputs of {scope} exceed {limit} bytes")
 
 
@@ -292,13 +295,14 @@ def _check_declared(
     instance: TaskInstance, report: AllocReport, written: dict[str, dict[str, str]]
 ) -> None:
     """Raise `Refused` if a declared output is missing when the last main task has ended."""
-    mains = [one.name for one in instance.tasks if not hook(one)]
+    mains = [task.name for task in instance.tasks if not hook(task)]
     if any(
-        one not in report.succeeded and report.states[one].state != TaskPhase.DEAD for one in mains
+        task not in report.succeeded and report.states[task].state != TaskPhase.DEAD
+        for task in mains
     ):
         return
-    names = {name for one in written.values() for name in one}
-    if missing := [one for one in OUTPUTS.of(instance.group.meta) if one not in names]:
+    names = {name for task_outputs in written.values() for name in task_outputs}
+    if missing := [name for name in OUTPUTS.of(instance.group.meta) if name not in names]:
         raise Refused(f"the step has not written its output {', '.join(missing[:5])}")
 
 

@@ -92,13 +92,13 @@ def progress_reporter(
     source: str, now: Callable[[], int], note: Callable[[TaskEvent], None]
 ) -> Callable[[int], None]:
     """Return a callback for the bytes downloaded so far; it emits an event at intervals."""
-    told = now()
+    noted_at = now()
 
     def tell(size: int) -> None:
-        nonlocal told
-        if now() >= told + _TELL_AGAIN:
-            told = now()
-            note(task_events.download_progress(told, source, size))
+        nonlocal noted_at
+        if now() >= noted_at + _TELL_AGAIN:
+            noted_at = now()
+            note(task_events.download_progress(noted_at, source, size))
 
     return tell
 
@@ -229,14 +229,14 @@ class TaskSetup:
         # Imported late, because few tasks have templates.
         from daemon.runner.setup.templates import TemplateRunner, TemplateWriter
 
-        desk = TemplateWriter(
+        writer = TemplateWriter(
             host=host,
             files=self._files,
             environment=self._own_environment,
             note=self._note,
             secrets=self._secrets,
         )
-        return TemplateRunner(desk, self._instance)
+        return TemplateRunner(writer, self._instance)
 
     @property
     def _task(self) -> Task:
@@ -254,11 +254,11 @@ class TaskSetup:
         env |= network_variables(instance.allocation, task, self._report.network)
         env |= self._identities.environment
         env |= self._token.environment
-        places = task_dirs_of(self._host, instance, task)
+        task_directories = task_dirs_of(self._host, instance, task)
         if self._step is not None:
-            env["STEWARD_OUTPUT"] = f"{places.local}/{OUTPUT_FILE}"
+            env["STEWARD_OUTPUT"] = f"{task_directories.local}/{OUTPUT_FILE}"
             env |= self._step.environment
-        if self._identities.identities and places.secrets.startswith(self._root):
+        if self._identities.identities and task_directories.secrets.startswith(self._root):
             # In a sandbox the host path of the socket does not exist.
             env["NOMAD_UNIX_ADDR"] = f"unix:{self._host.task_socket}"
         return env
@@ -532,16 +532,16 @@ class TaskSetup:
         from storage.queries import kept_files  # imported late, because few jobs have kept files
 
         instance = self._instance()
-        one, group = instance.allocation, lists.resolved_group(instance.job, step)
+        allocation, group = instance.allocation, lists.resolved_group(instance.job, step)
         if group is None:
             return ""
         if element is None:
-            element = max(one.index, 0) if lists.is_array(group) else 0
+            element = max(allocation.index, 0) if lists.is_array(group) else 0
         digest = partial(
             kept_files.digest_of,
-            namespace=one.namespace,
-            job_id=one.job_id,
-            version=one.job_version,
+            namespace=allocation.namespace,
+            job_id=allocation.job_id,
+            version=allocation.job_version,
             group=step,
             element=element,
             path=path,
@@ -603,7 +603,10 @@ class TaskSetup:
                 await trio.sleep(_RENEW_AGAIN)
                 continue
             await self._tell(
-                [ChangeAction(mode=one.change_mode, signal=one.change_signal) for one in renewed]
+                [
+                    ChangeAction(mode=identity.change_mode, signal=identity.change_signal)
+                    for identity in renewed
+                ]
             )
 
     def _now(self) -> int:

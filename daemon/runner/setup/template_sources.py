@@ -72,8 +72,10 @@ class TemplateSources:
                     lambda db: services.list_all(db, self._namespace)
                 )
                 return [
-                    ServiceStub(Name=key, Tags=sorted({tag for one in same for tag in one.tags}))
-                    for key, same in groupby(rows, lambda one: one.service_name)
+                    ServiceStub(
+                        Name=key, Tags=sorted({tag for service in same for tag in service.tags})
+                    )
+                    for key, same in groupby(rows, lambda row: row.service_name)
                 ]
             case LookupType.VARIABLE:
                 variable = await self._ground.variables.read(self._workload, namespace, name)
@@ -136,7 +138,7 @@ class TemplateSources:
             raise Refused(f'this task may not look up services in "{namespace}"')
         tag, _, plain = name.rpartition(".")
         instances = self._ground.store.read(lambda db: services.ready(db, namespace, plain))
-        return [_instance(one) for one in instances if not tag or tag in one.tags]
+        return [_instance(instance) for instance in instances if not tag or tag in instance.tags]
 
     # --- files ---
 

@@ -57,14 +57,14 @@ class TemplateWriter(msgspec.Struct, frozen=True, kw_only=True):
 class TemplateRunner:
     """The templates of one task."""
 
-    def __init__(self, desk: TemplateWriter, instance: Callable[[], TaskInstance]) -> None:
-        self._desk, self._instance = desk, instance
+    def __init__(self, writer: TemplateWriter, instance: Callable[[], TaskInstance]) -> None:
+        self._desk, self._instance = writer, instance
         ground = TemplateContext(
-            store=desk.host.store,
-            variables=desk.host.variables,
-            files=desk.files,
+            store=writer.host.store,
+            variables=writer.host.variables,
+            files=writer.files,
         )
-        self._sources = TemplateSources(ground, instance, desk.secrets)
+        self._sources = TemplateSources(ground, instance, writer.secrets)
         self._programs: dict[str, ParsedTemplate] = {}
         self._texts: dict[str, str] = {}  # last written text by destination
         self._asked: set[LookupKey] = set()
@@ -84,11 +84,11 @@ class TemplateRunner:
         environment = self._desk.environment()
         return [
             msgspec.structs.replace(
-                one,
-                source_path=resolve(one.source_path, environment, {}),
-                dest_path=resolve(one.dest_path, environment, {}),
+                template,
+                source_path=resolve(template.source_path, environment, {}),
+                dest_path=resolve(template.dest_path, environment, {}),
             )
-            for one in (task and task.templates) or ()
+            for template in (task and task.templates) or ()
         ]
 
     async def write_all(self) -> None:
@@ -104,7 +104,9 @@ class TemplateRunner:
                 before, renderings = self._topics(), await self._fill_all()
                 if self._topics() != before:
                     continue  # subscribe before reading, so that no change is missed
-                missing = {one for rendering in renderings.values() for one in rendering.missing}
+                missing = {
+                    lookup for rendering in renderings.values() for lookup in rendering.missing
+                }
                 if not missing:
                     break
                 self._emit_problem(_missing(missing, self._sources.refusals))
@@ -132,14 +134,14 @@ class TemplateRunner:
         """Write changed templates and emit their change actions, until cancelled."""
         if self._is_fresh:
             self._is_fresh = False
-            scripts = [one for one in self._interpolated() if _runs_at_first(one)]
-            await tell([_change_action(one) for one in scripts])
+            scripts = [template for template in self._interpolated() if _runs_at_first(template)]
+            await tell([_change_action(template) for template in scripts])
         while self._interpolated():
             with self._desk.host.store.watch(*self._topics()) as changes:
                 before = self._topics()
                 if changed := await self._renew():
                     await trio.sleep(self._delay(changed))
-                    await tell([_change_action(one) for one in changed])
+                    await tell([_change_action(template) for template in changed])
                 if self._topics() == before:
                     await self._change(changes.wait, self._read_files)
             await self._settle()
@@ -165,7 +167,7 @@ class TemplateRunner:
 
         It prevents that all tasks restart together.
         """
-        longest = max(one.splay for one in changed)
+        longest = max(template.splay for template in changed)
         return self._desk.host.chance() * longest / SECOND
 
     # --- waiting ---
@@ -174,7 +176,7 @@ class TemplateRunner:
         return self._sources.topics(self._asked)
 
     async def _change(
-        self, told: Callable[[], Awaitable[object]], read: Mapping[str, object] | None = None
+        self, on_change: Callable[[], Awaitable[object]], read: Mapping[str, object] | None = None
     ) -> None:
         """Return when an answer may have changed.
 
@@ -183,9 +185,9 @@ class TemplateRunner:
         """
         before = {**await self._sources.signatures(self._asked), **(read or {})}
         if before:
-            await wait_any(told, partial(self._other_files, before))
+            await wait_any(on_change, partial(self._other_files, before))
         else:
-            await told()
+            await on_change()
 
     async def _other_files(self, before: Mapping[str, object]) -> None:
         while (  # noqa: ASYNC110  # files give no notification
@@ -195,9 +197,9 @@ class TemplateRunner:
 
     async def _settle(self) -> None:
         """Wait for further changes, within the `wait` block of the templates."""
-        spans = [one.wait for one in self._interpolated() if one.wait]
-        least = max((one.min or 0 for one in spans), default=0) / SECOND
-        most = max((one.max or one.min or 0 for one in spans), default=0) / SECOND
+        spans = [template.wait for template in self._interpolated() if template.wait]
+        least = max((wait.min or 0 for wait in spans), default=0) / SECOND
+        most = max((wait.max or wait.min or 0 for wait in spans), default=0) / SECOND
         await trio.sleep(_PACE)
         with trio.move_on_after(most):
             is_quiet = not least
@@ -348,5 +350,5 @@ def _missing(missing: set[LookupKey], refusals: Mapping[LookupKey, str]) -> str:
     names_text = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:
         names_text += f", and {len(names) - _SHOWN} more"
-    denied = sorted(refusals[one] for one in missing if one in refusals)
+    denied = sorted(refusals[lookup] for lookup in missing if lookup in refusals)
     return f"Missing: {names_text}" + (f" ({denied[0]})" if denied else "")

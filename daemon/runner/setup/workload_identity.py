@@ -61,14 +61,14 @@ class WorkloadIdentities:
     def __init__(
         self,
         signer: IdentitySigner,
-        place: IssuerInfo,
+        issuer: IssuerInfo,
         files: TaskFiles,
         task: Task,
         services: Sequence[Service] = (),
         secrets: GivenSecrets | None = None,
     ) -> None:
         """Manage the identities of the task and of its `services`; add their tokens to `secrets`."""
-        self._signer, self._place, self._files = signer, place, files
+        self._signer, self._place, self._files = signer, issuer, files
         self._task, self._services = task, services
         self._made: dict[str, int] = {}  # identity -> issue time of its token, nanoseconds
         self.environment: dict[str, str] = {}
@@ -79,10 +79,14 @@ class WorkloadIdentities:
         """Return the identities of the task and of its services."""
         own = [self._task.identity] if self._task.identity else []
         own = [
-            msgspec.structs.replace(one, service_name="")
-            for one in [*own, *(self._task.identities or ())]
+            msgspec.structs.replace(identity, service_name="")
+            for identity in [*own, *(self._task.identities or ())]
         ]
-        return [one for one in [*own, *map(_of_service, self._services)] if one.env or one.file]
+        return [
+            identity
+            for identity in [*own, *map(_of_service, self._services)]
+            if identity.env or identity.file
+        ]
 
     async def deliver(self, allocation: Allocation, job: Job, now: int) -> None:
         """Sign and deliver all tokens.
@@ -161,14 +165,14 @@ def claims_of(
     allocation: Allocation,
     job: Job,
     task: Task,
-    place: IssuerInfo,
+    issuer: IssuerInfo,
     now: int,
 ) -> Workload:
     """Return the claims of a token for a task."""
     issued_at = now // SECOND
     job_id = job.parent_id or job.id
     names = (
-        place.region,
+        issuer.region,
         allocation.namespace,
         job_id,
         allocation.task_group,
@@ -176,7 +180,7 @@ def claims_of(
         identity.name,
     )
     return Workload(
-        iss=place.issuer,
+        iss=issuer.issuer,
         sub=":".join(names),
         aud=identity.audience or [],
         iat=issued_at,
@@ -193,16 +197,16 @@ def claims_of(
 
 
 def extra_claims(
-    identity: Identity, allocation: Allocation, job: Job, task: Task, place: IssuerInfo
+    identity: Identity, allocation: Allocation, job: Job, task: Task, issuer: IssuerInfo
 ) -> Mapping[str, str]:
     """Return the additional claims that an identity requests. Raises `Refused` for unknown ones."""
     values = {
-        **place.values,
+        **issuer.values,
         "job.id": job.parent_id or job.id,
         "job.name": job.name,
         "job.type": job.type,
         "job.namespace": allocation.namespace,
-        "job.region": place.region,
+        "job.region": issuer.region,
         "group.name": allocation.task_group,
         "task.name": task.name,
         "alloc.id": allocation.id,
@@ -210,9 +214,9 @@ def extra_claims(
     }
     claims = {}
     for name in identity.extra_claims or ():
-        if name not in place.claims:
+        if name not in issuer.claims:
             raise Refused(f"the setting identity_claims has no claim {name!r}")
-        claims[name] = resolve(place.claims[name], {}, values)
+        claims[name] = resolve(issuer.claims[name], {}, values)
     return claims
 
 

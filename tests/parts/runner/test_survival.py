@@ -219,7 +219,7 @@ async def test_attempts_are_counted_across_restarts_of_the_daemon(
     assert len(attempts(data_dir)) == 3
 
 
-async def test_reused_pid_does_not_confuse_the_recovery(data_dir: Path, pipe: Pipe) -> None:
+async def test_recovery_ignores_a_process_with_a_reused_pid(data_dir: Path, pipe: Pipe) -> None:
     """As after a restart of the host: shim and task have ended, and the shim's number is in use."""
     alloc_id = alloc_id_in(data_dir)
     with daemon(data_dir, "recorded", f"echo $$ $PPID >{pipe.path}; exec sleep 600") as process:

@@ -26,7 +26,7 @@ def steps(
     history, found = RestartHistory(since=START), []
     for moment in moments:
         step, history = decide_restart(
-            policy, history, outcome, once=once, now=START + moment, chance=chance
+            policy, history, outcome, once=once, now=START + moment, random=chance
         )
         found.append(step)
     return found
@@ -87,7 +87,7 @@ def test_restart_on_request_is_immediate_and_not_counted() -> None:
         AttemptOutcome.RESTART_WANTED,
         once=True,
         now=START,
-        chance=0.9,
+        random=0.9,
     )
     assert (step, history) == (RestartDecision(RestartAction.RESTART), RestartHistory(START))
 

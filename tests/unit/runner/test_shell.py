@@ -17,7 +17,7 @@ TOOLS = Tools(
 def line_of(env: dict[str, str], user: User | None = None) -> tuple[str, list[str], dict[str, str]]:
     """Return the shell's text, its other arguments and its environment."""
     line, given = command_line(
-        TOOLS, ["/bin/x", "a b"], env, place="/d", entry="", open_files=1024, user=user
+        TOOLS, ["/bin/x", "a b"], env, shim_dir="/d", entry="", open_files=1024, user=user
     )
     own = {"STEWARD_SHIM_PLACE": "/d", "STEWARD_SHIM_GROUPS": ""}
     assert own.items() <= given.items()
@@ -47,7 +47,7 @@ def test_variables_used_by_a_shell_are_passed_around_it(name: str) -> None:
 
 def test_no_variable_value_is_visible_in_an_argument() -> None:
     line, _ = command_line(
-        TOOLS, ["/bin/x"], {"A": "hidden", "a.b": "hidden"}, place="/d", entry="", open_files=1
+        TOOLS, ["/bin/x"], {"A": "hidden", "a.b": "hidden"}, shim_dir="/d", entry="", open_files=1
     )
     assert "hidden" not in " ".join(line)
 
@@ -61,7 +61,7 @@ def test_user_is_changed_after_the_new_session() -> None:
 def test_privileged_helper_gets_no_variables_of_the_task() -> None:
     env = {"LANGUAGE": "../../evil", "PATH": "/evil", "a.b": "hidden", "IFS": "x"}
     line, given = command_line(
-        TOOLS, ["/bin/x"], env, place="/d", entry="", open_files=1, apart=True, closed=[3, 5]
+        TOOLS, ["/bin/x"], env, shim_dir="/d", entry="", open_files=1, apart=True, closed=[3, 5]
     )
     carried = {name for name in given if not name.startswith("STEWARD_SHIM_")}
     assert carried == {"PATH", *(f"STEWARD_ENV_{number}" for number in range(4))}
@@ -71,5 +71,5 @@ def test_privileged_helper_gets_no_variables_of_the_task() -> None:
 
 
 def test_second_shell_without_variables_is_valid() -> None:
-    line, _ = command_line(TOOLS, ["/bin/x"], {}, place="/d", entry="", open_files=1, apart=True)
+    line, _ = command_line(TOOLS, ["/bin/x"], {}, shim_dir="/d", entry="", open_files=1, apart=True)
     assert "export" not in line[2]

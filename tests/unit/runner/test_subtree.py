@@ -182,7 +182,7 @@ def test_tasks_without_exclusive_cores_avoid_those_of_others() -> None:
     assert not kernel.exists(MOUNT + found.parent)
 
 
-def test_unavailable_cpuset_treats_all_tasks_alike() -> None:
+def test_all_tasks_have_the_same_parent_without_a_cpuset() -> None:
     kernel = delegated("cpu pids")
     found = opened(kernel)
     found.prepare("a", "main", LIMITS)

@@ -162,23 +162,23 @@ class PodmanClient:
         # Without a content length, the service would wait for the body of a POST.
         sort += [("content-length", "0")] if method == "POST" and not content else []
         url = f"http://podman{_ROOT}{path}" + (f"?{urlencode(query)}" if query else "")
-        said = bytearray()
+        received = bytearray()
         try:
             with trio.fail_after(within):
                 async with send_request(
                     url, method=method, headers=[*sort, *headers], body=content, dial=self.dial
                 ) as reply:
                     async for piece in reply.body:
-                        said += piece
-                        if len(said) > _MOST:
+                        received += piece
+                        if len(received) > _MOST:
                             raise PodmanFailed(f"podman: the answer to {path} is too long")
         except trio.TooSlowError as error:
             raise PodmanFailed(f"podman did not answer within {within:.0f} seconds") from error
         except HttpError as error:
             raise PodmanFailed(f"podman does not answer at {self.socket}: {error}") from error
         if not _OK <= reply.status < _REFUSED and reply.status not in done:
-            raise PodmanFailed(_reason(bytes(said), reply.status), reply.status)
-        return bytes(said)
+            raise PodmanFailed(_reason(bytes(received), reply.status), reply.status)
+        return bytes(received)
 
     async def _read(self, kind: type[T], path: str, query: Mapping[str, str] | None = None) -> T:
         return _decode(kind, await self._request("GET", path, query))
@@ -200,8 +200,8 @@ class PodmanClient:
     async def pull(self, image: str, headers: Sequence[Header]) -> None:
         """Pull an image."""
         query = {"reference": image, "quiet": "true"}
-        said = await self._request("POST", "/images/pull", query, headers=headers, within=inf)
-        for line in said.splitlines():
+        body = await self._request("POST", "/images/pull", query, headers=headers, within=inf)
+        for line in body.splitlines():
             if line.strip() and (error := _decode(PullProgress, line).error):
                 raise PodmanFailed(error)
 
@@ -248,10 +248,10 @@ class PodmanClient:
         """Return the containers with all of these labels, in any state."""
         words = {"label": [f"{name}={value}" for name, value in labels.items()]}
         query = {"all": "true", "filters": msgspec.json.encode(words).decode()}
-        said = await self._request("GET", "/containers/json", query)
+        body = await self._request("GET", "/containers/json", query)
         return [
             item.id
-            for item in _decode(list[ContainerListItem], b"[]" if said.strip() == b"null" else said)
+            for item in _decode(list[ContainerListItem], b"[]" if body.strip() == b"null" else body)
         ]
 
     async def stats(self, name: str) -> ContainerStats | None:
@@ -265,8 +265,8 @@ class PodmanClient:
 
     async def prepare(self, name: str, command: Mapping[str, object]) -> str:
         """Create an exec session in a container and return its ID."""
-        said = await self._request("POST", f"/containers/{name}/exec", body=command)
-        return _decode(CreatedContainer, said).id
+        body = await self._request("POST", f"/containers/{name}/exec", body=command)
+        return _decode(CreatedContainer, body).id
 
     def start_path(self, command: str) -> str:
         """Return the API path that starts an exec session and attaches to its streams."""
@@ -282,15 +282,15 @@ class PodmanClient:
         await self._request("POST", f"/exec/{command}/resize", query, done=[_NOT_FOUND, _CONFLICT])
 
 
-def _decode(kind: type[T], said: bytes) -> T:
+def _decode(kind: type[T], body: bytes) -> T:
     try:
-        return msgspec.json.decode(said, type=kind)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
         raise PodmanFailed(f"podman sent an invalid response: {error}") from error
 
 
-def _reason(said: bytes, status: int) -> str:
+def _reason(body: bytes, status: int) -> str:
     try:
-        return msgspec.json.decode(said, type=PodmanCause).message or f"podman: status {status}"
+        return msgspec.json.decode(body, type=PodmanCause).message or f"podman: status {status}"
     except msgspec.MsgspecError:
-        return f"podman: status {status}: {said[:200].decode(errors='replace')}"
+        return f"podman: status {status}: {body[:200].decode(errors='replace')}"

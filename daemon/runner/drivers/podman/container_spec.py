@@ -198,7 +198,7 @@ def container(
         "resource_limits": _resources(settings, limits),
     }
     words = [settings.command] if settings.command else []
-    given = {
+    optional = {
         "command": [*words, *settings.args],
         "entrypoint": settings.entrypoint,
         "work_dir": settings.work_dir or settings.working_dir,
@@ -211,7 +211,7 @@ def container(
         "r_limits": [*_ulimits(settings)],
         **_names(attempt, settings, network),
     }
-    return spec | {name: value for name, value in given.items() if value}
+    return spec | {name: value for name, value in optional.items() if value}
 
 
 def _names(attempt: Attempt, settings: PodmanConfig, network: str) -> dict[str, object]:
@@ -246,9 +246,9 @@ def _resources(settings: PodmanConfig, limits: ResourceLimits) -> dict[str, obje
 
 def _ports(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, object]]:
     """Yield the port mappings from host to container. Raises `InvalidConfig`."""
-    held = {port.label: port for port in attempt.ports}
+    ports = {port.label: port for port in attempt.ports}
     for label in settings.ports:
-        port = held.get(label)
+        port = ports.get(label)
         if port is None:
             raise InvalidConfig(f"ports: {label!r} is not a port of the group's network")
         for protocol in ("tcp", "udp"):
@@ -269,20 +269,20 @@ def _mounts(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, obje
     yield _bind(f"{home}/local", HOME, "rw")
     yield _bind(f"{home}/{SECRETS}", f"/{SECRETS}", "rw")
     for mount in attempt.mounts:
-        place = os.path.normpath(f"/{mount.destination}").replace("//", "/")
-        if place == "/" or any(f"{place}/".startswith(f"{own}/") for own in _OWN):
+        target = os.path.normpath(f"/{mount.destination}").replace("//", "/")
+        if target == "/" or any(f"{target}/".startswith(f"{own}/") for own in _OWN):
             raise InvalidConfig(f"volume {mount.name!r} cannot be mounted at {mount.destination!r}")
         if _is_missing(mount.source):
             raise StartFailed(f"volume {mount.name!r} is not a directory on this host")
-        yield _bind(mount.source, place, "ro" if mount.read_only else "rw")
+        yield _bind(mount.source, target, "ro" if mount.read_only else "rw")
     for text in settings.volumes:
         source, colon, rest = text.partition(":")
-        place, _, mode = rest.partition(":")
-        if not source or not colon or not place.startswith("/") or mode not in {"", "ro", "rw"}:
+        target, _, mode = rest.partition(":")
+        if not source or not colon or not target.startswith("/") or mode not in {"", "ro", "rw"}:
             raise InvalidConfig(f"volumes: {text!r} is not SOURCE:/DESTINATION or …:ro")
-        yield _bind(os.path.normpath(os.path.join(home, source)), place, mode or "rw")
-    for place in settings.tmpfs:
-        yield {"type": "tmpfs", "destination": place, "source": "tmpfs", "options": ["nosuid"]}
+        yield _bind(os.path.normpath(os.path.join(home, source)), target, mode or "rw")
+    for target in settings.tmpfs:
+        yield {"type": "tmpfs", "destination": target, "source": "tmpfs", "options": ["nosuid"]}
 
 
 def _is_missing(source: str) -> bool:

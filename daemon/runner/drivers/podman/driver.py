@@ -70,7 +70,7 @@ class PodmanDriver:
         self,
         name: str,
         podman: PodmanClient,
-        found: PodmanInfo | str,
+        info: PodmanInfo | str,
         *,
         inherited: Mapping[str, str] = MappingProxyType({}),
         volumes: bool = False,
@@ -78,7 +78,7 @@ class PodmanDriver:
     ) -> None:
         self.name = name
         self._inherited = inherited
-        self._podman, self._found = podman, found
+        self._podman, self._found = podman, info
         self._volumes, self._processes = volumes, processes
 
     def fingerprint(self) -> Fingerprint:
@@ -87,17 +87,20 @@ class PodmanDriver:
             return Fingerprint(trouble=self._found)
         host, prefix = self._found.host, f"driver.{self.name}"
         there = set(host.cgroup_controllers or ())
-        said = {
+        attributes = {
             "version": self._found.version.version,
             "rootless": str(host.security.rootless).lower(),
         }
         for kind, controller in CONTROLLERS.items():
             if controller in there:
-                said[f"enforced.{kind}"] = f"cgroup {host.cgroup_version} ({controller})"
+                attributes[f"enforced.{kind}"] = f"cgroup {host.cgroup_version} ({controller})"
             else:
-                said[f"unenforced.{kind}"] = f"podman has no controller {controller}"
+                attributes[f"unenforced.{kind}"] = f"podman has no controller {controller}"
         return Fingerprint(
-            attributes={prefix: "true", **{f"{prefix}.{key}": text for key, text in said.items()}}
+            attributes={
+                prefix: "true",
+                **{f"{prefix}.{key}": text for key, text in attributes.items()},
+            }
         )
 
     def task_dirs(self, directory: str, task: str) -> TaskDirectories:
@@ -124,7 +127,7 @@ class PodmanDriver:
         env = {
             name: text for name, text in attempt.env.items() if self._inherited.get(name) != text
         }
-        wanted = container_spec.container(
+        spec = container_spec.container(
             msgspec.structs.replace(attempt, env=env), settings, limits, _output(attempt)
         )
         name = container_spec.container_name(attempt)
@@ -135,7 +138,7 @@ class PodmanDriver:
                 await self._podman.remove(container_spec.container_name(before))
             if await self._podman.find(name) is None:
                 await self._fetch(settings)
-                await self._podman.create(wanted)
+                await self._podman.create(spec)
             await self._podman.start(name)
         except OSError as error:
             raise StartFailed(f"{attempt.beside}: {error.strerror}", recoverable=True) from error
@@ -188,7 +191,7 @@ class PodmanDriver:
     ) -> ExecStream:
         """Run a command in the container in the task's context."""
         settings = self._settings(attempt.config)
-        wanted: dict[str, object] = {
+        exec_settings: dict[str, object] = {
             "AttachStdin": True,
             "AttachStdout": True,
             "AttachStderr": True,
@@ -196,14 +199,14 @@ class PodmanDriver:
             "Cmd": list(command),
         }
         if directory := settings.work_dir or settings.working_dir:
-            wanted["WorkingDir"] = directory
+            exec_settings["WorkingDir"] = directory
         if attempt.user:
-            wanted["User"] = attempt.user
+            exec_settings["User"] = attempt.user
         # Imported late, because it is rarely needed.
         from daemon.runner.drivers.podman.exec import open_session
 
         return await open_session(
-            self._podman, container_spec.container_name(attempt), wanted, tty=tty
+            self._podman, container_spec.container_name(attempt), exec_settings, tty=tty
         )
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
@@ -328,7 +331,9 @@ def _traffic(networks: Mapping[str, InterfaceStats] | None) -> tuple[int, int] |
     if not networks:
         return None
     interfaces = networks.values()
-    return sum(one.received for one in interfaces), sum(one.sent for one in interfaces)
+    return sum(interface.received for interface in interfaces), sum(
+        interface.sent for interface in interfaces
+    )
 
 
 def exit_result(container: Container) -> ExitResult:

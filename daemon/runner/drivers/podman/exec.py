@@ -187,11 +187,11 @@ class PodmanSession:
 
 
 async def open_session(
-    podman: PodmanClient, name: str, wanted: dict[str, object], *, tty: bool
+    podman: PodmanClient, name: str, settings: dict[str, object], *, tty: bool
 ) -> PodmanSession:
     """Run a command in a container. Raises `StartFailed`."""
     try:
-        command = await podman.prepare(name, wanted)
+        command = await podman.prepare(name, settings)
         stream, early = await _attach(podman, command, tty=tty)
     except (PodmanFailed, OSError, trio.BrokenResourceError, h11.ProtocolError) as error:
         raise StartFailed(f"failed to start command: {error}") from error

@@ -40,11 +40,11 @@ class ContainerLogReader:
 
     async def follow(self) -> None:
         """Move new output until cancelled."""
-        look = _FIRST_LOOK
+        pause = _FIRST_LOOK
         while True:
             moved = await self.move()
-            look = _FIRST_LOOK if moved else min(2 * look, _LAST_LOOK)
-            await trio.sleep(look)
+            pause = _FIRST_LOOK if moved else min(2 * pause, _LAST_LOOK)
+            await trio.sleep(pause)
 
     async def move(self) -> bool:
         """Move the available output; return whether there was any."""
@@ -81,14 +81,14 @@ class ContainerLogReader:
         except OSError:
             return False
         try:
-            said = os.pread(descriptor, _CHUNK, self._moved)
-            end = said.rfind(b"\n") + 1
+            chunk = os.pread(descriptor, _CHUNK, self._moved)
+            end = chunk.rfind(b"\n") + 1
             # A line longer than the chunk, which conmon never writes.
-            if not end and len(said) == _CHUNK:
-                end = len(said)
+            if not end and len(chunk) == _CHUNK:
+                end = len(chunk)
             if not end:
                 return False
-            self._write(said[:end])
+            self._write(chunk[:end])
             self._moved += end
             with open(self._noted, "w", encoding="ascii") as file:
                 file.write(str(self._moved))
@@ -99,22 +99,22 @@ class ContainerLogReader:
         finally:
             os.close(descriptor)
 
-    def _write(self, said: bytes) -> None:
+    def _write(self, chunk: bytes) -> None:
         texts: dict[str, bytearray] = {}
-        for kind, text in lines(said):
+        for kind, text in lines(chunk):
             texts.setdefault(kind, bytearray()).extend(text)
         for kind, whole in texts.items():
             if kind in self._written:
                 self._written[kind].write(whole)
 
 
-def lines(said: bytes) -> Iterator[tuple[str, bytes]]:
+def lines(chunk: bytes) -> Iterator[tuple[str, bytes]]:
     r"""Yield the text of each line with its stream.
 
     >>> list(lines(b"t stdout P a\nt stdout F b\nt stderr F c d\n"))
     [('stdout', b'a'), ('stdout', b'b\n'), ('stderr', b'c d\n')]
     """
-    for line in said.split(b"\n"):
+    for line in chunk.split(b"\n"):
         _, kind, tag, text = [*line.split(b" ", 3), b"", b"", b""][:4]
         if kind in {b"stdout", b"stderr"}:
             yield kind.decode(), text + (b"\n" if tag == _WHOLE else b"")

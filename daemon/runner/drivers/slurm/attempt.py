@@ -105,8 +105,8 @@ class SlurmAttempt:
     @property
     def handle(self) -> bytes:
         """Return the name that finds the attempt again."""
-        said = {"pool": self.row.pool, "job": self.row.job_id, "run": self.row.comment}
-        return msgspec.json.encode(said)
+        handle = {"pool": self.row.pool, "job": self.row.job_id, "run": self.row.comment}
+        return msgspec.json.encode(handle)
 
     async def wait_for_start(self, note: Callable[[str], None]) -> int | None:
         """Return the claim time; None if the attempt ended before. Raises `StartFailed`."""
@@ -150,8 +150,8 @@ class SlurmAttempt:
             return
         self._has_asked = True
         with suppress(SlurmCommandFailed):  # the end then has no reason
-            shown = await self.cluster.shown(self.row.job_id)
-            self._word = job_states.end_of(shown, self.row.name) or self._word
+            output = await self.cluster.shown(self.row.job_id)
+            self._word = job_states.end_of(output, self.row.name) or self._word
 
     def _queue_description(self) -> str:
         """Return a description of the queue state; empty while it is unknown."""
@@ -299,13 +299,13 @@ class SlurmAttempt:
         pause = _SOON
         # Without an answer in time, the report of the wrapper stands.
         with self._asking, trio.move_on_after(LATE), suppress(SlurmCommandFailed):
-            while self.row.job_id and (shown := await self.cluster.shown(self.row.job_id)):
-                if (word := job_states.end_of(shown, self.row.name)) is None:
+            while self.row.job_id and (output := await self.cluster.shown(self.row.job_id)):
+                if (word := job_states.end_of(output, self.row.name)) is None:
                     await trio.sleep(pause)
                     pause *= 2
-                elif job_states.ended_by_cluster(shown):
-                    said = {"message": word.message, "oom_killed": word.oom_killed}
-                    return msgspec.structs.replace(end, **said)
+                elif job_states.ended_by_cluster(output):
+                    fields = {"message": word.message, "oom_killed": word.oom_killed}
+                    return msgspec.structs.replace(end, **fields)
                 else:
                     break
         return end
@@ -355,9 +355,9 @@ class SlurmAttempt:
         """Make the wrapper download the files again; return when it has them or has failed."""
         if self.row.status != RunStatus.RUNNING:
             return
-        order = self._orders.fetch_files()
+        command = self._orders.fetch_files()
         with trio.move_on_after(_DELIVERY):
-            while not (self._orders.is_acknowledged(order) or self._ended.is_set()):
+            while not (self._orders.is_acknowledged(command) or self._ended.is_set()):
                 await self._changes.wait()
 
     async def usage(self) -> UsageReading:
@@ -386,19 +386,25 @@ class SlurmAttempt:
     # --- polled state ---
 
     def update_jobs(
-        self, found: list[SlurmJobState], asked_at: float, *, is_array_known: bool = False
+        self,
+        job_states_found: list[SlurmJobState],
+        asked_at: float,
+        *,
+        is_array_known: bool = False,
     ) -> None:
         """Handle the listed jobs of the attempt; the cluster may know its array without it."""
-        looked = {RunStatus.WAITING, RunStatus.RUNNING}
-        if asked_at < self._asked_since or self.row.status not in looked:
+        open_statuses = {RunStatus.WAITING, RunStatus.RUNNING}
+        if asked_at < self._asked_since or self.row.status not in open_statuses:
             return
         # The daemon's user and root are included: tasks ran as them before the settings named
         # another user.
-        found = [job for job in found if job.user in {self._user, *self.cluster.users.own}]
-        ours = [job for job in found if self.row.job_id in {job.job_id, ""}]
-        copies = [job.job_id for job in found if job.is_active and job not in ours]
+        job_states_found = [
+            job for job in job_states_found if job.user in {self._user, *self.cluster.users.own}
+        ]
+        own_jobs = [job for job in job_states_found if self.row.job_id in {job.job_id, ""}]
+        copies = [job.job_id for job in job_states_found if job.is_active and job not in own_jobs]
         self.cluster.cancel(self.row.name, *copies)
-        if any(job.is_stuck for job in ours):
+        if any(job.is_stuck for job in own_jobs):
             _log.warning(
                 "pool %s: the cluster failed to launch job %s and holds it: it is cancelled; look "
                 "whether its host was drained",
@@ -406,15 +412,15 @@ class SlurmAttempt:
             )
             self.cluster.cancel(self.row.name, self.row.job_id)
             self._is_stuck = True
-        active = any(job.is_active for job in ours)
+        active = any(job.is_active for job in own_jobs)
         if active:
             self._over_since, self._has_asked, self._word = None, False, None
         elif self._over_since is None:
             self._over_since = trio.current_time()
-        if is_array_known and not ours and self.row.status == RunStatus.WAITING:
+        if is_array_known and not own_jobs and self.row.status == RunStatus.WAITING:
             self._word = job_states.CANCELLED
-        if ours != self._seen or not active:
-            self._seen = ours
+        if own_jobs != self._seen or not active:
+            self._seen = own_jobs
             self._report_progress()
             self._changes.announce()
 
@@ -507,23 +513,26 @@ class SlurmAttempt:
         """Report that a wrapper of an earlier version sends no outputs."""
         self._report_queue_state("its host runs an earlier version, which sends no outputs")
 
-    async def finished(self, end: ExitResult, kept: Mapping[str, str]) -> None:
+    async def finished(self, end: ExitResult, kept_by_path: Mapping[str, str]) -> None:
         """Record the exit result, with the digests of the kept files by path."""
-        await self._finish(end, kept)
+        await self._finish(end, kept_by_path)
 
     # --- records ---
 
-    async def _finish(self, end: ExitResult, kept: Mapping[str, str] | None = None) -> None:
+    async def _finish(self, end: ExitResult, kept_by_path: Mapping[str, str] | None = None) -> None:
         end = msgspec.structs.replace(end, at=end.at or self.cluster.clock.now())
         result = msgspec.json.encode(end).decode()
-        await self._change(kept or {}, status=RunStatus.ENDED, result=result)
+        await self._change(kept_by_path or {}, status=RunStatus.ENDED, result=result)
 
-    async def _change(self, kept: Mapping[str, str] | None = None, /, **fields: object) -> None:
+    async def _change(
+        self, kept_by_path: Mapping[str, str] | None = None, /, **fields: object
+    ) -> None:
         """Store a change, unless the attempt was claimed or withdrawn in the meantime.
 
-        `kept` are the files to keep of an ended task, in place of those of earlier attempts.
+        `kept_by_path` are the files to keep of an ended task. They replace the files of earlier
+        attempts.
         """
-        known, keeps = self.row, kept is not None and bool(self.attempt.keep)
+        known, keeps = self.row, kept_by_path is not None and bool(self.attempt.keep)
 
         def write(tx: Transaction) -> ClusterRun:
             row = cluster_runs.find(tx, *self.key) or known
@@ -531,7 +540,7 @@ class SlurmAttempt:
             if row.status in OVER or not is_as_known:
                 return row
             if keeps:
-                kept_files.replace(tx, row.allocation_id, row.task, kept or {})
+                kept_files.replace(tx, row.allocation_id, row.task, kept_by_path or {})
             return cluster_runs.put(tx, msgspec.structs.replace(row, **fields))
 
         self._apply(await self.cluster.write(write))

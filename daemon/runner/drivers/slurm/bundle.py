@@ -64,16 +64,16 @@ def pack(file: IO[bytes], attempt: Attempt, home: str, secret: str) -> None:
     `secret` authenticates its wrapper from now on.
     """
     settings = driver_config.read(SlurmConfig, attempt.config)
-    own, place = f"{home}/{_OWN}", shlex.quote(settings.work_dir or f"{home}/{attempt.task}")
-    enter = f"cd -- {place} || exit 125\nunset OLDPWD\n"
+    own, work_dir = f"{home}/{_OWN}", shlex.quote(settings.work_dir or f"{home}/{attempt.task}")
+    enter = f"cd -- {work_dir} || exit 125\nunset OLDPWD\n"
     command = shlex.quote(settings.command)
     find = _FIND.format(command=command, own=shlex.quote(own))
     args = " ".join(['"$_steward_c"', *map(shlex.quote, settings.args)])
     most = attempt.longest // SECOND + _LATE if attempt.longest else 0
-    said = f"secret={secret} logs={int(not attempt.log.disabled)} most={most}"
-    said += f" outputs={shlex.quote(attempt.outputs)}\n"
+    settings_line = f"secret={secret} logs={int(not attempt.log.disabled)} most={most}"
+    settings_line += f" outputs={shlex.quote(attempt.outputs)}\n"
     texts = {
-        "settings": said,
+        "settings": settings_line,
         "task": _script(attempt.env, f"{enter}{find}", args),
         "session": _script(attempt.env, enter, '"$@"'),
     }

@@ -138,11 +138,13 @@ class SlurmCluster:
                     await self.tools.run("scancel", f"--name={name}", job_id, user=user)
         active = {job.job_id for job in listed if job.is_active}
         for user in sorted({users[job_id] for job_id in elements if job_id in active}):
-            some = [one for one in elements if one in active and users[one] == user]
-            for first in range(0, len(some), _MOST_ELEMENTS):
+            chunk = [
+                element for element in elements if element in active and users[element] == user
+            ]
+            for first in range(0, len(chunk), _MOST_ELEMENTS):
                 async with self._turn:
                     await self.tools.run(
-                        "scancel", *some[first : first + _MOST_ELEMENTS], user=user
+                        "scancel", *chunk[first : first + _MOST_ELEMENTS], user=user
                     )
 
     async def shown(self, job_id: str) -> str:
@@ -194,12 +196,12 @@ class SlurmCluster:
         """
         async with self._turn:
             try:
-                said = await self.tools.run("squeue", *_ALL, f"--jobs={job_id}", "--format=%k")
+                output = await self.tools.run("squeue", *_ALL, f"--jobs={job_id}", "--format=%k")
             except SlurmCommandFailed as error:
                 if error.unsure or job_states.may_have_succeeded(str(error)):
                     raise
                 return False
-        return said.removesuffix("\n") == row.job_comment
+        return output.removesuffix("\n") == row.job_comment
 
     async def write(self, work: Callable[[Transaction], Written]) -> Written:
         """Store a change of an attempt; retry while the disk is full."""
@@ -293,11 +295,13 @@ class SlurmCluster:
             words.append(f"--user={os.geteuid()}")
         found: list[SlurmJobState] = []
         for first in range(0, len(names), _MOST_NAMES):
-            some = names[first : first + _MOST_NAMES]
+            chunk = names[first : first + _MOST_NAMES]
             async with self._turn:
-                text = await self.tools.run("squeue", *words, f"--name={','.join(some)}")
+                text = await self.tools.run("squeue", *words, f"--name={','.join(chunk)}")
             found += [
-                job_state for job_state in job_states.parse_job_list(text) if job_state.name in some
+                job_state
+                for job_state in job_states.parse_job_list(text)
+                if job_state.name in chunk
             ]
         return found
 

@@ -77,14 +77,16 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
         except msgspec.ValidationError as error:
             raise SlurmCommandFailed(f"{program} does not take these arguments: {error}") from error
 
-    async def _said(self, order: ProgramCommand, stdin: bytes) -> str:
+    async def _said(self, program_command: ProgramCommand, stdin: bytes) -> str:
         try:
-            number, ends = await self.launcher.start_program(order, stdin)
+            number, ends = await self.launcher.start_program(program_command, stdin)
         except Refusal as error:
-            raise SlurmCommandFailed(f"{order.program} cannot be started: {error}") from error
+            raise SlurmCommandFailed(
+                f"{program_command.program} cannot be started: {error}"
+            ) from error
         except (OSError, ValueError) as error:  # a shortage on this host
             raise SlurmCommandFailed(
-                f"{order.program} cannot be started: {error}", unsure=True
+                f"{program_command.program} cannot be started: {error}", unsure=True
             ) from error
         out, err = bytearray(), bytearray()
         session = PassedSession(self.launcher, number, *ends)
@@ -96,29 +98,35 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
         finally:
             await session.close()
         if max(len(out), len(err)) > self.most:
-            text = f"{order.program} printed more than {self.most} bytes"
+            text = f"{program_command.program} printed more than {self.most} bytes"
             raise SlurmCommandFailed(text, unsure=True)
         if status:
             # scontrol prints errors to standard output.
-            said = err.strip() or out.strip()
-            text = said.decode(errors="replace") or f"status {status}"
+            message = err.strip() or out.strip()
+            text = message.decode(errors="replace") or f"status {status}"
             if text.startswith(_STARTER):
                 raise SlurmCommandFailed(
-                    f"{order.program} cannot be started: {text.removeprefix(_STARTER)}", unsure=True
+                    f"{program_command.program} cannot be started: {text.removeprefix(_STARTER)}",
+                    unsure=True,
                 )
             raise SlurmCommandFailed(
-                text.removeprefix(f"{order.program}: error: "), unsure=status in _SIGNALLED
+                text.removeprefix(f"{program_command.program}: error: "),
+                unsure=status in _SIGNALLED,
             )
         return out.decode(errors="replace")
 
 
 async def _read(
-    session: PassedSession, output: str, found: bytearray, most: int, scope: trio.CancelScope
+    session: PassedSession,
+    output: str,
+    output_so_far: bytearray,
+    most: int,
+    scope: trio.CancelScope,
 ) -> None:
     """Read a stream to its end; cancel the call when it exceeds the limit."""
-    while len(found) <= most and (data := await session.read(output)):
-        found += data
-    if len(found) > most:
+    while len(output_so_far) <= most and (data := await session.read(output)):
+        output_so_far += data
+    if len(output_so_far) > most:
         scope.cancel()
 
 

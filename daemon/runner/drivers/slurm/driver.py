@@ -150,12 +150,12 @@ class SlurmDriver:
         words = [f"--jobid={job_id}", "--overlap", "-Q", "--chdir=/", *(["--pty"] * tty)]
         launcher = self._cluster.tools.launcher
         try:
-            order = msgspec.structs.replace(
+            program_command = msgspec.structs.replace(
                 self._cluster.tools.order("srun", *words, user=str(user.uid) if user else ""),
                 command=[os.fsencode(item) for item in (_SH, "-c", _INSIDE, home, *command)],
                 terminal=attempt.env.get("TERM", "")[:_LONGEST_TERM],
             )
-            number, ends = await launcher.start_program(order, is_terminal=tty)
+            number, ends = await launcher.start_program(program_command, is_terminal=tty)
         except (OSError, ValueError, SlurmCommandFailed) as error:
             raise StartFailed(f"failed to start command: {error}") from error
         return SlurmExec(PassedSession(launcher, number, *ends))

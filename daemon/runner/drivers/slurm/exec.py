@@ -34,8 +34,8 @@ class SlurmExec:
             # The start of a possible message is held back until the line is complete.
             start = known.rfind(b"srun: error: ")
             keep = start if start >= 0 and len(known) - start < _LONGEST else len(known)
-            said, self._rest = known[:keep], known[keep:]
-            if said:
-                return said
-        said, self._rest = _SAID.sub(b"", self._rest + b"\n").removesuffix(b"\n"), b""
-        return said
+            chunk, self._rest = known[:keep], known[keep:]
+            if chunk:
+                return chunk
+        chunk, self._rest = _SAID.sub(b"", self._rest + b"\n").removesuffix(b"\n"), b""
+        return chunk

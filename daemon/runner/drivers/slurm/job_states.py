@@ -185,25 +185,25 @@ _OURS = {
 }
 
 
-def number_of(shown: str, name: str) -> str:
+def number_of(output: str, name: str) -> str:
     """Parse the job number in `scontrol` output; empty for another job name."""
-    number, title = _NUMBER.search(shown), _JOB_NAME.search(shown)
+    number, title = _NUMBER.search(output), _JOB_NAME.search(output)
     return number[1] if number and title and title[1] == name else ""
 
 
-def end_of(shown: str, name: str) -> ExitResult | None:
+def end_of(output: str, name: str) -> ExitResult | None:
     """Parse the exit result in `scontrol` output; None for another job name or a running job."""
-    state, title = _STATE.search(shown), _JOB_NAME.search(shown)
+    state, title = _STATE.search(output), _JOB_NAME.search(output)
     if state is None or title is None or title[1] != name or state[1] in _ACTIVE:
         return None
-    match = _EXIT.search(shown)
+    match = _EXIT.search(output)
     code, signal = (int(match[1]), int(match[2])) if match else (0, 0)
     return describe_end(state[1], code, signal)
 
 
-def ended_by_cluster(shown: str) -> bool:
+def ended_by_cluster(output: str) -> bool:
     """Return whether the cluster, not the job's script, has ended the job."""
-    state = _STATE.search(shown)
+    state = _STATE.search(output)
     return state is not None and state[1] in _LOST
 
 

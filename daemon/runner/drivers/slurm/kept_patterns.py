@@ -48,7 +48,9 @@ def searches(task: str, patterns: Sequence[str]) -> str:
     >>> searches("main", ["alloc/**/a[0-9]", "x"])
     "look ./alloc 1 64 'a*'\nlook ./main 1 1 x\n"
     """
-    return "".join(f"look {' '.join(map(shlex.quote, _search(task, one)))}\n" for one in patterns)
+    return "".join(
+        f"look {' '.join(map(shlex.quote, _search(task, pattern)))}\n" for pattern in patterns
+    )
 
 
 def _search(task: str, pattern: str) -> tuple[str, str, str, str]:

@@ -83,17 +83,21 @@ class KeptUploads:
         found = await trio.to_thread.run_sync(
             kept_patterns.select, listing, task, patterns, MOST_FILES
         )
-        room = partial(self._payloads.room, namespace=namespace, holder=name)
-        free = await self._store.read_any(room)
+        free_space = partial(self._payloads.room, namespace=namespace, holder=name)
+        free = await self._store.read_any(free_space)
         self.forget(name)
-        others = sum(one.pending for one in self._uploads.values() if one.namespace == namespace)
+        reserved = sum(
+            active_upload.pending
+            for active_upload in self._uploads.values()
+            if active_upload.namespace == namespace
+        )
         # Each upload has its own file: a piece of an earlier one may be on its way.
         digest = hashlib.sha256(name.encode()).hexdigest()
-        place = f"{self._staging}/sent.{digest}.{next(self._numbers)}"
-        upload = KeptUpload(self._payloads, namespace, name, place, self._now)
+        path = f"{self._staging}/sent.{digest}.{next(self._numbers)}"
+        upload = KeptUpload(self._payloads, namespace, name, path, self._now)
         choice = _Choice(upload, free=free, most=self._payloads.most_bytes, is_root=is_root)
         choice.choose(found)
-        if upload.pending > max(0, free - others):
+        if upload.pending > max(0, free - reserved):
             raise TurnedAway("other tasks send files in this namespace: retry")
         if not is_whole or len(listing) >= MOST_LISTED:
             upload.refuse(b"", "its host could not list all files")
@@ -139,9 +143,9 @@ class _Choice:
         self._upload, self._is_root = upload, is_root
         self._free, self._most = free, most
 
-    def choose(self, found: Sequence[Found]) -> None:
+    def choose(self, entries: Sequence[Found]) -> None:
         """Expect the permitted files, and refuse the others."""
-        for entry, reason in found:
+        for entry, reason in entries:
             if entry is None:
                 self._upload.refuse(b"", reason)
             elif why := self._why_not(entry):
@@ -174,11 +178,11 @@ class KeptUpload:
         payloads: PayloadFiles,
         namespace: str,
         name: str,
-        place: str,
+        path: str,
         now: Callable[[], int],
     ) -> None:
         self.namespace, self.turn = namespace, trio.Lock()
-        self._payloads, self._name, self._place, self._now = payloads, name, place, now
+        self._payloads, self._name, self._place, self._now = payloads, name, path, now
         self._chosen: list[_Chosen] = []
         self._current, self._digest = -1, hashlib.sha256()
         self._kept = KeptPaths()
@@ -186,12 +190,12 @@ class KeptUpload:
     @property
     def pending(self) -> int:
         """Return the bytes of the files that may still arrive."""
-        return sum(one.size for one in self._chosen if not one.is_done)
+        return sum(file.size for file in self._chosen if not file.is_done)
 
     @property
     def wanted(self) -> str:
         """Return the lines of the chosen files; a slash ends each, because paths may end in spaces."""
-        lines = enumerate(one.path.decode() for one in self._chosen)
+        lines = enumerate(file.path.decode() for file in self._chosen)
         return "".join(f"{number} ./{path}/\n" for number, path in lines)
 
     def refuse(self, path: bytes, reason: str) -> None:
@@ -206,31 +210,31 @@ class KeptUpload:
         """Store a chunk of a file. Raises `SendAgain`, `FileRefused` or `OSError`."""
         if number >= len(self._chosen):
             raise FileRefused(f"file {number} was not chosen")
-        one = self._chosen[number]
-        if one.is_done:
+        file = self._chosen[number]
+        if file.is_done:
             return
         if self._current != number:
-            self._current, self._digest, one.received = number, hashlib.sha256(), 0
+            self._current, self._digest, file.received = number, hashlib.sha256(), 0
             await trio.to_thread.run_sync(self.discard)
-        if offset != one.received:
-            if data and offset + len(data) == one.received:  # a repeated piece
+        if offset != file.received:
+            if data and offset + len(data) == file.received:  # a repeated piece
                 return
             self._current = -1
-            raise SendAgain(f"offset is {offset}, but {one.received} bytes were received")
-        if one.received + len(data) > one.size:
-            one.is_done = True
-            self.refuse(one.path, f"it grew to more than {one.size} bytes")
+            raise SendAgain(f"offset is {offset}, but {file.received} bytes were received")
+        if file.received + len(data) > file.size:
+            file.is_done = True
+            self.refuse(file.path, f"it grew to more than {file.size} bytes")
             raise FileRefused("the file is larger than announced")
         await trio.to_thread.run_sync(_append, self._place, data, offset)
         self._digest.update(data)
-        one.received += len(data)
+        file.received += len(data)
         if is_end:
-            await self._finish(one)
+            await self._finish(file)
 
-    async def _finish(self, one: _Chosen) -> None:
+    async def _finish(self, file: _Chosen) -> None:
         """Move a file into the store; a task can have shortened or removed it."""
-        if one.received != one.size:
-            self.refuse(one.path, _INCOMPLETE.format(one.received, one.size))
+        if file.received != file.size:
+            self.refuse(file.path, _INCOMPLETE.format(file.received, file.size))
         else:
             digest = self._digest.hexdigest()
             try:
@@ -238,22 +242,22 @@ class KeptUpload:
                     self.namespace,
                     digest,
                     self._place,
-                    size=one.size,
+                    size=file.size,
                     now=self._now(),
                     holder=self._name,
                 )
             except StewardError as error:
-                self.refuse(one.path, str(error))
+                self.refuse(file.path, str(error))
             else:
-                self._kept.kept[told(one.path)] = digest, one.size
-        one.is_done = True
+                self._kept.kept[told(file.path)] = digest, file.size
+        file.is_done = True
 
     def report(self) -> tuple[Mapping[str, str], Sequence[str]]:
         """Return the digests of the kept files by path, and why others are not kept."""
-        for one in self._chosen:
-            if not one.is_done:
-                one.is_done = True
-                self.refuse(one.path, _INCOMPLETE.format(one.received, one.size))
+        for file in self._chosen:
+            if not file.is_done:
+                file.is_done = True
+                self.refuse(file.path, _INCOMPLETE.format(file.received, file.size))
         digests = {path: digest for path, (digest, _) in self._kept.kept.items()}
         return digests, tuple(self._kept.reasons)
 
@@ -263,13 +267,15 @@ class KeptUpload:
             os.unlink(self._place)
 
 
-def _append(place: str, data: bytes, offset: int) -> None:
+def _append(path: str, data: bytes, offset: int) -> None:
     """Write a chunk at its offset. Raises `OSError`."""
-    os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
-    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.pwrite(descriptor, rest, offset + len(data) - len(rest)) :]
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[
+                os.pwrite(descriptor, remaining, offset + len(data) - len(remaining)) :
+            ]
     finally:
         os.close(descriptor)

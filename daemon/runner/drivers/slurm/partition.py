@@ -78,12 +78,12 @@ async def query_partition(tools: SlurmCommands, name: str) -> Partition:
         raise PartitionNotFound(
             f"the cluster has no partition {name!r}, or no host in it: compare with the output of sinfo"
         )
-    said = fields_of(await tools.run("scontrol", "-o", "show", "partition", name))
+    fields = fields_of(await tools.run("scontrol", "-o", "show", "partition", name))
     return Partition(
         hosts=hosts,
         version=(await tools.run("sinfo", "--version")).strip().rpartition(" ")[2],
-        state=said.get("State", "UP"),
-        max_time=said.get("MaxTime", ""),
+        state=fields.get("State", "UP"),
+        max_time=fields.get("MaxTime", ""),
     )
 
 

@@ -62,15 +62,15 @@ class _NotGood(Exception):
 async def _steps(tools: SlurmCommands, partition: str, url: str) -> AsyncIterator[tuple[str, str]]:
     yield "programs", _programs(tools)
     yield "version", (await _ask(tools, "version", "sinfo", "--version")).strip()
-    shown = await _ask(tools, "partition", "scontrol", "-o", "show", "partition", partition)
-    about = fields_of(shown)
-    yield "partition", _partition(partition, about)
+    output = await _ask(tools, "partition", "scontrol", "-o", "show", "partition", partition)
+    partition_fields = fields_of(output)
+    yield "partition", _partition(partition, partition_fields)
     listed = await _ask(
         tools, "hosts", "sinfo", "-h", "-N", f"--partition={partition}", f"--format={_HOSTS}"
     )
     yield "hosts", _hosts(listed)
     settings = await _ask(tools, "limits", "scontrol", "show", "config")
-    yield "limits", _limits(about, settings)
+    yield "limits", _limits(partition_fields, settings)
     yield "address", _address(url)
 
 
@@ -92,37 +92,41 @@ async def _ask(tools: SlurmCommands, step: str, program: str, *words: str) -> st
         raise _NotGood(step, explain_error(str(error))) from error
 
 
-def explain_error(said: str) -> str:
+def explain_error(message: str) -> str:
     """Return the explanation of a program's error, with its last line."""
-    last = said.strip().rpartition("\n")[2]
+    last = message.strip().rpartition("\n")[2]
     for sign, words in _MEANINGS.items():
-        if sign.lower() in said.lower():
+        if sign.lower() in message.lower():
             return f"{words} ({last})"
     return last
 
 
-def _partition(name: str, about: dict[str, str]) -> str:
-    state = about.get("State", "unknown")
+def _partition(name: str, fields: dict[str, str]) -> str:
+    state = fields.get("State", "unknown")
     if state != "UP":
         raise _NotGood(
             "partition", f"{name} is {state}: jobs would not start; scontrol show partition {name}"
         )
-    return f"{name} is up, with {about.get('TotalNodes')} hosts and {about.get('TotalCPUs')} cores"
+    return (
+        f"{name} is up, with {fields.get('TotalNodes')} hosts and {fields.get('TotalCPUs')} cores"
+    )
 
 
 def _hosts(listed: str) -> str:
     hosts = [fields for fields in rows(listed) if len(fields) == _FIELDS]
     able = [fields for fields in hosts if fields[1].startswith(_WORKS) and fields[1][-1] != "*"]
-    others = [f"{fields[0]} is {fields[1]} ({fields[4]})" for fields in hosts if fields not in able]
-    told = "; ".join(others[:_TOLD_HOSTS])
+    rejecting_hosts = [
+        f"{fields[0]} is {fields[1]} ({fields[4]})" for fields in hosts if fields not in able
+    ]
+    host_list = "; ".join(rejecting_hosts[:_TOLD_HOSTS])
     if not able:
-        raise _NotGood("hosts", f"no host accepts jobs: {told or 'the partition has none'}")
+        raise _NotGood("hosts", f"no host accepts jobs: {host_list or 'the partition has none'}")
     largest = max(able, key=lambda fields: (int(fields[2]), int(fields[3])))
     words = f"{len(able)} of {len(hosts)} accept jobs, the largest with {largest[2]} cores and {largest[3]} MB"
-    return f"{words}; {told}" if told else words
+    return f"{words}; {host_list}" if host_list else words
 
 
-def _limits(about: dict[str, str], settings: str) -> str:
+def _limits(fields: dict[str, str], settings: str) -> str:
     """Return the limits on jobs, and settings that slow them down.
 
     Source: facts, Slurm, sections 1 to 3.
@@ -130,7 +134,7 @@ def _limits(about: dict[str, str], settings: str) -> str:
     pairs = (line.partition("=") for line in settings.splitlines())
     known = {name.strip(): value.strip() for name, _, value in pairs}
     words = [
-        f"jobs run for {about.get('MaxTime', '?').lower()} at most, "
+        f"jobs run for {fields.get('MaxTime', '?').lower()} at most, "
         f"{known.get('MaxJobCount', '?')} are known at the same time",
         f"one that has ended is remembered for {known.get('MinJobAge', '?')}",
     ]

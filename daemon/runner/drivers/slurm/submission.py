@@ -26,8 +26,8 @@ _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 def cores(attempt: Attempt, pool: Pool) -> int:
     """Return the number of CPUs: the requested cores, or those needed for the MHz."""
-    wanted = attempt.resources
-    return wanted.cores or max(1, math.ceil(wanted.cpu / max(1, pool.mhz_per_core)))
+    resources = attempt.resources
+    return resources.cores or max(1, math.ceil(resources.cpu / max(1, pool.mhz_per_core)))
 
 
 def minutes(longest: int) -> int:
@@ -59,7 +59,7 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
 
     Raises `StartFailed` for a request that no argument can express.
     """
-    said = [
+    arguments = [
         "--parsable",
         "--no-requeue",
         f"--partition={pool.partition or run.pool}",
@@ -75,12 +75,12 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
         "--export=ALL",
     ]
     if attempt.disk_mb > _USUAL_DISK:
-        said.append(f"--tmp={attempt.disk_mb}")
+        arguments.append(f"--tmp={attempt.disk_mb}")
     if attempt.longest:
-        said.append(f"--time={minutes(attempt.longest)}")
+        arguments.append(f"--time={minutes(attempt.longest)}")
     nice = (_MIDDLE - attempt.priority) * pool.nice_per_priority
     if nice > 0 or (nice and is_root):  # only cluster operators may raise priorities
-        said.append(f"--nice={nice}")
+        arguments.append(f"--nice={nice}")
     for feature in attempt.features:
         if not _FEATURE.fullmatch(feature):
             raise StartFailed(
@@ -88,23 +88,23 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
                 "of features have letters, digits and '_', '.', ':', '-'"
             )
     if attempt.features:
-        said.append(f"--constraint={'&'.join(attempt.features)}")
+        arguments.append(f"--constraint={'&'.join(attempt.features)}")
     if pool.account:
-        said.append(f"--account={pool.account}")
+        arguments.append(f"--account={pool.account}")
     if pool.qos:
-        said.append(f"--qos={pool.qos}")
-    return said
+        arguments.append(f"--qos={pool.qos}")
+    return arguments
 
 
 def environment_of(*, url: str, ca: str) -> dict[str, str]:
     """Return the environment of every wrapper: it connects to `url`, with certificates `ca`."""
-    given = {
+    variables = {
         "PATH": PATH,
         "STEWARD_URL": url,
         "STEWARD_GRACE": str(GRACE),
         "STEWARD_PATIENCE": str(PATIENCE),
     }
-    return {**given, "STEWARD_CA": ca} if ca else given
+    return {**variables, "STEWARD_CA": ca} if ca else variables
 
 
 def claim_variables(claims: Sequence[str], directory: str, task: str) -> dict[str, str]:

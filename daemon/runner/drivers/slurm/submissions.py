@@ -84,26 +84,26 @@ class Submissions:
         self._cluster, self._now = cluster, now
         self._lines: dict[tuple[str, ...], _Line] = {}
 
-    async def submit(self, one: PendingSubmission) -> str:
+    async def submit(self, pending: PendingSubmission) -> str:
         """Return the job ID of an attempt; empty if it no longer needs a job.
 
         Raises `SlurmCommandFailed`.
         """
-        line = self._lines.setdefault(one.key, _Line())
-        line.waiting[one] = None
+        line = self._lines.setdefault(pending.key, _Line())
+        line.waiting[pending] = None
         if len(line.waiting) >= MOST:
             line.is_full.set()
         try:
             async with line.turn:
-                if not one.is_done:
+                if not pending.is_done:
                     await self._submit_first(line)
         finally:
-            line.waiting.pop(one, None)
+            line.waiting.pop(pending, None)
             if not line.waiting and not line.turn.locked():
-                self._lines.pop(one.key, None)
-        if one.error is not None:
-            raise one.error
-        return one.job_id
+                self._lines.pop(pending.key, None)
+        if pending.error is not None:
+            raise pending.error
+        return pending.job_id
 
     async def _submit_first(self, line: _Line) -> None:
         """Submit the attempts that have waited longest, when no more arrive."""
@@ -113,86 +113,86 @@ class Submissions:
                 known = len(line.waiting)
                 with trio.move_on_after(_PAUSE):
                     await line.is_full.wait()
-        some = list(line.waiting)[:MOST]
-        for one in some:
-            del line.waiting[one]
+        batch = list(line.waiting)[:MOST]
+        for pending in batch:
+            del line.waiting[pending]
         if len(line.waiting) < MOST:
             line.is_full = trio.Event()
         try:
-            await self._send(some)
+            await self._send(batch)
         finally:  # this attempt may be cancelled, but not the others
-            for one in some:
-                if not one.is_done:
-                    one.finish(error=SlurmCommandFailed("sbatch was interrupted", unsure=True))
+            for pending in batch:
+                if not pending.is_done:
+                    pending.finish(error=SlurmCommandFailed("sbatch was interrupted", unsure=True))
 
-    async def _send(self, some: list[PendingSubmission]) -> None:
+    async def _send(self, batch: list[PendingSubmission]) -> None:
         """Submit attempts together, or one by one if the cluster refuses their array."""
-        wanted, claims = await self._prepare(some)
-        if not wanted:
+        batch_to_send, claims = await self._prepare(batch)
+        if not batch_to_send:
             return
         try:
-            number = submission.job_number(await self._call(wanted, claims))
+            number = submission.job_number(await self._call(batch_to_send, claims))
         except SlurmCommandFailed as error:
-            if len(wanted) == 1 or error.unsure or job_states.may_have_succeeded(str(error)):
-                for one in wanted:
-                    one.finish(error=error)
+            if len(batch_to_send) == 1 or error.unsure or job_states.may_have_succeeded(str(error)):
+                for pending in batch_to_send:
+                    pending.finish(error=error)
             else:
-                await self._send_singly(wanted)
+                await self._send_singly(batch_to_send)
             return
-        is_array = bool(number) and len(wanted) > 1
-        for element, one in enumerate(wanted):
-            one.finish(f"{number}_{element}" if is_array else number)
+        is_array = bool(number) and len(batch_to_send) > 1
+        for element, pending in enumerate(batch_to_send):
+            pending.finish(f"{number}_{element}" if is_array else number)
 
-    async def _send_singly(self, some: list[PendingSubmission]) -> None:
+    async def _send_singly(self, batch: list[PendingSubmission]) -> None:
         """Submit attempts without an array. If the cluster refuses one, it refuses all others."""
         refusal: SlurmCommandFailed | None = None
-        for one in some:
+        for pending in batch:
             if refusal is None:
-                await self._send([one])
-                refusal = one.error
+                await self._send([pending])
+                refusal = pending.error
             else:
-                one.finish(error=refusal)
+                pending.finish(error=refusal)
 
     async def _prepare(
-        self, some: list[PendingSubmission]
+        self, batch: list[PendingSubmission]
     ) -> tuple[list[PendingSubmission], list[str]]:
         """Store new claims; return the attempts that still need a job, and their claims."""
 
         def write(tx: Transaction) -> list[ClusterRun]:
-            rows = [_stored(tx, one.row) for one in some]
+            rows = [_stored(tx, pending.row) for pending in batch]
             count = sum(row.status == RunStatus.SUBMITTING for row in rows)
             end = array = ""
             claims.clear()  # of an earlier try
-            for place, row in enumerate(rows):
+            for position, row in enumerate(rows):
                 if row.status != RunStatus.SUBMITTING:
                     continue
-                claim, hashed = some[place].claims(row, end)
+                claim, hashed = batch[position].claims(row, end)
                 if count > 1:
                     end, array = claim.rpartition(".")[2], array or f"array-{hashed[:32]}"
                 fields = {"array": array, "element": len(claims) if array else -1}
                 changed = msgspec.structs.replace(
                     row, claim_hash=hashed, submitted_at=self._now(), **fields
                 )
-                rows[place] = cluster_runs.put(tx, changed)
+                rows[position] = cluster_runs.put(tx, changed)
                 claims.append(claim)
             return rows
 
         claims: list[str] = []
-        wanted: list[PendingSubmission] = []
-        for one, row in zip(some, await self._cluster.write(write), strict=True):
-            one.row = row
-            one.apply(row)
+        to_send: list[PendingSubmission] = []
+        for pending, row in zip(batch, await self._cluster.write(write), strict=True):
+            pending.row = row
+            pending.apply(row)
             if row.status == RunStatus.SUBMITTING:
-                wanted.append(one)
+                to_send.append(pending)
             else:
-                one.finish()
-        return wanted, claims
+                pending.finish()
+        return to_send, claims
 
-    async def _call(self, some: list[PendingSubmission], claims: list[str]) -> str:
+    async def _call(self, batch: list[PendingSubmission], claims: list[str]) -> str:
         """Return the output of `sbatch`. Raises `SlurmCommandFailed`."""
-        first, folder = some[0], self._cluster.pool.directory
+        first, folder = batch[0], self._cluster.pool.directory
         own = submission.claim_variables(claims, folder, first.row.task)
-        words = [*first.words, *submission.identity(first.row, len(some))]
+        words = [*first.words, *submission.identity(first.row, len(batch))]
         return await self._cluster.submit(words, {**first.env, **own}, first.user)
 
 

@@ -168,7 +168,7 @@ class WrapperApi:
         return file
 
     async def _packed(
-        self, run: SlurmAttempt, pack: Callable[..., None], *given: object
+        self, run: SlurmAttempt, pack: Callable[..., None], *arguments: object
     ) -> IO[bytes]:
         """Return a new file with the output of `pack`.
 
@@ -180,7 +180,7 @@ class WrapperApi:
             # Closed by the caller.
             file = tempfile.TemporaryFile(dir=run.attempt.beside)  # noqa: SIM115
             try:
-                pack(file, *given)
+                pack(file, *arguments)
                 file.seek(0)
             except BaseException:  # no caller has the file
                 file.close()
@@ -257,12 +257,12 @@ class WrapperApi:
         code: int,
         why: str,
         outputs: str = "",
-        kept: str = "",
+        kept_paths: str = "",
         content: bytes = b"",
     ) -> None:
         """Store the exit result of a task, and before that its file of outputs.
 
-        `outputs` says whether the body has the file, or why not; `kept` says whether the files to
+        `outputs` says whether the body has the file, or why not; `kept_paths` says whether the files to
         keep were sent. Raises `OSError`, after which the wrapper sends the result again.
         """
         row = self._known(secret, "token_hash")
@@ -270,7 +270,7 @@ class WrapperApi:
             return
         run = self._running(secret)
         number = code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + 64 else 0
-        digests, not_kept = await self._kept(run, kept)
+        digests, not_kept = await self._kept(run, kept_paths)
         delivered = await self._delivered(run, outputs, content)
         end = ExitResult(
             code=code,

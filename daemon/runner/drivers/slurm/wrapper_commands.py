@@ -63,14 +63,14 @@ class WrapperCommandQueue:
     def _add(self, text: str) -> WrapperCommand:
         """Add a command with a number higher than those of earlier daemons."""
         last = self._given[-1].number if self._given else 0
-        order = WrapperCommand(max(last, self._taken, self._clock.now() // 1_000_000) + 1, text)
-        self._given.append(order)
+        command = WrapperCommand(max(last, self._taken, self._clock.now() // 1_000_000) + 1, text)
+        self._given.append(command)
         self._changes.announce()
-        return order
+        return command
 
-    def is_acknowledged(self, order: WrapperCommand) -> bool:
+    def is_acknowledged(self, command: WrapperCommand) -> bool:
         """Return whether the wrapper has acknowledged a command."""
-        return self._taken >= order.number
+        return self._taken >= command.number
 
     async def after(self, seen: int, is_wanted: Callable[[], bool]) -> str:
         """Return the commands after a number, one per line, waiting until there is one.
@@ -79,22 +79,22 @@ class WrapperCommandQueue:
         """
         if not self._is_known:  # numbers depend on the system clock, which may have been set back
             self._is_known = True
-            for step, order in enumerate(self._given, 1):
-                order.number = max(order.number, seen + step)
+            for step, command in enumerate(self._given, 1):
+                command.number = max(command.number, seen + step)
         if seen > self._taken:
             self._taken = seen
             self._changes.announce()
         self._waiting += 1
         try:
             while is_wanted() and not self._is_over:
-                if wanted := [
+                if commands := [
                     wrapper_command
                     for wrapper_command in self._given
                     if wrapper_command.number > seen
                 ]:
                     return "".join(
                         f"{wrapper_command.number} {wrapper_command.text}\n"
-                        for wrapper_command in wanted
+                        for wrapper_command in commands
                     )
                 await self._changes.wait()
             return ""

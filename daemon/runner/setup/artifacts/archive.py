@@ -286,11 +286,11 @@ class Unpacker:
             os.symlink(target, path)
 
 
-def stays_inside(root: str, place: str, target: str) -> bool:
-    """Return whether a link at `place` points below `root`. Only the text is examined."""
+def stays_inside(root: str, path: str, target: str) -> bool:
+    """Return whether a link at `path` points below `root`. Only the text is examined."""
     if target.startswith("/"):
         return False
-    end = posixpath.normpath(f"{posixpath.dirname(place)}/{target}")
+    end = posixpath.normpath(f"{posixpath.dirname(path)}/{target}")
     return end == root or end.startswith(f"{root}/")
 
 

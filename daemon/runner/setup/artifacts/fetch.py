@@ -86,23 +86,23 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     # Opens sandboxes for git; without it, git runs as a child of the daemon.
     git_sandbox: "Callable[[], GitSandbox] | None" = None
 
-    async def fetch(self, order: ArtifactRequest) -> None:
+    async def fetch(self, request: ArtifactRequest) -> None:
         """Fetch an artifact and install it into the task directory. Raises `FetchFailed`."""
-        url = order.artifact.getter_source
+        url = request.artifact.getter_source
         try:
-            source = parse(url, order.artifact.getter_options or {})
-            target = destination(order)
-            workshop = f"{self.staging}/{order.files.staging_name}"
+            source = parse(url, request.artifact.getter_options or {})
+            target = destination(request)
+            workshop = f"{self.staging}/{request.files.staging_name}"
             await trio.to_thread.run_sync(partial(install.discard, workshop))
             os.makedirs(f"{workshop}/{_FETCHED}", 0o700)
             os.mkdir(f"{workshop}/{_OUT}", 0o700)
             try:
                 with trio.fail_after(self.seconds):
-                    await self._fetch_source(source, order, workshop)
-                    unpack = partial(self._unpack, source, order, workshop, target)
+                    await self._fetch_source(source, request, workshop)
+                    unpack = partial(self._unpack, source, request, workshop, target)
                     tree = await trio.to_thread.run_sync(unpack)
                     is_read_only = source.options.get("readonly") == "true"
-                    await self._install_tree(tree, order, target[0], is_read_only=is_read_only)
+                    await self._install_tree(tree, request, target[0], is_read_only=is_read_only)
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(partial(install.discard, workshop))
@@ -115,42 +115,42 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
             raise FetchFailed(url, error, recoverable=True) from error
 
     async def _fetch_source(
-        self, source: ArtifactSource, order: ArtifactRequest, workshop: str
+        self, source: ArtifactSource, request: ArtifactRequest, workshop: str
     ) -> None:
         match source.kind:
             case SourceType.HTTP:
-                await self._download(source, order, f"{workshop}/{_FETCHED}/file")
+                await self._download(source, request, f"{workshop}/{_FETCHED}/file")
             case SourceType.GIT:
-                await self._clone(source, order, workshop)
+                await self._clone(source, request, workshop)
             case SourceType.FILE:
                 await trio.to_thread.run_sync(self._copy, source, workshop)
             case SourceType.PAYLOAD:
                 name = urlsplit(source.url).netloc
-                digest = order.payload(name)
+                digest = request.payload(name)
                 if not digest:
                     raise InvalidSource(
                         f"the job has no file {name!r}: dispatch it with --file {name}=PATH"
                     )
                 take = partial(
-                    self._copy_upload, order.namespace, digest, f"{workshop}/{_FETCHED}/file"
+                    self._copy_upload, request.namespace, digest, f"{workshop}/{_FETCHED}/file"
                 )
                 await trio.to_thread.run_sync(take)
             case SourceType.KEPT:
-                digest = await _kept_digest(source, order)
+                digest = await _kept_digest(source, request)
                 take = partial(
-                    self._copy_upload, order.namespace, digest, f"{workshop}/{_FETCHED}/file"
+                    self._copy_upload, request.namespace, digest, f"{workshop}/{_FETCHED}/file"
                 )
                 await trio.to_thread.run_sync(take)
 
     # --- http ---
 
-    async def _download(self, source: ArtifactSource, order: ArtifactRequest, path: str) -> None:
-        headers = list((order.artifact.getter_headers or {}).items())
-        verify = not order.artifact.getter_insecure
+    async def _download(self, source: ArtifactSource, request: ArtifactRequest, path: str) -> None:
+        headers = list((request.artifact.getter_headers or {}).items())
+        verify = not request.artifact.getter_insecure
         async with self._opened(source.url, headers, verify=verify) as (_, answer):
             if answer.status not in _GOOD:
                 raise HttpError(f"bad response code: {answer.status}")
-            await self._store(answer, path, order.arrived)
+            await self._store(answer, path, request.arrived)
 
     @asynccontextmanager
     async def _opened(
@@ -190,7 +190,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
 
     # --- git ---
 
-    async def _clone(self, source: ArtifactSource, order: ArtifactRequest, workshop: str) -> None:
+    async def _clone(self, source: ArtifactSource, request: ArtifactRequest, workshop: str) -> None:
         """Clone a repository. The size of its tree is checked before files are written."""
         parts = urlsplit(source.url)
         if parts.scheme not in {"https", "http", "ssh"}:
@@ -202,7 +202,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidSource(f"depth {depth!r} is not a number")
         if ref.startswith("-"):
             raise InvalidSource(f"ref {ref!r} is not the name of a revision")
-        url, verify = source.url, not order.artifact.getter_insecure
+        url, verify = source.url, not request.artifact.getter_insecure
         if parts.scheme != "ssh":
             url = await self._repository(url, verify=verify)
         # Imported late, because few artifacts are repositories.
@@ -217,7 +217,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
             git = GitClient(
                 git_client, address, await git_client.keep_key(key) if key else "", verify=verify
             )
-            await git.clone(url, ref, depth, self.limits, order.arrived)
+            await git.clone(url, ref, depth, self.limits, request.arrived)
             await git_client.deliver(tree, self.limits)
         await trio.to_thread.run_sync(partial(install.discard, f"{tree}/.git"))
 
@@ -282,7 +282,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     # --- installation ---
 
     async def _install_tree(
-        self, tree: str, order: ArtifactRequest, folder: str, *, is_read_only: bool
+        self, tree: str, request: ArtifactRequest, folder: str, *, is_read_only: bool
     ) -> None:
         """Install a tree into a directory of the task. Raises `BadArchive` or `OSError`."""
         end, writer = os.pipe()
@@ -302,7 +302,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
             nursery.start_soon(send)
             try:
                 limits = self.limits
-                await order.files.unpack(folder, end, size=limits.bytes, count=limits.files)
+                await request.files.unpack(folder, end, size=limits.bytes, count=limits.files)
             except ValueError as error:
                 errors.append(BadArchive(str(error)))
             except (PathEscape, OSError) as error:
@@ -313,11 +313,15 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
             raise errors[0]
 
     def _unpack(
-        self, source: ArtifactSource, order: ArtifactRequest, workshop: str, target: tuple[str, str]
+        self,
+        source: ArtifactSource,
+        request: ArtifactRequest,
+        workshop: str,
+        target: tuple[str, str],
     ) -> str:
         """Return the unpacked tree of a download. Raises `BadArchive` and others."""
         file, tree = f"{workshop}/{_FETCHED}/file", f"{workshop}/{_FETCHED}/tree"
-        mode, archive = order.artifact.getter_mode, source.archive
+        mode, archive = request.artifact.getter_mode, source.archive
         if os.path.isdir(tree):
             check_links(tree)
             _limit(tree, self.limits)
@@ -342,14 +346,14 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         return tree
 
 
-async def _kept_digest(source: ArtifactSource, order: ArtifactRequest) -> str:
+async def _kept_digest(source: ArtifactSource, request: ArtifactRequest) -> str:
     """Return the digest of `kept://STEP/PATH`. Raises `InvalidSource`."""
     parts = urlsplit(source.url)
     step, path = unquote(parts.netloc), unquote(parts.path).lstrip("/")
     text = source.options.get("element", "")
     if text and not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER):
         raise InvalidSource(f"element {text!r} is not the index of an element, such as 0")
-    digest = await order.kept(step, int(text) if text else None, path) if order.kept else ""
+    digest = await request.kept(step, int(text) if text else None, path) if request.kept else ""
     if not digest:
         where = f"element {text} of step" if text else "step"
         raise InvalidSource(
@@ -372,16 +376,16 @@ def _send(tree: str, stream: int, *, is_read_only: bool) -> None:
         install.send(tree, file, check, is_read_only=is_read_only)
 
 
-def destination(order: ArtifactRequest) -> tuple[str, str]:
+def destination(request: ArtifactRequest) -> tuple[str, str]:
     """Return the folder below the allocation directory, and the file name if there is one.
 
     Raises `PathEscape`, or `EgressDenied` when artifacts may not be placed there.
     """
-    destination_path = order.artifact.relative_dest or "local/"
-    folder, name = order.files.resolve(destination_path), ""
-    if order.artifact.getter_mode == "file":
+    destination_path = request.artifact.relative_dest or "local/"
+    folder, name = request.files.resolve(destination_path), ""
+    if request.artifact.getter_mode == "file":
         folder, _, name = folder.rpartition("/")
-    if not places.may_be_filled(folder, order.files.task):
+    if not places.may_be_filled(folder, request.files.task):
         raise EgressDenied(places.refusal(destination_path))
     return folder, name
 

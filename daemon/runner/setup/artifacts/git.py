@@ -155,29 +155,29 @@ class GitClient:
     """The program git for one repository at one address."""
 
     def __init__(
-        self, place: GitPlace, at: tuple[str, int, str], key_file: str, *, verify: bool
+        self, location: GitPlace, server: tuple[str, int, str], key_file: str, *, verify: bool
     ) -> None:
         """Prepare the clone of a repository.
 
-        `at` is a host, a port and its address; `key_file` is the path of an SSH key, empty for none.
+        `server` is a host, a port and its address; `key_file` is the path of an SSH key, empty for none.
         Raises `EgressDenied`.
         """
-        host, port, address = at
-        self._place = place
+        host, port, address = server
+        self._place = location
         ssh_command = [*_SSH, "-o", f"HostName={address}"]
         if key_file:
             ssh_command += ["-i", key_file]
         self.environment: Mapping[str, str] = {
-            "PATH": place.path,
-            "HOME": place.home,
+            "PATH": location.path,
+            "HOME": location.home,
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ALLOW_PROTOCOL": "https:http:ssh",
             "GIT_SSH_COMMAND": shlex.join(ssh_command),  # git passes it to a shell
         }
-        program = shutil.which("git", path=place.path)
+        program = shutil.which("git", path=location.path)
         if program is None:
-            raise EgressDenied(f"git is not installed on this node in {place.path}")
+            raise EgressDenied(f"git is not installed on this node in {location.path}")
         settings = [
             f"http.curloptResolve={host}:{port}:{address}",
             "http.followRedirects=false",
@@ -187,7 +187,7 @@ class GitClient:
             "core.bigFileThreshold=16m",
             "pack.threads=1",
         ]
-        self._words = [program, *(word for one in settings for word in ("-c", one))]
+        self._words = [program, *(word for setting in settings for word in ("-c", setting))]
 
     async def clone(
         self,
@@ -233,8 +233,8 @@ class GitClient:
         """Raise `EgressDenied` for a git that resolves host names itself."""
         output = bytearray()
 
-        def keep(piece: bytes) -> bool:
-            output.extend(piece)
+        def keep(chunk: bytes) -> bool:
+            output.extend(chunk)
             return len(output) > _KEPT
 
         await self._run([self._words[0], "--version"], keep)
@@ -280,8 +280,8 @@ class GitClient:
         """
         output = bytearray()
 
-        def keep(piece: bytes) -> bool:
-            output.extend(piece[: _KEPT - len(output)])
+        def keep(chunk: bytes) -> bool:
+            output.extend(chunk[: _KEPT - len(output)])
             return False
 
         async with self._place.run(command, self.environment) as process:
@@ -361,12 +361,12 @@ class _Tree(msgspec.Struct):
     size: int = 0
     rest: bytes = b""
 
-    def is_enough(self, piece: bytes) -> bool:
+    def is_enough(self, chunk: bytes) -> bool:
         """Count a chunk of the list; return whether a limit is exceeded.
 
         Raises `BadArchive` for an entry that no proper git prints.
         """
-        *lines, self.rest = (self.rest + piece).split(b"\0")
+        *lines, self.rest = (self.rest + chunk).split(b"\0")
         for line in lines:
             if (match := _ENTRY.match(line)) is None:
                 raise BadArchive("git listed a file in another form")

@@ -133,12 +133,16 @@ class SandboxedGit:
     def __init__(self, launcher: Launcher, driver: Driver, attempt: Attempt, workshop: str) -> None:
         self._launcher, self._driver, self._attempt = launcher, driver, attempt
         self._archive = f"{workshop}/git.tar"
-        places = driver.task_dirs(attempt.directory, _TASK)
+        directories = driver.task_dirs(attempt.directory, _TASK)
         self._files = TaskFiles(
-            launcher=launcher, allocation=attempt.alloc_id, task=_TASK, places=places
+            launcher=launcher, allocation=attempt.alloc_id, task=_TASK, places=directories
         )
         self.env = attempt.env
-        self.home, self.tree, self._secrets = places.local, f"{places.local}/tree", places.secrets
+        self.home, self.tree, self._secrets = (
+            directories.local,
+            f"{directories.local}/tree",
+            directories.secrets,
+        )
 
     async def keep_key(self, content: bytes) -> str:
         """Store an SSH key, readable only by the user of the sandbox; return its path."""
@@ -171,8 +175,8 @@ class SandboxedGit:
             # A write to the page cache, which is shorter than a thread switch.
             with open(self._archive, "xb") as file:  # noqa: ASYNC230  # see above
 
-                def is_too_much(piece: bytes) -> bool:
-                    file.write(piece)
+                def is_too_much(chunk: bytes) -> bool:
+                    file.write(chunk)
                     return file.tell() > most
 
                 if await read_output(process, "stdout", is_too_much):
