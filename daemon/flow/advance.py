@@ -154,17 +154,17 @@ def advance(
     decision.granted, decision.openings = granted, openings
     decision.wait_for(freeze, slot)
     if max_count and graph.has_sources:
-        rows = (steps.get(one.name) for one in graph.steps)
+        rows = (steps.get(step.name) for step in graph.steps)
         known = sum(
-            row.total if row else one.count for one, row in zip(graph.steps, rows, strict=True)
+            row.total if row else step.count for step, row in zip(graph.steps, rows, strict=True)
         )
         decision.limit(max_count, known)
     if run.status == FlowStatus.STOPPING:
         decision.cancel(alive)
     decision.add_all(graph.order)
-    stored_steps = tuple(decision.steps[one.name] for one in graph.steps)
+    stored_steps = tuple(decision.steps[step.name] for step in graph.steps)
     run = _run_after(run, stored_steps, now)
-    begun = [one for one in stored_steps if one.state is StepState.OPEN]
+    begun = [step for step in stored_steps if step.state is StepState.OPEN]
     is_open = bool(begun)
     if timeout is not None and is_open and run.status == FlowStatus.RUNNING and not run.deadline:
         run = msgspec.structs.replace(run, deadline=now + timeout)
@@ -172,9 +172,11 @@ def advance(
         run=run,
         steps=stored_steps,
         changed=tuple(
-            one for one in stored_steps if (old := steps.get(one.name)) is not one and old != one
+            step
+            for step in stored_steps
+            if (old := steps.get(step.name)) is not step and old != step
         ),
-        wanted=frozenset(one.name for one in begun if decision.goes_on(graph.by_name[one.name])),
+        wanted=frozenset(step.name for step in begun if decision.goes_on(graph.by_name[step.name])),
         most=dict(_limits(graph, begun)),
         due=tuple(sorted(_due(graph, run, stored_steps, now) | decision.reopen)),
         ask=frozenset(decision.ask),
@@ -252,10 +254,10 @@ def cancel(
     """
     before = tuple(steps)
     canceled = tuple(
-        one if one.outcome is not None or one.name in at_work else _canceled(one, reason, now)
-        for one in before
+        step if step.outcome is not None or step.name in at_work else _canceled(step, reason, now)
+        for step in before
     )
-    has_ended = not at_work and all(one.outcome is not None for one in canceled)
+    has_ended = not at_work and all(step.outcome is not None for step in canceled)
     return Advance(
         run=msgspec.structs.replace(
             run,
@@ -281,21 +283,21 @@ def _canceled(row: RunStep, reason: str, now: int) -> RunStep:
 
 
 def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
-    if any(one.outcome is None for one in steps):
+    if any(step.outcome is None for step in steps):
         return run
     if run.status == FlowStatus.STOPPING:
         return msgspec.structs.replace(run, status=_stopped_as(run), ended=now)
     # Other skipped steps are bad because of another step, which is named instead.
-    bad = [
-        one
-        for one in steps
-        if one.outcome == Outcome.BAD
-        and (one.state != StepState.SKIPPED or one.reason.startswith(TIME_REASON))
+    failed_steps = [
+        step
+        for step in steps
+        if step.outcome == Outcome.BAD
+        and (step.state != StepState.SKIPPED or step.reason.startswith(TIME_REASON))
     ]
-    if not bad:
+    if not failed_steps:
         return msgspec.structs.replace(run, status=FlowStatus.SUCCEEDED, ended=now)
     return msgspec.structs.replace(
-        run, status=FlowStatus.FAILED, reason=_failure_of(bad), ended=now
+        run, status=FlowStatus.FAILED, reason=_failure_of(failed_steps), ended=now
     )
 
 
@@ -306,19 +308,21 @@ _ENDS = {
 }
 
 
-def _failure_of(bad: Sequence[RunStep]) -> str:
+def _failure_of(failed_steps: Sequence[RunStep]) -> str:
     """Return the reason of a run with bad steps.
 
     The errors of tasks are known elsewhere. A step that ended without failed tasks has its own reason.
     """
-    states = dict.fromkeys(one.state for one in bad)
-    one_way, way = _ENDS.get(next(iter(states)), _ENDS[StepState.FAILED])
-    if len(bad) == 1:
-        own = _own_reason(bad[0])
-        return f"step {bad[0].name} {one_way}{f': {own}' if own else ''}"
-    names = ", ".join(one.name for one in bad[:3]) + (" and others" if len(bad) > 3 else "")
-    reason = f"steps {names} {way if len(states) == 1 else 'were not successful'}"
-    first = next((one for one in bad if _own_reason(one)), None)
+    states = dict.fromkeys(step.state for step in failed_steps)
+    one_way, phrase = _ENDS.get(next(iter(states)), _ENDS[StepState.FAILED])
+    if len(failed_steps) == 1:
+        own = _own_reason(failed_steps[0])
+        return f"step {failed_steps[0].name} {one_way}{f': {own}' if own else ''}"
+    names = ", ".join(step.name for step in failed_steps[:3]) + (
+        " and others" if len(failed_steps) > 3 else ""
+    )
+    reason = f"steps {names} {phrase if len(states) == 1 else 'were not successful'}"
+    first = next((step for step in failed_steps if _own_reason(step)), None)
     return f"{reason}: {first.name}: {_own_reason(first)}" if first is not None else reason
 
 
@@ -388,14 +392,14 @@ class _Decision:
         """Return whether the elements of a step may still be wanted."""
         return not self._is_canceled or step.goes_on(self._facts.run)
 
-    def add_all(self, order: Iterable[Step]) -> None:
+    def add_all(self, in_order: Iterable[Step]) -> None:
         """Decide about steps in an order in which each follows its needs.
 
         Most steps of a large workflow have ended, or wait for others. They stay as they are.
         """
         before, steps, is_canceled = self._before, self.steps, self._is_canceled
         waiting = set[str]()  # steps that have not ended
-        for step in order:
+        for step in in_order:
             row = before.get(step.name)
             if row is None:
                 row = RunStep(name=step.name, total=step.count, since=self._now)
@@ -453,7 +457,7 @@ class _Decision:
         """
         needs = [self.steps[name] for name in step.needs]
         if not step.each_of:
-            has_ended = all(one.outcome is not None for one in needs)
+            has_ended = all(need.outcome is not None for need in needs)
             return (row, _skip(step.when, needs)) if has_ended else (None, None)
         row = msgspec.structs.replace(row, total=self._paired_total(step, row))
         bits, is_final = self._may_begin(step, row.total)
@@ -556,58 +560,65 @@ class _Decision:
         not matter.
         """
         known = [self.steps[name] for name in step.needs if name in step.each_of]
-        if not any(one.state in _WITH_ELEMENTS or one.good or one.failed for one in known):
+        if not any(
+            need_row.state in _WITH_ELEMENTS or need_row.good or need_row.failed
+            for need_row in known
+        ):
             return row.total
         total = self._total(step, row)
-        for one in known:
-            if total != one.total and one.state in _WITH_ELEMENTS and one.total:
-                raise lists.Faulty(f"it has {total} elements, and {one.name} has {one.total}")
+        for need_row in known:
+            if total != need_row.total and need_row.state in _WITH_ELEMENTS and need_row.total:
+                raise lists.Faulty(
+                    f"it has {total} elements, and {need_row.name} has {need_row.total}"
+                )
         return total
 
     def _may_begin(self, step: Step, total: int) -> tuple[int, bool]:
         """Return the elements that may begin, as bits, and whether no others will follow."""
         all_elements = (1 << total) - 1
-        whole = [self.steps[name] for name in step.needs if name not in step.each_of]
-        if any(one.outcome is None for one in whole):
+        whole_needs = [self.steps[name] for name in step.needs if name not in step.each_of]
+        if any(row.outcome is None for row in whole_needs):
             return 0, False
         pairs = [self._ended_elements(name, all_elements) for name in step.each_of]
         ended = all_elements
-        for one in pairs:
-            ended &= one.ended
+        for pair in pairs:
+            ended &= pair.ended
         is_final = all(self.steps[name].outcome is not None for name in step.each_of)
-        is_bad = any(one.outcome == Outcome.BAD for one in whole)
+        is_bad = any(row.outcome == Outcome.BAD for row in whole_needs)
         match step.when:
             case When.SUCCESS:
                 ready = 0 if is_bad else ended
-                for one in pairs:
-                    ready &= one.good
+                for pair in pairs:
+                    ready &= pair.good
             case When.FAILURE:
                 ready = ended if is_bad else 0
-                for one in pairs:
-                    ready |= ended & one.bad
+                for pair in pairs:
+                    ready |= ended & pair.bad
             case When.ALWAYS:
                 ready = ended
         return ready, is_final
 
-    def _ended_elements(self, name: str, every: int) -> "_Ended":
+    def _ended_elements(self, name: str, all_bits: int) -> "_Ended":
         """Return the elements of a step that have ended, as bits; with the step, all have."""
         row, known = self.steps[name], self._elements.get(name, Elements())
-        good, bad = known.good_bits & every, known.failed_bits & every
+        good_elements, bad_elements = known.good_bits & all_bits, known.failed_bits & all_bits
         match row.outcome:
             case None if row.state == StepState.OPEN:
-                return _Ended(good, bad, good | bad)
+                return _Ended(good_elements, bad_elements, good_elements | bad_elements)
             case None:
                 return _Ended(0, 0, 0)
             case Outcome.GOOD:
                 # An accepted step is good as a whole. The elements of a step that was taken over
                 # from a run of another version are unknown.
                 is_accepted = row.reason.startswith(ACCEPTED_REASON)
-                is_unknown = not good and row.good > 0
-                return _Ended(every if is_accepted or is_unknown else good, bad, every)
+                is_unknown = not good_elements and row.good > 0
+                return _Ended(
+                    all_bits if is_accepted or is_unknown else good_elements, bad_elements, all_bits
+                )
             case Outcome.BAD:
-                return _Ended(good, every & ~good, every)
+                return _Ended(good_elements, all_bits & ~good_elements, all_bits)
             case Outcome.NEUTRAL:
-                return _Ended(0, 0, every)
+                return _Ended(0, 0, all_bits)
 
     def _at_gate(self, step: Step, row: RunStep) -> RunStep | None:
         """Return a step that has not passed its gate; None if it has, or has none."""
@@ -681,15 +692,15 @@ class _Decision:
 
 def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
     """Return why a step does not begin after its needs have ended, with its outcome; or None."""
-    bad = next((need for need in needs if need.outcome == Outcome.BAD), None)
+    failed_need = next((need for need in needs if need.outcome == Outcome.BAD), None)
     is_any_good = any(need.outcome == Outcome.GOOD for need in needs)
     match when:
         case When.ALWAYS:
             return None
         case When.FAILURE:
-            return None if bad else (Outcome.NEUTRAL, "none of its needs has failed")
-        case When.SUCCESS if bad:
-            return Outcome.BAD, f"step {bad.name} was {_ended_as(bad)}"
+            return None if failed_need else (Outcome.NEUTRAL, "none of its needs has failed")
+        case When.SUCCESS if failed_need:
+            return Outcome.BAD, f"step {failed_need.name} was {_ended_as(failed_need)}"
         case When.SUCCESS if needs and not is_any_good:
             return Outcome.NEUTRAL, "none of its needs has run"
         case When.SUCCESS:

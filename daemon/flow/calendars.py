@@ -173,15 +173,15 @@ def _start_of(day: date, zone: tzinfo) -> int:
     return int(datetime.combine(day, time(), zone).timestamp()) * SECOND
 
 
-def _offset(at: int, zone: tzinfo) -> int:
+def _offset(timestamp: int, zone: tzinfo) -> int:
     """Return the offset from UTC at a time, in nanoseconds."""
-    offset = datetime.fromtimestamp(at // SECOND, zone).utcoffset()
+    offset = datetime.fromtimestamp(timestamp // SECOND, zone).utcoffset()
     return int(offset.total_seconds()) * SECOND if offset else 0
 
 
-def local_date(at: int, zone: tzinfo) -> date:
+def local_date(timestamp: int, zone: tzinfo) -> date:
     """Return the local date of a time."""
-    return datetime.fromtimestamp(at // SECOND, zone).date()
+    return datetime.fromtimestamp(timestamp // SECOND, zone).date()
 
 
 def _segments(first: int, last: int, zone: tzinfo) -> Iterator[tuple[int, int, int]]:
@@ -230,16 +230,16 @@ def _joined(spans: list[Span]) -> list[Span]:
 
 def _common(first: list[Span], second: list[Span]) -> list[Span]:
     """Return the spans that are in both lists."""
-    spans, at, other = [], 0, 0
-    while at < len(first) and other < len(second):
-        begin = max(first[at][0], second[other][0])
-        end = min(first[at][1], second[other][1])
+    spans, at, second_index = [], 0, 0
+    while at < len(first) and second_index < len(second):
+        begin = max(first[at][0], second[second_index][0])
+        end = min(first[at][1], second[second_index][1])
         if begin < end:
             spans.append((begin, end))
-        if first[at][1] < second[other][1]:
+        if first[at][1] < second[second_index][1]:
             at += 1
         else:
-            other += 1
+            second_index += 1
     return spans
 
 
@@ -303,12 +303,12 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
         own = self.hours_of(day, steps)
         return _Period(own[0][0], own[-1][1], steps).restricted(self, own) if own else []
 
-    def why_closed(self, at: int, steps: Steps | None = None) -> str:
+    def why_closed(self, timestamp: int, steps: Steps | None = None) -> str:
         """Return why the calendar is closed at a time; empty if it is open.
 
         Raises `TooManySteps`.
         """
-        return _Moment(at, steps or Steps()).why_closed(self)
+        return _Moment(timestamp, steps or Steps()).why_closed(self)
 
     def why_closed_on(self, day: date) -> str:
         """Return why a whole local day is closed; a reason that holds at its begin."""
@@ -327,8 +327,8 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
 
     def blocked_within(self, first: int, last: int) -> Sequence[Span]:
         """Return the blackouts that touch a period."""
-        begin = bisect_right(self.blocked, first, key=lambda one: one[1])
-        return self.blocked[begin : bisect_left(self.blocked, last, key=lambda one: one[0])]
+        begin = bisect_right(self.blocked, first, key=lambda span: span[1])
+        return self.blocked[begin : bisect_left(self.blocked, last, key=lambda span: span[0])]
 
     def closed_day(self, day: date) -> str:
         """Return why a whole day is closed, apart from blackouts and other calendars."""
@@ -346,69 +346,72 @@ class _Period:
         self._first, self._last, self._steps = first, last, steps
         self._known: dict[str, list[Span]] = {}
 
-    def open_spans(self, one: CompiledCalendar) -> list[Span]:
-        if one.name not in self._known:
-            self._known[one.name] = self.restricted(one, self._own(one))
-        return self._known[one.name]
+    def open_spans(self, calendar: CompiledCalendar) -> list[Span]:
+        if calendar.name not in self._known:
+            self._known[calendar.name] = self.restricted(calendar, self._own(calendar))
+        return self._known[calendar.name]
 
-    def _own(self, one: CompiledCalendar) -> list[Span]:
-        day, until = local_date(self._first, one.zone), local_date(self._last - 1, one.zone)
+    def _own(self, calendar: CompiledCalendar) -> list[Span]:
+        day, until = (
+            local_date(self._first, calendar.zone),
+            local_date(self._last - 1, calendar.zone),
+        )
         spans: list[Span] = []
         while day <= until:
-            spans += one.hours_of(day, self._steps)
+            spans += calendar.hours_of(day, self._steps)
             day += timedelta(days=1)
         return _common(_joined(spans), [(self._first, self._last)])
 
-    def restricted(self, one: CompiledCalendar, found: list[Span]) -> list[Span]:
+    def restricted(self, calendar: CompiledCalendar, spans: list[Span]) -> list[Span]:
         """Return the parts of spans without blackouts, and within the other calendars."""
-        if found and one.blocked:
-            blocked = one.blocked_within(found[0][0], found[-1][1])
-            found = self._compare(_without, found, list(blocked))
-        for part in one.only:
-            if found:
-                found = self._compare(_common, found, self.open_spans(part))
-        for part in one.excluded:
-            if found:
-                found = self._compare(_without, found, self.open_spans(part))
-        return found
+        if spans and calendar.blocked:
+            blocked = calendar.blocked_within(spans[0][0], spans[-1][1])
+            spans = self._compare(_without, spans, list(blocked))
+        for part in calendar.only:
+            if spans:
+                spans = self._compare(_common, spans, self.open_spans(part))
+        for part in calendar.excluded:
+            if spans:
+                spans = self._compare(_without, spans, self.open_spans(part))
+        return spans
 
     def _compare(
         self,
         work: Callable[[list[Span], list[Span]], list[Span]],
-        ours: list[Span],
-        others: list[Span],
+        own_spans: list[Span],
+        other_spans: list[Span],
     ) -> list[Span]:
-        self._steps.spend(1 + (len(ours) + len(others)) // _SPANS_OF_STEP)
-        return work(ours, others)
+        self._steps.spend(1 + (len(own_spans) + len(other_spans)) // _SPANS_OF_STEP)
+        return work(own_spans, other_spans)
 
 
 class _Moment:
     """The reasons why calendars are closed at one time. Each calendar is checked once."""
 
-    def __init__(self, at: int, steps: Steps) -> None:
-        self._at, self._steps = at, steps
+    def __init__(self, timestamp: int, steps: Steps) -> None:
+        self._at, self._steps = timestamp, steps
         self._known: dict[str, str] = {}
 
-    def why_closed(self, one: CompiledCalendar) -> str:
-        if one.name not in self._known:
-            self._known[one.name] = self._why_closed(one)
-        return self._known[one.name]
+    def why_closed(self, calendar: CompiledCalendar) -> str:
+        if calendar.name not in self._known:
+            self._known[calendar.name] = self._why_closed(calendar)
+        return self._known[calendar.name]
 
-    def _why_closed(self, one: CompiledCalendar) -> str:
-        at, day = self._at, local_date(self._at, one.zone)
-        own = one.hours_of(day, self._steps)
-        if reason := one.closed_day(day):
+    def _why_closed(self, calendar: CompiledCalendar) -> str:
+        at, day = self._at, local_date(self._at, calendar.zone)
+        own = calendar.hours_of(day, self._steps)
+        if reason := calendar.closed_day(day):
             return reason
         if not any(begin <= at < end for begin, end in own):
-            return f"outside of {', '.join(map(_shown_period, one.periods))}"
-        if one.blocked_within(at, at + 1):
-            for begin, end, reason in one.blackouts:
+            return f"outside of {', '.join(map(_shown_period, calendar.periods))}"
+        if calendar.blocked_within(at, at + 1):
+            for begin, end, reason in calendar.blackouts:
                 if begin <= at < end:
                     return f"blackout{f' ({reason})' if reason else ''}"
-        for part in one.only:
+        for part in calendar.only:
             if reason := self.why_closed(part):
                 return f"calendar {quote(part.name)} is closed ({reason})"
-        for part in one.excluded:
+        for part in calendar.excluded:
             if not self.why_closed(part):
                 return f"calendar {quote(part.name)} is open"
         return ""
@@ -544,7 +547,7 @@ class Openings:
         """Return the name of the calendar; empty without one."""
         return self._calendar.name
 
-    def why_closed(self, at: int) -> str:
+    def why_closed(self, timestamp: int) -> str:
         """Return why a time is closed; empty if it is open. Raises `TooManySteps`."""
         if self._fault:
             return f"{CLOSED_REASON}{self._fault}"
@@ -552,16 +555,16 @@ class Openings:
         of_calendar = (
             f"calendar {quote(calendar.name)} version {calendar.version}: " if calendar.name else ""
         )
-        if reason := calendar.why_closed(at, self._asked):
+        if reason := calendar.why_closed(timestamp, self._asked):
             return f"{CLOSED_REASON}{of_calendar}{reason}"
-        day = local_date(at, calendar.zone)
+        day = local_date(timestamp, calendar.zone)
         if self.days and day not in self._days_of(day, self._asked):
             numbers = ", ".join(map(str, self.days))
             kind = "open day" if calendar.name else "day"
             return f"{CLOSED_REASON}{of_calendar}it is not {kind} {numbers} of the month"
         return ""
 
-    def next_open(self, at: int) -> int | None:
+    def next_open(self, timestamp: int) -> int | None:
         """Return the first open time at or after a time; None if there is none within five years.
 
         Also None if the searches need too many steps: then `is_limited` is set. Nothing opens before
@@ -569,9 +572,9 @@ class Openings:
         """
         if self._fault:
             return None
-        if not self._begun <= at <= self.searched_until:
-            self._begun = self.searched_until = at
-        end, step = at + HORIZON * _DAY, _FIRST_STEP
+        if not self._begun <= timestamp <= self.searched_until:
+            self._begun = self.searched_until = timestamp
+        end, step = timestamp + HORIZON * _DAY, _FIRST_STEP
         while self.searched_until < end:
             begin = self.searched_until
             until = min(begin + step * _DAY, end)
@@ -592,16 +595,16 @@ class Openings:
             return self._by_days(begin, until)
         return next(iter(self._calendar.spans(begin, until, self._searches)), (None,))[0]
 
-    def _by_days(self, at: int, until: int) -> int | None:
+    def _by_days(self, timestamp: int, until: int) -> int | None:
         """Return the first open time of a period that is on one of the days of its month."""
         zone = self._calendar.zone
-        day, last = local_date(at, zone), local_date(until - 1, zone)
+        day, last = local_date(timestamp, zone), local_date(until - 1, zone)
         while day <= last:
             self._searches.spend(1)
             if day in self._days_of(day, self._searches):
                 for begin, end in self._calendar.day_spans(day, self._searches):
-                    if at < end and max(begin, at) < until:
-                        return max(begin, at)
+                    if timestamp < end and max(begin, timestamp) < until:
+                        return max(begin, timestamp)
             day += timedelta(days=1)
         return None
 
@@ -611,14 +614,14 @@ class Openings:
         if key not in self._chosen:
             first = day.replace(day=1)
             in_month = [
-                one
+                month_day
                 for number in range(31)
-                if (one := first + timedelta(days=number)).month == day.month
-                and self._calendar.day_spans(one, steps)
+                if (month_day := first + timedelta(days=number)).month == day.month
+                and self._calendar.day_spans(month_day, steps)
             ]
-            numbers = [one - 1 if one > 0 else one for one in self.days]
+            numbers = [number - 1 if number > 0 else number for number in self.days]
             length = len(in_month)
             self._chosen[key] = frozenset(
-                in_month[one] for one in numbers if -length <= one < length
+                in_month[number] for number in numbers if -length <= number < length
             )
         return self._chosen[key]

@@ -167,7 +167,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for step in self.steps:
             for need in step.needs:
                 dependents_of[need].append(step.name)
-        return {name: tuple(ones) for name, ones in dependents_of.items()}
+        return {name: tuple(dependents) for name, dependents in dependents_of.items()}
 
 
 def graph_of(job: Job) -> Graph:
@@ -284,7 +284,7 @@ def _before_stars(written: Edges) -> dict[str, int]:
     for name in reversed(_depths(needs)):  # each after its dependencies
         for need in needs[name]:
             behind[need] |= bit[name] | behind[name]
-    stars = [name for name, ones in written.items() if ones == (ALL,)]
+    stars = [name for name, written_needs in written.items() if written_needs == (ALL,)]
     other_stars = sum(bit.values()) - sum(bit[name] for name in stars)
     return {name: other_stars & ~behind[name] for name in stars}
 
@@ -296,10 +296,10 @@ def _edges(steps: Iterable[Step]) -> Edges:
 def _depths(needs: Edges) -> dict[str, int]:
     """Return the level of each step, from 0; steps in cycles and their followers have none."""
     after: dict[str, list[str]] = {name: [] for name in needs}
-    for name, ones in needs.items():
-        for one in ones:
-            after[one].append(name)
-    missing = {name: len(ones) for name, ones in needs.items()}
+    for name, step_needs in needs.items():
+        for need in step_needs:
+            after[need].append(name)
+    missing = {name: len(step_needs) for name, step_needs in needs.items()}
     depth = {name: 0 for name, number in missing.items() if not number}
     ready = deque(depth)
     while ready:
@@ -323,11 +323,13 @@ def view(job: Job) -> FlowGraph:
         namespace=job.namespace,
         version=job.version,
         is_workflow=is_workflow(job),
-        steps=[_shown(one, level[one.name], metas[one.name], own[one.name]) for one in graph.steps],
+        steps=[
+            _shown(step, level[step.name], metas[step.name], own[step.name]) for step in graph.steps
+        ],
         edges=[
-            GraphEdge(source=need, to=one.name, is_by_element=need in one.each_of)
-            for one in graph.steps
-            for need in one.needs
+            GraphEdge(source=need, to=step.name, is_by_element=need in step.each_of)
+            for step in graph.steps
+            for need in step.needs
         ],
         levels=[list(names) for names in graph.levels],
         longest=list(graph.longest),
@@ -545,14 +547,14 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
     from daemon.text.hints import Hints
 
     hints = Hints()
-    declared = {one.name: one.outputs for one in steps if one.outputs}
+    declared = {graph_step.name: graph_step.outputs for graph_step in steps if graph_step.outputs}
     for step in steps:
         yield from _of_conditions(step, hints, declared)
 
 
 def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
     """Yield the errors of needs by element whose numbers differ."""
-    known = {one.name: one for one in steps}
+    known = {graph_step.name: graph_step for graph_step in steps}
     dynamic = dict[str, bool]()
     for step in known.values():
         path = [step]
@@ -560,15 +562,15 @@ def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
             path.append(known[path[-1].inherits])
         last = path[-1]
         is_dynamic = dynamic.get(last.name, last.source is not None)
-        dynamic |= {one.name: is_dynamic for one in path}
+        dynamic |= {graph_step.name: is_dynamic for graph_step in path}
     for step in known.values():
-        for need in (one for one in step.needs if one in step.each_of):
-            other = known[need]
+        for need in (need_step for need_step in step.needs if need_step in step.each_of):
+            need_row = known[need]
             is_known = not (dynamic[step.name] or dynamic[need])
-            if is_known and step.count != other.count:
+            if is_known and step.count != need_row.count:
                 yield (
                     f"Task group {step.name} needs {quote(need + lists.EACH)} but has "
-                    f"{step.count} elements and {need} has {other.count}"
+                    f"{step.count} elements and {need} has {need_row.count}"
                 )
 
 
@@ -696,14 +698,14 @@ def warnings(job: Job) -> Iterator[str]:
     yield from _never(graph.order)
 
 
-def _never(order: Iterable[Step]) -> Iterator[str]:
+def _never(steps: Iterable[Step]) -> Iterator[str]:
     """Yield the steps that can never begin.
 
     A step without elements is neither good nor bad, and so is a step that needs only such steps.
     Every other step may succeed or fail, so nothing more is known.
     """
     empty = set[str]()
-    for step in order:
+    for step in steps:
         nothing_runs = bool(step.needs) and all(need in empty for need in step.needs)
         can_begin = step.when == When.ALWAYS or not nothing_runs
         has_elements = bool(step.count) or step.source is not None or bool(step.inherits)

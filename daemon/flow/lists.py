@@ -51,7 +51,7 @@ def element_needs(group: TaskGroup) -> tuple[str, ...]:
 
 def owners(groups: Iterable[TaskGroup]) -> dict[str, TaskGroup]:
     """Return for each group that with its elements: itself, or one that it needs by element."""
-    by_name = {one.name: one for one in groups}
+    by_name = {task_group.name: task_group for task_group in groups}
     result = dict[str, TaskGroup]()
     for group in by_name.values():
         path = [group]
@@ -60,7 +60,7 @@ def owners(groups: Iterable[TaskGroup]) -> dict[str, TaskGroup]:
                 break
             path.append(nearer)
         own = result.get(path[-1].name, path[-1])
-        result |= {one.name: own for one in path}
+        result |= {task_group.name: own for task_group in path}
     return result
 
 
@@ -236,9 +236,9 @@ def _decoded(text: str) -> Collection[object]:
 
 def _items(decoded: Collection[object]) -> Iterator[Item]:
     if isinstance(decoded, dict):
-        yield from (Item(str(key), one) for key, one in decoded.items())
+        yield from (Item(str(key), value) for key, value in decoded.items())
     else:
-        yield from (Item(str(at), one) for at, one in enumerate(decoded))
+        yield from (Item(str(at), value) for at, value in enumerate(decoded))
 
 
 def _checked(item: Item) -> Item:
@@ -252,7 +252,7 @@ def values(item: Item, index: int) -> dict[str, str]:
     """Return the references of an element to its item."""
     result = {"each.key": item.key, "each.value": item.text, "each.index": str(index)}
     if isinstance(item.value, dict):
-        result |= {f"each.value.{name}": _text(one) for name, one in item.value.items()}
+        result |= {f"each.value.{name}": _text(value) for name, value in item.value.items()}
     return result
 
 
@@ -275,9 +275,11 @@ def with_totals(job: Job, steps: Iterable[RunStep]) -> Job:
     groups = job.task_groups or []
     if not has_lists(job):
         return job
-    totals: Mapping[str, int] = {one.name: one.total for one in steps}
+    totals: Mapping[str, int] = {step.name: step.total for step in steps}
     sized = [
-        msgspec.structs.replace(one, count=totals.get(one.name, 0) if has_list(own) else own.count)
-        for one, own in zip(groups, resolved(groups), strict=True)
+        msgspec.structs.replace(
+            group, count=totals.get(group.name, 0) if has_list(own) else own.count
+        )
+        for group, own in zip(groups, resolved(groups), strict=True)
     ]
     return msgspec.structs.replace(job, task_groups=sized)

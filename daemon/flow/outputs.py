@@ -93,7 +93,7 @@ def value(reference: Reference, known: Iterable[StepOutputs], *, total: int, is_
     `known` are the outputs of the step, which has `total` elements.
     """
     texts = {
-        one.element: one.outputs[reference.name] for one in known if reference.name in one.outputs
+        row.element: row.outputs[reference.name] for row in known if reference.name in row.outputs
     }
     if reference.element is not None:
         return texts.get(reference.element, "")
@@ -136,8 +136,8 @@ def texts(known: Iterable[StepOutputs], *, total: int, is_list: bool) -> dict[st
     """Return all outputs of a step as texts; lists are JSON. Raises `TooManyValues`."""
     texts_by_name = by_name(known, total=total, is_list=is_list)
     return {
-        name: one if isinstance(one, str) else encode(one).decode()
-        for name, one in texts_by_name.items()
+        name: text if isinstance(text, str) else encode(text).decode()
+        for name, text in texts_by_name.items()
     }
 
 
@@ -150,25 +150,29 @@ def problems(
 
     A step reads only the element with the same index of each step in `own`.
     """
-    by_name = {one.name: one for one in groups}
+    by_name = {task_group.name: task_group for task_group in groups}
     for name, earlier in before.items():
         group = by_name[name]
-        for one in dict.fromkeys((*references(group), *template_references(group))):
-            prefix = f"Task group {name} refers to output {quote(str(one))}"
-            if one.step not in earlier:
-                yield f"{prefix}, but {one.step} does not come before it"
+        for reference in dict.fromkeys((*references(group), *template_references(group))):
+            prefix = f"Task group {name} refers to output {quote(str(reference))}"
+            if reference.step not in earlier:
+                yield f"{prefix}, but {reference.step} does not come before it"
                 continue
-            source = by_name[one.step]
+            source = by_name[reference.step]
             declared = OUTPUTS.of(source.meta)
-            if declared and one.name not in declared:
-                yield f"{prefix}, but {one.step} declares only: {', '.join(declared)}"
-            if one.element is not None and one.step in own.get(name, ()):
+            if declared and reference.name not in declared:
+                yield f"{prefix}, but {reference.step} declares only: {', '.join(declared)}"
+            if reference.element is not None and reference.step in own.get(name, ()):
                 yield (
-                    f"{prefix}, but its elements wait only for the same element of {one.step}: "
-                    f"write {one.step}.{one.name}"
+                    f"{prefix}, but its elements wait only for the same element of {reference.step}: "
+                    f"write {reference.step}.{reference.name}"
                 )
-            elif one.element is not None and not has_list(source) and one.element >= source.count:
-                yield f"{prefix}, but {one.step} has {source.count} elements"
+            elif (
+                reference.element is not None
+                and not has_list(source)
+                and reference.element >= source.count
+            ):
+                yield f"{prefix}, but {reference.step} has {source.count} elements"
         yield from _kept_problems(by_name, name, earlier)
 
 

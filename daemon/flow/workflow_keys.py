@@ -30,8 +30,8 @@ from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 
 KEYS = tuple(
-    one.name
-    for one in (
+    key.name
+    for key in (
         *(NEEDS, WHEN, IF, PARALLEL, FAILURES_ALLOWED, ON_FAILURE),
         *(GATE, GATE_NUMBER, GATE_BY, GATE_NOT_SELF, GATE_WITHIN, GATE_ELSE),
         *(NOT_BEFORE, NOT_AFTER, TIME_ZONE),

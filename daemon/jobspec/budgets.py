@@ -189,7 +189,7 @@ def _beside(document: Document, known: Document) -> Document:
 def _without_empty_parts(value: object) -> object:
     """Return a value without its empty parts."""
     if isinstance(value, dict):
-        return {name: _without_empty_parts(one) for name, one in value.items() if one}
+        return {name: _without_empty_parts(part) for name, part in value.items() if part}
     if isinstance(value, list):
         return [_without_empty_parts(item) for item in value]
     return value

@@ -205,7 +205,7 @@ def _range(entry: str, field: _Field) -> range | None:
 
 def _dates_of_month(text: str) -> MonthDays:
     days: set[int] = set()
-    near: set[int] = set()
+    near_days: set[int] = set()
     specials: set[str] = set()
     for entry, found in _read(text, _DAY_OF_MONTH):
         if found is not None:
@@ -213,13 +213,13 @@ def _dates_of_month(text: str) -> MonthDays:
         elif entry.lower() in ("l", "lw"):
             specials.add(entry.lower())
         else:
-            near.add(_near_workday(entry))
+            near_days.add(_near_workday(entry))
     return MonthDays(
         restricted=_is_restricted(text),
         plain=frozenset(days),
         last="l" in specials,
         last_workday="lw" in specials,
-        near=frozenset(near),
+        near=frozenset(near_days),
     )
 
 
@@ -343,8 +343,8 @@ def next_after(spec: str, after: int, time_zone: tzinfo = UTC) -> int | None:
             continue
         if _clock_changes(_midnight(day, time_zone)) and (following := next(days, None)):
             # The next day can begin before the evening repeats.
-            other = _first_on(schedule, following, earliest, time_zone)
-            found = found if other is None else min(found, other)
+            later = _first_on(schedule, following, earliest, time_zone)
+            found = found if later is None else min(found, later)
         return found * SECOND
     return None
 
@@ -392,9 +392,9 @@ def _offset(local: datetime) -> int:
 def _second_of_day(schedule: CronSchedule, least: int) -> int | None:
     """Return the first matching second of a 24-hour day, at or after `least`."""
     for hour in schedule.hours[bisect_left(schedule.hours, least // _HOUR_LONG) :]:
-        rest = max(0, least - hour * _HOUR_LONG)
-        for minute in schedule.minutes[bisect_left(schedule.minutes, rest // 60) :]:
-            second = _second_from(schedule.seconds, rest - minute * 60)
+        remaining = max(0, least - hour * _HOUR_LONG)
+        for minute in schedule.minutes[bisect_left(schedule.minutes, remaining // 60) :]:
+            second = _second_from(schedule.seconds, remaining - minute * 60)
             if second is not None:
                 return hour * _HOUR_LONG + minute * 60 + second
     return None
@@ -406,10 +406,10 @@ def _first_of_changing(schedule: CronSchedule, first: datetime, earliest: int) -
     offsets = [_offset(first), _offset(_end(first))]
     midnight = int(first.replace(tzinfo=UTC).timestamp())
     for hour in schedule.hours:
-        shown = midnight + hour * _HOUR_LONG  # minus the UTC offset at that time
-        if shown + _HOUR_LONG - min(offsets) <= earliest:
+        local_time = midnight + hour * _HOUR_LONG  # minus the UTC offset at that time
+        if local_time + _HOUR_LONG - min(offsets) <= earliest:
             continue
-        if best is not None and best < shown - max(offsets):
+        if best is not None and best < local_time - max(offsets):
             break
         for minute in schedule.minutes:
             for start in _instants(first.replace(hour=hour, minute=minute)):

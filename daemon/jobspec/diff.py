@@ -34,16 +34,16 @@ _NOT_OF_JOB = frozenset({*HEAD_FIELDS, "ID", "NomadTokenID"})
 def diff_jobs(old: Job | None, new: Job) -> JobDiff:
     """Return the changes from `old` to `new`; without `old`, everything is added."""
     both = BeforeAfter(old, new)
-    shown = changes(both.of(partial(own_values, hidden=_NOT_OF_JOB)))
+    field_changes = changes(both.of(partial(own_values, hidden=_NOT_OF_JOB)))
     objects = _objects_of_job(both)
     known = by_key(both.of(lambda job: job.task_groups), lambda group: group.name)
     groups = sorted(map(_group, known), key=lambda group: group.name)
-    is_edited = shown or objects or any(group.type != DiffType.NONE for group in groups)
+    is_edited = field_changes or objects or any(group.type != DiffType.NONE for group in groups)
     kind = DiffType.EDITED if is_edited else DiffType.NONE
     return JobDiff(
         type=kind if old else DiffType.ADDED,
         id=new.id,
-        fields=shown or None,
+        fields=field_changes or None,
         objects=objects or None,
         task_groups=groups or None,
     )

@@ -29,14 +29,14 @@ def read_duration(text: str) -> int:
         raise ValueError(f"time: invalid duration {quote(text[:100])}")
     while rest:
         match = _PART.match(rest)
-        whole, fraction, unit = match.groups(default="") if match else ("", "", "")
-        if not whole and not fraction:
+        digits, fraction, unit = match.groups(default="") if match else ("", "", "")
+        if not digits and not fraction:
             raise ValueError(f"time: invalid duration {quote(text)}")
         if not unit:
             raise ValueError(f"time: missing unit in duration {quote(text)}")
         if unit not in _UNITS:
             raise ValueError(f"time: unknown unit {quote(unit)} in duration {quote(text)}")
-        total += int(whole or 0) * _UNITS[unit]
+        total += int(digits or 0) * _UNITS[unit]
         total += int(fraction or 0) * _UNITS[unit] // 10 ** len(fraction)
         rest = rest[match.end() :] if match else ""
     if total >= _LONGEST:

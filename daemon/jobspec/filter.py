@@ -48,10 +48,10 @@ class Filter:
 
     def __call__(self, document: object) -> bool:
         """Return whether a document matches."""
-        look = self._look(document, self._shape)
+        evaluation = self._look(document, self._shape)
         try:
-            found = look.at(self._node, ())
-            self._left -= max(look.taken - _FREE_STEPS, 0)
+            found = evaluation.at(self._node, ())
+            self._left -= max(evaluation.taken - _FREE_STEPS, 0)
             if self._left < 0:
                 raise Malformed(  # noqa: TRY301  # one text for all errors of the filter
                     f"the filter takes too long: more than {MAX_STEPS} steps for all objects, "
@@ -78,5 +78,5 @@ def matching_records(items: Iterable[Item], text: str, record: type[Item]) -> li
     """Return the records that match a filter; all records if its text is empty."""
     if not text:
         return list(items)
-    wanted = compile_filter(text, record)
-    return [item for item in items if wanted(msgspec.to_builtins(item))]
+    matches = compile_filter(text, record)
+    return [item for item in items if matches(msgspec.to_builtins(item))]

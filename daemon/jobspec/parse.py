@@ -50,11 +50,11 @@ def parse_job(file: JobFile, outside: FunctionEnvironment) -> Document:
     """Parse a job file to its job. Raises `HclError`."""
     scope = _scope(file, outside)
     body = _body(file, scope.source)
-    given = _given(file)
+    values_given = _given(file)
     found = contents(body, scope.source, frozenset(), _TOP)
     if found.problems:
         raise HclError(found.problems)
-    known = _with_values(scope, found, given, is_strict=file.is_strict)
+    known = _with_values(scope, found, values_given, is_strict=file.is_strict)
     return _job([block for block in found.blocks if block.kind == "job"], known)
 
 
@@ -81,11 +81,11 @@ def environment_used(file: JobFile) -> dict[str, str]:
     found = contents(_body(file, scope.source), scope.source, frozenset(), _TOP)
     constants = msgspec.structs.replace(scope, functions=None)
     names = {item.name for item in declared(_declarations(found), constants, [])}
-    others = _given(msgspec.structs.replace(file, environment={}))
+    without_environment = _given(msgspec.structs.replace(file, environment={}))
     return {
         name: text
         for name, text in file.environment.items()
-        if name in names and name not in others
+        if name in names and name not in without_environment
     }
 
 
@@ -139,7 +139,7 @@ def _given(file: JobFile) -> dict[str, VariableValue]:
 def _with_values(
     scope: Scope,
     body_contents: BodyContents,
-    given: Mapping[str, VariableValue],
+    values_given: Mapping[str, VariableValue],
     *,
     is_strict: bool,
 ) -> Scope:
@@ -147,9 +147,9 @@ def _with_values(
     problems: list[Diagnostic] = []
     constants = msgspec.structs.replace(scope, functions=None)
     variables = declared(_declarations(body_contents), constants, problems)
-    var = values_of(variables, given, constants, scope, problems)
+    var = values_of(variables, values_given, constants, scope, problems)
     if is_strict and not problems:
-        problems += _undeclared(given, {variable.name for variable in variables})
+        problems += _undeclared(values_given, {variable.name for variable in variables})
     known = scope.with_values({"var": var, "local": {}})
     blocks = [block for block in body_contents.blocks if block.kind == "locals"]
     known = _with_locals(known, blocks, problems)
@@ -158,18 +158,18 @@ def _with_values(
     return known
 
 
-def _undeclared(given: Mapping[str, VariableValue], known: set[str]) -> list[Diagnostic]:
+def _undeclared(values_given: Mapping[str, VariableValue], known: set[str]) -> list[Diagnostic]:
     return [
         Diagnostic(
             summary="Undefined variable",
             detail=f'A "{name}" variable was set but was not found in known variables.'
             + did_you_mean(name, known),
-            source=one.source,
-            start=one.value.start if one.value else 0,
-            end=one.value.end if one.value else len(one.source.text),
+            source=variable.source,
+            start=variable.value.start if variable.value else 0,
+            end=variable.value.end if variable.value else len(variable.source.text),
         )
-        for name, one in given.items()
-        if name not in known and one.origin != "environment"
+        for name, variable in values_given.items()
+        if name not in known and variable.origin != "environment"
     ]
 
 

@@ -262,7 +262,7 @@ def _block_in_file(block: Block, source: SourceText) -> Diagnostic:
 
 def values_of(
     variables: Iterable[InputVariable],
-    given: Mapping[str, VariableValue],
+    values_given: Mapping[str, VariableValue],
     constants: Scope,
     full: Scope,
     problems: list[Diagnostic],
@@ -274,7 +274,7 @@ def values_of(
     """
     values: dict[str, Value] = {}
     for variable in variables:
-        chosen = given.get(variable.name, variable.default)
+        chosen = values_given.get(variable.name, variable.default)
         if chosen is None:
             problems += constants.fault_at(
                 variable.block.start,

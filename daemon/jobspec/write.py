@@ -162,10 +162,10 @@ def _inherit(document: Document, job: Document) -> None:
     # Only this part of the job's update block remains (`canonicalize`).
     around = {name: (job["Update"] or {}).get(name) for name in ("Stagger", "MaxParallel")}
     inherited = {name: value for name, value in around.items() if value is not None}
-    for mine, group in zip(document["TaskGroups"] or (), job["TaskGroups"] or (), strict=False):
-        if mine["Update"]:
-            mine["Update"] = {**mine["Update"], **inherited}
-        for task in mine["Tasks"] or ():
+    for written, group in zip(document["TaskGroups"] or (), job["TaskGroups"] or (), strict=False):
+        if written["Update"]:
+            written["Update"] = {**written["Update"], **inherited}
+        for task in written["Tasks"] or ():
             task["RestartPolicy"] = group["RestartPolicy"]
 
 
@@ -243,8 +243,8 @@ def _child(
     elif child.form is BlockForm.ONE:
         yield from _block(name, (), child.shape, value, known if isinstance(known, dict) else {})
     elif child.form is BlockForm.BY_LABEL:
-        for label, one in value.items():
-            yield from _block(name, [label], child.shape, one, {})
+        for label, body in value.items():
+            yield from _block(name, [label], child.shape, body, {})
     else:
         yield from _list(name, child, value, known or [])
 
@@ -253,12 +253,12 @@ def _list(
     name: str, child: ChildBlock, values: list[Document], documents: list[Document]
 ) -> Iterator[str]:
     has_defaults = child.wire in _WITH_DEFAULTS and len(documents) == len(values)
-    for at, one in enumerate(values):
+    for at, document in enumerate(values):
         if at:
             yield ""
-        labels = [one.get(label, "") for label in child.labels]
+        labels = [document.get(label, "") for label in child.labels]
         beside = documents[at] if has_defaults else {}
-        yield from _block(name, labels, child.shape, one, beside)
+        yield from _block(name, labels, child.shape, document, beside)
 
 
 def _text_map(name: str, child: TextMap, value: Mapping[str, object]) -> Iterator[str]:
@@ -266,8 +266,8 @@ def _text_map(name: str, child: TextMap, value: Mapping[str, object]) -> Iterato
         return
     is_argument = child.may_be_argument and not all(map(_IDENTIFIER.fullmatch, value))
     yield f"{name} {'= ' if is_argument else ''}{{"
-    for key, one in value.items():
-        yield f"{_quoted(key) if is_argument else key} = {_value(one)}"
+    for key, item in value.items():
+        yield f"{_quoted(key) if is_argument else key} = {_value(item)}"
     yield "}"
 
 
@@ -311,7 +311,7 @@ def _value(value: object) -> str:
         case list():
             return f"[{', '.join(map(_inner, value))}]"
         case dict():
-            pairs = (f"{_quoted(key)} = {_inner(one)}" for key, one in value.items())
+            pairs = (f"{_quoted(key)} = {_inner(item)}" for key, item in value.items())
             return f"{{ {', '.join(pairs)} }}"
         case _:
             return json.dumps(value)

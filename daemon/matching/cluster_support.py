@@ -32,8 +32,8 @@ def _of_group(group: TaskGroup) -> Iterator[tuple[str, str]]:
     if group.update is not None and group.update.canary:
         yield f"update.canary = {group.update.canary}", "leave it out"
     disk = group.ephemeral_disk
-    for name, wanted in (("sticky", disk.sticky), ("migrate", disk.migrate)):
-        if wanted:
+    for name, is_set in (("sticky", disk.sticky), ("migrate", disk.migrate)):
+        if is_set:
             yield f"ephemeral_disk.{name} = true", "leave it out"
     for name, volume in (group.volumes or {}).items():
         yield f'volume "{name}" (type = "{volume.type}")', "leave it out"
@@ -41,20 +41,20 @@ def _of_group(group: TaskGroup) -> Iterator[tuple[str, str]]:
 
 
 def _of_task(task: Task) -> Iterator[tuple[str, str]]:
-    what = f'task "{task.name}": '
+    subject = f'task "{task.name}": '
     for field, fix in (
         *_of_networks("resources.network", task.resources.networks),
         *_of_services(task.services),
     ):
-        yield what + field, fix
+        yield subject + field, fix
     if task.lifecycle is not None:
-        yield f'{what}lifecycle.hook = "{task.lifecycle.hook}"', "leave it out"
+        yield f'{subject}lifecycle.hook = "{task.lifecycle.hook}"', "leave it out"
     if task.resources.devices:
         names = ", ".join(device.name for device in task.resources.devices)
-        yield f"{what}resources.device ({names})", "use a constraint on a feature of the hosts"
+        yield f"{subject}resources.device ({names})", "use a constraint on a feature of the hosts"
     if task.volume_mounts:
         names = ", ".join(mount.volume for mount in task.volume_mounts)
-        yield f"{what}volume_mount ({names})", "leave it out"
+        yield f"{subject}volume_mount ({names})", "leave it out"
 
 
 def _of_networks(field: str, networks: list[Network] | None) -> Iterator[tuple[str, str]]:

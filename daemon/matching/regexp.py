@@ -274,20 +274,20 @@ def _encode(text: str) -> bytes:
 # --- Go's error texts ---
 
 
-def _refusal(what: str, where: str) -> Invalid:
-    return Invalid(f"error parsing regexp: {what}: `{where}`")
+def _refusal(problem: str, where: str) -> Invalid:
+    return Invalid(f"error parsing regexp: {problem}: `{where}`")
 
 
-def _in_go(said: str, pattern: str) -> Invalid:
+def _in_go(message: str, pattern: str) -> Invalid:
     """Return Go's text for an error text of RE2."""
-    what, _, where = said.partition(": ")
-    if what.startswith("pattern too large"):
+    problem, _, where = message.partition(": ")
+    if problem.startswith("pattern too large"):
         return _refusal(_TOO_LARGE, pattern)
     if where in _LOOK_BEHIND:  # Go treats it as the start of a name
         _, _, name = pattern.partition(where)
         end = name.find(">") + 1 or len(name)
         return _refusal("invalid named capture", where + name[:end])
-    return _refusal(_IN_GO.get(what, what), where)
+    return _refusal(_IN_GO.get(problem, problem), where)
 
 
 def _require_go(pattern: str, compiled: _Pattern) -> None:

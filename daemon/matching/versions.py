@@ -139,21 +139,21 @@ def _meets(version: _Version, term: _Term, dialect: VersionDialect) -> bool:
             return dialect is VersionDialect.SEMVER or _same_kind(version, term.wanted)
 
 
-def _same_kind(version: _Version, wanted: _Version) -> bool:
+def _same_kind(version: _Version, constraint: _Version) -> bool:
     """Return whether a version is a release, or a pre-release that the constraint admits."""
-    return not version.pre or (bool(wanted.pre) and version.numbers == wanted.numbers)
+    return not version.pre or (bool(constraint.pre) and version.numbers == constraint.numbers)
 
 
-def _close(version: _Version, wanted: _Version) -> bool:
+def _close(version: _Version, constraint: _Version) -> bool:
     """Return whether all numbers of the constraint except the last are equal."""
-    if wanted.pre and not version.pre:
+    if constraint.pre and not version.pre:
         return False
-    if len(wanted.numbers) > len(version.numbers):
+    if len(constraint.numbers) > len(version.numbers):
         return False
-    fixed = wanted.written - 1
+    fixed = constraint.written - 1
     return (
-        version.numbers[:fixed] == wanted.numbers[:fixed]
-        and version.numbers[len(wanted.numbers) - 1] >= wanted.numbers[-1]
+        version.numbers[:fixed] == constraint.numbers[:fixed]
+        and version.numbers[len(constraint.numbers) - 1] >= constraint.numbers[-1]
     )
 
 
@@ -163,7 +163,14 @@ def _order(version: _Version, right: _Version) -> int:
         return _order_of_pre_releases(version.pre, right.pre)
     # As in Nomad: if one version has more numbers, all zeros, the pre-release part is ignored.
     pairs = zip_longest(version.numbers, right.numbers, fillvalue=0)
-    return next((1 if one > other else -1 for one, other in pairs if one != other), 0)
+    return next(
+        (
+            1 if left_part > right_part else -1
+            for left_part, right_part in pairs
+            if left_part != right_part
+        ),
+        0,
+    )
 
 
 def _order_of_pre_releases(left: str, right: str) -> int:
@@ -172,7 +179,7 @@ def _order_of_pre_releases(left: str, right: str) -> int:
     if not left or not right:
         return -1 if left else 1
     parts = zip_longest(left.split("."), right.split("."), fillvalue="")
-    return next((order for pair in parts if (order := _order_of_parts(*pair))), 0)
+    return next((sign for pair in parts if (sign := _order_of_parts(*pair))), 0)
 
 
 def _order_of_parts(left: str, right: str) -> int:
@@ -181,15 +188,15 @@ def _order_of_parts(left: str, right: str) -> int:
         return 0
     if not left:
         return -_order_of_parts(right, left)
-    one, other = _part_number(left), _part_number(right)
+    left_number, right_number = _part_number(left), _part_number(right)
     if not right:
         # As in Nomad: a missing part is less than a number, but more than a word.
-        return -1 if one is None else 1
-    if one is None and other is None:
+        return -1 if left_number is None else 1
+    if left_number is None and right_number is None:
         return 1 if left > right else -1
-    if one is None or other is None:
-        return 1 if one is None else -1
-    return 1 if one > other else -1
+    if left_number is None or right_number is None:
+        return 1 if left_number is None else -1
+    return 1 if left_number > right_number else -1
 
 
 def _part_number(part: str) -> int | None:

@@ -15,7 +15,7 @@ class AllocNameIndex:
         self,
         job_id: str,
         group: str,
-        taken: Iterable[Allocation],
+        allocations: Iterable[Allocation],
         ranges: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Use the group and the allocations whose names are in use.
@@ -23,7 +23,7 @@ class AllocNameIndex:
         `ranges` are further indexes in use, as (first, last) in ascending order.
         """
         self._stem = f"{job_id}.{group}"
-        self._taken = Counter(allocation.index for allocation in taken)
+        self._taken = Counter(allocation.index for allocation in allocations)
         self._ranges = ranges
         self._lowest = 0
         self._only: int | None = None

@@ -37,9 +37,9 @@ def is_on_lost_node(allocation: Allocation, nodes: Mapping[str, Node]) -> bool:
     Allocations on an unreachable cluster keep running and are not lost.
     """
     node = nodes.get(allocation.node_id)
-    gone = node is None or node.status == NodeStatus.DOWN
+    is_lost = node is None or node.status == NodeStatus.DOWN
     away = node is not None and node.status == NodeStatus.DISCONNECTED and not node.engine
-    return (gone or away) and not allocation.client_terminal
+    return (is_lost or away) and not allocation.client_terminal
 
 
 def is_canary(allocation: Allocation) -> bool:
@@ -137,11 +137,11 @@ class _Sorting:
         elif self._situation.batch and alloc.client_terminal:
             self.sets.ignored += 1
 
-    def _add_stopping(self, alloc: Allocation, why: str, others: list[Allocation]) -> None:
+    def _add_stopping(self, alloc: Allocation, why: str, stopping: list[Allocation]) -> None:
         if alloc.id in self._canaries:
             self.sets.renew.append((alloc, why))
         else:
-            others.append(alloc)
+            stopping.append(alloc)
 
     def _add_ended(self, alloc: Allocation) -> None:
         if alloc.desired.next_allocation:
@@ -169,12 +169,12 @@ def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[
     First stop those that promoted canaries replace, then those not running, then the highest
     indexes. Allocations `apart` (IDs) do not count and stay.
     """
-    kept, failed = without_ids(sets.keep, apart), without_ids(sets.failed, apart)
-    surplus = len(kept) + len(failed) + len(sets.migrate) - count
+    kept_allocs, failed = without_ids(sets.keep, apart), without_ids(sets.failed, apart)
+    surplus = len(kept_allocs) + len(failed) + len(sets.migrate) - count
     if surplus <= 0:
         return
-    numbers = {item.index for item in kept if item.id in promoted}
-    stoppable = [alloc for alloc in kept if alloc.desired_status == DesiredStatus.RUN]
+    numbers = {item.index for item in kept_allocs if item.id in promoted}
+    stoppable = [alloc for alloc in kept_allocs if alloc.desired_status == DesiredStatus.RUN]
     candidates = [
         *(item for item in stoppable if item.index in numbers and item.id not in promoted),
         *reversed(failed),
@@ -184,10 +184,10 @@ def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[
     chosen = {candidate.id: candidate for candidate in candidates}  # deduplicated, in this order
     stopped = list(chosen.values())[:surplus]
     sets.stop += [(item, NOT_NEEDED) for item in stopped]
-    gone = {item.id for item in stopped}
-    sets.keep = without_ids(sets.keep, gone)
-    sets.failed = without_ids(sets.failed, gone)
-    sets.migrate = without_ids(sets.migrate, gone)
+    stopped_ids = {item.id for item in stopped}
+    sets.keep = without_ids(sets.keep, stopped_ids)
+    sets.failed = without_ids(sets.failed, stopped_ids)
+    sets.migrate = without_ids(sets.migrate, stopped_ids)
 
 
 def without_ids(allocations: Iterable[Allocation], apart: set[str]) -> list[Allocation]:

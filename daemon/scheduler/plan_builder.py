@@ -94,12 +94,12 @@ class PlanBuilder:
 
     # --- evaluations ---
 
-    def reschedule_later(self, job: Job, due: Iterable[tuple[int, Allocation]]) -> None:
+    def reschedule_later(self, job: Job, retries: Iterable[tuple[int, Allocation]]) -> None:
         """Create evaluations for delayed reschedules.
 
         Their IDs are stored in the failed allocations.
         """
-        for at, allocations in reschedule.group_by_time(due):
+        for at, allocations in reschedule.group_by_time(retries):
             follow_up = msgspec.structs.replace(
                 self._evaluation_after(Trigger.ALLOC_RESCHEDULE, EvalStatus.PENDING, DELAYED),
                 type=job.type,

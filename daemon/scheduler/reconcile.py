@@ -61,8 +61,8 @@ def reconcile(
     group = situation.groups.get(name)
     known = list(allocations)
     if group is None or not group.count:
-        wanted = [alloc for alloc in known if alloc.desired_status == DesiredStatus.RUN]
-        return _without(wanted, situation.nodes)
+        desired = [alloc for alloc in known if alloc.desired_status == DesiredStatus.RUN]
+        return _without(desired, situation.nodes)
     return _Reconciliation(situation, group, known).change()
 
 
@@ -195,9 +195,9 @@ class _Reconciliation:
         sets, apart = self._sets, self._apart()
         there = len(without_ids([*sets.keep, *sets.failed], apart)) + len(sets.migrate)
         there += self._settled.count
-        room = max(self._group.count - there, 0)
-        lost = sets.lost[:room]
-        self._fresh = room - len(lost)
+        missing_count = max(self._group.count - there, 0)
+        lost = sets.lost[:missing_count]
+        self._fresh = missing_count - len(lost)
         self._missing = [
             *(self._successor(alloc, rescheduled=True) for alloc in sets.failed),
             *(self._successor(item) for item in lost),

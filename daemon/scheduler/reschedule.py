@@ -143,10 +143,10 @@ def tracker_for_next(
         delay=next_delay(policy, events, failed_at(allocation)),
     )
     if policy.attempts:
-        kept = [event for event in events if now - event.reschedule_time <= policy.interval]
+        recent = [event for event in events if now - event.reschedule_time <= policy.interval]
     else:
-        kept = events[-_KEPT_EVENTS:]
-    return RescheduleTracker(events=[*kept, event], last_reschedule=OK)
+        recent = events[-_KEPT_EVENTS:]
+    return RescheduleTracker(events=[*recent, event], last_reschedule=OK)
 
 
 def note_unplaced(allocation: Allocation) -> Allocation:
@@ -159,10 +159,10 @@ def note_unplaced(allocation: Allocation) -> Allocation:
     return msgspec.structs.replace(allocation, desired=desired)
 
 
-def group_by_time(due: Iterable[tuple[int, Allocation]]) -> list[tuple[int, list[Allocation]]]:
+def group_by_time(retries: Iterable[tuple[int, Allocation]]) -> list[tuple[int, list[Allocation]]]:
     """Return delayed reschedules in batches, each with its earliest time in nanoseconds."""
     made: list[tuple[int, list[Allocation]]] = []
-    for at, allocation in sorted(due, key=lambda pair: (pair[0], pair[1].id)):
+    for at, allocation in sorted(retries, key=lambda pair: (pair[0], pair[1].id)):
         if not made or at - made[-1][0] >= _TOGETHER:
             made.append((at, []))
         made[-1][1].append(allocation)

@@ -120,9 +120,9 @@ class _Planning:
         for node in self._nodes.values():
             if not (node.ready and in_scope(self._job, node)):
                 continue
-            for name, one in names.items():
+            for name, sorted_group in names.items():
                 if (node.id, name) not in live:
-                    self._sort_empty(one, node, name, ended.get((node.id, name)))
+                    self._sort_empty(sorted_group, node, name, ended.get((node.id, name)))
 
     def _ended(self) -> dict[tuple[str, str], Allocation]:
         """Return the last ended allocations, by node and name."""
@@ -162,20 +162,22 @@ class _Planning:
         if node is not None and node.ready and in_scope(self._job, node):
             known.place.append(_slot(allocation))
 
-    def _sort_empty(self, item: _Sorted, node: Node, name: str, ended: Allocation | None) -> None:
+    def _sort_empty(
+        self, sorted_group: _Sorted, node: Node, name: str, ended: Allocation | None
+    ) -> None:
         slot = _Slot(node_id=node.id, name=name, previous=ended)
         displaced = ended is not None and ended.desired_status == DesiredStatus.EVICT
         if ended is None or displaced or ended.client_status == ClientStatus.LOST:
-            item.place.append(slot)
+            sorted_group.place.append(slot)
         elif self._job.type == JobType.SYSBATCH:
-            if self._is_older(ended) and self._is_outdated(ended, item.group):
-                item.outdated.append(slot)
+            if self._is_older(ended) and self._is_outdated(ended, sorted_group.group):
+                sorted_group.outdated.append(slot)
             else:
-                item.keep.append(ended)  # completed
+                sorted_group.keep.append(ended)  # completed
         elif self._is_older(ended) or self._may_place_again(ended):
-            item.place.append(slot)
+            sorted_group.place.append(slot)
         else:
-            item.failed.append(ended)
+            sorted_group.failed.append(ended)
 
     def _may_place_again(self, ended: Allocation) -> bool:
         """Return whether an allocation that Steward did not stop is placed again on its node.
@@ -212,63 +214,67 @@ class _Planning:
                 deployment_id = self._rollout.id_for(group.group.name)
                 self._draft.update_in_place(allocation, self._job.version, deployment_id)
 
-    def _begins(self, item: _Sorted) -> bool:
-        if self._job.type == JobType.SYSBATCH or not max_parallel(item.group):
+    def _begins(self, sorted_group: _Sorted) -> bool:
+        if self._job.type == JobType.SYSBATCH or not max_parallel(sorted_group.group):
             return False
-        if self._rollout.group(item.group.name) is not None:
+        if self._rollout.group(sorted_group.group.name) is not None:
             return False
         if self._rollout.of_this_version(self._state.deployment) and not self._rollout.current:
             return False  # deployed already
-        changing = item.update or item.outdated
+        changing = sorted_group.update or sorted_group.outdated
         possible = [
             slot
-            for slot in (*item.place, *item.outdated)
-            if self._placer.is_suited(self._job, item.group, slot.node_id)
+            for slot in (*sorted_group.place, *sorted_group.outdated)
+            if self._placer.is_suited(self._job, sorted_group.group, slot.node_id)
         ]
-        return bool(item.update or possible) and bool(changing or not item.has_version)
+        return bool(sorted_group.update or possible) and bool(
+            changing or not sorted_group.has_version
+        )
 
     # --- placement ---
 
-    def fill(self, item: _Sorted) -> None:
+    def fill(self, sorted_group: _Sorted) -> None:
         """Fill empty positions, and replace outdated allocations as fast as the rollout permits."""
-        filled = self._filled[item.group.name] = _Filled()
-        for slot in item.place:
-            found = self._place(item, slot, filled)
+        filled = self._filled[sorted_group.group.name] = _Filled()
+        for slot in sorted_group.place:
+            found = self._place(sorted_group, slot, filled)
             if found is not None:
                 self._draft.place(found, slot.previous)
-        wanted = self._desired_canaries(item)
-        limit = self._limit(item) - filled.placed
-        if wanted is not None:
-            limit = min(limit, wanted - len(self._canaries(item)))
-        for slot in item.outdated[: max(limit, 0)]:
-            self._replace(item, slot, filled, canary=wanted is not None)
-        self._record_group(item, filled, wanted)
+        canary_count = self._desired_canaries(sorted_group)
+        limit = self._limit(sorted_group) - filled.placed
+        if canary_count is not None:
+            limit = min(limit, canary_count - len(self._canaries(sorted_group)))
+        for slot in sorted_group.outdated[: max(limit, 0)]:
+            self._replace(sorted_group, slot, filled, canary=canary_count is not None)
+        self._record_group(sorted_group, filled, canary_count)
 
-    def _canaries(self, item: _Sorted) -> list[Allocation]:
-        ids = self._rollout.canaries(item.group.name)
-        return [allocation for allocation in item.keep if allocation.id in ids]
+    def _canaries(self, sorted_group: _Sorted) -> list[Allocation]:
+        ids = self._rollout.canaries(sorted_group.group.name)
+        return [allocation for allocation in sorted_group.keep if allocation.id in ids]
 
-    def _desired_canaries(self, item: _Sorted) -> int | None:
+    def _desired_canaries(self, sorted_group: _Sorted) -> int | None:
         """Return how many nodes get canaries, or None for no canaries.
 
         `Canary` is a percentage of the nodes to update here.
         """
-        state, update = self._rollout.group(item.group.name), item.group.update
+        state, update = self._rollout.group(sorted_group.group.name), sorted_group.group.update
         if state is None or state.promoted or update is None or not update.canary:
             return None
-        nodes = len(item.outdated) + len(self._canaries(item))
-        if not item.outdated and not state.desired_canaries:
+        nodes = len(sorted_group.outdated) + len(self._canaries(sorted_group))
+        if not sorted_group.outdated and not state.desired_canaries:
             return None
         return min(ceil(update.canary * nodes / 100), update.max_parallel)
 
-    def _limit(self, item: _Sorted) -> int:
+    def _limit(self, sorted_group: _Sorted) -> int:
         if self._rollout.is_blocked:
             return 0
-        if self._job.type == JobType.SYSBATCH or not max_parallel(item.group):
-            return len(item.outdated) + len(item.place)
-        return self._rollout.update_capacity(item.group, item.keep)
+        if self._job.type == JobType.SYSBATCH or not max_parallel(sorted_group.group):
+            return len(sorted_group.outdated) + len(sorted_group.place)
+        return self._rollout.update_capacity(sorted_group.group, sorted_group.keep)
 
-    def _replace(self, item: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool) -> None:
+    def _replace(
+        self, sorted_group: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool
+    ) -> None:
         previous = slot.previous
         if previous is None:
             return
@@ -276,7 +282,7 @@ class _Planning:
         if running:
             self._placer.free(previous)
         unsuited = filled.unsuited
-        found = self._place(item, slot, filled, canary=canary)
+        found = self._place(sorted_group, slot, filled, canary=canary)
         if found is None and running and unsuited == filled.unsuited:
             self._placer.hold(previous)  # no capacity for the new one, so the old one stays
             return
@@ -287,14 +293,14 @@ class _Planning:
             self._draft.place(found, previous)
 
     def _place(
-        self, item: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool = False
+        self, sorted_group: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool = False
     ) -> Allocation | None:
         request = PlacementRequest(
             job=self._job,
-            group=item.group,
+            group=sorted_group.group,
             name=slot.name,
             previous=slot.previous,
-            deployment_id=self._rollout.id_for(item.group.name),
+            deployment_id=self._rollout.id_for(sorted_group.group.name),
             canary=canary,
         )
         found = self._placer.place_on(request, slot.node_id)
@@ -303,32 +309,39 @@ class _Planning:
             return found
         if found.nodes_exhausted:
             filled.full.append(slot.node_id)
-            self._placer.fail(self._job, item.group, found)
+            self._placer.fail(self._job, sorted_group.group, found)
         else:
             filled.unsuited += 1
             filled.filtered = _merged(filled.filtered, found)
         return None
 
-    def _record_group(self, item: _Sorted, filled: _Filled, wanted: int | None) -> None:
+    def _record_group(
+        self, sorted_group: _Sorted, filled: _Filled, canary_count: int | None
+    ) -> None:
         """Record the result of a group in its counts, failures and deployment."""
-        name = item.group.name
-        there = len(item.keep) + len(item.update) + len(item.failed) + len(filled.full)
+        name = sorted_group.group.name
+        there = (
+            len(sorted_group.keep)
+            + len(sorted_group.update)
+            + len(sorted_group.failed)
+            + len(filled.full)
+        )
         there += filled.placed
         if filled.filtered is not None and not there:
-            self._placer.fail(self._job, item.group, filled.filtered)
+            self._placer.fail(self._job, sorted_group.group, filled.filtered)
         state = self._rollout.group(name)
         if state is not None:
             changed = msgspec.structs.replace(
                 state,
-                desired_total=self._reach(item, filled),
-                desired_canaries=state.desired_canaries if wanted is None else wanted,
+                desired_total=self._reach(sorted_group, filled),
+                desired_canaries=state.desired_canaries if canary_count is None else canary_count,
             )
             self._rollout.set_group(name, changed)
 
-    def _reach(self, item: _Sorted, filled: _Filled) -> int:
+    def _reach(self, sorted_group: _Sorted, filled: _Filled) -> int:
         """Return on how many nodes the group can run."""
-        there = len(item.keep) + len(item.update) + len(item.failed)
-        return there + len(item.place) + len(item.outdated) - filled.unsuited
+        there = len(sorted_group.keep) + len(sorted_group.update) + len(sorted_group.failed)
+        return there + len(sorted_group.place) + len(sorted_group.outdated) - filled.unsuited
 
     # --- plan ---
 
@@ -347,24 +360,24 @@ class _Planning:
     def _queued(self) -> Mapping[str, int]:
         names = [group.name for group in self._job.task_groups or ()]
         filled = {name: self._filled.get(name, _Filled()) for name in names}
-        return {name: len(one.full) for name, one in filled.items()}
+        return {name: len(placing.full) for name, placing in filled.items()}
 
     def _counts(self) -> Mapping[str, DesiredUpdates]:
         counts = {
             name: DesiredUpdates(
                 # Nomad counts all feasible nodes of a system job, but the empty ones of a sysbatch
                 # job (recorded from Nomad: plan-batch-system).
-                place=self._reach(one, self._filled[name])
+                place=self._reach(placing, self._filled[name])
                 if self._job.type == JobType.SYSTEM
-                else len(one.place),
-                ignore=len(one.keep),
-                migrate=one.moved,
-                stop=one.stopped + self._surplus.pop(name, 0),
-                in_place_update=len(one.update),
-                destructive_update=len(one.outdated),
-                canary=self._filled[name].canaries + len(self._canaries(one)),
+                else len(placing.place),
+                ignore=len(placing.keep),
+                migrate=placing.moved,
+                stop=placing.stopped + self._surplus.pop(name, 0),
+                in_place_update=len(placing.update),
+                destructive_update=len(placing.outdated),
+                canary=self._filled[name].canaries + len(self._canaries(placing)),
             )
-            for name, one in self.groups.items()
+            for name, placing in self.groups.items()
         }
         return counts | {name: DesiredUpdates(stop=n) for name, n in self._surplus.items()}
 

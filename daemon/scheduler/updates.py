@@ -117,8 +117,8 @@ def _port(port: Port) -> tuple[object, ...]:
 
 def _consul_updated(before: Consul | None, after: Consul | None) -> bool:
     if before is None or after is None:
-        other = before or after
-        return other is not None and other.namespace != ""
+        present = before or after
+        return present is not None and present.namespace != ""
     return before != after
 
 

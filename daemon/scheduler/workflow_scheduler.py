@@ -46,7 +46,7 @@ def plan_workflow(
     )
 
 
-def _later(job: Job, evaluation: Evaluation, at: int, eval_id: str, now: int) -> Evaluation:
+def _later(job: Job, evaluation: Evaluation, time: int, eval_id: str, now: int) -> Evaluation:
     """Return the evaluation at the time when a step or the run changes on its own."""
     return Evaluation(
         id=eval_id,
@@ -58,7 +58,7 @@ def _later(job: Job, evaluation: Evaluation, at: int, eval_id: str, now: int) ->
         status=EvalStatus.PENDING,
         status_description=DEADLINE,
         job_modify_index=job.job_modify_index,
-        wait_until=rfc3339(at),
+        wait_until=rfc3339(time),
         previous_eval=evaluation.id,
         create_index=0,
         modify_index=0,
@@ -112,13 +112,13 @@ class _WorkflowDecision:
     def change(self) -> FlowChange:
         """Return the changed runs; without any, the plan still depends on the newest run."""
         awaits = self._alive() if any(run.before is None for run in self._runs) else ()
-        kept = {demand.step for demand in self._demands}
+        demanded = {demand.step for demand in self._demands}
         return FlowChange(
             seen=self._state.run,
             runs=tuple(self._runs),
             awaits=tuple(awaits),
             demands=tuple(demand for demand in self._demands if self._is_changed(demand)),
-            freed=tuple(name for name in self._state.grants if name not in kept),
+            freed=tuple(name for name in self._state.grants if name not in demanded),
         )
 
     def _is_changed(self, demand: SlotDemand) -> bool:
@@ -157,22 +157,32 @@ class _WorkflowDecision:
 
     def changes(self, situation: ReconcileContext, state: ClusterState) -> dict[str, GroupChange]:
         """Return the changes of each group: first those of the job, then those it no longer has."""
-        mine: defaultdict[str, list[Allocation]] = defaultdict(list)
-        others: defaultdict[str, list[Allocation]] = defaultdict(list)
+        own_allocs: defaultdict[str, list[Allocation]] = defaultdict(list)
+        older_allocs: defaultdict[str, list[Allocation]] = defaultdict(list)
         for alloc in state.allocations:
-            (others if situation.is_older(alloc) else mine)[alloc.task_group].append(alloc)
-        wanted, self._most = self._desired_groups(situation, mine, others)
+            (older_allocs if situation.is_older(alloc) else own_allocs)[alloc.task_group].append(
+                alloc
+            )
+        desired, self._most = self._desired_groups(situation, own_allocs, older_allocs)
         self._ask_for_first()
         job = with_totals(self._job, self._steps)
         situation = msgspec.structs.replace(situation, job=job, groups=job.groups_by_name())
         names = [group.name for group in self._job.task_groups or ()]
-        every = dict.fromkeys([*names, *mine, *others, *state.ended])
-        unchanged = every.keys() - wanted - mine.keys() - others.keys() - self._queues.keys()
+        names_of_all = dict.fromkeys([*names, *own_allocs, *older_allocs, *state.ended])
+        unchanged = (
+            names_of_all.keys()
+            - desired
+            - own_allocs.keys()
+            - older_allocs.keys()
+            - self._queues.keys()
+        )
         return {
             name: _unchanged(situation.ended.get(name, 0) + _settled(situation, name))
             if name in unchanged
-            else self._of_group(situation, name, mine[name], others[name], name in wanted)
-            for name in every
+            else self._of_group(
+                situation, name, own_allocs[name], older_allocs[name], name in desired
+            )
+            for name in names_of_all
         }
 
     def _of_group(
@@ -180,7 +190,7 @@ class _WorkflowDecision:
         situation: ReconcileContext,
         name: str,
         allocs: list[Allocation],
-        others: list[Allocation],
+        older_allocs: list[Allocation],
         is_wanted: bool,
     ) -> GroupChange:
         nodes = situation.nodes
@@ -189,8 +199,8 @@ class _WorkflowDecision:
             if queues is not None:
                 self._keep_slots(queues, allocs, nodes)
             ended = situation.ended.get(name, 0) + _settled(situation, name)
-            return _nothing([*allocs, *others], nodes, ended)
-        change, older = reconcile(situation, name, allocs), _nothing(others, nodes, 0)
+            return _nothing([*allocs, *older_allocs], nodes, ended)
+        change, older = reconcile(situation, name, allocs), _nothing(older_allocs, nodes, 0)
         if name in self._only and change.names is not None:
             change = _limited(change, change.names.restrict(self._only[name]))
         if name in self._most:
@@ -226,7 +236,7 @@ class _WorkflowDecision:
         for row in self._steps:
             if row.name in self._ask:
                 step = self._queues[row.name]
-                self._demand(step, wanted=min(row.total, step.parallel or row.total))
+                self._demand(step, wanted_slots=min(row.total, step.parallel or row.total))
 
     def _keep_slots(
         self, step: Step, allocs: Sequence[Allocation], nodes: Mapping[str, Node]
@@ -235,7 +245,9 @@ class _WorkflowDecision:
         grant = self._state.grants.get(step.name)
         if grant is not None and step.name in self._open:
             active = len(_active(allocs, nodes))
-            self._demand(step, wanted=active, released=max(grant.held - active, 0), busy=active)
+            self._demand(
+                step, wanted_slots=active, released=max(grant.held - active, 0), busy=active
+            )
 
     def _within_slots(
         self,
@@ -253,16 +265,16 @@ class _WorkflowDecision:
         )
         active = len(_active(allocs, nodes))
         new = [missing for missing in change.place if not _continues(missing, nodes)]
-        wanted = active + len(new) + change.fresh
-        held = grant.held if grant.keeps else grant.held - max(grant.busy - active, 0)
-        held = min(held, wanted)
-        free = max(held - active, 0)
+        wanted_slots = active + len(new) + change.fresh
+        held_slots = grant.held if grant.keeps else grant.held - max(grant.busy - active, 0)
+        held_slots = min(held_slots, wanted_slots)
+        free = max(held_slots - active, 0)
         begun = new[:free]
         fresh = min(change.fresh, free - len(begun))
         self._demand(
             step,
-            wanted=wanted,
-            released=grant.held - held,
+            wanted_slots=wanted_slots,
+            released=grant.held - held_slots,
             busy=active + len(begun) + fresh,
         )
         held_back = {id(missing) for missing in new[free:]}
@@ -271,16 +283,16 @@ class _WorkflowDecision:
             place=change.counts.place - len(held_back) - (change.fresh - fresh),
             stop=change.counts.stop - sum(missing.rescheduled for missing in new[free:]),
         )
-        kept = [missing for missing in change.place if id(missing) not in held_back]
-        return msgspec.structs.replace(change, place=kept, fresh=fresh, counts=counts)
+        placements = [missing for missing in change.place if id(missing) not in held_back]
+        return msgspec.structs.replace(change, place=placements, fresh=fresh, counts=counts)
 
-    def _demand(self, step: Step, *, wanted: int, released: int = 0, busy: int = 0) -> None:
+    def _demand(self, step: Step, *, wanted_slots: int, released: int = 0, busy: int = 0) -> None:
         self._demands.append(
             SlotDemand(
                 step=step.name,
                 names=step.queues,
                 slots=step.slots,
-                wanted=wanted,
+                wanted=wanted_slots,
                 released=released,
                 busy=busy,
             )
@@ -291,8 +303,8 @@ class _WorkflowDecision:
     def _desired_groups(
         self,
         situation: ReconcileContext,
-        mine: Mapping[str, list[Allocation]],
-        others: Mapping[str, list[Allocation]],
+        own_allocs: Mapping[str, list[Allocation]],
+        older_allocs: Mapping[str, list[Allocation]],
     ) -> tuple[frozenset[str], Mapping[str, int]]:
         """Return the groups whose elements are wanted, and the limits of their numbers.
 
@@ -300,8 +312,8 @@ class _WorkflowDecision:
         """
         older = {
             name
-            for name, ones in others.items()
-            if any(_is_alive(item, situation.nodes) for item in ones)
+            for name, allocs in older_allocs.items()
+            if any(_is_alive(item, situation.nodes) for item in allocs)
         }
         run, steps = self._state.run, self._state.steps
         if run is not None and not run.status.has_ended and run.version != self._job.version:
@@ -319,8 +331,8 @@ class _WorkflowDecision:
         run = advance.timed(run, limits, self._now)
         alive = {
             name
-            for name, ones in mine.items()
-            if any(_is_alive(item, situation.nodes) for item in ones)
+            for name, allocs in own_allocs.items()
+            if any(_is_alive(item, situation.nodes) for item in allocs)
         }
         if run.status == FlowStatus.STOPPING and not run.cleans_up:
             change = _canceled(self._state, run, run.reason, alive, self._now)
@@ -331,9 +343,13 @@ class _WorkflowDecision:
         paired = {need for step in self._graph.steps for need in step.each_of}
         elements = self._elements = {
             name: _elements(
-                situation, name, mine.get(name, ()), codes.get(name, 0), is_paired=name in paired
+                situation,
+                name,
+                own_allocs.get(name, ()),
+                codes.get(name, 0),
+                is_paired=name in paired,
             )
-            for name in {**mine, **situation.settled}
+            for name in {**own_allocs, **situation.settled}
             if name in paired or name not in known or known[name].outcome is None
         }
         after = advance.advance(
@@ -424,22 +440,22 @@ def _elements(
     sets = alloc_sets.sort(situation, name, allocations)
     ended = [alloc for alloc in sets.keep if alloc.client_terminal]
     complete = [alloc for alloc in ended if alloc.has_succeeded]
-    good = len(complete)
+    good_count = len(complete)
     failed = [
         alloc for alloc in ended if not alloc.has_succeeded and not _is_retried(situation, alloc)
     ]
-    kept = {alloc.id for alloc in sets.keep}
+    kept_ids = {alloc.id for alloc in sets.keep}
     stopped = sum(
         alloc.desired_status != DesiredStatus.RUN
-        and alloc.id not in kept
+        and alloc.id not in kept_ids
         and _is_alive(alloc, situation.nodes)
         for alloc in allocations
     )
-    every = len(sets.keep) + len(sets.migrate) + len(sets.lost) + len(sets.failed)
+    count = len(sets.keep) + len(sets.migrate) + len(sets.lost) + len(sets.failed)
     return Elements(
-        good=good + _settled(situation, name),
+        good=good_count + _settled(situation, name),
         failed=len(failed),
-        at_work=every + stopped - good - len(failed),
+        at_work=count + stopped - good_count - len(failed),
         exit_code=exit_code if failed else 0,
         overtime=sum(alloc.client.description == OVERTIME for alloc in failed),
         good_bits=_bits(complete) | _settled_bits(situation, name) if is_paired else 0,
@@ -451,9 +467,9 @@ def _bits(allocations: Iterable[Allocation]) -> int:
     """Return the indexes of allocations as set bits."""
     marks = bytearray()
     for alloc in allocations:
-        byte, bit = divmod(max(alloc.index, 0), 8)
+        byte, position = divmod(max(alloc.index, 0), 8)
         marks.extend(bytes(max(byte + 1 - len(marks), 0)))
-        marks[byte] |= 1 << bit
+        marks[byte] |= 1 << position
     return int.from_bytes(marks, "little")
 
 

@@ -42,17 +42,17 @@ def _one(value: object, key: object) -> object:
     if isinstance(value, Mapping):
         return entry(value, text_of(key), strict=False)
     if isinstance(value, list | range | str):
-        place = whole_of(key)
-        if not 0 <= place < len(value):
-            raise TemplateError(f"index out of range: {place}")
-        return ord(value[place]) if isinstance(value, str) else value[place]
+        index = whole_of(key)
+        if not 0 <= index < len(value):
+            raise TemplateError(f"index out of range: {index}")
+        return ord(value[index]) if isinstance(value, str) else value[index]
     raise TemplateError(f"can't index item of type {type_name(value)}")
 
 
-def _slice(budget: StepBudget, value: object, *places: object) -> object:
+def _slice(budget: StepBudget, value: object, *bounds: object) -> object:
     if not isinstance(value, list | str):
         raise TemplateError(f"can't slice item of type {type_name(value)}")
-    start, end, *_ = [*map(whole_of, places), *(0, len(value))[len(places) :]]
+    start, end, *_ = [*map(whole_of, bounds), *(0, len(value))[len(bounds) :]]
     if not 0 <= start <= end <= len(value):
         raise TemplateError(f"index out of range: {start}:{end}")
     budget.make(end - start)
@@ -94,9 +94,9 @@ def _urlquery(budget: StepBudget, *values: object) -> str:
     return quote_plus(text, safe="~")
 
 
-def _eq(budget: StepBudget, first: object, *others: object) -> bool:
-    budget.spend(len(others))
-    return any(equal(first, item) for item in others)
+def _eq(budget: StepBudget, first: object, *candidates: object) -> bool:
+    budget.spend(len(candidates))
+    return any(equal(first, item) for item in candidates)
 
 
 def _ne(_: StepBudget, first: object, second: object) -> bool:

@@ -28,7 +28,7 @@ def parse_json(budget: StepBudget, document: object) -> object:
 def _checked(value: object) -> object:
     match value:
         case dict():
-            return {key: _checked(one) for key, one in value.items()}
+            return {key: _checked(item) for key, item in value.items()}
         case list():
             return [_checked(item) for item in value]
         case int() if not isinstance(value, bool):
@@ -82,7 +82,7 @@ def _plain(budget: StepBudget, value: object, steps: int) -> object:
         case MissingValue():
             return None
         case Mapping():
-            return {str(key): _plain(budget, one, steps) for key, one in value.items()}
+            return {str(key): _plain(budget, item, steps) for key, item in value.items()}
         case list() | range():
             return [_plain(budget, item, steps) for item in value]
         case msgspec.Struct():

@@ -130,20 +130,20 @@ class _Evaluator:
         turns = 0
         names = node.pipe.variables
         known = len(self._variables) - (len(names) if node.pipe.declares else 0)
-        for key, one in self._turns(node.pipe.line, value):
+        for key, element in self._turns(node.pipe.line, value):
             turns += 1
             self._budget.spend()
-            self._keep_turn(node.pipe, key, one)
-            kept, depth = len(self._variables), self._budget.depth
+            self._keep_turn(node.pipe, key, element)
+            variable_count, depth = len(self._variables), self._budget.depth
             try:
-                self.body(node.body, one)
+                self.body(node.body, element)
             except _Continue:
                 self._budget.depth = depth
             except _Break:
                 self._budget.depth = depth
                 break
             finally:
-                del self._variables[kept:]
+                del self._variables[variable_count:]
         if not turns:
             del self._variables[known:]
             self.body(node.otherwise, dot)
@@ -199,9 +199,9 @@ class _Evaluator:
             self._assign(name, value)
 
     def _assign(self, name: str, value: object) -> None:
-        for place in range(len(self._variables) - 1, -1, -1):
-            if self._variables[place][0] == name:
-                self._variables[place] = (name, value)
+        for index in range(len(self._variables) - 1, -1, -1):
+            if self._variables[index][0] == name:
+                self._variables[index] = (name, value)
                 return
         raise TemplateError(f'undefined variable "{name}"')
 
@@ -243,10 +243,10 @@ class _Evaluator:
     def _apply(
         self, name: str, operands: list[Operand], dot: object, before: tuple[object, ...]
     ) -> object:
-        given = (self._operand(operand, dot) for operand in operands)
+        evaluated = (self._operand(operand, dot) for operand in operands)
         if name in {"and", "or"}:
-            return _first(name == "or", given, before)
-        arguments = [*given, *before]
+            return _first(name == "or", evaluated, before)
+        arguments = [*evaluated, *before]
         for argument in arguments:
             self._budget.charge(argument)
         known = self._functions[name]
@@ -260,17 +260,17 @@ class _Evaluator:
             raise TemplateError(f"error calling {name}: {error}") from error
 
 
-def _first(wanted: bool, given: Iterable[object], before: tuple[object, ...]) -> object:
+def _first(stop_at: bool, evaluated: Iterable[object], before: tuple[object, ...]) -> object:
     """Return the first value that is, or is not, empty, without evaluating the others."""
     value: object = None
     count = 0
-    for value in given:
+    for value in evaluated:
         count += 1
-        if is_true(value) == wanted:
+        if is_true(value) == stop_at:
             return value
     for value in before:
         count += 1
-        if is_true(value) == wanted:
+        if is_true(value) == stop_at:
             return value
     if not count:
         raise TemplateError("wrong number of args: want at least 1 got 0")

@@ -49,11 +49,11 @@ def _replace_all(budget: StepBudget, old: object, new: object, value: object) ->
 
 
 def _matches(budget: StepBudget, pattern: object, value: object) -> bool:
-    wanted, text = text_of(pattern), text_of(value)
+    expression, text = text_of(pattern), text_of(value)
     budget.make(len(text))
     try:
-        budget.spend(regexp.match_cost(wanted, text) // _MICROSECONDS_OF_A_STEP)
-        return regexp.search(wanted, text, most=None)
+        budget.spend(regexp.match_cost(expression, text) // _MICROSECONDS_OF_A_STEP)
+        return regexp.search(expression, text, most=None)
     except Invalid as error:
         raise TemplateError(str(error)) from error
 
@@ -102,17 +102,17 @@ def _indent(budget: StepBudget, spaces: object, value: object) -> str:
     return "\n".join(f"{' ' * width}{line}" if line else line for line in lines)
 
 
-def _contains(budget: StepBudget, wanted: object, values: object) -> bool:
-    return _in(budget, values, wanted)
+def _contains(budget: StepBudget, item: object, values: object) -> bool:
+    return _in(budget, values, item)
 
 
-def _in(budget: StepBudget, values: object, wanted: object) -> bool:
+def _in(budget: StepBudget, values: object, item: object) -> bool:
     if isinstance(values, str):
         budget.make(len(values))
-        return text_of(wanted) in values
+        return text_of(item) in values
     found = list(values.values()) if isinstance(values, Mapping) else list_of(values)
     budget.spend(len(found))
-    return any(_is(value, wanted) for value in found)
+    return any(_is(value, item) for value in found)
 
 
 def _is(item: object, other: object) -> bool:

@@ -134,16 +134,16 @@ class LookupResults:
         budget.make(len(text))
         return text
 
-    def _service(self, budget: StepBudget, *given: object) -> list[ServiceInstance]:
+    def _service(self, budget: StepBudget, *arguments: object) -> list[ServiceInstance]:
         """Return the instances of a service: all, or several selected by a key."""
-        found = self._result(LookupType.SERVICE, given[-1])
+        found = self._result(LookupType.SERVICE, arguments[-1])
         instances = found if isinstance(found, list) else []
         budget.spend(len(instances))
-        if len(given) == 1:
+        if len(arguments) == 1:
             return instances
-        if len(given) == 2:  # a count and a key
+        if len(arguments) == 2:  # a count and a key
             raise TemplateError("nomadService takes a name, or a number, a key and a name")
-        count, key = whole_of(given[0]), text_of(given[1])
+        count, key = whole_of(arguments[0]), text_of(arguments[1])
         if count < 0:
             raise TemplateError("nomadService needs a number of instances that is not negative")
         return sorted(instances, key=lambda instance: _weight(key, instance.ID))[:count]

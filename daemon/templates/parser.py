@@ -54,8 +54,8 @@ def parse(
 
 
 class _Parser:
-    def __init__(self, found: Iterable[TemplateToken], functions: Container[str]) -> None:
-        self._words: Iterator[TemplateToken] = iter(found)
+    def __init__(self, tokens: Iterable[TemplateToken], functions: Container[str]) -> None:
+        self._words: Iterator[TemplateToken] = iter(tokens)
         self._functions = functions
         self._ahead: list[TemplateToken] = []
         self._last = TemplateToken(TokenType.END, "", 1)

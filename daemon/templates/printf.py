@@ -28,18 +28,18 @@ def printf(budget: StepBudget, form: str, values: Sequence[object]) -> str:
     return "".join(pieces)
 
 
-def _filled(budget: StepBudget, match: re.Match[str], left: list[object]) -> str:
+def _filled(budget: StepBudget, match: re.Match[str], arguments: list[object]) -> str:
     flags, width, precision, verb = match.groups()
     if verb == "%":
         return "%"
     if not verb:
         return "%!(NOVERB)"
-    if not left:
+    if not arguments:
         return f"%!{verb}(MISSING)"
     for size in (width, precision or ""):
         if len(size) > len(str(_WIDEST)) or int(size or 0) > _WIDEST:
             raise TemplateError(f"a width or precision is more than {_WIDEST}")
-    value = left.pop(0)
+    value = arguments.pop(0)
     budget.spend()
     form = _FORMS.get(verb)
     body = form(budget, value, flags, precision) if form else None
@@ -70,8 +70,8 @@ def _as_it_is(budget: StepBudget, value: object, flags: str, precision: str | No
 def _text(budget: StepBudget, value: object, flags: str, precision: str | None) -> str | None:
     if isinstance(value, bool | int | float) or value is None:
         return None
-    whole = format_value(value, budget)
-    return whole if precision is None else whole[: int(precision or 0)]
+    text = format_value(value, budget)
+    return text if precision is None else text[: int(precision or 0)]
 
 
 def _quoted(budget: StepBudget, value: object, flags: str, precision: str | None) -> str | None:
@@ -116,8 +116,8 @@ def _decimal(verb: str) -> Form:
             return None
         if precision is None and verb in "gG":
             return f"{'+' if '+' in flags and value >= 0 else ''}{format_value(value, budget)}"
-        places = _DEFAULT_PRECISION if precision is None else int(precision or 0)
-        return f"{_sign(value, flags)}{abs(value):.{places}{verb}}"
+        decimals = _DEFAULT_PRECISION if precision is None else int(precision or 0)
+        return f"{_sign(value, flags)}{abs(value):.{decimals}{verb}}"
 
     return form
 

@@ -22,11 +22,11 @@ def closest(name: str, known: Iterable[str]) -> str:
     if len(name) > _LONGEST:
         return ""
     left, compared = _MOST_PAIRS // max(len(name), 1), []
-    for one in known:
-        left -= len(one)
+    for candidate in known:
+        left -= len(candidate)
         if left < 0:
             break
-        compared.append(one)
+        compared.append(candidate)
     found = difflib.get_close_matches(name, compared, n=1)
     return found[0] if found else ""
 

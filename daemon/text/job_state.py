@@ -186,18 +186,18 @@ def _because(reason: str) -> str:
 
 
 def _of_rollout(facts: JobFacts, rollout: DeploymentFacts) -> JobState:
-    far = f"version {rollout.version}: {rollout.healthy} of {rollout.wanted} healthy"
+    progress = f"version {rollout.version}: {rollout.healthy} of {rollout.wanted} healthy"
     if rollout.unhealthy:
-        far = f"{far}, {rollout.unhealthy} unhealthy"
+        progress = f"{progress}, {rollout.unhealthy} unhealthy"
     if rollout.status == "paused":
-        return JobState(State.PAUSED, f"the deployment is paused; {far}")
+        return JobState(State.PAUSED, f"the deployment is paused; {progress}")
     problem = facts.blocked or (
         facts.error if facts.current.failing or facts.current.failed else ""
     )
     if problem and not _stable_count(facts):
         word = State.BLOCKED if facts.blocked and not facts.current.alive else State.FAILING
-        return JobState(word, f"{problem} ({far})")
-    return JobState(State.DEPLOYING, f"{far}{_because(problem or facts.unhealthy)}")
+        return JobState(word, f"{problem} ({progress})")
+    return JobState(State.DEPLOYING, f"{progress}{_because(problem or facts.unhealthy)}")
 
 
 def _of_failed_run(facts: JobFacts, run: FlowRun) -> str:
@@ -256,20 +256,20 @@ def _of_batch(facts: JobFacts) -> JobState:
 def _of_service(facts: JobFacts) -> JobState:
     now, before = facts.current, facts.older
     running, steady = now.running + before.running, _stable_count(facts)
-    wanted = facts.wanted
-    if wanted is None:
-        wanted = now.alive + now.failed + before.alive
+    desired = facts.wanted
+    if desired is None:
+        desired = now.alive + now.failed + before.alive
     problem = _worst_problem(facts)
     if problem and steady > 0:
-        return JobState(State.DEGRADED, f"{steady} of {wanted} running: {problem}")
+        return JobState(State.DEGRADED, f"{steady} of {desired} running: {problem}")
     if now.failing or before.failing or now.retried:
         return JobState(State.FAILING, problem)
     if facts.blocked and not running:
         return JobState(State.BLOCKED, facts.blocked)
     if now.failed or _is_given_up(facts):
         return JobState(State.FAILED, problem)
-    if running < wanted:
-        return _of_lacking(facts, running, wanted)
+    if running < desired:
+        return _of_lacking(facts, running, desired)
     if not running and (now.unknown or before.unknown):
         return JobState(State.DEGRADED, _NO_ANSWER)
     if not running and not now.pending and facts.status != JobStatus.PENDING:
@@ -283,9 +283,9 @@ def _stable_count(facts: JobFacts) -> int:
     return now.running - now.unsettled + before.running - before.unsettled
 
 
-def _of_lacking(facts: JobFacts, running: int, wanted: int) -> JobState:
+def _of_lacking(facts: JobFacts, running: int, desired: int) -> JobState:
     if running:
-        return JobState(State.DEGRADED, f"{running} of {wanted} running")
+        return JobState(State.DEGRADED, f"{running} of {desired} running")
     if facts.current.unknown or facts.older.unknown:
         return JobState(State.DEGRADED, _NO_ANSWER)
     if facts.status == JobStatus.DEAD and facts.current.complete and not facts.current.pending:
@@ -300,8 +300,8 @@ def _worst_problem(facts: JobFacts) -> str:
     if facts.blocked:
         return facts.blocked
     if facts.rollout is not None and _is_given_up(facts):
-        said = ": ".join(filter(None, (facts.rollout.description, facts.unhealthy)))
-        return f"the deployment of version {facts.version} failed{_because(said)}"
+        message = ": ".join(filter(None, (facts.rollout.description, facts.unhealthy)))
+        return f"the deployment of version {facts.version} failed{_because(message)}"
     return ""
 
 

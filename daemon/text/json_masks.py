@@ -96,12 +96,12 @@ def mask_json(data: bytes, matchers: Mapping[JobKey, Matcher], job: JobKey | Non
     `job` is the job that the whole document is about. The data may be a sequence of documents or
     whole members of one. The length stays, unless a mask would break the escapes of a text.
     """
-    shown: list[bytes] = []
+    pieces: list[bytes] = []
     at = 0
     for begin, end, found in sorted(_texts(data, matchers, job)):
-        shown += (data[at:begin], _masked(data[begin:end], found))
+        pieces += (data[at:begin], _masked(data[begin:end], found))
         at = end
-    return b"".join((*shown, data[at:]))
+    return b"".join((*pieces, data[at:]))
 
 
 def _texts(
@@ -145,19 +145,19 @@ def _frames(data: bytes, job: JobKey | None) -> Collection[_Frame]:
 
 def _masked(raw: bytes, matchers: Sequence[Matcher]) -> bytes:
     """Return the contents of a JSON string with masks; it stays valid."""
-    shown = raw
+    masked = raw
     for matcher in matchers:
-        shown = matcher.mask(shown)
-    if shown == raw:
+        masked = matcher.mask(masked)
+    if masked == raw:
         return raw
     try:
-        msgspec.json.decode(b'"' + shown + b'"', type=str)
+        msgspec.json.decode(b'"' + masked + b'"', type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = _text(raw)  # a mask cut an escape, so search the text that it stands for
         for matcher in matchers:
             text = matcher.mask_text(text)
         return msgspec.json.encode(text)[1:-1]
-    return shown
+    return masked
 
 
 def _text(raw: bytes) -> str:

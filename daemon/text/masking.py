@@ -193,20 +193,20 @@ class Matcher:
 
     def _candidates(self, data: bytes) -> Iterator[int]:
         """Yield the places of all keys, in order."""
-        places = [
+        matches = [
             (match.start(), number)
             for number, pattern in enumerate(self._patterns)
             if (match := pattern.search(data)) is not None
         ]
-        heapify(places)
-        while places:
-            at, number = places[0]
+        heapify(matches)
+        while matches:
+            at, number = matches[0]
             yield at
             match = self._patterns[number].search(data, at + 1)
             if match is None:
-                heappop(places)
+                heappop(matches)
             else:
-                heapreplace(places, (match.start(), number))
+                heapreplace(matches, (match.start(), number))
 
     def _around(self, data: bytes, at: int) -> Iterator[Span]:
         """Yield the places of the secrets whose key is at a position."""
@@ -240,7 +240,7 @@ def _masked(data: bytes, spans: list[Span]) -> bytes:
     if not spans:
         return data
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
-    shown, covered = bytearray(data), ordered[0][0]
+    masked, covered = bytearray(data), ordered[0][0]
     for begin, end in ordered:
         if end <= covered:
             continue
@@ -249,9 +249,9 @@ def _masked(data: bytes, spans: list[Span]) -> bytes:
         start = begin if is_apart else covered
         mask = mask_of(end - begin) if is_apart else _FILL * (end - covered)
         first, last = max(start, 0), min(end, len(data))
-        shown[first:last] = mask[first - start : last - start]
+        masked[first:last] = mask[first - start : last - start]
         covered = end
-    return bytes(shown)
+    return bytes(masked)
 
 
 def _compile(keys: Iterable[bytes]) -> tuple[_Search, ...]:
@@ -337,9 +337,9 @@ def find_mask(value: object, path: str = "") -> str:
             if _has_mask(value):
                 return path
         elif isinstance(value, Mapping):
-            waiting += [(f"{path}.{key}".lstrip("."), one) for key, one in [*value.items()][::-1]]
+            waiting += [(f"{path}.{key}".lstrip("."), item) for key, item in [*value.items()][::-1]]
         elif isinstance(value, list):
-            waiting += [(f"{path}[{place}]", one) for place, one in [*enumerate(value)][::-1]]
+            waiting += [(f"{path}[{index}]", item) for index, item in [*enumerate(value)][::-1]]
     return ""
 
 

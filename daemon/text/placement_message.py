@@ -87,15 +87,15 @@ def _nodes(count: int, metric: PlacementMetric) -> str:
     return f"{count} of {count_noun(metric.nodes_evaluated, 'node')}"
 
 
-def _verb(count: int, item: str, many: str) -> str:
-    return item if count == 1 else many
+def _verb(count: int, singular: str, many: str) -> str:
+    return singular if count == 1 else many
 
 
 def _describe_shortage(dimension: str, metric: PlacementMetric) -> str:
     """Return the insufficient resource, with the requested amount if the metric has it."""
     asked = _requested_amounts(metric)
-    if wanted := asked.get(dimension):
-        return f"less than {wanted} of {dimension} left"
+    if amount := asked.get(dimension):
+        return f"less than {amount} of {dimension} left"
     if dimension in _SHORT:
         return _SHORT[dimension]
     if dimension.startswith("network: "):

@@ -50,7 +50,7 @@ def _paths(values: Values, inner: Collection[str]) -> Iterator[tuple[str, object
     """Yield the fields with their values; fields of the `inner` objects replace these objects."""
     for name, value in values.items():
         if name in inner and isinstance(value, dict):
-            yield from ((f"{name}.{one}", item) for one, item in value.items())
+            yield from ((f"{name}.{key}", item) for key, item in value.items())
         elif name not in inner:
             yield name, value
 
@@ -200,7 +200,7 @@ def _form(body: bytes) -> Values:
 # --- conversions --------------------------------------------------------------------------------
 
 
-def _text(value: object, place: str = "") -> str:
+def _text(value: object, path: str = "") -> str:
     match value:
         case None:
             return ""
@@ -211,7 +211,7 @@ def _text(value: object, place: str = "") -> str:
         case int() | float():
             return str(value)
         case _:
-            raise _Unconvertible(_wrong_type(value, "string", place))
+            raise _Unconvertible(_wrong_type(value, "string", path))
 
 
 def _texts(value: object) -> list[str]:
@@ -224,9 +224,9 @@ def _texts(value: object) -> list[str]:
     return [_first_text(item, at).strip() for at, item in enumerate(value)]
 
 
-def _first_text(value: object, at: int) -> str:
+def _first_text(value: object, index: int) -> str:
     try:
-        return _text(value, f"[{at}]")
+        return _text(value, f"[{index}]")
     except _Unconvertible as error:
         raise _Unconvertible(f"1 error(s) decoding:\n\n* {error}") from None
 
@@ -348,10 +348,10 @@ def is_duration(text: str) -> str | None:
     return None
 
 
-def _wrong_type(value: object, wanted: str, place: str) -> str:
+def _wrong_type(value: object, expected: str, path: str) -> str:
     kind = "map[string]interface {}" if isinstance(value, dict) else "[]interface {}"
     return (
-        f"'{place}' expected type '{wanted}', got unconvertible type '{kind}', "
+        f"'{path}' expected type '{expected}', got unconvertible type '{kind}', "
         f"value: '{_shown(value)}'"
     )
 

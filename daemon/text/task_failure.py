@@ -44,8 +44,8 @@ def sentence(error: TaskError | None) -> str:
         how = f"was ended by {error.signal}"
     else:
         how = f"exited with code {error.exit_code}"
-    said = f": {plain_reason(error.message)}" if error.message else ""
-    return f'task "{error.task}" {how}{said}{again}'
+    reason = f": {plain_reason(error.message)}" if error.message else ""
+    return f'task "{error.task}" {how}{reason}{again}'
 
 
 def plain_reason(text: str) -> str:

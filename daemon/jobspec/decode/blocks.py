@@ -207,15 +207,17 @@ class Decoder:
             document[child.wire] = document[child.wire] or []
             document[child.wire].append(inner)
 
-    def _is_first(self, block: Block, what: str, seen: dict[str, Block], scope: Scope) -> bool:
-        before = seen.setdefault(what, block)
+    def _is_first(
+        self, block: Block, description: str, seen: dict[str, Block], scope: Scope
+    ) -> bool:
+        before = seen.setdefault(description, block)
         if before is block:
             return True
         where = Diagnostic(
             summary="", source=scope.source, start=before.start, end=before.head_end
         ).where
         self._problem(
-            f"Duplicate {what} block",
+            f"Duplicate {description} block",
             f'Only one block of type "{block.kind}" is allowed. '
             f"Previous definition was at {where}.",
             block.start,

@@ -46,15 +46,15 @@ def contents(
             known[name] = argument
         else:
             problems.append(_unknown_argument(argument, source, arguments, blocks))
-    kept = []
+    kept_blocks = []
     for block in body.blocks:
         if block.kind not in blocks:
             problems.append(_unknown_block(block, source, arguments, blocks))
         elif (problem := _label_problem(block, source, blocks[block.kind])) is not None:
             problems.append(problem)
         else:
-            kept.append(block)
-    return BodyContents(known, kept, problems)
+            kept_blocks.append(block)
+    return BodyContents(known, kept_blocks, problems)
 
 
 def _unknown_argument(
@@ -90,24 +90,28 @@ def _unknown_block(
     )
 
 
-def _label_problem(block: Block, source: SourceText, wanted: int) -> Diagnostic | None:
+def _label_problem(block: Block, source: SourceText, label_count: int) -> Diagnostic | None:
     kind, labels = block.kind, block.labels
-    if len(labels) < wanted:
+    if len(labels) < label_count:
         return Diagnostic(
             summary=f"Missing name for {kind}",
-            detail=f"All {kind} blocks must have {wanted} labels (name).",
+            detail=f"All {kind} blocks must have {label_count} labels (name).",
             source=source,
             start=block.body.start,
             end=block.body.start + 1,
         )
-    if len(labels) > wanted:
-        only = f"Only {wanted} labels (name) are expected" if wanted else "No labels are expected"
+    if len(labels) > label_count:
+        only = (
+            f"Only {label_count} labels (name) are expected"
+            if label_count
+            else "No labels are expected"
+        )
         return Diagnostic(
             summary=f"Extraneous label for {kind}",
             detail=f"{only} for {kind} blocks.",
             source=source,
-            start=labels[wanted].start,
-            end=labels[wanted].end,
+            start=labels[label_count].start,
+            end=labels[label_count].end,
         )
     return None
 

@@ -106,15 +106,15 @@ def _elements(node: Expression, scope: Scope) -> Iterator[tuple[Value, Value]]:
 
 
 def _labels(
-    argument: Argument | None, wanted: int, block: Block, scope: Scope
+    argument: Argument | None, label_count: int, block: Block, scope: Scope
 ) -> tuple[Label, ...]:
     nodes: tuple[Expression, ...] = ()
     if argument is not None:
         nodes, values = _label_values(argument.value, scope)
-    if len(nodes) != wanted:
+    if len(nodes) != label_count:
         where = argument.value if argument is not None else None
         start = where.start if where else block.body.start
-        detail = f"A block of this type has {wanted} labels, but there are {len(nodes)} here."
+        detail = f"A block of this type has {label_count} labels, but there are {len(nodes)} here."
         raise scope.fault_at(
             start, where.end if where else start, "Wrong number of block labels", detail
         )

@@ -74,14 +74,14 @@ class DecodedBlock(msgspec.Struct, frozen=True, kw_only=True):
         """Record a problem of an argument's value."""
         self._object(self.arguments[argument].value, summary, detail)
 
-    def _object(self, place: SourceRange, summary: str, detail: str) -> None:
+    def _object(self, source_range: SourceRange, summary: str, detail: str) -> None:
         self.problems.append(
             Diagnostic(
                 summary=summary,
                 detail=detail,
                 source=self.source,
-                start=place.start,
-                end=place.end,
+                start=source_range.start,
+                end=source_range.end,
             )
         )
 

@@ -112,4 +112,6 @@ def _volumes(document: Document) -> Document:
     Recorded from Nomad: register-validation.
     """
     known = ("host", "csi")
-    return {name: one for name, one in document.items() if one and one.get("Type") in known}
+    return {
+        name: volume for name, volume in document.items() if volume and volume.get("Type") in known
+    }

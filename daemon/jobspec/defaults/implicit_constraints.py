@@ -55,7 +55,7 @@ _Item = TypeVar("_Item")
 def _change_each(items: list[_Item] | None, change: Callable[[_Item], _Item]) -> list[_Item] | None:
     """Return all items with the change applied; None if no item changes."""
     changed = [change(item) for item in items or ()]
-    same = all(one is other for one, other in zip(changed, items or (), strict=True))
+    same = all(new is original for new, original in zip(changed, items or (), strict=True))
     return None if same else changed
 
 
@@ -170,12 +170,12 @@ def _partition(cluster: str, partition: str) -> _Implied:
     return _equal(f"${{attr.consul.{named}partition}}", partition)
 
 
-def _scheduler_version(wanted: str, *, yields: bool = True) -> _Implied:
-    return _version("${attr.nomad.version}", wanted, yields=yields)
+def _scheduler_version(constraint_text: str, *, yields: bool = True) -> _Implied:
+    return _version("${attr.nomad.version}", constraint_text, yields=yields)
 
 
-def _version(attribute: str, wanted: str, *, yields: bool = True) -> _Implied:
-    constraint = Constraint(l_target=attribute, r_target=wanted, operand="semver")
+def _version(attribute: str, constraint_text: str, *, yields: bool = True) -> _Implied:
+    constraint = Constraint(l_target=attribute, r_target=constraint_text, operand="semver")
     return _Implied(constraint=constraint, yields=yields)
 
 

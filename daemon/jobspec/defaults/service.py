@@ -39,19 +39,19 @@ def complete_service(
     return service
 
 
-def _name(given: str, job: Document, group: Document, task: Document | None) -> str:
+def _name(name: str, job: Document, group: Document, task: Document | None) -> str:
     """Return the service's name: interpolated, or built from the enclosing names."""
     own = task.get("Name", "") if task is not None else "group"
-    if not given:
+    if not name:
         parts = [job["Name"], group["Name"]]
-        given = "-".join(parts if task is None else [*parts, own])
+        name = "-".join(parts if task is None else [*parts, own])
     values = {
         "JOB": job["Name"],
         "TASKGROUP": group["Name"],
         "TASK": own,
         "BASE": f"{job['Name']}-{group['Name']}-{own}",
     }
-    return _VARIABLE.sub(lambda found: values.get(found[1], found[0]), given)
+    return _VARIABLE.sub(lambda match: values.get(match[1], match[0]), name)
 
 
 def _namespace(provider: str, job: Document) -> str:

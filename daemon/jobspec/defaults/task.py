@@ -49,7 +49,7 @@ def complete_task(document: Document, group: Document, job: Document) -> Documen
         del task["Schedule"]
     if "ScalingPolicies" in task:
         given_policies = task["ScalingPolicies"]
-        task["ScalingPolicies"] = [scaling(each, job, group, task) for each in given_policies]
+        task["ScalingPolicies"] = [scaling(policy, job, group, task) for policy in given_policies]
     if "Services" in task:
         task["Services"] = [
             complete_service(service, job, group, task) for service in task["Services"]

@@ -64,24 +64,24 @@ def _is_own(kind: inspect.Type) -> bool:
             return isinstance(kind, _SCALARS)
 
 
-def _inside(at: str, value: object) -> Iterator[tuple[str, str]]:
+def _inside(path: str, value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict | list):
-        yield from _free(at, value)
+        yield from _free(path, value)
     elif value is not None and value is not msgspec.UNSET:
-        yield at, _text(value)
+        yield path, _text(value)
 
 
-def _free(at: str, value: object) -> Iterator[tuple[str, str]]:
+def _free(path: str, value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _free(f"{at}[{key}]" if at else key, item)
+            yield from _free(f"{path}[{key}]" if path else key, item)
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _free(f"{at}[{number}]", item)
+            yield from _free(f"{path}[{number}]", item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield at, _number(value)
+        yield path, _number(value)
     else:
-        yield at, _text(value)
+        yield path, _text(value)
 
 
 def _number(value: float) -> str:

@@ -87,7 +87,7 @@ def diff_each(
     items: Iterable[BeforeAfter[T]], compare: Callable[[BeforeAfter[T]], Objects]
 ) -> Objects:
     """Return the changed items, sorted by name, then type of change, then content."""
-    return sorted((one for item in items for one in compare(item)), key=_rank)
+    return sorted((diff for item in items for diff in compare(item)), key=_rank)
 
 
 def _rank(object_diff: ObjectDiff) -> tuple[object, ...]:

@@ -28,8 +28,10 @@ def services(both: BeforeAfter[list[Service]]) -> Objects:
 def _likeliest(old: list[Service], new: list[Service]) -> list[BeforeAfter[Service]]:
     left = dict(enumerate(new))
     found = []
-    for place, service in enumerate(old):
-        likeness = {at: _similarity(service, one) + (at == place) for at, one in left.items()}
+    for position, service in enumerate(old):
+        likeness = {
+            at: _similarity(service, candidate) + (at == position) for at, candidate in left.items()
+        }
         best = max(likeness, key=lambda at: likeness[at], default=-1)
         is_match = likeness.get(best, 0) > _TOO_LITTLE
         found.append(BeforeAfter(service, left.pop(best) if is_match else None))

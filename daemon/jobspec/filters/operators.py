@@ -25,10 +25,10 @@ def _in(node: Comparison, value: Any, shape: DocumentShape) -> bool:
         return node.value in value
     if shape.kind == "slice":
         return _in_list(node, value, shape.item or ANY)
-    wanted = _read(node.value, shape)
+    literal = _read(node.value, shape)
     if shape.kind == "string":
         return node.value in value
-    del wanted  # parsed for its errors, which have precedence
+    del literal  # parsed for its errors, which have precedence
     raise Malformed(
         f"cannot perform in/contains operations on type {shape.kind} for selector: "
         f"{quote(str(node.selector))}"
@@ -215,7 +215,11 @@ def integer(text: str) -> int | None:
     if match is None:
         return None
     sign, *groups = match.groups()
-    digits, base = next((one, base) for one, base in zip(groups, _BASES, strict=True) if one)
+    digits, base = next(
+        (digits_of_group, base)
+        for digits_of_group, base in zip(groups, _BASES, strict=True)
+        if digits_of_group
+    )
     value = int(digits.replace("_", "")[:400], base)  # more digits are out of range anyway
     return -value if sign == "-" else value
 

@@ -159,8 +159,8 @@ def _check(node: Node, shape: DocumentShape, names: _Bound) -> None:
 def _bound(node: CollectionMatch, shape: DocumentShape) -> _Bound:
     item = shape.item or ANY
     key = STRING if shape.kind == "map" else INT
-    given = {node.name: key if shape.kind == "map" else item, node.index: key, node.item: item}
-    return {name: one for name, one in given.items() if name}
+    bindings = {node.name: key if shape.kind == "map" else item, node.index: key, node.item: item}
+    return {name: value for name, value in bindings.items() if name}
 
 
 def _shape_at(

@@ -35,20 +35,20 @@ class FilterReader:
 
     # --- failure position ---
 
-    def stuck(self, wanted: str) -> None:
+    def stuck(self, expected: str) -> None:
         """Record an expectation at the current position."""
         if self.at > self.furthest:
             self.furthest = self.at
             self.expected.clear()
         if self.at == self.furthest:
-            self.expected.add(wanted)
+            self.expected.add(expected)
 
     def expectation(self) -> str:
         """Return the furthest position and the expectations there."""
-        wanted = sorted(self.expected - {_END})
+        expectations = sorted(self.expected - {_END})
         if _END in self.expected:
-            wanted.append("EOF")
-        *most, last = wanted
+            expectations.append("EOF")
+        *most, last = expectations
         listed = f"{', '.join(most)} or {last}" if most else last
         return f"{self.place(self.furthest)}: no match found, expected: {listed}"
 
@@ -59,34 +59,34 @@ class FilterReader:
         column = at + 1 if line == 1 else at - begun.rindex("\n")
         return f"{line}:{column} ({len(self.text[:at].encode())})"
 
-    def problem(self, rule: str, what: str, at: int | None = None) -> None:
+    def problem(self, rule: str, problem: str, at: int | None = None) -> None:
         """Record an error with a message, at the current or another position."""
-        place = self.place(self.at if at is None else at)
-        self.problems.append(f'{place}: rule "{rule}": {what}')
+        position = self.place(self.at if at is None else at)
+        self.problems.append(f'{position}: rule "{rule}": {problem}')
 
     # --- basic elements ---
 
-    def literal(self, wanted: str) -> bool:
+    def literal(self, text: str) -> bool:
         """Consume a text, or record that it was expected."""
-        if self.text.startswith(wanted, self.at):
-            self.at += len(wanted)
+        if self.text.startswith(text, self.at):
+            self.at += len(text)
             return True
-        self.stuck(quote(wanted))
+        self.stuck(quote(text))
         return False
 
-    def one_of(self, wanted: str, fits: Callable[[str], bool]) -> str:
-        """Consume a matching character. `wanted` names the class of characters in errors."""
+    def one_of(self, description: str, fits: Callable[[str], bool]) -> str:
+        """Consume a matching character. `description` names the class of characters in errors."""
         char = self.text[self.at : self.at + 1]
         if char and fits(char):
             self.at += 1
             return char
-        self.stuck(wanted)
+        self.stuck(description)
         return ""
 
-    def many(self, wanted: str, fits: Callable[[str], bool]) -> str:
+    def many(self, description: str, fits: Callable[[str], bool]) -> str:
         """Consume all matching characters."""
         start = self.at
-        while self.one_of(wanted, fits):
+        while self.one_of(description, fits):
             pass
         return self.text[start : self.at]
 
@@ -201,9 +201,9 @@ class FilterReader:
             if not self.one_of("[1-9]", _POSITIVE.__contains__):
                 return None
             self.many("[0-9]", _DIGITS.__contains__)
-        whole = self.at
+        begin = self.at
         if not self.literal(".") or not self.many("[0-9]", _DIGITS.__contains__):
-            self.at = whole
+            self.at = begin
         text, end = self.text[start : self.at], self.at
         followed = self.space() or self.end() or self.literal(")")
         self.at = end

@@ -149,8 +149,8 @@ class _Syntax(FilterReader):
     # --- any and all ---
 
     def collection(self) -> Node | None:
-        every = not self.literal("any")
-        if every and not self.literal("all"):
+        matches_all = not self.literal("any")
+        if matches_all and not self.literal("all"):
             return None
         if not self.space():
             return None
@@ -171,7 +171,7 @@ class _Syntax(FilterReader):
         if node is None or not self.literal("}"):
             return None
         name, index, item = names
-        return CollectionMatch(every, selector, node, name, index, item)
+        return CollectionMatch(matches_all, selector, node, name, index, item)
 
     def names(self) -> tuple[str, str, str] | None:
         """Return one name, or the names of index and item; `_` means no name."""

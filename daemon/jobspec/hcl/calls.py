@@ -54,17 +54,17 @@ def _check_count(
     rest: Parameter | None,
     scope: Scope,
 ) -> None:
-    wanted = len(parameters)
-    if len(nodes) < wanted:
+    count = len(parameters)
+    if len(nodes) < count:
         at_least = "at least " if rest else ""
         detail = (
-            f'Function "{node.name}" expects {at_least}{wanted} argument(s). '
+            f'Function "{node.name}" expects {at_least}{count} argument(s). '
             f'Missing value for "{parameters[len(nodes)].name}".'
         )
         raise scope.fault_at(node.close, node.close + 1, "Not enough function arguments", detail)
-    if len(nodes) > wanted and rest is None:
-        detail = f'Function "{node.name}" expects only {wanted} argument(s).'
-        raise scope.fault_at(*opening(nodes[wanted]), "Too many function arguments", detail)
+    if len(nodes) > count and rest is None:
+        detail = f'Function "{node.name}" expects only {count} argument(s).'
+        raise scope.fault_at(*opening(nodes[count]), "Too many function arguments", detail)
 
 
 def _parameter(at: int, parameters: tuple[Parameter, ...], rest: Parameter | None) -> Parameter:

@@ -268,11 +268,11 @@ def _conditional(node: Conditional, scope: Scope) -> Value:
     except HclError as error:
         problems.add(error)
         is_true = True
-    taken, other = (node.then, node.otherwise) if is_true else (node.otherwise, node.then)
+    taken, other_branch = (node.then, node.otherwise) if is_true else (node.otherwise, node.then)
     value = problems.evaluate(taken, scope)
     problems.raise_any()
     try:
-        passed_over = evaluate(other, scope)
+        passed_over = evaluate(other_branch, scope)
     except BudgetExceeded:
         raise
     except HclError:  # as in Nomad: errors in the other branch are ignored
@@ -350,11 +350,11 @@ def _try(node: CallExpr, scope: Scope) -> Value:
                 for diagnostic in error.diagnostics
             ]
     if reasons:
-        said = "no expression succeeded:\n" + "\n".join(reasons)
-        said += "\n\nAt least one expression must produce a successful result"
+        message = "no expression succeeded:\n" + "\n".join(reasons)
+        message += "\n\nAt least one expression must produce a successful result"
     else:
-        said = "at least one argument is required"
-    raise _failed(node, said, scope)
+        message = "at least one argument is required"
+    raise _failed(node, message, scope)
 
 
 def _can(node: CallExpr, scope: Scope) -> Value:

@@ -241,8 +241,8 @@ class Expressions(TemplateParser):
         steps: list[Step] = []
         while self.kind == "." and self.kinds[self.at + 1] != "*":
             steps.append(self._attribute())
-        each = _walked(IndexStep(mark_end, mark_end), steps)
-        return Splat(base.start, self.last_end, base, mark_start, mark_end, each)
+        walk = _walked(IndexStep(mark_end, mark_end), steps)
+        return Splat(base.start, self.last_end, base, mark_start, mark_end, walk)
 
     def _full_splat(self, base: Expression) -> Expression:
         """Return `base[*]` with its complete traversal."""
@@ -255,9 +255,9 @@ class Expressions(TemplateParser):
             )
         mark_end = self.last_end
         self.descend()
-        each = self._steps(IndexStep(mark_end, mark_end))
+        walk = self._steps(IndexStep(mark_end, mark_end))
         self.depth -= 1
-        return Splat(base.start, self.last_end, base, mark_start, mark_end, each)
+        return Splat(base.start, self.last_end, base, mark_start, mark_end, walk)
 
     # --- calls and collections ---
 
@@ -381,8 +381,8 @@ class Expressions(TemplateParser):
         self.at += 1
         return True
 
-    def _bad_for(self, what: str) -> HclSyntaxError:
-        return self.error("Invalid 'for' expression", f"For expression {what}.")
+    def _bad_for(self, problem: str) -> HclSyntaxError:
+        return self.error("Invalid 'for' expression", f"For expression {problem}.")
 
 
 def _walked(base: Expression, steps: list[Step]) -> Expression:

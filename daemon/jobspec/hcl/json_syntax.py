@@ -168,18 +168,18 @@ class _Reader:
         if char == closing:
             return
         if char != ",":
-            what = "object property" if closing == "}" else "array element"
-            raise self.fault("Missing attribute separator", f"A comma must follow an {what}.")
+            noun = "object property" if closing == "}" else "array element"
+            raise self.fault("Missing attribute separator", f"A comma must follow an {noun}.")
         self._open()
         if self._peek() == closing:
             raise self.fault("Trailing comma", "JSON does not allow a comma before the end.")
 
 
 def _meaning(match: re.Match[str]) -> str:
-    whole, high, low, single = match.groups()
+    escape, high, low, single = match.groups()
     if high:
         return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
     if single:
         number = int(single, 16)
         return "\ufffd" if 0xD800 <= number <= 0xDFFF else chr(number)
-    return _MEANINGS.get(whole, whole)
+    return _MEANINGS.get(escape, escape)

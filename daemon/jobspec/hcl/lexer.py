@@ -122,13 +122,13 @@ class _Lexer:
         self.ends.append(end)
         self.at = end
 
-    def _push(self, what: str) -> None:
+    def _push(self, construct: str) -> None:
         if len(self.open) >= MAX_NESTING:
             raise self._limit(f"brackets within more than {MAX_NESTING} others", "Nested too deep")
-        self.open.append(what)
+        self.open.append(construct)
 
-    def _limit(self, what: str, summary: str) -> HclError:
-        detail = f"The text has {what}."
+    def _limit(self, problem: str, summary: str) -> HclError:
+        detail = f"The text has {problem}."
         return HclError([self._problem(summary, detail, self.starts[-1], self.ends[-1])])
 
     def _problem(self, summary: str, detail: str, start: int, end: int) -> Diagnostic:

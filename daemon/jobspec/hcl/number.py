@@ -45,8 +45,8 @@ def _nearest(value: Fraction) -> Number:
         scaled = -scaled
     if shift <= 0:
         return scaled << -shift
-    near = Fraction(scaled, 1 << shift)
-    return near.numerator if near.denominator == 1 else near
+    nearest = Fraction(scaled, 1 << shift)
+    return nearest.numerator if nearest.denominator == 1 else nearest
 
 
 def _shift(value: Fraction) -> int:
@@ -111,8 +111,8 @@ def remainder(left: Number, right: Number) -> Number:
     if right == 0:
         return left
     quotient = Fraction(left) / right
-    whole = abs(quotient.numerator) // quotient.denominator
-    return rounded(left - right * (whole if quotient >= 0 else -whole))
+    truncated = abs(quotient.numerator) // quotient.denominator
+    return rounded(left - right * (truncated if quotient >= 0 else -truncated))
 
 
 def from_float(value: float) -> Number:

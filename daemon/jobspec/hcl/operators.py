@@ -20,11 +20,11 @@ from daemon.jobspec.hcl.values import (
 
 def negated(node: UnaryOp, value: Value, scope: Scope) -> Value:
     """Return `-value` or `!value`."""
-    wanted = NUMBER if node.operator == "-" else BOOL
+    target_type = NUMBER if node.operator == "-" else BOOL
     if value is None:
         raise _failed(node.start, node.end, "argument must not be null", scope)
     try:
-        converted = convert(value, wanted)
+        converted = convert(value, target_type)
     except ConversionError as error:
         detail = f"Unsuitable value for unary operand: {error}."
         raise scope.fault(node.operand, "Invalid operand", detail) from error
@@ -41,25 +41,25 @@ def apply(
         return equal(value, right)
     if operator == "!=":
         return not equal(value, right)
-    wanted = BOOL if operator in ("&&", "||") else NUMBER
+    target_type = BOOL if operator in ("&&", "||") else NUMBER
     problems: list[Diagnostic] = []
     end = node.operands[at + 1].end
     span = (node.operands[0].start, node.operands[at].end)
-    one = _operand("left", value, wanted, span, scope, problems)
+    left = _operand("left", value, target_type, span, scope, problems)
     span = (node.operands[at + 1].start, end)
-    other = _operand("right", right, wanted, span, scope, problems)
+    right_value = _operand("right", right, target_type, span, scope, problems)
     if problems:
         raise HclError(problems)
-    if one is None or other is None:
+    if left is None or right_value is None:
         raise _failed(node.start, end, "argument must not be null", scope)
-    if isinstance(one, bool) or isinstance(other, bool):
-        return bool(one and other) if operator == "&&" else bool(one or other)
-    first, second = _number(one), _number(other)
+    if isinstance(left, bool) or isinstance(right_value, bool):
+        return bool(left and right_value) if operator == "&&" else bool(left or right_value)
+    first, second = _number(left), _number(right_value)
     scope.spend(node, number_size(first) + number_size(second))
     try:
         return _ON_NUMBERS[operator](first, second)
     except ZeroDivisionError as error:
-        why = "can't divide zero by zero or infinity by infinity" if not one else "divided by zero"
+        why = "can't divide zero by zero or infinity by infinity" if not left else "divided by zero"
         raise _failed(node.start, end, why, scope) from error
 
 

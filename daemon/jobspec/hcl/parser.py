@@ -139,18 +139,18 @@ class _Reader(Expressions):
                 self._put(found, arguments)
             else:
                 blocks.extend(found)
-            what = "argument"
+            noun = "argument"
         elif self.kind in _OPENS_BLOCK:
             blocks.append(self._block(name, start, end))
-            what = "block"
+            noun = "block"
         else:
             detail = _REQUIRED + _TO_SET
             raise self.error_at(start, end, "Argument or block definition required", detail)
         if self.kind in (NEWLINE, END) or (self.is_v1 and self._ends_v1_item()):
             return
-        article = "An" if what == "argument" else "A"
+        article = "An" if noun == "argument" else "A"
         raise self.error(
-            f"Missing newline after {what}", f"{article} {what} definition must end with a newline."
+            f"Missing newline after {noun}", f"{article} {noun} definition must end with a newline."
         )
 
     def _ends_v1_item(self) -> bool:

@@ -52,8 +52,8 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
     is_echo: bool = False
 
     def __str__(self) -> str:
-        said = f"{self.summary}; {self.detail}" if self.detail else self.summary
-        return f"{self.where}: {said}"
+        message = f"{self.summary}; {self.detail}" if self.detail else self.summary
+        return f"{self.where}: {message}"
 
     def for_people(self) -> str:
         """Return the diagnostic without an empty position."""
@@ -78,11 +78,11 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
         before = self.start - line_start
         length = max(1, min(self.end, line_start + len(line)) - self.start)
         cut = max(0, before + min(length, _MAX_WIDTH // 2) - _MAX_WIDTH)
-        shown = line[cut : cut + _MAX_WIDTH]
+        excerpt = line[cut : cut + _MAX_WIDTH]
         blank = "".join("\t" if char == "\t" else " " for char in line[cut:before])
         mark = "^" * min(length, max(1, _MAX_WIDTH - (before - cut)))
         number = str(self.source.place(self.start)[0])
-        return f"  {number} | {shown}\n  {' ' * len(number)} | {blank}{mark}"
+        return f"  {number} | {excerpt}\n  {' ' * len(number)} | {blank}{mark}"
 
     def hint(self) -> str:
         """Return a hint to declare an undeclared variable that the file uses; otherwise empty."""
@@ -110,21 +110,21 @@ class HclError(Malformed):
     def explained(self) -> str:
         """Return the error for users: with the line of each diagnostic, and without echoes."""
         causes = [diagnostic for diagnostic in self.diagnostics if not diagnostic.is_echo]
-        shown = [
+        diagnostics = [
             f"{cause.for_people()}\n{cause.excerpt()}\n{cause.hint()}".rstrip("\n")
             for cause in causes[:MAX_SHOWN]
         ]
-        return self._listed(shown, causes)
+        return self._listed(diagnostics, causes)
 
-    def _listed(self, shown: list[str], all_of_them: Sequence[Diagnostic]) -> str:
-        more = len(all_of_them) - len(shown)
-        return self.before + "\n".join([*shown, *([f"and {more} more"] if more else [])])
+    def _listed(self, diagnostics: list[str], all_of_them: Sequence[Diagnostic]) -> str:
+        more = len(all_of_them) - len(diagnostics)
+        return self.before + "\n".join([*diagnostics, *([f"and {more} more"] if more else [])])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a suggestion of the nearest known name, to append to a sentence; may be empty."""
-    near = nearest(name, known)
-    return f' Did you mean "{near}"?' if near else ""
+    candidate = nearest(name, known)
+    return f' Did you mean "{candidate}"?' if candidate else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

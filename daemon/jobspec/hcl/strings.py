@@ -47,8 +47,8 @@ def unescape(source: SourceText, start: int, end: int, note: Callable[[Diagnosti
 
 
 def _from_digits(escape: str) -> str | None:
-    wanted, _ = _DIGITS.get(escape[0], (0, ""))
-    if not wanted or len(escape) != wanted + 1:
+    digit_count, _ = _DIGITS.get(escape[0], (0, ""))
+    if not digit_count or len(escape) != digit_count + 1:
         return None
     number = int(escape[1:], 16)
     if 0xD800 <= number <= 0xDFFF or number > 0x10FFFF:

@@ -236,9 +236,9 @@ class TemplateParser(TokenCursor):
                 "The control directives within this template are unbalanced.",
             )
         if opener.keyword == "for":
-            each = self._until(("endfor",), parts, opener, closing)
+            body_parts = self._until(("endfor",), parts, opener, closing)
             end = parts.pop().end
-            body = TemplateExpr(opener.end, end, each)
+            body = TemplateExpr(opener.end, end, body_parts)
             return TemplateFor(opener.start, end, *opener.names, opener.subject, body)
         then = self._until(("else", "endif"), parts, opener, closing)
         middle = parts.pop()

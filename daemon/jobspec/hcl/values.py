@@ -321,7 +321,7 @@ def _unify_mappings(types: Sequence[Type], kinds: set[str]) -> Type | None:
     names = {tuple(sorted(type_.attributes)) for type_ in types}
     if kinds == {"object"} and len(names) == 1:
         found = {name: unify([type_.attributes[name] for type_ in types]) for name in names.pop()}
-        known = {name: one for name, one in found.items() if one is not None}
+        known = {name: item for name, item in found.items() if item is not None}
         return Type("object", attributes=known) if len(known) == len(found) else None
     parts = [
         part

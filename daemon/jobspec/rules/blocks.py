@@ -66,8 +66,8 @@ def artifact(artifact: Artifact) -> Iterator[str]:
     if not artifact.getter_source:
         yield "source must be specified"
     if artifact.getter_mode and artifact.getter_mode not in _GETTER_MODES:
-        given, known = quote(artifact.getter_mode), ", ".join(_GETTER_MODES)
-        yield f"invalid artifact mode {given}; must be one of: {known}"
+        mode, known = quote(artifact.getter_mode), ", ".join(_GETTER_MODES)
+        yield f"invalid artifact mode {mode}; must be one of: {known}"
     if escapes("task", artifact.relative_dest):
         yield "destination escapes allocation directory"
     elif artifact.relative_dest and "${" not in artifact.relative_dest:
@@ -99,8 +99,8 @@ def _checksum(text: str) -> Iterator[str]:
 def _hex_problem(text: str) -> str | None:
     for byte in text.encode():
         if byte not in _HEX:
-            shown = f" '{chr(byte)}'" if chr(byte).isprintable() else ""
-            return f"encoding/hex: invalid byte: U+{byte:04X}{shown}"
+            character = f" '{chr(byte)}'" if chr(byte).isprintable() else ""
+            return f"encoding/hex: invalid byte: U+{byte:04X}{character}"
     return "encoding/hex: odd length hex string" if len(text) % 2 else None
 
 
@@ -165,8 +165,8 @@ def identity(identity: Identity) -> Iterator[str]:
 def _identity_change(identity: Identity) -> Iterator[str]:
     if identity.change_mode in ("", "noop", "restart"):
         if identity.change_signal:
-            given = quote(identity.change_signal)
-            yield f'can only use change_signal={given} with change_mode="signal"'
+            signal = quote(identity.change_signal)
+            yield f'can only use change_signal={signal} with change_mode="signal"'
     elif identity.change_mode != "signal":
         yield f"invalid change_mode: {identity.change_mode}"
     elif not identity.change_signal:

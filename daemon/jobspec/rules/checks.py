@@ -123,8 +123,8 @@ def _times(check: Check) -> Iterator[str]:
     if check.timeout == 0:
         yield f"missing required value timeout. Timeout cannot be less than {least}"
     elif check.timeout < MIN_TIMEOUT:
-        given = duration(check.timeout)
-        yield f"timeout ({given}) is lower than required minimum timeout {least}"
+        timeout = duration(check.timeout)
+        yield f"timeout ({timeout}) is lower than required minimum timeout {least}"
 
 
 def _modes(check: Check) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _modes(check: Check) -> Iterator[str]:
         yield f"invalid address_mode {quote(check.address_mode)}"
     if check.on_update and check.on_update not in ON_UPDATE:
         healthy, warnings, ignore = (quote(value) for value in ON_UPDATE)
-        given = quote(check.on_update)
-        yield f"on_update must be {healthy}, {warnings}, or {ignore}; got {given}"
+        mode = quote(check.on_update)
+        yield f"on_update must be {healthy}, {warnings}, or {ignore}; got {mode}"
 
 
 def _restart(check: Check) -> Iterator[str]:

@@ -136,9 +136,9 @@ def _operand(
         if not value:
             yield empty_set
     elif operand in readers:
-        what, problem_of = readers[operand]
+        kind, problem_of = readers[operand]
         if problem := problem_of(value):
-            yield f"{what}: {problem}"
+            yield f"{kind}: {problem}"
     else:
         yield f"{unknown} {quote(operand)}"
 

@@ -32,9 +32,9 @@ def group(group: TaskGroup, job: Job) -> Iterator[str]:
     yield from _update(group, job.type)
     yield from _migrate(group, job.type)
     yield from _tasks_together(group)
-    for name, wanted in sorted((group.volumes or {}).items()):
+    for name, request in sorted((group.volumes or {}).items()):
         subject = f"Task group volume validation for {name} failed"
-        yield from wrap_error(subject, volume(wanted, group, job.type))
+        yield from wrap_error(subject, volume(request, group, job.type))
     yield from wrap_error("Task group network validation failed", networks(group))
     yield from wrap_error("Task group service validation failed", services.of_group(group))
     yield from wrap_error(

@@ -26,14 +26,14 @@ class _Taken:
     def static(self, port: Port, user: str) -> Iterator[str]:
         if not port.value:
             return
-        place = (port.host_network or "default", port.value)
-        if place in self.ports:
+        key = (port.host_network or "default", port.value)
+        if key in self.ports:
             if not (port.ignore_collision and user == _GROUP):
-                yield f"Static port {port.value} already reserved by {self.ports[place]}"
+                yield f"Static port {port.value} already reserved by {self.ports[key]}"
         elif port.value > _MOST:
             yield f"Port {port.label} ({port.value}) cannot be greater than {_MOST}"
         else:
-            self.ports[place] = f"{user}:{port.label}"
+            self.ports[key] = f"{user}:{port.label}"
 
 
 _GROUP = "taskgroup network"

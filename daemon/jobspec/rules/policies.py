@@ -29,8 +29,8 @@ def restart(policy: RestartPolicy) -> Iterator[str]:
     if policy.attempts == 0 and policy.mode != "fail":
         yield f"Restart policy {quote(policy.mode)} with 0 attempts is ambiguous"
     if policy.interval < MIN_RESTART_INTERVAL:
-        least, given = duration(MIN_RESTART_INTERVAL), duration(policy.interval)
-        yield f"Interval can not be less than {least} (got {given})"
+        least, interval = duration(MIN_RESTART_INTERVAL), duration(policy.interval)
+        yield f"Interval can not be less than {least} (got {interval})"
     if policy.attempts * policy.delay > policy.interval:
         yield (
             f"Nomad can't restart the TaskGroup {policy.attempts} times in an interval of "
@@ -51,8 +51,8 @@ def reschedule(policy: ReschedulePolicy) -> Iterator[str]:
     if policy.unlimited:
         return
     if policy.interval < MIN_RESCHEDULE_INTERVAL:
-        least, given = duration(MIN_RESCHEDULE_INTERVAL), duration(policy.interval)
-        yield f"Interval cannot be less than {least} (got {given})"
+        least, interval = duration(MIN_RESCHEDULE_INTERVAL), duration(policy.interval)
+        yield f"Interval cannot be less than {least} (got {interval})"
     if not delay_faults:
         yield from _check_interval(policy)
 
@@ -71,18 +71,18 @@ def _attempts(policy: ReschedulePolicy) -> Iterator[str]:
 
 
 def _delay(policy: ReschedulePolicy) -> Iterator[str]:
-    least, given = duration(MIN_RESCHEDULE_DELAY), duration(policy.delay)
+    least, delay = duration(MIN_RESCHEDULE_DELAY), duration(policy.delay)
     if policy.delay < MIN_RESCHEDULE_DELAY:
-        yield f"Delay cannot be less than {least} (got {given})"
+        yield f"Delay cannot be less than {least} (got {delay})"
     if policy.delay_function not in _DELAY_FUNCTIONS:
         known = " ".join(quote(function) for function in DelayFunction)
         yield f"Invalid delay function {quote(policy.delay_function)}, must be one of [{known}]"
     if policy.delay_function == DelayFunction.CONSTANT:
         return
     if policy.max_delay < MIN_RESCHEDULE_DELAY:
-        yield f"Max Delay cannot be less than {least} (got {given})"  # as in Nomad
+        yield f"Max Delay cannot be less than {least} (got {delay})"  # as in Nomad
     if policy.max_delay < policy.delay:
-        yield f"Max Delay cannot be less than Delay {given} (got {duration(policy.max_delay)})"
+        yield f"Max Delay cannot be less than Delay {delay} (got {duration(policy.max_delay)})"
 
 
 def _check_interval(policy: ReschedulePolicy) -> Iterator[str]:

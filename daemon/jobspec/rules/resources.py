@@ -16,39 +16,39 @@ NO_MEMORY_LIMIT = -1
 _NUMA_AFFINITIES = frozenset({"none", "prefer", "require"})
 
 
-def resources(asked: Resources) -> Iterator[str]:
+def resources(request: Resources) -> Iterator[str]:
     """Yield the errors of the resources of a task."""
-    if asked.cores > 0 and asked.cpu > 0:
+    if request.cores > 0 and request.cpu > 0:
         yield "Task can only ask for 'cpu' or 'cores' resource, not both."
-    if asked.cores < 0:
-        yield f"cores value ({asked.cores}) cannot be negative"
-    yield from join_errors(_least(asked))
-    for number, device in enumerate(asked.devices or (), 1):
+    if request.cores < 0:
+        yield f"cores value ({request.cores}) cannot be negative"
+    yield from join_errors(_least(request))
+    for number, device in enumerate(request.devices or (), 1):
         yield from wrap_error(f"device {number} failed validation", _device(device))
-    yield from _numa(asked)
-    yield from _memory(asked)
+    yield from _numa(request)
+    yield from _memory(request)
 
 
-def _least(asked: Resources) -> Iterator[str]:
-    if asked.cpu < MIN_CPU and asked.cores == 0:
-        yield f"minimum CPU value is {MIN_CPU}; got {asked.cpu}"
-    if asked.memory_mb < MIN_MEMORY:
-        yield f"minimum MemoryMB value is {MIN_MEMORY}; got {asked.memory_mb}"
+def _least(request: Resources) -> Iterator[str]:
+    if request.cpu < MIN_CPU and request.cores == 0:
+        yield f"minimum CPU value is {MIN_CPU}; got {request.cpu}"
+    if request.memory_mb < MIN_MEMORY:
+        yield f"minimum MemoryMB value is {MIN_MEMORY}; got {request.memory_mb}"
 
 
-def _numa(asked: Resources) -> Iterator[str]:
-    if asked.numa is None:
+def _numa(request: Resources) -> Iterator[str]:
+    if request.numa is None:
         return
-    devices = {device.name for device in asked.devices or ()}
-    for name in asked.numa.devices or ():
+    devices = {device.name for device in request.devices or ()}
+    for name in request.numa.devices or ():
         if name not in devices:
             yield f"numa device {quote(name)} not requested as task resource"
-    if asked.numa.affinity not in _NUMA_AFFINITIES:
+    if request.numa.affinity not in _NUMA_AFFINITIES:
         yield "numa affinity must be one of none, prefer, or require"
 
 
-def _memory(asked: Resources) -> Iterator[str]:
-    most, least, secrets = asked.memory_max_mb, asked.memory_mb, asked.secrets_mb
+def _memory(request: Resources) -> Iterator[str]:
+    most, least, secrets = request.memory_max_mb, request.memory_mb, request.secrets_mb
     if most not in (0, NO_MEMORY_LIMIT) and most < least:
         yield f"MemoryMaxMB value ({most}) should be larger than MemoryMB value ({least})"
     if secrets > least:

@@ -39,12 +39,12 @@ def service(service: Service) -> Iterator[str]:
         if service.address:
             yield 'Service address_mode must be "auto" if address is set'
     elif service.address_mode not in ("", "auto"):
-        given = quote(service.address_mode)
-        yield f'Service address_mode must be "auto", "host", or "driver"; not {given}'
+        mode = quote(service.address_mode)
+        yield f'Service address_mode must be "auto", "host", or "driver"; not {mode}'
     if service.on_update and service.on_update not in ON_UPDATE:
         healthy, warnings, ignore = (quote(known) for known in ON_UPDATE)
-        given = quote(service.on_update)
-        yield f"Service on_update must be {healthy}, {warnings}, or {ignore}; not {given}"
+        mode = quote(service.on_update)
+        yield f"Service on_update must be {healthy}, {warnings}, or {ignore}; not {mode}"
     yield from _provider(service)
     if service.identity is not None and not service.identity.audience:
         yield "Service identity must provide at least one target aud value"
@@ -71,12 +71,12 @@ def mesh(job: Job) -> Iterator[str]:
 
 
 def _connect(service: Service) -> Iterator[str]:
-    ways = service.connect or {}
-    native = bool(ways.get("Native"))
-    others = sum(ways.get(way) is not None for way in ("SidecarService", "Gateway"))
-    if native + others != 1:
+    connect = service.connect or {}
+    native = bool(connect.get("Native"))
+    other_ways = sum(connect.get(block) is not None for block in ("SidecarService", "Gateway"))
+    if native + other_ways != 1:
         yield "Consul Connect must be exclusively native, make use of a sidecar, or represent a Gateway"
-    if native and others and not service.task_name:
+    if native and other_ways and not service.task_name:
         yield f"Service {service.name} is Connect Native and requires setting the task"
 
 
@@ -87,8 +87,8 @@ def _provider(service: Service) -> Iterator[str]:
         case "nomad":
             yield from _native(service)
         case _:
-            given = quote(service.provider)
-            yield f'Service provider must be "consul", or "nomad"; not {given}'
+            provider = quote(service.provider)
+            yield f'Service provider must be "consul", or "nomad"; not {provider}'
 
 
 def _native(service: Service) -> Iterator[str]:
@@ -128,20 +128,22 @@ def of_group(group: TaskGroup) -> Iterator[str]:
     tasks = {task.name for task in group.tasks or ()}
     for task in group.tasks or ():
         yield from _owners(task)
-    for number, one in enumerate(group.services or ()):
-        faults = list(service(one))
+    for number, group_service in enumerate(group.services or ()):
+        faults = list(service(group_service))
         if faults:
-            yield from wrap_error(f"Service[{number}] {one.name} validation failed", faults)
+            yield from wrap_error(
+                f"Service[{number}] {group_service.name} validation failed", faults
+            )
             continue
-        if one.address_mode == "driver":
+        if group_service.address_mode == "driver":
             yield (
-                f'service {quote(one.name)} cannot use address_mode="driver", only services '
+                f'service {quote(group_service.name)} cannot use address_mode="driver", only services '
                 'defined in a "task" block can use this mode'
             )
-        yield from _group_checks(one, tasks)
+        yield from _group_checks(group_service, tasks)
     yield from _duplicates(group)
-    every = [service for task in group.tasks or () for service in task.services or ()]
-    if len({service.provider for service in [*every, *(group.services or ())]}) > 1:
+    services = [service for task in group.tasks or () for service in task.services or ()]
+    if len({service.provider for service in [*services, *(group.services or ())]}) > 1:
         yield ("Multiple service providers used: task group services must use the same provider")
 
 
@@ -178,11 +180,13 @@ def _duplicates(group: TaskGroup) -> Iterator[str]:
     seen: set[str] = set()
     twice: set[str] = set()
     owned = [(task.name, service) for task in group.tasks or () for service in task.services or ()]
-    for owner, one in [*owned, *(("group", service) for service in group.services or ())]:
-        place = f"{owner}->{one.name}" + (f":{one.port_label}" if one.port_label else "")
-        if place in seen:
-            twice.add(place)
-        seen.add(place)
+    for owner, owned_service in [*owned, *(("group", service) for service in group.services or ())]:
+        key = f"{owner}->{owned_service.name}" + (
+            f":{owned_service.port_label}" if owned_service.port_label else ""
+        )
+        if key in seen:
+            twice.add(key)
+        seen.add(key)
     if twice:
         yield f"Services are not unique: {format_list(sorted(twice))}"
 
@@ -205,24 +209,26 @@ def of_task(task: Task, group: TaskGroup) -> Iterator[str]:
     """Yield the errors of a task's services and of the ports that they name."""
     ports: defaultdict[str, set[str]] = defaultdict(set)  # label -> services that name it
     known: set[tuple[str, str]] = set()
-    for number, one in enumerate(task.services or ()):
-        name = quote(one.name, ascii_only=True)
-        yield from wrap_error(f"service[{number}] {name} validation failed", service(one))
+    for number, task_service in enumerate(task.services or ()):
+        name = quote(task_service.name, ascii_only=True)
+        yield from wrap_error(f"service[{number}] {name} validation failed", service(task_service))
         for mode in _ONLY_IN_GROUPS:
-            if one.address_mode == mode:
-                yield _only_in_groups("service", one.name, mode)
-        if (one.name, one.port_label) in known:
-            yield f"service {quote(one.name)} is duplicate"
-        known.add((one.name, one.port_label))
-        numeric = one.address_mode == "driver" and _NUMBER.fullmatch(one.port_label)
-        if one.port_label and not numeric:
-            ports[one.port_label].add(one.name)
-        if one.connect is not None:
+            if task_service.address_mode == mode:
+                yield _only_in_groups("service", task_service.name, mode)
+        if (task_service.name, task_service.port_label) in known:
+            yield f"service {quote(task_service.name)} is duplicate"
+        known.add((task_service.name, task_service.port_label))
+        numeric = task_service.address_mode == "driver" and _NUMBER.fullmatch(
+            task_service.port_label
+        )
+        if task_service.port_label and not numeric:
+            ports[task_service.port_label].add(task_service.name)
+        if task_service.connect is not None:
             yield (
-                f'service {quote(one.name)} cannot have "connect" block, only services defined in '
+                f'service {quote(task_service.name)} cannot have "connect" block, only services defined in '
                 'a "group" block can'
             )
-        yield from _task_checks(one, ports)
+        yield from _task_checks(task_service, ports)
     present = labels((group.networks or [])[:1]) | labels(task.resources.networks)
     for label in sorted(ports.keys() - present):
         names = ", ".join(sorted(ports[label]))

@@ -140,7 +140,9 @@ def _proxy(task: Task, group: TaskGroup) -> Iterator[str]:
         yield "Connect proxy task must not have a service block"
     if task.leader:
         yield "Connect proxy task must not have leader set"
-    proxied = [other.name for other in group.services or () if _has_sidecar(other)]
+    proxied = [
+        group_service.name for group_service in group.services or () if _has_sidecar(group_service)
+    ]
     if not proxied:
         yield f"No Connect services in task group with Connect proxy ({quote(service)})"
     elif service not in proxied:

@@ -46,13 +46,13 @@ def unsupported_fields(job: Job) -> Iterator[str]:
     """Yield a warning for each field that is set and has no effect."""
     yield from _of(job, "")
     for group in job.task_groups or ():
-        place = f"group {quote(group.name)}"
-        yield from _of(group, place)
+        subject = f"group {quote(group.name)}"
+        yield from _of(group, subject)
         yield from _networks(group)
         for service in group.services or ():
-            yield from _of(service, f"service {quote(service.name)} in {place}")
+            yield from _of(service, f"service {quote(service.name)} in {subject}")
         for task in group.tasks or ():
-            where = f"task {quote(task.name)} in {place}"
+            where = f"task {quote(task.name)} in {subject}"
             yield from _of(task, where)
             for service in task.services or ():
                 yield from _of(service, f"service {quote(service.name)} of {where}")
@@ -81,11 +81,11 @@ def _networks(group: TaskGroup) -> Iterator[str]:
             )
 
 
-def _of(record: Job | TaskGroup | Task | Service, place: str) -> Iterator[str]:
+def _of(record: Job | TaskGroup | Task | Service, subject: str) -> Iterator[str]:
     for field, reason in _inert(type(record)):
         if getattr(record, field.name) != field.default:
-            what = f"{place}: {field.encode_name}" if place else field.encode_name
-            yield f"{what} is stored, but has no effect: {reason}"
+            field_path = f"{subject}: {field.encode_name}" if subject else field.encode_name
+            yield f"{field_path} is stored, but has no effect: {reason}"
 
 
 @cache

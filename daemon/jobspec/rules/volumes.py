@@ -27,16 +27,16 @@ _PROPAGATION = frozenset({"", "private", "host-to-task", "bidirectional"})
 _LABELS = frozenset({"", "z", "Z"})
 
 
-def volume(wanted: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
+def volume(request: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
     """Yield the errors of a volume of a group."""
-    if not wanted.source:
+    if not request.source:
         yield "volume has an empty source"
-    if wanted.per_alloc:
-        yield from _per_allocation(wanted, group, job_type)
-    if wanted.type == "host":
-        yield from _on_host(wanted)
+    if request.per_alloc:
+        yield from _per_allocation(request, group, job_type)
+    if request.type == "host":
+        yield from _on_host(request)
     else:
-        yield from _by_plugin(wanted, group.count)
+        yield from _by_plugin(request, group.count)
 
 
 def mount(volume_mount: VolumeMount) -> Iterator[str]:
@@ -44,45 +44,45 @@ def mount(volume_mount: VolumeMount) -> Iterator[str]:
     if not volume_mount.volume:
         yield "volume mount references an empty volume"
     if volume_mount.propagation_mode not in _PROPAGATION:
-        given = quote(volume_mount.propagation_mode)
-        yield f"volume mount has an invalid propagation mode: {given}"
+        mode = quote(volume_mount.propagation_mode)
+        yield f"volume mount has an invalid propagation mode: {mode}"
     if volume_mount.selinux_label not in _LABELS:
         yield f'volume mount has an invalid SELinux label: "{volume_mount.selinux_label}"'
 
 
-def _per_allocation(wanted: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
+def _per_allocation(request: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
     if job_type in (JobType.SYSTEM, JobType.SYSBATCH):
         yield "volume cannot be per_alloc for system or sysbatch jobs"
     if group.update and group.update.canary > 0:
         yield "volume cannot be per_alloc when canaries are in use"
-    if wanted.sticky:
+    if request.sticky:
         yield "volume cannot be per_alloc and sticky at the same time"
 
 
-def _on_host(wanted: Volume) -> Iterator[str]:
-    if wanted.mount_options is not None:
+def _on_host(request: Volume) -> Iterator[str]:
+    if request.mount_options is not None:
         yield "host volumes cannot have mount options"
-    if wanted.access_mode not in _HOST_MODES:
-        yield f"host volumes cannot be mounted with {wanted.access_mode} access mode"
+    if request.access_mode not in _HOST_MODES:
+        yield f"host volumes cannot be mounted with {request.access_mode} access mode"
     else:
-        yield from _read_only(wanted)
+        yield from _read_only(request)
 
 
-def _by_plugin(wanted: Volume, count: int) -> Iterator[str]:
-    if not wanted.attachment_mode:
+def _by_plugin(request: Volume, count: int) -> Iterator[str]:
+    if not request.attachment_mode:
         yield "CSI volumes must have an attachment mode"
-    if wanted.attachment_mode == "block-device" and wanted.mount_options is not None:
+    if request.attachment_mode == "block-device" and request.mount_options is not None:
         yield "block devices cannot have mount options"
-    if not wanted.access_mode:
+    if not request.access_mode:
         yield "CSI volumes must have an access mode"
-    yield from _read_only(wanted)
-    users = _ONE_USER.get(wanted.access_mode)
+    yield from _read_only(request)
+    users = _ONE_USER.get(request.access_mode)
     # Readers are unlimited if there is only one writer.
-    harmless = users == "writer" and wanted.read_only
-    if users and not harmless and count > 1 and not wanted.per_alloc:
-        yield f"volume with {wanted.access_mode} access mode allows only one {users}"
+    harmless = users == "writer" and request.read_only
+    if users and not harmless and count > 1 and not request.per_alloc:
+        yield f"volume with {request.access_mode} access mode allows only one {users}"
 
 
-def _read_only(wanted: Volume) -> Iterator[str]:
-    if wanted.access_mode in _READERS and not wanted.read_only:
-        yield f"{wanted.access_mode} volumes must be read-only"
+def _read_only(request: Volume) -> Iterator[str]:
+    if request.access_mode in _READERS and not request.read_only:
+        yield f"{request.access_mode} volumes must be read-only"

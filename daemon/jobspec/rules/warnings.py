@@ -153,9 +153,9 @@ def _secrets_identities(task: Task) -> Iterator[str]:
 def _auto_promote(groups: list[TaskGroup]) -> Iterator[str]:
     updates = [group.update for group in groups if group.update is not None]
     # A deployment without canaries needs no promotion.
-    some = any(update.auto_promote for update in updates)
-    every = all(update.auto_promote or not update.canary for update in updates)
-    if some and not every:
+    any_promotes = any(update.auto_promote for update in updates)
+    all_promote = all(update.auto_promote or not update.canary for update in updates)
+    if any_promotes and not all_promote:
         yield "auto_promote must be true for all groups to enable automatic promotion"
 
 

@@ -62,9 +62,9 @@ def problems(job: Job) -> Iterator[str]:
 
 
 def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
-    ways = (NOTIFY_TO.name, NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
-    if NOTIFY.name in meta and not any(way in meta for way in ways):
-        yield f"Meta of job: {quote(NOTIFY.name)} has no receiver; add {' or '.join(map(quote, ways))}"
+    keys = (NOTIFY_TO.name, NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
+    if NOTIFY.name in meta and not any(key in meta for key in keys):
+        yield f"Meta of job: {quote(NOTIFY.name)} has no receiver; add {' or '.join(map(quote, keys))}"
 
 
 def _queue(job: Job) -> Iterator[str]:
@@ -130,8 +130,8 @@ def _without_schedule(job: Job) -> Iterator[str]:
             yield f"Meta of job: {quote(key)} needs a job with a periodic block"
 
 
-def _in(place: str, name: str, meta: Meta, hints: "Hints") -> Iterator[str]:
-    where = f"{place} {quote(name)}" if name else place
+def _in(level: str, name: str, meta: Meta, hints: "Hints") -> Iterator[str]:
+    where = f"{level} {quote(name)}" if name else level
     known = _BY_NAME
     for key, text in (meta or {}).items():
         if not key.startswith(PREFIX) and key.lower() not in known:
@@ -139,7 +139,7 @@ def _in(place: str, name: str, meta: Meta, hints: "Hints") -> Iterator[str]:
         extension = known.get(key)
         if extension is None:
             yield f"Meta of {where}: unknown key {quote(key)}{_nearest(key, hints)}"
-        elif place not in extension.place.split(" or "):
+        elif level not in extension.place.split(" or "):
             yield f"Meta of {where}: {quote(key)} belongs in the meta of a {extension.place}"
         else:
             try:

@@ -51,9 +51,9 @@ def resource_ask(group: TaskGroup) -> ResourceAsk:
     # Nomad uses only the first network of a group.
     of_group = tuple((group.networks or [])[:1])
     of_tasks = tuple(network for task in tasks for network in task.resources.networks or ())
-    wanted = tuple(device for task in tasks for device in task.resources.devices or ())
+    requests = tuple(device for task in tasks for device in task.resources.devices or ())
     cores = sum(task.resources.cores for task in tasks)
-    plain = not (of_group or of_tasks or wanted or cores)
+    plain = not (of_group or of_tasks or requests or cores)
     return ResourceAsk(
         group=group,
         cpu=sum(task.resources.cpu for task in tasks if not task.resources.cores),
@@ -61,7 +61,7 @@ def resource_ask(group: TaskGroup) -> ResourceAsk:
         memory=sum(memory_of(task) for task in tasks),
         disk=group.ephemeral_disk.size_mb,
         networks=of_group + of_tasks,
-        devices=wanted,
+        devices=requests,
         fixed=_resources(group, {task.name: _task(task) for task in tasks}) if plain else None,
     )
 
@@ -172,18 +172,18 @@ class NodeCapacity:
         self._count(share, 1)
         self._cores = self._cores - share.cores
         self._devices = self._devices | share.device_ids
-        if held := share.ports:
-            self._free_dynamic -= self._dynamic_among(held - self._ports)
-            self._ports |= held
+        if used_ports := share.ports:
+            self._free_dynamic -= self._dynamic_among(used_ports - self._ports)
+            self._ports |= used_ports
 
     def release(self, share: ResourceShare) -> None:
         """Release resources."""
         self._count(share, -1)
         self._cores = self._cores | share.cores
         self._devices = self._devices - share.device_ids
-        if held := share.ports:
-            self._free_dynamic += self._dynamic_among(held & self._ports)
-            self._ports -= held
+        if used_ports := share.ports:
+            self._free_dynamic += self._dynamic_among(used_ports & self._ports)
+            self._ports -= used_ports
 
     def _count(self, share: ResourceShare, sign: int) -> None:
         most, count = self._slots
@@ -239,7 +239,7 @@ class NodeCapacity:
             (need.disk, self.disk),
             (need.cores, len(self._cores)),
         )
-        parts = sum(max(0, wanted - there) / wanted for wanted, there in pairs if wanted)
+        parts = sum(max(0, needed - there) / needed for needed, there in pairs if needed)
         missing = parts + ports.count_port_conflicts(need.networks, self._ports)
         return missing or float(self.missing_resource(need) is not None)
 
@@ -295,8 +295,8 @@ class NodeCapacity:
 
 
 def _cores(node: Node) -> set[int]:
-    kept = node.reserved_resources.cpu.reserved_cpu_cores or ()
-    return set(node.node_resources.cpu.reservable_cpu_cores).difference(kept)
+    reserved = node.reserved_resources.cpu.reserved_cpu_cores or ()
+    return set(node.node_resources.cpu.reservable_cpu_cores).difference(reserved)
 
 
 def _cpu_of_a_core(node: Node) -> int:

@@ -32,12 +32,12 @@ class DeviceKind(Record, frozen=True, kw_only=True):
     attributes: dict[str, object] | None = None
     instances: list[DeviceInstance] | None = None
 
-    def usable(self, taken: Collection[str]) -> list[str]:
+    def usable(self, taken_ids: Collection[str]) -> list[str]:
         """Return the sorted IDs of healthy, free instances."""
         return sorted(
             instance.id
             for instance in self.instances or ()
-            if instance.healthy and instance.id not in taken
+            if instance.healthy and instance.id not in taken_ids
         )
 
 
@@ -69,25 +69,25 @@ def has_all(node: Node, requests: Collection[Device]) -> bool:
 
 
 def choose(
-    kinds: Collection[DeviceKind], requests: Collection[Device], taken: Collection[str]
+    kinds: Collection[DeviceKind], requests: Collection[Device], used_ids: Collection[str]
 ) -> list[DeviceOffer] | None:
     """Return free instances for each request, best kind first; None if there are too few."""
     offers: list[DeviceOffer] = []
-    gone = set(taken)
+    taken_ids = set(used_ids)
     for request in requests:
-        offer = _offer(kinds, request, gone)
+        offer = _offer(kinds, request, taken_ids)
         if offer is None:
             return None
         offers.append(offer)
-        gone.update(offer.ids)
+        taken_ids.update(offer.ids)
     return offers
 
 
 def _offer(
-    kinds: Collection[DeviceKind], request: Device, taken: Collection[str]
+    kinds: Collection[DeviceKind], request: Device, taken_ids: Collection[str]
 ) -> DeviceOffer | None:
     possible = [
-        DeviceOffer(kind, kind.usable(taken)[: request.count], _score(kind, request))
+        DeviceOffer(kind, kind.usable(taken_ids)[: request.count], _score(kind, request))
         for kind in kinds
         if _suits(kind, request)
     ]

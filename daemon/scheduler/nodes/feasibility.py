@@ -53,12 +53,12 @@ def _glob(pattern: str, name: str) -> bool:
     *middle, last = rest
     if not name.startswith(first) or not name[len(first) :].endswith(last):
         return False
-    place, end = len(first), len(name) - len(last)
+    position, end = len(first), len(name) - len(last)
     for part in middle:
-        place = name.find(part, place, end)
-        if place < 0:
+        position = name.find(part, position, end)
+        if position < 0:
             return False
-        place += len(part)
+        position += len(part)
     return True
 
 
@@ -113,11 +113,11 @@ def _network_obstacle(group: TaskGroup, node: Node, region: str) -> str | None:
     if all((network.mode or "host") != mode for network in node.node_resources.networks):
         return "missing network"
     for port in ports_of(network):
-        wanted = resolve(port.host_network, node, region)
-        if wanted is None:
+        network_name = resolve(port.host_network, node, region)
+        if network_name is None:
             return f'invalid host network "{port.host_network}" template for port "{port.label}"'
-        if wanted not in ("", DEFAULT_NETWORK) and wanted not in node.host_networks:
-            return f'missing host network "{wanted}" for port "{port.label}"'
+        if network_name not in ("", DEFAULT_NETWORK) and network_name not in node.host_networks:
+            return f'missing host network "{network_name}" for port "{port.label}"'
     return None
 
 

@@ -84,8 +84,10 @@ class _Tally:
             class_exhausted=dict(self._class_exhausted) or None,
             dimension_exhausted=dict(self.exhausted) or None,
             score_meta_data=[
-                NodeScore(node_id=room.node.id, norm_score=scores.mean, scores=scores.by_name)
-                for scores, room in best
+                NodeScore(
+                    node_id=node_capacity.node.id, norm_score=scores.mean, scores=scores.by_name
+                )
+                for scores, node_capacity in best
             ]
             or None,
         )
@@ -175,13 +177,13 @@ class Placer:
 
     def free(self, allocation: Allocation) -> None:
         """Release the resources of an allocation that the plan stops."""
-        if room := self.rooms.get(allocation.node_id):
-            room.free(allocation)
+        if node_capacity := self.rooms.get(allocation.node_id):
+            node_capacity.free(allocation)
 
     def hold(self, allocation: Allocation) -> None:
         """Assign the resources again, because the plan does not stop the allocation after all."""
-        if room := self.rooms.get(allocation.node_id):
-            room.hold(allocation)
+        if node_capacity := self.rooms.get(allocation.node_id):
+            node_capacity.hold(allocation)
 
     # --- placements ---
 
@@ -205,12 +207,14 @@ class Placer:
 
     def _find(self, request: PlacementRequest) -> Allocation | None:
         search = self._search(request.job, request.group)
-        for rooms in (self._preferred(search, request), search.scope.rooms):
+        for node_capacities in (self._preferred(search, request), search.scope.rooms):
             tally = _Tally()
-            ranked = self._ranked(search, request, rooms, tally)
+            ranked = self._ranked(search, request, node_capacities, tally)
             if ranked:
-                _, room = max(ranked, key=lambda item: item[0].mean)
-                return self._allocation(search, request, room, tally.metric(search.scope, ranked))
+                _, node_capacity = max(ranked, key=lambda item: item[0].mean)
+                return self._allocation(
+                    search, request, node_capacity, tally.metric(search.scope, ranked)
+                )
         if displacing := self._displace(search, request, search.scope.rooms):
             return displacing
         self.fail(request.job, request.group, tally.metric(search.scope, []))
@@ -218,13 +222,13 @@ class Placer:
 
     def place_on(self, request: PlacementRequest, node_id: str) -> Allocation | PlacementMetric:
         """Return the allocation on a given node, or the metric of the failure."""
-        search, room = self._search(request.job, request.group), self.rooms[node_id]
+        search, node_capacity = self._search(request.job, request.group), self.rooms[node_id]
         tally = _Tally()
-        if not self._fits(search, request, room, tally):
-            displacing = self._displace(search, request, [room])
+        if not self._fits(search, request, node_capacity, tally):
+            displacing = self._displace(search, request, [node_capacity])
             return displacing or tally.metric(search.scope, [])
-        ranked = [(scoring.fit_only(search.need, room), room)]
-        return self._allocation(search, request, room, tally.metric(search.scope, ranked))
+        ranked = [(scoring.fit_only(search.need, node_capacity), node_capacity)]
+        return self._allocation(search, request, node_capacity, tally.metric(search.scope, ranked))
 
     def _displace(
         self,
@@ -236,21 +240,25 @@ class Placer:
         tally = _Tally()
         options: list[tuple[tuple[int, int], capacity.NodeCapacity, list[ResourceHolder]]] = []
         may = request.job.priority >= self._priority  # an older version may have a lower priority
-        for room in node_capacities if may else ():
-            if room.node.id in self._tenants and self._suits(search, request, room, tally):
-                victims = self._tenants[room.node.id].choose(search.need)
+        for node_capacity in node_capacities if may else ():
+            if node_capacity.node.id in self._tenants and self._suits(
+                search, request, node_capacity, tally
+            ):
+                victims = self._tenants[node_capacity.node.id].choose(search.need)
                 if victims is not None:
                     priorities = [victim.priority for victim in victims]
-                    options.append(((max(priorities, default=0), sum(priorities)), room, victims))
+                    options.append(
+                        ((max(priorities, default=0), sum(priorities)), node_capacity, victims)
+                    )
         if not options:
             return None
-        _, room, victims = min(options, key=lambda option: option[0])
-        tenants = self._tenants[room.node.id]
+        _, node_capacity, victims = min(options, key=lambda option: option[0])
+        tenants = self._tenants[node_capacity.node.id]
         tenants.release_victims(victims)
-        ranked = [(scoring.fit_only(search.need, room), room)]
+        ranked = [(scoring.fit_only(search.need, node_capacity), node_capacity)]
         metric = tally.metric(search.scope, ranked)
         found = self._allocation(
-            search, request, room, metric, victims=victims, waits_for=tenants.ending
+            search, request, node_capacity, metric, victims=victims, waits_for=tenants.ending
         )
         tenants.occupy(victims)
         tenants.evict(victims, found)
@@ -266,18 +274,18 @@ class Placer:
 
     def may_stay(self, job: Job, group: TaskGroup, allocation: Allocation) -> bool:
         """Return whether a new version of the job may run on the allocation's node."""
-        room = self.rooms.get(allocation.node_id)
-        if room is None or not feasibility.in_scope(job, room.node):
+        node_capacity = self.rooms.get(allocation.node_id)
+        if node_capacity is None or not feasibility.in_scope(job, node_capacity.node):
             return False
         search = self._search(job, group)
-        if room.node.id in search.obstacles:
-            reason = search.obstacles[room.node.id]
+        if node_capacity.node.id in search.obstacles:
+            reason = search.obstacles[node_capacity.node.id]
         else:  # the node is ineligible
-            reason = feasibility.infeasibility(job, group, room.node)
+            reason = feasibility.infeasibility(job, group, node_capacity.node)
         if reason is None and search.of_moment:
-            room.groups[group.name] -= 1
-            reason = self._current_infeasibility(search, allocation.index, room)
-            room.groups[group.name] += 1
+            node_capacity.groups[group.name] -= 1
+            reason = self._current_infeasibility(search, allocation.index, node_capacity)
+            node_capacity.groups[group.name] += 1
         return reason is None
 
     def is_suited(self, job: Job, group: TaskGroup, node_id: str) -> bool:
@@ -289,7 +297,11 @@ class Placer:
         disk, previous = request.group.ephemeral_disk, request.previous
         if previous is None or not (disk.sticky or disk.migrate):
             return []
-        return [room for room in search.scope.rooms if room.node.id == previous.node_id]
+        return [
+            node_capacity
+            for node_capacity in search.scope.rooms
+            if node_capacity.node.id == previous.node_id
+        ]
 
     def _ranked(
         self,
@@ -425,8 +437,8 @@ class Placer:
             need=capacity.resource_ask(group),
             preferences=scoring.node_preferences(job, group),
             obstacles={
-                room.node.id: feasibility.infeasibility(job, group, room.node)
-                for room in self._scope(job).rooms
+                node_capacity.node.id: feasibility.infeasibility(job, group, node_capacity.node)
+                for node_capacity in self._scope(job).rooms
             },
             of_moment=bool(group.volumes)
             or any(constraint.operand in feasibility.OF_MOMENT for constraint in constraints),
@@ -438,13 +450,13 @@ class Placer:
         known = self._scopes.get(job.version)
         if known is not None:
             return known
-        rooms = [
-            room
-            for room in self.rooms.values()
-            if room.node.ready and feasibility.in_scope(job, room.node)
+        node_capacities = [
+            node_capacity
+            for node_capacity in self.rooms.values()
+            if node_capacity.node.ready and feasibility.in_scope(job, node_capacity.node)
         ]
-        available = Counter(room.node.datacenter for room in rooms)
-        scope = _Scope(rooms=rooms, available=dict(available), pool=job.node_pool)
+        available = Counter(node_capacity.node.datacenter for node_capacity in node_capacities)
+        scope = _Scope(rooms=node_capacities, available=dict(available), pool=job.node_pool)
         self._scopes[job.version] = scope
         return scope
 
@@ -459,7 +471,7 @@ class Placer:
 
 
 def _tenants(
-    state: ClusterState, rooms: Mapping[str, capacity.NodeCapacity]
+    state: ClusterState, node_capacities: Mapping[str, capacity.NodeCapacity]
 ) -> "dict[str, PreemptionCandidates]":
     """Return the preemption candidates of each node; empty if preemption is not possible."""
     if state.holders is None or state.job is None:
@@ -469,8 +481,18 @@ def _tenants(
     here: defaultdict[str, list[ResourceHolder]] = defaultdict(list)
     for holder in state.holders:
         here[holder.node_id].append(holder)
-    job, machines = state.job, [(name, room) for name, room in rooms.items() if not room.queues]
-    return {name: PreemptionCandidates(room, here[name], job) for name, room in machines}
+    job, machines = (
+        state.job,
+        [
+            (name, node_capacity)
+            for name, node_capacity in node_capacities.items()
+            if not node_capacity.queues
+        ],
+    )
+    return {
+        name: PreemptionCandidates(node_capacity, here[name], job)
+        for name, node_capacity in machines
+    }
 
 
 def _failed_on(previous: Allocation | None) -> set[str]:

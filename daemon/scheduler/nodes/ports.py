@@ -30,12 +30,12 @@ def reserved(node: Node) -> set[int]:
     texts += [
         str(host_network.get("ReservedPorts", "")) for host_network in node.host_networks.values()
     ]
-    kept: set[int] = set()
+    ports: set[int] = set()
     for part in ",".join(texts).split(","):  # such as 22,8000-8010
         first, dash, last = part.strip().partition("-")
         if first.isdecimal() and (last.isdecimal() or not dash):
-            kept.update(range(parse_integer(first), min(parse_integer(last or first), _LAST) + 1))
-    return kept
+            ports.update(range(parse_integer(first), min(parse_integer(last or first), _LAST) + 1))
+    return ports
 
 
 def dynamic_range(node: Node) -> range:
@@ -50,7 +50,7 @@ def missing_ports(networks: Iterable[Network], used: Set[int], free_dynamic: int
     `free_dynamic` is the number of unused ports in the dynamic range.
     """
     static: set[int] = set()
-    wanted = 0
+    dynamic_count = 0
     for network in networks:
         for port in network.reserved_ports or ():
             if not 0 <= port.value <= _LAST:
@@ -59,9 +59,9 @@ def missing_ports(networks: Iterable[Network], used: Set[int], free_dynamic: int
             if taken and not port.ignore_collision:
                 return f"network: reserved port collision {port.label}={port.value}"
             static.add(port.value)
-        wanted += len(network.dynamic_ports or ())
+        dynamic_count += len(network.dynamic_ports or ())
     # Static ports in the dynamic range reduce the number of free dynamic ports.
-    if wanted and wanted > free_dynamic - len(static - used):
+    if dynamic_count and dynamic_count > free_dynamic - len(static - used):
         return "network: dynamic port selection failed"
     return None
 
@@ -105,11 +105,11 @@ class PortAllocator:
     def _take(self, label: str) -> int:
         size = len(self._range)
         start = crc32(f"{self._seed} {label}".encode()) % size
-        places = (self._range[place % size] for place in range(start, start + size))
-        free = (place for place in places if place not in self._used and place not in self._taken)
+        candidates = (self._range[offset % size] for offset in range(start, start + size))
+        free = (port for port in candidates if port not in self._used and port not in self._taken)
         first = next(free)
-        others = (item for item in chain([first], free) if item not in self._avoided)
-        value = next(others, first)
+        unavoided = (item for item in chain([first], free) if item not in self._avoided)
+        value = next(unavoided, first)
         self._taken.add(value)
         return value
 

@@ -26,9 +26,11 @@ _Kind = tuple[int, int, int, frozenset[int], int, frozenset[str]]
 class PreemptionCandidates:
     """Allocations on one node that can be preempted, or are stopping."""
 
-    def __init__(self, room: NodeCapacity, holders: Iterable[ResourceHolder], job: Job) -> None:
+    def __init__(
+        self, node_capacity: NodeCapacity, holders: Iterable[ResourceHolder], job: Job
+    ) -> None:
         """Use all allocations with resources on the node, oldest first; `job` needs capacity."""
-        self._room = room
+        self._room = node_capacity
         here = list(holders)
         # A resource held by both a stopping and a running allocation belongs to the running one.
         staying = [holder for holder in here if not holder.ending]
@@ -75,10 +77,10 @@ class PreemptionCandidates:
 
     def evict(self, victims: Iterable[ResourceHolder], successor: Allocation) -> None:
         """Record the victims of a new allocation, which holds their resources from now on."""
-        gone = list(victims)
-        ids = {victim.id for victim in gone}
+        evicted = list(victims)
+        ids = {victim.id for victim in evicted}
         self._movable = [item for item in self._movable if item.id not in ids]
-        self._ending += gone
+        self._ending += evicted
         resources = successor.placement.resources
         self._ending = [
             holder.without(resources.ports, resources.cores, resources.device_ids)
@@ -109,11 +111,13 @@ class PreemptionCandidates:
 
     def _remaining_shortage(self, need: ResourceAsk, holder: ResourceHolder) -> tuple[float, float]:
         """Return the remaining shortage without a candidate, and its size; lower is better."""
-        room = self._room
-        size = holder.cpu / (room.capacity_cpu or 1) + holder.memory / (room.capacity_memory or 1)
-        room.release(holder)
-        missing = room.shortage(need)
-        room.take(holder)
+        node_capacity = self._room
+        size = holder.cpu / (node_capacity.capacity_cpu or 1) + holder.memory / (
+            node_capacity.capacity_memory or 1
+        )
+        node_capacity.release(holder)
+        missing = node_capacity.shortage(need)
+        node_capacity.take(holder)
         return missing, size
 
     def _spare(self, need: ResourceAsk, holders: list[ResourceHolder]) -> list[ResourceHolder]:
@@ -136,7 +140,9 @@ def _by_kind(
     holders: Iterable[ResourceHolder], need: ResourceAsk
 ) -> dict[_Kind, list[ResourceHolder]]:
     """Group equivalent candidates, because thousands have only a few kinds."""
-    wanted = {port.value for network in need.networks for port in network.reserved_ports or ()}
+    static_ports = {
+        port.value for network in need.networks for port in network.reserved_ports or ()
+    }
     kinds: defaultdict[_Kind, list[ResourceHolder]] = defaultdict(list)
     for holder in holders:
         devices = holder.device_ids if need.devices else frozenset()
@@ -144,7 +150,7 @@ def _by_kind(
             holder.cpu,
             holder.memory,
             holder.disk,
-            holder.ports & wanted,
+            holder.ports & static_ports,
             len(holder.cores),
             devices,
         )

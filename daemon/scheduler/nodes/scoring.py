@@ -65,7 +65,7 @@ def scores(
     need: ResourceAsk,
     preferences: NodePreferences,
     node_capacity: NodeCapacity,
-    rooms: Mapping[str, NodeCapacity],
+    node_capacities: Mapping[str, NodeCapacity],
     *,
     failed_here: bool,
 ) -> NodeScores:
@@ -89,7 +89,7 @@ def scores(
     if device is not None:
         views.append(("devices", device, True))
     spread_score = spread.score(
-        preferences.spreads, group, node_capacity, rooms.values(), job.region
+        preferences.spreads, group, node_capacity, node_capacities.values(), job.region
     )
     if spread_score:
         views.append(("allocation-spread", spread_score, True))

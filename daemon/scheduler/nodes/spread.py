@@ -89,15 +89,15 @@ def spread_targets(job: Job, group: TaskGroup) -> list[SpreadTargetCounts]:
 
 
 def _desired_counts(spread: Spread, count: int) -> dict[str, float]:
-    wanted = {target.value: target.percent / 100 * count for target in spread.spread_target or ()}
-    named = sum(wanted.values())
+    counts = {target.value: target.percent / 100 * count for target in spread.spread_target or ()}
+    named = sum(counts.values())
     if 0 < named < count:
-        wanted[_REST] = count - named
-    return wanted
+        counts[_REST] = count - named
+    return counts
 
 
 def score(
-    wanted: Iterable[SpreadTargetCounts],
+    target_counts: Iterable[SpreadTargetCounts],
     group: TaskGroup,
     node_capacity: NodeCapacity,
     node_capacities: Iterable[NodeCapacity],
@@ -105,7 +105,7 @@ def score(
 ) -> float:
     """Return how much an additional allocation on this node improves the distribution."""
     total = 0.0
-    for spread_target_counts in wanted:
+    for spread_target_counts in target_counts:
         used = _in_use(node_capacities, spread_target_counts.attribute, region, group.name)
         value = resolve(spread_target_counts.attribute, node_capacity.node, region)
         if value is None:
@@ -122,15 +122,15 @@ def _towards_target(
 ) -> float:
     if value not in spread_target_counts.wanted:
         unnamed = [
-            count for other, count in used.items() if other not in spread_target_counts.wanted
+            count for target, count in used.items() if target not in spread_target_counts.wanted
         ]
         value, count = _REST, sum(unnamed)
     else:
         count = used[value]
-    wanted = spread_target_counts.wanted.get(value, 0.0)
-    if not wanted:
+    desired = spread_target_counts.wanted.get(value, 0.0)
+    if not desired:
         return -1.0
-    return (wanted - (count + 1)) / wanted * spread_target_counts.share
+    return (desired - (count + 1)) / desired * spread_target_counts.share
 
 
 def _towards_even(value: str, used: Counter[str]) -> float:

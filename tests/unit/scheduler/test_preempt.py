@@ -384,7 +384,7 @@ def test_no_allocation_is_preempted_without_need(
 
 @settings(max_examples=300, deadline=None)
 @given(groups, tenants)
-def test_no_allocation_is_preempted_while_less_important_ones_suffice(
+def test_allocation_is_not_preempted_if_lower_priorities_free_enough(
     wanted: TaskGroup, made: list[ResourceHolder]
 ) -> None:
     one_of_it = msgspec.structs.replace(wanted, count=1)

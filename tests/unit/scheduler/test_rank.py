@@ -95,7 +95,7 @@ A, B = node("a", meta={"zone": "a"}), node("b", meta={"zone": "b"})
         (job(affinities=[likes("c", 50)]), "a"),
     ],
 )
-def test_affinity_attracts_to_or_repels_from_a_node(wanted: Job, chosen: str) -> None:
+def test_affinity_raises_or_lowers_the_score_of_a_node(wanted: Job, chosen: str) -> None:
     assert where(wanted, A, B) == [chosen]
 
 

@@ -170,7 +170,7 @@ def test_every_node_counts_as_one_placement_of_a_system_job() -> None:
     assert counts(world.run(system(priority=70))) == {"in_place_update": 3, "place": 3}
 
 
-def test_update_proceeds_node_by_node() -> None:
+def test_update_replaces_allocations_node_by_node() -> None:
     world = settled(system(), *THREE)
     plan = world.run(system(OTHER))
     assert counts(plan) == {"destructive_update": 3, "place": 3}

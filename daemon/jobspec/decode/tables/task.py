@@ -108,8 +108,10 @@ def _finish(decoded_block: DecodedBlock) -> None:
     default = [identity for identity in identities if identity["Name"] in _DEFAULT_IDENTITY]
     document["Identity"] = default[-1] if default else None
     if identities:
-        others = [identity for identity in identities if identity["Name"] not in _DEFAULT_IDENTITY]
-        document["Identities"] = others
+        extra_identities = [
+            identity for identity in identities if identity["Name"] not in _DEFAULT_IDENTITY
+        ]
+        document["Identities"] = extra_identities
     if document["CSIPluginConfig"] is None:
         del document["CSIPluginConfig"]
 

@@ -186,18 +186,18 @@ def _signed(verb: _Verb, number: Number, body: str) -> str:
     return _padded(verb, sign + body)
 
 
-def _fixed(size: Fraction, places: int) -> str:
-    digits = str(round(size * 10**places)).rjust(places + 1, "0")
-    return f"{digits[:-places]}.{digits[-places:]}" if places else digits
+def _fixed(size: Fraction, decimals: int) -> str:
+    digits = str(round(size * 10**decimals)).rjust(decimals + 1, "0")
+    return f"{digits[:-decimals]}.{digits[-decimals:]}" if decimals else digits
 
 
-def _scientific(size: Fraction, places: int, letter: str = "e") -> str:
+def _scientific(size: Fraction, decimals: int, letter: str = "e") -> str:
     if not size:
-        return _with_exponent("0" * (places + 1), 0, letter)
+        return _with_exponent("0" * (decimals + 1), 0, letter)
     _, point = shortest_digits(size)
     exponent = point - 1
-    digits = str(round(size / Fraction(10) ** exponent * 10**places))
-    if len(digits) > places + 1:  # rounded up to the next power of ten
+    digits = str(round(size / Fraction(10) ** exponent * 10**decimals))
+    if len(digits) > decimals + 1:  # rounded up to the next power of ten
         digits, exponent = digits[:-1], exponent + 1
     return _with_exponent(digits, exponent, letter)
 
@@ -214,11 +214,11 @@ def _general(size: Number, precision: int | None, letter: str) -> str:
     digits, point = shortest_digits(Fraction(size))
     limit = 6  # as in Nomad: exponent form starts at one million
     if precision is not None:
-        wanted = max(precision, 1)
-        rounded = _scientific(Fraction(size), wanted - 1)
+        digits_wanted = max(precision, 1)
+        rounded = _scientific(Fraction(size), digits_wanted - 1)
         mantissa, _, exponent = rounded.partition("e")
         digits, point = mantissa.replace(".", "").rstrip("0") or "0", int(exponent) + 1
-        limit = len(digits) if wanted > len(digits) >= point else wanted
+        limit = len(digits) if digits_wanted > len(digits) >= point else digits_wanted
     if not -4 <= point - 1 < limit:
         return _with_exponent(digits, point - 1, letter)
     if point <= 0:

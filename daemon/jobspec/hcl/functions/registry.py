@@ -72,11 +72,11 @@ def bounded(length: int) -> None:
         raise FunctionFault(f"the result would have more than {MAX_TEXT} characters")
 
 
-def whole_number(value: Value, what: str) -> int:
+def whole_number(value: Value, subject: str) -> int:
     """Return a number that must be an integer. Raises `FunctionFault`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise FunctionFault(f"{what} must be a whole number")
+    raise FunctionFault(f"{subject} must be a whole number")
 
 
 def text_list(items: Sequence[str]) -> CollectionType:

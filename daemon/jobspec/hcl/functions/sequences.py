@@ -107,17 +107,17 @@ def _concat(*values: Value) -> Value:
     return joined
 
 
-def _contains(value: Value, wanted: Value) -> Value:
+def _contains(value: Value, expected: Value) -> Value:
     items = elements(value)
     if items is None:
         raise FunctionFault("argument must be list, tuple, or set")
-    return any(equal(item, wanted) for item in items)
+    return any(equal(item, expected) for item in items)
 
 
 def _distinct(value: CollectionType) -> Value:
     unique = {sort_key(item): item for item in reversed(items_of(value))}
-    kept = list({sort_key(item): None for item in items_of(value)})
-    return _like(value, tuple([unique[key] for key in kept]))
+    sorted_keys = list({sort_key(item): None for item in items_of(value)})
+    return _like(value, tuple([unique[key] for key in sorted_keys]))
 
 
 def _sequence(value: Value) -> tuple[Value, ...]:
@@ -287,8 +287,10 @@ def _union(sets: list[dict[object, Value]]) -> list[Value]:
 
 
 def _intersection(sets: list[dict[object, Value]]) -> list[Value]:
-    first, *others = sets
-    return [item for key, item in first.items() if all(key in other for other in others)]
+    first, *further = sets
+    return [
+        item for key, item in first.items() if all(key in further_set for further_set in further)
+    ]
 
 
 def _setproduct(*values: Value) -> Value:

@@ -87,9 +87,9 @@ def _split(separator: str, value: str) -> Value:
 def _join(separator: str, *lists: Value) -> Value:
     if not lists:
         raise FunctionFault("at least one list is required")
-    for at, one in enumerate(lists):
-        if None in items_of(one):
-            position = items_of(one).index(None)
+    for at, elements in enumerate(lists):
+        if None in items_of(elements):
+            position = items_of(elements).index(None)
             raise FunctionFault(f"element {position} of list {at} is null; it has no text")
     parts = [part for item in lists for part in strings_of(item)]
     bounded(sum(map(len, parts)) + len(separator) * len(parts))

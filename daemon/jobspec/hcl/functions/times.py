@@ -29,10 +29,10 @@ def read_time(value: str) -> datetime:
     """Parse a timestamp without fractions of a second. Raises `ValueError`."""
     at = 0
     numbers: list[int] = []
-    for pattern, what in _PARTS:
+    for pattern, part in _PARTS:
         match = pattern.match(value, at)
         if match is None:
-            raise ValueError(f'{_NOT_ONE}: cannot use "{value[at:][:50]}" as {what}')
+            raise ValueError(f'{_NOT_ONE}: cannot use "{value[at:][:50]}" as {part}')
         numbers.append(int(match[1]))
         at = match.end()
     if at == len(value):

@@ -108,7 +108,7 @@ def test_error_shows_the_line_with_a_mark_below() -> None:
     ]
 
 
-def test_consequential_errors_are_hidden() -> None:
+def test_errors_caused_by_another_error_are_hidden() -> None:
     text = 'job "x" {\n  name = local.none\n}'
     assert refused(text).count("\n") == 1
     assert len(explained(text)) == 3
