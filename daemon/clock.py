@@ -41,8 +41,8 @@ async def wait_until(time: int | None, clock: Clock, sooner: EarlyWake) -> None:
 
     Without a time, wait only for `sooner`.
     """
-    while time is None or (rest := time - clock.now()) > 0:
-        with trio.move_on_after(math.inf if time is None else min(rest / SECOND, _LOOK)):
+    while time is None or (remaining := time - clock.now()) > 0:
+        with trio.move_on_after(math.inf if time is None else min(remaining / SECOND, _LOOK)):
             await sooner.wait()
             return
     await trio.lowlevel.checkpoint()

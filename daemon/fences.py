@@ -239,8 +239,8 @@ class Fences:
             raise
 
 
-def _put(found: dict[Name, Fault | None], tx: Transaction) -> None:
-    for (kind, key), fault in found.items():
+def _put(faults_by_name: dict[Name, Fault | None], tx: Transaction) -> None:
+    for (kind, key), fault in faults_by_name.items():
         if fault is None:
             faults.remove(tx, kind, key)
         else:

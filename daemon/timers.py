@@ -60,18 +60,18 @@ class Series:
         number = int(now // INTERVAL)
         if number not in self.intervals:
             self.intervals = {
-                key: one for key, one in self.intervals.items() if key == number - 1
+                key: interval for key, interval in self.intervals.items() if key == number - 1
             } | {number: Summary()}
         self.intervals[number].add(value)
         self._recent.append((now, value))
 
-    def quantiles(self, now: float, wanted: tuple[float, ...]) -> list[float]:
+    def quantiles(self, now: float, fractions: tuple[float, ...]) -> list[float]:
         """Return quantiles of the values of the last interval, NaN if there are none."""
         recent = list(self._recent)  # a copy in one step, because threads add scheduling times
         values = sorted(value for at, value in recent if at > now - INTERVAL)
         if not values:
-            return [math.nan for _ in wanted]
-        return [values[min(len(values) - 1, int(number * len(values)))] for number in wanted]
+            return [math.nan for _ in fractions]
+        return [values[min(len(values) - 1, int(number * len(values)))] for number in fractions]
 
 
 class Timers:
@@ -104,8 +104,8 @@ class Timers:
         """Return the summaries of the last full interval, or else of the current one."""
         number, first = (int(at // INTERVAL) for at in (self.clock(), self._began))
         number -= number > first
-        found = [(name, one.intervals.get(number)) for name, one in list(kind.items())]
-        return {name: one for name, one in found if one is not None}
+        found = [(name, series.intervals.get(number)) for name, series in list(kind.items())]
+        return {name: interval for name, interval in found if interval is not None}
 
 
 TIMERS = Timers()

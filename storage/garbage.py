@@ -95,18 +95,18 @@ def collect_newest(most: int = FEW) -> bool:
     return may
 
 
-def free_in_thread(thing: object) -> None:
+def free_in_thread(value: object) -> None:
     """Let a thread free a large object after all other references to it are deleted."""
     if _keeps:
-        _kept.append((thing, 0))
+        _kept.append((value, 0))
 
 
 def _let_go() -> None:
     with paused():
         for _ in range(len(_kept)):
-            thing, looks = _kept.pop(0)
-            if sys.getrefcount(thing) >= _OWN and looks < _LONGEST:
-                _kept.append((thing, looks + 1))
+            value, looks = _kept.pop(0)
+            if sys.getrefcount(value) >= _OWN and looks < _LONGEST:
+                _kept.append((value, looks + 1))
 
 
 async def run_collector() -> None:

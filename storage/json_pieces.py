@@ -21,8 +21,8 @@ def decode(text: bytes, depth: int = _DEPTH) -> object:
         match text[:1]:
             case b"{":
                 members = _MEMBERS.decode(text)
-                return {name: decode(bytes(one), depth - 1) for name, one in members.items()}
+                return {name: decode(bytes(member), depth - 1) for name, member in members.items()}
             case b"[":
-                return [decode(bytes(one), depth - 1) for one in _ELEMENTS.decode(text)]
+                return [decode(bytes(element), depth - 1) for element in _ELEMENTS.decode(text)]
     value: object = msgspec.json.decode(text)
     return value

@@ -45,9 +45,9 @@ def save(directory: Path, target: Path) -> SnapshotSummary:
 
 def partial_files(directory: Path) -> Path:
     """Return the directory for partial files, which no other code reads."""
-    place = directory / _UNFINISHED
-    place.mkdir(mode=0o700, exist_ok=True)
-    return place
+    unfinished_dir = directory / _UNFINISHED
+    unfinished_dir.mkdir(mode=0o700, exist_ok=True)
+    return unfinished_dir
 
 
 def delete_partial(directory: Path) -> None:
@@ -84,9 +84,9 @@ def restore(file: Path, directory: Path) -> SnapshotSummary:
             _fold_log(present)
             # A hard link instead of a move: a store exists at all times. Otherwise a start could
             # create one.
-            kept = directory / f"{FILE_NAME}.before-restore"
-            kept.unlink(missing_ok=True)
-            kept.hardlink_to(present)
+            backup = directory / f"{FILE_NAME}.before-restore"
+            backup.unlink(missing_ok=True)
+            backup.hardlink_to(present)
         delete_watermark(directory)
         fresh.replace(present)
         fsync_path(directory)

@@ -99,15 +99,15 @@ def _is_archive(file: Path) -> bool:
 
 def _extract(file: Path, target: Path) -> str | None:
     """Extract the snapshot of an archive; return its checksum if it is valid."""
-    said = computed = ""
+    checksum = computed = ""
     with tarfile.open(file, "r:gz") as archive:
         for entry in archive:
             content = archive.extractfile(entry)
             if content is not None and entry.name == _STATE:
                 computed = _write(content, target)
             elif content is not None and entry.name == _SUMS:
-                said = content.read(_PIECE).decode(errors="replace")
-    return computed if computed and f"{computed}  {_STATE}\n" in said else None
+                checksum = content.read(_PIECE).decode(errors="replace")
+    return computed if computed and f"{computed}  {_STATE}\n" in checksum else None
 
 
 def _write(content: IO[bytes], target: Path) -> str:

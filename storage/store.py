@@ -143,9 +143,9 @@ class Store:
             from storage.damage import damaged_places
 
             _log.critical("%s", self._writer.damage)
-            places = partial(damaged_places, self.path)
-            for place in await trio.to_thread.run_sync(places, abandon_on_cancel=True):
-                _log.critical("the store is damaged: %s", place)
+            find_damage = partial(damaged_places, self.path)
+            for damage in await trio.to_thread.run_sync(find_damage, abandon_on_cancel=True):
+                _log.critical("the store is damaged: %s", damage)
 
     async def read_any(self, work: Callable[[ReadSnapshot], T]) -> T:
         """Return the result of `work`: on the event loop if it is short, otherwise in a thread.
@@ -228,8 +228,8 @@ def write_hook(note: Callable[[Transaction], None]) -> AbstractContextManager[No
 
 
 @asynccontextmanager
-async def tolerate_disk_full(what: str) -> AsyncIterator[None]:
-    """Run the block; if writes are not possible, log that `what` waits, and pause.
+async def tolerate_disk_full(action: str) -> AsyncIterator[None]:
+    """Run the block; if writes are not possible, log that `action` waits, and pause.
 
     For work that the daemon retries. Neither a full disk nor another program's write lock may end
     it.
@@ -237,7 +237,7 @@ async def tolerate_disk_full(what: str) -> AsyncIterator[None]:
     try:
         yield
     except* StorageUnavailable as errors:
-        _log.warning("%s: %s", what, next(leaf_errors(errors)))
+        _log.warning("%s: %s", action, next(leaf_errors(errors)))
         is_damaged = errors.subgroup(StorageDamaged) is not None
         await trio.sleep(_DAMAGED_PAUSE if is_damaged else _FULL_PAUSE)
 

@@ -125,15 +125,16 @@ class Audit:
             self._arrived.set()
             raise
 
-    async def trim(self, retention: int, kept: int) -> None:
+    async def trim(self, retention: int, most_entries: int) -> None:
         """Delete old entries every five minutes.
 
-        Entries older than `retention` nanoseconds are deleted, and those beyond the newest `kept`.
+        Entries older than `retention` nanoseconds are deleted. So are entries beyond the newest
+        `most_entries`.
         """
         while True:
             before = self._clock.now() - retention
             async with tolerate_disk_full("cannot delete old audit entries"):
-                step = partial(audit.trim, before=before, most=STEP, kept=kept)
+                step = partial(audit.trim, before=before, most=STEP, most_entries=most_entries)
                 while await self._store.write(step):
                     pass
             await trio.sleep(_TRIM_EVERY)
@@ -222,10 +223,10 @@ class AuditScope:
 
 def _short(text: str) -> str:
     """Return a text as one line of limited length."""
-    kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    if kept.isprintable():
-        return kept
-    return "".join(char if char.isprintable() else "\ufffd" for char in kept)
+    shortened = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    if shortened.isprintable():
+        return shortened
+    return "".join(char if char.isprintable() else "\ufffd" for char in shortened)
 
 
 @asynccontextmanager

@@ -81,8 +81,8 @@ class JournalAuditSink:
 def journal_record(entry: AuditEntry) -> bytes:
     """Return an entry in the journal's form."""
     outcome = f"{entry.status} {entry.reason}".rstrip()
-    said = f"{entry.accessor or 'somebody'}: {entry.method} {entry.path}: {outcome}"
-    fields = {"MESSAGE": said, "SYSLOG_IDENTIFIER": "steward-audit", "PRIORITY": "5"}
+    message = f"{entry.accessor or 'somebody'}: {entry.method} {entry.path}: {outcome}"
+    fields = {"MESSAGE": message, "SYSLOG_IDENTIFIER": "steward-audit", "PRIORITY": "5"}
     for name, value in msgspec.structs.asdict(entry).items():
         fields[f"STEWARD_{name.upper()}"] = str(value)
     return journal.record(fields)

@@ -137,10 +137,10 @@ def _found(db: ReadSnapshot, names: Iterable[str], budget: _Budget) -> list[tupl
     return texts
 
 
-def _grant(found: Sequence[tuple[str, str]], entity: Entity | None) -> CapabilitySet:
+def _grant(policies_found: Sequence[tuple[str, str]], entity: Entity | None) -> CapabilitySet:
     """Return the grant of policies; empty if one is unreadable, because it might deny."""
     named_policies: list[NamedPolicy] = []
-    for name, text in found:
+    for name, text in policies_found:
         try:
             rules = parse_policy(text)
         except Malformed as error:
@@ -157,18 +157,18 @@ class CallerCache:
         self._moment: int | None = None
         self._callers: dict[Shown, Caller] = {}
 
-    def find(self, shown: Shown, moment: int | None) -> Caller | None:
+    def find(self, key: Shown, moment: int | None) -> Caller | None:
         """Return the cached caller at this version, or None."""
-        return self._callers.get(shown) if moment == self._moment else None
+        return self._callers.get(key) if moment == self._moment else None
 
-    def store(self, shown: Shown, moment: int | None, caller: Caller) -> None:
+    def store(self, key: Shown, moment: int | None, caller: Caller) -> None:
         """Cache a caller, unless its rights can change without a write."""
         if moment is None:
             return
         if moment != self._moment or len(self._callers) >= MOST:
             self._moment = moment
             self._callers.clear()
-        self._callers[shown] = caller
+        self._callers[key] = caller
 
 
 def policy_names(db: ReadSnapshot, token: Token, entity: Entity | None = None) -> list[str]:

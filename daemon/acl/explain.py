@@ -102,15 +102,15 @@ def _decided(
     right: RequestedCapability,
     needed: str,
 ) -> AccessDecision:
-    given = tuple(sorted(capabilities)) or (DENY,)
-    allowed = not set(given).isdisjoint(right.needs.any_of)
+    capabilities_found = tuple(sorted(capabilities)) or (DENY,)
+    allowed = not set(capabilities_found).isdisjoint(right.needs.any_of)
     verb = "grants this" if allowed else "does not grant this"
     return AccessDecision(
         allowed=allowed,
         needs=needed,
         rule=rule,
         policies=policies,
-        capabilities=given,
+        capabilities=capabilities_found,
         reason=f"the closest rule, {rule}, {verb}",
     )
 

@@ -37,9 +37,9 @@ class AccessLevel(msgspec.Struct, frozen=True):
 class NameRules:
     """Capabilities by name: the exact name counts, else the closest pattern."""
 
-    def __init__(self, found: Iterable[tuple[str, str, Sequence[str]]]) -> None:
+    def __init__(self, rules: Iterable[tuple[str, str, Sequence[str]]]) -> None:
         merged: dict[str, tuple[set[str], dict[str, None]]] = {}
-        for policy, name, capabilities in found:
+        for policy, name, capabilities in rules:
             words, sources = merged.setdefault(name, (set(), {}))
             words.update(_SAME.get(word, word) for word in capabilities)
             sources[policy] = None
@@ -110,9 +110,9 @@ class CapabilitySet:
 
     def may_in(self, scope: str, level: str) -> bool:
         """Return whether this level is allowed on agent, node, operator, quota or plugin."""
-        given = self.scopes.get(scope)
+        capability = self.scopes.get(scope)
         return self.everything or (
-            given is not None and _LEVELS.get(given.level, 0) >= _LEVELS[level]
+            capability is not None and _LEVELS.get(capability.level, 0) >= _LEVELS[level]
         )
 
     def may_with_variable(self, namespace: str, path: str, capability: str) -> bool:

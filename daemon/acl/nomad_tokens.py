@@ -86,8 +86,8 @@ def apply_token_update(db: ReadSnapshot, request: TokenRequest, now: int) -> Tok
     _check(db, request, None)
     ttl = _expiry(request, now)
     if before.expires_at is not None or ttl is not None:
-        told = [] if ttl is None else ["cannot update expiration time"]
-        raise Malformed(_invalid(["cannot update expiration TTL", *told]))
+        details = [] if ttl is None else ["cannot update expiration time"]
+        raise Malformed(_invalid(["cannot update expiration TTL", *details]))
     if request.global_ is not before.is_global:
         raise Malformed(_invalid(["cannot toggle global mode"]))
     return msgspec.structs.replace(

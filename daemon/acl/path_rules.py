@@ -32,14 +32,14 @@ class PathPermission(msgspec.Struct, frozen=True, kw_only=True):
     def accepts(self, parameters: Parameters) -> bool:
         """Return whether a write may contain these parameters."""
         # Pairs, because `ttl` and `TTL` in one body are two parameters under one name.
-        given = [(name.lower(), value) for name, value in parameters.items()]
-        if not self.required <= {name for name, _ in given}:
+        lowered = [(name.lower(), value) for name, value in parameters.items()]
+        if not self.required <= {name for name, _ in lowered}:
             return False
-        if any(_is_denied(self.denied, name, value) for name, value in given):
+        if any(_is_denied(self.denied, name, value) for name, value in lowered):
             return False
-        if self.allowed is None or not given:
+        if self.allowed is None or not lowered:
             return True
-        return all(_is_allowed(self.allowed, name, value) for name, value in given)
+        return all(_is_allowed(self.allowed, name, value) for name, value in lowered)
 
     def wraps_in(self, span: int) -> bool:
         """Return whether a response may be wrapped with this TTL in seconds; 0 means no wrapping."""
@@ -150,14 +150,19 @@ def _covers(pattern: str, path: str, segments: Sequence[str]) -> bool:
     open_end = pattern.endswith("*")
     if "+" not in pattern:
         return path.startswith(pattern[:-1])
-    wanted = pattern.split("/")
-    if len(segments) < len(wanted) or (len(segments) > len(wanted) and not open_end):
+    pattern_segments = pattern.split("/")
+    if len(segments) < len(pattern_segments) or (
+        len(segments) > len(pattern_segments) and not open_end
+    ):
         return False
-    *before, last = wanted
-    if any(one not in ("+", given) for one, given in zip(before, segments, strict=False)):
+    *before, last = pattern_segments
+    if any(
+        segment not in ("+", wanted_segment)
+        for segment, wanted_segment in zip(before, segments, strict=False)
+    ):
         return False
-    given = segments[len(before)]
-    return given.startswith(last[:-1]) if open_end else last in ("+", given)
+    segment_at_end = segments[len(before)]
+    return segment_at_end.startswith(last[:-1]) if open_end else last in ("+", segment_at_end)
 
 
 def _merged(path: str, rules: Sequence[tuple[str, PathRule]]) -> PathPermission:

@@ -66,8 +66,8 @@ Value = str | int | float | bool | None | list["Value"] | PolicyObject
 
 def _labelled(labels: tuple[str, ...], value: Value) -> Iterator[tuple[str, PolicyObject]]:
     if isinstance(value, list):
-        for one in value:
-            yield from _labelled(labels, one)
+        for part in value:
+            yield from _labelled(labels, part)
     elif isinstance(value, PolicyObject) and labels:
         yield labels[0], value
     elif isinstance(value, PolicyObject):
@@ -110,7 +110,7 @@ def _converted(value: object, levels: int) -> Value:
         raise Malformed(f"the policy is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, _Pairs):
         return PolicyObject(
-            tuple(PolicyItem((key,), _converted(one, levels - 1)) for key, one in value)
+            tuple(PolicyItem((key,), _converted(item, levels - 1)) for key, item in value)
         )
     if isinstance(value, list):
         return [_converted(item, levels - 1) for item in value]
@@ -249,19 +249,19 @@ class _Reader:
             self._at = match.end()
         return match
 
-    def _unexpected(self, wanted: str) -> PolicySyntaxError:
+    def _unexpected(self, expected: str) -> PolicySyntaxError:
         sign = self._text[self._at : self._at + 1]
         if not sign:
-            return self._error(f"expected a {wanted} got: EOF")
+            return self._error(f"expected a {expected} got: EOF")
         if not sign.isalnum() and sign not in _SIGNS:
             return self._error("illegal char")
-        return self._error(f"expected a {wanted}, got {sign!r}")
+        return self._error(f"expected a {expected}, got {sign!r}")
 
-    def _error(self, what: str) -> PolicySyntaxError:
+    def _error(self, problem: str) -> PolicySyntaxError:
         """Return an error at this position; at the end, Vault counts a column further."""
         before = self._text[: self._at]
         column = len(before) - before.rfind("\n") + (self._at >= len(self._text))
-        return PolicySyntaxError(f"At {before.count(chr(10)) + 1}:{column}: {what}")
+        return PolicySyntaxError(f"At {before.count(chr(10)) + 1}:{column}: {problem}")
 
 
 def _indent(line: str) -> int:

@@ -228,8 +228,8 @@ def check(text: str) -> None:
         if not _is_block(item.keys, item.value):
             named = item.keys[0] in _SLICES and item.keys[1:] == ()
             if named and item.column and not isinstance(item.value, list):
-                place = f"At {item.line}:{item.column}"
-                raise PolicySyntaxError(f"{place}: unknown slice type: *ast.LiteralType")
+                position = f"At {item.line}:{item.column}"
+                raise PolicySyntaxError(f"{position}: unknown slice type: *ast.LiteralType")
             raise Malformed(f"{' '.join(item.keys)}: write a block in braces, not a value")
     parse_policy(text)
     if problems := list(_repetitions(tree, "")):
@@ -342,7 +342,7 @@ def expand_entity_templates(rules: PolicyRules, entity: Entity | None) -> Policy
     values = _values(entity) if entity else {}
     paths = (
         msgspec.structs.replace(
-            rule, path=_PLACE.sub(lambda place: values.get(place[1], "{{"), rule.path)
+            rule, path=_PLACE.sub(lambda match: values.get(match[1], "{{"), rule.path)
         )
         for rule in rules.paths
     )
@@ -371,20 +371,20 @@ def _named_rule(name: str, body: PolicyObject, kind: _Kind) -> NamedRule:
     known = {"policy", "capabilities"} | ({"variables"} if kind is _NAMESPACES else set())
     _check_keys(body, frozenset(known), where)
     policy = _text(body, "policy", where)
-    given = tuple(_texts(body, "capabilities", where))
+    capabilities = tuple(_texts(body, "capabilities", where))
     variables = tuple(_variables(body, where)) if body.find("variables") else None
-    shown = _go_struct(kind, name, policy, given)
+    rule_shown = _go_struct(kind, name, policy, capabilities)
     if not kind.name_is_valid(name):
-        raise Malformed(f"Invalid {kind.noun} name: {shown}")
+        raise Malformed(f"Invalid {kind.noun} name: {rule_shown}")
     if policy and policy not in kind.policies:
-        raise Malformed(f"Invalid {kind.noun} policy: {shown}")
-    for text in given:
+        raise Malformed(f"Invalid {kind.noun} policy: {rule_shown}")
+    for text in capabilities:
         if text not in kind.capabilities and text != DENY:
-            raise Malformed(f"Invalid {kind.noun} capability '{text}': {shown}")
+            raise Malformed(f"Invalid {kind.noun} capability '{text}': {rule_shown}")
     return NamedRule(
         name=name,
         policy=policy,
-        capabilities=(*given, *kind.policies.get(policy, ())),
+        capabilities=(*capabilities, *kind.policies.get(policy, ())),
         variables=variables,
     )
 
@@ -394,15 +394,15 @@ def _variables(body: PolicyObject, where: str) -> Iterator[VariableRule]:
         _check_keys(block, frozenset({"path"}), f"{where}variables: ")
         for path, inner in block.blocks("path"):
             _check_keys(inner, frozenset({"capabilities"}), f'{where}path "{path}": ')
-            given = tuple(_texts(inner, "capabilities", where))
+            capabilities = tuple(_texts(inner, "capabilities", where))
             if not path:
                 raise Malformed(f"{where}variables: a path must not be empty")
-            for text in given:
+            for text in capabilities:
                 if text not in _VARIABLES:
                     raise Malformed(f"Invalid variable capability '{text}' for path {path!r}")
             # The capability to read a variable includes the knowledge that it exists.
-            implied = ("list",) if "read" in given and "list" not in given else ()
-            yield VariableRule(path=path, capabilities=(*given, *implied))
+            implied = ("list",) if "read" in capabilities and "list" not in capabilities else ()
+            yield VariableRule(path=path, capabilities=(*capabilities, *implied))
 
 
 def _scopes(tree: PolicyObject) -> Iterator[tuple[str, str]]:
@@ -418,8 +418,8 @@ def _scopes(tree: PolicyObject) -> Iterator[tuple[str, str]]:
 
 def _go_struct(kind: _Kind, name: str, policy: str, capabilities: Sequence[str]) -> str:
     """Format a rule as in error texts (recorded from Nomad: acl-00-bootstrap-policies-tokens)."""
-    shown = ", ".join(f'"{capability}"' for capability in capabilities)
-    listed = f"[]string{{{shown}}}" if capabilities else "[]string(nil)"
+    quoted = ", ".join(f'"{capability}"' for capability in capabilities)
+    listed = f"[]string{{{quoted}}}" if capabilities else "[]string(nil)"
     more = ", Variables:(*acl.VariablesPolicy)(nil)" if kind is _NAMESPACES else ""
     return f'&acl.{kind.struct}{{Name:"{name}", Policy:"{policy}", Capabilities:{listed}{more}}}'
 

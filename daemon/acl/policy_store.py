@@ -66,8 +66,8 @@ def _role_errors(db: ReadSnapshot, role: AclRole) -> Iterable[str]:
     for link in role.policies or ():
         if policies.find(db, link.name) is None:
             yield f"cannot find policy {link.name}"
-    other = policies.role_named(db, role.name)
-    if other is not None and other.id != role.id:
+    namesake = policies.role_named(db, role.name)
+    if namesake is not None and namesake.id != role.id:
         yield f"role with name {role.name} already exists"
 
 

@@ -94,20 +94,20 @@ def _find(
     db: ReadSnapshot, tokens_: TokenStore, secret: str, *, one_time: bool = False
 ) -> WrappedResponse:
     token = tokens_.find(db, secret)
-    kept = tokens.wrapped(db, token.accessor) if token else None
-    if token is None or kept is None or (kept[0] == ONE_TIME) is not one_time:
+    wrapped = tokens.wrapped(db, token.accessor) if token else None
+    if token is None or wrapped is None or (wrapped[0] == ONE_TIME) is not one_time:
         raise Malformed("wrapping token is not valid or does not exist")
-    path, sealed = kept
+    path, sealed = wrapped
     return WrappedResponse(secret, token, path, _seal(secret).unseal(sealed, token.accessor))
 
 
 def wrap_info(wrapped: WrappedResponse, accessor: str = "") -> dict[str, object]:
     """Return the response that replaces a wrapped one; `accessor` is that of a token in it."""
-    shown: dict[str, object] = {
+    document: dict[str, object] = {
         "token": wrapped.secret,
         "accessor": wrapped.token.accessor,
         "ttl": wrapped.token.ttl // SECOND,
         "creation_time": rfc3339(wrapped.token.created_at),
         "creation_path": wrapped.path,
     }
-    return {**shown, "wrapped_accessor": accessor} if accessor else shown
+    return {**document, "wrapped_accessor": accessor} if accessor else document

@@ -37,24 +37,24 @@ class EnvelopeCipher:
         self._newest = max(keys)
         self._random = random
 
-    def seal(self, plain: bytes, place: str) -> bytes:
+    def seal(self, plain: bytes, path: str) -> bytes:
         """Return a value encrypted for its path."""
         head = _HEAD.pack(_FORMAT, self._newest)
         nonce = self._random(_NONCE_SIZE)
-        bound = head + place.encode()
+        bound = head + path.encode()
         return head + nonce + self._ciphers[self._newest].encrypt(nonce, plain, bound)
 
-    def unseal(self, sealed: bytes, place: str) -> bytes:
+    def unseal(self, sealed: bytes, path: str) -> bytes:
         """Decrypt a value for this path. Raises `Unsealable`."""
         try:
             form, version = _HEAD.unpack_from(sealed)
             head, rest = sealed[: _HEAD.size], sealed[_HEAD.size :]
             nonce, body = rest[:_NONCE_SIZE], rest[_NONCE_SIZE:]
             if form == _FORMAT:
-                return self._ciphers[version].decrypt(nonce, body, head + place.encode())
+                return self._ciphers[version].decrypt(nonce, body, head + path.encode())
         except (struct.error, KeyError, ValueError, InvalidTag) as error:
-            raise Unsealable(f"the sealed value {place!r} is damaged or misplaced") from error
-        raise Unsealable(f"the value {place!r} was sealed by a newer version")
+            raise Unsealable(f"the sealed value {path!r} is damaged or misplaced") from error
+        raise Unsealable(f"the value {path!r} was sealed by a newer version")
 
 
 async def open_seal(store: Store, source: KeySource, now: int) -> EnvelopeCipher:
@@ -98,8 +98,7 @@ async def replace_root_key(store: Store, source: KeySource, new: RootKey, now: i
     before, after = EnvelopeCipher(old_keys), EnvelopeCipher(keys)
     found = await store.read_long(secrets.below)
     resealed = [
-        SealedSecret(place, after.seal(before.unseal(sealed, place), place))
-        for place, sealed in found
+        SealedSecret(path, after.seal(before.unseal(sealed, path), path)) for path, sealed in found
     ]
 
     def write(tx: Transaction) -> None:

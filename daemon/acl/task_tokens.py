@@ -51,12 +51,12 @@ def why_refused(db: ReadSnapshot, caller: Caller, block: SecretsConfig) -> str:
         if _may(caller, f"{PATH}/{block.role}", "update"):
             return ""
         return f'the role "{block.role}" needs the capability update on {PATH}/{block.role}'
-    wanted = set(named_policies(block)) - {DEFAULT}
-    if ROOT in wanted:
+    policies_asked = set(named_policies(block)) - {DEFAULT}
+    if ROOT in policies_asked:
         return 'a task cannot have the policy "root"'
-    if not wanted or caller.grant.everything or _may(caller, PATH, "sudo"):
+    if not policies_asked or caller.grant.everything or _may(caller, PATH, "sudo"):
         return ""
-    lacking = sorted(wanted - set(normalize_policy_names(caller.token.policies)))
+    lacking = sorted(policies_asked - set(normalize_policy_names(caller.token.policies)))
     return f'you do not have the policy "{lacking[0]}" yourself' if lacking else ""
 
 
@@ -185,12 +185,12 @@ def _token_request(
     )
 
 
-def _held(token: Token, at: int, secret: str = "") -> VaultTaskToken:
+def _held(token: Token, time: int, secret: str = "") -> VaultTaskToken:
     ends: int | None = token.expires_at
     return VaultTaskToken(
         accessor=token.accessor,
         secret=secret,
         ttl=token.ttl or token.period,
-        renewed_at=at,
-        expires_at=at if ends is None else ends,
+        renewed_at=time,
+        expires_at=time if ends is None else ends,
     )

@@ -97,8 +97,13 @@ def create_token(
         uses=uses,
         uses_left=uses or None,
     )
-    told = (_TOLD_OF_CHOICE,) if secret else ()
-    warnings = [*_told_of_role(token_request), *span.warnings, *told, *_unknown(db, names)]
+    secret_warnings = (_TOLD_OF_CHOICE,) if secret else ()
+    warnings = [
+        *_told_of_role(token_request),
+        *span.warnings,
+        *secret_warnings,
+        *_unknown(db, names),
+    ]
     return NewToken(token, secret, warnings)
 
 
@@ -128,12 +133,12 @@ def _networks(token_request: TokenRequestFields, is_orphan: bool) -> tuple[str, 
     return () if is_orphan else token_request.maker.token.bound_cidrs
 
 
-def _with_sudo(token_request: TokenRequestFields, field: str, what: str) -> bool:
+def _with_sudo(token_request: TokenRequestFields, field: str, act: str) -> bool:
     """Return whether a field is set that needs sudo. Raises `Malformed` without sudo."""
     if not token_request.fields.raw(field):
         return False
     if not token_request.has_sudo:
-        raise Malformed(f"root or sudo privileges required to {what}")
+        raise Malformed(f"root or sudo privileges required to {act}")
     return True
 
 
@@ -188,9 +193,9 @@ def _display_name(name: str) -> str:
 
 
 def _policies(token_request: TokenRequestFields) -> tuple[str, ...]:
-    given = sanitize_policy_names(token_request.fields.texts("policies"))
+    named = sanitize_policy_names(token_request.fields.texts("policies"))
     is_by_role = _names_policies(token_request.role)
-    names = _of_role(token_request, given) if is_by_role else _of_maker(token_request, given)
+    names = _of_role(token_request, named) if is_by_role else _of_maker(token_request, named)
     if token_request.fields.flag("no_default_policy"):
         names = tuple(name for name in names if name != DEFAULT)
     for name in names:
@@ -216,21 +221,21 @@ def _names_policies(role: TokenRole) -> bool:
     )
 
 
-def _of_maker(token_request: TokenRequestFields, given: tuple[str, ...]) -> tuple[str, ...]:
+def _of_maker(token_request: TokenRequestFields, names_asked: tuple[str, ...]) -> tuple[str, ...]:
     """Return the policies of the parent, or those of them that the request names.
 
     `default` is added if the parent has it, or if the caller has `sudo`.
     """
     own = sanitize_policy_names(token_request.maker.token.policies)
-    if not given:
+    if not names_asked:
         return own
-    if token_request.is_limited and not set(given) <= set(own):
+    if token_request.is_limited and not set(names_asked) <= set(own):
         raise Malformed("child policies must be subset of parent")
     is_refused = token_request.role.token_no_default_policy
-    return _with_default(given, not is_refused and (token_request.has_sudo or DEFAULT in own))
+    return _with_default(names_asked, not is_refused and (token_request.has_sudo or DEFAULT in own))
 
 
-def _of_role(token_request: TokenRequestFields, given: tuple[str, ...]) -> tuple[str, ...]:
+def _of_role(token_request: TokenRequestFields, names_asked: tuple[str, ...]) -> tuple[str, ...]:
     """Return the policies that a role with lists of policies gives.
 
     `default` is added unless the request or the role excludes it.
@@ -241,7 +246,7 @@ def _of_role(token_request: TokenRequestFields, given: tuple[str, ...]) -> tuple
         or role.token_no_default_policy
         or _is_disallowed(role, DEFAULT)
     )
-    names = _with_default(given, adds) if given else ()
+    names = _with_default(names_asked, adds) if names_asked else ()
     if role.allowed_policies or role.allowed_policies_glob:
         allowed = _with_default(role.allowed_policies, adds)
         names = names or allowed
@@ -292,11 +297,11 @@ def _period(token_request: TokenRequestFields) -> int:
 
 
 def _explicit_max_ttl(token_request: TokenRequestFields) -> int:
-    given = (
+    limits = (
         _duration(token_request.fields, "explicit_max_ttl"),
         token_request.role.token_explicit_max_ttl,
     )
-    return min((item for item in given if item), default=0)
+    return min((item for item in limits if item), default=0)
 
 
 def _told_of_role(token_request: TokenRequestFields) -> Iterable[str]:

@@ -12,9 +12,7 @@ class TokenLifetime(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def compute_ttl(
-    wanted: int, period: int, limits: tuple[int, ...], elapsed: int = 0
-) -> TokenLifetime:
+def compute_ttl(ttl: int, period: int, limits: tuple[int, ...], elapsed: int = 0) -> TokenLifetime:
     """Return the TTL of a token from now on.
 
     It ends at the smallest limit after the creation; 0 means no limit. `elapsed` is the age of the
@@ -26,14 +24,14 @@ def compute_ttl(
         capped = min(period, most or period)
         left = max(min(capped, limits[0] - elapsed), 0) if limits[0] else capped
         return TokenLifetime(left, (_capped("period", period, most),) if capped < period else ())
-    if not most or wanted <= most - elapsed:
-        return TokenLifetime(wanted)
-    return TokenLifetime(max(most - elapsed, 0), (_capped("TTL", wanted, most),))
+    if not most or ttl <= most - elapsed:
+        return TokenLifetime(ttl)
+    return TokenLifetime(max(most - elapsed, 0), (_capped("TTL", ttl, most),))
 
 
-def _capped(name: str, wanted: int, most: int) -> str:
+def _capped(name: str, ttl: int, most: int) -> str:
     return (
-        f'{name} of "{format_ttl(wanted)}" exceeded the effective max_ttl of "{format_ttl(most)}"; '
+        f'{name} of "{format_ttl(ttl)}" exceeded the effective max_ttl of "{format_ttl(most)}"; '
         f"{name} value is capped accordingly"
     )
 

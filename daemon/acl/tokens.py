@@ -102,15 +102,15 @@ class TokenStore:
         """
         if not (secret or self.asks):
             return Caller(UNASKED, _EVERYTHING)
-        shown, moment = (self._keyring.hash(secret), address), self._store.change_number
-        known = self._callers.find(shown, moment)
+        key, moment = (self._keyring.hash(secret), address), self._store.change_number
+        known = self._callers.find(key, moment)
         if known is not None and not known.token.has_ended(self._clock.now()):
             return known
         caller = self._store.read(
             lambda db: self._resolve(db, secret, address, may_take_long=may_take_long)
         )
         if caller.own_job is None:  # a task's token can become invalid without a write
-            self._callers.store(shown, moment, caller)
+            self._callers.store(key, moment, caller)
         return caller
 
     async def authenticate(
@@ -148,9 +148,9 @@ class TokenStore:
         if left and not too_many:
             log.warning("%s is locked out for %s s: too many refused credentials", client_key, left)
         if too_many:
-            told = f"wrong credentials of {client_key} are refused after too many of them"
+            message = f"wrong credentials of {client_key} are refused after too many of them"
             later = f"try again in {left} s" if left else "wait a while"
-            raise TooOften(f"{told}: {later}") from None
+            raise TooOften(f"{message}: {later}") from None
 
     def _use(self, tx: Transaction, secret: str, address: str) -> Caller:
         caller = self._resolve(tx, secret, address)  # another request may have made the last use
@@ -236,12 +236,12 @@ class TokenStore:
 
         A batch token is not stored, because its secret contains all its data.
         """
-        whole = msgspec.structs.replace(token, accessor=token.accessor or new_accessor())
+        complete = msgspec.structs.replace(token, accessor=token.accessor or new_accessor())
         if token.kind is TokenKind.BATCH:
             bare = msgspec.structs.replace(token, accessor="")
             return IssuedToken(self._keyring.batch_secret(bare), bare)
         chosen = secret or new_secret()
-        stored = await self._store.write(lambda tx: self.add(tx, whole, chosen))
+        stored = await self._store.write(lambda tx: self.add(tx, complete, chosen))
         return IssuedToken(chosen, stored)
 
     def add(self, tx: Transaction, token: Token, secret: str) -> Token:

@@ -73,5 +73,5 @@ def policy_applies(to: JobACL, workload: Workload) -> bool:
     return (
         bool(to.job_id)
         and (to.namespace or "default") == workload.nomad_namespace
-        and all(not wanted or wanted == own for wanted, own in pairs)
+        and all(not required or required == own for required, own in pairs)
     )

@@ -98,7 +98,7 @@ def list_tokens(request: Request, db: ReadSnapshot) -> HandlerReply:
     query, expression = request.query, request.query.text("filter")
     is_global = query.flag("global") if "global" in query else None
     matches = compile_filter(expression, views.TokenStub) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(db: ReadSnapshot, token: Token) -> bool:
         if is_global is not None and token.is_global is not is_global:
@@ -106,9 +106,9 @@ def list_tokens(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(_stub(db, token)))
 
     listing = Listing[Token](
-        rows=lambda db, start, reverse: tokens.page(db, wish(start, reverse)),
+        rows=lambda db, start, reverse: tokens.page(db, to_page_request(start, reverse)),
         key=lambda token: (token.create_index, token.accessor),
-        line=lambda db, item: encode(_stub(db, item)),
+        line=lambda db, token: encode(_stub(db, token)),
         wanted=wanted,
     )
     return show(listing, query, db, max(db.table_index("tokens"), 1))
@@ -145,9 +145,9 @@ def _stored_secret(request: Request, db: ReadSnapshot, token: Token) -> str:
     """Return the stored secret of an old token, or an empty text if it was not stored."""
     if not request.parts.config.keep_token_secrets:
         return ""
-    place = _secret_place(token.accessor)
-    sealed = secrets.find(db, place)
-    return request.parts.seal.unseal(sealed, place).decode() if sealed else ""
+    path = _secret_place(token.accessor)
+    sealed = secrets.find(db, path)
+    return request.parts.seal.unseal(sealed, path).decode() if sealed else ""
 
 
 async def create_token(request: Request) -> HandlerReply:
@@ -177,8 +177,8 @@ async def _put_token(request: Request, body: TokenRequest) -> HandlerReply:
         its_own, its_secret = (accessor, secret) if is_new else (body.accessor_id, body.secret_id)
         token = new_token(tx, body, accessor=its_own, now=now)
         if parts.config.keep_token_secrets:
-            place = _secret_place(its_own)
-            secrets.put(tx, place, parts.seal.seal(its_secret.encode(), place))
+            path = _secret_place(its_own)
+            secrets.put(tx, path, parts.seal.seal(its_secret.encode(), path))
         return parts.tokens.add(tx, token, its_secret), its_secret, _role_names(tx)
 
     token, secret, names = await parts.store.write(write)
@@ -224,8 +224,8 @@ def issued_reply(store: Store, issued: IssuedToken) -> HandlerReply:
 def token_response(store: Store, issued: IssuedToken) -> HandlerReply:
     """Return the reply that shows a token with its secret, and nothing else."""
     names = store.read(_role_names)
-    shown = _whole(issued.token, issued.secret, names)
-    return HandlerReply(body={"Token": shown}, index=issued.token.modify_index)
+    document = _whole(issued.token, issued.secret, names)
+    return HandlerReply(body={"Token": document}, index=issued.token.modify_index)
 
 
 # --- policies -----------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def list_policies(request: Request, db: ReadSnapshot) -> HandlerReply:
     may_see = _own_policies(request, db)
     expression = request.query.text("filter")
     matches = compile_filter(expression, views.PolicyStub) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, policy: Policy) -> bool:
         if policy.name == DEFAULT or not may_see(policy.name):
@@ -252,9 +252,9 @@ def list_policies(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(policy_store.policy_stub(policy)))
 
     listing = Listing[Policy](
-        rows=lambda db, start, reverse: policies.page(db, wish(start, reverse)),
-        key=lambda item: ("", item.name),
-        line=lambda _, item: encode(policy_store.policy_stub(item)),
+        rows=lambda db, start, reverse: policies.page(db, to_page_request(start, reverse)),
+        key=lambda policy: ("", policy.name),
+        line=lambda _, policy: encode(policy_store.policy_stub(policy)),
         wanted=wanted,
         is_number=False,
     )
@@ -338,10 +338,10 @@ async def explain_request(request: Request) -> HandlerReply:
 
 def _holder(db: ReadSnapshot, names: Iterable[str]) -> Token:
     """Return an unsaved token with these policies. Raises `NotFound`."""
-    wanted = tuple(dict.fromkeys(names))
-    if missing := [item for item in wanted if policies.find(db, item) is None]:
+    holder_policies = tuple(dict.fromkeys(names))
+    if missing := [item for item in holder_policies if policies.find(db, item) is None]:
         raise NotFound(f"ACL policy {missing[0]} not found")
-    return Token(accessor="", policies=wanted, created_at=0)
+    return Token(accessor="", policies=holder_policies, created_at=0)
 
 
 # --- roles --------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def list_roles(request: Request, db: ReadSnapshot) -> HandlerReply:
     check_acls_on(request)
     expression = request.query.text("filter")
     matches = compile_filter(expression, AclRole) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, acl_role: AclRole) -> bool:
         if not _may_see_role(request, acl_role):
@@ -360,9 +360,9 @@ def list_roles(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(acl_role))
 
     listing = Listing[AclRole](
-        rows=lambda db, start, reverse: policies.role_page(db, wish(start, reverse)),
-        key=lambda item: ("", item.id),
-        line=lambda _, item: encode(item),
+        rows=lambda db, start, reverse: policies.role_page(db, to_page_request(start, reverse)),
+        key=lambda role: ("", role.id),
+        line=lambda _, role: encode(role),
         wanted=wanted,
         is_number=False,
     )

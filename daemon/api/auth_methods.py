@@ -45,11 +45,11 @@ _NO_RULE = "ACL binding rule not found"
 def list_methods(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List all methods; a client needs them before it can log in."""
     check_acls_on(request)
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
     listing = Listing[AuthMethod](
-        rows=lambda db, start, reverse: auth_methods.page(db, wish(start, reverse)),
-        key=lambda item: ("", item.name),
-        line=lambda _, item: encode(method_stub(item)),
+        rows=lambda db, start, reverse: auth_methods.page(db, to_page_request(start, reverse)),
+        key=lambda method: ("", method.name),
+        line=lambda _, method: encode(method_stub(method)),
         is_number=False,
     )
     return show(listing, request.query, db, max(db.table_index("auth_methods"), 1))
@@ -80,7 +80,7 @@ async def update_method(request: Request) -> HandlerReply:
 async def _put_method(request: Request, body: AuthMethodRequest) -> HandlerReply:
     check_acls_on(request)
     now = request.parts.clock.now()
-    method = await request.parts.store.write(partial(methods.put_method, given=body, now=now))
+    method = await request.parts.store.write(partial(methods.put_method, request=body, now=now))
     return HandlerReply(body=method_view(method), index=method.modify_index)
 
 
@@ -103,11 +103,11 @@ async def delete_method(request: Request) -> HandlerReply:
 def list_rules(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the binding rules of all methods."""
     check_acls_on(request)
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
     listing = Listing[BindingRule](
-        rows=lambda db, start, reverse: auth_methods.rule_page(db, wish(start, reverse)),
-        key=lambda item: ("", item.id),
-        line=lambda _, item: encode(rule_stub(item)),
+        rows=lambda db, start, reverse: auth_methods.rule_page(db, to_page_request(start, reverse)),
+        key=lambda rule: ("", rule.id),
+        line=lambda _, rule: encode(rule_stub(rule)),
         is_number=False,
     )
     return show(listing, request.query, db, max(db.table_index("binding_rules"), 1))
@@ -139,7 +139,7 @@ async def update_rule(request: Request) -> HandlerReply:
 async def _put_rule(request: Request, body: BindingRuleRequest) -> HandlerReply:
     check_acls_on(request)
     put = partial(
-        rules.put_rule, given=body, fresh=next(request.parts.ids), now=request.parts.clock.now()
+        rules.put_rule, request=body, fresh=next(request.parts.ids), now=request.parts.clock.now()
     )
     rule = await request.parts.store.write(put)
     return HandlerReply(body=rule_view(rule), index=rule.modify_index)

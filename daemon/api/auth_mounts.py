@@ -39,9 +39,9 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 def _config(mount: Mount) -> dict[str, object]:
     """Return a mount's configuration, without values that were never set."""
-    shown = msgspec.to_builtins(mount.config)
+    config = msgspec.to_builtins(mount.config)
     always = {"default_lease_ttl": 0, "max_lease_ttl": 0, "token_type": mount.config.token_type}
-    return {**always, "force_no_cache": False, **shown}
+    return {**always, "force_no_cache": False, **config}
 
 
 def _entry(mount: Mount) -> dict[str, object]:
@@ -93,9 +93,9 @@ def _find(call: RouteCall, path: str) -> Mount | None:
 
 async def index(call: RouteCall) -> VaultBody:
     """List the login methods by path."""
-    every = _every(call)
-    data = {mount.path: _entry(mount) for mount in every.mounts}
-    return VaultBody(data=data, warnings=every.warnings())
+    all_mounts = _every(call)
+    data = {mount.path: _entry(mount) for mount in all_mounts.mounts}
+    return VaultBody(data=data, warnings=all_mounts.warnings())
 
 
 async def read(call: RouteCall) -> VaultBody:
@@ -142,8 +142,8 @@ async def enable(call: RouteCall) -> VaultBody:
 async def disable(call: RouteCall) -> VaultBody:
     """Disable a login method and revoke all its tokens."""
     path = mounts.path_of(call["path"])
-    if gone := await mounts.disable(call.parts.store, call.parts.tokens, path):
-        call.parts.door.forget(gone.accessor)
+    if removed := await mounts.disable(call.parts.store, call.parts.tokens, path):
+        call.parts.door.forget(removed.accessor)
     return VaultBody()
 
 
@@ -192,11 +192,11 @@ async def read_move(call: RouteCall) -> VaultBody:
 
 async def mount_response(call: RouteCall) -> VaultBody:
     """List the mounts for the UI: all with access to `sys/auth`, otherwise the public ones."""
-    every = _every(call)
+    all_mounts = _every(call)
     if call.token and call.caller.grant.capabilities("sys/auth") != ["deny"]:
-        shown = {mount.path: _entry(mount) for mount in every.mounts}
-        return VaultBody(data={"auth": shown, "secret": {}}, warnings=every.warnings())
-    public = [mount for mount in every.mounts if mount.config.listing_visibility == "unauth"]
+        entries = {mount.path: _entry(mount) for mount in all_mounts.mounts}
+        return VaultBody(data={"auth": entries, "secret": {}}, warnings=all_mounts.warnings())
+    public = [mount for mount in all_mounts.mounts if mount.config.listing_visibility == "unauth"]
     brief = {
         mount.path: {"description": mount.description, "options": mount.options, "type": mount.type}
         for mount in public

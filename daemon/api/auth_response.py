@@ -10,7 +10,7 @@ def auth_block(
     secret: str, token: Token, identity_policies: Sequence[str] = ()
 ) -> dict[str, object]:
     """Return the `auth_block` part for a token; parts that Vault leaves out when empty are left out."""
-    shown: dict[str, object] = {
+    block: dict[str, object] = {
         "client_token": secret,
         "accessor": token.accessor,
         "policies": sorted({*token.policies, *identity_policies}),
@@ -24,7 +24,7 @@ def auth_block(
         "num_uses": token.uses_left or 0,
     }
     if token.policies:
-        shown["token_policies"] = sorted(token.policies)
+        block["token_policies"] = sorted(token.policies)
     if identity_policies:
-        shown["identity_policies"] = sorted(identity_policies)
-    return shown
+        block["identity_policies"] = sorted(identity_policies)
+    return block

@@ -35,7 +35,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the calendars."""
     expression = request.query.text("filter")
     matches = compile_filter(expression, CalendarListing) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, calendar_listing: CalendarListing) -> bool:
         if not request.sees(calendar_listing.namespace):
@@ -43,9 +43,9 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(calendar_listing))
 
     listing = Listing[CalendarListing](
-        rows=lambda db, start, reverse: calendars.page(db, wish(start, reverse)),
-        key=lambda item: (item.namespace, item.name),
-        line=lambda _, item: encode(item),
+        rows=lambda db, start, reverse: calendars.page(db, to_page_request(start, reverse)),
+        key=lambda calendar: (calendar.namespace, calendar.name),
+        line=lambda _, calendar: encode(calendar),
         wanted=wanted,
         is_number=False,
     )

@@ -46,7 +46,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the queues: those with a limit, and those with runs or steps."""
     expression = request.query.text("filter")
     matches = compile_filter(expression, QueueLine) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, line: QueueLine) -> bool:
         if not request.sees(line.namespace):
@@ -54,7 +54,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(line))
 
     listing = Listing[QueueLine](
-        rows=lambda db, start, reverse: concurrency.page(db, wish(start, reverse)),
+        rows=lambda db, start, reverse: concurrency.page(db, to_page_request(start, reverse)),
         key=lambda line: (line.namespace, line.name),
         line=lambda _, line: encode(line),
         wanted=wanted,

@@ -150,20 +150,22 @@ def upcoming_launches(request: Request, db: ReadSnapshot) -> HandlerReply:
 
     listing = Listing[DueLaunch](
         rows=rows,
-        key=lambda one: (one.launch or 0, f"{one.namespace}.{one.job_id}"),
+        key=lambda upcoming: (upcoming.launch or 0, f"{upcoming.namespace}.{upcoming.job_id}"),
         line=_launch,
-        wanted=lambda _, one: request.sees(one.namespace),
+        wanted=lambda _, upcoming: request.sees(upcoming.namespace),
     )
     return show(listing, request.query, db, max(db.table_index("periodic_jobs"), 1))
 
 
-def _launch(db: ReadSnapshot, due: DueLaunch) -> bytes:
+def _launch(db: ReadSnapshot, due_launch: DueLaunch) -> bytes:
     return encode(
         ScheduledLaunch(
-            job_id=due.job_id,
-            namespace=due.namespace,
-            paused=due.paused,
-            next_launch=rfc3339(due.launch or 0, cron.zone(periodic.time_zone(db, due))),
+            job_id=due_launch.job_id,
+            namespace=due_launch.namespace,
+            paused=due_launch.paused,
+            next_launch=rfc3339(
+                due_launch.launch or 0, cron.zone(periodic.time_zone(db, due_launch))
+            ),
         )
     )
 
@@ -191,7 +193,7 @@ def list_notifications(request: Request, db: ReadSnapshot) -> HandlerReply:
         rows=lambda db, start, reverse: notifications.of_job(
             db, namespace, job_id, start, reverse=reverse
         ),
-        key=lambda item: (item.id,),
+        key=lambda notification_row: (notification_row.id,),
         line=lambda _, item: encode(
             msgspec.structs.replace(item, webhook=notification.shown_webhook(item.webhook))
         ),

@@ -41,10 +41,10 @@ def _check_rights(request: Request, allocation: Allocation, task: Task | None) -
         request.check(lambda caller: caller.grant.may(allocation.namespace, "alloc-node-exec"))
 
 
-def _command(given: str) -> list[str]:
+def _command(text: str) -> list[str]:
     """Return a command from JSON. Raises `Refused` with the error text of Go's JSON library."""
     try:
-        value = parse(given.encode())
+        value = parse(text.encode())
     except Malformed as error:
         ended = {"unexpected EOF", "Request body is empty"}
         reason = "unexpected end of JSON input" if str(error) in ended else str(error)

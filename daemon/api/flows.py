@@ -67,7 +67,7 @@ def list_runs(request: Request, db: ReadSnapshot) -> HandlerReply:
     if status and status not in (*FlowStatus,):
         raise Malformed(f"status = {status!r} must be one of {', '.join(FlowStatus)}")
     matches = compile_filter(expression, FlowRun) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, flow_run: FlowRun) -> bool:
         if not request.sees(flow_run.namespace) or not flow_run.job_id.startswith(
@@ -81,9 +81,9 @@ def list_runs(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(flow_run))
 
     listing = Listing[FlowRun](
-        rows=lambda db, start, reverse: runs.page(db, wish(start, reverse)),
-        key=lambda item: (item.create_index, item.job_id),
-        line=lambda _, item: encode(item),
+        rows=lambda db, start, reverse: runs.page(db, to_page_request(start, reverse)),
+        key=lambda run: (run.create_index, run.job_id),
+        line=lambda _, run: encode(run),
         wanted=wanted,
         newest_first=True,
     )
@@ -172,7 +172,7 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
         request["job_id"],
         act,
         body,
-        who=token.person if parts.tokens.asks else "anonymous",
+        caller=token.person if parts.tokens.asks else "anonymous",
         now=now,
         eval_id=next(parts.ids),
         may_approve=request.caller.has(APPROVE, request.namespace),

@@ -31,7 +31,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     query, now = request.query, request.parts.clock.now()
     expression, is_active = query.text("filter"), query.own_flag("active")
     matches = compile_filter(expression, Freeze) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, freeze: Freeze) -> bool:
         if freeze.namespace != EVERYTHING and not request.sees(freeze.namespace):
@@ -41,7 +41,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(freeze))
 
     listing = Listing[Freeze](
-        rows=lambda db, start, reverse: freezes.page(db, wish(start, reverse)),
+        rows=lambda db, start, reverse: freezes.page(db, to_page_request(start, reverse)),
         key=lambda freeze: (freeze.create_index, freeze.id),
         line=lambda _, freeze: encode(freeze),
         wanted=wanted,

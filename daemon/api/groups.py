@@ -184,11 +184,11 @@ async def aliases(call: RouteCall) -> VaultBody:
 
     def look(db: ReadSnapshot, span: KeyRange) -> dict[str, object]:
         hidden = ("id", "creation_time", "last_update_time", "merged_from_canonical_ids")
-        shown = {alias.id: _whole_alias(db, alias) for alias in stored.aliases(db, span)}
+        documents = {alias.id: _whole_alias(db, alias) for alias in stored.aliases(db, span)}
         left_out = {*hidden, "namespace_id"}
         return {
-            key: {name: value for name, value in one.items() if name not in left_out}
-            for key, one in shown.items()
+            key: {name: value for name, value in document.items() if name not in left_out}
+            for key, document in documents.items()
         }
 
     return await vault_reads.key_info(call, look)

@@ -80,13 +80,13 @@ def runs(request: Request, db: ReadSnapshot) -> HandlerReply:
     """
     job, now = _job(request, db), request.parts.clock.now()
     most = min(request.query.own_natural("per_page") or _RUNS, _MOST_RUNS)
-    wanted = _filter(request.query.text("day"), request.query.text("result"))
+    run_filter = _filter(request.query.text("day"), request.query.text("result"))
     if of_workflow := run_views.listed(db, job.namespace, job.id, most):
         return reply.read_reply(of_workflow, max(_index(db), db.table_index("runs")))
-    if wanted == run_history.RunFilter():
+    if run_filter == run_history.RunFilter():
         found = list(job_states.runs(db, job.namespace, job.id, now, most))
     else:
-        found = run_history.selected(db, job, now, most, wanted)
+        found = run_history.selected(db, job, now, most, run_filter)
     return reply.read_reply(found, _index(db))
 
 
@@ -125,12 +125,12 @@ def job_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, allocation_views.AllocationStub) if expression else None
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.job_page(db, *key, _from(start, reverse)),
-        key=lambda item: (item.create_index, item.id),
-        line=lambda db, item: line(db, item, query),
+        key=lambda alloc: (alloc.create_index, alloc.id),
+        line=lambda db, alloc: line(db, alloc, query),
         wanted=None
         if matches is None
-        else lambda _, item: matches(
-            msgspec.to_builtins(allocation_views.allocation_list_item(item, None))
+        else lambda _, alloc: matches(
+            msgspec.to_builtins(allocation_views.allocation_list_item(alloc, None))
         ),
         newest_first=True,
     )
@@ -148,9 +148,11 @@ def job_evaluations(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, Evaluation) if expression else None
     listing = Listing[evaluations.EvaluationLine](
         rows=lambda db, start, reverse: evaluations.job_page(db, *key, _from(start, reverse)),
-        key=lambda item: (item.create_index, item.id),
-        line=lambda _, item: item.document,
-        wanted=None if matches is None else lambda _, item: matches(parse(item.document)),
+        key=lambda evaluation: (evaluation.create_index, evaluation.id),
+        line=lambda _, evaluation: evaluation.document,
+        wanted=None
+        if matches is None
+        else lambda _, evaluation: matches(parse(evaluation.document)),
         newest_first=True,
     )
     index = evaluations.highest_of_job(db, *key) or db.table_index("evaluations")
@@ -163,9 +165,11 @@ def job_deployments(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, Deployment) if expression else None
     listing = Listing[Deployment](
         rows=lambda db, start, reverse: deployments.job_page(db, *key, _from(start, reverse)),
-        key=lambda item: (item.create_index, item.id),
-        line=lambda _, item: encode(item),
-        wanted=None if matches is None else lambda _, item: matches(msgspec.to_builtins(item)),
+        key=lambda deployment: (deployment.create_index, deployment.id),
+        line=lambda _, deployment: encode(deployment),
+        wanted=None
+        if matches is None
+        else lambda _, deployment: matches(msgspec.to_builtins(deployment)),
         newest_first=True,
     )
     index = deployments.highest_of_job(db, *key) or db.table_index("deployments")
@@ -192,8 +196,8 @@ def services(request: Request, db: ReadSnapshot) -> HandlerReply:
 
     listing = Listing[Registration](
         rows=rows,
-        key=lambda one: ("", one.id),
-        line=lambda _, one: encode(one),
+        key=lambda service: ("", service.id),
+        line=lambda _, service: encode(service),
         is_number=False,
     )
     return show(listing, request.query, db, max(db.table_index("services"), 1))

@@ -77,17 +77,17 @@ def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
     token, per_page = query.text("next_token"), int(query.text("per_page") or 0)
     first = min(parse_integer(token), jobs.LARGEST) if token.isdecimal() else jobs.LARGEST
     if per_page:
-        shown, next_token = walk.page(db, first, max(per_page, 0))
+        documents, next_token = walk.page(db, first, max(per_page, 0))
     else:
         part = walk.versions(db, first)
         if part.rest is not None:
             diffs = walk.diffs(db, first) if with_diffs else None
             stream = _pieces(request.parts.store, part, diffs, highest)
             return HandlerReply(stream=stream, index=highest, is_read=True)
-        shown, next_token = part.lines, ""
-    found = walk.all_diffs(db, first, len(shown)) if with_diffs else []
+        documents, next_token = part.lines, ""
+    found = walk.all_diffs(db, first, len(documents)) if with_diffs else []
     body = JobVersionsResponse(
-        versions=[msgspec.Raw(document) for document in shown],
+        versions=[msgspec.Raw(document) for document in documents],
         diffs=[msgspec.Raw(line) for line in found] or None,
         index=highest,
         next_token=next_token,
@@ -123,13 +123,13 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
 
     def versions(self, db: ReadSnapshot, first: int) -> ListPart:
         """Return the next part of the wanted versions."""
-        lines, room = list[bytes](), STEP_BYTES
+        lines, bytes_left = list[bytes](), STEP_BYTES
         for number, (version, document) in enumerate(self._each(db, first)):
-            if room <= 0 or number == STEP_ROWS:
+            if bytes_left <= 0 or number == STEP_ROWS:
                 return ListPart(lines, partial(self.versions, first=version))
             if document is not None:
                 lines.append(document)
-                room -= len(document)
+                bytes_left -= len(document)
         return ListPart(lines)
 
     def diffs(self, db: ReadSnapshot, first: int, newer: Job | None = None) -> ListPart:
@@ -138,18 +138,18 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
         `newer` is the last version of the part before. Two versions are in memory at a time.
         """
         base = self._base(db)
-        lines, room = list[bytes](), STEP_BYTES
+        lines, bytes_left = list[bytes](), STEP_BYTES
         for number, (version, document) in enumerate(self._each(db, first)):
-            if room <= 0 or number == STEP_ROWS:
+            if bytes_left <= 0 or number == STEP_ROWS:
                 return ListPart(lines, partial(self.diffs, first=version, newer=newer))
-            if document is None or (shown := self._version(db, version)) is None:
+            if document is None or (job_version := self._version(db, version)) is None:
                 continue
             # The oldest version has no predecessor, unless one is named.
-            pair = (base, shown) if base else (shown, newer) if newer else None
+            pair = (base, job_version) if base else (job_version, newer) if newer else None
             if pair is not None:
                 lines.append(encode(diff_jobs(*pair)))
-                room -= len(lines[-1]) + len(document)
-            newer = shown
+                bytes_left -= len(lines[-1]) + len(document)
+            newer = job_version
         return ListPart(lines)
 
     def all_diffs(self, db: ReadSnapshot, first: int, number: int) -> list[bytes]:
@@ -176,12 +176,12 @@ def _walk(request: Request, db: ReadSnapshot, base: int | None, *, with_diffs: b
     """Return the requested iteration. Raises `Malformed`, and `Refused` for an unknown tag."""
     query, namespace, job_id = request.query, request.namespace, request["job_id"]
     expression = query.text("filter")
-    wanted = compile_filter(expression, Job) if expression else None
+    matches = compile_filter(expression, Job) if expression else None
     if with_diffs and (tag := query.text("diff_tag")):
         base = versions.tagged(db, namespace, job_id, tag)
         if base is None:
             raise Refused(f'tag "{tag}" not found')
-    return _Walk(namespace=namespace, job_id=job_id, wanted=wanted, base=base)
+    return _Walk(namespace=namespace, job_id=job_id, wanted=matches, base=base)
 
 
 async def _pieces(
@@ -246,13 +246,13 @@ async def tag(request: Request) -> HandlerReply:
     """Tag a version."""
     parts, body = request.parts, await request.decoded(version_history.TagVersionRequest)
     now = parts.clock.now()
-    given, index = await version_history.tag_version(
+    version_tag, index = await version_history.tag_version(
         parts.store, request.namespace, request["job_id"], request["name"], body, now
     )
     response = JobTagResponse(
-        name=given.name,
-        description=given.description,
-        tagged_time=given.tagged_time,
+        name=version_tag.name,
+        description=version_tag.description,
+        tagged_time=version_tag.tagged_time,
         index=index,
     )
     return HandlerReply(body=response)

@@ -100,19 +100,19 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     query, everywhere = request.query, request.namespace == EVERYWHERE
     with_meta, expression = query.flag("meta"), query.text("filter")
     matches = compile_filter(expression, Job) if expression else None
-    wish = query_factory(request, matches, job_listings.COLUMNS)
+    to_page_request = query_factory(request, matches, job_listings.COLUMNS)
 
-    def wanted(db: ReadSnapshot, one: job_listings.JobListingRow) -> bool:
-        if everywhere and not request.sees(one.namespace):
+    def wanted(db: ReadSnapshot, row: job_listings.JobListingRow) -> bool:
+        if everywhere and not request.sees(row.namespace):
             return False
-        return matches is None or matches(_document(db, one.namespace, one.id))
+        return matches is None or matches(_document(db, row.namespace, row.id))
 
     listing = Listing[job_listings.JobListingRow](
         rows=lambda db, start, reverse: job_listings.listing_rows(
-            db, wish(start, reverse), with_meta=with_meta
+            db, to_page_request(start, reverse), with_meta=with_meta
         ),
-        key=lambda one: (one.namespace, one.id),
-        line=lambda _, one: one.line,
+        key=lambda row: (row.namespace, row.id),
+        line=lambda _, row: row.line,
         wanted=wanted,
         is_number=False,
     )
@@ -272,8 +272,8 @@ def launch_preview(request: Request, db: ReadSnapshot, job: Job) -> list[str] | 
 
 def find_secret(job: Document | None) -> str:
     """Return the token in a job that grants access to its secrets."""
-    given = (job or {}).get("SecretsToken") or (job or {}).get("VaultToken")
-    return given if isinstance(given, str) else ""
+    token = (job or {}).get("SecretsToken") or (job or {}).get("VaultToken")
+    return token if isinstance(token, str) else ""
 
 
 async def registration_context(request: Request, secret: str = "") -> RegistrationContext:

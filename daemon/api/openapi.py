@@ -106,9 +106,9 @@ def _operation(route: Route, method: str, types: _Types) -> Document:
 
 def _head(method: str, path: str, handler: object) -> Document:
     """Return the fields that every operation has."""
-    about = (inspect.getdoc(handler) or "").partition("\n")[0]
+    summary = (inspect.getdoc(handler) or "").partition("\n")[0]
     return {
-        "summary": _SOURCE.sub("", about),
+        "summary": _SOURCE.sub("", summary),
         "operationId": f"{method.lower()}{_NO_WORD.sub('_', path)}".rstrip("_"),
         "tags": [path.split("/")[2]],  # `job` of `/v1/job/{job_id}/plan`
     }

@@ -72,12 +72,14 @@ def _page(description: Document) -> Iterator[str]:
 def _call(method: str, path: str, operation: Document) -> Iterator[str]:
     yield f"<details><summary><span class=method>{method}</span> <code>{escape(path)}</code> "
     yield f"{escape(operation['summary'])}</summary>"
-    for place in ("path", "query"):
+    for position in ("path", "query"):
         names = [
-            parameter["name"] for parameter in operation["parameters"] if parameter["in"] == place
+            parameter["name"]
+            for parameter in operation["parameters"]
+            if parameter["in"] == position
         ]
         if names:
-            yield f"<p>In the {place}: {', '.join(f'<code>{escape(name)}</code>' for name in names)}"
+            yield f"<p>In the {position}: {', '.join(f'<code>{escape(name)}</code>' for name in names)}"
     if "requestBody" in operation:
         yield f"<p>Takes {_named(_schema(operation['requestBody']))}"
     for status, answer in operation["responses"].items():

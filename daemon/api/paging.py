@@ -173,21 +173,23 @@ class _Walk(Generic[T]):
     def __init__(self, listing: Listing[T], *, reverse: bool) -> None:
         self._listing, self._reverse = listing, reverse
 
-    def _step(self, db: ReadSnapshot, place: _Place, room: int) -> _Step:
-        """Encode elements until `room` bytes are full or none remain; with `room` 0, only count."""
+    def _step(self, db: ReadSnapshot, position: _Place, bytes_left: int) -> _Step:
+        """Encode elements until `bytes_left` bytes are full or none remain. With 0, only count."""
         lines: list[bytes] = []
-        listing, left, made, looked, last = self._listing, place.left, 0, 0, place.open
-        for item in listing.rows(db, place.start, self._reverse):
-            if looked == STEP_ROWS or (room and made >= room):
+        listing, left, made, row_count, last = self._listing, position.left, 0, 0, position.open
+        for item in listing.rows(db, position.start, self._reverse):
+            if row_count == STEP_ROWS or (bytes_left and made >= bytes_left):
                 return _Step(lines, _Place(listing.key(item), left, last))
-            looked += 1
+            row_count += 1
             if not self._is_wanted(db, item):
                 continue
             if left == 0:
                 return _Step(
-                    lines + self._end(last, room), _Place(listing.key(item), left), is_full=True
+                    lines + self._end(last, bytes_left),
+                    _Place(listing.key(item), left),
+                    is_full=True,
                 )
-            if room:
+            if bytes_left:
                 if (line := self._line(db, item)) is None:
                     continue
                 made += len(line)
@@ -196,7 +198,7 @@ class _Walk(Generic[T]):
                 else:
                     last = self._grouped(listing.group(item), line, last, lines)
             left = None if left is None else left - 1
-        return _Step(lines + self._end(last, room))
+        return _Step(lines + self._end(last, bytes_left))
 
     def _is_wanted(self, db: ReadSnapshot, item: T) -> bool:
         """Return whether an item is shown. One that needs an unreadable row is not."""
@@ -223,17 +225,17 @@ class _Walk(Generic[T]):
     ) -> _Grouped:
         """Add the previous line. The new line shows whether the previous group has ended."""
         if last is None or last.group != group:
-            lines += self._end(last, room=1)
+            lines += self._end(last, bytes_left=1)
             return _Grouped(group, group + line)
         lines.append(last.line)
         return _Grouped(group, line)
 
-    def _end(self, last: _Grouped | None, room: int) -> list[bytes]:
-        return [last.closed] if last is not None and room else []
+    def _end(self, last: _Grouped | None, bytes_left: int) -> list[bytes]:
+        return [last.closed] if last is not None and bytes_left else []
 
-    def part(self, db: ReadSnapshot, place: _Place) -> ListPart:
+    def part(self, db: ReadSnapshot, position: _Place) -> ListPart:
         """Return the next part of a list, without a token or with a known one."""
-        step = self._step(db, place, STEP_BYTES)
+        step = self._step(db, position, STEP_BYTES)
         then, is_cut = step.then, self._listing.group is not None
         if then is None or then.left == 0:
             end = [] if then is None else self._end(then.open, STEP_BYTES)
@@ -241,14 +243,14 @@ class _Walk(Generic[T]):
         return ListPart(step.lines, lambda later: self.part(later, then), is_cut)
 
     def beginning(
-        self, db: ReadSnapshot, place: _Place, index: int, lines: Sequence[bytes] = ()
+        self, db: ReadSnapshot, position: _Place, index: int, lines: Sequence[bytes] = ()
     ) -> HandlerReply:
         """Return a whole list in parts; the first part is full.
 
         The search continues until then. So an error in these steps, such as a filter that takes too
         long, is still the answer. `lines` were encoded by earlier steps.
         """
-        step = self._step(db, place, STEP_BYTES - sum(map(len, lines)))
+        step = self._step(db, position, STEP_BYTES - sum(map(len, lines)))
         lines, then = [*lines, *step.lines], step.then
         if then is None:
             return reply.read_reply(listed(lines), index)
@@ -261,7 +263,7 @@ class _Walk(Generic[T]):
     def page(
         self,
         db: ReadSnapshot,
-        place: _Place,
+        position: _Place,
         index: int,
         lines: Sequence[bytes] = (),
         cut: _Place | None = None,
@@ -270,8 +272,8 @@ class _Walk(Generic[T]):
 
         `lines` were encoded by earlier steps. On a long page, only the first are sent, up to `cut`.
         """
-        room = 0 if cut else STEP_BYTES - sum(map(len, lines))
-        step = self._step(db, place, room)
+        bytes_left = 0 if cut else STEP_BYTES - sum(map(len, lines))
+        step = self._step(db, position, bytes_left)
         lines, then = [*lines, *step.lines], step.then
         if then is not None and not step.is_full:
             if cut is None and sum(map(len, lines)) >= STEP_BYTES:
@@ -309,11 +311,11 @@ def in_steps(
 
     def part(db: ReadSnapshot, first: int) -> ListPart:
         lines: list[bytes] = []
-        room, number = STEP_BYTES, first
-        while number < len(items) and room > 0:
+        bytes_left, number = STEP_BYTES, first
+        while number < len(items) and bytes_left > 0:
             if text := line(db, items[number]):
                 lines.append(text)
-                room -= len(text)
+                bytes_left -= len(text)
             number += 1
         if number == len(items):
             return ListPart(lines)

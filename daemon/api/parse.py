@@ -52,12 +52,12 @@ def _parsed(body: JobsParseRequest, *, explains: bool) -> HandlerReply:
     except HclError as error:
         # Nomad's clients send no Accept header, and scripts match its errors. A request with that
         # header (browsers, curl) comes from a person, and the error quotes the lines.
-        said = error.explained() if explains else str(error)
-        return reply.text(f"Failed to parse job: {said}", 400)
+        message = error.explained() if explains else str(error)
+        return reply.text(f"Failed to parse job: {message}", 400)
     return HandlerReply(body=encode(spell_job_twice(complete(job) if body.canonicalize else job)))
 
 
-def _flags(given: object) -> dict[str, str]:
-    if not isinstance(given, dict):
+def _flags(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
         return {}
-    return {str(name): value for name, value in given.items() if isinstance(value, str)}
+    return {str(name): value for name, value in value.items() if isinstance(value, str)}

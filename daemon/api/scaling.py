@@ -105,19 +105,19 @@ def policies(request: Request, db: ReadSnapshot) -> HandlerReply:
     matches = compile_filter(expression, ScalingPolicyStub) if expression else None
 
     def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[scaling.PlacedPolicy]:
-        place, _, job_id = str(start[1]).partition(".") if start else ("", "", "")
+        position, _, job_id = str(start[1]).partition(".") if start else ("", "", "")
         first = (str(start[0]), job_id) if start else None
-        for one in scaling.policies(
+        for placed in scaling.policies(
             db, request.namespace, query.text("job"), first, reverse=reverse
         ):
-            number = parse_integer(place) if place.isdecimal() else 0
-            is_before = one.place > number if reverse else one.place < number
-            if first == (one.namespace, one.job_id) and is_before:
+            number = parse_integer(position) if position.isdecimal() else 0
+            is_before = placed.place > number if reverse else placed.place < number
+            if first == (placed.namespace, placed.job_id) and is_before:
                 continue
-            yield one
+            yield placed
 
-    def wanted(_: ReadSnapshot, one: scaling.PlacedPolicy) -> bool:
-        policy = one.policy
+    def wanted(_: ReadSnapshot, placed: scaling.PlacedPolicy) -> bool:
+        policy = placed.policy
         if not policy.id.startswith(prefix) or kind not in ("", policy.type):
             return False
         if not request.sees(policy.target["Namespace"]):
@@ -126,8 +126,8 @@ def policies(request: Request, db: ReadSnapshot) -> HandlerReply:
 
     listing = Listing[scaling.PlacedPolicy](
         rows=rows,
-        key=lambda one: (one.namespace, f"{one.place}.{one.job_id}"),
-        line=lambda _, one: encode(_stub(one.policy)),
+        key=lambda placed: (placed.namespace, f"{placed.place}.{placed.job_id}"),
+        line=lambda _, placed: encode(_stub(placed.policy)),
         wanted=wanted,
         is_number=False,
     )
@@ -140,8 +140,8 @@ def _stub(policy: ScalingPolicy) -> ScalingPolicyStub:
 
 def policy(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a scaling policy."""
-    for one in scaling.policies(db):
-        item = one.policy
+    for placed in scaling.policies(db):
+        item = placed.policy
         if item.id == request["policy_id"]:
             request.require(item.target["Namespace"])
             return reply.read_reply(item, item.modify_index)

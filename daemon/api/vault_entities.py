@@ -20,7 +20,7 @@ Find = Callable[[ReadSnapshot], Entity | None]
 
 def _shown(db: ReadSnapshot, entity: Entity) -> dict[str, object]:
     direct = groups.parents(db, entity.id)
-    every = sorted(group.id for group in groups.containing(db, entity.id))
+    group_ids = sorted(group.id for group in groups.containing(db, entity.id))
     return {
         "id": entity.id,
         "name": entity.name,
@@ -29,9 +29,9 @@ def _shown(db: ReadSnapshot, entity: Entity) -> dict[str, object]:
         "metadata": entity.metadata,
         "disabled": entity.is_disabled,
         "namespace_id": "root",
-        "group_ids": [*direct, *(item for item in every if item not in direct)],
+        "group_ids": [*direct, *(item for item in group_ids if item not in direct)],
         "direct_group_ids": direct,
-        "inherited_group_ids": [item for item in every if item not in direct],
+        "inherited_group_ids": [item for item in group_ids if item not in direct],
         "merged_entity_ids": None,
         "creation_time": rfc3339(entity.created_at),
         "last_update_time": rfc3339(entity.updated_at),
@@ -185,8 +185,10 @@ async def aliases(call: RouteCall) -> VaultBody:
     fields = ("canonical_id", "custom_metadata", "local", "metadata", "mount_accessor", "name")
 
     def look(db: ReadSnapshot, span: KeyRange) -> dict[str, object]:
-        every = {alias.id: _alias(db, alias) for alias in entities.list_aliases(db, span)}
-        return {key: {name: one[name] for name in fields} for key, one in every.items()}
+        documents = {alias.id: _alias(db, alias) for alias in entities.list_aliases(db, span)}
+        return {
+            key: {name: document[name] for name in fields} for key, document in documents.items()
+        }
 
     return await vault_reads.key_info(call, look)
 

@@ -76,10 +76,10 @@ def _shown(call: RouteCall, key: str) -> dict[str, object]:
 
 async def write(call: RouteCall) -> VaultBody:
     """Create or change a policy. Its name is stored in lower case."""
-    given, name = call["policy"], call["policy"].lower()
+    written_name, name = call["policy"], call["policy"].lower()
     if name in {ROOT, *RESERVED}:
         raise Invalid(f"cannot update {quote(name)} policy")
-    warnings = [f"policy name was converted to {name}"] if given != name else []
+    warnings = [f"policy name was converted to {name}"] if written_name != name else []
     source = call.fields.text("policy")
     if not source and call.name.startswith("sys/policy/"):
         source = call.fields.text("rules")
@@ -178,16 +178,16 @@ async def resultant_acl(call: RouteCall) -> VaultBody:
     grant = call.caller.grant
     if grant.everything:
         return VaultBody(data={"root": True})
-    every = grant.paths.rules()
+    rules = grant.paths.rules()
     return VaultBody(
         data={
             "root": False,
             "exact_paths": {
-                rule.path: _summary(rule) for rule in every if not rule.path.endswith("*")
+                rule.path: _summary(rule) for rule in rules if not rule.path.endswith("*")
             },
             "glob_paths": {
                 rule.path.removesuffix("*"): _summary(rule)
-                for rule in every
+                for rule in rules
                 if rule.path.endswith("*")
             },
         }

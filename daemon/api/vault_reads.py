@@ -60,18 +60,18 @@ class _List(msgspec.Struct, frozen=True):
 
 def span(call: RouteCall) -> KeyRange:
     """Return the range of keys that a call requests. Raises `Malformed`."""
-    given = call.query.text("limit")
-    if not given:
+    limit = call.query.text("limit")
+    if not limit:
         return msgspec.structs.replace(ALL, after=call.query.text("after"))
-    is_number = given.isascii() and given.isdecimal()
-    if not is_number or not 0 < parse_integer(given) <= _LARGEST:
-        raise Malformed(f"limit is {shorten(given)!r}: give a whole number from 1 to {_LARGEST}")
-    return KeyRange(call.query.text("after"), int(given))
+    is_number = limit.isascii() and limit.isdecimal()
+    if not is_number or not 0 < parse_integer(limit) <= _LARGEST:
+        raise Malformed(f"limit is {shorten(limit)!r}: give a whole number from 1 to {_LARGEST}")
+    return KeyRange(call.query.text("after"), int(limit))
 
 
 async def keys(
     call: RouteCall,
-    look: LookUpKeys,
+    lookup: LookUpKeys,
     *,
     names: tuple[str, ...] = ("keys",),
     lists_all: bool = False,
@@ -80,12 +80,12 @@ async def keys(
 
     With `lists_all`, the list ignores `after` and `limit`.
     """
-    return await _listed(call, _List(look, STEP, names), ALL if lists_all else span(call))
+    return await _listed(call, _List(lookup, STEP, names), ALL if lists_all else span(call))
 
 
-async def key_info(call: RouteCall, look: LookUpInfo) -> VaultBody:
+async def key_info(call: RouteCall, lookup: LookUpInfo) -> VaultBody:
     """Return keys with a description of each. Raises `NotFound` if there are none."""
-    return await _listed(call, _List(look, INFO_STEP, info="key_info"), span(call))
+    return await _listed(call, _List(lookup, INFO_STEP, info="key_info"), span(call))
 
 
 async def _listed(call: RouteCall, listing: _List, key_range: KeyRange) -> VaultBody:
@@ -95,8 +95,8 @@ async def _listed(call: RouteCall, listing: _List, key_range: KeyRange) -> Vault
     members = _members(call.parts.store, listing, first, key_range.most)
     if first.number == listing.step != key_range.most:
         return VaultBody(members=members)
-    whole = b"{%b}" % b"".join([piece async for piece in members])
-    return VaultBody(data=msgspec.json.decode(whole, type=dict[str, msgspec.Raw]))
+    document = b"{%b}" % b"".join([piece async for piece in members])
+    return VaultBody(data=msgspec.json.decode(document, type=dict[str, msgspec.Raw]))
 
 
 async def _members(
@@ -128,19 +128,19 @@ async def _members(
         yield b"]"
 
 
-async def read_one(call: RouteCall, look: Look) -> VaultBody:
-    """Return one object. Raises `NotFound` if `look` finds none."""
-    answer = await read_optional(call, look)
+async def read_one(call: RouteCall, lookup: Look) -> VaultBody:
+    """Return one object. Raises `NotFound` if `lookup` finds none."""
+    answer = await read_optional(call, lookup)
     if answer.data is None:
         raise NotFound("")
     return answer
 
 
-async def read_optional(call: RouteCall, look: Look) -> VaultBody:
+async def read_optional(call: RouteCall, lookup: Look) -> VaultBody:
     """Return one object, or an empty response: a lookup without a result is not an error."""
 
     def encoded(db: ReadSnapshot) -> dict[str, object] | None:
-        found = look(db)
+        found = lookup(db)
         return {name: msgspec.Raw(encode(value)) for name, value in (found or {}).items()} or None
 
     return VaultBody(data=await call.parts.store.read_any(encoded))

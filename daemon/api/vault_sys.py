@@ -88,7 +88,7 @@ async def ha_status(call: RouteCall) -> VaultBody:
     found = call.parts.store.read(lambda db: nodes.find(db, call.parts.tasks.node_id))
     is_secure = found is not None and found.tls_enabled
     address = f"http{'s' if is_secure else ''}://{config.bind}:{config.port}"
-    one = {
+    node = {
         "hostname": config.node_name,
         "api_address": address,
         "cluster_address": address,
@@ -96,7 +96,7 @@ async def ha_status(call: RouteCall) -> VaultBody:
         "last_echo": None,
         "version": VERSION,
     }
-    return VaultBody(data={"nodes": [one]})
+    return VaultBody(data={"nodes": [node]})
 
 
 async def key_status(call: RouteCall) -> VaultBody:
@@ -111,12 +111,12 @@ async def key_status(call: RouteCall) -> VaultBody:
 async def version_history(call: RouteCall) -> VaultBody:
     """Show the running version; the store does not record earlier ones."""
     made_at = call.parts.store.read(installation.created_at)
-    shown = {
+    entry = {
         "build_date": "",
         "previous_version": None,
         "timestamp_installed": rfc3339(made_at),
     }
-    return VaultBody(data={"keys": [VERSION], "key_info": {VERSION: shown}})
+    return VaultBody(data={"keys": [VERSION], "key_info": {VERSION: entry}})
 
 
 async def audit_devices(call: RouteCall) -> VaultBody:  # a handler

@@ -151,7 +151,7 @@ def _described(call: RouteCall, token: Token, secret: str) -> dict[str, object]:
     # Tokens of the jobs API have paths of that API.
     is_ours = token.path.startswith("auth/")
     left = (token.expires_at - call.parts.clock.now()) // SECOND if token.expires_at else 0
-    shown: dict[str, object] = {
+    document: dict[str, object] = {
         "accessor": token.accessor,
         "creation_time": token.created_at // SECOND,
         "creation_ttl": token.ttl // SECOND,
@@ -171,18 +171,18 @@ def _described(call: RouteCall, token: Token, secret: str) -> dict[str, object]:
         "type": token.kind,
     }
     if token.bound_cidrs:
-        shown["bound_cidrs"] = token.bound_cidrs
+        document["bound_cidrs"] = token.bound_cidrs
     if token.period:
-        shown["period"] = token.period // SECOND
+        document["period"] = token.period // SECOND
     if token.role:
-        shown["role"] = token.role
+        document["role"] = token.role
     if by_identity := _of_identity(call, token):
-        shown["identity_policies"] = by_identity
-        shown["external_namespace_policies"] = {}
+        document["identity_policies"] = by_identity
+        document["external_namespace_policies"] = {}
     if token.renewed_at is not None:
-        shown["last_renewal"] = rfc3339(token.renewed_at)
-        shown["last_renewal_time"] = token.renewed_at // SECOND
-    return shown
+        document["last_renewal"] = rfc3339(token.renewed_at)
+        document["last_renewal_time"] = token.renewed_at // SECOND
+    return document
 
 
 def _of_identity(call: RouteCall, token: Token) -> list[str]:
@@ -237,13 +237,13 @@ async def _renew(call: RouteCall, token: Token, secret: str) -> VaultBody:
     # The response has no orphan flag (recorded from Vault: token-self).
     uses = after.uses or after.uses_left or 0
     by_identity = _of_identity(call, after)
-    shown = {
+    auth = {
         **auth_block(secret, after, by_identity),
         "lease_duration": ttl,
         "orphan": False,
         "num_uses": uses,
     }
-    return VaultBody(auth=shown, warnings=warnings)
+    return VaultBody(auth=auth, warnings=warnings)
 
 
 def _increment(call: RouteCall) -> int:

@@ -72,10 +72,10 @@ def _answering(answer: Answer) -> Callable[[Request], Awaitable[HandlerReply]]:
 
 def _number(request: Request, name: str) -> int:
     """Return a numeric parameter, 0 if it is missing. Raises `BadNumber`."""
-    given = request.query.text(name, "0") or "0"
-    if not _NUMBER.fullmatch(given):
-        raise BadNumber(f"{name} = {given!r}: write a number of at most 15 digits")
-    return int(given)
+    value = request.query.text(name, "0") or "0"
+    if not _NUMBER.fullmatch(value):
+        raise BadNumber(f"{name} = {value!r}: write a number of at most 15 digits")
+    return int(value)
 
 
 class BadNumber(StewardError):
@@ -114,19 +114,19 @@ async def log(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerRep
 async def read_commands(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Return orders as soon as there are any; the request is also a sign of life."""
     used = (_number(request, "user"), _number(request, "system"), _number(request, "pages"))
-    said = await wrapper_protocol.orders(request.token, _number(request, "seen"), used, _SPAN)
-    return HandlerReply(body=said.encode(), content_type=_PLAIN)
+    commands = await wrapper_protocol.orders(request.token, _number(request, "seen"), used, _SPAN)
+    return HandlerReply(body=commands.encode(), content_type=_PLAIN)
 
 
 async def list_kept(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Choose the files to keep from the list of a wrapper."""
-    wanted = await wrapper_protocol.list_kept(
+    paths = await wrapper_protocol.list_kept(
         request.token,
         request.body,
         is_root=_number(request, "root") == 1,
         is_whole=_number(request, "whole") == 1,
     )
-    return HandlerReply(body=wanted.encode(), content_type=_PLAIN)
+    return HandlerReply(body=paths.encode(), content_type=_PLAIN)
 
 
 async def keep(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
@@ -144,10 +144,14 @@ async def keep(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerRe
 async def report_result(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Store the result of a task, and its file of outputs, which is the body."""
     code, why = _number(request, "code"), request.query.text("why")
-    words = [why, outputs, kept] = [why, request.query.text("outputs"), request.query.text("kept")]
+    words = [why, outputs, kept_files] = [
+        why,
+        request.query.text("outputs"),
+        request.query.text("kept"),
+    ]
     if code not in _CODES or not all(map(_WORD.fullmatch, words)):
         raise BadNumber(f"code = {code}, words = {words}: write a code up to 255, and words")
-    await wrapper_protocol.result(request.token, code, why, outputs, kept, request.body)
+    await wrapper_protocol.result(request.token, code, why, outputs, kept_files, request.body)
     return HandlerReply(body=b"ok\n", content_type=_PLAIN)
 
 

@@ -181,7 +181,7 @@ class WrapperProtocol(Protocol):
         code: int,
         why: str,
         outputs: str = "",
-        kept: str = "",
+        kept_paths: str = "",
         content: bytes = b"",
     ) -> None:
         """Store the result of a task, with its file of outputs."""

@@ -80,8 +80,8 @@ class EventFeed:
 
     def _cached_after(self, number: int) -> list[EncodedEvent]:
         encoded_events: list[EncodedEvent] = []
-        while (one := self._made.get(number + len(encoded_events) + 1)) is not None:
-            encoded_events.append(one)
+        while (encoded_event := self._made.get(number + len(encoded_events) + 1)) is not None:
+            encoded_events.append(encoded_event)
         return encoded_events
 
     def _cache(self, encoded_event: EncodedEvent) -> None:

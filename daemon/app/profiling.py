@@ -119,11 +119,11 @@ def heap(clock: Clock, *, collects: bool = False) -> Profile:
         for generation in range(_GENERATIONS):
             found = gc.get_objects(generation=generation)
             while found:  # freeing a long list in one step would also stop all threads
-                one = found.pop()
-                kind = type(one)
+                block = found.pop()
+                kind = type(block)
                 stack = (ProfileLine(f"{kind.__module__}.{kind.__qualname__}"),)
                 number[stack] += 1
-                size[stack] += sys.getsizeof(one, 0)
+                size[stack] += sys.getsizeof(block, 0)
     return Profile(
         kinds=(("inuse_objects", "count"), ("inuse_space", "bytes")),
         samples={stack: (number[stack], size[stack]) for stack in number},
@@ -156,34 +156,34 @@ def text(profile: Profile) -> str:
     """Format a profile as text: one line per stack, the largest value first."""
     title = " ".join(f"{kind}/{unit}" for kind, unit in profile.kinds)
     lines = [title]
-    for stack, values in sorted(profile.samples.items(), key=lambda item: item[1][::-1])[::-1]:
-        shown = " < ".join(
-            f"{place.function}:{place.line}" if place.line else place.function for place in stack
+    for stack, values in sorted(profile.samples.items(), key=lambda sample: sample[1][::-1])[::-1]:
+        frames = " < ".join(
+            f"{frame.function}:{frame.line}" if frame.line else frame.function for frame in stack
         )
-        lines.append(f"{' '.join(map(str, values))} {shown}")
+        lines.append(f"{' '.join(map(str, values))} {frames}")
     return "\n".join(lines) + "\n"
 
 
 class _Numbers(dict[T, int]):
     """Indexes of values in the order of their first use, from 0."""
 
-    def of(self, thing: T) -> int:
+    def of(self, value: T) -> int:
         """Return the index of a value; add an unknown value."""
-        return self.setdefault(thing, len(self))
+        return self.setdefault(value, len(self))
 
 
 def packed(profile: Profile) -> bytes:
     """Return a profile in the format of pprof: a compressed message of its `profile.proto`."""
-    words, places, functions = _Numbers[str](), _Numbers[ProfileLine](), _Numbers[tuple[str, str]]()
+    words, frames, functions = _Numbers[str](), _Numbers[ProfileLine](), _Numbers[tuple[str, str]]()
     words.of("")  # the first one has to be empty
     out = bytearray()
     for kind in profile.kinds:
         out += _message(1, _kind(words, kind))
     for stack, values in profile.samples.items():
-        ids = [places.of(place) + 1 for place in stack]
+        ids = [frames.of(frame) + 1 for frame in stack]
         out += _message(2, _list(1, ids) + _list(2, values))
-    for place, at in places.items():
-        line = _number(1, functions.of((place.function, place.file)) + 1) + _number(2, place.line)
+    for frame, at in frames.items():
+        line = _number(1, functions.of((frame.function, frame.file)) + 1) + _number(2, frame.line)
         out += _message(4, _number(1, at + 1) + _message(4, line))
     for (name, file), at in functions.items():
         named = _number(2, words.of(name)) + _number(3, words.of(name))

@@ -104,10 +104,12 @@ def find_store(data_dir: Path) -> Path:
 def weak_places(path: Path) -> Iterator[str]:
     """Yield why others could replace a directory, for each directory from the root down to it."""
     trusted = {0, os.geteuid()}
-    place = Path(os.path.realpath(path))
-    for parent in (*reversed(place.parents), place):
+    real_path = Path(os.path.realpath(path))
+    for parent in (*reversed(real_path.parents), real_path):
         found = parent.stat()
         if found.st_uid not in trusted:
             yield f"user {found.st_uid} owns {str(parent)!r}: give it to root, or to the daemon's user"
-        elif found.st_mode & stat.S_IWOTH and (parent == place or not found.st_mode & stat.S_ISVTX):
+        elif found.st_mode & stat.S_IWOTH and (
+            parent == real_path or not found.st_mode & stat.S_ISVTX
+        ):
             yield f"all users can write to {str(parent)!r}: run chmod o-w on it"

@@ -23,13 +23,13 @@ _BRIDGE = re.compile(r"[a-z][a-z0-9_-]{0,14}", re.ASCII)
 def command_errors(commands: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield the faults of the commands that jobs can use as notification channels."""
     for name, words in commands.items():
-        what = f"notify_commands, {name!r}"
+        setting = f"notify_commands, {name!r}"
         if not _COMMAND.fullmatch(name):
-            yield f"{what}: a name has at most 64 letters, digits, - and _"
+            yield f"{setting}: a name has at most 64 letters, digits, - and _"
         if not words or not os.path.isabs(words[0]) or not os.access(words[0], os.X_OK):
-            yield f"{what} = {words!r}: begin with the absolute path of a program on this host"
+            yield f"{setting} = {words!r}: begin with the absolute path of a program on this host"
         elif reason := _why_not_ours(words[0]):
-            yield f"{what} = {words!r}: it runs with the daemon's rights, but {reason}"
+            yield f"{setting} = {words!r}: it runs with the daemon's rights, but {reason}"
 
 
 def _why_not_ours(program: str) -> str:
@@ -66,7 +66,7 @@ def faults_of_volume_paths(paths: Iterable[str]) -> Iterator[str]:
             )
 
 
-def why_no_volume(path: str, allowed: Iterable[str], taken: Iterable[str]) -> str:
+def why_no_volume(path: str, allowed: Iterable[str], known_paths: Iterable[str]) -> str:
     """Return why the API cannot offer a directory as a volume, or an empty text if it can.
 
     Volumes must not be nested: tasks write to them, and could put a link at the inner path.
@@ -80,7 +80,7 @@ def why_no_volume(path: str, allowed: Iterable[str], taken: Iterable[str]) -> st
         return f"it must be in one of host_volume_paths: {', '.join(within)}"
     if not os.path.isdir(path):
         return "it is not a directory of this host"
-    for item in taken:
+    for item in known_paths:
         if item != path and (
             f"{item}/".startswith(f"{path}/") or f"{path}/".startswith(f"{item}/")
         ):
@@ -112,23 +112,23 @@ def network_errors(networks: Iterable[HostNetwork]) -> Iterator[str]:
     known = list(networks)
     yield from _names("host_networks", [network.name for network in known])
     for network in known:
-        what = f"host_networks, {network.name!r}"
+        setting = f"host_networks, {network.name!r}"
         if network.name == DEFAULT_NETWORK:
-            yield f"{what}: this name is reserved for the default network; choose another one"
+            yield f"{setting}: this name is reserved for the default network; choose another one"
         if not network.cidr and not network.interface:
-            yield f"{what}: set cidr, interface, or both, to select its addresses"
+            yield f"{setting}: set cidr, interface, or both, to select its addresses"
         if network.cidr:
             try:
                 ip_network(network.cidr, strict=False)
             except ValueError:
                 yield (
-                    f"{what}, cidr = {network.cidr!r}: write an address or a network such as"
+                    f"{setting}, cidr = {network.cidr!r}: write an address or a network such as"
                     " 10.0.0.0/8 or fd00::/8"
                 )
         for part in network.reserved_ports.split(",") if network.reserved_ports else ():
             if not _are_ports(part):
                 yield (
-                    f"{what}, reserved_ports = {network.reserved_ports!r}: {part.strip()!r} is neither"
+                    f"{setting}, reserved_ports = {network.reserved_ports!r}: {part.strip()!r} is neither"
                     " a port from 1 to 65535 nor a range such as 8000-8010"
                 )
 

@@ -57,7 +57,7 @@ _NO_SETTINGS = frozenset(
     )
 )
 _OF_JOB_FILES = PREFIX + "VAR_"  # values for variables of a job file
-_FILES = [name for name, one in FIELDS.items() if one.type is Path and name != "data_dir"]
+_FILES = [name for name, field in FIELDS.items() if field.type is Path and name != "data_dir"]
 _CLAIM = re.compile(
     r"(?!nomad_|(?:iss|sub|aud|iat|nbf|exp|jti|allow_token_expiration)$)[a-z][a-z0-9_]*"
 )

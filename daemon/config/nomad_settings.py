@@ -43,13 +43,15 @@ def hint(text: str) -> str:
 
 def translated(values: Mapping[str, object], origin: str) -> dict[str, object]:
     """Return settings with Nomad's names translated to Steward's. Raises `Invalid`."""
-    ours = {name: value for name, value in values.items() if name not in _BLOCKS}
+    translated_values = {name: value for name, value in values.items() if name not in _BLOCKS}
     for written, name, value in _found(values, origin):
-        if name in ours:
+        if name in translated_values:
             raise Invalid(f"{origin}: {written} and {name} are the same setting; write one of them")
         is_list = name in _LISTS and isinstance(value, str)
-        ours[name] = [part.strip() for part in str(value).split(",")] if is_list else value
-    return ours
+        translated_values[name] = (
+            [part.strip() for part in str(value).split(",")] if is_list else value
+        )
+    return translated_values
 
 
 def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str, object]]:
@@ -57,8 +59,8 @@ def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str
     client = _table(values.get("client", {}), "client", origin)
     for name in _CLIENT.keys() & client.keys():
         yield f"client.{name}", name, client[name]
-    others = {name: value for name, value in client.items() if name not in _CLIENT}
-    values = {**values, "client": others}
+    other_values = {name: value for name, value in client.items() if name not in _CLIENT}
+    values = {**values, "client": other_values}
     for path, known in (
         (("plugin", "raw_exec", "config"), _PLUGIN),
         (("client", "options"), _OPTIONS),

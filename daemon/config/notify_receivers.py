@@ -58,7 +58,7 @@ def faults_of_receivers(
     """Yield the faults of the receivers; `commands` are the names of `notify_commands`."""
     if len(receivers) > MOST:
         yield f"notify_receivers: there are {len(receivers)}; name at most {MOST}"
-    for name, one in receivers.items():
+    for name, receiver in receivers.items():
         where = f"notify_receivers.{name}"
         if not _NAME.fullmatch(name) or name in _RESERVED:
             yield (
@@ -67,16 +67,16 @@ def faults_of_receivers(
             )
         if name in commands:
             yield f"{where}: notify_commands has this name too; choose another one"
-        yield from (f"{where}: {fault}" for fault in _faults(one))
+        yield from (f"{where}: {fault}" for fault in _faults(receiver))
 
 
 def _faults(receiver: Receiver) -> Iterator[str]:
-    given, needed = _given(receiver), _NEEDS[receiver.kind]
-    if lacking := sorted(needed - given):
+    fields_set, needed = _given(receiver), _NEEDS[receiver.kind]
+    if lacking := sorted(needed - fields_set):
         names = [" or ".join(_SECRET) if name == "secret" else name for name in lacking]
         yield f'kind = "{receiver.kind}" needs {" and ".join(names)}'
         return
-    if extra := sorted(given - needed - _MAY_HAVE[receiver.kind]):
+    if extra := sorted(fields_set - needed - _MAY_HAVE[receiver.kind]):
         yield f'kind = "{receiver.kind}" does not use {" and ".join(extra)}; remove it'
         return
     if receiver.secret_file and receiver.secret_env:

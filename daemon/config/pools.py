@@ -26,67 +26,67 @@ def pool_config_errors(pools: Mapping[str, Pool], own: str) -> Iterator[str]:
     partitions: dict[tuple[str, str], str] = {}
     for name, pool in pools.items():
         yield from _faults_of_name(name, own)
-        what = f"pools.{name}"
+        setting = f"pools.{name}"
         if pool.engine not in ENGINES:
-            yield f"{what}, engine = {pool.engine!r}: choose one of {', '.join(ENGINES)}"
-        yield from _option_errors(what, pool)
-        yield from _faults_of_numbers(what, pool)
+            yield f"{setting}, engine = {pool.engine!r}: choose one of {', '.join(ENGINES)}"
+        yield from _option_errors(setting, pool)
+        yield from _faults_of_numbers(setting, pool)
         for driver in pool.drivers:
             if driver not in _DRIVERS:
                 yield (
-                    f"{what}, drivers: {driver!r} cannot run there; choose among "
+                    f"{setting}, drivers: {driver!r} cannot run there; choose among "
                     f"{', '.join(_DRIVERS)}; {pool.engine!r} is always available"
                 )
         partition = (pool.cluster_config, pool.partition or name)
         if partition in partitions:
             yield (
-                f"{what}, partition = {partition[1]!r}: pools.{partitions[partition]} already "
+                f"{setting}, partition = {partition[1]!r}: pools.{partitions[partition]} already "
                 "uses that partition; a partition can have only one pool"
             )
         partitions[partition] = name
 
 
 def _faults_of_name(name: str, own: str) -> Iterator[str]:
-    what = f"pools.{name}"
+    setting = f"pools.{name}"
     if not _NAME.fullmatch(name):
         yield f"pools, {name!r}: a name has 1 to 128 letters, digits, - and _"
     if name in _TAKEN:
-        yield f"{what}: this pool always exists and is not a cluster pool; choose another name"
+        yield f"{setting}: this pool always exists and is not a cluster pool; choose another name"
     elif name == own:
-        yield f"{what}: this host is in that pool (node_pool = {own!r}); choose another name"
+        yield f"{setting}: this host is in that pool (node_pool = {own!r}); choose another name"
 
 
-def _option_errors(what: str, pool: Pool) -> Iterator[str]:
+def _option_errors(pool_setting: str, pool: Pool) -> Iterator[str]:
     for setting in ("partition", "account", "qos"):
         value = getattr(pool, setting)
         if value and not _WORD.fullmatch(value):
             yield (
-                f"{what}, {setting} = {value!r}: write the name that the cluster uses, with letters, "
+                f"{pool_setting}, {setting} = {value!r}: write the name that the cluster uses, with letters, "
                 "digits, ., - and _"
             )
     if not _DIRECTORY.fullmatch(pool.directory) or ".." in pool.directory.split("/"):
         yield (
-            f"{what}, directory = {pool.directory!r}: use the absolute path of a directory on "
+            f"{pool_setting}, directory = {pool.directory!r}: use the absolute path of a directory on "
             "the cluster's hosts, such as /tmp or /scratch"
         )
     config = pool.cluster_config
     if config and not (os.path.isabs(config) and os.path.isfile(config)):
         yield (
-            f"{what}, cluster_config = {config!r}: use the absolute path of the cluster's "
+            f"{pool_setting}, cluster_config = {config!r}: use the absolute path of the cluster's "
             "configuration file on this host, such as /etc/slurm/slurm.conf"
         )
 
 
-def _faults_of_numbers(what: str, pool: Pool) -> Iterator[str]:
+def _faults_of_numbers(setting: str, pool: Pool) -> Iterator[str]:
     if not _LEAST_MHZ <= pool.mhz_per_core <= _MOST_MHZ:
         yield (
-            f"{what}, mhz_per_core = {pool.mhz_per_core}: a core has {_LEAST_MHZ} to {_MOST_MHZ} "
+            f"{setting}, mhz_per_core = {pool.mhz_per_core}: a core has {_LEAST_MHZ} to {_MOST_MHZ} "
             "MHz; jobs ask for MHz, and get the corresponding number of cores"
         )
     if pool.max_jobs < 0:
-        yield f"{what}, max_jobs = {pool.max_jobs}: write a number of at least 0; 0 means no limit"
+        yield f"{setting}, max_jobs = {pool.max_jobs}: write a number of at least 0; 0 means no limit"
     if pool.nice_per_priority < 0:
-        yield f"{what}, nice_per_priority = {pool.nice_per_priority}: write a number of at least 0"
+        yield f"{setting}, nice_per_priority = {pool.nice_per_priority}: write a number of at least 0"
 
 
 def wrapper_url_errors(url: str, *, is_open: bool) -> Iterator[str]:

@@ -65,11 +65,11 @@ def _of_store(store: Path) -> dict[str, str]:
     return found
 
 
-def _write(path: Path, found: Mapping[str, str]) -> None:
+def _write(path: Path, defaults: Mapping[str, str]) -> None:
     unfinished = path.with_name(f"{path.name}.new")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(found))
+        file.write(msgspec.json.encode(defaults))
         file.flush()
         os.fsync(descriptor)
     unfinished.replace(path)

@@ -151,12 +151,12 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
     if flow is None:
         return
     groups = (state.job.task_groups if state.job else None) or ()
-    places = {group.name: position for position, group in enumerate(groups)}
+    positions = {group.name: position for position, group in enumerate(groups)}
     for change in flow.runs:
         runs.put(tx, change.run, change.before)
         if change.before is None and state.job is not None and not change.run.status.has_ended:
             _enter_queue(tx, state.job, change.run, now)
-        runs.put_steps(tx, change.run, change.steps, change.known, places)
+        runs.put_steps(tx, change.run, change.steps, change.known, positions)
         for step in change.steps:
             known = change.known.get(step.name)
             is_new = known is None or known.reason != step.reason
@@ -169,11 +169,11 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
             key = (change.run.namespace, change.run.job_id)
             runs.remove_up_to(tx, *key, change.run.number - runs_kept)
     if state.job is not None and (flow.demands or flow.freed):
-        _store_slots(tx, state.job, flow, places, now)
+        _store_slots(tx, state.job, flow, positions, now)
 
 
 def _store_slots(
-    tx: Transaction, job: Job, flow: FlowChange, places: Mapping[str, int], now: int
+    tx: Transaction, job: Job, flow: FlowChange, positions: Mapping[str, int], now: int
 ) -> None:
     """Store which steps want slots of their queues, and free those of steps that need none."""
     from storage.queries import step_slots  # imported late: few workflows have queues of steps
@@ -184,7 +184,7 @@ def _store_slots(
     for name in flow.freed:
         runs.free_slots(tx, run, name)
     for demand in flow.demands:
-        step_slots.ask(tx, job, run, demand, places.get(demand.step, 0), now)
+        step_slots.ask(tx, job, run, demand, positions.get(demand.step, 0), now)
 
 
 def _enter_queue(tx: Transaction, job: Job, run: FlowRun, now: int) -> None:

@@ -158,7 +158,7 @@ def load_freeze(db: ReadSnapshot, job: Job | None, now: int) -> FreezeHold | Non
     if not freezes.any_open(db):
         return None
     key = (job.namespace, job.id)
-    freeze = freezes.covering(db, key, job.parent_id, queue_of(job), at=now)
+    freeze = freezes.covering(db, key, job.parent_id, queue_of(job), time=now)
     return freezes.hold_of(freeze) if freeze is not None else None
 
 
@@ -197,8 +197,8 @@ def _outputs(
             continue
         if _OUTPUTS in condition:
             names |= {name: None for name in known if name in condition and name not in at_work}
-        if (one := lists.source(group)) is not None and one.step not in at_work:
-            sources[one] = None
+        if (reference := lists.source(group)) is not None and reference.step not in at_work:
+            sources[reference] = None
     if not (names or sources):
         return {}
     from daemon.flow import outputs  # imported late: few conditions and lists need it
@@ -215,12 +215,14 @@ def _outputs(
             )
         except outputs.TooManyValues as error:
             outputs_by_step[name] = {outputs.FAULT: str(error)}
-    for one in sources:
-        total = known[one.step].total if one.step in known else 0
-        written = runs.outputs(db, run, one.step)
-        text = outputs.value(one, written, total=total, is_list=_is_array(job, one.step))
+    for reference in sources:
+        total = known[reference.step].total if reference.step in known else 0
+        written = runs.outputs(db, run, reference.step)
+        text = outputs.value(
+            reference, written, total=total, is_list=_is_array(job, reference.step)
+        )
         # A list has the key of its reference, which differs from all names of outputs.
-        outputs_by_step.setdefault(one.step, {})[str(one)] = text
+        outputs_by_step.setdefault(reference.step, {})[str(reference)] = text
     return outputs_by_step
 
 
@@ -286,13 +288,13 @@ def _allocations(
     job_id: str,
     kind: str | None,
     run: FlowRun | None,
-    kept: Collection[str],
+    kept_steps: Collection[str],
 ) -> _Found:
     """Return the allocations of a job with this type."""
     if kind == JobType.SYSBATCH:  # stopped allocations count as completed
         return _Found(allocations.of_job(db, namespace, job_id)[::-1])
     if run is not None:
-        allocs = allocations.for_run(db, run, kept)
+        allocs = allocations.for_run(db, run, kept_steps)
     else:
         allocs = allocations.for_scheduler(db, namespace, job_id)
     if kind != JobType.BATCH:

@@ -100,12 +100,12 @@ def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[R
     else:
         case = _case(db, run_views.sized(db, job), allocs)
         case = msgspec.structs.replace(case, is_frozen=holder is not None)
-        every = allocations.of_job(db, job.namespace, job.id)
+        all_allocs = allocations.of_job(db, job.namespace, job.id)
         if (run := run_views.view(db, job.namespace, job.id)) is not None:
-            yield from _of_run(db, case, run, every)
+            yield from _of_run(db, case, run, all_allocs)
             return
         for group in job.task_groups or ():
-            yield from _of_group(db, case, group, every)
+            yield from _of_group(db, case, group, all_allocs)
 
 
 def _of_freeze(freeze: Freeze) -> Reason:
@@ -114,7 +114,7 @@ def _of_freeze(freeze: Freeze) -> Reason:
 
 
 def _of_run(
-    db: ReadSnapshot, case: "_Case", run: FlowRunView, every: list[Allocation]
+    db: ReadSnapshot, case: "_Case", run: FlowRunView, all_allocs: list[Allocation]
 ) -> Iterator[Reason]:
     """Yield the reason why each step of a run waits; open steps are explained like groups."""
     if run.version != case.job.version:
@@ -134,8 +134,10 @@ def _of_run(
                 cause=Cause.STEP, message=message, task_group=step.name, missing=step.total
             )
         elif step.state == StepState.HELD:
-            places = _places(db, run, step)
-            message = f"it waits for slots{places}" if places else f"it is held: {step.reason}"
+            slots_text = _places(db, run, step)
+            message = (
+                f"it waits for slots{slots_text}" if slots_text else f"it is held: {step.reason}"
+            )
             yield Reason(
                 cause=Cause.STEP, message=message, task_group=step.name, missing=step.total
             )
@@ -152,7 +154,7 @@ def _of_run(
                 there = {alloc.name for alloc in case.allocations if alloc.task_group == step.name}
                 yield from _of_counterparts(step, len(there))
                 group = msgspec.structs.replace(group, count=len(there))
-            yield from _of_group(db, case, group, every)
+            yield from _of_group(db, case, group, all_allocs)
 
 
 def _end_of(step: RunStepView) -> str:
@@ -200,8 +202,8 @@ def _in_use(db: ReadSnapshot, run: FlowRunView, name: str) -> str:
     return slots_in_use(line.in_use, line.slots) if line is not None else slots_in_use(0, 1)
 
 
-def _format_time(at: int) -> str:
-    return rfc3339(at // SECOND * SECOND)
+def _format_time(time: int) -> str:
+    return rfc3339(time // SECOND * SECOND)
 
 
 # --- jobs after jobs ---
@@ -314,20 +316,20 @@ def _case(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> _Case:
 
 
 def _of_group(
-    db: ReadSnapshot, case: _Case, group: TaskGroup, every: list[Allocation]
+    db: ReadSnapshot, case: _Case, group: TaskGroup, all_allocs: list[Allocation]
 ) -> Iterator[Reason]:
-    wanted = [
+    desired = [
         alloc
         for alloc in case.allocations
         if alloc.task_group == group.name and alloc.desired_status == DesiredStatus.RUN
     ]
-    failed = [alloc for alloc in wanted if alloc.has_failed and not alloc.desired.next_allocation]
-    for alloc in wanted:
+    failed = [alloc for alloc in desired if alloc.has_failed and not alloc.desired.next_allocation]
+    for alloc in desired:
         if alloc.client_status == ClientStatus.PENDING:
             yield _starting(db, alloc)
     for alloc in failed:
         yield _failed(case, alloc)
-    for alloc in wanted:
+    for alloc in desired:
         why = "" if alloc.client_terminal else unhealthy_reason(db, alloc)
         if why:
             yield Reason(
@@ -336,14 +338,14 @@ def _of_group(
                 task_group=group.name,
                 allocation_id=alloc.id,
             )
-    there = sum(not alloc.has_failed for alloc in wanted)
+    there = sum(not alloc.has_failed for alloc in desired)
     runs_everywhere = case.job.type in (JobType.SYSTEM, JobType.SYSBATCH)
-    yield from _displaced(db, every, group, {alloc.name for alloc in wanted})
+    yield from _displaced(db, all_allocs, group, {alloc.name for alloc in desired})
     yield from _unplaced(
         db, case, group, 0 if runs_everywhere else group.count - there, retried=len(failed)
     )
     outdated = [
-        alloc for alloc in wanted if alloc.job_version != case.job.version and not alloc.terminal
+        alloc for alloc in desired if alloc.job_version != case.job.version and not alloc.terminal
     ]
     if outdated and case.deployment is not None:
         yield from _outdated_reasons(case.deployment, group, len(outdated))
@@ -572,10 +574,10 @@ def _outdated_reasons(deployment: Deployment, group: TaskGroup, outdated: int) -
     """Yield why allocations of an older version are still running."""
     if not _is_blocking(deployment):
         return
-    kept = f"{count_noun(outdated, 'allocation')} of an older version"
+    subject = f"{count_noun(outdated, 'allocation')} of an older version"
     yield Reason(
         cause=Cause.DEPLOYMENT,
-        message=f"{kept} not replaced yet: {_state_of(deployment)}{_awaited(deployment, group)}",
+        message=f"{subject} not replaced yet: {_state_of(deployment)}{_awaited(deployment, group)}",
         task_group=group.name,
         missing=outdated,
     )
@@ -603,8 +605,8 @@ def _awaited(deployment: Deployment, group: TaskGroup) -> str:
         goal = state.desired_canaries
         if state.healthy_allocs >= goal:
             return f"; promote it with: steward deployment promote {deployment.id}"
-    far = f"{state.healthy_allocs} of {goal} are healthy"
-    return f"; {far}, more must become healthy{_deadline(deployment, group.name)}"
+    progress = f"{state.healthy_allocs} of {goal} are healthy"
+    return f"; {progress}, more must become healthy{_deadline(deployment, group.name)}"
 
 
 def _deadline(deployment: Deployment, group: str) -> str:

@@ -40,17 +40,17 @@ def newest_error(db: ReadSnapshot, namespace: str, job_id: str) -> TaskError | N
 
 def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
     """Return the error of the task that failed an allocation, or the newest one, or None."""
-    every = list(_errors(db, allocation))
+    task_errors = list(_errors(db, allocation))
     if allocation.is_overtime:
-        limits = [error for error in every if error.kind == TIME_LIMIT_EVENT]
+        limits = [error for error in task_errors if error.kind == TIME_LIMIT_EVENT]
         return min(limits, key=lambda error: error.time, default=None)
     # The task that failed first is the cause. Steward stopped the others of its group because of it,
     # and poststop tasks only ran afterwards.
     states = allocation.client.task_states or {}
-    failed = [error for error in every if states[error.task].failed]
+    failed = [error for error in task_errors if states[error.task].failed]
     if failed:
         return min(failed, key=lambda error: error.time)
-    return max(every, key=lambda error: (error.fails_task, error.time), default=None)
+    return max(task_errors, key=lambda error: (error.fails_task, error.time), default=None)
 
 
 def unhealthy_reason(db: ReadSnapshot, allocation: Allocation) -> str:
@@ -75,7 +75,7 @@ def _errors(db: ReadSnapshot, allocation: Allocation) -> Iterator[TaskError]:
             is_complete=allocation.client_status == ClientStatus.COMPLETE,
         )
         if allocation.is_overtime:
-            newest = next((one for one in events if one.type == TIME_LIMIT_EVENT), newest)
+            newest = next((event for event in events if event.type == TIME_LIMIT_EVENT), newest)
         if newest is not None:
             error = TaskError(
                 allocation_id=allocation.id,

@@ -186,22 +186,24 @@ async def _forget_all(store: Store, keys: Sequence[Key]) -> int:
     """Delete dead jobs with all their objects, in several writes; return the number of jobs."""
     first = deleted = 0
     while first < len(keys):
-        checked, went = await store.write(partial(_forget_some, keys=keys[first : first + STEP]))
-        first, deleted = first + checked, deleted + went
+        checked, removed_count = await store.write(
+            partial(_forget_some, keys=keys[first : first + STEP])
+        )
+        first, deleted = first + checked, deleted + removed_count
     return deleted
 
 
 def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
     """Delete some rows; return the number of completed jobs, and of deleted ones."""
-    checked = went = rows = 0
+    checked = removed_count = rows = 0
     for key in keys:
         done, removed = garbage_collection.forget_job(tx, key, ROWS - rows)
         rows += removed
         if done:
-            checked, went = checked + 1, went + bool(removed)
+            checked, removed_count = checked + 1, removed_count + bool(removed)
         if rows >= ROWS:
             break
-    return checked, went
+    return checked, removed_count
 
 
 async def collect_input_files(store: Store, now: int, retention_limits: RetentionLimits) -> None:
@@ -265,9 +267,9 @@ async def refresh_all_summaries(store: Store) -> None:
     names = await store.read_long(all_names)
     garbage.free_in_thread(names)
 
-    def step(tx: Transaction, some: list[tuple[str, str]]) -> None:
-        for namespace, job_id in some:
+    def step(tx: Transaction, batch: list[tuple[str, str]]) -> None:
+        for namespace, job_id in batch:
             job_status.refresh_summary(tx, namespace, job_id)
 
     for first in range(0, len(names), STEP):
-        await store.write(partial(step, some=names[first : first + STEP]), is_long=True)
+        await store.write(partial(step, batch=names[first : first + STEP]), is_long=True)

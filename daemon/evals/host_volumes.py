@@ -289,9 +289,9 @@ async def forget(store: Store, volume_id: str) -> int:
 
 
 def _check_name(tx: Transaction, volume: DynamicVolume) -> None:
-    other = host_volumes.named(tx, volume.name)
-    if other is not None and other.id != volume.id:
-        raise Conflict(f"volume {volume.name!r} already exists on node {other.node_id}")
+    namesake = host_volumes.named(tx, volume.name)
+    if namesake is not None and namesake.id != volume.id:
+        raise Conflict(f"volume {volume.name!r} already exists on node {namesake.node_id}")
 
 
 def _check_unused(db: ReadSnapshot, volume: DynamicVolume) -> None:

@@ -263,11 +263,13 @@ def _of_parent(db: ReadSnapshot, row: job_status.Row, now: int) -> JobFacts:
     )
 
 
-def _runs(db: ReadSnapshot, row: job_status.Row, due: periodic.DueLaunch | None, now: int) -> Runs:
+def _runs(
+    db: ReadSnapshot, row: job_status.Row, due_launch: periodic.DueLaunch | None, now: int
+) -> Runs:
     ended = tallies.results(db, row["namespace"], row["id"], RECENT)
     # A stopped child job says nothing about its parent.
     judged = [item for item in ended if ended_as(item) != State.STOPPED]
-    slot = due.launch if due else None
+    slot = due_launch.launch if due_launch else None
     common = Runs(
         recent=tuple(map(ended_as, judged)),
         active=row["children_pending"] + row["children_running"],
@@ -362,13 +364,13 @@ def line(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> StateLine |
 
 
 def line_of_row(
-    db: ReadSnapshot, row: job_status.Row, found: JobFacts, *, with_strip: bool = False
+    db: ReadSnapshot, row: job_status.Row, facts: JobFacts, *, with_strip: bool = False
 ) -> StateLine:
     """Return the state of the job in a row in API form, from its facts."""
-    state = job_state(found)
+    state = job_state(facts)
     runs = None
-    if found.runs is not None:
-        run = found.runs
+    if facts.runs is not None:
+        run = facts.runs
         runs = RunsLine(
             last_result=run.last or "",
             last_run_id=run.last_id,

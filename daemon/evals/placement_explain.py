@@ -72,7 +72,9 @@ def _why_closed(job: Job, node: Node) -> str:
     return f"is ineligible for placements; make it eligible with: steward node eligibility -enable {node.name}"
 
 
-def _missing_resources(group: TaskGroup, need: ResourceAsk, found: Iterable[str]) -> Iterator[str]:
+def _missing_resources(
+    group: TaskGroup, need: ResourceAsk, reasons: Iterable[str]
+) -> Iterator[str]:
     """Yield the named resources that no node has, or has free."""
     names = {
         "missing drivers": sorted({task.driver for task in group.tasks or ()}),
@@ -82,7 +84,7 @@ def _missing_resources(group: TaskGroup, need: ResourceAsk, found: Iterable[str]
     }
     devices = [f"{device.count} of {device.name}" for device in need.devices]
     names |= dict.fromkeys(("missing devices", "devices: no devices match request"), devices)
-    for reason in found:
+    for reason in reasons:
         if reason in names:
             yield f"it asks for {', '.join(names[reason])}"
 

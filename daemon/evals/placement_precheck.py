@@ -60,24 +60,24 @@ class PlacementRemarks(msgspec.Struct, frozen=True):
 Look = Callable[[Task], TaskFindings]  # returns the errors and warnings of a task on this host
 
 
-def prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
-    """Return the errors and warnings of a complete job; `look` checks a task on this host.
+def prospects(db: ReadSnapshot, job: Job, lookup: Look) -> PlacementRemarks:
+    """Return the errors and warnings of a complete job; `lookup` checks a task on this host.
 
     Raises `Malformed` if its patterns take too long.
     """
     try:
         with regexp.limited():
-            return _prospects(db, job, look)
+            return _prospects(db, job, lookup)
     except regexp.PatternsTooCostly as error:
         raise Malformed(f"Constraints: {error}") from error
 
 
-def _prospects(db: ReadSnapshot, job: Job, look: Look) -> PlacementRemarks:
+def _prospects(db: ReadSnapshot, job: Job, lookup: Look) -> PlacementRemarks:
     members = list(nodes.list_all(db))
     placement_remarks = PlacementRemarks([], list(_of_scope(job, members)))
     for group in job.task_groups or ():
         for task in group.tasks or ():
-            problem = look(task)
+            problem = lookup(task)
             where = f'group "{group.name}", task "{task.name}"'
             placement_remarks.errors.extend(f"{where}: {text}" for text in problem.errors)
             placement_remarks.warnings.extend(f"{where}: {text}" for text in problem.warnings)

@@ -34,8 +34,8 @@ async def remove_evaluations(
     index = store.read(lambda db: db.table_index("evaluations"))
     removed = 0
     remaining = iter(chosen)
-    while some := list(islice(remaining, _AT_ONCE)):
-        removed_count, index = await store.write(partial(_remove, ids=some))
+    while batch := list(islice(remaining, _AT_ONCE)):
+        removed_count, index = await store.write(partial(_remove, ids=batch))
         removed += removed_count
     return removed, index
 

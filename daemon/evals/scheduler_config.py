@@ -30,22 +30,22 @@ def configuration(db: ReadSnapshot) -> SchedulerConfig:
 
 
 async def configure(
-    store: Store, wanted: SchedulerConfig, *, expected: int | None = None
+    store: Store, config: SchedulerConfig, *, expected: int | None = None
 ) -> tuple[bool, int]:
     """Store the configuration; with `expected`, only if that is its current index.
 
     Return whether it was stored, and the index of its last change. Raises `Malformed`.
     """
-    _check(wanted)
-    if not wanted.scheduler_algorithm:
-        wanted = msgspec.structs.replace(wanted, scheduler_algorithm=_ALGORITHMS[0])
+    _check(config)
+    if not config.scheduler_algorithm:
+        config = msgspec.structs.replace(config, scheduler_algorithm=_ALGORITHMS[0])
 
     def write(tx: Transaction) -> tuple[bool, int]:
         before = configuration(tx)
         if expected is not None and before.modify_index != expected:
             return False, before.modify_index
         after = msgspec.structs.replace(
-            wanted, create_index=before.create_index, modify_index=tx.index
+            config, create_index=before.create_index, modify_index=tx.index
         )
         settings.put(tx, _NAME, encode(after).decode())
         tx.touch(evaluations.ROOM, evaluations.ROOM)  # preemption may be possible now

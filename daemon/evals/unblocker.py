@@ -113,8 +113,8 @@ def _given_back(job: Job, state: ClusterState, plan: Plan) -> list[AllocatedReso
     ]
 
 
-def _beyond(needed: Iterable[int], held: Iterable[int]) -> int:
-    return max(min(needed) - max(held, default=0), 0)
+def _beyond(needed: Iterable[int], free: Iterable[int]) -> int:
+    return max(min(needed) - max(free, default=0), 0)
 
 
 class Unblocker:
@@ -141,8 +141,8 @@ class Unblocker:
             fixed=None,
         )
         anyone = Job(id="", priority=priority, node_pool=extra.pool)
-        rooms = [capacity for capacity in self._rooms if in_pool(anyone, capacity.node)]
-        if any(capacity.missing_resource(need) is None for capacity in rooms):
+        in_scope = [capacity for capacity in self._rooms if in_pool(anyone, capacity.node)]
+        if any(capacity.missing_resource(need) is None for capacity in in_scope):
             return True
         if not self._may_displace.may_preempt(extra.type):
             return False
@@ -151,7 +151,7 @@ class Unblocker:
         return any(
             PreemptionCandidates(capacity, self._holders[capacity.node.id], anyone).choose(need)
             is not None
-            for capacity in rooms
+            for capacity in in_scope
             if not capacity.queues
         )
 

@@ -391,8 +391,8 @@ async def _apply_result(store: Store, decision: EvaluationResult, fences: Fences
         times = (evaluation.modify_time if is_new else began, began, decided)
         is_recorded = recorder.is_sampled(decision.origin)
         causes = await _causes(store, decision) if is_recorded else []
-        about = _attributes(decision)
-        recorder.end_evaluation(decision.origin, decision.parent, times, about, causes)
+        attributes = _attributes(decision)
+        recorder.end_evaluation(decision.origin, decision.parent, times, attributes, causes)
 
 
 async def _causes(store: Store, decision: EvaluationResult) -> list[tuple[str, str]]:

@@ -39,10 +39,10 @@ _MOST_COUNTED = 1000  # more than a method can have
 _LONGEST_LEEWAY = 24 * HOUR
 
 
-def put_method(tx: Transaction, given: AuthMethodRequest, now: int) -> AuthMethod:
+def put_method(tx: Transaction, request: AuthMethodRequest, now: int) -> AuthMethod:
     """Create or change a method. Raises `Malformed`, which lists all errors."""
-    before = auth_methods.find(tx, given.name)
-    method = _merged(given, before, now)
+    before = auth_methods.find(tx, request.name)
+    method = _merged(request, before, now)
     if errors := list(_errors(method)):
         raise Malformed(f"auth method 0 invalid: {multi_error(errors)}")
     _check_default(tx, method)
@@ -100,9 +100,9 @@ def _masked(secret: str) -> str:
 
 def _check_default(db: ReadSnapshot, method: AuthMethod) -> None:
     """Raise `Malformed` if another method is already the default."""
-    other = auth_methods.default(db) if method.default else None
-    if other is not None and other.name != method.name:
-        raise Malformed(f"default method already exists: {other.name}")
+    default = auth_methods.default(db) if method.default else None
+    if default is not None and default.name != method.name:
+        raise Malformed(f"default method already exists: {default.name}")
 
 
 def _check_leftover_rules(db: ReadSnapshot, name: str) -> None:

@@ -37,9 +37,9 @@ class Bindings(msgspec.Struct, frozen=True, kw_only=True):
 # --- changes ------------------------------------------------------------------------------------
 
 
-def put_rule(tx: Transaction, given: BindingRuleRequest, *, fresh: str, now: int) -> BindingRule:
+def put_rule(tx: Transaction, request: BindingRuleRequest, *, fresh: str, now: int) -> BindingRule:
     """Create a rule with the ID `fresh`, or change the one that it names. Raises `Malformed`."""
-    rule = _changed(tx, given) if given.id else _new(given)
+    rule = _changed(tx, request) if request.id else _new(request)
     if errors := list(_errors(rule)):
         raise Malformed(f"binding rule 0 invalid: {multi_error(errors)}")
     if auth_methods.find(tx, rule.auth_method) is None:

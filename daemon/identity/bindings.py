@@ -225,19 +225,19 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _machine_refusal(claims: Claims, request: LoginRequest) -> str:
-    wanted = _wanted(request, "vm_name", VIRTUAL_MACHINE)
-    return _disagreement(claims, wanted)
+    expected = _wanted(request, "vm_name", VIRTUAL_MACHINE)
+    return _disagreement(claims, expected)
 
 
 def _scale_set_refusal(claims: Claims, request: LoginRequest) -> str:
     """Return why the claims name no instance of the requested set; empty if they do."""
     uniform = _wanted(request, "vmss_name", SCALE_SET)
     flexible = msgspec.structs.replace(uniform, type=VIRTUAL_MACHINE, is_instance=True)
-    refusals = [_disagreement(claims, wanted) for wanted in (flexible, uniform)]
+    refusals = [_disagreement(claims, expected) for expected in (flexible, uniform)]
     if not all(refusals):
         return ""
-    for wanted, refusal in ((flexible, refusals[0]), (uniform, refusals[1])):
-        if any(wanted.has_name(text) for text in (claims.xms_az_rid, claims.xms_mirid) if text):
+    for expected, refusal in ((flexible, refusals[0]), (uniform, refusals[1])):
+        if any(expected.has_name(text) for text in (claims.xms_az_rid, claims.xms_mirid) if text):
             return refusal  # the set matches, but in another location
     return (
         f"failed to verify flexible vmss claim: {refusals[0]}\n"
@@ -255,13 +255,13 @@ def _wanted(request: LoginRequest, field: str, kind: str) -> _Wanted:
     )
 
 
-def _disagreement(claims: Claims, wanted: _Wanted) -> str:
+def _disagreement(claims: Claims, expected: _Wanted) -> str:
     """Return the differences between claims and request; empty if at least one claim matches."""
-    given = {"xms_az_rid": claims.xms_az_rid, "xms_mirid": claims.xms_mirid}
-    present = {claim: text for claim, text in given.items() if text}
+    claims_given = {"xms_az_rid": claims.xms_az_rid, "xms_mirid": claims.xms_mirid}
+    present = {claim: text for claim, text in claims_given.items() if text}
     if not present:
         return "xms_az_rid and xms_mirid claims are missing from token"
-    mismatches = [wanted.mismatch(claim, text) for claim, text in present.items()]
+    mismatches = [expected.mismatch(claim, text) for claim, text in present.items()]
     return "\n".join(mismatches) if all(mismatches) else ""
 
 

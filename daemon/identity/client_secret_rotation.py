@@ -101,8 +101,8 @@ class ClientSecretRotator:
         marked = msgspec.structs.replace(before, unclean=True)
         await self._store_state(mount, marked)
         password = await self._graph.add_password(client, application, name, ends_at)
-        place = pending_secret_path(mount)
-        sealed = self._seal.seal((password.secret_text or "").encode(), place)
+        path = pending_secret_path(mount)
+        sealed = self._seal.seal((password.secret_text or "").encode(), path)
         state = msgspec.structs.replace(
             before,
             pending=password.key_id,
@@ -114,23 +114,23 @@ class ClientSecretRotator:
         )
         text = f"a new client secret was created ({password.key_id})"
         if not await self._advance(
-            mount, (marked, state), text, lambda tx: secrets.put(tx, place, sealed)
+            mount, (marked, state), text, lambda tx: secrets.put(tx, path, sealed)
         ):
             raise Refused("the configuration was changed in the meantime")
 
     async def _activate(self, mount: Mount, state: Rotation) -> None:
         """Put a new secret to use if a token can be got with it. Raises `Refused`."""
-        sealed = self._store.read(partial(secrets.find, place=pending_secret_path(mount)))
+        sealed = self._store.read(partial(secrets.find, path=pending_secret_path(mount)))
         if sealed is None:
             raise Refused("the new secret is lost: it will be removed")
         plain = self._seal.unseal(sealed, pending_secret_path(mount))
         client = msgspec.structs.replace(self._client_of(mount), secret=plain.decode())
         await self._credentials.granted(client, client.settings.endpoints.audience)
-        place = client_secret_path(mount)
-        in_place, now = self._seal.seal(plain, place), self._clock.now()
+        path = client_secret_path(mount)
+        in_place, now = self._seal.seal(plain, path), self._clock.now()
 
         def write(tx: Transaction) -> None:
-            secrets.put(tx, place, in_place)
+            secrets.put(tx, path, in_place)
             secrets.remove(tx, pending_secret_path(mount))
             if config := identity.config(tx, mount.accessor):
                 expiring = msgspec.structs.replace(
@@ -148,12 +148,12 @@ class ClientSecretRotator:
         client = self._client_of(mount)
         application = await self._graph.application(client)
         # Which one is in use is known only of those that were made here.
-        every = client.settings.config.remove_foreign_passwords and bool(state.current)
+        removes_all = client.settings.config.remove_foreign_passwords and bool(state.current)
         removed = []
         for password in application.password_credentials:
             if password.key_id in (state.current, state.pending):
                 continue
-            if every or _is_ours(mount, password):
+            if removes_all or _is_ours(mount, password):
                 await self._graph.remove_password(client, application, password.key_id)
                 removed.append(password.key_id)
             else:

@@ -68,10 +68,10 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             max(config.max_retry_delay, 0),
         )
 
-    def pause(self, attempt: int, asked: float | None, random: float) -> float:
+    def pause(self, attempt: int, delay: float | None, random: float) -> float:
         """Return the seconds before the next attempt; `random` is uniform in [0, 1)."""
-        if asked is not None:
-            return min(asked, _LONGEST_PAUSE)
+        if delay is not None:
+            return min(delay, _LONGEST_PAUSE)
         grown = self.delay * float(2**attempt)
         return min(grown, self.longest or grown, _LONGEST_PAUSE) * (0.8 + random / 2)
 
@@ -101,8 +101,10 @@ class CloudResponse(msgspec.Struct, frozen=True, kw_only=True):
         head = f"{self.method} {self.url.partition('?')[0]}\n{_RULER}\n"
         status = f"RESPONSE {self.status}: {self.status} {self.reason}\n"
         code = self._code()
-        told = f"ERROR CODE: {code}\n" if code else "ERROR CODE UNAVAILABLE\n"
-        return f"{head}{status}{told if with_code else ''}{_RULER}\n{self._shown()}\n{_RULER}\n"
+        code_line = f"ERROR CODE: {code}\n" if code else "ERROR CODE UNAVAILABLE\n"
+        return (
+            f"{head}{status}{code_line if with_code else ''}{_RULER}\n{self._shown()}\n{_RULER}\n"
+        )
 
     def _code(self) -> str:
         found = decoded(self.body, _Problem)

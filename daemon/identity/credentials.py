@@ -114,16 +114,16 @@ class AccessTokenCache:
         """Return a token for this audience. Raises `Refused`."""
         key = _key(client, audience)
         now = self._clock.now()
-        held = self._held.get(key)
-        if held is None or held.ends_at - _margin(held) <= now:
-            held = await self._flights.join(key, lambda: self._fetch(key, client, audience))
-        held.used_at = now
-        return held.token
+        grant = self._held.get(key)
+        if grant is None or grant.ends_at - _margin(grant) <= now:
+            grant = await self._flights.join(key, lambda: self._fetch(key, client, audience))
+        grant.used_at = now
+        return grant.token
 
     def cached_token(self, client: CloudClient, audience: str) -> CachedToken | None:
         """Return the cached token for this audience, unless it expires soon."""
-        held = self._held.get(_key(client, audience))
-        return held if held and held.ends_at - _margin(held) > self._clock.now() else None
+        grant = self._held.get(_key(client, audience))
+        return grant if grant and grant.ends_at - _margin(grant) > self._clock.now() else None
 
     async def refresh(self, client: CloudClient, audience: str) -> None:
         """Fetch a token for this audience, ignoring the cache. Raises `Refused`."""
@@ -158,9 +158,9 @@ class AccessTokenCache:
 
     def _drop_token(self, key: tuple[object, ...], token: str) -> bool:
         """Drop a rejected token; return whether another may succeed."""
-        held = self._held.get(key)
-        if held is not None and held.token == token:
-            if held.fetched_at + _NEW > self._clock.now():
+        grant = self._held.get(key)
+        if grant is not None and grant.token == token:
+            if grant.fetched_at + _NEW > self._clock.now():
                 return False
             del self._held[key]
         return True
@@ -174,9 +174,9 @@ class AccessTokenCache:
         """Return the seconds since the oldest token of each mount was fetched."""
         now = self._clock.now()
         ages: dict[str, float] = {}
-        for held in self._held.values():
-            path = held.client.mount.path
-            ages[path] = max(ages.get(path, 0.0), (now - held.fetched_at) / SECOND)
+        for grant in self._held.values():
+            path = grant.client.mount.path
+            ages[path] = max(ages.get(path, 0.0), (now - grant.fetched_at) / SECOND)
         return ages
 
     async def renew(self) -> None:
@@ -191,11 +191,11 @@ class AccessTokenCache:
         # A slow renewal must delay neither other tokens nor its own next attempt.
         with trio.move_on_after(_LONGEST_RENEWAL):
             async with trio.open_nursery() as nursery:
-                for key, held in list(self._held.items()):
-                    if held.used_at + _UNUSED < now or held.ends_at <= now:
+                for key, grant in list(self._held.items()):
+                    if grant.used_at + _UNUSED < now or grant.ends_at <= now:
                         self._held.pop(key, None)
-                    elif _is_due(held, now):
-                        nursery.start_soon(self._renew, key, held)
+                    elif _is_due(grant, now):
+                        nursery.start_soon(self._renew, key, grant)
 
     async def _renew(self, key: tuple[object, ...], cached_token: CachedToken) -> None:
         with self._fences.unless_paused(_FENCED, cached_token.client.mount.path) as has_turn:
@@ -223,10 +223,10 @@ class AccessTokenCache:
     ) -> CachedToken:
         granted = await self.granted(client, audience)
         now = self._clock.now()
-        held = self.store(client, audience, granted, now, now + (granted.ttl or 0) * SECOND)
+        grant = self.store(client, audience, granted, now, now + (granted.ttl or 0) * SECOND)
         if self.on_fetched:
-            await self.on_fetched(client, audience, held)
-        return held
+            await self.on_fetched(client, audience, grant)
+        return grant
 
     def store(
         self, client: CloudClient, audience: str, granted: TokenGrant, fetched_at: int, ends_at: int
@@ -241,7 +241,7 @@ class AccessTokenCache:
             audience=audience,
         )
         while len(self._held) >= _MOST:
-            del self._held[min(self._held, key=lambda item: self._held[item].used_at)]
+            del self._held[min(self._held, key=lambda key: self._held[key].used_at)]
         self._held[_key(client, audience)] = cached_token
         return cached_token
 

@@ -234,12 +234,14 @@ class DirectoryKeyCache:
 def _merged(keys: list[_Key], before: Directory | None, now: int) -> list[DirectoryKey]:
     """Return the published keys, and earlier ones, marked as removed."""
     published = {key.n for key in keys}
-    gone = [
+    removed_keys = [
         msgspec.structs.replace(key, gone_at=key.gone_at or now)
         for key in (before.keys if before else ())
         if key.n not in published
     ]
-    return [*(DirectoryKey(kid=key.kid, n=key.n, e=key.e) for key in keys), *gone][:MOST_KEYS]
+    return [*(DirectoryKey(kid=key.kid, n=key.n, e=key.e) for key in keys), *removed_keys][
+        :MOST_KEYS
+    ]
 
 
 def _unreadable(answer: CloudResponse) -> str:

@@ -119,18 +119,18 @@ def write_alias(
     entity_id = fields.text("canonical_id") or (before.entity_id if before else "")
     if entities.find(tx, entity_id) is None:
         raise Invalid("invalid canonical ID")
-    kept = before or Alias(
+    alias = before or Alias(
         id=new_id, entity_id=entity_id, mount=mount, name=name, created_at=now, updated_at=now
     )
-    if entities.has_other_alias(tx, entity_id, mount, kept.id):
+    if entities.has_other_alias(tx, entity_id, mount, alias.id):
         raise Invalid("Alias already exists for requested entity and mount")
     custom = fields.pairs("custom_metadata") if "custom_metadata" in fields else {}
     changed = msgspec.structs.replace(
-        kept,
+        alias,
         entity_id=entity_id,
         mount=mount,
         name=name,
-        custom_metadata=custom or kept.custom_metadata or {},
+        custom_metadata=custom or alias.custom_metadata or {},
         updated_at=now,
     )
     entities.remove_alias(tx, changed.id)

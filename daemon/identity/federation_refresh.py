@@ -72,19 +72,19 @@ class FederationTokenRefresher:
                     self._restore(client)
 
     def _restore(self, client: CloudClient) -> None:
-        place = federation_token_path(client.mount)
-        sealed = self._store.read(partial(secrets.find, place=place))
+        path = federation_token_path(client.mount)
+        sealed = self._store.read(partial(secrets.find, path=path))
         if sealed is None:
             return
         try:
-            kept = msgspec.json.decode(self._seal.unseal(sealed, place), type=_Kept)
+            stored = msgspec.json.decode(self._seal.unseal(sealed, path), type=_Kept)
         except (Unsealable, msgspec.DecodeError) as error:
-            log.warning("the stored access token of %s is unusable: %s", place, error)
+            log.warning("the stored access token of %s is unusable: %s", path, error)
             return
-        if kept.whose == _client_label(client) and kept.ends_at > self._clock.now():
-            granted = TokenGrant(kept.token)
+        if stored.whose == _client_label(client) and stored.ends_at > self._clock.now():
+            granted = TokenGrant(stored.token)
             audience = client.settings.endpoints.audience
-            self._credentials.store(client, audience, granted, kept.fetched_at, kept.ends_at)
+            self._credentials.store(client, audience, granted, stored.fetched_at, stored.ends_at)
 
     async def run(self) -> None:
         """Renew the tokens, indefinitely."""
@@ -123,8 +123,8 @@ class FederationTokenRefresher:
             failures = self._pauses.get(accessor, (0, 0))[0] + 1
             pause = min(_LONGEST_PAUSE, 15 * SECOND * 2 ** min(failures, 10))
             self._pauses[accessor] = (failures, self._clock.now() + pause)
-            told = "the federation credential of %s could not be renewed: %s"
-            log.warning(told, client.mount.path, error)
+            message = "the federation credential of %s could not be renewed: %s"
+            log.warning(message, client.mount.path, error)
         else:
             self._pauses.pop(accessor, None)
 
@@ -149,15 +149,15 @@ class FederationTokenRefresher:
         config = client.settings.config
         if not config.identity_token_audience or audience != client.settings.endpoints.audience:
             return
-        place = federation_token_path(client.mount)
-        kept = _Kept(
+        path = federation_token_path(client.mount)
+        stored = _Kept(
             _client_label(client), cached_token.token, cached_token.ends_at, cached_token.fetched_at
         )
-        sealed = self._seal.seal(msgspec.json.encode(kept), place)
+        sealed = self._seal.seal(msgspec.json.encode(stored), path)
 
         def write(tx: Transaction) -> None:
             if identity.config(tx, client.mount.accessor) == config:
-                secrets.put(tx, place, sealed)
+                secrets.put(tx, path, sealed)
 
         async with tolerate_disk_full("cannot store the federation credential"):
             await self._store.write(write)

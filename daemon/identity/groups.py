@@ -65,24 +65,24 @@ def write(
 def _set_entities(tx: Transaction, group: Group, fields: RequestFields) -> None:
     if "member_entity_ids" not in fields:
         return
-    wanted = _bounded(fields, "member_entity_ids")
+    entity_ids = _bounded(fields, "member_entity_ids")
     if group.type == "external":
         raise Invalid("member entities can't be set manually for external groups")
-    for item in wanted:
+    for item in entity_ids:
         if entities.find(tx, item) is None:
             raise Refused(f"invalid entity ID {quote(item)}")
-    groups.set_members(tx, group.id, wanted, are_groups=False)
+    groups.set_members(tx, group.id, entity_ids, are_groups=False)
 
 
 def _set_groups(tx: Transaction, group: Group, fields: RequestFields) -> None:
     if "member_group_ids" not in fields:
         return
-    wanted = _bounded(fields, "member_group_ids")
+    group_ids = _bounded(fields, "member_group_ids")
     if group.type == "external":
         raise Invalid("member groups can't be set for external groups")
     forbidden = {group.id, *(group.id for group in groups.containing(tx, group.id))}
     before = set(groups.members(tx, group.id, are_groups=True))
-    for item in wanted:
+    for item in group_ids:
         member = groups.find(tx, item)
         if member is None:
             raise Refused(f"invalid group ID {quote(item)}")
@@ -91,7 +91,7 @@ def _set_groups(tx: Transaction, group: Group, fields: RequestFields) -> None:
         if item not in before:
             version = member.version + 1
             groups.put(tx, msgspec.structs.replace(member, has_had_parents=True, version=version))
-    groups.set_members(tx, group.id, wanted, are_groups=True)
+    groups.set_members(tx, group.id, group_ids, are_groups=True)
 
 
 def _bounded(fields: RequestFields, name: str) -> list[str]:

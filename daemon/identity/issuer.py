@@ -159,11 +159,11 @@ class Issuer:
         from daemon.identity import keypair
 
         if key_id not in self._private:
-            place = signing.key_path(key_id)
+            path = signing.key_path(key_id)
             sealed = self._store.read(lambda db: signing.private_key(db, key_id))
             if sealed is None:
                 raise Unsealable(f"there is no signing key {key_id}")
-            self._private[key_id] = keypair.load(self._seal.unseal(sealed, place))
+            self._private[key_id] = keypair.load(self._seal.unseal(sealed, path))
         return self._private[key_id]
 
 

@@ -51,12 +51,12 @@ def find_method(db: ReadSnapshot, name: str) -> AuthMethod:
 def check_request(request: JwtLoginRequest) -> None:
     """Raise `Malformed` for an incomplete request."""
     missing = [
-        f"missing {what}"
-        for what, given in (
+        f"missing {name}"
+        for name, value in (
             ("auth method name", request.auth_method_name),
             ("login token", request.login_token),
         )
-        if not given
+        if not value
     ]
     if missing:
         raise Malformed(f"invalid login request: {multi_error(missing)}")
@@ -117,8 +117,8 @@ def _leeways(config: AuthMethodConfig) -> TimeLeeways:
     """Return the tolerances: 0 means the default, a negative value means none."""
     usual = TimeLeeways()
 
-    def seconds(given: int, default: int) -> int:
-        return max(given // SECOND, 0) if given else default
+    def seconds(setting: int, default: int) -> int:
+        return max(setting // SECOND, 0) if setting else default
 
     return TimeLeeways(
         expiration=seconds(config.expiration_leeway, usual.expiration),

@@ -342,8 +342,8 @@ def read_standard(token: ParsedJwt) -> StandardClaims:
         raise Refused(f"oidc: failed to unmarshal claims: {error}") from error
     for number in (claims.exp, claims.nbf, claims.iat):
         if number is not None and not abs(number) <= _LARGEST:  # also false for NaN
-            told = shorten(str(number))
-            raise Refused(f"oidc: failed to unmarshal claims: {told} is not a time")
+            value = shorten(str(number))
+            raise Refused(f"oidc: failed to unmarshal claims: {value} is not a time")
     return claims
 
 
@@ -361,5 +361,5 @@ def format_timestamp(seconds: float | None) -> str:
         return _ZERO
     if not 0 <= seconds <= _LATEST:
         return f"{seconds} s after 1970"
-    shown = datetime.fromtimestamp(int(seconds), UTC).replace(tzinfo=None)
-    return f"{shown.isoformat(' ')} +0000 UTC"
+    moment = datetime.fromtimestamp(int(seconds), UTC).replace(tzinfo=None)
+    return f"{moment.isoformat(' ')} +0000 UTC"

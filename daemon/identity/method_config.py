@@ -58,8 +58,8 @@ def federation_token_path(mount: Mount) -> str:
 
 def client_secret(db: ReadSnapshot, seal: EnvelopeCipher, mount: Mount) -> str:
     """Return the client secret of a mount; empty if the mount has no client secret."""
-    sealed = secrets.find(db, place := client_secret_path(mount))
-    return seal.unseal(sealed, place).decode() if sealed else ""
+    sealed = secrets.find(db, path := client_secret_path(mount))
+    return seal.unseal(sealed, path).decode() if sealed else ""
 
 
 def read(db: ReadSnapshot, mount: Mount) -> MethodConfig:
@@ -96,13 +96,13 @@ async def write(
     """
     changes = _changes(fields)
     secret = fields.text("client_secret") if "client_secret" in fields else None
-    place = client_secret_path(mount)
-    sealed = seal.seal(secret.encode(), place) if secret else None
+    path = client_secret_path(mount)
+    sealed = seal.seal(secret.encode(), path) if secret else None
 
     def apply(tx: Transaction) -> list[str]:
         before = identity.config(tx, mount.accessor) or MethodConfig()
         config = msgspec.structs.replace(before, **changes)
-        has_secret = bool(secrets.find(tx, place)) if secret is None else bool(secret)
+        has_secret = bool(secrets.find(tx, path)) if secret is None else bool(secret)
         if has_secret and config.identity_token_audience:
             raise Invalid("only one of 'client_secret' or 'identity_token_audience' can be set")
         config = _with_rotation(config, fields)
@@ -115,9 +115,9 @@ async def write(
             rotations.forget(tx, mount.accessor)
             secrets.remove(tx, pending_secret_path(mount))
         if sealed:
-            secrets.put(tx, place, sealed)
+            secrets.put(tx, path, sealed)
         elif secret == "":
-            secrets.remove(tx, place)
+            secrets.remove(tx, path)
         return _warnings(config, fields)
 
     return await store.write(apply)

@@ -116,8 +116,8 @@ class LoginMethods:
             raise LoginRefused("the cloud did not answer in time", "the cloud is slow") from None
         except Refused as error:
             reason = examination.broken() or str(error)
-            told = (mount.path, request.role, str(error), reason)
-            log.warning("a login at %s as %r was refused: %r; %r", *told)
+            log_values = (mount.path, request.role, str(error), reason)
+            log.warning("a login at %s as %r was refused: %r; %r", *log_values)
             if isinstance(error, UnknownKey):  # a claim that a role does not bind is no forgery
                 self._tokens.record_failure(
                     client_key or address, f"{mount.accessor}/{request.role.lower()}"
@@ -179,11 +179,11 @@ class LoginMethods:
             if stored_mounts.by_accessor(tx, proven.mount.accessor) is None:
                 raise UnknownToken
             entity = entities.record_login(tx, alias, proven.groups)
-            whole = msgspec.structs.replace(token, entity_id=entity.id)
-            if whole.kind is TokenKind.SERVICE:
-                whole = self._tokens.add(tx, whole, secret)
-            given = groups.identity_policies(tx, entity.id)
-            return LoginResult(secret, whole, entity, given, span.warnings)
+            complete = msgspec.structs.replace(token, entity_id=entity.id)
+            if complete.kind is TokenKind.SERVICE:
+                complete = self._tokens.add(tx, complete, secret)
+            policy_names = groups.identity_policies(tx, entity.id)
+            return LoginResult(secret, complete, entity, policy_names, span.warnings)
 
         done = await self._store.write(write)
         if done.token.kind is TokenKind.SERVICE:

@@ -151,8 +151,10 @@ def paths(db: ReadSnapshot) -> list[str]:
     return [mount.path for mount in mounts.names(db)]
 
 
-def _conflicting_mount(path: str, taken: Sequence[str]) -> str | None:
-    return next((line for line in taken if line.startswith(path) or path.startswith(line)), None)
+def _conflicting_mount(path: str, mount_paths: Sequence[str]) -> str | None:
+    return next(
+        (line for line in mount_paths if line.startswith(path) or path.startswith(line)), None
+    )
 
 
 async def tune(store: Store, path: str, fields: RequestFields) -> None:
@@ -239,8 +241,8 @@ async def move(store: Store, tokens: TokenStore, source: str, target: str, move_
             raise Invalid(
                 f"path {quote(target)}: a mount needs a path of 1 to {MAX_PATH} characters"
             )
-        others = [path for path in paths(tx) if path != old]
-        if taken := _conflicting_mount(new, [TOKEN_PATH, *others]):
+        other_paths = [path for path in paths(tx) if path != old]
+        if taken := _conflicting_mount(new, [TOKEN_PATH, *other_paths]):
             raise Invalid(f"path is already in use at {taken}")
         moved = msgspec.structs.replace(mount, path=new, moved_from=old, move_id=move_id)
         mounts.move(tx, moved)

@@ -80,9 +80,9 @@ def parse(text: str | None) -> ResourceID | None:
     return ResourceID(match["subscription"], match["group"], kind, names)
 
 
-def same(item: str, other: str) -> bool:
+def same(text: str, other: str) -> bool:
     """Return whether two names are equal; the cloud ignores case."""
-    return item.lower() == other.lower()
+    return text.lower() == other.lower()
 
 
 def contains(names: Sequence[str] | None, name: str) -> bool:

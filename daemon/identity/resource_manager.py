@@ -112,8 +112,8 @@ class ResourceManager:
         if found is None:
             raise Refused(f"unable to parse the user assigned identity {quote(text)}")
         url = _url(client, found.path, {"api-version": _IDENTITIES})
-        what = "unable to retrieve user assigned identity metadata"
-        answer = await self._read_record(client, url, _UserAssigned, what, self._keep)
+        message = "unable to retrieve user assigned identity metadata"
+        answer = await self._read_record(client, url, _UserAssigned, message, self._keep)
         return answer.properties.principal_id
 
     async def client_ids(self, client: CloudClient, subscription: str, group: str) -> list[str]:
@@ -125,8 +125,8 @@ class ResourceManager:
         url = _url(client, where, {"api-version": _IDENTITIES})
         found: list[str] = []
         for _ in range(_MOST_PAGES):
-            what = "unable to list user assigned identities"
-            page = await self._read_record(client, url, _Page, what, self._keep)
+            message = "unable to list user assigned identities"
+            page = await self._read_record(client, url, _Page, message, self._keep)
             found += [user_assigned.properties.client_id for user_assigned in page.value]
             if not page.next_link:
                 return found
@@ -137,13 +137,13 @@ class ResourceManager:
         """Return the API version for a type of resource."""
         where = path("subscriptions", resource.subscription, "providers", resource.namespace)
         url = _url(client, where, {"api-version": _PROVIDERS})
-        what = f"unable to get the provider for resource {quote(resource.path)}"
+        message = f"unable to get the provider for resource {quote(resource.path)}"
         provider = await self._read_record(
-            client, url, _Provider, what, _STABLE, keep_absence=False
+            client, url, _Provider, message, _STABLE, keep_absence=False
         )
-        wanted = resource.type.partition("/")[2].lower()
+        type_name = resource.type.partition("/")[2].lower()
         for resource_type in provider.resource_types:
-            if resource_type.resource_type.lower() == wanted:
+            if resource_type.resource_type.lower() == type_name:
                 final = [
                     version for version in resource_type.api_versions if "preview" not in version
                 ]
@@ -151,10 +151,10 @@ class ResourceManager:
         return _UNLISTED
 
     async def _resource(
-        self, client: CloudClient, where: str, query: dict[str, str], what: str
+        self, client: CloudClient, where: str, query: dict[str, str], kind_of_metadata: str
     ) -> CloudResource:
         url = _url(client, where, query)
-        text = f"unable to retrieve {what} metadata"
+        text = f"unable to retrieve {kind_of_metadata} metadata"
         return await self._read_record(client, url, CloudResource, text, self._keep)
 
     async def _read_record(
@@ -162,43 +162,48 @@ class ResourceManager:
         client: CloudClient,
         url: str,
         kind: type[T],
-        what: str,
+        message: str,
         keep: int,
         *,
         keep_absence: bool = True,
     ) -> T:
-        """Return the cloud's response as a record. Raises `Refused`, whose text begins with `what`."""
+        """Return the cloud's response as a record.
+
+        Raises `Refused`. Its text begins with `message`.
+        """
         key = (client.mount.accessor, url)
-        kept = self._kept.get(key)
-        if kept is None or kept.until <= self._clock.now():
-            answer = await self._flights.join(key, lambda: self._request(client, url, kind, what))
+        cached = self._kept.get(key)
+        if cached is None or cached.until <= self._clock.now():
+            answer = await self._flights.join(
+                key, lambda: self._request(client, url, kind, message)
+            )
             seconds = (
                 min(keep, _ABSENT if keep_absence else 0) if isinstance(answer, Refused) else keep
             )
             self._remember(key, answer, seconds)
         else:
-            answer = kept.answer
+            answer = cached.answer
         if isinstance(answer, Refused):
             raise Refused(str(answer))
         return answer  # type: ignore[return-value]  # one address is always read as one type
 
     async def _request(
-        self, client: CloudClient, url: str, kind: type[T], what: str
+        self, client: CloudClient, url: str, kind: type[T], message: str
     ) -> T | Refused:
         """Return the cloud's response; a missing object is a response too."""
         audience = client.settings.endpoints.audience
         try:
             answer = await self._credentials.request(client, audience, "GET", url)
         except Refused as error:
-            raise CloudRequestFailed(f"{what}: {error}") from error
+            raise CloudRequestFailed(f"{message}: {error}") from error
         if answer.status == _NOT_FOUND:
-            return Refused(f"{what}: {answer.described()}")
+            return Refused(f"{message}: {answer.described()}")
         if not answer.is_good:
-            raise CloudRequestFailed(f"{what}: {answer.described()}")
+            raise CloudRequestFailed(f"{message}: {answer.described()}")
         found = decoded(answer.body, kind)
         if found is None:
             raise CloudRequestFailed(
-                f"{what}: the answer of {_bare(answer)} has an unexpected form"
+                f"{message}: the answer of {_bare(answer)} has an unexpected form"
             )
         return found
 

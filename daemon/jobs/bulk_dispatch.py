@@ -213,5 +213,5 @@ class _ChildTraces:
         """Record the spans of the children that were stored."""
         if self._recorder is not None:
             for child_id, origin in self._origins.items():
-                about = {"steward.namespace": namespace, "steward.job": child_id}
-                self._recorder.end_child(origin, now, about)
+                attributes = {"steward.namespace": namespace, "steward.job": child_id}
+                self._recorder.end_child(origin, now, attributes)

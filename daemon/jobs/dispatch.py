@@ -120,8 +120,8 @@ async def dispatch_job(
 
     outcome = await store.write(write)
     if recorder is not None and outcome.eval_id:
-        about = {"steward.namespace": namespace, "steward.job": outcome.job_id}
-        recorder.end_child(origin, now, about)
+        attributes = {"steward.namespace": namespace, "steward.job": outcome.job_id}
+        recorder.end_child(origin, now, attributes)
     return outcome
 
 
@@ -209,14 +209,14 @@ class ChildDispatcher:
         if not self._is_within or (most and len(document) + _HEAD > most):
             check_child(derive_child(self._parent, request, child_id, self._now), self._budgets)
         begins = self._may_start()
-        rows.add(child, document, held=not begins)
+        rows.add(child, document, is_held=not begins)
         return begins
 
     def _add_slowly(self, request: DispatchRequestData, child_id: str) -> bool:
         derived = derive_child(self._parent, request, child_id, self._now)
         check_child(derived, self._budgets)
         begins = self._may_start()
-        jobs.append_version(self._tx, derived, held=not begins)
+        jobs.append_version(self._tx, derived, is_held=not begins)
         return begins
 
     def _may_start(self) -> bool:

@@ -141,7 +141,7 @@ async def thaw(store: Store, freeze_id: str, *, now: int) -> int:
             raise NotFound("freeze not found", index=tx.index)
         if freeze.ended:
             raise Conflict(f"freeze {freeze.id} has ended at {rfc3339(freeze.ended)}")
-        freezes.end(tx, freeze, at=now, by=tx.person)
+        freezes.end(tx, freeze, time=now, by=tx.person)
         return tx.index
 
     return await store.write(write)
@@ -150,10 +150,10 @@ async def thaw(store: Store, freeze_id: str, *, now: int) -> int:
 # --- jobs ---
 
 
-def covering(db: ReadSnapshot, job: Job, at: int, *, changes: bool = False) -> Freeze | None:
+def covering(db: ReadSnapshot, job: Job, time: int, *, changes: bool = False) -> Freeze | None:
     """Return the freeze of the runs of a job at a time, or with `changes` that of its changes."""
     key = (job.namespace, job.id)
-    return freezes.covering(db, key, job.parent_id, queue_of(job), at=at, changes=changes)
+    return freezes.covering(db, key, job.parent_id, queue_of(job), time=time, changes=changes)
 
 
 def check_change(db: ReadSnapshot, job: Job, now: int, *, overrides: bool) -> None:
@@ -222,7 +222,7 @@ def end_in_time(tx: Transaction, freeze_id: str, now: int) -> None:
     """Store the end of a freeze that has expired."""
     freeze = freezes.find(tx, freeze_id)
     if freeze is not None and not freeze.ended and 0 < freeze.until <= now:
-        freezes.end(tx, freeze, at=freeze.until, by="")
+        freezes.end(tx, freeze, time=freeze.until, by="")
 
 
 def release(tx: Transaction, key: Key, now: int, eval_id: str) -> None:

@@ -101,8 +101,8 @@ def _is_out(name: str, enabled: list[str] | None, disabled: list[str] | None) ->
     return bool((enabled and not is_listed(name, enabled)) or is_listed(name, disabled or ()))
 
 
-def _refusal(what: str, wrong: list[str], namespace: str) -> str:
+def _refusal(noun: str, wrong: list[str], namespace: str) -> str:
     if len(wrong) == 1:
-        return f"used {what} {quote(wrong[0])} is not allowed in namespace {quote(namespace)}"
+        return f"used {noun} {quote(wrong[0])} is not allowed in namespace {quote(namespace)}"
     listed = format_list(map(quote, wrong))
-    return f"used {what}s {listed} are not allowed in namespace {quote(namespace)}"
+    return f"used {noun}s {listed} are not allowed in namespace {quote(namespace)}"

@@ -108,7 +108,7 @@ class PayloadFiles:
         )
 
     async def receive(
-        self, namespace: str, digest: str, piece: bytes, *, size: int, offset: int, now: int
+        self, namespace: str, digest: str, chunk: bytes, *, size: int, offset: int, now: int
     ) -> UploadState:
         """Store a piece of a file of `size` bytes; return the new state.
 
@@ -116,12 +116,12 @@ class PayloadFiles:
         `Malformed`, `NotFound` for the namespace, `TooLarge`, `OffsetConflict`, or `StorageFull`.
         """
         check_digest(digest)
-        self._check(piece, size, offset)
+        self._check(chunk, size, offset)
         async with _lock(self._place(namespace, digest)):
-            return await self._receive(namespace, digest, piece, size=size, offset=offset, now=now)
+            return await self._receive(namespace, digest, chunk, size=size, offset=offset, now=now)
 
     async def _receive(
-        self, namespace: str, digest: str, piece: bytes, *, size: int, offset: int, now: int
+        self, namespace: str, digest: str, chunk: bytes, *, size: int, offset: int, now: int
     ) -> UploadState:
         path = self._place(namespace, digest)
         known = self._store.read(partial(self._find, namespace=namespace, digest=digest))
@@ -136,7 +136,7 @@ class PayloadFiles:
             return UploadState(
                 digest=digest, size=known.size, received=known.size, is_complete=True
             )
-        received = await _run(_append, path, piece, offset)
+        received = await _run(_append, path, chunk, offset)
         if received == size:
             await self._finish(namespace, digest, size, now)
         return UploadState(
@@ -150,19 +150,19 @@ class PayloadFiles:
             return msgspec.structs.replace(upload, is_complete=False)
         return upload
 
-    def _check(self, piece: bytes, size: int, offset: int) -> None:
+    def _check(self, chunk: bytes, size: int, offset: int) -> None:
         if size >= _LARGEST:
             raise Malformed(f"size {size} is too large: it is in bytes, and less than {_LARGEST}")
-        if len(piece) > MAX_PIECE:
+        if len(chunk) > MAX_PIECE:
             raise TooLarge(
-                f"the piece has {len(piece)} bytes: send at most {MAX_PIECE} in one request"
+                f"the piece has {len(chunk)} bytes: send at most {MAX_PIECE} in one request"
             )
-        if offset + len(piece) > size:
+        if offset + len(chunk) > size:
             raise Malformed(
-                f"offset {offset} and a piece of {len(piece)} bytes exceed size {size}: "
+                f"offset {offset} and a piece of {len(chunk)} bytes exceed size {size}: "
                 "size is the size of the whole file"
             )
-        if not piece and offset < size:
+        if not chunk and offset < size:
             raise Malformed("the body is empty: send the next piece of the file")
         if self._limits.file and size > self._limits.file:
             raise TooLarge(
@@ -367,11 +367,11 @@ async def collect_files(store: Store, root: str, now: int) -> None:
         log.info("deleted %d input files that no job uses", number)
 
 
-def _lock(place: str) -> trio.Lock:
+def _lock(path: str) -> trio.Lock:
     """Return the lock of a file. It exists while a task has it or waits for it."""
-    lock = _LOCKS.get(place)
+    lock = _LOCKS.get(path)
     if lock is None:
-        lock = _LOCKS[place] = trio.Lock()
+        lock = _LOCKS[path] = trio.Lock()
     return lock
 
 
@@ -397,56 +397,56 @@ def _size(path: str) -> int:
         return 0
 
 
-def _append(place: str, piece: bytes, offset: int) -> int:
+def _append(path: str, chunk: bytes, offset: int) -> int:
     """Write a chunk at the end of an upload; return the new size. Raises `OffsetConflict`."""
     with suppress(FileNotFoundError):  # the usual case: the file is not verified yet
-        return os.stat(place).st_size  # it was verified, but a crash prevented the mark
-    os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+        return os.stat(path).st_size  # it was verified, but a crash prevented the mark
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     descriptor = os.open(
-        place + _PART, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        path + _PART, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )
     try:
         received = os.fstat(descriptor).st_size
         if offset != received:
             raise OffsetConflict(offset, received)
-        remaining = memoryview(piece)
+        remaining = memoryview(chunk)
         try:
             while remaining:
                 remaining = remaining[
-                    os.pwrite(descriptor, remaining, offset + len(piece) - len(remaining)) :
+                    os.pwrite(descriptor, remaining, offset + len(chunk) - len(remaining)) :
                 ]
         except OSError:
             os.ftruncate(descriptor, received)
             raise
     finally:
         os.close(descriptor)
-    return offset + len(piece)
+    return offset + len(chunk)
 
 
-def _verified(place: str) -> str:
+def _verified(final_path: str) -> str:
     """Return the digest of an upload; rename it if the digest is correct, otherwise delete it."""
-    path = place if os.path.exists(place) else place + _PART
+    path = final_path if os.path.exists(final_path) else final_path + _PART
     with open(path, "rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
-        if checksum != os.path.basename(place):
+        if checksum != os.path.basename(final_path):
             os.unlink(path)
             return checksum
         os.fsync(file.fileno())
-    os.rename(path, place)
-    directory = Path(place).parent
+    os.rename(path, final_path)
+    directory = Path(final_path).parent
     for item in (directory, directory.parent):
         fsync_path(item)
     return checksum
 
 
-def _move(source: str, place: str) -> None:
+def _move(source: str, target: str) -> None:
     """Move a file to its final path; it is on disk on return."""
-    directory = Path(place).parent
+    directory = Path(target).parent
     os.makedirs(directory, 0o700, exist_ok=True)
     fsync_path(Path(source))
-    os.rename(source, place)
+    os.rename(source, target)
     with suppress(FileNotFoundError):  # of an upload of the same content
-        os.unlink(place + _PART)
+        os.unlink(target + _PART)
     for item in (directory, directory.parent):
         fsync_path(item)
 
@@ -463,8 +463,8 @@ def _each_place(root: str) -> Iterator[str]:
                 yield f"{directory}/{name.removesuffix(_PART)}"
 
 
-def _delete(places: list[str]) -> None:
-    for file in places:
+def _delete(paths: list[str]) -> None:
+    for file in paths:
         for path in (file, file + _PART):
             with suppress(FileNotFoundError):  # a file has only one of the two names
                 os.unlink(path)

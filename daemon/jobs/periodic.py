@@ -241,8 +241,8 @@ class Slots:
         last = self.after(self.followed_to, limit)
         if last is None or last > until:
             return limit.number
-        each = len(set(self.block.specs or [self.block.spec]))
-        enough = None if most is None else most - 2 * each
+        launches_per_spec = len(set(self.block.specs or [self.block.spec]))
+        enough = None if most is None else most - 2 * launches_per_spec
         for slot in islice(each_slot(self.block, last, limit), _MOST_COUNTED):
             self._after[last] = slot
             last = slot
@@ -270,14 +270,14 @@ def launch_jitter(job: Job) -> int:
 
 
 def precompute_slots(
-    db: ReadSnapshot, due: Iterable[periodic.DueLaunch], now: int, most: int | None = None
+    db: ReadSnapshot, due_launches: Iterable[periodic.DueLaunch], now: int, most: int | None = None
 ) -> dict[tuple[str, str], Slots]:
     """Return the slots that the decisions about these jobs need. May take long.
 
     Raises `TooMuchWork`.
     """
     computed = {}
-    for due_launch in due:
+    for due_launch in due_launches:
         job = jobs.current(db, due_launch.namespace, due_launch.job_id)
         if job is not None and job.periodic is not None:
             late = launch_jitter(job)
@@ -318,11 +318,11 @@ def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) ->
     return decisions
 
 
-def _known(due: periodic.DueLaunch, late: int) -> Sequence[int | None]:
+def _known(due_launch: periodic.DueLaunch, late: int) -> Sequence[int | None]:
     """Return the next slot of a job, if the previous decision has computed it."""
-    if due.next_slot is None:
+    if due_launch.next_slot is None:
         return ()
-    return [None if due.next_slot == periodic.NEVER else due.next_slot - late]
+    return [None if due_launch.next_slot == periodic.NEVER else due_launch.next_slot - late]
 
 
 def decide_slot(
@@ -401,13 +401,13 @@ def _decide_by_calendar(
         _advance(tx, job, slots, max(first.last, first.at))
 
 
-def _frozen(tx: Transaction, job: Job, at: int) -> bool:
+def _frozen(tx: Transaction, job: Job, time: int) -> bool:
     """Return whether a freeze holds the launches of a job at a time, which may be past."""
-    return _freeze(tx, job, at) is not None
+    return _freeze(tx, job, time) is not None
 
 
-def _freeze(tx: Transaction, job: Job, at: int) -> Freeze | None:
-    return freezes.covering(tx, (job.namespace, job.id), "", queue_of(job), at=at)
+def _freeze(tx: Transaction, job: Job, time: int) -> Freeze | None:
+    return freezes.covering(tx, (job.namespace, job.id), "", queue_of(job), time=time)
 
 
 def _wait_for_thaw(tx: Transaction, job: Job, slots: Slots) -> None:
@@ -782,11 +782,17 @@ async def _fenced(fences: Fences, unit: str, work: Callable[[], Awaitable[None]]
 
 
 async def _precompute_job(
-    store: Store, due: periodic.DueLaunch, now: int, most: int | None, limiter: trio.CapacityLimiter
+    store: Store,
+    due_launch: periodic.DueLaunch,
+    now: int,
+    most: int | None,
+    limiter: trio.CapacityLimiter,
 ) -> dict[tuple[str, str], Slots]:
     """Compute the slots of one job in a thread."""
     async with limiter:
-        return await store.read_long(partial(precompute_slots, due=[due], now=now, most=most))
+        return await store.read_long(
+            partial(precompute_slots, due_launches=[due_launch], now=now, most=most)
+        )
 
 
 async def _decide_precomputed(

@@ -240,12 +240,12 @@ def _all(limit: int) -> str:
 def _use_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
     for name, use in queues_used(job).items():
         key = (job.namespace, name)
-        other = QueueUse.STEPS if use == QueueUse.RUNS else QueueUse.RUNS
-        owner = concurrency.other_user(db, key, other, job.id)
+        other_use = QueueUse.STEPS if use == QueueUse.RUNS else QueueUse.RUNS
+        owner = concurrency.other_user(db, key, other_use, job.id)
         if owner is not None:
             field = RUN_QUEUE.name if use == QueueUse.RUNS else STEP_QUEUES.name
             yield (
-                f'{field} names the queue "{name}", which {other} of job "{owner}" use; a queue is '
+                f'{field} names the queue "{name}", which {other_use} of job "{owner}" use; a queue is '
                 "for runs or for steps: name another one"
             )
         elif use == QueueUse.STEPS and _is_too_many(db, key):

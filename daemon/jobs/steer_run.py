@@ -181,7 +181,7 @@ async def act_on_run(
     act: RunActType,
     request: RunActRequest,
     *,
-    who: str,
+    caller: str,
     now: int,
     eval_id: str,
     may_approve: bool,
@@ -206,9 +206,9 @@ async def act_on_run(
     def write(tx: Transaction) -> RunActOutcome:
         known = runs.answer_of(tx, namespace, job_id, token) if token else None
         if known is not None:
-            return _repeated(act, request, who, *known)
+            return _repeated(act, request, caller, *known)
         try:
-            case = _load(tx, namespace, job_id, request, who, now, may_approve=may_approve)
+            case = _load(tx, namespace, job_id, request, caller, now, may_approve=may_approve)
             case = msgspec.structs.replace(case, labels=labels, knows_people=knows_people)
             if versions is not None and request.version is not None:
                 return RunActOutcome(_rerun_with_version(tx, case, versions, eval_id))
@@ -236,15 +236,15 @@ class _Answered(RunActResponse, frozen=True, kw_only=True):
 
 
 def _repeated(
-    act: RunActType, request: RunActRequest, who: str, earlier: RunAct, answer: bytes
+    act: RunActType, request: RunActRequest, caller: str, earlier: RunAct, answer: bytes
 ) -> RunActOutcome:
     """Return the response to the earlier request with the same idempotency token."""
     known = msgspec.json.decode(answer, type=_Answered).request or request
-    request_key = (act, who, request.steps, request)
+    request_key = (act, caller, request.steps, request)
     if request_key != (earlier.act, earlier.who, earlier.steps, known):
-        about = f"{earlier.act} of {', '.join(earlier.steps[:5]) or 'the run'}"
+        subject = f"{earlier.act} of {', '.join(earlier.steps[:5]) or 'the run'}"
         return RunActOutcome(
-            refusal=f"IdempotencyToken was used for another request: {about}; send a new one"
+            refusal=f"IdempotencyToken was used for another request: {subject}; send a new one"
         )
     return RunActOutcome(msgspec.json.decode(answer, type=RunActResponse))
 
@@ -343,8 +343,8 @@ def _rerun_with_version(
         began=case.now,
     )
     runs.put(tx, run, None)
-    places = {step.name: position for position, step in enumerate(graph.steps)}
-    runs.put_steps(tx, run, rows, {}, places)
+    positions = {step.name: position for position, step in enumerate(graph.steps)}
+    runs.put_steps(tx, run, rows, {}, positions)
     runs.copy_outputs(tx, before, run, [row.name for row in rows if row.name not in rerun])
     case = msgspec.structs.replace(case, job=job, graph=graph, run=run)
     _enter_queue(tx, case, run)
@@ -367,7 +367,7 @@ def _load(
     namespace: str,
     job_id: str,
     request: RunActRequest,
-    who: str,
+    caller: str,
     now: int,
     *,
     may_approve: bool,
@@ -393,12 +393,12 @@ def _load(
         run=newest,
         steps=steps,
         request=request,
-        who=who,
+        who=caller,
         may_approve=may_approve,
         labels=None,
         began_by=_started_by(tx, job),
         again_by=runs.people(tx, newest, RunActType.RERUN) if has_others else frozenset(),
-        has_approved=lambda step: runs.has_approved(tx, newest, step, who),
+        has_approved=lambda step: runs.has_approved(tx, newest, step, caller),
         now=now,
     )
 

@@ -85,7 +85,9 @@ async def _decide(
     passed = await store.read_any(partial(passed_on, trigger=trigger))
     if passed is not None:
         means = Means(now=now, ids=ids, budgets=budgets, payloads=payloads_beside(store.path))
-        await store.write(partial(decide, trigger_id=trigger.id, passed=passed, means=means))
+        await store.write(
+            partial(decide, trigger_id=trigger.id, passed_sources=passed, means=means)
+        )
 
 
 # --- values ---
@@ -198,31 +200,31 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     payloads: str
 
 
-def decide(tx: Transaction, trigger_id: int, passed: Passed, means: Means) -> None:
+def decide(tx: Transaction, trigger_id: int, passed_sources: Passed, means: Means) -> None:
     """Dispatch the follower of an ended run, let the run wait for others, or refuse it.
 
-    If the follower has changed since `passed` was read, nothing happens, and the loop retries.
+    If the follower has changed since `passed_sources` was read, nothing happens, and the loop retries.
     """
     trigger, follower = _find(tx, trigger_id, TriggerState.ARRIVED)
-    if trigger is None or follower is None or follower.version != passed.version:
+    if trigger is None or follower is None or follower.version != passed_sources.version:
         return
     sources = triggers.sources(tx, trigger.namespace, trigger.job_id)
-    if fault := _fault(trigger, passed, sources):
+    if fault := _fault(trigger, passed_sources, sources):
         _end(tx, follower, trigger, TriggerState.REFUSED, fault, means.now)
         return
-    trigger = msgspec.structs.replace(trigger, value=passed.value)
+    trigger = msgspec.structs.replace(trigger, value=passed_sources.value)
     joins = AFTER_JOIN.of(follower.meta) == TriggerJoin.ALL
     ready = _others(tx, follower, trigger, means.now) if joins else {}
-    ready[_source_of(trigger)] = (trigger, passed.meta)
+    ready[_source_of(trigger)] = (trigger, passed_sources.meta)
     if joins and not {*sources} <= ready.keys():
         expires = means.now + AFTER_WITHIN.of(follower.meta)
         waits = msgspec.structs.replace(trigger, state=TriggerState.WAITING, expires=expires)
-        triggers.put(tx, waits, passed.meta)
+        triggers.put(tx, waits, passed_sources.meta)
         return
     _fire(tx, follower, [ready[name] for name in sources if name in ready], means)
 
 
-def _fault(trigger: JobTrigger, passed: Passed, sources: list[Source]) -> str:
+def _fault(trigger: JobTrigger, passed_sources: Passed, sources: list[Source]) -> str:
     """Return why an ended run cannot start its follower; empty if it can."""
     if _source_of(trigger) not in sources:
         return f"the job no longer follows {_source_of(trigger)}"
@@ -230,7 +232,7 @@ def _fault(trigger: JobTrigger, passed: Passed, sources: list[Source]) -> str:
         return (
             f"the chain of jobs has {trigger.depth - 1} runs already; the maximum is {MOST_DEPTH}"
         )
-    return passed.fault
+    return passed_sources.fault
 
 
 _Ready = tuple[JobTrigger, dict[str, str]]  # an ended run, and the meta that it passes on

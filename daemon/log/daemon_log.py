@@ -32,8 +32,8 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         part = record.name.removeprefix("steward.")
-        said = record.getMessage().translate(_VISIBLE)
-        line = f"{_format_time(record)} {self.level(record)} {part}: {said}"
+        message = record.getMessage().translate(_VISIBLE)
+        line = f"{_format_time(record)} {self.level(record)} {part}: {message}"
         if request_id := request_context.current():
             trace_id = _trace_id()
             line += f" (request {request_id}{trace_id and f', trace {trace_id}'})"
@@ -80,13 +80,13 @@ class _ToJournal(logging.Handler):
             print(_Text().format(record), file=sys.stderr)  # noqa: T201  # no other place to report it
 
     def _record(self, record: logging.LogRecord) -> bytes:
-        said = record.getMessage()
+        message = record.getMessage()
         if record.exc_info:
-            said += "\n" + (self.formatter or _Text()).formatException(record.exc_info)
+            message += "\n" + (self.formatter or _Text()).formatException(record.exc_info)
         keys = {"part": record.name.removeprefix("steward."), **_keys(record)}
         fields = {f"STEWARD_{name.upper()}": value for name, value in keys.items()}
         fields["PRIORITY"] = str(_PRIORITIES.get(record.levelno, 3))
-        return journal.record({"MESSAGE": said, "SYSLOG_IDENTIFIER": "steward", **fields})
+        return journal.record({"MESSAGE": message, "SYSLOG_IDENTIFIER": "steward", **fields})
 
 
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4}  # syslog priorities

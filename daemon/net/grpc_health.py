@@ -131,9 +131,9 @@ def _status(heads: dict[str, str], body: bytes) -> str:
     """Return the status in a response. Raises `HttpError` for an invalid one."""
     if heads.get(":status") != "200":
         raise HttpError(f"the server answered with status {heads.get(':status')}")
-    code, said = heads.get("grpc-status", "none"), unquote(heads.get("grpc-message", ""))
+    code, reason = heads.get("grpc-status", "none"), unquote(heads.get("grpc-message", ""))
     if code != "0":
-        raise HttpError(f"the call failed with status {code}: {said}".removesuffix(": "))
+        raise HttpError(f"the call failed with status {code}: {reason}".removesuffix(": "))
     message = body[_PREFIX:]
     if not body or body[0] or (message and (message[:1] != _FIELD or len(message) != 2)):
         raise HttpError("the answer is not one of the health checking protocol")

@@ -144,8 +144,8 @@ async def _reach(host: str, port: int, permit: Permit) -> trio.SocketStream:
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
     for address in addresses:
         permit(address, port)
-    *others, last = addresses
-    for address in others:
+    *first_addresses, last = addresses
+    for address in first_addresses:
         try:
             return await trio.open_tcp_stream(address, port)
         except OSError:
@@ -160,7 +160,7 @@ def _request(
     headers: Sequence[Header],
     body: bytes,
 ) -> bytes:
-    given = {name.lower() for name, _ in headers}
+    names_given = {name.lower() for name, _ in headers}
     usual = {
         "host": target.netloc.rpartition("@")[2],
         "user-agent": "steward",
@@ -175,7 +175,10 @@ def _request(
     request = h11.Request(
         method=method,
         target=path,
-        headers=[*((name, text) for name, text in usual.items() if name not in given), *headers],
+        headers=[
+            *((name, text) for name, text in usual.items() if name not in names_given),
+            *headers,
+        ],
     )
     events: list[h11.Event] = [
         request,

@@ -38,16 +38,16 @@ def ports() -> frozenset[int]:
     return frozenset(port for name in _TABLES for port, _ in _waiting(name))
 
 
-def listeners_on(wanted: Set[int]) -> list[PortListener]:
+def listeners_on(ports_asked: Set[int]) -> list[PortListener]:
     """Return the listeners on any of these ports."""
-    if not wanted:
+    if not ports_asked:
         return []
     return sorted(
         {
             _listener(name, port, fields)
             for name in _TABLES
             for port, fields in _waiting(name)
-            if port in wanted
+            if port in ports_asked
         }
     )
 

@@ -47,7 +47,7 @@ class NotificationAttempts:
         commands: Mapping[str, Sequence[str]],
         run: RunCommand,
         permit: Permit,
-        chance: Callable[[], float],
+        random: Callable[[], float],
         here: str,
         site: str,
     ) -> None:
@@ -55,7 +55,7 @@ class NotificationAttempts:
         self._here, self._site = here, site
         self._store, self._clock, self._seal = store, clock, seal
         self._fences = fences
-        self._chance = chance
+        self._chance = random
         self._cluster = store.read(installation.cluster_id)
         self._delivery = Delivery(
             receivers=receivers,
@@ -105,23 +105,24 @@ class NotificationAttempts:
         self._fences.forget(_FENCED, unit)
         return None
 
-    async def _batch(self, every: Sequence[Notification]) -> Batch:
-        first, others = every[:_FEW], every[_FEW:]
+    async def _batch(self, entries: Sequence[Notification]) -> Batch:
+        first, further = entries[:_FEW], entries[_FEW:]
         now, node_name = self._clock.now(), self._here
 
         def look(db: ReadSnapshot) -> tuple[NotificationWithContext, ...]:
             contexts = [
-                context_of(db, one, site=self._site, now=now, here=node_name) for one in first
+                context_of(db, notification, site=self._site, now=now, here=node_name)
+                for notification in first
             ]
             return tuple(
-                NotificationWithContext(one=one, context=context)
-                for one, context in zip(first, contexts, strict=True)
+                NotificationWithContext(notification=notification, context=context)
+                for notification, context in zip(first, contexts, strict=True)
             )
 
         return Batch(
-            id=message.batch_id(self._cluster, every),
+            id=message.batch_id(self._cluster, entries),
             first=await self._store.read_long(look),
-            rest=tuple(others),
+            rest=tuple(further),
             here=node_name,
         )
 
@@ -140,9 +141,9 @@ class NotificationAttempts:
             results[notification] = await self._test(notification)
 
         async with trio.open_nursery() as nursery:
-            for one in [name] if name else kinds:
-                nursery.start_soon(send, one)
-        return [results[one] for one in sorted(results)]
+            for channel in [name] if name else kinds:
+                nursery.start_soon(send, channel)
+        return [results[channel] for channel in sorted(results)]
 
     async def _test(self, name: str) -> ReceiverResult:
         began, answer = trio.current_time(), ""

@@ -56,7 +56,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         context = message.Context(host=node_name, link=f"{site}/ui" if site else "")
         return Batch(
             id=f"test-{now}",
-            first=(NotificationWithContext(one=notification, context=context),),
+            first=(NotificationWithContext(notification=notification, context=context),),
             here=node_name,
             is_test=True,
         )

@@ -78,11 +78,11 @@ def ntfy(batch: Batch, topic: str) -> bytes:
 
 def _cut(text: str, most: int) -> str:
     """Return a text of at most `most` bytes, shortened in the middle."""
-    whole = text.encode()
-    if len(whole) <= most:
+    encoded = text.encode()
+    if len(encoded) <= most:
         return text
     half = most // 2 - 4
-    begin, end = whole[:half], whole[-half:]
+    begin, end = encoded[:half], encoded[-half:]
     return f"{begin.decode(errors='ignore')}\n…\n{end.decode(errors='ignore')}"
 
 
@@ -105,9 +105,12 @@ def alertmanager(batch: Batch) -> bytes:
     be resolved after `resolve_timeout`, because Steward does not send it again: it ends after 7 days.
     """
     alerts: dict[tuple[str, ...], Alert] = {}
-    tellings = [*batch.first, *(NotificationWithContext(one=one) for one in batch.rest)][-_ALERTS:]
-    for telling in tellings:  # of equal alerts, the newest
-        alert = _alert(telling, batch)
+    entries = [
+        *batch.first,
+        *(NotificationWithContext(notification=notification) for notification in batch.rest),
+    ][-_ALERTS:]
+    for entry in entries:  # of equal alerts, the newest
+        alert = _alert(entry, batch)
         key = tuple(alert.labels.values())
         before = alerts.pop(key, None)
         if before is not None and before.starts_at < alert.starts_at:
@@ -116,32 +119,32 @@ def alertmanager(batch: Batch) -> bytes:
     return msgspec.json.encode(list(alerts.values()))
 
 
-def _alert(telling: NotificationWithContext, batch: Batch) -> Alert:
-    one, context = telling.one, telling.context
+def _alert(entry: NotificationWithContext, batch: Batch) -> Alert:
+    notification, context = entry.notification, entry.context
     error = context.error
-    alone = msgspec.structs.replace(batch, first=(telling,), rest=())
+    alone = msgspec.structs.replace(batch, first=(entry,), rest=())
     notes = {
         "summary": words.subject(alone),
         "description": words.text(alone),
         "command": context.command,
         "host": context.host,
-        "run": one.run_id if one.run_id != one.job_id else "",
+        "run": notification.run_id if notification.run_id != notification.job_id else "",
         "task": error.task if error else "",
         "group": error.group if error else "",
         "exit": words.end_of(error) if error else "",
     }
-    starts = one.failing_since or one.create_time
+    starts = notification.failing_since or notification.create_time
     return Alert(
         labels={
-            "alertname": "StewardTest" if batch.is_test else _alert_name(one),
+            "alertname": "StewardTest" if batch.is_test else _alert_name(notification),
             "instance": batch.here or "steward",
-            "namespace": one.namespace,
-            "job": one.job_id,
-            "severity": _severity(one, is_test=batch.is_test),
+            "namespace": notification.namespace,
+            "job": notification.job_id,
+            "severity": _severity(notification, is_test=batch.is_test),
         },
         annotations={name: value for name, value in notes.items() if value},
         starts_at=rfc3339(starts),
-        ends_at=rfc3339(_end(one, is_test=batch.is_test)),
+        ends_at=rfc3339(_end(notification, is_test=batch.is_test)),
         generator_url=context.link,
     )
 

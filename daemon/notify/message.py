@@ -82,7 +82,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
 class NotificationWithContext(msgspec.Struct, frozen=True, kw_only=True):
     """A notification with its context."""
 
-    one: Notification
+    notification: Notification
     context: Context = Context()
 
 
@@ -102,12 +102,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notifications(self) -> list[Notification]:
         """Return all notifications."""
-        return [*(one.one for one in self.first), *self.rest]
+        return [*(entry.notification for entry in self.first), *self.rest]
 
     @property
     def counts(self) -> dict[str, int]:
         """Return the number of notifications per event, in the order of `NotifyEvent`."""
-        found = Counter(one.event for one in self.notifications)
+        found = Counter(notification.event for notification in self.notifications)
         return {str(event): found[event] for event in NotifyEvent if found[event]}
 
 
@@ -139,12 +139,12 @@ def message_id(cluster_id: str, notification: Notification) -> str:
     return f"{cluster_id}-{notification.id}"
 
 
-def batch_id(cluster_id: str, every: Sequence[Notification]) -> str:
+def batch_id(cluster_id: str, entries: Sequence[Notification]) -> str:
     """Return the ID of a message about several notifications; unique for this set."""
-    first, last = every[0], every[-1]
+    first, last = entries[0], entries[-1]
     if first is last:
         return message_id(cluster_id, first)
-    return f"{cluster_id}-{first.id}-{last.id}-{len(every)}"
+    return f"{cluster_id}-{first.id}-{last.id}-{len(entries)}"
 
 
 def facts_of(notification: Notification, context: Context = _NO_CONTEXT) -> NotificationPayload:
@@ -180,15 +180,15 @@ def batch_body(batch: Batch) -> bytes:
     """Return a batch as JSON: a single notification like `body`, several with counts."""
     first = batch.first[0]
     if len(batch.notifications) == 1:
-        kind = "test" if batch.is_test else f"job.{first.one.event}"
-        return msgspec.json.encode(_message(batch.id, kind, first.one, first.context))
+        kind = "test" if batch.is_test else f"job.{first.notification.event}"
+        return msgspec.json.encode(_message(batch.id, kind, first.notification, first.context))
     message = GroupMessage(
         id=batch.id,
         type="job.group",
-        timestamp=rfc3339(first.one.create_time),
+        timestamp=rfc3339(first.notification.create_time),
         data=GroupFacts(
             counts=batch.counts,
-            first=[facts_of(one.one, one.context) for one in batch.first],
+            first=[facts_of(entry.notification, entry.context) for entry in batch.first],
             more=len(batch.rest),
         ),
     )
@@ -207,11 +207,11 @@ def read_secret(text: str) -> bytes:
     return key
 
 
-def signature(message: str, at: int, text: bytes, key: bytes) -> dict[str, str]:
-    """Return the headers of a message; `at` is the time of the attempt in nanoseconds."""
-    seconds = str(at // SECOND)
-    whole = b".".join((message.encode(), seconds.encode(), text))
-    signature = base64.b64encode(hmac.new(key, whole, hashlib.sha256).digest()).decode()
+def signature(message: str, time: int, text: bytes, key: bytes) -> dict[str, str]:
+    """Return the headers of a message; `time` is the time of the attempt in nanoseconds."""
+    seconds = str(time // SECOND)
+    signed = b".".join((message.encode(), seconds.encode(), text))
+    signature = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     return {
         "webhook-id": message,
         "webhook-timestamp": seconds,
@@ -219,14 +219,14 @@ def signature(message: str, at: int, text: bytes, key: bytes) -> dict[str, str]:
     }
 
 
-def retry_delay(attempts: int, chance: float) -> int:
-    """Return the delay after a number of attempts; `chance` is uniform in [0, 1).
+def retry_delay(attempts: int, random: float) -> int:
+    """Return the delay after a number of attempts; `random` is uniform in [0, 1).
 
     >>> [retry_delay(n, 0.5) // SECOND for n in (1, 2, 3, 9)]
     [1, 4, 16, 14400]
     """
     grown = min(_FIRST_PAUSE * 4 ** (attempts - 1), _LONGEST_PAUSE)
-    return int(grown * (0.8 + 0.4 * chance))
+    return int(grown * (0.8 + 0.4 * random))
 
 
 def is_expired(notification: Notification, attempts: int, next_attempt: int) -> bool:

@@ -65,9 +65,9 @@ class NotificationSender:
             while True:
                 with self._store.watch(notifications.TOPIC) as change:
                     now = self._clock.now()
-                    for one in self._next(now):
-                        self._busy.add((one.namespace, one.job_id))
-                        nursery.start_soon(self._send, one)
+                    for notification in self._next(now):
+                        self._busy.add((notification.namespace, notification.job_id))
+                        nursery.start_soon(self._send, notification)
                     waiting = self._waiting()
                     for name in [name for name, at in waiting.items() if at <= now]:
                         self._busy_receivers.add(name)
@@ -83,7 +83,11 @@ class NotificationSender:
             return []
         # Load more than needed, because notifications of busy units are skipped.
         due_notifications = self._store.read(partial(notifications.due, now=now, most=2 * AT_ONCE))
-        free = [one for one in due_notifications if (one.namespace, one.job_id) not in self._busy]
+        free = [
+            notification
+            for notification in due_notifications
+            if (notification.namespace, notification.job_id) not in self._busy
+        ]
         return free[: AT_ONCE - len(self._busy)]
 
     def _waiting(self) -> dict[str, int]:
@@ -116,14 +120,14 @@ class NotificationSender:
         """
         return await self._attempts.test(name)
 
-    async def _record_attempts(self, every: Sequence[Notification]) -> None:
-        for at in range(0, len(every), _MARKED):
-            await self._mark(every[at : at + _MARKED])
+    async def _record_attempts(self, entries: Sequence[Notification]) -> None:
+        for at in range(0, len(entries), _MARKED):
+            await self._mark(entries[at : at + _MARKED])
 
     async def _mark(self, notifications_to_mark: Sequence[Notification]) -> None:
         def write(tx: Transaction) -> None:
-            for one in notifications_to_mark:
-                notifications.record_attempt(tx, one)
+            for notification in notifications_to_mark:
+                notifications.record_attempt(tx, notification)
 
         while True:
             async with tolerate_disk_full(
@@ -142,7 +146,7 @@ async def open_notify(
     *,
     commands: Mapping[str, Sequence[str]],
     permit: Permit,
-    chance: Callable[[], float],
+    random: Callable[[], float],
     receivers: Mapping[str, Receiver] | None = None,
     here: str = "",
     site: str = "",
@@ -151,7 +155,7 @@ async def open_notify(
     """Send notifications while the block runs.
 
     `commands` and `receivers` are those of the configuration, by name. `permit` raises `EgressDenied`
-    for an address that must not receive messages. `chance` is uniform in [0, 1). `here` is the name
+    for an address that must not receive messages. `random` is uniform in [0, 1). `here` is the name
     of this node, `site` the address of the web UI. `run` runs a command; by default it is a child of
     this process.
     """
@@ -170,7 +174,7 @@ async def open_notify(
             commands=commands,
             run=run or run_command,
             permit=permit,
-            chance=chance,
+            random=random,
             here=here,
             site=site,
         )

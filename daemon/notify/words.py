@@ -55,21 +55,21 @@ def subject(batch: Batch) -> str:
     )
 
 
-def headline(telling: NotificationWithContext) -> str:
+def headline(entry: NotificationWithContext) -> str:
     """Return one notification in one sentence."""
-    one, context = telling.one, telling.context
-    if one.event == NotifyEvent.RECOVERY:
-        return f"{name_of(one)}: {one.reason}"
-    if one.event == NotifyEvent.MISSED:
-        return f"{name_of(one)} missed a run: {one.reason}"
-    if one.event == NotifyEvent.LATE:
-        return f"{name_of(one)} runs late: {one.reason}"
-    if one.event == NotifyEvent.APPROVAL:
-        return f"{name_of(one)} waits for approval: {one.reason}"
+    notification, context = entry.notification, entry.context
+    if notification.event == NotifyEvent.RECOVERY:
+        return f"{name_of(notification)}: {notification.reason}"
+    if notification.event == NotifyEvent.MISSED:
+        return f"{name_of(notification)} missed a run: {notification.reason}"
+    if notification.event == NotifyEvent.LATE:
+        return f"{name_of(notification)} runs late: {notification.reason}"
+    if notification.event == NotifyEvent.APPROVAL:
+        return f"{name_of(notification)} waits for approval: {notification.reason}"
     is_trouble = context.state in TROUBLE
     state = {"failed": "failed"}.get(context.state, f"is {context.state}")
-    cause = context.error.summary if context.error else one.reason
-    return f"{name_of(one)} {state if is_trouble else 'failed'}: {cause}"
+    cause = context.error.summary if context.error else notification.reason
+    return f"{name_of(notification)} {state if is_trouble else 'failed'}: {cause}"
 
 
 def _of_group(batch: Batch) -> str:
@@ -80,8 +80,8 @@ def _of_group(batch: Batch) -> str:
     return f"{', '.join(counts)}: {_jobs(batch.notifications)}"
 
 
-def _jobs(every: Sequence[Notification]) -> str:
-    names = list(dict.fromkeys(map(name_of, every)))
+def _jobs(entries: Sequence[Notification]) -> str:
+    names = list(dict.fromkeys(map(name_of, entries)))
     named, more = names[:_NAMED], len(names) - _NAMED
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
@@ -89,9 +89,9 @@ def _jobs(every: Sequence[Notification]) -> str:
 def text(batch: Batch) -> str:
     """Return a message as lines of plain text."""
     if batch.is_test:
-        said = f"A person tests this receiver on {line(batch.here)}. No job failed."
-        return f"{subject(batch)}\n\n{said}\n"
-    parts = ["\n".join(_block(one)) for one in batch.first]
+        message = f"A person tests this receiver on {line(batch.here)}. No job failed."
+        return f"{subject(batch)}\n\n{message}\n"
+    parts = ["\n".join(_block(entry)) for entry in batch.first]
     if batch.rest:
         parts.append("\n".join(_rest(batch.rest)))
     return plain("\n\n".join(parts)) + "\n"
@@ -99,15 +99,15 @@ def text(batch: Batch) -> str:
 
 def _rest(notifications: Sequence[Notification]) -> Iterator[str]:
     yield f"And {len(notifications)} more:"
-    for one in notifications[:_LISTED]:
-        yield f"  {line(f'{name_of(one)}: {one.event}: {one.reason}')}"
+    for notification in notifications[:_LISTED]:
+        yield f"  {line(f'{name_of(notification)}: {notification.event}: {notification.reason}')}"
     if len(notifications) > _LISTED:
         yield f"  … and {len(notifications) - _LISTED} more"
 
 
-def _block(telling: NotificationWithContext) -> Iterator[str]:
-    notification, context = telling.one, telling.context
-    yield line(headline(telling))
+def _block(entry: NotificationWithContext) -> Iterator[str]:
+    notification, context = entry.notification, entry.context
+    yield line(headline(entry))
     yield ""
     for label, value in _facts(notification, context):
         if value:
@@ -155,8 +155,10 @@ def _in_a_row(context: Context) -> str:
     if context.failed_in_a_row > 1:
         often = f"{context.failed_in_a_row} failures"
     since = f", since {_format_time(context.failing_since)}" if context.failing_since else ""
-    good = f"; last success {_format_time(context.last_success)}" if context.last_success else ""
-    return f"{often}{since}{good}"
+    last_good = (
+        f"; last success {_format_time(context.last_success)}" if context.last_success else ""
+    )
+    return f"{often}{since}{last_good}"
 
 
 def _format_time(text: str) -> str:

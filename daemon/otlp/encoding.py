@@ -23,18 +23,18 @@ _SAMPLED = 1  # in the flags of W3C Trace Context
 
 def resource_of(node: str, region: str) -> dict[str, object]:
     """Return the resource of this daemon."""
-    about = {
+    attributes = {
         "service.name": "steward",
         "service.version": VERSION,
         "service.instance.id": node,
         "host.name": node,
         "steward.region": region,
     }
-    return {"attributes": _attributes(about)}
+    return {"attributes": _attributes(attributes)}
 
 
-def _attributes(found: Mapping[str, str | int | bool | float]) -> list[dict[str, object]]:
-    return [{"key": key, "value": _value(value)} for key, value in found.items()]
+def _attributes(attributes: Mapping[str, str | int | bool | float]) -> list[dict[str, object]]:
+    return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
 
 
 def _value(value: str | float | bool) -> dict[str, object]:
@@ -120,8 +120,8 @@ def metrics_message(
     times: dict[str, object] = {"startTimeUnixNano": str(since), "timeUnixNano": str(now)}
     metrics = [
         *_gauges(gauges, now),
-        *(_counter(name, one, times) for name, one in sorted(counters.items())),
-        *(_timer(name, one, times, clock) for name, one in sorted(timers.items())),
+        *(_counter(name, counter, times) for name, counter in sorted(counters.items())),
+        *(_timer(name, timer, times, clock) for name, timer in sorted(timers.items())),
     ]
     scope = {"scope": _SCOPE, "metrics": metrics}
     return msgspec.json.encode(
@@ -166,5 +166,10 @@ def _timer(
         "sum": series.total.sum,
         "quantileValues": quantiles,
     }
-    about = f"quantiles of the last {INTERVAL:.0f} seconds"
-    return {"name": name, "unit": "ms", "description": about, "summary": {"dataPoints": [point]}}
+    description = f"quantiles of the last {INTERVAL:.0f} seconds"
+    return {
+        "name": name,
+        "unit": "ms",
+        "description": description,
+        "summary": {"dataPoints": [point]},
+    }

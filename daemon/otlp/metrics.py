@@ -20,14 +20,17 @@ async def open_metrics(
     gauges: Callable[[], Awaitable[Iterable[Gauge]]],
     *,
     now: Callable[[], int],
-    every: float,
+    interval: float,
 ) -> AsyncIterator[None]:
-    """Send the metrics every `every` seconds while the block runs. A failed message is not repeated."""
+    """Send the metrics every `interval` seconds while the block runs.
+
+    A failed message is not repeated.
+    """
     since = now()
 
     async def run() -> None:
         while True:
-            await trio.sleep(every)
+            await trio.sleep(interval)
             made = partial(
                 metrics_message,
                 resource,

@@ -76,12 +76,12 @@ class Recorder:
         self,
         put: Callable[[Span], None],
         now: Callable[[], int],
-        chance: Callable[[], float],
+        random: Callable[[], float],
         percent: int,
     ) -> None:
-        """`percent` of the new traces are sampled; `chance` is uniform in [0, 1)."""
+        """`percent` of the new traces are sampled; `random` is uniform in [0, 1)."""
         self._put, self.now = put, now
-        self._chance, self._percent = chance, percent
+        self._chance, self._percent = random, percent
 
     def _new_trace(self) -> TraceContext:
         is_sampled = self._chance() * 100 < self._percent
@@ -140,9 +140,9 @@ class Recorder:
 
     def begin_request(self, request_id: str, method: str, traceparent: str) -> str:
         """Return the origin of a request; without a trace for a read that is not traced."""
-        given = trace_context.parse(traceparent) if traceparent else None
-        if given is not None:
-            return _joined(request_id, given._replace(span_id=_new_span_id()))
+        parent = trace_context.parse(traceparent) if traceparent else None
+        if parent is not None:
+            return _joined(request_id, parent._replace(span_id=_new_span_id()))
         return request_id if method in _READS else _joined(request_id, self._new_trace())
 
     def end_request(

@@ -217,7 +217,7 @@ async def open_traces(
     resource: Mapping[str, object],
     *,
     now: Callable[[], int],
-    chance: Callable[[], float],
+    random: Callable[[], float],
     percent: int,
 ) -> AsyncIterator[None]:
     """Record spans and send them while the block runs.
@@ -225,7 +225,7 @@ async def open_traces(
     `now` returns nanoseconds since the epoch. `percent` of the traces that begin here are sampled.
     """
     queue = SpanQueue(receiver.send, resource)
-    TRACING.recorder = Recorder(queue.put, now, chance, percent)
+    TRACING.recorder = Recorder(queue.put, now, random, percent)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fences.keep_running, "traces", queue.run)
         try:

@@ -74,13 +74,13 @@ def agent(
     """
     from daemon.process.main import EXIT_CONFIG, run
 
-    given = {name: value for name, value in flags.items() if value is not None}
+    settings = {name: value for name, value in flags.items() if value is not None}
     try:
         if node_meta:
-            given["node_meta"] = split_pairs(list(node_meta), "--node-meta")
+            settings["node_meta"] = split_pairs(list(node_meta), "--node-meta")
         file = file or _file_of_environment()
         # A reload calls this again when the daemon may already run as another user.
-        read = partial(load_settings, file, dict(os.environ), given, is_root=os.geteuid() == 0)
+        read = partial(load_settings, file, dict(os.environ), settings, is_root=os.geteuid() == 0)
         config = read()
     except StewardError as error:
         click.echo(f"steward: {error}", err=True)

@@ -42,10 +42,10 @@ def snapshot_time(name: str) -> int | None:
     return int(datetime.strptime(f"{match[1]}+0000", f"{_FORM}%z").timestamp()) * SECOND
 
 
-def wait(names: Iterable[str], *, every: int, now: int) -> int:
+def wait(names: Iterable[str], *, interval: int, now: int) -> int:
     """Return the nanoseconds until the next snapshot is due, at most one hour."""
     made = [at for name in names if (at := snapshot_time(name)) is not None and at <= now]
-    return min(max(max(made) + every - now, 0), _LOOK_AGAIN) if made else 0
+    return min(max(max(made) + interval - now, 0), _LOOK_AGAIN) if made else 0
 
 
 def expired_snapshots(names: Iterable[str], keep: int, *, latest: str) -> list[str]:
@@ -54,8 +54,8 @@ def expired_snapshots(names: Iterable[str], keep: int, *, latest: str) -> list[s
     `latest` is never deleted. It was made just now, but its name may look old if the system clock
     was set back.
     """
-    ours = (name for name in names if snapshot_time(name) is not None)
-    return sorted(ours, key=lambda name: (name == latest, name))[:-keep]
+    own_names = (name for name in names if snapshot_time(name) is not None)
+    return sorted(own_names, key=lambda name: (name == latest, name))[:-keep]
 
 
 def save_snapshot(source: Path, target: Path, *, keep: int, now: int) -> Path:
@@ -106,7 +106,9 @@ async def open_backups(
 async def _save_regularly(config: Settings, target: Path, clock: Clock) -> None:
     while True:
         try:
-            if pause := wait(_names(target), every=config.snapshot_hours * HOUR, now=clock.now()):
+            if pause := wait(
+                _names(target), interval=config.snapshot_hours * HOUR, now=clock.now()
+            ):
                 await trio.sleep(pause / SECOND)
                 continue
             file = await trio.to_thread.run_sync(

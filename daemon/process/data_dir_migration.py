@@ -66,11 +66,11 @@ def _check(data_dir: Path, top: int) -> None:
             "an older version has run here; move the store that you do not need to another directory"
         )
     for name in (ALLOC, LOGS):
-        place = data_dir / name
-        foreign = place.is_symlink() and os.readlink(place) != _LINK
-        if foreign or place.is_mount():
+        path = data_dir / name
+        foreign = path.is_symlink() and os.readlink(path) != _LINK
+        if foreign or path.is_mount():
             raise StorageUnusable(
-                f"{place} is a {'link' if foreign else 'mount point'}: remove it, and put one at "
+                f"{path} is a {'link' if foreign else 'mount point'}: remove it, and put one at "
                 f"{data_dir / TASKS / name} instead"
             )
 

@@ -49,6 +49,6 @@ async def _try(work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _probe(listening: Path) -> None:
-    async with await trio.open_unix_socket(listening) as way:
-        await way.send_all(_QUESTION)
-        await way.receive_some()  # the beginning of an answer, or a rejection
+    async with await trio.open_unix_socket(listening) as stream:
+        await stream.send_all(_QUESTION)
+        await stream.receive_some()  # the beginning of an answer, or a rejection

@@ -67,11 +67,11 @@ def install_command(*, now: bool, user: bool) -> None:
 
     Example: steward install --now
     """
-    place = _place(user=user)
+    location = _place(user=user)
     command = executable_path(sys.argv[0], os.environ)
-    if not place.of_user:
+    if not location.of_user:
         click.echo(make_account(_run, _SETTINGS))
-    for line in install(place, command, _systemctl(place), now=now):
+    for line in install(location, command, _systemctl(location), now=now):
         click.echo(line)
 
 
@@ -82,13 +82,13 @@ def uninstall_command(*, user: bool) -> None:
 
     Example: steward uninstall
     """
-    place = _place(user=user)
-    for line in uninstall(place, _systemctl(place)):
+    location = _place(user=user)
+    for line in uninstall(location, _systemctl(location)):
         click.echo(line)
 
 
 def install(
-    place: UnitLocation, command: Sequence[str], systemctl: Systemctl, *, now: bool
+    location: UnitLocation, command: Sequence[str], systemctl: Systemctl, *, now: bool
 ) -> Iterator[str]:
     """Write the units, enable the service and optionally start it; yield the steps taken.
 
@@ -96,17 +96,17 @@ def install(
     users can change.
     """
     for name in UNITS:
-        _check_ours(place.directory / name)
+        _check_ours(location.directory / name)
     for word in command:
         if word.startswith("/"):
-            check_program_owner(Path(word), os.geteuid() if place.of_user else 0)
+            check_program_owner(Path(word), os.geteuid() if location.of_user else 0)
     for name in UNITS:
-        unit = place.directory / name
-        changed = _write(unit, unit_text(name, command, of_user=place.of_user))
+        unit = location.directory / name
+        changed = _write(unit, unit_text(name, command, of_user=location.of_user))
         yield f"{'wrote' if changed else 'unchanged:'} {unit}"
     systemctl("daemon-reload", "")
     systemctl("enable", SERVICE)
-    if place.of_user:
+    if location.of_user:
         yield "the daemon starts when you log in; to start it at boot, run: loginctl enable-linger"
     else:
         yield "the daemon starts at boot"
@@ -114,31 +114,31 @@ def install(
         # A running daemon may be an older program. Its tasks keep running during the restart.
         systemctl("restart", SERVICE)
         yield (
-            f"the daemon runs: see {place.systemctl} status steward; the first token is in "
-            f"{place.data}/store/bootstrap-token"
+            f"the daemon runs: see {location.systemctl} status steward; the first token is in "
+            f"{location.data}/store/bootstrap-token"
         )
     else:
-        yield f"start the daemon with: {place.systemctl} start steward"
+        yield f"start the daemon with: {location.systemctl} start steward"
 
 
-def uninstall(place: UnitLocation, systemctl: Systemctl) -> Iterator[str]:
+def uninstall(location: UnitLocation, systemctl: Systemctl) -> Iterator[str]:
     """Stop the service and remove the units; yield the steps taken. Raises `Refused`."""
-    present = [name for name in UNITS if (place.directory / name).exists()]
+    present = [name for name in UNITS if (location.directory / name).exists()]
     if not present:
-        yield f"there is no {place.directory / SERVICE}: nothing to do"
+        yield f"there is no {location.directory / SERVICE}: nothing to do"
         return
     for name in present:
-        _check_ours(place.directory / name)
+        _check_ours(location.directory / name)
     # The socket comes first: a connection to it would start the daemon again.
     for name in (SOCKET, SERVICE):
         if name in present:
             systemctl("disable --now", name)
     yield "stopped the daemon; running tasks continue"
     for name in present:
-        (place.directory / name).unlink()
-        yield f"removed {place.directory / name}"
+        (location.directory / name).unlink()
+        yield f"removed {location.directory / name}"
     systemctl("daemon-reload", "")
-    yield f"kept the data in {place.data} and the settings"
+    yield f"kept the data in {location.data} and the settings"
 
 
 def make_account(run: Callable[[Sequence[str]], None], settings: Path) -> str:
@@ -149,10 +149,10 @@ def make_account(run: Callable[[Sequence[str]], None], settings: Path) -> str:
     except (KeyError, Refused) as error:
         return f"the daemon will run as root, because there is no user {NAME}: {error}"
     settings.mkdir(mode=0o750, exist_ok=True)
-    for place, mode in ((settings, 0o750), (settings / "steward.toml", 0o640)):
-        if place.exists():
-            os.chown(place, -1, group, follow_symlinks=False)
-            place.chmod(mode)
+    for path, mode in ((settings, 0o750), (settings / "steward.toml", 0o640)):
+        if path.exists():
+            os.chown(path, -1, group, follow_symlinks=False)
+            path.chmod(mode)
     return f"the daemon will run as the user {NAME}, who may read {settings}"
 
 
@@ -178,8 +178,8 @@ def unit_text(name: str, command: Sequence[str], *, of_user: bool = False) -> st
         return text
     lines = [line for line in text.splitlines() if not _FOR_ROOT_ALONE.match(line)]
     # The manager of a user has neither the network target nor the system's targets.
-    kept = "\n".join(lines).replace("multi-user.target", "default.target")
-    return re.sub(r"\b(network-online|local-fs|time-sync)\.target ", "", kept) + "\n"
+    adapted = "\n".join(lines).replace("multi-user.target", "default.target")
+    return re.sub(r"\b(network-online|local-fs|time-sync)\.target ", "", adapted) + "\n"
 
 
 def executable_path(started_as: str, environment: Mapping[str, str]) -> list[str]:
@@ -194,22 +194,22 @@ def executable_path(started_as: str, environment: Mapping[str, str]) -> list[str
 
 def check_program_owner(path: Path, owner: int = 0) -> None:
     """Raise `Invalid` if a user other than root and `owner` can change a program."""
-    for place in _way_to(path):
-        found = place.lstat()
+    for component in _way_to(path):
+        found = component.lstat()
         shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
         if found.st_uid not in (0, owner) or (shared and not stat.S_ISLNK(found.st_mode)):
             raise Invalid(
-                f"{path} would run with your rights, but other users can change {place}: install the "
+                f"{path} would run with your rights, but other users can change {component}: install the "
                 "program where only root or you can write, such as /usr/local for root"
             )
 
 
 def _way_to(path: Path) -> Iterator[Path]:
     """Yield every path that decides what a path resolves to: itself, its parents, and link targets."""
-    for place in (path, *path.parents):
-        yield place
-        if place.is_symlink():
-            yield from _way_to(place.parent / place.readlink())
+    for component in (path, *path.parents):
+        yield component
+        if component.is_symlink():
+            yield from _way_to(component.parent / component.readlink())
 
 
 def _check_ours(unit: Path) -> None:
@@ -241,9 +241,9 @@ def _place(*, user: bool) -> UnitLocation:
     return UnitLocation(_OF_THE_SYSTEM)
 
 
-def _systemctl(place: UnitLocation) -> Systemctl:
+def _systemctl(location: UnitLocation) -> Systemctl:
     def ask(verb: str, unit: str) -> None:
-        _run([*place.systemctl.split(), "--quiet", *verb.split(), *([unit] if unit else [])])
+        _run([*location.systemctl.split(), "--quiet", *verb.split(), *([unit] if unit else [])])
 
     return ask
 

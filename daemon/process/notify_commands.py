@@ -23,8 +23,8 @@ async def run_by_launcher(launcher: Launcher, name: str, words: Sequence[str], b
     """
     del words  # the launcher has its own
     try:
-        order = ProgramCommand(program=NOTIFY, user="", args=[name])
-        number, ends = await launcher.start_program(order, body)
+        command = ProgramCommand(program=NOTIFY, user="", args=[name])
+        number, ends = await launcher.start_program(command, body)
     except (OSError, ValueError) as error:
         raise DeliveryFailed(f"the command {name} cannot be run: {error}") from error
     session, written = PassedSession(launcher, number, *ends), bytearray()

@@ -243,7 +243,7 @@ async def _traces(parts: DaemonParts) -> None:
             parts.fences,
             resource_of(config.node_name, config.region),
             now=parts.clock.now,
-            chance=random.SystemRandom().random,
+            random=random.SystemRandom().random,
             percent=config.otlp_percent,
         )
     )
@@ -266,8 +266,8 @@ def _token_of(file: Path) -> str:
 
 async def _metrics(parts: DaemonParts) -> None:
     """Send the metrics, if an OTLP receiver is set."""
-    every = parts.config.otlp_metrics_seconds
-    if parts.otlp is None or not every:
+    interval = parts.config.otlp_metrics_seconds
+    if parts.otlp is None or not interval:
         return
     from daemon.api.cluster.gauges import gauges
     from daemon.otlp.encoding import resource_of
@@ -280,7 +280,7 @@ async def _metrics(parts: DaemonParts) -> None:
             resource_of(parts.config.node_name, parts.config.region),
             partial(gauges, parts.context),
             now=parts.clock.now,
-            every=every,
+            interval=interval,
         )
     )
 
@@ -471,7 +471,7 @@ async def _notify(parts: DaemonParts) -> None:
             receivers=config.notify_receivers,
             here=config.node_name,
             permit=partial(egress_policy.check, own_ports=egress_policy.own_ports(config)),
-            chance=random.SystemRandom().random,
+            random=random.SystemRandom().random,
             site=config.notify_link.rstrip("/") or config.address,
             run=run,
         )

@@ -74,13 +74,13 @@ class SettingsReloader:
         The later check reports other faults.
         """
         opened: dict[Path, Path] = {}
-        with ExitStack() as held:
+        with ExitStack() as stack:
             for path in fresh.certificate_files:
                 if os.access(path, os.R_OK):
                     continue
                 with suppress(OSError):  # the reload then reports the unreadable file
                     descriptor = await self._read_own(str(path))
-                    held.callback(os.close, descriptor)
+                    stack.callback(os.close, descriptor)
                     opened[path] = Path(f"/proc/self/fd/{descriptor}")
             yield opened
 

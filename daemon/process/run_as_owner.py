@@ -71,26 +71,26 @@ def as_user(account: ServiceAccount | None, work: Callable[[], T], kind: type[T]
         data = pipe.read(_MOST)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     try:
-        said = msgspec.json.decode(data, type=_Said)
-        if not said.error:
-            return msgspec.json.decode(said.result, type=kind)
+        answer = msgspec.json.decode(data, type=_Said)
+        if not answer.error:
+            return msgspec.json.decode(answer.result, type=kind)
     except msgspec.DecodeError as error:
         raise StewardError(f"the process of user {account.name} failed, status {status}") from error
-    raise _KINDS.get(said.error, StewardError)(said.text)
+    raise _KINDS.get(answer.error, StewardError)(answer.text)
 
 
 def _as_child(account: ServiceAccount, work: Callable[[], object], writing: int) -> int:
-    said, status = _Said(error="StewardError", text="it failed"), 1
+    answer, status = _Said(error="StewardError", text="it failed"), 1
     try:
         become(account)
         disable_core_dumps()
-        said, status = _Said(result=msgspec.Raw(msgspec.json.encode(work()))), 0
+        answer, status = _Said(result=msgspec.Raw(msgspec.json.encode(work()))), 0
     except* StewardError as group:
         first = next(leaf_errors(group))
-        said = _Said(error=type(first).__name__, text=str(first))
+        answer = _Said(error=type(first).__name__, text=str(first))
     except* Exception as group:
         first = next(leaf_errors(group))
-        said = _Said(error="StewardError", text=str(first) or type(first).__name__)
+        answer = _Said(error="StewardError", text=str(first) or type(first).__name__)
     with os.fdopen(writing, "wb") as pipe:
-        pipe.write(msgspec.json.encode(said))
+        pipe.write(msgspec.json.encode(answer))
     return status

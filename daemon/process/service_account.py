@@ -69,12 +69,12 @@ def unreachable(account: ServiceAccount, config: Settings) -> str:
     above = next(
         (parent for parent in (config.data_dir, *config.data_dir.parents) if parent.exists()), None
     )
-    present = [place for place in program_directories() if os.path.exists(place)]
+    present = [directory for directory in program_directories() if os.path.exists(directory)]
     with being(account):
-        for place in present:
-            if not os.access(place, os.R_OK, effective_ids=True):
+        for directory in present:
+            if not os.access(directory, os.R_OK, effective_ids=True):
                 return (
-                    f"{account.name} cannot read the program in {place}: install it where all users "
+                    f"{account.name} cannot read the program in {directory}: install it where all users "
                     'can read, such as /usr/local, or set user = "root"'
                 )
         # The daemon changes the data directory itself at the start, but never its parents.
@@ -95,10 +95,10 @@ def usual_account() -> ServiceAccount | None:
 def program_directories() -> list[str]:
     """Return the directories of the program: modules imported later are read from there."""
     own = Path(__file__).parent.parent.parent
-    places = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(own), *sys.path}
+    directories = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(own), *sys.path}
     if bundle := getattr(sys, "_MEIPASS", ""):
-        places.add(bundle)
-    return sorted(place for place in places if place not in ("", "/"))
+        directories.add(bundle)
+    return sorted(directory for directory in directories if directory not in ("", "/"))
 
 
 def _known(name: str) -> ServiceAccount | None:

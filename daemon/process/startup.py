@@ -78,15 +78,17 @@ def begin(
     from daemon.runner.task_containment import guard, hold
 
     account = find_account(config)
-    with ExitStack() as held:
-        data_dir = held.enter_context(_data_directory(config))
+    with ExitStack() as stack:
+        data_dir = stack.enter_context(_data_directory(config))
         present = msgspec.structs.replace(config, data_dir=data_dir)
-        held.enter_context(_locked(present.store_dir))
+        stack.enter_context(_locked(present.store_dir))
         # This comes before the store changes its owner: data that another user could have written
         # is not trusted.
         present = in_force(present, stored_settings(data_dir, present.store_dir))
         _settle(present, account)
-        sockets = held.enter_context(open_listening_sockets(present, inherited_sockets(os.environ)))
+        sockets = stack.enter_context(
+            open_listening_sockets(present, inherited_sockets(os.environ))
+        )
         source = _source(present, account)
         owner = (account.uid, account.gid) if account else (os.geteuid(), os.getegid())
         holding = hold(present, owner)
@@ -179,9 +181,9 @@ def _check_places(config: Settings) -> None:
 @contextmanager
 def _locked(store: Path) -> Iterator[None]:
     """Hold the lock of the store, taken as the store's owner, who may have put a link at the path."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with being(owner_of(store) or _ROOT):
-            held.enter_context(lock(store))
+            stack.enter_context(lock(store))
         yield
 
 
@@ -203,21 +205,21 @@ def _settle(config: Settings, account: ServiceAccount | None) -> None:
     if account is None:
         return
     for name in ("snapshot_dir", "audit_file"):
-        place = getattr(config, name)
-        if place == Path():
+        path = getattr(config, name)
+        if path == Path():
             continue
         with being(account):
             can_write = os.access(
-                place if place.exists() else place.parent, os.W_OK, effective_ids=True
+                path if path.exists() else path.parent, os.W_OK, effective_ids=True
             )
         if not can_write:
             log.error(
                 "%s = %r: the daemon's user %s cannot write there; run: chown %s %s",
                 name,
-                str(place),
+                str(path),
                 account.name,
                 account.name,
-                place,
+                path,
             )
 
 
@@ -234,6 +236,6 @@ def _source(config: Settings, account: ServiceAccount | None) -> KeySource:
     if not is_new and source.is_being_replaced:
         store = config.store_dir
         keys = ReadKey(source, is_new=False)
-        place = as_user(owner_of(store), lambda: fitting(store, keys), int)
-        source.settle(keys.candidates()[place])
+        key_number = as_user(owner_of(store), lambda: fitting(store, keys), int)
+        source.settle(keys.candidates()[key_number])
     return ReadKey(source, is_new=is_new)

@@ -48,20 +48,22 @@ def change_owner(store: Path, account: ServiceAccount) -> bool:
 
 def _change_owner(directory: int, path: Path, account: ServiceAccount) -> None:
     for name in sorted(os.listdir(directory)):
-        place = path / name
+        entry_path = path / name
         try:
             found = os.open(name, _OPEN, dir_fd=directory)
         except OSError as error:
-            raise OSError(error.errno, _why(error), str(place)) from error
+            raise OSError(error.errno, _why(error), str(entry_path)) from error
         try:
             facts = os.fstat(found)
             if stat.S_ISDIR(facts.st_mode):
                 os.fchown(found, ROOT, ROOT)  # so no other user can add entries
-                _change_owner(found, place, account)
+                _change_owner(found, entry_path, account)
             elif not stat.S_ISREG(facts.st_mode):
-                raise OSError(errno.EINVAL, "it is neither a file nor a directory", str(place))
+                raise OSError(errno.EINVAL, "it is neither a file nor a directory", str(entry_path))
             elif facts.st_nlink != 1 and not _has_other_links(directory, facts):
-                raise OSError(errno.EMLINK, "it is also linked from another directory", str(place))
+                raise OSError(
+                    errno.EMLINK, "it is also linked from another directory", str(entry_path)
+                )
             os.fchown(found, account.uid, account.gid)
         finally:
             os.close(found)

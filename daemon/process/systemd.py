@@ -46,10 +46,10 @@ class ServiceManager:
         lines = "\n".join(f"{name}={value}" for name, value in values.items())
         where = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         # An absent or slow manager must not disturb the daemon.
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
-            way.setblocking(False)
-            way.connect(where)
-            way.send(lines.encode())
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify_socket:
+            notify_socket.setblocking(False)
+            notify_socket.connect(where)
+            notify_socket.send(lines.encode())
 
 
 def inherited_sockets(environment: Mapping[str, str], *, first: int = 3) -> list[socket.socket]:
@@ -69,8 +69,8 @@ def inherited_sockets(environment: Mapping[str, str], *, first: int = 3) -> list
 def _watchdog_interval(environment: Mapping[str, str]) -> float | None:
     """Return the watchdog interval in seconds, or None if the watchdog is off."""
     allowed = environment.get("WATCHDOG_USEC", "")
-    ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-    return int(allowed) / 1e6 if ours and allowed.isdecimal() and int(allowed) else None
+    is_own = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    return int(allowed) / 1e6 if is_own and allowed.isdecimal() and int(allowed) else None
 
 
 async def run_watchdog(manager: ServiceManager, examine: Callable[[], Awaitable[None]]) -> None:

@@ -85,13 +85,13 @@ async def put(
     def write(tx: Transaction) -> ChangeResult:
         _check_namespace(tx, name)
         found = variables.find(tx, name.namespace, name.path)
-        mine = _is_his(found, lock.id, now) if found else not lock.id
-        if not mine or not _is_as_expected(found, expected):
-            return _conflict(tx, found, by_lock=not mine)
+        is_own = _is_his(found, lock.id, now) if found else not lock.id
+        if not is_own or not _is_as_expected(found, expected):
+            return _conflict(tx, found, by_lock=not is_own)
         changed = _changed(found, name, sealed, now)
         if lock.id:
-            held = msgspec.structs.replace(lock, ends=changed.lock.ends)
-            changed = msgspec.structs.replace(changed, lock=held)
+            new_lock = msgspec.structs.replace(lock, ends=changed.lock.ends)
+            changed = msgspec.structs.replace(changed, lock=new_lock)
         return ChangeResult(index=tx.index, entry=variables.put(tx, changed))
 
     return await store.write(write)
@@ -106,9 +106,9 @@ async def remove(
         found = variables.find(tx, name.namespace, name.path)
         if found is None and not expected:
             return ChangeResult(index=tx.last_index())
-        mine = found is None or _is_his(found, lock_id, now)
-        if found is None or not mine or not _is_as_expected(found, expected):
-            return _conflict(tx, found, by_lock=not mine)
+        is_own = found is None or _is_his(found, lock_id, now)
+        if found is None or not is_own or not _is_as_expected(found, expected):
+            return _conflict(tx, found, by_lock=not is_own)
         variables.remove(tx, found)
         return ChangeResult(index=tx.index)
 
@@ -139,9 +139,9 @@ async def acquire_lock(
         is_own = found is not None and bool(own_id) and _is_his(found, own_id, now)
         if found is not None and not is_own and now < found.lock.ends + found.lock.delay:
             return _conflict(tx, found, by_lock=True)
-        kept = found.sealed if found is not None and items is None else sealed
-        held = msgspec.structs.replace(taken, id=own_id) if is_own else taken
-        changed = msgspec.structs.replace(_changed(found, name, kept, now), lock=held)
+        new_sealed = found.sealed if found is not None and items is None else sealed
+        new_lock = msgspec.structs.replace(taken, id=own_id) if is_own else taken
+        changed = msgspec.structs.replace(_changed(found, name, new_sealed, now), lock=new_lock)
         return ChangeResult(index=tx.index, entry=variables.put(tx, changed))
 
     return await store.write(write)
@@ -167,10 +167,10 @@ async def renew_lock(store: Store, name: VariableKey, lock_id: str, now: int) ->
         found = variables.find(tx, name.namespace, name.path)
         if found is None or not is_locked(found, now) or found.lock.id != lock_id:
             return _conflict(tx, found, by_lock=True)
-        held = msgspec.structs.replace(found.lock, ends=now + found.lock.ttl)
-        variables.renew(tx, found, held.ends)
+        new_lock = msgspec.structs.replace(found.lock, ends=now + found.lock.ttl)
+        variables.renew(tx, found, new_lock.ends)
         return ChangeResult(
-            index=found.modify_index, entry=msgspec.structs.replace(found, lock=held)
+            index=found.modify_index, entry=msgspec.structs.replace(found, lock=new_lock)
         )
 
     return await store.write(write)

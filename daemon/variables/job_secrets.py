@@ -17,6 +17,6 @@ from storage.writer import Transaction
 
 def keep(tx: Transaction, seal: EnvelopeCipher, job: Job, values: Sequence[str]) -> None:
     """Store the sensitive values of a version of a job."""
-    place = job_place(job.namespace, job.id, job.create_index, job.version)
-    secrets.put(tx, place, seal.seal(encode(list(values)), place))
+    path = job_place(job.namespace, job.id, job.create_index, job.version)
+    secrets.put(tx, path, seal.seal(encode(list(values)), path))
     tx.touch(JOB_TABLE)

@@ -32,15 +32,15 @@ async def _follow(store: Store, clock: Clock, fences: Fences) -> None:
     while True:
         with store.watch(variables.TOPIC, TOPIC) as changes:
             now = clock.now()
-            held = fences.paused_keys(_FENCED)
-            due = store.read(partial(_due, now=now, held=held))
+            paused = fences.paused_keys(_FENCED)
+            due = store.read(partial(_due, now=now, paused=paused))
             if not due:
                 times = [store.read(variables.next_end), fences.next_time(_FENCED)]
-                coming = [time for time in times if time is not None and (time > now or not held)]
+                coming = [time for time in times if time is not None and (time > now or not paused)]
                 # If a lock cannot be released, retry periodically and look for the next one behind
                 # it.
                 await wait_until(
-                    min([*coming, *([now + _LOOK_AGAIN] if held else [])], default=None),
+                    min([*coming, *([now + _LOOK_AGAIN] if paused else [])], default=None),
                     clock,
                     changes,
                 )
@@ -51,9 +51,9 @@ async def _follow(store: Store, clock: Clock, fences: Fences) -> None:
                     await store.write(partial(release_expired, now=now, only=entry))
 
 
-def _due(db: ReadSnapshot, *, now: int, held: frozenset[str]) -> list[variables.VariableRow]:
-    found = variables.ended(db, now, STEP + len(held))
-    return [variable for variable in found if _name(variable) not in held]
+def _due(db: ReadSnapshot, *, now: int, paused: frozenset[str]) -> list[variables.VariableRow]:
+    found = variables.ended(db, now, STEP + len(paused))
+    return [variable for variable in found if _name(variable) not in paused]
 
 
 def _name(entry: variables.VariableRow) -> str:

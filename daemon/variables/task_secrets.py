@@ -69,8 +69,8 @@ class TaskSecretStore:
                 for row in rows:
                     secrets.remove(tx, row.place)
             number = int(rows[-1].place.rpartition("/")[2]) + 1 if rows else 0
-            place = f"{prefix}{number:09d}"
-            secrets.put(tx, place, self._seal.seal(encode(added), place))
+            path = f"{prefix}{number:09d}"
+            secrets.put(tx, path, self._seal.seal(encode(added), path))
 
         try:
             has_rows = bool(await self._store.read_any(lambda db: secrets.places(db, prefix)))
@@ -86,15 +86,15 @@ class TaskSecretStore:
     async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:
         """Delete the secrets of allocations that have neither a directory nor retained logs."""
         found = await self._store.read_long(lambda db: secrets.places(db, _ROOT))
-        owners = dict.fromkeys(place.split("/")[1] for place in found)
-        gone = [owner for owner in owners if not await has_logs(owner)]
-        for first in range(0, len(gone), _STEP):
-            await self._store.write(partial(_forget, ids=gone[first : first + _STEP]))
-        for alloc_id in gone:
+        owners = dict.fromkeys(path.split("/")[1] for path in found)
+        ended_owners = [owner for owner in owners if not await has_logs(owner)]
+        for first in range(0, len(ended_owners), _STEP):
+            await self._store.write(partial(_forget, ids=ended_owners[first : first + _STEP]))
+        for alloc_id in ended_owners:
             self._in_use.pop(alloc_id, None)
         unneeded = await self._store.read_long(unneeded_places)
         for first in range(0, len(unneeded), _STEP):
-            await self._store.write(partial(_remove, places=unneeded[first : first + _STEP]))
+            await self._store.write(partial(_remove, paths=unneeded[first : first + _STEP]))
 
 
 class _Known(NamedTuple):
@@ -204,7 +204,7 @@ class JobMasks:
         """Drop the largest matchers while they have too many forms, the oldest of equal ones first."""
         excess = sum(made.weight for made in self._made.values()) - _MOST_OF_JOBS
         while excess > 0:
-            key = max(self._made, key=lambda one: self._made[one].weight)
+            key = max(self._made, key=lambda mask_key: self._made[mask_key].weight)
             excess -= self._made.pop(key).weight
 
     async def _refresh(self) -> None:
@@ -214,7 +214,7 @@ class JobMasks:
         index = self._store.read(lambda db: db.table_index(JOB_TABLE))
         if index != self._changed:
             found = await self._store.read_long(partial(secrets.places, prefix=JOB_ROOT))
-            self._jobs = frozenset(_key_of(place) for place in found)
+            self._jobs = frozenset(_key_of(path) for path in found)
             self._changed = index
         self._moment = commits
 
@@ -278,13 +278,13 @@ def job_values(db: ReadSnapshot, namespace: str, job_id: str) -> list[SealedSecr
 
 def unneeded_places(db: ReadSnapshot) -> list[str]:
     """Return the paths of values that no version, allocation, child or event of the job needs."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for place in secrets.places(db, JOB_ROOT):
-        places.setdefault(_key_of(place), []).append(place)
-    return [item for key, found in places.items() for item in _unneeded(db, key, found)]
+    paths: dict[tuple[str, str], list[str]] = {}
+    for path in secrets.places(db, JOB_ROOT):
+        paths.setdefault(_key_of(path), []).append(path)
+    return [item for key, found in paths.items() for item in _unneeded(db, key, found)]
 
 
-def _unneeded(db: ReadSnapshot, key: tuple[str, str], places: Sequence[str]) -> list[str]:
+def _unneeded(db: ReadSnapshot, key: tuple[str, str], paths: Sequence[str]) -> list[str]:
     """Return the paths of a job that are not needed."""
     # Imported late, because few stores have such values.
     from storage.queries import shown_versions
@@ -292,38 +292,38 @@ def _unneeded(db: ReadSnapshot, key: tuple[str, str], places: Sequence[str]) -> 
     if shown_versions.has_children(db, *key):  # a child shows any version of its parent
         return []
     present = shown_versions.present(db, *key)
-    told = shown_versions.told(db, *key)
-    begins = sorted({_version_of(place)[0] for place in places} | {present.create_index})
+    told_versions = shown_versions.told(db, *key)
+    begins = sorted({_version_of(path)[0] for path in paths} | {present.create_index})
     unneeded = []
-    for place in places:
-        begin, version = _version_of(place)
+    for path in paths:
+        begin, version = _version_of(path)
         end = next((item for item in begins if item > begin), sys.maxsize)
         # A row from before the paths had the create index (0) may be of any registration.
         is_present = begin in (0, present.create_index) and version in present.versions
         is_told = any(
-            shown in (None, version) and (begin == 0 or begin <= index < end)
-            for shown, index in told
+            told_version in (None, version) and (begin == 0 or begin <= index < end)
+            for told_version, index in told_versions
         )
         if not (is_present or is_told):
-            unneeded.append(place)
+            unneeded.append(path)
     return unneeded
 
 
-def _key_of(place: str) -> tuple[str, str]:
+def _key_of(path: str) -> tuple[str, str]:
     """Return the namespace and ID of the job at a path."""
-    namespace, _, rest = place.removeprefix(JOB_ROOT).partition("/")
+    namespace, _, rest = path.removeprefix(JOB_ROOT).partition("/")
     return namespace, rest.rpartition("/")[0]
 
 
-def _version_of(place: str) -> tuple[int, int]:
+def _version_of(path: str) -> tuple[int, int]:
     """Return the create index of the job at a path, 0 if the path lacks it, and the version."""
-    created, _, version = place.rpartition("/")[2].rpartition("-")
+    created, _, version = path.rpartition("/")[2].rpartition("-")
     return int(created or 0), int(version)
 
 
-def _remove(tx: Transaction, *, places: Sequence[str]) -> None:
-    for place in places:
-        secrets.remove(tx, place)
+def _remove(tx: Transaction, *, paths: Sequence[str]) -> None:
+    for path in paths:
+        secrets.remove(tx, path)
     tx.touch(JOB_TABLE)
 
 
@@ -333,5 +333,5 @@ def _prefix(alloc_id: str) -> str:
 
 def _forget(tx: Transaction, *, ids: Sequence[str]) -> None:
     for alloc_id in ids:
-        for place in secrets.places(tx, _prefix(alloc_id)):
-            secrets.remove(tx, place)
+        for path in secrets.places(tx, _prefix(alloc_id)):
+            secrets.remove(tx, path)

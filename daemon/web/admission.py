@@ -144,10 +144,10 @@ class Admission:
         if connected.family == socket.AF_UNIX:
             found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
             return Client(f"user {_PEERCRED.unpack(found)[1]}", is_single=False)
-        theirs, ours = connected.getpeername(), connected.getsockname()
-        address, own = _plain(theirs[0]), _plain(ours[0])
+        peer, local = connected.getpeername(), connected.getsockname()
+        address, own = _plain(peer[0]), _plain(local[0])
         if address.is_loopback or address == own:
-            uid = owner(connected.family, theirs, ours)
+            uid = owner(connected.family, peer, local)
             return Client("this host" if uid is None else f"user {uid}", is_single=False)
         is_single = not self._has_hosts and not self._proxies.has(str(address))
         if isinstance(address, IPv6Address):
@@ -201,13 +201,13 @@ def _plain(text: str) -> IPv4Address | IPv6Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def owner(family: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int | None:
+def owner(family: int, peer: tuple[str, int], local: tuple[str, int]) -> int | None:
     """Return the user of the other end of a connection within this host.
 
     Return None if no process has it open, or if the kernel does not report it. One query takes 10
     µs for any number of connections. /proc/net/tcp would have to be read completely.
     """
-    pair = _PORTS.pack(theirs[1], ours[1]), _packed(family, theirs[0]), _packed(family, ours[0])
+    pair = _PORTS.pack(peer[1], local[1]), _packed(family, peer[0]), _packed(family, local[0])
     question = b"".join(
         (
             _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, 2**32 - 1),

@@ -50,7 +50,7 @@ async def answer(
     route: ReadRoute,
     request: Request,
     *,
-    kept: ResponseCache,
+    cache: ResponseCache,
     stream_limit: StreamLimit,
     closing: trio.Event,
     random: Callable[[], float],
@@ -62,13 +62,13 @@ async def answer(
     """
     after, wait = parameters(request)
     if not after or not route.watch:
-        return await _read(route, request, kept)
+        return await _read(route, request, cache)
     topics = _topics(route, request)
     deadline = trio.current_time() + wait * (1 + random() / _JITTER)
     reader = StreamSubscriber(request)
     while True:
         with request.parts.store.watch(*topics) as change:
-            reply = await _attempt(route, request, kept, after)
+            reply = await _attempt(route, request, cache, after)
             if reply is not None:
                 return reply
             with stream_limit.reserve(), trio.move_on_at(deadline) as scope:
@@ -78,7 +78,7 @@ async def answer(
                 raise Denied
             request = msgspec.structs.replace(request, caller=reader.caller, passed=[])
             if scope.cancelled_caught or closing.is_set():
-                return await _read(route, request, kept)
+                return await _read(route, request, cache)
 
 
 async def _attempt(

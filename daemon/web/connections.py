@@ -112,14 +112,14 @@ class ConnectionListeners(msgspec.Struct, frozen=True):
 
 def listeners_at(sockets: ListeningSockets) -> ConnectionListeners:
     """Return the listeners of the API: the port, and the Unix sockets."""
-    places = [ConnectionListener(sockets.port, sockets.context)]
+    listeners = [ConnectionListener(sockets.port, sockets.context)]
     if sockets.operators is not None:
         here = sockets.operators
-        places.append(
+        listeners.append(
             ConnectionListener(here, knows_peers=True, group=sockets.group, share=Share.OPERATORS)
         )
-    places.append(ConnectionListener(sockets.tasks, share=Share.TASKS))
-    return ConnectionListeners(sockets.port.getsockname()[1], places, sockets.context)
+    listeners.append(ConnectionListener(sockets.tasks, share=Share.TASKS))
+    return ConnectionListeners(sockets.port.getsockname()[1], listeners, sockets.context)
 
 
 def public_listeners_at(sockets: ListeningSockets) -> Sequence[ConnectionListener]:
@@ -137,8 +137,8 @@ def wrapper_listeners_at(sockets: ListeningSockets) -> ConnectionListeners | Non
         return None
     host, number, *_ = sockets.wrappers.getsockname()
     log.info("cluster hosts can connect at %s port %s", host, number)
-    places = [ConnectionListener(sockets.wrappers, sockets.wrappers_context, has_hosts=True)]
-    return ConnectionListeners(number, places, sockets.wrappers_context)
+    listeners = [ConnectionListener(sockets.wrappers, sockets.wrappers_context, has_hosts=True)]
+    return ConnectionListeners(number, listeners, sockets.wrappers_context)
 
 
 async def serve(
@@ -227,17 +227,17 @@ class _Handler:
 
     async def _speak(self, stream: Stream, client: str) -> None:
         now = trio.current_time()
-        given = Handover(b"", now, has_asked=False, until=now + HEAD_TIMEOUT)
+        handover = Handover(b"", now, has_asked=False, until=now + HEAD_TIMEOUT)
         peer = self._listener.peer(stream)
         if self._lean is not None and isinstance(stream, trio.SocketStream):
             handed = await self._lean.serve(stream, peer, client)
             if handed is None:
                 return
-            given = handed
+            handover = handed
         app = _Introduced(self._app, peer, client)
         # It also accepts plain streams, contrary to its types.
         connection = _Connection(app, self._settings, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
-        await connection.take_over(given)
+        await connection.take_over(handover)
 
 
 @checked
@@ -277,17 +277,17 @@ class _Connection(TCPServer):
 
     @private_override
     async def _read_data(self) -> None:
-        given = self.protocol
-        given.protocol = _OnlyHTTP1(
-            given.app,
-            given.config,
-            given.context,
-            given.task_group,
-            given.state,
-            given.ssl,
-            given.client,
-            given.server,
-            given.send,
+        protocol = self.protocol
+        protocol.protocol = _OnlyHTTP1(
+            protocol.app,
+            protocol.config,
+            protocol.context,
+            protocol.task_group,
+            protocol.state,
+            protocol.ssl,
+            protocol.client,
+            protocol.server,
+            protocol.send,
         )
         if self._given:
             await self.protocol.handle(RawData(self._given))
@@ -453,11 +453,11 @@ def _in_origin_form(request: h11.Request) -> h11.Request:
     if match is None:
         return request
     host, path = match.groups()
-    kept = [header for header in request.headers if header[0] != b"host"]
+    headers = [header for header in request.headers if header[0] != b"host"]
     return h11.Request(
         method=request.method,
         target=path if path.startswith(b"/") else b"/" + path,
-        headers=[(b"host", host), *kept],
+        headers=[(b"host", host), *headers],
         http_version=request.http_version,
     )
 

@@ -130,7 +130,7 @@ class _RequestSpan:
         self.permission = request_context.Permission()
         self.origin = recorder.begin_request(request_id, head.method, self._parent)
 
-    def end(self, way: RouteMatch, answer: WireResponse) -> None:
+    def end(self, match: RouteMatch, answer: WireResponse) -> None:
         """Record the span and tell the client its trace.
 
         A request without a route, or without a permission, makes no span.
@@ -139,12 +139,14 @@ class _RequestSpan:
         if not trace:
             return
         answer.headers["traceparent"] = trace
-        if way.route is None and answer.status in _WITHOUT_ROUTE:
+        if match.route is None and answer.status in _WITHOUT_ROUTE:
             return
         if not self.permission.is_shown:  # such clients must not fill the queue
             return
         # Paths of the Vault API may hold secrets.
-        route = way.route.path if way.route else "the Vault API" if way.is_secret else "a page"
+        route = (
+            match.route.path if match.route else "the Vault API" if match.is_secret else "a page"
+        )
         attributes: request_context.Attributes = {
             "http.request.method": self._method,
             "http.route": route,
@@ -206,43 +208,43 @@ class Dispatcher:
         """
         if request.method != "GET" or not is_own(route.path):
             return route, request
-        namespace, whole = request.namespace, path.removeprefix(BEFORE_JOB)
+        namespace, full_id = request.namespace, path.removeprefix(BEFORE_JOB)
 
         def is_whole(db: ReadSnapshot) -> bool:
             return (
                 job_status.load_summary(db, namespace, request["job_id"]) is None
-                and job_status.load_summary(db, namespace, whole) is not None
+                and job_status.load_summary(db, namespace, full_id) is not None
             )
 
         of_job = _for_method(self._of_jobs, "GET")
         if of_job is None or not self._parts.store.read(is_whole):
             return route, request
-        parameters = {"job_id": whole}
+        parameters = {"job_id": full_id}
         return of_job, msgspec.structs.replace(request, parameters=parameters, needs=of_job.needs)
 
     async def answer(
-        self, head: RequestHead, body: Body, way: RouteMatch | None = None
+        self, head: RequestHead, body: Body, match: RouteMatch | None = None
     ) -> WireResponse:
         """Answer one request, with the request ID of its client or a new one.
 
         `body` reads the body, or raises `BodyUnavailable` or `Unavailable`. It is not called if the
-        head is rejected, nor for a long body of a caller without permission. `way` is the target,
+        head is rejected, nor for a long body of a caller without permission. `match` is the target,
         if the caller knows it already.
         """
         request_id = origin = self.id_of(head.headers)
-        way = way or self.target_of(head)
+        match = match or self.target_of(head)
         span: _RequestSpan | None = None
         if request_context.TRACING.recorder is not None:
             span = _RequestSpan(request_context.TRACING.recorder, head, request_id)
             origin = span.origin
         account = RequestAccount(self.fairness, self.client(head))
-        shown = request_context.permission_scope(span.permission) if span else nullcontext()
-        with request_context.request_scope(origin), charged_to(account), shown:
-            answer = await counted(account, self._answered(head, body, way))
+        scope = request_context.permission_scope(span.permission) if span else nullcontext()
+        with request_context.request_scope(origin), charged_to(account), scope:
+            answer = await counted(account, self._answered(head, body, match))
         account.settle()
         answer.headers[REQUEST_ID] = request_id
         if span is not None:
-            span.end(way, answer)
+            span.end(match, answer)
         if answer.stream is not None:
             stream = counting(account, answer.stream)
             return msgspec.structs.replace(answer, stream=stream)
@@ -259,15 +261,15 @@ class Dispatcher:
         """Close streams without an end. `closing` ends other responses."""
         self._stream_limit.close()
 
-    def is_hot(self, head: RequestHead, way: RouteMatch) -> bool:
+    def is_hot(self, head: RequestHead, match: RouteMatch) -> bool:
         """Return whether a request is for a route of the fast path, with one response body."""
-        route = way.route
+        route = match.route
         if isinstance(route, ReadRoute):
             return head.method == "GET" and not route.long
         if isinstance(route, WriteRoute):
             return route.hot
         try:
-            return way.is_secret and self._secrets_side.is_hot(head.method, way.path)
+            return match.is_secret and self._secrets_side.is_hot(head.method, match.path)
         except StorageError:  # the handler reports the error
             return False
 
@@ -280,28 +282,28 @@ class Dispatcher:
 
     def id_of(self, headers: Mapping[str, str]) -> str:
         """Return the ID of a request."""
-        given = headers.get(REQUEST_ID.lower(), "")
-        return given if _AN_ID.fullmatch(given) else next(self._parts.ids)
+        request_id = headers.get(REQUEST_ID.lower(), "")
+        return request_id if _AN_ID.fullmatch(request_id) else next(self._parts.ids)
 
-    async def _answered(self, head: RequestHead, body: Body, way: RouteMatch) -> WireResponse:
+    async def _answered(self, head: RequestHead, body: Body, match: RouteMatch) -> WireResponse:
         """Answer one request; convert an unexpected error to a 500."""
-        path, address = way.path, self.address(head)
+        path, address = match.path, self.address(head)
         audit_scope = self._parts.audit.open_scope(head.method, path, head.query, address)
         pretty = gzipped = False
         try:
-            gzipped = heads.accepts_gzip(head.headers) and not way.is_secret
+            gzipped = heads.accepts_gzip(head.headers) and not match.is_secret
             query = QueryParameters(head.query, namespace=heads.namespace(head.headers, path))
             pretty = query.text("pretty", "0") != "0"
             with audit_scope.watching():
-                reply = self._refusal(head, way, query, address)
+                reply = self._refusal(head, match, query, address)
                 if reply is None:
                     # A short body is read first, so that the connection stays open after an error.
                     # For a long one, the caller is checked first.
-                    rest = body if heads.has_long_body(head) else None
-                    given = b"" if rest else await body()
-                    asked = self._request(head, way, query, address, given)
+                    long_body = body if heads.has_long_body(head) else None
+                    short_body = b"" if long_body else await body()
+                    asked = self._request(head, match, query, address, short_body)
                     with bounded_wait():
-                        reply = await self._reply(head, asked, way, audit_scope, rest)
+                        reply = await self._reply(head, asked, match, audit_scope, long_body)
         except StewardError as error:
             reply = of_error(error)
         except BodyUnavailable as error:
@@ -317,113 +319,115 @@ class Dispatcher:
         return made()
 
     def _refusal(
-        self, head: RequestHead, way: RouteMatch, query: QueryParameters, address: str
+        self, head: RequestHead, match: RouteMatch, query: QueryParameters, address: str
     ) -> HandlerReply | None:
         """Return the rejection of a request before its body is read, or None."""
         refusal = self.guard.refusal(head.method, head.headers)
         if refusal is None and self._doorkeeper is not None:
-            refusal = self._doorkeeper(self._request(head, way, query, address, b""))
+            refusal = self._doorkeeper(self._request(head, match, query, address, b""))
         return refusal
 
     async def _reply(
         self,
         head: RequestHead,
         request: Request,
-        way: RouteMatch,
+        match: RouteMatch,
         audit_scope: AuditScope,
-        rest: Body | None,
+        long_body: Body | None,
     ) -> HandlerReply:
-        """Answer a request that the guard accepts; `rest` reads its body if that is long."""
-        route = way.route
+        """Answer a request that the guard accepts; `long_body` reads its body if that is long."""
+        route = match.route
         if route is None:
-            return await self._without_route(head, request, way, audit_scope, rest)
+            return await self._without_route(head, request, match, audit_scope, long_body)
         if isinstance(route, WebSocketRoute):
             return text(NO_UPGRADE, 500)
         if "GET" in route.methods:
             _check_everywhere(request.query)
         if _is_for_another(request.query, route, self._parts.config.region):
             return _UNKNOWN_REGION
-        route, request = self._of_existing_job(route, request, way.path)
+        route, request = self._of_existing_job(route, request, match.path)
         if isinstance(route, WebSocketRoute):
             return text(NO_UPGRADE, 500)
-        return await self._served(route, request, audit_scope, rest)
+        return await self._served(route, request, audit_scope, long_body)
 
     async def _without_route(
         self,
         head: RequestHead,
         request: Request,
-        way: RouteMatch,
+        match: RouteMatch,
         audit_scope: AuditScope,
-        rest: Body | None,
+        long_body: Body | None,
     ) -> HandlerReply:
         """Answer a request without a route: pages, the Vault API, redirects, or not found."""
-        if way.is_secret and way.path == heads.clean_path(way.path):
-            return await self._secrets_side.answer(request, head.headers, audit_scope, rest)
-        if self.pages.has(way.path):
+        if match.is_secret and match.path == heads.clean_path(match.path):
+            return await self._secrets_side.answer(request, head.headers, audit_scope, long_body)
+        if self.pages.has(match.path):
             escaped = heads.escaped_path(head.target)
             request = msgspec.structs.replace(request, path=escaped)
             return await self.pages.answer(
-                request, head.headers, audit_scope, rest, is_secure=head.is_secure
+                request, head.headers, audit_scope, long_body, is_secure=head.is_secure
             )
-        if way.routes:
+        if match.routes:
             return text("Invalid method", 405)
-        return self._elsewhere(way.path, head.query)
+        return self._elsewhere(match.path, head.query)
 
     async def _served(
         self,
         route: ReadRoute | WriteRoute | StreamRoute,
-        asked: Request,
+        request: Request,
         audit_scope: AuditScope,
-        rest: Body | None,
+        long_body: Body | None,
     ) -> HandlerReply:
         """Answer a request with a route. Raises `Denied`, and the errors of its handler."""
-        audit_scope.set_caller(asked.namespace, asked.token)
-        caller = await self._caller(route.needs, asked)
+        audit_scope.set_caller(request.namespace, request.token)
+        caller = await self._caller(route.needs, request)
         audit_scope.known(caller.token.accessor)
         identify(caller.token.accessor)
-        asked = msgspec.structs.replace(asked, caller=caller)
-        return await self._allowed(route, asked, audit_scope, rest)
+        request = msgspec.structs.replace(request, caller=caller)
+        return await self._allowed(route, request, audit_scope, long_body)
 
-    async def _answer_page_call(self, asked: Request, audit_scope: AuditScope) -> HandlerReply:
+    async def _answer_page_call(self, request: Request, audit_scope: AuditScope) -> HandlerReply:
         """Answer an API request of a page on behalf of its user. Raises like the routes."""
-        if VaultApi.serves(asked.path):
-            return await self._secrets_side.answer(asked, {}, audit_scope)
-        routes, parameters = self._routes(asked.path, asked.method)
-        route = _for_method(routes, asked.method)
+        if VaultApi.serves(request.path):
+            return await self._secrets_side.answer(request, {}, audit_scope)
+        routes, parameters = self._routes(request.path, request.method)
+        route = _for_method(routes, request.method)
         if route is None:
-            raise NotFound(f"there is no route for {asked.method} {asked.path}")
+            raise NotFound(f"there is no route for {request.method} {request.path}")
         parameters = {name: unquote(value) for name, value in parameters.items()}
-        asked = msgspec.structs.replace(asked, parameters=parameters, needs=route.needs)
-        route, asked = self._of_existing_job(route, asked, unquote(asked.path))
+        request = msgspec.structs.replace(request, parameters=parameters, needs=route.needs)
+        route, request = self._of_existing_job(route, request, unquote(request.path))
         if isinstance(route, WebSocketRoute):
-            raise NotFound(f"there is no route for {asked.method} {asked.path}")
-        return await self._allowed(route, asked, audit_scope)
+            raise NotFound(f"there is no route for {request.method} {request.path}")
+        return await self._allowed(route, request, audit_scope)
 
     async def _allowed(
         self,
         route: ReadRoute | WriteRoute | StreamRoute,
-        asked: Request,
+        request: Request,
         audit_scope: AuditScope,
-        rest: Body | None = None,
+        long_body: Body | None = None,
     ) -> HandlerReply:
         """Call a route for an authenticated caller, if authorized. Raises `Denied`, and its errors."""
-        job_id = asked.parameters.get("job_id", "")
-        if not asked.caller.has(route.needs, asked.namespace, job_id):
+        job_id = request.parameters.get("job_id", "")
+        if not request.caller.has(route.needs, request.namespace, job_id):
             raise Denied
-        if rest is not None:
-            asked = msgspec.structs.replace(asked, body=await self._long_body(asked, rest))
+        if long_body is not None:
+            request = msgspec.structs.replace(
+                request, body=await self._long_body(request, long_body)
+            )
         if route.needs.asks is not Requirement.NOTHING:
             request_context.show_permission()
-        person = asked.caller.token.person if self._parts.tokens.asks else ""
-        with timed(asked.method, route.path), request_context.person_scope(person):
-            reply = await self._handled(route, asked, audit_scope)
+        person = request.caller.token.person if self._parts.tokens.asks else ""
+        with timed(request.method, route.path), request_context.person_scope(person):
+            reply = await self._handled(route, request, audit_scope)
         if self._parts.tokens.asks:
-            reply = await self._masked(route, asked, reply)
+            reply = await self._masked(route, request, reply)
         # Data that an assistant reads may leave this host, so a read is recorded like a change.
         # Reads of public data are not, because each entry is a write.
-        is_known = asked.caller.token.accessor not in ("", ANONYMOUS)
+        is_known = request.caller.token.accessor not in ("", ANONYMOUS)
         is_open = route.needs.asks is Requirement.NOTHING
-        if asked.query.text("via") == _ASSISTANT and is_known and not is_open:
+        if request.query.text("via") == _ASSISTANT and is_known and not is_open:
             await audit_scope.acted()
         return reply
 
@@ -438,7 +442,7 @@ class Dispatcher:
 
         return await job_masks.masked(route, request, reply)
 
-    async def _long_body(self, request: Request, rest: Body) -> bytes:
+    async def _long_body(self, request: Request, long_body: Body) -> bytes:
         """Return a long body, unless the route or the caller may have none.
 
         Raises `Denied`, `TooLarge`, `Unavailable` or `BodyUnavailable`.
@@ -448,7 +452,7 @@ class Dispatcher:
             if request.needs.asks is Requirement.NOTHING:
                 raise TooLarge(f"the body is larger than {SHORT_BODY} bytes")
             raise Denied
-        return await rest()
+        return await long_body()
 
     async def _handled(
         self, route: ReadRoute | WriteRoute | StreamRoute, request: Request, audit_scope: AuditScope
@@ -459,7 +463,7 @@ class Dispatcher:
             reply = await blocking.answer(
                 route,
                 request,
-                kept=self._kept,
+                cache=self._kept,
                 stream_limit=self._stream_limit,
                 closing=self._closing,
                 random=self._random,
@@ -474,28 +478,33 @@ class Dispatcher:
         if route.acts:
             await audit_scope.acted()
         if reply.stream is not None:
-            held = self._stream_limit.count(reply.stream, is_endless=reply.is_endless)
-            return msgspec.structs.replace(reply, stream=held)
+            stream = self._stream_limit.count(reply.stream, is_endless=reply.is_endless)
+            return msgspec.structs.replace(reply, stream=stream)
         return with_remarks(reply, request.remarks())
 
     def _request(
-        self, head: RequestHead, way: RouteMatch, query: QueryParameters, address: str, body: bytes
+        self,
+        head: RequestHead,
+        match: RouteMatch,
+        query: QueryParameters,
+        address: str,
+        body: bytes,
     ) -> Request:
         """Return a request that is not authenticated yet."""
         return Request(
             parts=self._parts,
             method=head.method,
-            path=way.path,
-            parameters=way.parameters,
+            path=match.path,
+            parameters=match.parameters,
             query=query,
             body=body,
-            token=heads.token(head.headers, way.path),
+            token=heads.token(head.headers, match.path),
             address=address,
             user=self.client(head),
             peer=head.peer,
             accept=head.headers.get("accept", ""),
             caller=STRANGER,
-            needs=way.route.needs if way.route else ANYONE,
+            needs=match.route.needs if match.route else ANYONE,
         )
 
     def address(self, head: RequestHead) -> str:

@@ -196,14 +196,14 @@ class FastPath:
     ) -> tuple[RequestHead, RouteMatch] | None:
         """Return the head and the target of a request, if the fast path answers it."""
         head = _head(request, client, peer, user)
-        way = self._answering.target_of(head)
-        return (head, way) if self._answering.is_hot(head, way) else None
+        match = self._answering.target_of(head)
+        return (head, match) if self._answering.is_hot(head, match) else None
 
     async def _answered(
         self,
         stream: trio.SocketStream,
         head: RequestHead,
-        way: RouteMatch,
+        match: RouteMatch,
         request: SimpleRequest,
         idleness: trio.CancelScope,
     ) -> bool:
@@ -212,7 +212,7 @@ class FastPath:
         async def body() -> bytes:
             return request.body
 
-        answering = self._answering.answer(head, body, way)
+        answering = self._answering.answer(head, body, match)
         if self._answering.may_wait(head) or idleness.deadline < trio.current_time() + _SHORT:
             idleness.deadline = inf  # a client that waits for its response is not idle
             answer = await self._unless_disconnected(stream, answering)
@@ -223,9 +223,9 @@ class FastPath:
         if answer.stream is not None:
             idleness.deadline = inf
             return await self._streamed(stream, answer, answer.stream, is_last=request.is_last)
-        if rest := send_now(stream, self._written(answer, is_last=request.is_last)):
+        if unsent := send_now(stream, self._written(answer, is_last=request.is_last)):
             idleness.deadline = inf
-            await send_with_timeout(stream, rest)
+            await send_with_timeout(stream, unsent)
         return not request.is_last
 
     async def _unless_disconnected(

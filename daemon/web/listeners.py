@@ -64,7 +64,7 @@ class ListeningSockets(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def open_listening_sockets(
-    config: Settings, given: Sequence[socket.socket] = ()
+    config: Settings, inherited: Sequence[socket.socket] = ()
 ) -> Iterator[ListeningSockets]:
     """Open the sockets of the settings; a given TCP socket is used for the port.
 
@@ -73,9 +73,11 @@ def open_listening_sockets(
     context = tls_context(config)
     operators = group = public = public_context = wrappers = wrappers_context = None
     with ExitStack() as sockets:
-        for item in given:
+        for item in inherited:
             sockets.enter_context(item)
-        port = _at_port(config, given) or sockets.enter_context(listen(config.bind, config.port))
+        port = _at_port(config, inherited) or sockets.enter_context(
+            listen(config.bind, config.port)
+        )
         if config.socket_path is not None:
             group = group_id(config.operator_group) if config.operator_group else None
             operators = sockets.enter_context(listen_here(config.socket_path, group=group))
@@ -100,9 +102,9 @@ def open_listening_sockets(
 
 
 def _at_port(config: Settings, sockets: Sequence[socket.socket]) -> socket.socket | None:
-    wanted, found = (config.bind, config.port), None
+    address, found = (config.bind, config.port), None
     for item in sockets:
-        if item.getsockname()[:2] == wanted:
+        if item.getsockname()[:2] == address:
             found = item
         else:
             log.warning(

@@ -37,12 +37,12 @@ class QueryParameters:
     `others` are fallback values from elsewhere in the request.
     """
 
-    def __init__(self, text: str, **others: str) -> None:
+    def __init__(self, text: str, **further: str) -> None:
         self.pairs = _pairs(text) if text else []
         self._values: dict[str, str] = {}
         for key, value in self.pairs:
             self._values.setdefault(key, value)
-        for key, value in others.items():
+        for key, value in further.items():
             if value and not self._values.get(key):
                 self.pairs.append((key, value))
                 self._values[key] = value

@@ -70,14 +70,14 @@ def escaped_path(target: bytes) -> str:
 
 def clean_path(path: str) -> str:
     """Return a path without double slashes and dot segments."""
-    kept: list[str] = []
+    segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
-            kept[-1:] = []
+            segments[-1:] = []
         elif segment not in ("", "."):
-            kept.append(segment)
-    slash = "/" if kept and path.endswith("/") else ""
-    return "/" + "/".join(kept) + slash
+            segments.append(segment)
+    slash = "/" if segments and path.endswith("/") else ""
+    return "/" + "/".join(segments) + slash
 
 
 def namespace(headers: Mapping[str, str], path: str) -> str:
@@ -95,11 +95,11 @@ def token(headers: Mapping[str, str], path: str) -> str:
     for name in ("x-service-token", "x-nomad-token", "x-vault-token"):
         if secret := headers.get(name, "").strip():
             return secret
-    given = headers.get(_AUTHORIZATION, "").split(_BETWEEN[_AUTHORIZATION])
+    words = headers.get(_AUTHORIZATION, "").split(_BETWEEN[_AUTHORIZATION])
     # Vault searches all of these headers for a bearer, Nomad only the first
     if VaultApi.serves(path):
-        return next((secret for scheme, secret in map(_credential, given) if scheme == _BEARER), "")
-    scheme, secret = _credential(given[0])
+        return next((secret for scheme, secret in map(_credential, words) if scheme == _BEARER), "")
+    scheme, secret = _credential(words[0])
     return secret if scheme.lower() == _BEARER.lower() else ""
 
 

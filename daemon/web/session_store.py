@@ -65,8 +65,10 @@ class SessionStore:
         )
         evicted = [session for session in self._sessions.values() if not self.has(session, now)]
         self._sessions[ui_session.name] = ui_session
-        mine = [session for session in self._sessions.values() if session.owner == ui_session.owner]
-        evicted += [session for session in mine[:-MOST_OF_OWNER] if session not in evicted]
+        own_sessions = [
+            session for session in self._sessions.values() if session.owner == ui_session.owner
+        ]
+        evicted += [session for session in own_sessions[:-MOST_OF_OWNER] if session not in evicted]
         for session in evicted:
             self.end(session.name)
         while len(self._sessions) > MOST:

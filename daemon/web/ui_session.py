@@ -158,8 +158,8 @@ class UiRequest:
         return known
 
     def _lacks(self, target: str, namespace: str, path: str, method: str) -> str:
-        place = urlsplit(target)
-        pages, values = self._router.find(place.path)
+        parts = urlsplit(target)
+        pages, values = self._router.find(parts.path)
         calls = next((page.calls for page in pages if page.method == method), "")
         if not calls:
             return ""
@@ -168,7 +168,7 @@ class UiRequest:
         if (name := values.get("name")) is not None:
             address = address.replace("{name}", quote(name, safe=""))
         right = self.request.parts.rights().of(verb, address, lambda mount: mount == f"{path}/")
-        within = namespace or QueryParameters(place.query).text("namespace") or right.namespace
+        within = namespace or QueryParameters(parts.query).text("namespace") or right.namespace
         named = right.path if right.needs.asks is Requirement.PATH else path
         return _missing_capability(
             self, msgspec.structs.replace(right, namespace=within, path=named)
@@ -201,8 +201,8 @@ class UiRequest:
         """Return the document at a path of the API."""
         reply = await self.ask("GET", path, **query)
         if reply.stream is not None:  # a list in parts
-            whole = b"".join([piece async for piece in reply.stream])
-            reply = msgspec.structs.replace(reply, body=whole, stream=None)
+            body = b"".join([piece async for piece in reply.stream])
+            reply = msgspec.structs.replace(reply, body=body, stream=None)
         return await self.parsed(reply)
 
     async def post(self, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
@@ -242,9 +242,9 @@ class UiRequest:
 
     # --- sessions
 
-    def can_log_in_at(self, place: str) -> bool:
+    def can_log_in_at(self, path: str) -> bool:
         """Return whether a login method is mounted at a path."""
-        return self.request.parts.store.read(lambda db: mounts.exists(db, f"{place}/"))
+        return self.request.parts.store.read(lambda db: mounts.exists(db, f"{path}/"))
 
     async def sign_in(self, secret: str, *, is_own: bool = False) -> None:
         """Start a session for the secret of a token. Raises `UnknownToken`, `Malformed`.
@@ -285,14 +285,14 @@ class UiRequest:
 
     async def sessions(self, most: int) -> tuple[list["SessionView"], int]:
         """Return the sessions of the user that were used last, and the number of all."""
-        mine, tokens = self._own_sessions(), self.request.parts.tokens
+        own_sessions, tokens = self._own_sessions(), self.request.parts.tokens
         session_views: list[SessionView] = []
-        for item in mine[:most]:
+        for item in own_sessions[:most]:
             await trio.lowlevel.checkpoint()  # each token is read from the store
             with suppress(UnknownToken):  # it ended in the meantime
                 token = (await tokens.identify(item.token, item.address)).token
                 session_views.append(SessionView(item, token.name, item is self.session))
-        return session_views, len(mine)
+        return session_views, len(own_sessions)
 
     def _own_sessions(self) -> list[UiSession]:
         """Return the sessions of the user's token; of all tokens for a management token."""
@@ -368,25 +368,25 @@ class UiPages:
 
     async def answer(
         self,
-        asked: Request,
+        request: Request,
         headers: Mapping[str, str],
         audit_scope: AuditScope,
-        rest: Body | None = None,
+        long_body: Body | None = None,
         *,
         is_secure: bool,
     ) -> HandlerReply:
         """Answer a request for an existing page, whose path is escaped.
 
-        `rest` reads the form if that is long, once the session is known.
+        `long_body` reads the form if that is long, once the session is known.
         """
-        found, parameters = self._find(asked)
-        page = next((item for item in found if item.method == asked.method), None)
+        found, parameters = self._find(request)
+        page = next((item for item in found if item.method == request.method), None)
         if page is None:
             return text("Invalid method", 405)
-        asked = msgspec.structs.replace(asked, parameters=parameters, token="", peer=None)
+        request = msgspec.structs.replace(request, parameters=parameters, token="", peer=None)
         names = _names(headers, is_secure=is_secure)
         ui_request = UiRequest(
-            asked, self._session(names), self._ask, self._sessions, audit_scope, self._router
+            request, self._session(names), self._ask, self._sessions, audit_scope, self._router
         )
         ui_request.is_unclear = len(names) > 1
         ui_request.is_compact = "compact" in _values(headers, DENSITY_COOKIE)
@@ -394,50 +394,52 @@ class UiPages:
         ui_request.shown = headers.get("if-none-match", "").strip('"')
         if not page.is_file:
             await self._recognize(ui_request, audit_scope)
-        if asked.method != "GET" and (reason := await self._refusal(ui_request, headers, rest)):
+        if request.method != "GET" and (
+            reason := await self._refusal(ui_request, headers, long_body)
+        ):
             return ui_request.with_page_headers(text(reason, 403), is_secure=is_secure)
         await import_handler(page.handler)
         reply = self._while_signed_in(await page.handler(ui_request), ui_request.session)
         return ui_request.with_page_headers(reply, is_secure=is_secure)
 
-    def _find(self, asked: Request) -> tuple[Sequence[UiPage], Mapping[str, str]]:
+    def _find(self, request: Request) -> tuple[Sequence[UiPage], Mapping[str, str]]:
         """Return the pages of an escaped path, and the values of its placeholders.
 
         An escaped slash belongs to an identifier: `/ui/job/a%2Frun` is the page of the job `a/run`.
         A client or proxy may not have escaped it. So a page of a job that does not exist is that of
         the job with the whole ID, if that exists.
         """
-        found, values = self._router.find(asked.path)
+        found, values = self._router.find(request.path)
         if found:
             values = {name: unquote(value) for name, value in values.items()}
         else:
-            found, values = self._router.find(unquote(asked.path))
-        if not found or not found[0].path.startswith(f"{_JOB}/") or asked.method != "GET":
+            found, values = self._router.find(unquote(request.path))
+        if not found or not found[0].path.startswith(f"{_JOB}/") or request.method != "GET":
             return found, values
-        whole = unquote(asked.path.removeprefix(_BEFORE_JOB))
+        full_id = unquote(request.path.removeprefix(_BEFORE_JOB))
 
         def is_whole(db: ReadSnapshot) -> bool:
-            names = (values["job_id"], whole)
-            short, long = (job_status.load_summary(db, asked.namespace, name) for name in names)
+            names = (values["job_id"], full_id)
+            short, long = (job_status.load_summary(db, request.namespace, name) for name in names)
             return short is None and long is not None
 
         if not self._parts.store.read(is_whole):
             return found, values
-        return self._router.find(f"{_BEFORE_JOB}x")[0], {"job_id": whole}
+        return self._router.find(f"{_BEFORE_JOB}x")[0], {"job_id": full_id}
 
     async def _refusal(
-        self, ui_request: UiRequest, headers: Mapping[str, str], rest: Body | None
+        self, ui_request: UiRequest, headers: Mapping[str, str], long_body: Body | None
     ) -> str:
         """Return why a form is rejected, or read it: it must be of a page of this session.
 
-        Raises `Malformed`, and the errors of `rest`.
+        Raises `Malformed`, and the errors of `long_body`.
         """
         if reason := _head_refusal(headers):
             return reason
-        if rest is not None:
+        if long_body is not None:
             if ui_request.session is None and ui_request.asks_for_tokens:
                 return _OF_ANOTHER
-            ui_request.request = msgspec.structs.replace(ui_request.request, body=await rest())
+            ui_request.request = msgspec.structs.replace(ui_request.request, body=await long_body())
         if len(ui_request.request.body) > SHORT:
             await ui_request.request.parts.admission.run(
                 ui_request.request.client, lambda: ui_request.form
@@ -567,10 +569,10 @@ def _complaint(body: bytes, kind: str) -> str:
     """Return the message of an error response; the Vault API sends a list of errors."""
     if kind != JSON:
         return body.decode()
-    said = msgspec.json.decode(body)
-    if said is None:
+    document = msgspec.json.decode(body)
+    if document is None:
         return "the request is invalid"
-    errors = said.get("errors") if isinstance(said, dict) else None
+    errors = document.get("errors") if isinstance(document, dict) else None
     return "; ".join(str(error) for error in errors) if errors else body.decode()
 
 

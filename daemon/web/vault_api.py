@@ -73,11 +73,11 @@ class VaultApi:
         request: Request,
         headers: Mapping[str, str],
         audit_scope: AuditScope,
-        rest: Body | None = None,
+        long_body: Body | None = None,
     ) -> HandlerReply:
         """Answer a call, with an error response if it is rejected.
 
-        `rest` reads the body if that is long, after the check of the token and the path.
+        `long_body` reads the body if that is long, after the check of the token and the path.
         """
         found = self._parts.store.read(lambda db: self._find(db, request.path))
         endpoint = found.endpoint if found else None
@@ -86,16 +86,16 @@ class VaultApi:
                 return refusal
             operation = _operation(request)
             is_open = endpoint is not None and _is_open(endpoint, operation)
-            if rest is None:
+            if long_body is None:
                 fields = await _fields(endpoint, request, operation, headers)
             wrap_ttl = _wrap_ttl(headers)
             audit_scope.set_caller("", request.token)
             caller = await self._caller(request, is_open=is_open)
             audit_scope.known(caller.token.accessor)
             identify(caller.token.accessor)
-            if rest is not None:
+            if long_body is not None:
                 if endpoint is not None and operation is Operation.WRITE:
-                    request = await self._with_body(request, caller, rest, is_open=is_open)
+                    request = await self._with_body(request, caller, long_body, is_open=is_open)
                 fields = await _fields(endpoint, request, operation, headers)
         except StewardError as error:
             return vault_envelope.of_error(error, is_login=True)
@@ -120,7 +120,7 @@ class VaultApi:
         return await self._served(call, found, audit_scope, is_login=is_open)
 
     async def _with_body(
-        self, request: Request, caller: Caller, rest: Body, *, is_open: bool
+        self, request: Request, caller: Caller, long_body: Body, *, is_open: bool
     ) -> Request:
         """Return a call with its long body; without a permission for its path, the call as it is.
 
@@ -132,7 +132,7 @@ class VaultApi:
             permission = caller.grant.permission(request.path.removeprefix("/v1/"))
             if permission is None or permission.capabilities.isdisjoint(("create", "update")):
                 return request  # `_require` rejects it
-        return msgspec.structs.replace(request, body=await rest())
+        return msgspec.structs.replace(request, body=await long_body())
 
     async def _caller(self, request: Request, *, is_open: bool) -> Caller:
         """Return the caller; an open endpoint needs none. Raises `UnknownToken`."""
@@ -184,7 +184,9 @@ class VaultApi:
         return with_remarks(reply, _warn_without_effect(endpoint, call))
 
     def _find(self, db: ReadSnapshot, path: str) -> EndpointMatch | None:
-        return self._endpoints.find(path.removeprefix("/v1/"), lambda item: mounts.exists(db, item))
+        return self._endpoints.find(
+            path.removeprefix("/v1/"), lambda mount: mounts.exists(db, mount)
+        )
 
 
 async def _enveloped(call: RouteCall, answer: VaultBody) -> HandlerReply:

@@ -100,8 +100,8 @@ def enveloped(answer: VaultBody, *, path: str, request_id: str) -> HandlerReply:
     )
     is_repeated = path.startswith("sys/") and not path.startswith(_UNREPEATED)
     if answer.members is not None:
-        whole = encode(msgspec.structs.replace(envelope, data={}))
-        stream = _around(whole, answer.members, is_repeated=is_repeated)
+        envelope_text = encode(msgspec.structs.replace(envelope, data={}))
+        stream = _around(envelope_text, answer.members, is_repeated=is_repeated)
         return HandlerReply(stream=stream, headers=_HEADERS)
     body: object = envelope
     if answer.data and isinstance(answer.data, Mapping) and is_repeated:

@@ -43,15 +43,17 @@ class VaultRouter:
         for own in _OWN:
             if path.startswith(own):
                 return self._within(own, own, path.removeprefix(own))
-        rest = path.removeprefix("auth/")
-        for mount in _candidates(rest):
+        mounted_path = path.removeprefix("auth/")
+        for mount in _candidates(mounted_path):
             if is_mount(mount):
-                return self._within(mount, _MOUNT, f"{rest}/"[len(mount) :].removesuffix("/"))
+                return self._within(
+                    mount, _MOUNT, f"{mounted_path}/"[len(mount) :].removesuffix("/")
+                )
         return None
 
-    def _within(self, mount: str, group: str, rest: str) -> EndpointMatch:
+    def _within(self, mount: str, group: str, mounted_path: str) -> EndpointMatch:
         for pattern, endpoint in self._groups.get(group, ()):
-            if match := pattern.fullmatch(rest):
+            if match := pattern.fullmatch(mounted_path):
                 return EndpointMatch(mount, endpoint, match.groupdict())
         return EndpointMatch(mount, None, {})
 

@@ -66,8 +66,8 @@ class WebSocketChannel:
         event = await self._receive()
         if event["type"] != "websocket.receive":
             return None
-        given = event.get("bytes")
-        return given if given is not None else str(event.get("text") or "").encode()
+        data = event.get("bytes")
+        return data if data is not None else str(event.get("text") or "").encode()
 
     async def send(self, message: bytes) -> None:
         """Send a message; wait while the client does not read."""
@@ -100,11 +100,11 @@ class WebSocketChannel:
         Raises `Malformed` with Nomad's error texts.
         """
         try:
-            wanted = query.flag("ws_handshake")
+            is_wanted = query.flag("ws_handshake")
         except InvalidParameter as error:
             reason = str(error).partition(" as a bool: ")[2]
             raise Malformed(f"ws_handshake value is not a boolean: {reason}") from error
-        if not wanted:
+        if not is_wanted:
             return ""
         with trio.move_on_after(_HANDSHAKE_WITHIN):
             first = await self.receive() or b""
@@ -112,10 +112,10 @@ class WebSocketChannel:
                 raise Malformed(
                     f"the handshake has {len(first)} bytes: send at most {MAX_HANDSHAKE}"
                 )
-            said = decode(WebSocketHandshake, first)
-            if said.version != _VERSION:
-                raise Malformed(f"unexpected handshake value: {said.version}")
-            return said.auth_token
+            handshake = decode(WebSocketHandshake, first)
+            if handshake.version != _VERSION:
+                raise Malformed(f"unexpected handshake value: {handshake.version}")
+            return handshake.auth_token
         raise Malformed(f"no handshake within {_HANDSHAKE_WITHIN:g} seconds")
 
     async def end(self) -> None:
@@ -150,10 +150,13 @@ async def reject_handshake(send: ASGISendCallable, reply: HandlerReply) -> None:
 async def run_websocket(
     receive: ASGIReceiveCallable,
     send: ASGISendCallable,
-    talk: Callable[[WebSocketChannel], Awaitable[None]],
+    converse: Callable[[WebSocketChannel], Awaitable[None]],
     closing: trio.Event,
 ) -> None:
-    """Accept a connection, run `talk`, and close it with its result; immediately at `closing`."""
+    """Accept a connection, run `converse`, and close it with its result.
+
+    `closing` ends the connection immediately.
+    """
     await receive()  # the connect event
     await send({"type": "websocket.accept", "subprotocol": None, "headers": []})
     socket = WebSocketChannel(receive, send)
@@ -164,7 +167,7 @@ async def run_websocket(
         nursery.start_soon(_end, closing, nursery.cancel_scope)
         nursery.start_soon(socket.ping)
         try:
-            await talk(socket)
+            await converse(socket)
         except StewardError as error:
             fault = error
         nursery.cancel_scope.cancel()

@@ -120,7 +120,7 @@ class WebSockets:
 
     async def _serve(
         self,
-        asked: Request,
+        request: Request,
         headers: Mapping[str, str],
         route: WebSocketRoute,
         socket: WebSocketChannel,
@@ -129,31 +129,33 @@ class WebSockets:
         is_secure: bool,
     ) -> None:
         try:
-            shown = await socket.handshake(asked.query)
-            if _is_of_page(asked.path):
-                asked, lasts = await self._pages.speaking(
-                    asked, headers, shown, is_secure=is_secure
+            handshake_token = await socket.handshake(request.query)
+            if _is_of_page(request.path):
+                request, lasts = await self._pages.speaking(
+                    request, headers, handshake_token, is_secure=is_secure
                 )
             else:
-                asked, lasts = await self._speaking(asked, headers, shown), _always
-            audit_scope.known(asked.caller.token.accessor)
-            identify(asked.caller.token.accessor)
-            if asked.query.text("command"):
+                request, lasts = await self._speaking(request, headers, handshake_token), _always
+            audit_scope.known(request.caller.token.accessor)
+            identify(request.caller.token.accessor)
+            if request.query.text("command"):
                 from daemon.web.exec_masks import masked_query  # imported late: few sessions
 
-                audit_scope.set_query(await masked_query(asked))
+                audit_scope.set_query(await masked_query(request))
             await audit_scope.acted()
             await import_handler(route.handler)
-            with _traced(asked, headers.get("traceparent", ""), route):
-                await _while_allowed(asked, lasts, route.handler(asked, socket))
+            with _traced(request, headers.get("traceparent", ""), route):
+                await _while_allowed(request, lasts, route.handler(request, socket))
         except _CutOff:
             raise
         except Denied as error:
             audit_scope.ended(403, str(error))
             raise
 
-    async def _speaking(self, request: Request, headers: Mapping[str, str], shown: str) -> Request:
-        secret = shown or heads.token(headers, request.path)
+    async def _speaking(
+        self, request: Request, headers: Mapping[str, str], handshake_token: str
+    ) -> Request:
+        secret = handshake_token or heads.token(headers, request.path)
         caller = await self._parts.tokens.authenticate(
             secret, request.address, client_key=request.client_key, operator=request.operator
         )
@@ -177,13 +179,13 @@ def _traced(request: Request, parent: str, route: WebSocketRoute) -> Iterator[No
             yield
     finally:
         if request.passed:  # else the handler has not found a permission
-            about: request_context.Attributes = {
+            attributes: request_context.Attributes = {
                 "http.request.method": "GET",
                 "http.route": route.path,
                 "http.response.status_code": HTTPStatus.SWITCHING_PROTOCOLS,
                 "steward.request_id": request_id,
             }
-            recorder.end_request(origin, parent, f"GET {route.path}", began, about)
+            recorder.end_request(origin, parent, f"GET {route.path}", began, attributes)
 
 
 class _CutOff(Denied):

@@ -281,21 +281,27 @@ def for_scheduler(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocat
     return [_from(row) for row in db.all(_CONSIDERED, {"namespace": namespace, "job_id": job_id})]
 
 
-def for_run(db: ReadSnapshot, run: FlowRun, kept: Iterable[str] = ()) -> list[Allocation]:
+def for_run(db: ReadSnapshot, run: FlowRun, kept_steps: Iterable[str] = ()) -> list[Allocation]:
     """Return the allocations that a decision about the newest run considers, oldest first.
 
-    Ended allocations of ended steps are only read for the steps in `kept`.
+    Ended allocations of ended steps are only read for the steps in `kept_steps`.
     """
-    return [_from(row) for row in db.all(_OF_RUN, _key_of_run(run, kept))]
+    return [_from(row) for row in db.all(_OF_RUN, _key_of_run(run, kept_steps))]
 
 
-def unsettled_for_run(db: ReadSnapshot, run: FlowRun, kept: Iterable[str] = ()) -> list[Allocation]:
+def unsettled_for_run(
+    db: ReadSnapshot, run: FlowRun, kept_steps: Iterable[str] = ()
+) -> list[Allocation]:
     """Return the same allocations without the settled ones."""
-    return [_from(row) for row in db.all(_UNSETTLED_OF_RUN, _key_of_run(run, kept))]
+    return [_from(row) for row in db.all(_UNSETTLED_OF_RUN, _key_of_run(run, kept_steps))]
 
 
-def _key_of_run(run: FlowRun, kept: Iterable[str]) -> dict[str, str | int]:
-    key = {"namespace": run.namespace, "job_id": run.job_id, "kept": encode(list(kept)).decode()}
+def _key_of_run(run: FlowRun, kept_steps: Iterable[str]) -> dict[str, str | int]:
+    key = {
+        "namespace": run.namespace,
+        "job_id": run.job_id,
+        "kept": encode(list(kept_steps)).decode(),
+    }
     return {**key, "number": run.number, "version": run.version}
 
 
@@ -353,10 +359,10 @@ def on_node(
             f"create_index {sign}= :first AND (create_index {sign} :first OR id >= :second)"
         )
         values["first"], values["second"] = page_request.start
-    way = " DESC" if page_request.reverse else ""
-    order = f"create_index{way}, id"
+    direction = " DESC" if page_request.reverse else ""
+    sort_order = f"create_index{direction}, id"
     source = _HOLDING if holding else _IN_ORDER
-    rows = db.each(f"{source} WHERE {' AND '.join(where)} ORDER BY {order}", values)
+    rows = db.each(f"{source} WHERE {' AND '.join(where)} ORDER BY {sort_order}", values)
     return readable(db, rows, _from)
 
 
@@ -501,8 +507,8 @@ def add(tx: Transaction, allocation: Allocation, now: int) -> None:
         },
     )
     for port in resources.ports:
-        held = {"node_id": allocation.node_id, "port": port, "allocation_id": allocation.id}
-        tx.execute(_ADD_PORT, held)
+        values = {"node_id": allocation.node_id, "port": port, "allocation_id": allocation.id}
+        tx.execute(_ADD_PORT, values)
     tx.touch("allocations", node_topic(allocation.node_id))
     _changed(tx, allocation, "AllocationCreated")
 

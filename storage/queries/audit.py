@@ -79,10 +79,10 @@ def page(
     return [_from(row) for row in db.all(sql, {**filters, "before": before, "most": most})]
 
 
-def trim(tx: Transaction, before: int, most: int, kept: int = ANY_NUMBER) -> int:
+def trim(tx: Transaction, before: int, most: int, most_entries: int = ANY_NUMBER) -> int:
     """Delete the oldest entries, up to `most`; return their number.
 
-    These are entries before a time, or beyond the newest `kept`.
+    These are entries before a time, or beyond the newest `most_entries`.
     """
-    values = {"before": before, "most": most, "kept": kept}
+    values = {"before": before, "most": most, "kept": most_entries}
     return garbage_collection.count(tx, "audit", tx.execute(_TRIM, values))

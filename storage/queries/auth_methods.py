@@ -52,9 +52,9 @@ def _rule(row: sqlite3.Row) -> BindingRule:
     return _with_indexes(decode_row(row, BindingRule, "binding_rules"), row)
 
 
-def _with_indexes(item: R, row: sqlite3.Row) -> R:
+def _with_indexes(record: R, row: sqlite3.Row) -> R:
     return msgspec.structs.replace(
-        item, create_index=row["create_index"], modify_index=row["modify_index"]
+        record, create_index=row["create_index"], modify_index=row["modify_index"]
     )
 
 
@@ -86,11 +86,11 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[AuthMethod]:
 
 def remove(tx: Transaction, name: str) -> bool:
     """Delete a method and its binding rules; return whether the method existed."""
-    gone = tx.execute(_REMOVE, {"name": name}) > 0
+    is_removed = tx.execute(_REMOVE, {"name": name}) > 0
     for row in tx.all(_IDS, {"name": name}):
         remove_rule(tx, row["id"])
     tx.touch("auth_methods", f"auth_methods/{name}")
-    return gone
+    return is_removed
 
 
 # --- binding rules ---
@@ -130,6 +130,6 @@ def count_rules(db: ReadSnapshot, method: str, most: int) -> int:
 
 def remove_rule(tx: Transaction, rule_id: str) -> bool:
     """Delete a rule; return whether it existed."""
-    gone = tx.execute(_REMOVE_RULE, {"id": rule_id}) > 0
+    is_removed = tx.execute(_REMOVE_RULE, {"id": rule_id}) > 0
     tx.touch("binding_rules", f"binding_rules/{rule_id}")
-    return gone
+    return is_removed

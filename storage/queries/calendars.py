@@ -200,9 +200,11 @@ def references(
     return found
 
 
-def has_versions(db: ReadSnapshot, namespace: str, wanted: Mapping[str, tuple[int, int]]) -> bool:
+def has_versions(
+    db: ReadSnapshot, namespace: str, desired_versions: Mapping[str, tuple[int, int]]
+) -> bool:
     """Return whether calendars still have these versions."""
-    for name, version in wanted.items():
+    for name, version in desired_versions.items():
         row = db.one(_VERSION, {"namespace": namespace, "name": name})
         if row is None or (row["version"], row["create_index"]) != version:
             return False

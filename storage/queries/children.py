@@ -122,10 +122,10 @@ def parents(db: ReadSnapshot) -> list[tuple[str, str]]:
 
 
 def ended_beyond(
-    db: ReadSnapshot, namespace: str, parent_id: str, kept: int, most: int
+    db: ReadSnapshot, namespace: str, parent_id: str, retained: int, most: int
 ) -> list[str]:
-    """Return up to `most` ended children, without the newest `kept`."""
-    values = {"namespace": namespace, "id": parent_id, "kept": kept, "most": most}
+    """Return up to `most` ended children, without the newest `retained`."""
+    values = {"namespace": namespace, "id": parent_id, "kept": retained, "most": most}
     return [row["id"] for row in db.all(_ENDED, values)]
 
 

@@ -96,16 +96,17 @@ _FIRST = """
 """
 
 
-def _next(sign: str, way: str) -> str:
+def _next(sign: str, direction: str) -> str:
     firsts = [
-        _FIRST.format(table=table, condition=condition, sign=sign, way=way)
+        _FIRST.format(table=table, condition=condition, sign=sign, way=direction)
         for table, condition in _SOURCES
     ]
-    return f"{' UNION ALL '.join(firsts)} ORDER BY namespace {way}, name {way} LIMIT 1"
+    return f"{' UNION ALL '.join(firsts)} ORDER BY namespace {direction}, name {direction} LIMIT 1"
 
 
 _STEPS = {
-    sign: _next(sign, way) for sign, way in ((">=", ""), (">", ""), ("<=", "DESC"), ("<", "DESC"))
+    sign: _next(sign, direction)
+    for sign, direction in ((">=", ""), (">", ""), ("<=", "DESC"), ("<", "DESC"))
 }
 # A run or an element that asks for more slots than there are takes all.
 _LINE = """
@@ -343,10 +344,10 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[QueueLine]:
 
 def _page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[QueueLine]:
     low, high = key_range(page_request)
-    key, way = (high, "<") if page_request.reverse else (low, ">")
-    sign = f"{way}="
+    key, direction = (high, "<") if page_request.reverse else (low, ">")
+    sign = f"{direction}="
     while row := db.one(_STEPS[sign], {"namespace": key[0], "name": key[1]}):
-        key, sign = (row["namespace"], row["name"]), way
+        key, sign = (row["namespace"], row["name"]), direction
         if not low <= key <= high:
             return
         yield _line(db, key)

@@ -117,7 +117,7 @@ def _fault(row: sqlite3.Row, column: DocumentColumn) -> StorageUnreadable | None
 
 def _is_damaged(key: tuple[object, ...]) -> bool:
     """Return whether a key cannot be looked up: it is not UTF-8, or was not selected."""
-    return any(isinstance(one, str) and (one == "?" or not _is_text(one)) for one in key)
+    return any(isinstance(part, str) and (part == "?" or not _is_text(part)) for part in key)
 
 
 def _is_text(value: str) -> bool:

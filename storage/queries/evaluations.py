@@ -194,18 +194,18 @@ def runnable(
     now: int,
     most: int = 1,
     types: Sequence[str] | None = None,
-    held: frozenset[str] = frozenset(),
+    paused: frozenset[str] = frozenset(),
 ) -> list[Evaluation]:
     """Return the most urgent pending evaluations that are due: by priority, then by age.
 
     Of the delayed ones, those due longest are considered. `types` excludes jobs of other types, and
-    `held` excludes evaluations among the first `most`. Raises `Unreadable`.
+    `paused` excludes evaluations among the first `most`. Raises `Unreadable`.
     """
     asked = {"most": most, "now": now, "types": json.dumps(types)}
     condition = "" if types is None else _OF_TYPES
     rows = [*db.all(_READY.format(condition), asked), *db.all(_DUE.format(condition), asked)]
     rows.sort(key=lambda row: (-row["priority"], row["create_index"]))
-    return [_of(row, row["id"]) for row in rows[:most] if row["id"] not in held]
+    return [_of(row, row["id"]) for row in rows[:most] if row["id"] not in paused]
 
 
 def next_time(db: ReadSnapshot, now: int) -> int | None:
@@ -274,8 +274,10 @@ def is_made(tx: Transaction, namespace: str, job_id: str, trigger: Trigger) -> b
     """Return whether this write has already created a pending evaluation of a job."""
     rows = tx.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
     return any(
-        one.create_index == tx.index and one.triggered_by == trigger and not one.wait_until
-        for one in readable(tx, rows, _from)
+        evaluation.create_index == tx.index
+        and evaluation.triggered_by == trigger
+        and not evaluation.wait_until
+        for evaluation in readable(tx, rows, _from)
     )
 
 
@@ -302,12 +304,12 @@ def next_blocked(
     db: ReadSnapshot,
     fits: Callable[[FreedResources, int], bool],
     types: Sequence[str] | None = None,
-    held: frozenset[str] = frozenset(),
+    paused: frozenset[str] = frozenset(),
 ) -> Evaluation | None:
     """Return the most urgent blocked evaluation that may fit, not tried since the last change.
 
     `fits` returns whether capacity is sufficient for a need, given the highest priority of its
-    evaluations. `types` excludes jobs of other types, and `held` excludes evaluations. Raises
+    evaluations. `types` excludes jobs of other types, and `paused` excludes evaluations. Raises
     `Unreadable`.
     """
     nodes_index = db.table_index("nodes")
@@ -319,7 +321,7 @@ def next_blocked(
         asked = {
             **msgspec.structs.asdict(need),
             "since": since,
-            "held": json.dumps(sorted(held)),
+            "held": json.dumps(sorted(paused)),
             "types": json.dumps(types),
         }
         untried = db.all(_NEXT_BLOCKED.format(condition), asked)

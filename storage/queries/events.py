@@ -144,13 +144,13 @@ _TRIM = """
 """
 
 
-def trim(tx: Transaction, kept: int, most: int, index: int = 0) -> int:
+def trim(tx: Transaction, retained: int, most: int, index: int = 0) -> int:
     """Delete the oldest events, up to `most`; return their number.
 
-    These are events beyond the newest `kept`, or up to an index.
+    These are events beyond the newest `retained`, or up to an index.
     """
     old = tx.one(_LAST_OF, {"index": index})
-    values = {"last": max(newest(tx) - kept, old["number"] if old else 0), "most": most}
+    values = {"last": max(newest(tx) - retained, old["number"] if old else 0), "most": most}
     row = tx.one(_LAST_TRIMMED, values)
     if row is None or row["highest"] is None:
         return 0

@@ -98,8 +98,8 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Freeze]:
         conditions.append(f"(create_index, id) {sign} (:first, :second)")
         values["first"], values["second"] = page_request.start
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if page_request.reverse else ""
-    for row in db.each(f"{_PAGE}{where} ORDER BY create_index{way}, id{way}", values):
+    direction = " DESC" if page_request.reverse else ""
+    for row in db.each(f"{_PAGE}{where} ORDER BY create_index{direction}, id{direction}", values):
         yield _freeze(row)
 
 
@@ -118,20 +118,20 @@ def next_end(db: ReadSnapshot) -> int | None:
 
 
 def covering(
-    db: ReadSnapshot, key: Key, parent_id: str, queue: str, *, at: int, changes: bool = False
+    db: ReadSnapshot, key: Key, parent_id: str, queue: str, *, time: int, changes: bool = False
 ) -> Freeze | None:
     """Return the freeze that covered a job at a time, with the strongest effect on its runs.
 
     With `changes`, only freezes of changes count, otherwise only the others. Of several, it is the one
     that ends last.
     """
-    values = {"namespace": key[0], "at": at}
+    values = {"namespace": key[0], "at": time}
     rows = [*db.all(_OPEN, values), *db.all(_SINCE, values)]
     found = [
         freeze
         for freeze in map(_freeze, rows)
         if (freeze.strength == Strength.CHANGES) == changes
-        and freeze.holds_at(at)
+        and freeze.holds_at(time)
         and freeze.covers(key[1], parent_id, queue)
     ]
     return max(found, key=_rank, default=None)
@@ -259,10 +259,10 @@ def add(tx: Transaction, freeze: Freeze) -> None:
     _changed(tx, freeze, "FreezeCreated")
 
 
-def end(tx: Transaction, freeze: Freeze, *, at: int, by: str) -> None:
+def end(tx: Transaction, freeze: Freeze, *, time: int, by: str) -> None:
     """End a freeze. The slots that it held are decided again."""
-    done = msgspec.structs.replace(freeze, ended=at, ended_by=by)
-    tx.execute(_END, {"id": freeze.id, "ended": at, "ended_by": by, "index": tx.index})
+    done = msgspec.structs.replace(freeze, ended=time, ended_by=by)
+    tx.execute(_END, {"id": freeze.id, "ended": time, "ended_by": by, "index": tx.index})
     tx.execute(_TRIM, {"namespace": freeze.namespace, "kept": KEPT})
     tx.execute(_LOOK_AGAIN, {"namespace": freeze.namespace, "never": periodic.NEVER})
     tx.touch("periodic_jobs", periodic.TOPIC)

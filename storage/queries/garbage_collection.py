@@ -91,9 +91,9 @@ _PARTS = {
 }
 
 
-def dead_jobs(db: ReadSnapshot, index: int, kept: int, most: int) -> list[Key]:
-    """Return dead jobs, oldest first: unchanged since an index, or beyond the newest `kept`."""
-    if kept < ANY_NUMBER and (row := db.one(_LAST_KEPT, {"kept": kept})) is not None:
+def dead_jobs(db: ReadSnapshot, index: int, retained: int, most: int) -> list[Key]:
+    """Return dead jobs, oldest first: unchanged since an index, or beyond the newest `retained`."""
+    if retained < ANY_NUMBER and (row := db.one(_LAST_KEPT, {"kept": retained})) is not None:
         index = max(index, row["modify_index"] - 1)  # jobs with equal indexes all stay
     rows = db.all(_DEAD, {"index": index, "most": most})
     return [(row["namespace"], row["id"]) for row in rows]
@@ -113,16 +113,18 @@ def forget_job(tx: Transaction, key: Key, most: int) -> tuple[bool, int]:
         return True, 0
     if job is None or tx.one(_STILL_OVER, values) is None:
         return True, 0
-    gone = 0
+    removed_count = 0
     for kind, remove in _PARTS.items():
-        gone += count(tx, kind, tx.execute(remove, {**values, "most": most - gone}))
-        if gone >= most:
+        removed_count += count(
+            tx, kind, tx.execute(remove, {**values, "most": most - removed_count})
+        )
+        if removed_count >= most:
             tx.execute(_BEGIN, values)
-            return False, gone
+            return False, removed_count
     jobs.purge(tx, job)
     tx.touch("evaluations")
     tx.touch("allocations", *(allocations.removed_topic(node["id"]) for node in tx.all(_NODES)))
-    return True, gone + count(tx, "jobs", 1)
+    return True, removed_count + count(tx, "jobs", 1)
 
 
 # --- objects of existing jobs ---
@@ -163,12 +165,13 @@ _REMOVE_ALLOCATIONS = f"""
 """
 
 
-def replaced_allocations(db: ReadSnapshot, before: int, kept: int, most: int) -> list[str]:
+def replaced_allocations(db: ReadSnapshot, before: int, retained: int, most: int) -> list[str]:
     """Return terminal allocations that were replaced or are no longer desired.
 
-    These are allocations unchanged since a time, and those beyond the newest `kept` of their job.
+    These are allocations unchanged since a time. Allocations beyond the newest `retained` of
+    their job are also listed.
     """
-    values = {"before": before, "kept": kept, "most": most}
+    values = {"before": before, "kept": retained, "most": most}
     return [row["id"] for row in db.all(_ALLOCATIONS, values)]
 
 
@@ -246,20 +249,20 @@ _ORPHANS = """
 """
 
 
-def evaluations_beyond(db: ReadSnapshot, kept: int, most: int) -> list[str]:
-    """Return completed evaluations beyond the newest `kept` of their job.
+def evaluations_beyond(db: ReadSnapshot, retained: int, most: int) -> list[str]:
+    """Return completed evaluations beyond the newest `retained` of their job.
 
     Evaluations with existing allocations are not returned.
     """
-    return [row["id"] for row in db.all(_EVALUATIONS, {"kept": kept, "most": most})]
+    return [row["id"] for row in db.all(_EVALUATIONS, {"kept": retained, "most": most})]
 
 
-def notifications_beyond(db: ReadSnapshot, before: int, kept: int, most: int) -> list[str]:
+def notifications_beyond(db: ReadSnapshot, before: int, retained: int, most: int) -> list[str]:
     """Return delivered or failed notifications that may be deleted.
 
-    They are older than a time, or beyond the newest `kept` of their job.
+    They are older than a time, or beyond the newest `retained` of their job.
     """
-    values = {"before": before, "kept": kept, "most": most}
+    values = {"before": before, "kept": retained, "most": most}
     return [str(row["number"]) for row in db.all(_NOTIFICATIONS, values)]
 
 
@@ -282,9 +285,9 @@ def remove_evaluations(tx: Transaction, ids: Iterable[str]) -> int:
     return count(tx, "evaluations", removed)
 
 
-def deployments_beyond(db: ReadSnapshot, kept: int, most: int) -> list[str]:
-    """Return ended deployments without allocations, beyond the newest `kept` of their job."""
-    return [row["id"] for row in db.all(_DEPLOYMENTS, {"kept": kept, "most": most})]
+def deployments_beyond(db: ReadSnapshot, retained: int, most: int) -> list[str]:
+    """Return ended deployments without allocations, beyond the newest `retained` of their job."""
+    return [row["id"] for row in db.all(_DEPLOYMENTS, {"kept": retained, "most": most})]
 
 
 def remove_deployments(tx: Transaction, ids: Iterable[str]) -> int:

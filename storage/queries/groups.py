@@ -131,8 +131,8 @@ def policies(db: ReadSnapshot, entity_id: str) -> list[str]:
 
 def add_member(tx: Transaction, group_id: str, member: str, *, is_group: bool) -> bool:
     """Add a member to a group; return whether it is new."""
-    given = {"id": group_id, "member": member, "is_group": is_group}
-    return bool(tx.execute(_ADD_MEMBER, given))
+    values = {"id": group_id, "member": member, "is_group": is_group}
+    return bool(tx.execute(_ADD_MEMBER, values))
 
 
 def remove_member(tx: Transaction, group_id: str, member: str) -> bool:
@@ -140,11 +140,13 @@ def remove_member(tx: Transaction, group_id: str, member: str) -> bool:
     return bool(tx.execute(_REMOVE_MEMBER, {"id": group_id, "member": member}))
 
 
-def set_members(tx: Transaction, group_id: str, wanted: Iterable[str], *, are_groups: bool) -> None:
+def set_members(
+    tx: Transaction, group_id: str, new_members: Iterable[str], *, are_groups: bool
+) -> None:
     """Replace the members of one kind."""
-    names = set(wanted)
-    for gone in set(members(tx, group_id, are_groups=are_groups)) - names:
-        remove_member(tx, group_id, gone)
+    names = set(new_members)
+    for member in set(members(tx, group_id, are_groups=are_groups)) - names:
+        remove_member(tx, group_id, member)
     for name in sorted(names):
         add_member(tx, group_id, name, is_group=are_groups)
 
@@ -185,13 +187,13 @@ def put_alias(tx: Transaction, group_alias: GroupAlias) -> None:
     """
     tx.execute(_REMOVE_ALIAS, {"id": group_alias.id})
     document = encode(group_alias).decode()
-    given = {
+    values = {
         "mount": group_alias.mount,
         "name": group_alias.name,
         "id": group_alias.id,
         "group_id": group_alias.group_id,
     }
-    tx.execute(_PUT_ALIAS, {**given, "document": document})
+    tx.execute(_PUT_ALIAS, {**values, "document": document})
     tx.touch("identity_groups", f"identity-groups/{group_alias.group_id}")
 
 

@@ -61,8 +61,8 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[DynamicVolume]
         conditions.append(f"(v.namespace, v.id) {sign} (:first, :second)")
         values["first"], values["second"] = page_request.start
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if page_request.reverse else ""
-    rows = db.each(f"{_PAGE}{where} ORDER BY v.namespace{way}, v.id{way}", values)
+    direction = " DESC" if page_request.reverse else ""
+    rows = db.each(f"{_PAGE}{where} ORDER BY v.namespace{direction}, v.id{direction}", values)
     return readable(db, rows, _of)
 
 

@@ -66,19 +66,19 @@ class JobListingRow(NamedTuple):
 
 
 def listing_rows(
-    db: ReadSnapshot, wish: PageRequest, *, with_meta: bool = False
+    db: ReadSnapshot, listing_request: PageRequest, *, with_meta: bool = False
 ) -> Iterator[JobListingRow]:
     """Yield the listing lines of jobs by namespace and ID, ascending or descending."""
-    for page_request in by_namespace(db, wish):
+    for page_request in by_namespace(db, listing_request):
         yield from _stubs(db, page_request, with_meta=with_meta)
 
 
 def _stubs(
     db: ReadSnapshot, page_request: PageRequest, *, with_meta: bool
 ) -> Iterator[JobListingRow]:
-    restriction, order, values = _in_order(page_request, page_request.conditions)
+    restriction, order_by, values = _in_order(page_request, page_request.conditions)
     select = _STUBS_WITH_META if with_meta else _STUBS
-    rows = db.each(f"{select}{restriction} {order}", {**values, "meta": ""})
+    rows = db.each(f"{select}{restriction} {order_by}", {**values, "meta": ""})
     return readable(db, rows, _row)
 
 
@@ -114,8 +114,8 @@ def _in_order(
         conditions.append("id < :prefix || char(1114111)")
         values["prefix"] = page_request.prefix
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if page_request.reverse else ""
-    return where, f"ORDER BY namespace{way}, id{way}", values
+    direction = " DESC" if page_request.reverse else ""
+    return where, f"ORDER BY namespace{direction}, id{direction}", values
 
 
 class JobChange(NamedTuple):
@@ -184,9 +184,9 @@ def by_change(
         index = "jobs_failed" if children else "jobs_failed_top_level"
         types = [""] if kind else [f"type = '{one}'" for one in JobType]
         statement = " UNION ALL ".join(_where(index, [_FAILED, one, *conditions]) for one in types)
-    way = " DESC" if page_request.reverse else ""
-    order = f"ORDER BY modify_index{way}, namespace{way}, id{way}"
-    for row in db.each(f"{statement} {order}", values):
+    direction = " DESC" if page_request.reverse else ""
+    order_by = f"ORDER BY modify_index{direction}, namespace{direction}, id{direction}"
+    for row in db.each(f"{statement} {order_by}", values):
         yield JobChange(*row)
 
 
@@ -198,7 +198,7 @@ def _where(index: str, conditions: Iterable[str]) -> str:
 
 def by_name(
     db: ReadSnapshot,
-    wish: PageRequest,
+    listing_request: PageRequest,
     *,
     kind: str = "",
     status: str = "",
@@ -207,7 +207,7 @@ def by_name(
     part: str = "",
 ) -> Iterator[JobChange]:
     """Yield jobs by namespace and ID. The parameters are those of `by_change`."""
-    values = {**wish.values, "kind": kind, "status": status}
+    values = {**listing_request.values, "kind": kind, "status": status}
     values["part"] = like_part(part) if part.isascii() and part else ""
     conditions = [text for name, text in _CONDITIONS.items() if values[name]]
     index = "sqlite_autoindex_jobs_1"
@@ -217,9 +217,9 @@ def by_name(
     if failed:
         conditions.append(_FAILED)
         index = "jobs_failed_by_name" if children else "jobs_failed_top_level_by_name"
-    for page_request in by_namespace(db, wish):
-        where, order, found = _in_order(page_request, conditions)
-        for row in db.each(f"{_CHANGES} {index}{where} {order}", {**values, **found}):
+    for page_request in by_namespace(db, listing_request):
+        where, order_by, found = _in_order(page_request, conditions)
+        for row in db.each(f"{_CHANGES} {index}{where} {order_by}", {**values, **found}):
             yield JobChange(*row)
 
 

@@ -189,9 +189,9 @@ def _sum(summary: str) -> GroupSummary | None:
         counts = msgspec.json.decode(summary, type=JobCounts).summary if summary else {}
     except (msgspec.DecodeError, UnicodeError):
         return None
-    every = [msgspec.structs.asdict(count) for count in counts.values()]
+    counts_of_groups = [msgspec.structs.asdict(count) for count in counts.values()]
     names = GroupSummary.__struct_fields__
-    return GroupSummary(**{name: sum(item[name] for item in every) for name in names})
+    return GroupSummary(**{name: sum(item[name] for item in counts_of_groups) for name in names})
 
 
 def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:

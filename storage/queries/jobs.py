@@ -132,7 +132,7 @@ def _in_pieces(document: str) -> Job | None:
         groups = members.pop("TaskGroups", None)
         job = msgspec.json.decode(encode(members), type=Job)
         raw = _GROUPS.decode(groups) if groups is not None else None
-        found = None if raw is None else [_decoded_group(one) for one in raw]
+        found = None if raw is None else [_decoded_group(group) for group in raw]
     except (msgspec.DecodeError, UnicodeError):
         return None
     return msgspec.structs.replace(job, task_groups=found)
@@ -326,11 +326,11 @@ _FREEZE_STATE = """
 """
 
 
-def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
+def append_version(tx: Transaction, job: Job, *, is_held: bool = False) -> Job:
     """Store `job` as the newest version; return it with version number and indexes.
 
     `submit_time` and `stable` do not change. The store sets version and indexes. The caller calls
-    `settle` after its other changes. A job that is `held` is queued until other children of its
+    `settle` after its other changes. A job that is `is_held` is queued until other children of its
     parent end; a newer version is not.
     """
     row = job_status.load_summary(tx, job.namespace, job.id)
@@ -366,7 +366,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
         "document": document,
         "bytes": len(document.encode()),
         "index": tx.index,
-        "held": held,
+        "held": is_held,
         "person": tx.person,
         "notify": notification.encoded(notification.notify_settings(stored.meta)),
     }

@@ -122,4 +122,4 @@ def in_use(db: ReadSnapshot, name: str) -> list[str]:
         "calendars": _HAS_CALENDARS,
         "queues with runs": _HAS_QUEUED_RUNS,
     }
-    return [what for what, sql in reasons.items() if db.one(sql, {"name": name})]
+    return [kind for kind, sql in reasons.items() if db.one(sql, {"name": name})]

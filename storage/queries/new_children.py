@@ -93,7 +93,7 @@ class ChildRows:
         }
         return encode({**self._document, **values})
 
-    def add(self, child: NewChild, document: bytes, *, held: bool) -> None:
+    def add(self, child: NewChild, document: bytes, *, is_held: bool) -> None:
         """Insert a child with its definition. Raises `Refused` if a job has its ID."""
         tx = self._tx
         listed = {"ID": child.id, "Name": child.id, "Priority": child.priority}
@@ -105,7 +105,7 @@ class ChildRows:
             "summary": encode({**self._counts, "JobID": child.id}).decode(),
             "document": document.decode(),
             "bytes": len(document),
-            "held": held,
+            "held": is_held,
             "person": self._tx.person,
             "notify": self._notify_of(child.meta or {}),
         }

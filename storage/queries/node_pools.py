@@ -57,7 +57,7 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[NodePool]:
         key=lambda node_pool: node_pool.name,
         reverse=page_request.reverse,
     )
-    for _, same in groupby(found, key=lambda item: item.name):
+    for _, same in groupby(found, key=lambda pool: pool.name):
         yield next(same)  # a stored pool comes first
 
 
@@ -67,8 +67,8 @@ def _unstored(db: ReadSnapshot, page_request: PageRequest) -> list[NodePool]:
     for node in nodes.list_readable(db):
         node_pool = NodePool(name=node.node_pool, description=_description(node))
         found.setdefault(node.node_pool, node_pool)
-    kept = [one for name, one in found.items() if is_within(page_request, name)]
-    return sorted(kept, key=lambda item: item.name, reverse=page_request.reverse)
+    pools = [pool for name, pool in found.items() if is_within(page_request, name)]
+    return sorted(pools, key=lambda pool: pool.name, reverse=page_request.reverse)
 
 
 def names(db: ReadSnapshot) -> frozenset[str]:

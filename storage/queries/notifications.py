@@ -73,22 +73,22 @@ def add(
     if event not in notify_settings.events:
         return
     own = (("webhook", notify_settings.webhook), ("command", notify_settings.command))
-    ways = [*own, *(("receiver", name) for name in notify_settings.receivers)]
-    for way, name in ways:
+    receivers = [*own, *(("receiver", name) for name in notify_settings.receivers)]
+    for column, name in receivers:
         if name:
             values: dict[str, str | int] = {"namespace": key[0], "job_id": key[1]}
             values |= {"run_id": run_id, "event": event, "reason": reason}
-            values |= {"webhook": "", "command": "", "receiver": "", way: name}
+            values |= {"webhook": "", "command": "", "receiver": "", column: name}
             _add(tx, {**values, **msgspec.structs.asdict(streak)}, now)
     tx.touch("notifications", TOPIC, topic(*key))
 
 
 def _add(tx: Transaction, values: dict[str, str | int], now: int) -> None:
-    given = {**values, "status": "pending", "next": now, "error": "", "most": MOST_PENDING - 1}
-    if tx.one(_PENDING_OF_RECEIVER if values["receiver"] else _PENDING_OF_JOB, given):
-        given |= {"status": "failed", "next": 0, "error": _FULL}
+    row = {**values, "status": "pending", "next": now, "error": "", "most": MOST_PENDING - 1}
+    if tx.one(_PENDING_OF_RECEIVER if values["receiver"] else _PENDING_OF_JOB, row):
+        row |= {"status": "failed", "next": 0, "error": _FULL}
         _count(tx, _channel(values["receiver"], values["webhook"]), "dropped")
-    tx.execute(_ADD, {**given, "now": now, "index": tx.index})
+    tx.execute(_ADD, {**row, "now": now, "index": tx.index})
 
 
 def _channel(receiver: str | int, webhook: str | int) -> str:
@@ -217,8 +217,8 @@ def _result(tx: Transaction, key: dict[str, object]) -> _Result | None:
 
 
 def _of_allocation(last: sqlite3.Row) -> str:
-    said = f": {last['description']}" if last["description"] else ""
-    return f'allocation {last["id"]} of group "{last["task_group"]}" has failed{said}'
+    description = f": {last['description']}" if last["description"] else ""
+    return f'allocation {last["id"]} of group "{last["task_group"]}" has failed{description}'
 
 
 def _record_outcome(tx: Transaction, key: Key, now: int, *, failed: bool) -> Streak | None:
@@ -260,8 +260,8 @@ def _publish(
     reason = failure
     if not failure:
         ended = row["type"] in ("batch", "sysbatch")
-        what = "succeeded again" if ended else "running again"
-        reason = f"{what} after {_streak(streak, now)}"
+        state = "succeeded again" if ended else "running again"
+        reason = f"{state} after {_streak(streak, now)}"
     add(
         tx,
         (row["namespace"], owner_id),
@@ -292,9 +292,9 @@ def queue_gate_notification(tx: Transaction, key: Key, reason: str, now: int) ->
     """Queue a notification about a step that waits at its gate, if the job requests it."""
     row = tx.one(_GATE, {"namespace": key[0], "id": key[1]})
     if row is not None and row["notify"]:
-        wanted = decoded(row["notify"])
+        settings = decoded(row["notify"])
         owner = (key[0], row["owner"])
-        add(tx, owner, wanted, NotifyEvent.APPROVAL, run_id=key[1], reason=reason, now=now)
+        add(tx, owner, settings, NotifyEvent.APPROVAL, run_id=key[1], reason=reason, now=now)
 
 
 _WISH = "SELECT notify FROM jobs WHERE namespace = :namespace AND id = :id"
@@ -436,10 +436,10 @@ def record_attempt(tx: Transaction, notification: Notification) -> None:
         _count(tx, _channel(notification.receiver, notification.webhook), notification.status)
     values = msgspec.structs.asdict(notification)
     names = ("status", "attempts", "next_attempt", "error")
-    given = {name: values[name] for name in names}
+    changes = {name: values[name] for name in names}
     tx.execute(
         _MARK,
-        {**given, "number": notification.id, "now": notification.modify_time, "index": tx.index},
+        {**changes, "number": notification.id, "now": notification.modify_time, "index": tx.index},
     )
     tx.touch("notifications", TOPIC, topic(notification.namespace, notification.job_id))
 

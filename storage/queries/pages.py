@@ -53,8 +53,8 @@ def numbers(start: Key | None, *, reverse: bool) -> dict[str, int]:
 def by_creation(db: ReadSnapshot, select: str, page_request: PageRequest) -> Iterator[sqlite3.Row]:
     """Yield rows with `create_index`, `id` and `namespace` in creation order."""
     where, values = _where(page_request)
-    way = " DESC" if page_request.reverse else ""
-    return db.each(f"{select}{where} ORDER BY create_index{way}, id{way}", values)
+    direction = " DESC" if page_request.reverse else ""
+    return db.each(f"{select}{where} ORDER BY create_index{direction}, id{direction}", values)
 
 
 def numbers_by_namespace(
@@ -162,8 +162,8 @@ def by_name(
             conditions.append(f"{column} {'<=' if page_request.reverse else '>='} :first")
             values["first"] = name
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if page_request.reverse else ""
-    return db.each(f"{select}{where} ORDER BY {column}{way}", values)
+    direction = " DESC" if page_request.reverse else ""
+    return db.each(f"{select}{where} ORDER BY {column}{direction}", values)
 
 
 def is_within(page_request: PageRequest, name: str) -> bool:
@@ -182,11 +182,11 @@ def of_job(
     """Yield the objects of a job in creation order, then by ID, from the start key on."""
     conditions = ["namespace = :namespace", "job_id = :job_id", *page_request.conditions]
     values = {**page_request.values, "namespace": namespace, "job_id": job_id}
-    way, sign = (" DESC", "<") if page_request.reverse else ("", ">")
+    direction, sign = (" DESC", "<") if page_request.reverse else ("", ">")
     if page_request.start is not None:
         values["first"], values["second"] = page_request.start
         conditions.append(
             f"create_index {sign}= :first AND (create_index {sign} :first OR id >= :second)"
         )
     where = " AND ".join(conditions)
-    return db.each(f"{select} WHERE {where} ORDER BY create_index{way}, id", values)
+    return db.each(f"{select} WHERE {where} ORDER BY create_index{direction}, id", values)

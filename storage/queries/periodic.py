@@ -167,8 +167,8 @@ def upcoming(
     if start is not None:
         sql += f" AND ({_PLACE}) {'<=' if reverse else '>='} (:at, :first, :second)"
         values |= dict(zip(("at", "first", "second"), start, strict=True))
-    order = ", ".join(f"{part} DESC" for part in _PARTS) if reverse else _PLACE
-    for row in db.each(f"{sql} ORDER BY {order}", values):
+    order_by = ", ".join(f"{part} DESC" for part in _PARTS) if reverse else _PLACE
+    for row in db.each(f"{sql} ORDER BY {order_by}", values):
         yield _due(row)
 
 
@@ -178,9 +178,9 @@ def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> DueLaunch | None:
     return _due(row) if row else None
 
 
-def time_zone(db: ReadSnapshot, due: DueLaunch) -> str:
+def time_zone(db: ReadSnapshot, due_launch: DueLaunch) -> str:
     """Return the time zone name of a job's schedule."""
-    row = db.one(_ZONE, {"namespace": due.namespace, "job_id": due.job_id})
+    row = db.one(_ZONE, {"namespace": due_launch.namespace, "job_id": due_launch.job_id})
     return str(row["zone"] or "") if row else ""
 
 

@@ -37,9 +37,9 @@ def _role(row: sqlite3.Row) -> AclRole:
     return _with_indexes(decode_row(row, AclRole, "acl_roles"), row)
 
 
-def _with_indexes(item: R, row: sqlite3.Row) -> R:
+def _with_indexes(record: R, row: sqlite3.Row) -> R:
     return msgspec.structs.replace(
-        item, create_index=row["create_index"], modify_index=row["modify_index"]
+        record, create_index=row["create_index"], modify_index=row["modify_index"]
     )
 
 
@@ -133,7 +133,7 @@ def role_page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[AclRole]:
 def role_names(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, str]:
     """Return the names of the existing roles in `ids`."""
     found = ((identifier, db.one(_ROLE_NAME, {"id": identifier})) for identifier in ids)
-    return {one: row["name"] for one, row in found if row is not None}
+    return {role_id: row["name"] for role_id, row in found if row is not None}
 
 
 def remove_role(tx: Transaction, role_id: str) -> bool:

@@ -129,8 +129,8 @@ def _in_order(db: ReadSnapshot, page_request: PageRequest) -> Iterator[sqlite3.R
         conditions.append(f"(create_index, job_id) {sign} (:first, :second)")
         values["first"], values["second"] = page_request.start
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if page_request.reverse else ""
-    return db.each(f"{_PAGE}{where} ORDER BY create_index{way}, job_id{way}", values)
+    direction = " DESC" if page_request.reverse else ""
+    return db.each(f"{_PAGE}{where} ORDER BY create_index{direction}, job_id{direction}", values)
 
 
 _PUT = """
@@ -277,10 +277,10 @@ def steps(db: ReadSnapshot, run: FlowRun) -> list[RunStep]:
     Python reads one text faster than the rows of a thousand steps.
     """
     key = _key(run)
-    every = db.one(_EVERY_STEP, key)
-    if every is not None:
+    row = db.one(_EVERY_STEP, key)
+    if row is not None:
         with suppress(msgspec.DecodeError, UnicodeError):  # of a damaged row, which is read below
-            return _DECODE_STEPS(every["steps"])
+            return _DECODE_STEPS(row["steps"])
     return [_step(row) for row in db.all(_STEPS, key)]
 
 
@@ -312,9 +312,9 @@ def put_steps(
     run: FlowRun,
     changed: Iterable[RunStep],
     before: Mapping[str, RunStep],
-    places: Mapping[str, int],
+    positions: Mapping[str, int],
 ) -> None:
-    """Store changed steps of a run; `before` are the stored ones, `places` those in the job.
+    """Store changed steps of a run; `before` are the stored ones, `positions` those in the job.
 
     A step that has ended, or waits again, frees its slots.
     """
@@ -330,7 +330,7 @@ def put_steps(
                 "namespace": run.namespace,
                 "job_id": run.job_id,
                 "number": run.number,
-                "place": places.get(run_step.name, 0),
+                "place": positions.get(run_step.name, 0),
                 "index": tx.index,
             },
         )
@@ -459,11 +459,11 @@ def approvals(db: ReadSnapshot, run: FlowRun) -> dict[str, int]:
     return {row["step"]: row["number"] for row in db.all(_APPROVALS, key)}
 
 
-def has_approved(db: ReadSnapshot, run: FlowRun, step: RunStep, who: str) -> bool:
+def has_approved(db: ReadSnapshot, run: FlowRun, step: RunStep, caller: str) -> bool:
     """Return whether a person has approved the current attempt of a step."""
     key = _key(run)
     return (
-        db.one(_HAS_APPROVED, {**key, "step": step.name, "attempt": step.attempt, "who": who})
+        db.one(_HAS_APPROVED, {**key, "step": step.name, "attempt": step.attempt, "who": caller})
         is not None
     )
 

@@ -112,14 +112,14 @@ def policies(
     `start` is the namespace and ID of the first job. A job that cannot be read is noted.
     """
     values = {"namespace": namespace, "job_id": job_id}
-    given = {name: value for name, value in values.items() if value and value != "*"}
-    sql = _POLICIES + "".join(f" AND {_FILTERS[name]}" for name in given)
+    filters = {name: value for name, value in values.items() if value and value != "*"}
+    sql = _POLICIES + "".join(f" AND {_FILTERS[name]}" for name in filters)
     if start is not None:
         sign = "<=" if reverse else ">="
         sql += f" AND (j.namespace, j.id) {sign} (:first, :second)"
-        given["first"], given["second"] = start
-    way = " DESC" if reverse else ""
-    rows = db.each(f"{sql} ORDER BY j.namespace{way}, j.id{way}", given)
+        filters["first"], filters["second"] = start
+    direction = " DESC" if reverse else ""
+    rows = db.each(f"{sql} ORDER BY j.namespace{direction}, j.id{direction}", filters)
     for found in readable(db, rows, _placed):
         yield from reversed(found) if reverse else found
 
@@ -127,7 +127,7 @@ def policies(
 def _placed(row: sqlite3.Row) -> list[PlacedPolicy]:
     groups = decode_row(row, _Scaled, "job_versions").task_groups or ()
     return [
-        PlacedPolicy(row["namespace"], row["job_id"], place, group.scaling)
-        for place, group in enumerate(groups)
+        PlacedPolicy(row["namespace"], row["job_id"], index, group.scaling)
+        for index, group in enumerate(groups)
         if group.scaling is not None
     ]

@@ -51,9 +51,9 @@ def data_keys(db: ReadSnapshot) -> list[DataKey]:
     return [DataKey(row["version"], row["salt"], row["wrapped"]) for row in db.all(_DATA_KEYS)]
 
 
-def find(db: ReadSnapshot, place: str) -> bytes | None:
+def find(db: ReadSnapshot, path: str) -> bytes | None:
     """Return the encrypted value at a path, or None."""
-    row = db.one(_FIND, {"place": place})
+    row = db.one(_FIND, {"place": path})
     return bytes(row["sealed"]) if row else None
 
 
@@ -67,14 +67,14 @@ def places(db: ReadSnapshot, prefix: str) -> list[str]:
     return [row["place"] for row in db.all(_PLACES, {"prefix": prefix})]
 
 
-def put(tx: Transaction, place: str, sealed: bytes) -> None:
+def put(tx: Transaction, path: str, sealed: bytes) -> None:
     """Store an encrypted value."""
-    tx.execute(_PUT, {"place": place, "sealed": sealed})
+    tx.execute(_PUT, {"place": path, "sealed": sealed})
 
 
-def remove(tx: Transaction, place: str) -> None:
+def remove(tx: Transaction, path: str) -> None:
     """Delete the value at a path."""
-    tx.execute(_REMOVE, {"place": place})
+    tx.execute(_REMOVE, {"place": path})
 
 
 def replace_data_keys(tx: Transaction, keys: Iterable[DataKey], now: int) -> None:

@@ -158,28 +158,30 @@ def replace_registrations(
 
     A new registration is not ready until its checks have passed.
     """
-    before, kept = {item.id: item for item in of_allocation(tx, allocation_id)}, list[str]()
+    before, kept_ids = {item.id: item for item in of_allocation(tx, allocation_id)}, list[str]()
     for offer in service_addresses:
-        one = offer.registration
-        kept.append(one.id)
-        known = before.pop(one.id, None)
+        registration = offer.registration
+        kept_ids.append(registration.id)
+        known = before.pop(registration.id, None)
         if known is None or (known.tags, known.address, known.port) != (
-            one.tags,
-            one.address,
-            one.port,
+            registration.tags,
+            registration.address,
+            registration.port,
         ):
             _put(
                 tx,
                 msgspec.structs.replace(
-                    one, create_index=known.create_index if known else tx.index
+                    registration, create_index=known.create_index if known else tx.index
                 ),
             )
-        if offer.ready is not None and tx.execute(_SET_READY, {"id": one.id, "ready": offer.ready}):
-            _touch(tx, one)
-    for gone in before.values():
-        remove(tx, gone)
+        if offer.ready is not None and tx.execute(
+            _SET_READY, {"id": registration.id, "ready": offer.ready}
+        ):
+            _touch(tx, registration)
+    for removed in before.values():
+        remove(tx, removed)
     # An unreadable one is not in `before`.
-    tx.execute(_REMOVE_OTHERS, {"allocation_id": allocation_id, "kept": encode(kept).decode()})
+    tx.execute(_REMOVE_OTHERS, {"allocation_id": allocation_id, "kept": encode(kept_ids).decode()})
 
 
 def _put(tx: Transaction, registration: Registration) -> None:

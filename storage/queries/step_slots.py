@@ -124,7 +124,9 @@ def _entry(row: sqlite3.Row, name: str, state: SlotState) -> QueueEntry:
     )
 
 
-def ask(tx: Transaction, job: Job, run: FlowRun, demand: SlotDemand, place: int, now: int) -> None:
+def ask(
+    tx: Transaction, job: Job, run: FlowRun, demand: SlotDemand, position: int, now: int
+) -> None:
     """Store how many elements of a step want slots after a decision, and free those released.
 
     A loop grants slots in order.
@@ -134,7 +136,7 @@ def ask(tx: Transaction, job: Job, run: FlowRun, demand: SlotDemand, place: int,
         "job_id": run.job_id,
         "number": run.number,
         "step": demand.step,
-        "place": place,
+        "place": position,
         "slots": demand.slots,
         "wanted": demand.wanted,
         "released": demand.released,

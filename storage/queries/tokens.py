@@ -97,8 +97,10 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Token]:
         )
         values["first"], values["id"] = page_request.start
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if page_request.reverse else ""
-    rows = db.each(f"{_COLUMNS}{where} ORDER BY create_index{way}, accessor{way}", values)
+    direction = " DESC" if page_request.reverse else ""
+    rows = db.each(
+        f"{_COLUMNS}{where} ORDER BY create_index{direction}, accessor{direction}", values
+    )
     return readable(db, rows, _from)
 
 

@@ -64,14 +64,14 @@ _DECIDE_AGAIN = """
 def sync_sources(tx: Transaction, job: Job) -> None:
     """Store which jobs a new version follows. Waiting events are decided again."""
     key = {"namespace": job.namespace, "job_id": job.id}
-    wanted, when = sources_of(job), when_of(job)
+    desired_sources, when = sources_of(job), when_of(job)
     known = tx.all(_SOURCES, key)
     since = {(row["source_namespace"], row["source_id"]): row["since"] for row in known}
     tx.execute(_LEAVE, key)
-    for place, one in enumerate(wanted):
-        row = {"source_namespace": one.namespace, "source_id": one.job_id}
-        index = since.get((one.namespace, one.job_id), tx.index)
-        tx.execute(_FOLLOW, {**key, **row, "place": place, "wanted": when, "since": index})
+    for position, source in enumerate(desired_sources):
+        row = {"source_namespace": source.namespace, "source_id": source.job_id}
+        index = since.get((source.namespace, source.job_id), tx.index)
+        tx.execute(_FOLLOW, {**key, **row, "place": position, "wanted": when, "since": index})
     tx.execute(_DECIDE_AGAIN, key)
     tx.touch(TABLE, ARRIVED, topic(job.namespace, job.id))
 

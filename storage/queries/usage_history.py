@@ -61,9 +61,9 @@ def within(db: ReadSnapshot, step: int, begin: int, end: int) -> Blocks:
     return _blocks(db, _WITHIN, {"step": step, "begin": begin, "end": end})
 
 
-def _blocks(db: ReadSnapshot, sql: str, asked: Mapping[str, object]) -> Blocks:
+def _blocks(db: ReadSnapshot, sql: str, values: Mapping[str, object]) -> Blocks:
     blocks: Blocks = {}
-    for row in db.each(sql, asked):
+    for row in db.each(sql, values):
         key = SeriesKey(row["kind"], row["owner"], row["namespace"], row["task"])
         blocks.setdefault(key, {})[row["begin"]] = unpack(row["data"])
     return blocks
@@ -97,8 +97,8 @@ def put(tx: Transaction, step: int, begin: int, blocks: Mapping[SeriesKey, Usage
 
 def trim(tx: Transaction, now: int, most: int) -> None:
     """Delete blocks beyond their retention, and the oldest series of more than `most` of allocations."""
-    for step, kept in KEPT.items():
-        tx.execute(_DROP_BLOCKS, {"step": step, "before": now - kept})
+    for step, retention in KEPT.items():
+        tx.execute(_DROP_BLOCKS, {"step": step, "before": now - retention})
     _drop_series(tx, KINDS, now - KEPT[COARSE])
     tx.execute(_DROP_SURPLUS, {"most": most})
 

@@ -96,12 +96,12 @@ def find(db: ReadSnapshot, namespace: str, path: str) -> VariableRow | None:
     return msgspec.structs.replace(_from(row), sealed=sealed)
 
 
-def page(db: ReadSnapshot, wish: PageRequest) -> Iterator[VariableRow]:
+def page(db: ReadSnapshot, listing_request: PageRequest) -> Iterator[VariableRow]:
     """Yield variables by namespace and path.
 
     The prefix is of the path; the namespace `*` means all namespaces.
     """
-    for page_request in by_namespace(db, wish):
+    for page_request in by_namespace(db, listing_request):
         yield from _page(db, page_request)
 
 
@@ -122,8 +122,10 @@ def _page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[VariableRow]:
         )
         conditions.append(f"{columns} {'<=' if page_request.reverse else '>='} {start}")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    way = " DESC" if page_request.reverse else ""
-    return map(_from, db.each(f"{_COLUMNS}{where} ORDER BY namespace{way}, path{way}", values))
+    direction = " DESC" if page_request.reverse else ""
+    return map(
+        _from, db.each(f"{_COLUMNS}{where} ORDER BY namespace{direction}, path{direction}", values)
+    )
 
 
 def put(tx: Transaction, entry: VariableRow) -> VariableRow:

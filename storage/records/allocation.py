@@ -209,8 +209,8 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
     def ports_of(self, task: str) -> Iterator[AllocatedPort]:
         """Yield the ports of a task: those of its group and, in older job files, its own."""
         yield from self.shared.ports or ()
-        held = self.tasks.get(task)
-        for network in (held and held.networks) or ():
+        resources = self.tasks.get(task)
+        for network in (resources and resources.networks) or ():
             for port in (*(network.reserved_ports or ()), *(network.dynamic_ports or ())):
                 yield AllocatedPort(
                     label=port.label, value=port.value, to=port.to, host_ip=network.ip
@@ -219,12 +219,12 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
     @property
     def ports(self) -> set[int]:
         """Return all ports, without a static port 0, which only JSON can contain."""
-        held = {port.value for port in self.shared.ports or ()}
+        numbers = {port.value for port in self.shared.ports or ()}
         for task in self.tasks.values():
             for network in task.networks or ():
                 for ports in (network.reserved_ports, network.dynamic_ports):
-                    held.update(port.value for port in ports or ())
-        return held - {0}
+                    numbers.update(port.value for port in ports or ())
+        return numbers - {0}
 
     @property
     def static_ports(self) -> list[tuple[str, int]]:

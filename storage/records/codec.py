@@ -96,12 +96,12 @@ def says_nothing(value: object) -> bool:
     """Return whether a value is null, empty or zero, as clients send for unset fields."""
     waiting = [value]
     while waiting:  # iterative, for any depth
-        one = waiting.pop()
-        if isinstance(one, dict):
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
-        elif one:
+        current = waiting.pop()
+        if isinstance(current, dict):
+            waiting.extend(current.values())
+        elif isinstance(current, list):
+            waiting.extend(current)
+        elif current:
             return False
     return True
 
@@ -395,11 +395,11 @@ def _checked(kind: inspect.Type, extra: dict[str, str] | None = None) -> _Check:
             return lambda value, struct, path: _ABSENT if value is None else value
 
 
-def _scalar(wanted: type, go: str) -> _Check:
+def _scalar(expected: type, go: str) -> _Check:
     def check(value: Any, struct: str, path: str) -> Any:
         if value is None:
             return _ABSENT
-        if type(value) is not wanted:
+        if type(value) is not expected:
             raise _mismatch(value, struct, path, go)
         return value
 
@@ -519,9 +519,9 @@ def _go_type(kind: inspect.Type) -> str:
 
 
 def _mismatch(value: object, struct: str, path: str, go: str, kind: str = "") -> Malformed:
-    what = kind or go_json.kind(value)
+    found_kind = kind or go_json.kind(value)
     where = f"Go struct field {struct}.{path}" if path else "Go value"
-    return Malformed(f"json: cannot unmarshal {what} into {where} of type {go}")
+    return Malformed(f"json: cannot unmarshal {found_kind} into {where} of type {go}")
 
 
 # --- submitted jobs ---

@@ -50,9 +50,9 @@ class Freeze(Record, frozen=True, kw_only=True):
             matches(self.jobs, name) for name in (job_id, parent_id) if name
         )
 
-    def holds_at(self, at: int) -> bool:
+    def holds_at(self, time: int) -> bool:
         """Return whether the freeze is active at a time, which may be past or future."""
-        return self.begin <= at and (not self.end or at < self.end)
+        return self.begin <= time and (not self.end or time < self.end)
 
     @property
     def end(self) -> int:
@@ -71,15 +71,15 @@ class FreezeHold(Record, frozen=True, kw_only=True):
 
 def matches(pattern: str, text: str) -> bool:
     """Return whether a text matches a pattern, in which `*` matches any text."""
-    first, *others = pattern.split("*")
-    if not others:
+    first, *parts = pattern.split("*")
+    if not parts:
         return pattern == text
     if not text.startswith(first):
         return False
     at = len(first)
-    for part in others[:-1]:
+    for part in parts[:-1]:
         found = text.find(part, at)
         if found < 0:
             return False
         at = found + len(part)
-    return len(text) - at >= len(others[-1]) and text.endswith(others[-1])
+    return len(text) - at >= len(parts[-1]) and text.endswith(parts[-1])

@@ -104,16 +104,16 @@ class _Scanner:
             return at + 1
         if byte != b"u"[0]:
             raise self.invalid(at, "in string escape code")
-        for place in range(at + 1, at + 5):
-            if self.byte(place) not in _HEX:
-                raise self.invalid(place, "in \\u hexadecimal character escape")
+        for position in range(at + 1, at + 5):
+            if self.byte(position) not in _HEX:
+                raise self.invalid(position, "in \\u hexadecimal character escape")
         return at + 5
 
     def literal(self, at: int, literal: bytes) -> int:
-        for place, wanted in enumerate(literal[1:], at + 1):
-            if self.byte(place) != wanted:
+        for position, expected in enumerate(literal[1:], at + 1):
+            if self.byte(position) != expected:
                 raise self.invalid(
-                    place, f"in literal {literal.decode()} (expecting '{chr(wanted)}')"
+                    position, f"in literal {literal.decode()} (expecting '{chr(expected)}')"
                 )
         return at + len(literal)
 
@@ -156,7 +156,7 @@ _QUOTED = {
 
 
 def _quoted(byte: int) -> str:
-    shown = chr(byte)
-    if shown in _QUOTED:
-        return _QUOTED[shown]
-    return f"'{shown}'" if shown.isprintable() else f"'\\x{byte:02x}'"
+    character = chr(byte)
+    if character in _QUOTED:
+        return _QUOTED[character]
+    return f"'{character}'" if character.isprintable() else f"'\\x{byte:02x}'"

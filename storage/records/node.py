@@ -302,7 +302,7 @@ class Node(Record, frozen=True, kw_only=True):
                 for name, how in self.attributes.items()
                 if name.startswith(prefix)
             ]
-        return sorted(found, key=lambda item: item.name)
+        return sorted(found, key=lambda task: task.name)
 
 
 def computed_class(node: Node) -> str:

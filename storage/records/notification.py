@@ -139,17 +139,17 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def notify_settings(meta: Mapping[str, str] | None) -> NotifySettings | None:
     """Return the settings in meta; None if there are none, or if they are invalid."""
-    given = meta or {}
+    keys = meta or {}
     try:
-        wanted = NotifySettings(
-            events=read_events(given[EVENTS]) if EVENTS in given else tuple(NotifyEvent),
-            webhook=read_webhook(given[WEBHOOK]) if WEBHOOK in given else "",
-            command=read_command(given[COMMAND]) if COMMAND in given else "",
-            receivers=read_receivers(given[RECEIVERS]) if RECEIVERS in given else (),
+        settings = NotifySettings(
+            events=read_events(keys[EVENTS]) if EVENTS in keys else tuple(NotifyEvent),
+            webhook=read_webhook(keys[WEBHOOK]) if WEBHOOK in keys else "",
+            command=read_command(keys[COMMAND]) if COMMAND in keys else "",
+            receivers=read_receivers(keys[RECEIVERS]) if RECEIVERS in keys else (),
         )
     except Invalid:  # invalid settings are rejected at registration
         return None
-    return wanted if wanted.webhook or wanted.command or wanted.receivers else None
+    return settings if settings.webhook or settings.command or settings.receivers else None
 
 
 def read_events(text: str) -> tuple[NotifyEvent, ...]:
@@ -164,10 +164,10 @@ def read_webhook(text: str) -> str:
     """Parse the URL of a webhook. Raises `Invalid`."""
     try:
         parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        good = False
-    if not good or not _PRINTABLE.fullmatch(text):
+        is_valid = False
+    if not is_valid or not _PRINTABLE.fullmatch(text):
         raise Invalid("must be an address like https://HOST/PATH")
     if parts.username is not None or parts.fragment:
         raise Invalid("must have neither a user nor a fragment after #")
@@ -203,9 +203,9 @@ def shown_webhook(url: str) -> str:
     return url.partition("?")[0]
 
 
-def encoded(wanted: NotifySettings | None) -> str:
+def encoded(settings: NotifySettings | None) -> str:
     """Encode settings for storage; empty for none."""
-    return msgspec.json.encode(wanted).decode() if wanted else ""
+    return msgspec.json.encode(settings).decode() if settings else ""
 
 
 def decoded(text: str) -> NotifySettings:

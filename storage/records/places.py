@@ -12,8 +12,8 @@ _SHARED = "alloc/data"
 
 def may_be_filled(path: str, task: str) -> bool:
     """Return whether artifacts of a task may be installed at the normalized `path`."""
-    places = (*(f"{task}/{name}" for name in _OWN), _SHARED)
-    return any(path == place or path.startswith(f"{place}/") for place in places)
+    allowed_paths = (*(f"{task}/{name}" for name in _OWN), _SHARED)
+    return any(path == allowed or path.startswith(f"{allowed}/") for allowed in allowed_paths)
 
 
 def refusal(destination: str) -> str:

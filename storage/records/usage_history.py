@@ -136,7 +136,7 @@ def _packed(values: Sequence[int | None]) -> _Packed:
     codes = [0 if value is None else value - lowest for value in values]
     if spread > _MOST:
         codes = [(code * _MOST + spread // 2) // spread for code in codes]
-    missing = sum(1 << place for place, value in enumerate(values) if value is None)
+    missing = sum(1 << index for index, value in enumerate(values) if value is None)
     return _Packed(
         lowest,
         bytes(codes) if spread else b"",
@@ -150,9 +150,9 @@ def _unpacked(packed: _Packed, count: int) -> Values:
     found: Values = [lowest + (code * spread + _MOST // 2) // _MOST for code in packed.codes]
     found = found or [lowest] * count
     missing = int.from_bytes(packed.missing, "little")
-    for place in range(missing.bit_length()):
-        if missing >> place & 1:
-            found[place] = None
+    for index in range(missing.bit_length()):
+        if missing >> index & 1:
+            found[index] = None
     return found
 
 
@@ -207,16 +207,16 @@ def binned(
     """
     count = max(0, (end - begin) // step)
     found: dict[UsageMetric, list[Values]] = {}
-    for each, first, block in blocks:
+    for step_of_block, first, block in blocks:
         for metric, values in block.items():
-            places = found.get(metric)
-            if places is None:
-                places = found[metric] = [[] for _ in range(count)]
+            bins = found.get(metric)
+            if bins is None:
+                bins = found[metric] = [[] for _ in range(count)]
             for number, value in enumerate(values):
-                place = (first + number * each - begin) // step
-                if value is not None and 0 <= place < count:
-                    places[place].append(value)
-    return {metric: [fold(metric, values) for values in places] for metric, places in found.items()}
+                index = (first + number * step_of_block - begin) // step
+                if value is not None and 0 <= index < count:
+                    bins[index].append(value)
+    return {metric: [fold(metric, values) for values in bins] for metric, bins in found.items()}
 
 
 _KIBIBYTE = 1024

@@ -50,18 +50,18 @@ def test_backup_name_contains_its_time() -> None:
 
 
 def test_first_backup_is_made_immediately() -> None:
-    assert wait(["precious.snap"], every=DAY, now=NOW) == 0
+    assert wait(["precious.snap"], interval=DAY, now=NOW) == 0
 
 
 def test_next_backup_is_made_on_time() -> None:
     names = [snapshot_name(NOW - DAY), snapshot_name(NOW - 2 * DAY)]
-    assert wait(names, every=DAY, now=NOW) == 0
-    assert wait(names, every=DAY, now=NOW - 60 * SECOND) == 60 * SECOND
-    assert wait(names, every=DAY, now=NOW - DAY) == HOUR  # looks again, for clocks are set
+    assert wait(names, interval=DAY, now=NOW) == 0
+    assert wait(names, interval=DAY, now=NOW - 60 * SECOND) == 60 * SECOND
+    assert wait(names, interval=DAY, now=NOW - DAY) == HOUR  # looks again, for clocks are set
 
 
 def test_backup_with_a_future_time_causes_no_delay() -> None:
-    assert wait([snapshot_name(NOW + DAY)], every=DAY, now=NOW) == 0
+    assert wait([snapshot_name(NOW + DAY)], interval=DAY, now=NOW) == 0
 
 
 def test_oldest_backups_are_deleted_and_other_files_are_kept() -> None:
@@ -107,7 +107,7 @@ async def test_backup_made_after_the_clock_was_set_back_is_kept(
         save_snapshot(tmp_path, target, keep=2, now=NOW + day * DAY)
     latest = save_snapshot(tmp_path, target, keep=2, now=NOW - DAY)
     assert sorted(target.glob("*.snap")) == [latest, target / snapshot_name(NOW + DAY)]
-    assert wait(_names(target), every=DAY, now=NOW - DAY) == HOUR
+    assert wait(_names(target), interval=DAY, now=NOW - DAY) == HOUR
 
 
 async def test_unreadable_backup_draft_is_deleted(

@@ -71,7 +71,7 @@ def _member(request: Request, db: ReadSnapshot) -> Member:
 def agent_self(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the daemon's configuration and member record, in the form of Nomad."""
     config, node_id = request.parts.config, request.parts.tasks.node_id
-    shown = {
+    shown_config = {
         "ACL": {"Enabled": config.asks_for_tokens},
         "BindAddr": config.bind,
         "Client": {"Enabled": True},
@@ -100,7 +100,9 @@ def agent_self(request: Request, db: ReadSnapshot) -> HandlerReply:
         "serf": {"members": "1", "failed": "0", "left": "0"},
         "runtime": {"version": VERSION, "kernel.name": "linux"},
     }
-    return HandlerReply(body={"config": shown, "member": _member(request, db), "stats": stats})
+    return HandlerReply(
+        body={"config": shown_config, "member": _member(request, db), "stats": stats}
+    )
 
 
 def members(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -122,16 +124,16 @@ def servers(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 async def set_servers(request: Request) -> HandlerReply:
     """Set the server list of the node; only this server is accepted."""
-    given = [value for name, value in request.query.pairs if name == "address"]
-    if not given:
+    addresses = [value for name, value in request.query.pairs if name == "address"]
+    if not addresses:
         raise Malformed("missing server address")
-    return _only_own(given, _address(request))
+    return _only_own(addresses, _address(request))
 
 
-def _only_own(given: list[str], own: str) -> HandlerReply:
-    others = [item for item in given if item != own]
-    if others:
-        raise Refused(f"{others[0]!r} is another server: this one works alone")
+def _only_own(addresses: list[str], own: str) -> HandlerReply:
+    other_servers = [item for item in addresses if item != own]
+    if other_servers:
+        raise Refused(f"{other_servers[0]!r} is another server: this one works alone")
     return HandlerReply()
 
 
@@ -160,8 +162,8 @@ def schedulers(request: Request, db: ReadSnapshot) -> HandlerReply:
         "status": "Started",
         "workload_status": "WaitingToDequeue",
     }
-    shown = [worker] * offered.number
-    return HandlerReply(body={"server_id": _name(request), "schedulers": shown})
+    one_per_worker = [worker] * offered.number
+    return HandlerReply(body={"server_id": _name(request), "schedulers": one_per_worker})
 
 
 def scheduler_workers(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -227,8 +229,8 @@ def _duration(text: str) -> float:
 def _check_here(request: Request, name: str) -> None:
     """Raise `Refused` if the query names another node or server."""
     asked, parts = request.query.text(name), request.parts
-    ours = {parts.tasks.node_id, parts.store.read(installation.cluster_id), _name(request)}
-    if asked and asked not in ours | {"leader", parts.config.node_name}:
+    own_names = {parts.tasks.node_id, parts.store.read(installation.cluster_id), _name(request)}
+    if asked and asked not in own_names | {"leader", parts.config.node_name}:
         raise NotFound(f'{name} = "{asked}" is not known')
 
 
@@ -269,9 +271,13 @@ def health(request: Request, db: ReadSnapshot) -> HandlerReply:
     is_well = all(half.ok for half in halves.values())
     cloud = {"address": f"http://127.0.0.1:{config.dev_cloud_port}"} if config.dev_cloud else {}
     more = {
-        name: one
-        for name, one in (("faults", faults), ("unreadable_rows", unreadable), ("dev_cloud", cloud))
-        if one
+        name: count
+        for name, count in (
+            ("faults", faults),
+            ("unreadable_rows", unreadable),
+            ("dev_cloud", cloud),
+        )
+        if count
     }
     return HandlerReply(body={**halves, **more}, status=200 if is_well else 500)
 

@@ -52,7 +52,7 @@ def list_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     check_prefix("alloc", query.text("prefix"))
     expression = query.text("filter")
     matches = compile_filter(expression, allocation_views.AllocationStub) if expression else None
-    wish = query_factory(request, matches, allocations.COLUMNS)
+    to_page_request = query_factory(request, matches, allocations.COLUMNS)
 
     def wanted(_: ReadSnapshot, alloc: Allocation) -> bool:
         if not request.sees(alloc.namespace):
@@ -62,9 +62,9 @@ def list_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
         )
 
     listing = Listing[Allocation](
-        rows=lambda db, start, reverse: allocations.page(db, wish(start, reverse)),
-        key=lambda item: (item.create_index, item.id),
-        line=lambda db, item: line(db, item, query),
+        rows=lambda db, start, reverse: allocations.page(db, to_page_request(start, reverse)),
+        key=lambda alloc: (alloc.create_index, alloc.id),
+        line=lambda db, alloc: line(db, alloc, query),
         wanted=wanted,
     )
     return show(listing, query, db, db.table_index("allocations"))
@@ -78,10 +78,10 @@ def read_allocation(request: Request, db: ReadSnapshot) -> HandlerReply:
         raise NotFound("alloc not found", index=db.table_index("allocations"))
     if not request.sees(found.namespace):
         raise Refused(f'Unknown allocation "{found.id}"')
-    shown = allocation_detail(db, found)
+    document = allocation_detail(db, found)
     if request.query.own_flag("retry"):  # Steward's own field, which Nomad's clients do not request
-        shown = msgspec.structs.replace(shown, retry=explain.next_retry(db, found))
-    return reply.read_reply(shown, found.modify_index)
+        document = msgspec.structs.replace(document, retry=explain.next_retry(db, found))
+    return reply.read_reply(document, found.modify_index)
 
 
 def allocation_detail(db: ReadSnapshot, allocation: Allocation) -> allocation_views.AllocationView:

@@ -28,8 +28,8 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     most = min(_whole(query, "per_page", _PAGE), audit.MOST)
     found = audit.page(db, _filters(query), before, most + 1)
     more = str(found[most].number) if len(found) > most else ""
-    shown = [msgspec.to_builtins(entry) for entry in found[:most]]
-    return reply.read_reply(shown, db.table_index("audit"), next_token=more)
+    entries = [msgspec.to_builtins(entry) for entry in found[:most]]
+    return reply.read_reply(entries, db.table_index("audit"), next_token=more)
 
 
 def _filters(query: QueryParameters) -> Mapping[str, object]:

@@ -26,9 +26,9 @@ async def show(request: Request) -> HandlerReply:
     parts = request.parts
     examples = await parts.store.read_long(lambda db: _examples(db, parts.tasks.node_id))
     processes = [_process("daemon", os.getpid(), report.of_daemon())]
-    others = os.geteuid() == 0  # whether tasks can have other users
+    has_users = os.geteuid() == 0  # whether tasks can have other users
     if (pid := report.launcher()) is not None:
-        others = others or report.user_of(pid) == 0
+        has_users = has_users or report.user_of(pid) == 0
         processes.append(_process("launcher", pid, report.of_launcher(pid)))
     for driver, alloc_id, task in examples:
         if any(process.name == driver for process in processes):
@@ -42,7 +42,7 @@ async def show(request: Request) -> HandlerReply:
                 processes.append(_process(driver, pid, findings, alloc_id, task))
     guard = Finding("task_egress", *parts.tasks.egress())
     git = Finding("git", *parts.tasks.git_isolation())
-    node = [_rule(item) for item in (*_of_node(parts.config, others=others), guard, git)]
+    node = [_rule(item) for item in (*_of_node(parts.config, has_users=has_users), guard, git)]
     return HandlerReply(body=ConfinementShown(processes=processes, node=node))
 
 
@@ -66,14 +66,14 @@ def _read_reports(pids: list[int], driver: str) -> tuple[int, list[Finding]] | N
     return None if pid is None else (pid, report.of_task(pid))
 
 
-def _of_node(config: Settings, *, others: bool) -> Iterator[Finding]:
+def _of_node(config: Settings, *, has_users: bool) -> Iterator[Finding]:
     """Yield the findings about all tasks: settings, and mount options of their directories."""
     yield report.mount_flags(str(config.alloc_dir), report.mounts())
     users = ", ".join(config.permitted_users)
     yield Finding("task_users", "*" not in config.permitted_users, f"tasks may run as {users}")
     if not config.runs_raw_exec:
         yield Finding("raw_exec", True, "off")
-    elif not others:
+    elif not has_users:
         yield Finding("raw_exec", False, "on: tasks run as the daemon's user, without isolation")
     else:
         whom = "root as well" if config.permits_root else "permitted users"

@@ -62,7 +62,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     check_prefix("deployment", query.text("prefix"))
     expression = query.text("filter")
     matches = compile_filter(expression, Deployment) if expression else None
-    wish = query_factory(request, matches, deployments.COLUMNS)
+    to_page_request = query_factory(request, matches, deployments.COLUMNS)
 
     def wanted(_: ReadSnapshot, deployment_line: deployments.DeploymentLine) -> bool:
         if not request.sees(deployment_line.namespace):
@@ -70,9 +70,9 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(parse(deployment_line.document))
 
     listing = Listing[deployments.DeploymentLine](
-        rows=lambda db, start, reverse: deployments.page(db, wish(start, reverse)),
-        key=lambda item: (item.create_index, item.id),
-        line=lambda _, item: item.document,
+        rows=lambda db, start, reverse: deployments.page(db, to_page_request(start, reverse)),
+        key=lambda deployment: (deployment.create_index, deployment.id),
+        line=lambda _, deployment: deployment.document,
         wanted=wanted,
     )
     return show(listing, query, db, db.table_index("deployments"))
@@ -91,8 +91,8 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 def placed(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations of a deployment, newest first."""
     check_id("deployment", request["deployment_id"])
-    every = allocations.readable_of_deployment(db, request["deployment_id"])
-    found = [alloc for alloc in every if request.sees(alloc.namespace)]
+    allocs = allocations.readable_of_deployment(db, request["deployment_id"])
+    found = [alloc for alloc in allocs if request.sees(alloc.namespace)]
     highest = max((alloc.modify_index for alloc in found), default=db.table_index("allocations"))
     return reply.read_reply(list_items(db, found, request.query), highest)
 

@@ -51,17 +51,17 @@ def _query_factory(
     """Return a factory for queries of evaluations, from the parameters. Raises `Malformed`."""
     query = request.query
     asked = {"job_id": query.text("job"), "status": query.text("status")}
-    given = {name: value for name, value in asked.items() if value}
-    if matches is not None and given:
+    filters = {name: value for name, value in asked.items() if value}
+    if matches is not None and filters:
         raise Malformed("Filter expression cannot be used with other filter parameters")
     check_prefix("eval", query.text("prefix"))
-    wish = query_factory(request, matches, evaluations.COLUMNS)
-    conditions = tuple(f"{name} = :{name}" for name in given)
+    to_page_request = query_factory(request, matches, evaluations.COLUMNS)
+    conditions = tuple(f"{name} = :{name}" for name in filters)
 
     def made(start: Key | None, reverse: bool) -> PageRequest:
-        more = wish(start, reverse)
+        more = to_page_request(start, reverse)
         return msgspec.structs.replace(
-            more, conditions=(*conditions, *more.conditions), values={**more.values, **given}
+            more, conditions=(*conditions, *more.conditions), values={**more.values, **filters}
         )
 
     return made
@@ -74,7 +74,7 @@ def _matches(request: Request) -> Filter | None:
 
 def _listing(request: Request) -> Listing[evaluations.EvaluationLine]:
     matches = _matches(request)
-    wish = _query_factory(request, matches)
+    to_page_request = _query_factory(request, matches)
 
     def wanted(_: ReadSnapshot, evaluation: evaluations.EvaluationLine) -> bool:
         if not request.sees(evaluation.namespace):
@@ -82,9 +82,9 @@ def _listing(request: Request) -> Listing[evaluations.EvaluationLine]:
         return matches is None or matches(parse(evaluation.document))
 
     return Listing[evaluations.EvaluationLine](
-        rows=lambda db, start, reverse: evaluations.page(db, wish(start, reverse)),
-        key=lambda item: (item.create_index, item.id),
-        line=lambda _, item: item.document,
+        rows=lambda db, start, reverse: evaluations.page(db, to_page_request(start, reverse)),
+        key=lambda evaluation: (evaluation.create_index, evaluation.id),
+        line=lambda _, evaluation: evaluation.document,
         wanted=wanted,
     )
 
@@ -109,18 +109,18 @@ def count(request: Request, db: ReadSnapshot) -> HandlerReply:
     highest = db.table_index("evaluations")
     try:
         matches = _matches(request)
-        wish = _query_factory(request, matches)(None, False)
+        page_request = _query_factory(request, matches)(None, False)
     except Malformed as error:
         if isinstance(error.__cause__, Malformed):  # the filter's own error text, as in Nomad
             raise Refused(str(error.__cause__)) from None
         raise
     if matches is None:
-        of_namespace = evaluations.numbers(db, wish)
+        of_namespace = evaluations.numbers(db, page_request)
         number = sum(of_namespace[name] for name in of_namespace if request.sees(name))
     else:
         number = sum(
             request.sees(evaluation.namespace) and matches(parse(evaluation.document))
-            for evaluation in evaluations.page(db, wish)
+            for evaluation in evaluations.page(db, page_request)
         )
     return reply.read_reply(CountResponse(count=number, index=highest), highest)
 
@@ -155,27 +155,27 @@ _MOST_RELATED = 100
 
 def _with_related(db: ReadSnapshot, document: bytes) -> dict[str, object]:
     """Return an evaluation with stubs of the evaluations that it links to, nearest first."""
-    shown: dict[str, object] = msgspec.json.decode(document)
-    known, related = {shown["ID"]}, list[dict[str, object]]()
-    waiting = [shown]
+    evaluation: dict[str, object] = msgspec.json.decode(document)
+    known, related = {evaluation["ID"]}, list[dict[str, object]]()
+    waiting = [evaluation]
     while waiting and len(related) < _MOST_RELATED:
-        one = waiting.pop(0)
+        current = waiting.pop(0)
         for name in _LINKS:
-            other = one.get(name)
-            if not other or other in known:
+            eval_id = current.get(name)
+            if not eval_id or eval_id in known:
                 continue
-            known.add(other)
-            if found := evaluations.wire_document(db, str(other)):
+            known.add(eval_id)
+            if found := evaluations.wire_document(db, str(eval_id)):
                 waiting.append(msgspec.json.decode(found[0]))
                 last = waiting[-1]
                 related.append({key: last[key] for key in last.keys() & _OF_STUB})
-    return {**shown, "RelatedEvals": related} if related else shown
+    return {**evaluation, "RelatedEvals": related} if related else evaluation
 
 
 def placed(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations that an evaluation placed."""
-    every = allocations.of_evaluation(db, request["eval_id"])
-    found = [alloc for alloc in every if request.sees(alloc.namespace)]
+    allocs = allocations.of_evaluation(db, request["eval_id"])
+    found = [alloc for alloc in allocs if request.sees(alloc.namespace)]
     highest = max((alloc.modify_index for alloc in found), default=db.table_index("allocations"))
     return reply.read_reply(list_items(db, found, request.query), highest)
 

@@ -67,8 +67,8 @@ async def stream(request: Request) -> HandlerReply:
     """Stream events from an index on."""
     check_events(request)
     index = _index(request.query)
-    wanted = _Wanted(_topics(request.query), request.namespace)
-    frames = _frames(request, wanted, index)
+    selection = _Wanted(_topics(request.query), request.namespace)
+    frames = _frames(request, selection, index)
     return HandlerReply(stream=frames, is_endless=True, headers={"Cache-Control": "no-cache"})
 
 
@@ -104,7 +104,7 @@ def _topics(query: QueryParameters) -> dict[str, set[str]]:
 # --------------------------------------------------------------------------------------
 
 
-async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterator[bytes]:
+async def _frames(request: Request, selection: _Wanted, index: int) -> AsyncIterator[bytes]:
     """Yield a line for each write with selected events, and heartbeats in between."""
     store, feed = request.parts.store, request.parts.feed
     reader = StreamSubscriber(request)
@@ -122,7 +122,7 @@ async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterato
                 if found[0].event.number != number + 1:
                     yield _gap(index, store.read(events.collected))
                 number, index = found[-1].event.number, found[-1].event.index + 1
-                for line in await _lines(found, wanted, reader):
+                for line in await _lines(found, selection, reader):
                     yield line
                 continue
             with trio.move_on_after(HEARTBEAT) as silence:
@@ -150,7 +150,7 @@ def _may_see(grant: CapabilitySet, event: StoredEvent) -> bool:
 
 
 async def _lines(
-    encoded_events: list[EncodedEvent], wanted: _Wanted, reader: StreamSubscriber
+    encoded_events: list[EncodedEvent], selection: _Wanted, reader: StreamSubscriber
 ) -> list[bytes]:
     """Return a line per write with the events that the reader has selected and may see."""
     lines = []
@@ -158,9 +158,9 @@ async def _lines(
         encoded_events, key=lambda encoded_event: encoded_event.event.index
     ):
         chosen = []
-        for number, one in enumerate(together, 1):
-            if wanted.has(one.event) and _may_see(reader.caller.grant, one.event):
-                chosen.append(one.wire)
+        for number, event in enumerate(together, 1):
+            if selection.has(event.event) and _may_see(reader.caller.grant, event.event):
+                chosen.append(event.wire)
             if number % _TURN == 0:
                 await trio.lowlevel.checkpoint()
         if chosen:
@@ -170,7 +170,7 @@ async def _lines(
 
 def _gap(first: int, last: int) -> bytes:
     """Return the line that reports deleted events in this range of indexes."""
-    told = {
+    gap = {
         "Topic": "Gap",
         "Type": "EventsCollected",
         "Key": "",
@@ -179,4 +179,4 @@ def _gap(first: int, last: int) -> bytes:
         "Index": last,
         "Payload": {"Gap": {"FirstIndex": first, "LastIndex": last}},
     }
-    return encode({"Index": last, "Events": [told]}) + b"\n"
+    return encode({"Index": last, "Events": [gap]}) + b"\n"

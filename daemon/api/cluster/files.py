@@ -242,8 +242,8 @@ async def _followed(
                     yield HEARTBEAT
 
 
-def _frame(piece: bytes, path: str, offset: int) -> bytes:
-    return encode(LogStreamFrame(data=base64.b64encode(piece).decode(), file=path, offset=offset))
+def _frame(chunk: bytes, path: str, offset: int) -> bytes:
+    return encode(LogStreamFrame(data=base64.b64encode(chunk).decode(), file=path, offset=offset))
 
 
 @contextmanager

@@ -108,9 +108,9 @@ async def _of_store(parts: AppContext, now: int) -> list[GaugeValue]:
 async def _of_tasks(parts: AppContext, now: int) -> list[GaugeValue]:
     """Return the usage of the tasks that run, and the number of tasks in each state."""
     host = parts.config.node_name
-    wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.list_readable(db)))
-    found, at_work = [*_tasks(members, wanted, host)], []
-    for item in wanted:
+    desired, members = parts.store.read(lambda db: (_wanted(db), nodes.list_readable(db)))
+    found, at_work = [*_tasks(members, desired, host)], []
+    for item in desired:
         if item.client_status != ClientStatus.RUNNING:
             continue
         if usage := await _usage(parts, item):
@@ -249,11 +249,11 @@ _SHARE = 20  # validity as a multiple of the CPU time of the count: at most 5 % 
 
 async def _job_states(parts: AppContext, now: int) -> list[GaugeValue]:
     """Return the number of jobs in each state, cached because each job's state is expensive."""
-    kept = _COUNTED.get(parts.store)
-    if kept is None or not kept.at <= now < kept.until:
-        kept = await parts.store.read_long(lambda db: _judged(db, now))
-        _COUNTED[parts.store] = kept
-    return kept.gauges
+    cached = _COUNTED.get(parts.store)
+    if cached is None or not cached.at <= now < cached.until:
+        cached = await parts.store.read_long(lambda db: _judged(db, now))
+        _COUNTED[parts.store] = cached
+    return cached.gauges
 
 
 def _judged(db: ReadSnapshot, now: int) -> _Counted:
@@ -305,8 +305,8 @@ def _evaluations(unfinished: list[metrics.UnfinishedEvaluations]) -> Iterator[Ga
         yield GaugeValue(f"nomad.nomad.broker.{kind}_unacked", 0)
 
 
-def _sum(found: list[metrics.UnfinishedEvaluations]) -> int:
-    return sum(item.number for item in found)
+def _sum(counts: list[metrics.UnfinishedEvaluations]) -> int:
+    return sum(item.number for item in counts)
 
 
 def _labels_of(node: Node, host: str) -> dict[str, str]:
@@ -360,8 +360,8 @@ def _of_allocation(alloc: Allocation, usage: AllocationUsage, host: str) -> list
             "memory.allocated": alloc.placement.resources.tasks[name].memory.memory_mb * _MEGABYTE,
         }
         found += [
-            GaugeValue(f"nomad.client.allocs.{what}", value, labels)
-            for what, value in values.items()
+            GaugeValue(f"nomad.client.allocs.{gauge_name}", value, labels)
+            for gauge_name, value in values.items()
         ]
     return found
 

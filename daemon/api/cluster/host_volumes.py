@@ -40,7 +40,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     if text := query.text("filter"):
         expression = compile_filter(text, HostVolumeStub)
     chosen = {name: query.text(name) for name in ("node_id", "node_pool") if query.text(name)}
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, volume: DynamicVolume) -> bool:
         return (
@@ -52,10 +52,10 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
     listing = Listing[DynamicVolume](
         rows=lambda db, start, reverse: (
-            host_volumes.page(db, wish(start, reverse)) if is_host else iter(())
+            host_volumes.page(db, to_page_request(start, reverse)) if is_host else iter(())
         ),
-        key=lambda item: (item.namespace, item.id),
-        line=lambda _, item: encode(stub_of(item)),
+        key=lambda volume: (volume.namespace, volume.id),
+        line=lambda _, volume: encode(stub_of(volume)),
         wanted=wanted,
         is_number=False,
     )
@@ -183,9 +183,9 @@ async def _complete(request: Request, volume: DynamicVolume, *, registered: bool
 async def _put(request: Request, volume: DynamicVolume) -> HandlerReply:
     parts = request.parts
     stored, done = await rules.put(parts.store, volume, parts.ids, now=parts.clock.now())
-    told = [*rules.warnings(stored), *request.remarks()]
-    shown = {"Volume": _shown(stored), "Warnings": "; ".join(told), "Index": done.index}
-    return HandlerReply(body=shown, index=done.index)
+    warnings = [*rules.warnings(stored), *request.remarks()]
+    body = {"Volume": _shown(stored), "Warnings": "; ".join(warnings), "Index": done.index}
+    return HandlerReply(body=body, index=done.index)
 
 
 def _find(

@@ -41,11 +41,11 @@ class NewestMatches:
 
     def add(self, search: Search, reached: int) -> None:
         """Add the matches of the next log; drop matches older than the newest of all."""
-        place = len(self._searched)
-        log_lines = dated(self._opened[place], search.found)
+        index = len(self._searched)
+        log_lines = dated(self._opened[index], search.found)
         end = log_lines[-1].end if log_lines else 0
         self._searched.append(_Searched(search, len(log_lines), end, reached))
-        own = [_Match(place, line) for line in log_lines]
+        own = [_Match(index, line) for line in log_lines]
         merged = [*heapq.merge(self._matches, own, key=lambda match: match.line.time)]
         self._matches = []
         left = _MOST_TEXT
@@ -62,33 +62,33 @@ class NewestMatches:
 
     def lines(self) -> tuple[list[list[LogLine]], list[int]]:
         """Return the lines of each log with their context, and its next position; 0 at its start."""
-        kept: list[list[LogLine]] = [[] for _ in self._opened]
-        near: list[dict[int, LogLine]] = [{} for _ in self._opened]
+        by_log: list[list[LogLine]] = [[] for _ in self._opened]
+        context_by_log: list[dict[int, LogLine]] = [{} for _ in self._opened]
         left = _MOST_TEXT
-        for place, line in reversed(self._matches):
+        for index, line in reversed(self._matches):
             around = {
                 item.at: item
-                for item in self._searched[place].search.near(self._opened[place].stream, line)
-                if item.at not in near[place]
+                for item in self._searched[index].search.near(self._opened[index].stream, line)
+                if item.at not in context_by_log[index]
             }
             left -= _size(line, *around.values())
-            if left < 0 and any(kept):
+            if left < 0 and any(by_log):
                 break
-            kept[place].insert(0, line)
-            near[place] |= around
-        shown = [
-            dated(one, with_gaps(lines, context.values()))
-            for one, lines, context in zip(self._opened, kept, near, strict=True)
+            by_log[index].insert(0, line)
+            context_by_log[index] |= around
+        log_lines = [
+            dated(log, with_gaps(lines, context.values()))
+            for log, lines, context in zip(self._opened, by_log, context_by_log, strict=True)
         ]
-        return shown, [self._next(place, lines) for place, lines in enumerate(kept)]
+        return log_lines, [self._next(index, lines) for index, lines in enumerate(by_log)]
 
-    def _next(self, place: int, log_lines: list[LogLine]) -> int:
-        searched = self._searched[place]
+    def _next(self, index: int, log_lines: list[LogLine]) -> int:
+        searched = self._searched[index]
         if len(log_lines) == searched.number:
             position = searched.reached
         else:
             position = log_lines[0].at if log_lines else searched.end
-        return position if position > self._opened[place].stream.span()[0] else 0
+        return position if position > self._opened[index].stream.span()[0] else 0
 
 
 def _size(*lines: LogLine) -> int:

@@ -133,7 +133,7 @@ class _Selection(msgspec.Struct, frozen=True):
         if not positions:
             return ""
         pairs = zip(self.streams, positions.split(","), strict=True)
-        return ",".join(f"{one.name}:{position}" for one, position in pairs)
+        return ",".join(f"{log.name}:{position}" for log, position in pairs)
 
 
 class _Update(msgspec.Struct, frozen=True):
@@ -195,21 +195,21 @@ async def search(request: Request) -> HandlerReply:
         lambda: _begins(opened, known) if known else _ends(opened)
     )
     newest = NewestMatches(opened, most)
-    for one, begin in zip(opened, begins, strict=True):
-        looked = Search(text, context=context, most=most)
+    for log, begin in zip(opened, begins, strict=True):
+        matches = Search(text, context=context, most=most)
         position: int | None = begin
         # All streams of a request share one limit of bytes.
-        while position is not None and not looked.is_full:
-            if looked.searched >= MOST_SEARCHED // len(opened):
+        while position is not None and not matches.is_full:
+            if matches.searched >= MOST_SEARCHED // len(opened):
                 break
-            position = await garbage.in_thread(partial(looked.step, one.stream, position))
-        await garbage.in_thread(partial(newest.add, looked, position or 0))
+            position = await garbage.in_thread(partial(matches.step, log.stream, position))
+        await garbage.in_thread(partial(newest.add, matches, position or 0))
 
     def page() -> bytes:
-        shown, reached = newest.lines()
+        matches, reached = newest.lines()
         return selection.encoded(
             LogLines(
-                lines=list(merged(shown)),
+                lines=list(merged(matches)),
                 before=",".join(map(str, reached)) if any(reached) else "",
                 searched=newest.searched,
             )
@@ -256,31 +256,31 @@ async def _requested_streams(request: Request) -> _Selection:
 async def _select(request: Request) -> _Selection:
     """Select the newest allocations with stored logs; include all or no streams of each."""
     store, kind = request.parts.store, request.query.text("type")
-    kinds, wanted = (kind,) if kind else KINDS, request.query.text("task")
+    kinds, task_name = (kind,) if kind else KINDS, request.query.text("task")
     newest = await store.read_any(partial(_newest, request=request))
     chosen: list[list[_Stream]] = []  # of each allocation, newest first
-    ended, looked, omitted_tasks = True, 0, 0
-    room = _MOST_STREAMS // len(kinds)  # tasks
-    for one, tasks in newest.found:
-        asked = [(place, task) for place, task in enumerate(tasks) if wanted in ("", task)]
-        if len(asked) > room and chosen:
+    ended, read_count, omitted_tasks = True, 0, 0
+    capacity = _MOST_STREAMS // len(kinds)  # tasks
+    for alloc, tasks in newest.found:
+        asked = [(index, task) for index, task in enumerate(tasks) if task_name in ("", task)]
+        if len(asked) > capacity and chosen:
             break
         await trio.lowlevel.checkpoint()
-        looked += 1
+        read_count += 1
         if not asked:
             continue
         try:
-            source = await source_of_tasks(request, one, tasks)
+            source = await source_of_tasks(request, alloc, tasks)
         except NotFound:  # they were deleted
             continue
-        omitted_tasks, asked = max(0, len(asked) - room), asked[:room]
-        room -= len(asked)
-        ended = ended and all(task_has_ended(one, task) for _, task in asked)
+        omitted_tasks, asked = max(0, len(asked) - capacity), asked[:capacity]
+        capacity -= len(asked)
+        ended = ended and all(task_has_ended(alloc, task) for _, task in asked)
         streams = []
-        for place, task in asked:
+        for index, task in asked:
             for stream in kinds:
-                find = partial(attempt_ends, alloc_id=one.id, task=task, kind=stream)
-                name = f"{one.id[:_SHOWN]}.{place}{stream[3]}"
+                find = partial(attempt_ends, alloc_id=alloc.id, task=task, kind=stream)
+                name = f"{alloc.id[:_SHOWN]}.{index}{stream[3]}"
                 streams.append(_Stream(name, source, task, stream, await store.read_any(find)))
                 await trio.lowlevel.checkpoint()
         chosen.append(streams)
@@ -290,14 +290,14 @@ async def _select(request: Request) -> _Selection:
         ended=ended,
         known=newest.known,
         allocations=len(chosen),
-        omitted_allocations=newest.total - looked,
+        omitted_allocations=newest.total - read_count,
         omitted_tasks=omitted_tasks,
     )
 
 
 def _newest(db: ReadSnapshot, request: Request) -> _Newest:
     """Find the newest allocations; each version of the job is decoded once."""
-    key, wanted = (request.namespace, request["job_id"]), request.query.text("task")
+    key, task_name = (request.namespace, request["job_id"]), request.query.text("task")
     page = allocations.job_page(db, *key, PageRequest(namespace="*", reverse=True))
     versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
     found: list[tuple[Allocation, dict[str, LogConfig]]] = []
@@ -310,7 +310,7 @@ def _newest(db: ReadSnapshot, request: Request) -> _Newest:
         tasks = versions[alloc.job_version].get(alloc.task_group, {})
         found.append((alloc, tasks))
         known |= dict.fromkeys(tasks)
-    if wanted and wanted not in known:
+    if task_name and task_name not in known:
         job = jobs.current(db, *key)
         for group in (job.task_groups if job else None) or ():
             known |= dict.fromkeys(log_configs(group))
@@ -364,7 +364,7 @@ async def _follow(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the log after a cursor, one response per line, until the job has ended."""
     store, key = request.parts.store, (request.namespace, request["job_id"])
-    rest = ""  # the unfinished lines that the reader knows
+    unfinished_known = ""  # the unfinished lines that the reader knows
     with register_follower() as pace:
         while True:
             # Asked before the last reading, so that nothing is missed.
@@ -374,11 +374,13 @@ async def _follow(
                 selection = await _select(request)
             over = over and selection.ended
             opened = await _opened(request, selection)
-            update = await garbage.in_thread(partial(_update, selection, opened, known, rest))
+            update = await garbage.in_thread(
+                partial(_update, selection, opened, known, unfinished_known)
+            )
             if update.answer:
                 pace.reset()
                 # An allocation may leave the newest ones and return: it continues then.
-                known, rest = known | update.known, update.rest
+                known, unfinished_known = known | update.known, update.rest
                 yield update.answer
                 continue
             if over:
@@ -390,15 +392,15 @@ async def _follow(
 
 
 def _update(
-    selection: _Selection, streams: list[OpenedStream], known: dict[str, int], rest: str
+    selection: _Selection, streams: list[OpenedStream], known: dict[str, int], unfinished_known: str
 ) -> _Update:
     """Return the lines after the known positions. Runs in a thread."""
     positions = _begins(streams, known)
     page = page_after(streams, positions, _FOLLOWED)
     unfinished = "\n".join(line.text for line in page.lines if line.unfinished)
     reached = [int(part) for part in page.after.split(",")] if page.after else []
-    if not page.lines or (reached == positions and unfinished == rest):
-        return _Update(b"", known, rest)
+    if not page.lines or (reached == positions and unfinished == unfinished_known):
+        return _Update(b"", known, unfinished_known)
     names = (stream.kind for stream in streams)
     return _Update(
         selection.encoded(page) + b"\n", dict(zip(names, reached, strict=True)), unfinished

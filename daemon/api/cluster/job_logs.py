@@ -121,10 +121,10 @@ async def stream_job_logs(request: Request) -> HandlerReply:
 class MergedLogs:
     """The logs of one job during a request."""
 
-    def __init__(self, request: Request, wanted: LogSelection) -> None:
+    def __init__(self, request: Request, selection: LogSelection) -> None:
         self._request, self._store = request, request.parts.store
         self._job = (request.namespace, request["job_id"])
-        self._wanted = wanted
+        self._wanted = selection
         self._open: dict[Key, Tail] = {}
         self._seen: set[str] = set()  # allocations
         self._from = (0, "")  # position in the creation order; older allocations are not shown
@@ -179,15 +179,15 @@ class MergedLogs:
         )
         # a heap of the time of the next line, and the number of its log
         coming: list[tuple[int, int]] = []
-        for place, tail in enumerate(tails):
+        for index, tail in enumerate(tails):
             if await read(tail):
-                heapq.heappush(coming, (tail.queue[0].time, place))
+                heapq.heappush(coming, (tail.queue[0].time, index))
         while coming:
-            _, place = heapq.heappop(coming)
-            tail = tails[place]
+            _, index = heapq.heappop(coming)
+            tail = tails[index]
             yield tail.take(coming[0][0] if coming else None)
             if tail.queue or await read(tail):
-                heapq.heappush(coming, (tail.queue[0].time, place))
+                heapq.heappush(coming, (tail.queue[0].time, index))
             await trio.lowlevel.checkpoint()
 
     async def find_more(self) -> None:
@@ -232,9 +232,9 @@ class MergedLogs:
     def _newest(self, db: ReadSnapshot) -> _Newest:
         """Find the newest selected allocations; each version of the job is decoded once."""
         if self._wanted.alloc_id:
-            one = allocations.find(db, self._wanted.alloc_id)
-            is_known = one is not None and (one.namespace, one.job_id) == self._job
-            page = iter([one] if one is not None and is_known else [])
+            alloc = allocations.find(db, self._wanted.alloc_id)
+            is_known = alloc is not None and (alloc.namespace, alloc.job_id) == self._job
+            page = iter([alloc] if alloc is not None and is_known else [])
         else:
             page = allocations.job_page(db, *self._job, PageRequest(namespace="*", reverse=True))
         new: Iterator[Allocation] = takewhile(
@@ -244,16 +244,16 @@ class MergedLogs:
             new = (alloc for alloc in new if not alloc.desired.next_allocation)
         versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
         found: deque[tuple[Allocation, dict[str, LogConfig]]] = deque()
-        for one in islice(new, _MOST_ALLOCATIONS):
-            if one.job_version not in versions:
-                job = jobs.version(db, *self._job, one.job_version)
+        for alloc in islice(new, _MOST_ALLOCATIONS):
+            if alloc.job_version not in versions:
+                job = jobs.version(db, *self._job, alloc.job_version)
                 groups = (job.task_groups if job else None) or ()
-                versions[one.job_version] = {group.name: log_configs(group) for group in groups}
-            found.append((one, versions[one.job_version].get(one.task_group, {})))
+                versions[alloc.job_version] = {group.name: log_configs(group) for group in groups}
+            found.append((alloc, versions[alloc.job_version].get(alloc.task_group, {})))
         is_full = len(found) == _MOST_ALLOCATIONS
         return _Newest(
             found=found,
-            ids={one.id for one, _ in found},
+            ids={alloc.id for alloc, _ in found},
             begin=(found[-1][0].create_index, found[-1][0].id) if is_full else self._from,
             omitted=sum(1 for _ in new) if is_full else 0,
         )
@@ -274,31 +274,31 @@ class MergedLogs:
 
     async def _tail(self, allocation: Allocation, key: Key, log: TaskLog) -> Tail | None:
         """Return a log for reading, or None if nothing of it is selected."""
-        wanted, (alloc_id, task, kind) = self._wanted, key
-        if wanted.since and ended_before(allocation, task, wanted.since):
+        selection, (alloc_id, task, kind) = self._wanted, key
+        if selection.since and ended_before(allocation, task, selection.since):
             return None
-        stretch = None
-        if wanted.previous:
+        section = None
+        if selection.previous:
             before = partial(attempt_before, allocation=allocation, task=task, kind=kind)
             found = await self._store.read_any(before)
             if found is None:
                 return None
-            log, stretch = log.of(found.alloc_id), found.stretch
+            log, section = log.of(found.alloc_id), found.stretch
         ends = await self._store.read_any(
             partial(attempt_ends, alloc_id=log.place[0], task=task, kind=kind)
         )
         stream = await log.current()
         written = dates(ends, log, stream, self._request.parts.clock.now())
-        if stretch is None:
-            begin = stream.locate(wanted.begin, wanted.offset)
-            skipped = written.since(wanted.since) if wanted.since else 0
-            stretch = LogSection(max(begin, skipped), None)
+        if section is None:
+            begin = stream.locate(selection.begin, selection.offset)
+            skipped = written.since(selection.since) if selection.since else 0
+            section = LogSection(max(begin, skipped), None)
         return Tail(
-            label=f"{log.place[0][:_SHOWN]} {task} | ".encode() if wanted.labels else b"",
+            label=f"{log.place[0][:_SHOWN]} {task} | ".encode() if selection.labels else b"",
             log=log,
-            stretch=stretch,
-            contains=wanted.contains,
-            since=wanted.since,
+            section=section,
+            contains=selection.contains,
+            since=selection.since,
             dates=written,
             is_over=lambda: has_ended(self._store, alloc_id, task),
         )

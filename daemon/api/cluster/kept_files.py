@@ -74,8 +74,8 @@ def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tup
         task = next(iter(tasks), "")
     found = kept_files.find(db, allocation.id, task, path)
     if found is None:
-        whose = f"task {task!r} of allocation" if task else "allocation"
-        raise NotFound(f"{whose} {allocation.id!r} has no kept file {path!r}")
+        subject = f"task {task!r} of allocation" if task else "allocation"
+        raise NotFound(f"{subject} {allocation.id!r} has no kept file {path!r}")
     config = request.parts.config
     files = PayloadFiles(request.parts.store, str(config.payloads_dir), PayloadLimits.of(config))
     content = files.content(db, allocation.namespace, found.digest)

@@ -37,8 +37,8 @@ class RotateResponse(Record, frozen=True, kw_only=True):
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the keys for verification; the newest one that is active signs."""
-    shown = [_meta(request, key) for key in request.parts.issuer.keys]
-    return reply.read_reply(shown, db.table_index("signing_keys"))
+    keys = [_meta(request, key) for key in request.parts.issuer.keys]
+    return reply.read_reply(keys, db.table_index("signing_keys"))
 
 
 async def rotate(request: Request) -> HandlerReply:

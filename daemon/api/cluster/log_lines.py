@@ -60,8 +60,8 @@ class LineTimes:
 
     def at(self, position: int) -> int:
         """Return the latest possible time of the byte before a position."""
-        place = bisect_left(self._ends, position)
-        return self._times[place] if place < len(self._times) else self._at_end
+        index = bisect_left(self._ends, position)
+        return self._times[index] if index < len(self._times) else self._at_end
 
     def since(self, time: int) -> int:
         """Return a position before which every whole line is older than a time."""
@@ -96,7 +96,7 @@ class Tail:
         *,
         label: bytes,
         log: TaskLog,
-        stretch: LogSection,
+        section: LogSection,
         contains: bytes,
         since: int,
         dates: LineTimes,
@@ -106,7 +106,7 @@ class Tail:
         self.queue: deque[MergedLogLine] = deque()
         self._label, self._contains, self._since = label, contains, since
         self._log, self._dates = log, dates
-        self._position, self._end = stretch
+        self._position, self._end = section
         self._line_ends = self._position  # the position after the last line
         self._rest = b""  # bytes that were read, but are not in the queue yet
         self._has_lines = False  # whether the rest may contain whole lines

@@ -130,8 +130,8 @@ class Search:
 
     def lines(self, stream: Stream) -> list[LogLine]:
         """Return the matches with their context lines."""
-        near = (item for line in self._found for item in self.near(stream, line))
-        return with_gaps(self._found, near)
+        context = (item for line in self._found for item in self.near(stream, line))
+        return with_gaps(self._found, context)
 
     def near(self, stream: Stream, line: LogLine) -> list[LogLine]:
         """Return the context lines of a match."""
@@ -146,9 +146,9 @@ class Search:
         return [*earlier[-self._context :], *later[: self._context]]
 
 
-def with_gaps(matches: Iterable[LogLine], near: Iterable[LogLine]) -> list[LogLine]:
+def with_gaps(matches: Iterable[LogLine], context: Iterable[LogLine]) -> list[LogLine]:
     """Return matches and their context lines by position, with a mark where others are left out."""
-    by_position = {line.at: line for line in near}
+    by_position = {line.at: line for line in context}
     by_position |= {line.at: msgspec.structs.replace(line, matches=True) for line in matches}
     return list(_gaps(by_position))
 

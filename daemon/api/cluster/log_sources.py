@@ -51,17 +51,19 @@ async def find_source(request: Request, alloc_id: str) -> LogSource:
         allocation, group = await resolve_allocation(parts.store, alloc_id)
     except NotFound:
         is_one = _IDENTIFIER.fullmatch(alloc_id)
-        about = await retained_logs.read_manifest(parts.logs.launcher, alloc_id) if is_one else None
-        if about is None:
+        manifest = (
+            await retained_logs.read_manifest(parts.logs.launcher, alloc_id) if is_one else None
+        )
+        if manifest is None:
             raise
-        request.require(about.namespace)
+        request.require(manifest.namespace)
         return LogSource(
             alloc_id=alloc_id,
-            namespace=about.namespace,
+            namespace=manifest.namespace,
             root=str(parts.config.logs_dir / alloc_id),
-            tasks=about.tasks,
+            tasks=manifest.tasks,
             logs=parts.logs,
-            masks=_masks(request, about.namespace),
+            masks=_masks(request, manifest.namespace),
         )
     request.require(allocation.namespace)
     return await sources_of_group(request, allocation, group)

@@ -85,15 +85,15 @@ async def search(request: Request) -> HandlerReply:
     found: list[list[LogLine]] = []
     reached: list[int | None] = []
     searched = 0
-    for one, begin in zip(opened, begins, strict=True):
-        looked = Search(text, context=context, most=most)
+    for log, begin in zip(opened, begins, strict=True):
+        matches = Search(text, context=context, most=most)
         position: int | None = begin
-        while position is not None and not looked.is_full:
-            position = await trio.to_thread.run_sync(looked.step, one.stream, position)
-        shown = await trio.to_thread.run_sync(looked.lines, one.stream)
-        found.append(dated(one, shown))
+        while position is not None and not matches.is_full:
+            position = await trio.to_thread.run_sync(matches.step, log.stream, position)
+        log_lines = await trio.to_thread.run_sync(matches.lines, log.stream)
+        found.append(dated(log, log_lines))
         reached.append(position)
-        searched += looked.searched
+        searched += matches.searched
     return HandlerReply(
         body=LogLines(
             lines=list(merged(found)),
@@ -176,32 +176,32 @@ def page_before(streams: list[OpenedStream], positions: list[int], most: int) ->
     """Return the last lines before positions; `after` is the position after the last whole line."""
     share = log_pages.bytes_per_stream(len(streams))
     read = [
-        dated(one, log_pages.before(one.stream, position, most, share))
-        for one, position in zip(streams, positions, strict=True)
+        dated(log, log_pages.before(log.stream, position, most, share))
+        for log, position in zip(streams, positions, strict=True)
     ]
-    shown = list(merged(read))[-most:] if most else []
+    log_lines = list(merged(read))[-most:] if most else []
     begins, ends = [], []
-    for one, position in zip(streams, positions, strict=True):
-        own = [line for line in shown if line.stream == one.kind]
+    for log, position in zip(streams, positions, strict=True):
+        own = [line for line in log_lines if line.stream == log.kind]
         begins.append(own[0].at if own else position)
         ends.append(_behind(own, position))
-    has_more = any(begin > one.stream.span()[0] for one, begin in zip(streams, begins, strict=True))
-    return LogLines(lines=shown, before=_text(begins) if has_more else "", after=_text(ends))
+    has_more = any(begin > log.stream.span()[0] for log, begin in zip(streams, begins, strict=True))
+    return LogLines(lines=log_lines, before=_text(begins) if has_more else "", after=_text(ends))
 
 
 def page_after(streams: list[OpenedStream], positions: list[int], most: int) -> LogLines:
     """Return the first lines from positions."""
     share = log_pages.bytes_per_stream(len(streams))
     read = [
-        dated(one, log_pages.after(one.stream, position, most, share))
-        for one, position in zip(streams, positions, strict=True)
+        dated(log, log_pages.after(log.stream, position, most, share))
+        for log, position in zip(streams, positions, strict=True)
     ]
-    shown = list(merged(read))[:most]
+    log_lines = list(merged(read))[:most]
     ends = [
-        _behind([line for line in shown if line.stream == one.kind], position)
-        for one, position in zip(streams, positions, strict=True)
+        _behind([line for line in log_lines if line.stream == log.kind], position)
+        for log, position in zip(streams, positions, strict=True)
     ]
-    return LogLines(lines=shown, before=_text(positions), after=_text(ends))
+    return LogLines(lines=log_lines, before=_text(positions), after=_text(ends))
 
 
 def _behind(lines: list[LogLine], position: int) -> int:
@@ -236,17 +236,20 @@ async def _follow(
     """Yield updates after a cursor, one JSON document per line, until the task has ended."""
     store = request.parts.store
     kinds = KINDS if not request.query.text("type") else (request.query.text("type"),)
-    shown = ""  # unfinished lines that the reader already has
+    sent_unfinished = ""  # unfinished lines that the reader already has
     with register_follower() as pace:
         while True:
             # This check comes before the last read, so that no output is missed.
             over = has_ended(store, source.alloc_id, task)
             opened = await _open(request, source, task, kinds)
             page = await trio.to_thread.run_sync(page_after, opened, positions, _FOLLOWED)
-            rest = "\n".join(line.text for line in page.lines if line.unfinished)
-            if page.lines and (page.after != _text(positions) or rest != shown):
+            unfinished = "\n".join(line.text for line in page.lines if line.unfinished)
+            if page.lines and (page.after != _text(positions) or unfinished != sent_unfinished):
                 pace.reset()
-                positions, shown = [int(part) for part in page.after.split(",")], rest
+                positions, sent_unfinished = (
+                    [int(part) for part in page.after.split(",")],
+                    unfinished,
+                )
                 yield encode(page) + b"\n"
                 continue
             if over:

@@ -24,9 +24,9 @@ class MaskedLog(TaskLog):
     """One stream of a task's output, masked."""
 
     def __init__(
-        self, logs: Logs, place: tuple[str, str, str], config: LogConfig, masks: OutputMasks
+        self, logs: Logs, place_of_log: tuple[str, str, str], config: LogConfig, masks: OutputMasks
     ) -> None:
-        super().__init__(logs, place, config)
+        super().__init__(logs, place_of_log, config)
         self._masks = masks
 
     async def current(self) -> Stream:
@@ -128,7 +128,7 @@ class _Window(msgspec.Struct, frozen=True):
 
     def masked(self, matcher: Matcher) -> LogChunk:
         """Return the chunk with its secrets masked."""
-        shown = matcher.mask_part(
+        masked = matcher.mask_part(
             self.data, self.begin, self.stop, at_start=self.at_start, at_end=self.at_end
         )
-        return LogChunk(self.name, self.offset, shown, self.end)
+        return LogChunk(self.name, self.offset, masked, self.end)

@@ -79,15 +79,17 @@ async def _written(write: Callable[[], bytes], number: int) -> bytes:
 
 
 def _summary(
-    found: Iterable[GaugeValue],
+    values: Iterable[GaugeValue],
     *,
     timestamp: str,
     counters: list[SampleShown],
     samples: list[SampleShown],
 ) -> bytes:
-    shown = [GaugeShown(name=gauge.name, value=gauge.value, labels=gauge.labels) for gauge in found]
+    gauges_shown = [
+        GaugeShown(name=gauge.name, value=gauge.value, labels=gauge.labels) for gauge in values
+    ]
     return encode(
-        MetricsSummary(timestamp=timestamp, gauges=shown, counters=counters, samples=samples)
+        MetricsSummary(timestamp=timestamp, gauges=gauges_shown, counters=counters, samples=samples)
     )
 
 
@@ -96,24 +98,24 @@ def _samples(kind: dict[str, Series]) -> list[SampleShown]:
         SampleShown(
             name=name,
             labels={},
-            count=one.count,
-            rate=one.sum / INTERVAL,
-            sum=one.sum,
-            min=one.min,
-            max=one.max,
-            mean=one.mean,
-            stddev=one.deviation,
+            count=series.count,
+            rate=series.sum / INTERVAL,
+            sum=series.sum,
+            min=series.min,
+            max=series.max,
+            mean=series.mean,
+            stddev=series.deviation,
         )
-        for name, one in sorted(TIMERS.last_interval(kind).items())
+        for name, series in sorted(TIMERS.last_interval(kind).items())
     ]
 
 
 class _Collected(Collector):
     """A collector of gauges: gauges of the same name form one family with the same labels."""
 
-    def __init__(self, found: Iterable[GaugeValue]) -> None:
+    def __init__(self, values: Iterable[GaugeValue]) -> None:
         self._by_name: dict[str, list[GaugeValue]] = {}
-        for gauge in found:
+        for gauge in values:
             self._by_name.setdefault(gauge.name, []).append(gauge)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

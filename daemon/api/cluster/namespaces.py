@@ -19,7 +19,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the namespaces in which the caller has any capability."""
     grant, expression = request.caller.grant, request.query.text("filter")
     matches = compile_filter(expression, Namespace) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, namespace: Namespace) -> bool:
         if not grant.knows(namespace.name):
@@ -27,9 +27,9 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(namespace))
 
     listing = Listing[Namespace](
-        rows=lambda db, start, reverse: namespaces.page(db, wish(start, reverse)),
-        key=lambda item: ("", item.name),
-        line=lambda _, item: encode(item),
+        rows=lambda db, start, reverse: namespaces.page(db, to_page_request(start, reverse)),
+        key=lambda namespace: ("", namespace.name),
+        line=lambda _, namespace: encode(namespace),
         wanted=wanted,
         is_number=False,
     )

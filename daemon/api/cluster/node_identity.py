@@ -60,11 +60,11 @@ async def renew(request: Request) -> HandlerReply:
     """Issue a new identity for a node. Raises `Malformed`."""
     parts = request.parts
     asked = await request.decoded(NodeIdentityRenewRequest) if request.body else None
-    given = named_node(request, asked.node_id if asked else "")
+    name_or_id = named_node(request, asked.node_id if asked else "")
     made = _First(next(parts.ids), parts.clock.now() // SECOND)
 
     def write(tx: Transaction) -> None:
-        node = _find(request, tx, given)
+        node = _find(request, tx, name_or_id)
         settings.put(tx, _name(node.id), msgspec.json.encode(made).decode())
 
     await parts.store.write(write)

@@ -51,8 +51,8 @@ async def apply(request: Request) -> HandlerReply:
             raise Malformed(
                 f'"{key[:100]}" is too long: keys and values have {_LONGEST} characters'
             )
-    given = named_node(request, asked.node_id)
-    node = parts.store.read(lambda db: _find(request, db, given))
+    name_or_id = named_node(request, asked.node_id)
+    node = parts.store.read(lambda db: _find(request, db, name_or_id))
     done, changes = await change_meta(
         parts.store,
         node.id,

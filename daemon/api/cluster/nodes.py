@@ -83,12 +83,12 @@ class NodeStubWithResources(NodeStub, frozen=True, kw_only=True):
 def _engine(db: ReadSnapshot, node: Node) -> ClusterEngine | UnsetType:
     if not node.engine:
         return UNSET
-    said, here = node.attributes, allocated_resources.by_status(db, node.id)
+    attributes, here = node.attributes, allocated_resources.by_status(db, node.id)
     return ClusterEngine(
         name=node.engine,
-        partition=said.get("engine.partition", ""),
-        version=said.get("engine.version", ""),
-        reachable=said.get("engine.reachable") == "true",
+        partition=attributes.get("engine.partition", ""),
+        version=attributes.get("engine.version", ""),
+        reachable=attributes.get("engine.reachable") == "true",
         hosts=node.hosts or [],
         running=here.get(ClientStatus.RUNNING, 0),
         waiting=here.get(ClientStatus.PENDING, 0),
@@ -107,7 +107,7 @@ def _held(db: ReadSnapshot, node: Node) -> NodeHeld:
 
 
 def node_list_item(
-    db: ReadSnapshot, node: Node, *, resources: bool, system: bool, held: bool = False
+    db: ReadSnapshot, node: Node, *, resources: bool, system: bool, with_allocated: bool = False
 ) -> NodeStub:
     """Return the line of a node in a listing; with `system` it names the operating system."""
     line = NodeStub(
@@ -127,7 +127,7 @@ def node_list_item(
         host_volumes=node.host_volumes,
         engine=_engine(db, node),
         attributes={_SYSTEM: node.attributes.get(_SYSTEM, "")} if system else UNSET,
-        held=_held(db, node) if held else UNSET,
+        held=_held(db, node) if with_allocated else UNSET,
         create_index=node.create_index,
         modify_index=node.modify_index,
     )
@@ -148,14 +148,15 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the nodes."""
     query = request.query
     prefix, resources, system = query.text("prefix"), query.flag("resources"), query.flag("os")
-    held = query.own_flag("held")
+    with_allocated = query.own_flag("held")
     check_prefix("node", prefix)
     found = [node for node in nodes.list_readable(db) if node.id.startswith(prefix)]
     if expression := query.text("filter"):  # the filter applies to all fields of a node
         matches = compile_filter(expression, Node)
         found = [node for node in found if matches(_shown(node))]
     lines = [
-        node_list_item(db, node, resources=resources, system=system, held=held) for node in found
+        node_list_item(db, node, resources=resources, system=system, with_allocated=with_allocated)
+        for node in found
     ]
     page = paginate(lines, lambda line: ("", line.id), encode, query)
     return reply.read_reply(page.body, db.table_index("nodes"), next_token=page.next_token)
@@ -177,7 +178,7 @@ def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     holding = request.query.own_flag("holding")
     expression = request.query.text("filter")
     matches = compile_filter(expression, AllocationStub) if expression else None
-    wish = query_factory(request, matches, allocations.COLUMNS)
+    to_page_request = query_factory(request, matches, allocations.COLUMNS)
 
     def wanted(_: ReadSnapshot, alloc: Allocation) -> bool:
         if not grant.may(alloc.namespace, "read-job"):
@@ -186,10 +187,10 @@ def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
 
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.on_node(
-            db, node_id, wish(start, reverse), holding=holding
+            db, node_id, to_page_request(start, reverse), holding=holding
         ),
-        key=lambda item: (item.create_index, item.id),
-        line=lambda db, item: encode(allocation_detail(db, item)),
+        key=lambda alloc: (alloc.create_index, alloc.id),
+        line=lambda db, alloc: encode(allocation_detail(db, alloc)),
         wanted=wanted,
         newest_first=True,
     )
@@ -206,11 +207,11 @@ def hosted_tasks(request: Request, db: ReadSnapshot) -> HandlerReply:
         rows=lambda db, start, reverse: cluster_runs.running_on(
             db, node_id, start, reverse=reverse
         ),
-        key=lambda item: (item.allocation_id, item.task),
-        line=lambda _, item: encode(
-            HostedTask(host=item.host, allocation_id=item.allocation_id, task=item.task)
+        key=lambda task: (task.allocation_id, task.task),
+        line=lambda _, task: encode(
+            HostedTask(host=task.host, allocation_id=task.allocation_id, task=task.task)
         ),
-        wanted=lambda _, item: grant.may(item.namespace, "read-job"),
+        wanted=lambda _, task: grant.may(task.namespace, "read-job"),
         is_number=False,
     )
     return show(listing, request.query, db, db.table_index("allocations"))

@@ -37,7 +37,7 @@ def scheduler(request: Request, db: ReadSnapshot) -> HandlerReply:
 async def set_scheduler(request: Request) -> HandlerReply:
     """Set the scheduler's configuration; with `cas`, only if its index matches."""
     try:
-        wanted = await request.decoded(SchedulerConfig)
+        config = await request.decoded(SchedulerConfig)
     except Malformed as error:
         raise Malformed(f"Error parsing scheduler config: {error}") from None
     try:
@@ -45,7 +45,7 @@ async def set_scheduler(request: Request) -> HandlerReply:
     except InvalidParameter as error:
         reason = str(error).partition(" as a uint64: ")[2]
         raise Malformed(f"Error parsing cas value: {reason}") from None
-    updated, index = await configure(request.parts.store, wanted, expected=expected)
+    updated, index = await configure(request.parts.store, config, expected=expected)
     return HandlerReply(body=SchedulerConfigUpdated(updated=updated, index=index), index=index)
 
 
@@ -104,14 +104,14 @@ def raft_configuration(request: Request, db: ReadSnapshot) -> HandlerReply:
 async def remove_peer(request: Request) -> HandlerReply:
     """Reject: this is the only server. The error for other servers is Nomad's."""
     query, config = request.query, request.parts.config
-    mine = {
+    own_address = {
         "id": request.parts.store.read(installation.cluster_id),
         "address": f"{config.bind}:{config.port}",
     }
-    for name, own in mine.items():
-        given = query.text(name)
-        if given and given != own:
-            raise Refused(f'{name} "{given}" was not found in the Raft configuration')
+    for name, own in own_address.items():
+        value = query.text(name)
+        if value and value != own:
+            raise Refused(f'{name} "{value}" was not found in the Raft configuration')
     raise Refused(_ALONE)
 
 

@@ -32,9 +32,9 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the pools."""
     expression = request.query.text("filter")
     matches = compile_filter(expression, NodePool) if expression else None
-    sees, wish = request.caller.grant.may_with_pool, query_factory(request, None, {})
+    sees, to_page_request = request.caller.grant.may_with_pool, query_factory(request, None, {})
     listing = Listing[NodePool](
-        rows=lambda db, start, reverse: node_pools.page(db, wish(start, reverse)),
+        rows=lambda db, start, reverse: node_pools.page(db, to_page_request(start, reverse)),
         key=lambda pool: ("", pool.name),
         line=lambda _, pool: encode(pool),
         wanted=lambda _, pool: (
@@ -54,11 +54,13 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 def pool_jobs(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the jobs of a pool that the caller may list."""
     pool, grant = _find(request, db), request.caller.grant
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
     listing = Listing[job_listings.JobListingRow](
-        rows=lambda db, start, reverse: job_listings.listing_rows(db, wish(start, reverse)),
-        key=lambda item: (item.namespace, item.id),
-        line=lambda _, item: item.line,
+        rows=lambda db, start, reverse: job_listings.listing_rows(
+            db, to_page_request(start, reverse)
+        ),
+        key=lambda row: (row.namespace, row.id),
+        line=lambda _, row: row.line,
         wanted=lambda _, job_listing: (
             grant.may(job_listing.namespace, "list-jobs")
             and _pool_of(job_listing.line) == pool.name

@@ -46,8 +46,8 @@ async def profile(request: Request) -> HandlerReply:
         body = await trio.to_thread.run_sync(profiling.packed, made)
     finally:
         _BUSY.release()
-    shown = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return HandlerReply(body=body, content_type=_OCTETS, headers=shown)
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return HandlerReply(body=body, content_type=_OCTETS, headers=headers)
 
 
 def _maker(request: Request, name: str) -> Callable[[], Profile]:
@@ -64,11 +64,11 @@ def _maker(request: Request, name: str) -> Callable[[], Profile]:
 
 def _number(request: Request, name: str, least: int, most: int) -> int:
     """Return a number of the query; `least` if it is not given. Raises `Malformed`."""
-    given = request.query.text(name)
-    number = int(given) if re.fullmatch("[0-9]{1,9}", given) else -1
-    if given and not least <= number <= most:
-        raise Malformed(f'{name} = "{given}" is not a whole number from {least} to {most}')
-    return number if given else least
+    value = request.query.text(name)
+    number = int(value) if re.fullmatch("[0-9]{1,9}", value) else -1
+    if value and not least <= number <= most:
+        raise Malformed(f'{name} = "{value}" is not a whole number from {least} to {most}')
+    return number if value else least
 
 
 def _flag(request: Request, name: str) -> bool:
@@ -83,8 +83,8 @@ def _check_here(request: Request) -> None:
     if node and server:
         raise Malformed("Cannot target node and server simultaneously")
     config = parts.config
-    ours = {parts.store.read(installation.cluster_id), f"{config.node_name}.{config.region}"}
-    if server and server not in ours | {"leader", config.node_name}:
+    own_names = {parts.store.read(installation.cluster_id), f"{config.node_name}.{config.region}"}
+    if server and server not in own_names | {"leader", config.node_name}:
         raise NotFound(f'server_id = "{server}" is not known')
     if node and node != parts.tasks.node_id:
         raise NotFound(f'node_id = "{node}" is not known')

@@ -73,15 +73,15 @@ class _Context(msgspec.Struct, frozen=True):
 def by_prefix(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Find objects whose identifier begins with `Prefix`."""
     asked = request.decode(SearchRequest)
-    place = _place(request, db, asked.namespace)
+    scope = _place(request, db, asked.namespace)
     matches: dict[str, list[str] | None] = {}
     truncations = {}
-    contexts = _open(place, asked.context)
+    contexts = _open(scope, asked.context)
     for name in contexts:
         context = _CONTEXTS[name]
         if context.is_uuid and not _may_begin_id(asked.prefix):
             continue
-        found = list(islice(context.beginning(place, asked.prefix), MOST_PREFIX + 1))
+        found = list(islice(context.beginning(scope, asked.prefix), MOST_PREFIX + 1))
         matches[name] = found[:MOST_PREFIX] or None
         truncations[name] = len(found) > MOST_PREFIX
     return _answer(db, contexts, matches, truncations)
@@ -90,8 +90,8 @@ def by_prefix(request: Request, db: ReadSnapshot) -> HandlerReply:
 def fuzzy(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Find names that contain `Text`, ignoring case."""
     asked = request.decode(FuzzySearchRequest)
-    place = _place(request, db, asked.namespace)
-    contexts = _open(place, asked.context)
+    scope = _place(request, db, asked.namespace)
+    contexts = _open(scope, asked.context)
     if len(asked.text) < SHORTEST:
         raise Refused(
             f"fuzzy search query must be at least {SHORTEST} characters, got {len(asked.text)}"
@@ -102,19 +102,19 @@ def fuzzy(request: Request, db: ReadSnapshot) -> HandlerReply:
     for name in contexts:
         context = _CONTEXTS[name]
         if context.named is None:
-            ids = islice(context.beginning(place, text), MOST_PREFIX + 1)
+            ids = islice(context.beginning(scope, text), MOST_PREFIX + 1)
             begin = [FuzzyMatch(id=identifier) for identifier in ids]
             matches[name] = begin[:MOST_PREFIX]
             truncations[name] = len(begin) > MOST_PREFIX
             continue
         if name in _ALWAYS_LISTED:
             matches[name] = []
-        for kind, found in _best(context.named(place, text), text).items():
+        for kind, found in _best(context.named(scope, text), text).items():
             matches[kind] = found[:MOST_FUZZY]
             truncations[kind] = len(found) > MOST_FUZZY
     # For names inside jobs, Nomad lists the context only if there are more matches.
-    shown = {kind: more for kind, more in truncations.items() if more or kind in _CONTEXTS}
-    return _answer(db, contexts, matches, shown)
+    truncated = {kind: more for kind, more in truncations.items() if more or kind in _CONTEXTS}
+    return _answer(db, contexts, matches, truncated)
 
 
 def _answer(
@@ -140,39 +140,39 @@ def _place(request: Request, db: ReadSnapshot, namespace: str) -> _Place:
 # -------------------------------------------------------------------------------------------
 
 
-def _open(place: _Place, asked: str) -> list[str]:
+def _open(scope: _Place, context: str) -> list[str]:
     """Return the contexts to search. Raises `Denied`, or `Refused` for an unknown one."""
-    is_open = [name for name in _CONTEXTS if _may(place, name)]
-    if not is_open or (asked in _CONTEXTS and asked not in is_open):
+    is_open = [name for name in _CONTEXTS if _may(scope, name)]
+    if not is_open or (context in _CONTEXTS and context not in is_open):
         raise Denied
-    if asked == "all":
+    if context == "all":
         return is_open
-    if asked not in _CONTEXTS:
+    if context not in _CONTEXTS:
         raise Refused(
             f"context must be one of [{' '.join(_CONTEXTS)}] or 'all' for all contexts; "
-            f'got "{asked}"'
+            f'got "{context}"'
         )
-    return [asked]
+    return [context]
 
 
-def _may(place: _Place, context: str) -> bool:
+def _may(scope: _Place, context: str) -> bool:
     match context:
         case "nodes":
-            return place.grant.may_in("node", "read")
+            return scope.grant.may_in("node", "read")
         case "node_pools":
-            return bool(visible_pools(place.request, place.db))
+            return bool(visible_pools(scope.request, scope.db))
         case "namespaces":
-            return any(place.grant.knows(name) for name in place.namespaces)
+            return any(scope.grant.knows(name) for name in scope.namespaces)
         case "plugins":
-            return place.grant.may_in("plugin", "list")
+            return scope.grant.may_in("plugin", "list")
         case "scaling_policy":
-            return bool(place.where("list-scaling-policies"))
+            return bool(scope.where("list-scaling-policies"))
         case "host_volumes":
-            return bool(place.where("host-volume-read"))
+            return bool(scope.where("host-volume-read"))
         case _ if context in _JOB_READERS:
-            return bool(place.where("read-job"))
+            return bool(scope.where("read-job"))
         case _:  # volumes
-            return bool(place.where("csi-list-volume", "csi-read-volume", "read-job"))
+            return bool(scope.where("csi-list-volume", "csi-read-volume", "read-job"))
 
 
 # --- search by identifier
@@ -190,57 +190,57 @@ def _may_begin_id(prefix: str) -> bool:
 
 
 def _rows(table: str) -> Callable[[_Place, str], Iterable[str]]:
-    def beginning(place: _Place, prefix: str) -> Iterable[str]:
-        names = place.where("read-job")
-        return search.ids_with_prefix(place.db, table, names, prefix, MOST_PREFIX + 1)
+    def beginning(scope: _Place, prefix: str) -> Iterable[str]:
+        names = scope.where("read-job")
+        return search.ids_with_prefix(scope.db, table, names, prefix, MOST_PREFIX + 1)
 
     return beginning
 
 
-def _nothing(place: _Place, prefix: str) -> Iterable[str]:
+def _nothing(scope: _Place, prefix: str) -> Iterable[str]:
     return ()
 
 
-def _nodes(place: _Place, prefix: str) -> Iterable[str]:
-    return [node.id for node in nodes.list_readable(place.db) if node.id.startswith(prefix)]
+def _nodes(scope: _Place, prefix: str) -> Iterable[str]:
+    return [node.id for node in nodes.list_readable(scope.db) if node.id.startswith(prefix)]
 
 
-def _pools(place: _Place, prefix: str) -> Iterable[str]:
-    pools = visible_pools(place.request, place.db)
+def _pools(scope: _Place, prefix: str) -> Iterable[str]:
+    pools = visible_pools(scope.request, scope.db)
     return [pool.name for pool in pools if pool.name.startswith(prefix)]
 
 
-def _policies(place: _Place, prefix: str) -> Iterable[str]:
-    names = place.where("list-scaling-policies")
-    found = [one.policy.id for name in names for one in scaling.policies(place.db, name)]
+def _policies(scope: _Place, prefix: str) -> Iterable[str]:
+    names = scope.where("list-scaling-policies")
+    found = [placed.policy.id for name in names for placed in scaling.policies(scope.db, name)]
     return sorted(line for line in found if line.startswith(prefix))
 
 
-def _variables(place: _Place, prefix: str) -> Iterable[str]:
-    return (path for _, path in _paths(place, prefix))
+def _variables(scope: _Place, prefix: str) -> Iterable[str]:
+    return (path for _, path in _paths(scope, prefix))
 
 
-def _paths(place: _Place, prefix: str = "") -> Iterator[tuple[str, str]]:
-    sees = place.grant.may_with_variable
-    for name in place.namespaces:
-        for entry in variables.page(place.db, PageRequest(namespace=name, prefix=prefix)):
+def _paths(scope: _Place, prefix: str = "") -> Iterator[tuple[str, str]]:
+    sees = scope.grant.may_with_variable
+    for name in scope.namespaces:
+        for entry in variables.page(scope.db, PageRequest(namespace=name, prefix=prefix)):
             if sees(entry.namespace, entry.path, "list"):
                 yield entry.namespace, entry.path
 
 
-def _namespaces(place: _Place, prefix: str) -> Iterable[str]:
-    every = namespaces.page(place.db, PageRequest(namespace="*", prefix=prefix))
-    return (namespace.name for namespace in every if place.grant.knows(namespace.name))
+def _namespaces(scope: _Place, prefix: str) -> Iterable[str]:
+    readable = namespaces.page(scope.db, PageRequest(namespace="*", prefix=prefix))
+    return (namespace.name for namespace in readable if scope.grant.knows(namespace.name))
 
 
 # --- search by name
 # -----------------------------------------------------------------------------------
 
 
-def _best(found: Iterable[tuple[str, FuzzyMatch]], text: str) -> dict[str, list[FuzzyMatch]]:
+def _best(candidates: Iterable[tuple[str, FuzzyMatch]], text: str) -> dict[str, list[FuzzyMatch]]:
     """Return matches by kind, sorted by position of the text, length, and name."""
     by_kind: dict[str, list[FuzzyMatch]] = {}
-    for kind, match in found:
+    for kind, match in candidates:
         by_kind.setdefault(kind, []).append(match)
 
     def order(match: FuzzyMatch) -> tuple[int, int, str, list[str]]:
@@ -249,8 +249,8 @@ def _best(found: Iterable[tuple[str, FuzzyMatch]], text: str) -> dict[str, list[
     return {kind: sorted(matches, key=order) for kind, matches in by_kind.items()}
 
 
-def _named_jobs(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
-    for job in search.job_names(place.db, place.where("read-job")):
+def _named_jobs(job_scope: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    for job in search.job_names(job_scope.db, job_scope.where("read-job")):
         for kind, name, *scope in _names_inside(job):
             if text in name.lower():
                 yield kind, FuzzyMatch(id=name, scope=scope)
@@ -278,20 +278,20 @@ def _services(services: Iterable[ServiceName] | None, *scope: str) -> Iterator[t
             yield "services", service.name, *scope
 
 
-def _named_allocations(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
-    names = place.where("read-job")
-    for namespace, id_, name in search.allocation_names(place.db, names, text, MOST_FUZZY + 1):
+def _named_allocations(scope: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    names = scope.where("read-job")
+    for namespace, id_, name in search.allocation_names(scope.db, names, text, MOST_FUZZY + 1):
         yield "allocs", FuzzyMatch(id=name, scope=[namespace, id_])
 
 
-def _named_nodes(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
-    for node in nodes.list_readable(place.db):
+def _named_nodes(scope: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    for node in nodes.list_readable(scope.db):
         if text in node.name.lower():
             yield "nodes", FuzzyMatch(id=node.name, scope=[node.id])
 
 
-def _named_variables(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
-    for namespace, path in _paths(place):
+def _named_variables(scope: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    for namespace, path in _paths(scope):
         if text in path.lower():
             yield "vars", FuzzyMatch(id=path, scope=[namespace, path])
 
@@ -301,22 +301,22 @@ def _named(
 ) -> Callable[[_Place, str], Iterator[tuple[str, FuzzyMatch]]]:
     """Return a search for objects whose identifier is their name."""
 
-    def found(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
-        for name in names(place, ""):
+    def found(scope: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+        for name in names(scope, ""):
             if text in name.lower():
                 yield kind, FuzzyMatch(id=name)
 
     return found
 
 
-def _host_volumes(place: _Place, prefix: str) -> Iterator[str]:
+def _host_volumes(scope: _Place, prefix: str) -> Iterator[str]:
     return (
-        volume_name.id for volume_name in _volumes_of(place) if volume_name.id.startswith(prefix)
+        volume_name.id for volume_name in _volumes_of(scope) if volume_name.id.startswith(prefix)
     )
 
 
-def _named_host_volumes(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
-    for volume_name in _volumes_of(place):
+def _named_host_volumes(scope: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    for volume_name in _volumes_of(scope):
         if text in volume_name.name.lower():
             yield (
                 "host_volumes",
@@ -324,9 +324,9 @@ def _named_host_volumes(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMa
             )
 
 
-def _volumes_of(place: _Place) -> Iterator[host_volumes.VolumeName]:
-    seen = place.where("host-volume-read")
-    return (name for name in host_volumes.names(place.db) if name.namespace in seen)
+def _volumes_of(scope: _Place) -> Iterator[host_volumes.VolumeName]:
+    seen = scope.where("host-volume-read")
+    return (name for name in host_volumes.names(scope.db) if name.namespace in seen)
 
 
 _ALWAYS_LISTED = frozenset({"host_volumes"})  # listed in a fuzzy search even without a match

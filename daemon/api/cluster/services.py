@@ -26,12 +26,12 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the services by namespace and name; `per_page` counts services, across namespaces."""
     expression = request.query.text("filter")
     matches = compile_filter(expression, ServiceListItem) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[_Name]:
         first = str(start[0]) if start else None
-        place = ("", first) if first is not None else None
-        for namespace in services.namespaces(db, wish(place, reverse)):
+        begin = ("", first) if first is not None else None
+        for namespace in services.namespaces(db, to_page_request(begin, reverse)):
             if not request.sees(namespace):
                 continue
             at = str(start[1]) if start and namespace == first else None
@@ -46,18 +46,18 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
     listing = Listing[_Name](
         rows=rows,
-        key=lambda item: item,
-        line=lambda db, item: encode(_line(item[1], services.tags(db, *item))),
+        key=lambda service: service,
+        line=lambda db, service: encode(_line(service[1], services.tags(db, *service))),
         wanted=wanted,
         is_number=False,
-        group=lambda item: b'{"Namespace":%b,"Services":[' % encode(item[0]),
+        group=lambda service: b'{"Namespace":%b,"Services":[' % encode(service[0]),
     )
     return show(listing, request.query, db, max(db.table_index("services"), 1))
 
 
-def _line(name: str, found: Iterable[Sequence[str]]) -> ServiceListItem:
+def _line(name: str, tag_lists: Iterable[Sequence[str]]) -> ServiceListItem:
     return ServiceListItem(
-        service_name=name, tags=[*dict.fromkeys(tag for tags in found for tag in tags)]
+        service_name=name, tags=[*dict.fromkeys(tag for tags in tag_lists for tag in tags)]
     )
 
 
@@ -68,17 +68,17 @@ def named(request: Request, db: ReadSnapshot) -> HandlerReply:
     if expression := query.text("filter"):
         matches = compile_filter(expression, Registration)
         found = [service for service in found if matches(msgspec.to_builtins(service))]
-    if wish := query.text("choose"):
-        found = _chosen(found, wish)
+    if choice := query.text("choose"):
+        found = _chosen(found, choice)
     page = paginate(found, lambda service: ("", service.id), encode, query)
     return reply.read_reply(
         page.body, max(db.table_index("services"), 1), next_token=page.next_token
     )
 
 
-def _chosen(registrations: list[Registration], wish: str) -> list[Registration]:
+def _chosen(registrations: list[Registration], choice: str) -> list[Registration]:
     """Return the requested number of instances: the same for a key while they exist."""
-    number, bar, key = wish.partition("|")
+    number, bar, key = choice.partition("|")
     if not bar or "|" in key:
         raise Malformed(
             "failed to choose services: Parameter for choose must be in form '<number>|<key>'"

@@ -55,7 +55,7 @@ def shown_value(name: str, value: object) -> str:
         }
     if name == "notify_receivers":
         receivers = cast("Mapping[str, Receiver]", value)
-        value = {key: _receiver(one) for key, one in receivers.items()}
+        value = {key: _receiver(receiver) for key, receiver in receivers.items()}
     if isinstance(value, str) and "://" in value:
         return _without_secrets(value)
     if isinstance(value, bool):

@@ -75,9 +75,9 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         with_state=with_state,
         with_strip=with_strip,
     )
-    wanted = _job_predicate(request, now)
+    matches = _job_predicate(request, now)
     if request.body:
-        found = [row for row in _named(request, db) if wanted(db, row)]
+        found = [row for row in _named(request, db) if matches(db, row)]
         page, next_token = cut(found, _key, request.query, newest_first=True)
         return in_steps(page, line, db, reply.read_reply(None, highest, next_token=next_token))
     sort = query.text("sort", "change")
@@ -88,7 +88,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         rows=_rows(request, _ORDERS[sort]),
         key=_key if is_by_change else lambda row: (row.namespace, row.id),
         line=line,
-        wanted=wanted,
+        wanted=matches,
         is_number=is_by_change,
         newest_first=is_by_change,
     )
@@ -134,7 +134,7 @@ def _word(db: ReadSnapshot, row: job_listings.JobChange, now: int) -> str:
 def _rows(
     request: Request, of_order: Callable[..., Iterator[job_listings.JobChange]]
 ) -> Callable[[ReadSnapshot, Key | None, bool], Iterator[job_listings.JobChange]]:
-    query, wish = request.query, query_factory(request, None, {})
+    query, to_page_request = request.query, query_factory(request, None, {})
     try:
         children = query.flag("include_children")
     except InvalidParameter as error:
@@ -146,7 +146,7 @@ def _rows(
     ) -> Iterator[job_listings.JobChange]:
         return of_order(
             db,
-            wish(start, reverse),
+            to_page_request(start, reverse),
             kind=query.text("type"),
             status=query.text("status"),
             children=children,

@@ -90,8 +90,8 @@ def _step(text: str, span: int) -> int:
     if not text:
         return next((step for step in _STEPS if span <= step * _PREFERRED), _STEPS[-1])
     found = int(text[:9]) if text.isascii() and text.isdecimal() else _span(text) or 0
-    each = 1 if found < _FINE else _FINE if found < _COARSE else _COARSE
-    if found < 1 or found % each:
+    stride = 1 if found < _FINE else _FINE if found < _COARSE else _COARSE
+    if found < 1 or found % stride:
         raise Malformed(
             f"step={text[:40]!r} is not a step: use 1s to 9s, a multiple of 10s below 5m, or a "
             "multiple of 5m"
@@ -149,19 +149,19 @@ async def _shown(
 def _body(
     key: SeriesKey,
     window: _Window,
-    found: Mapping[str, UsageBlock] | None,
+    usage: Mapping[str, UsageBlock] | None,
     limits: list[UsageLimits],
     no_network: str,
 ) -> bytes:
     """Return the answer as JSON."""
-    blocks = found or {}
+    blocks = usage or {}
     if key.kind == "alloc":
         blocks = {**blocks, "": total(blocks.values())}
     answer = UsageHistory(
         begin=window.begin * SECOND,
         end=window.end * SECOND,
         step=window.step,
-        enabled=found is not None,
+        enabled=usage is not None,
         series=[series_of(task, block) for task, block in sorted(blocks.items())],
         limits=limits,
         no_network=no_network,
@@ -230,10 +230,12 @@ def _of_node(node: Node) -> UsageLimits:
 def _of_job(job: Job, mhz: float) -> UsageLimits:
     groups = [(group, int(group.count or 0)) for group in job.task_groups or ()]
     tasks = [(count, task.resources) for group, count in groups for task in group.tasks or ()]
-    memory = sum(count * max(one.memory_mb, one.memory_max_mb) for count, one in tasks)
+    memory = sum(
+        count * max(resources.memory_mb, resources.memory_max_mb) for count, resources in tasks
+    )
     disk = sum(count * group.ephemeral_disk.size_mb for group, count in groups)
     return UsageLimits(
-        cpu_percent=_percent(sum(count * one.cpu for count, one in tasks), mhz),
+        cpu_percent=_percent(sum(count * resources.cpu for count, resources in tasks), mhz),
         memory=memory * _MEBIBYTE,
         disk=disk * _MEBIBYTE,
     )
@@ -245,10 +247,10 @@ def _of_allocation(allocation: Allocation, mhz: float) -> list[UsageLimits]:
     tasks = [
         UsageLimits(
             task=name,
-            cpu_percent=_percent(one.cpu.cpu_shares, mhz),
-            memory=max(one.memory.memory_mb, one.memory.memory_max_mb) * _MEBIBYTE,
+            cpu_percent=_percent(resources.cpu.cpu_shares, mhz),
+            memory=max(resources.memory.memory_mb, resources.memory.memory_max_mb) * _MEBIBYTE,
         )
-        for name, one in sorted(has.tasks.items())
+        for name, resources in sorted(has.tasks.items())
     ]
     usage_limits = UsageLimits(
         cpu_percent=sum(task.cpu_percent for task in tasks),

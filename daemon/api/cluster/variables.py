@@ -43,7 +43,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     query, expression = request.query, request.query.text("filter")
     sees = request.caller.grant.may_with_variable
     matches = compile_filter(expression, VariableMetadata) if expression else None
-    wish = query_factory(request, None, {})
+    to_page_request = query_factory(request, None, {})
 
     def wanted(_: ReadSnapshot, entry: VariableRow) -> bool:
         if not sees(entry.namespace, entry.path, "list"):
@@ -51,7 +51,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         return matches is None or matches(msgspec.to_builtins(_metadata(request, entry)))
 
     listing = Listing[VariableRow](
-        rows=lambda db, start, reverse: variables.page(db, wish(start, reverse)),
+        rows=lambda db, start, reverse: variables.page(db, to_page_request(start, reverse)),
         key=lambda entry: (entry.namespace, entry.path),
         line=lambda _, entry: encode(_metadata(request, entry)),
         wanted=wanted,
@@ -177,8 +177,8 @@ async def _release(request: Request, name: VariableKey, body: SubmittedVariable)
         return HandlerReply(body=_metadata(request, done.entry), index=done.index)
     if done.entry is not None and is_locked(done.entry, now):
         return _locked(name)
-    said = _FREE if done.entry else _ABSENT
-    return HandlerReply(body=said.encode(), status=500, content_type=TEXT, index=0)
+    message = _FREE if done.entry else _ABSENT
+    return HandlerReply(body=message.encode(), status=500, content_type=TEXT, index=0)
 
 
 async def remove(request: Request) -> HandlerReply:

@@ -250,7 +250,7 @@ async def test_objects_beyond_the_configured_number_are_deleted(store: Store) ->
         await store.write(
             lambda tx, at=time: audit.add(tx, AuditEntry(time=at, method="", path=""))
         )
-    steps = [await store.write(lambda tx: audit.trim(tx, 0, 3, kept=4)) for _ in range(3)]
+    steps = [await store.write(lambda tx: audit.trim(tx, 0, 3, most_entries=4)) for _ in range(3)]
     assert steps == [3, 3, 0]
     assert [entry.time for entry in entries(store)] == [6, 7, 8, 9]
 

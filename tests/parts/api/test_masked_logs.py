@@ -251,7 +251,7 @@ async def test_matcher_of_many_rows_is_bounded(store: Store) -> None:
         value = "\n".join("".join(chance.choices(LETTERS[:40], k=20)) for _ in range(2000))
         place = f"output/{ALLOC}/{number:09d}"
         sealed = SEAL.seal(encode([value, f"password {number}"]), place)
-        await store.write(partial(secrets.put, place=place, sealed=sealed))
+        await store.write(partial(secrets.put, path=place, sealed=sealed))
     matcher = await OutputMatchers(store, SEAL).matcher(ALLOC)
     assert matcher is not None
     assert len(matcher._forms) == 20_000

@@ -166,7 +166,7 @@ async def test_blocking_query_is_denied_after_its_caller_lost_the_capability(
     )
     asked = await limited(store, MAY_NOT, route.needs, query=f"index=1000&wait={wait}")
     await allow(store, 'namespace "default" { policy = "deny" }')
-    given = {"kept": ResponseCache(), "stream_limit": StreamLimit(10), "closing": trio.Event()}
+    given = {"cache": ResponseCache(), "stream_limit": StreamLimit(10), "closing": trio.Event()}
     with pytest.raises(Denied) if is_denied else nullcontext():
         await blocking.answer(route, asked, random=lambda: 0.0, **given)
 
@@ -179,7 +179,7 @@ async def test_wait_of_a_blocking_query_is_extended_by_up_to_a_sixteenth(
         route for route in ROUTES if isinstance(route, ReadRoute) and route.path == "/v1/jobs"
     )
     asked = await limited(store, MAY_NOT, route.needs, query="index=1000&wait=160s")
-    given = {"kept": ResponseCache(), "stream_limit": StreamLimit(10), "closing": trio.Event()}
+    given = {"cache": ResponseCache(), "stream_limit": StreamLimit(10), "closing": trio.Event()}
     began = trio.current_time()
     await blocking.answer(route, asked, random=lambda: random, **given)
     assert trio.current_time() - began == pytest.approx(seconds)

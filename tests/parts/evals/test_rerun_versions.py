@@ -38,7 +38,7 @@ async def again(cluster: Cluster, version: int | None = 0, **fields: Any) -> Run
     done = await act_on_run(
         *(cluster.store, "default", "etl", RunActType.RERUN),
         RunActRequest(version=version, **fields),
-        who="ann",
+        caller="ann",
         now=cluster.clock.now(),
         eval_id=next(cluster.ids),
         may_approve=False,
@@ -126,7 +126,7 @@ async def test_inapplicable_request_is_refused(cluster: Cluster) -> None:
     with pytest.raises(Malformed, match="Version is valid for a re-run only"):
         await act_on_run(
             *(cluster.store, "default", "etl", RunActType.CANCEL, RunActRequest(version=0)),
-            who="ann",
+            caller="ann",
             now=1,
             eval_id="e",
             may_approve=False,

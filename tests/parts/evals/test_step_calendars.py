@@ -127,7 +127,7 @@ async def test_clean_up_does_not_wait_for_its_calendar(night: Cluster) -> None:
     await begun(night, workflow(step("a"), clean))
     await act_on_run(
         *(night.store, "default", "etl", RunActType.CANCEL, RunActRequest()),
-        who="ann",
+        caller="ann",
         now=night.clock.now(),
         eval_id=next(night.ids),
         may_approve=False,

@@ -112,7 +112,7 @@ async def test_replacement_wakes_when_its_additional_resources_are_free(
     assert [alloc.placement.resources.memory for alloc in one_host.wanted("web")] == [70]
 
 
-async def test_freed_dynamic_port_unblocks_an_ask_for_any_port(cluster: Cluster) -> None:
+async def test_freed_dynamic_port_unblocks_a_request_for_any_port(cluster: Cluster) -> None:
     narrow = msgspec.structs.replace(
         host().node_resources, min_dynamic_port=20000, max_dynamic_port=20000
     )

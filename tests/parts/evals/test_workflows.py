@@ -405,7 +405,7 @@ async def act(
         "etl",
         what,
         RunActRequest(steps=[*steps], **fields),
-        who=who,
+        caller=who,
         now=cluster.clock.now(),
         eval_id=next(cluster.ids),
         may_approve=may_approve,

@@ -45,13 +45,13 @@ METHOD = {
 async def put(store: Store, document: dict[str, Any]) -> AuthMethod:
     """Store a method as a request gives it."""
     given = decode(AuthMethodRequest, encode(document))
-    return await store.write(partial(put_method, given=given, now=NOW))
+    return await store.write(partial(put_method, request=given, now=NOW))
 
 
 async def put_one_rule(store: Store, number: int = 0, **fields: str) -> BindingRule:
     document = {"AuthMethod": "ci", "BindType": "policy", "BindName": "x", **fields}
     rule = decode(BindingRuleRequest, encode(document))
-    return await store.write(partial(put_rule, given=rule, fresh=f"rule-{number:04}", now=NOW))
+    return await store.write(partial(put_rule, request=rule, fresh=f"rule-{number:04}", now=NOW))
 
 
 @pytest.mark.parametrize(

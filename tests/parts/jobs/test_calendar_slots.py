@@ -176,7 +176,7 @@ async def test_change_between_a_forecast_and_its_decision_is_respected(store: St
     await look(store, FRIDAY, started=FRIDAY)
     now = at("2026-11-27T18:00:00")
     due = store.read(lambda db: periodic.due(db, now, 10))
-    ((key, slots),) = store.read(partial(precompute_slots, due=due, now=now)).items()
+    ((key, slots),) = store.read(partial(precompute_slots, due_launches=due, now=now)).items()
     await define(store, Calendar(name="business", namespace="default"))
     await store.write(
         lambda tx: decide_slot(tx, *key, slots, started=FRIDAY, now=now, eval_id="e-stale")
@@ -428,7 +428,7 @@ async def test_the_work_for_all_missed_slots_is_limited(
     now = at("2026-11-30T12:30:00")  # 67 slots were missed
     due = store.read(lambda db: periodic.due(db, now, 10))
     with pytest.raises(TooMuchWork, match="its calendar needs more than 50 steps: give it fewer"):
-        store.read(partial(precompute_slots, due=due, now=now))
+        store.read(partial(precompute_slots, due_launches=due, now=now))
     shown = store.read(lambda db: next_launches(made, FRIDAY, openings_of(db, made)))
     assert len(shown) == 10
 

@@ -108,9 +108,9 @@ async def test_child_does_not_replace_another_job(store: Store) -> None:
     def work(tx: Transaction) -> None:
         rows = ChildRows(tx, job("", parent_id="web"))
         child = NewChild(id="web/1", meta=None, payload=None, priority=50)
-        rows.add(child, rows.document(child), held=False)
+        rows.add(child, rows.document(child), is_held=False)
         with pytest.raises(Refused, match='already a job with the ID "web/1"'):
-            rows.add(child, rows.document(child), held=False)
+            rows.add(child, rows.document(child), is_held=False)
         rows.close()
 
     await store.write(work)

@@ -36,7 +36,7 @@ async def decide(store: Store, now: int) -> None:
         due = store.read(partial(periodic.due, now=now, most=10))
         if not due:
             return
-        found = store.read(partial(precompute_slots, due=due, now=now))
+        found = store.read(partial(precompute_slots, due_launches=due, now=now))
         for key, slots in found.items():
             work: Any = partial(_decide, key=key, slots=slots, now=now, eval_id=f"{now}-{number}")
             await store.write(work)

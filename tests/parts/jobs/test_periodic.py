@@ -68,7 +68,7 @@ async def look(store: Store, now: int, *, started: int = 0, eval_id: str = "e-la
         due = store.read(lambda db: periodic.due(db, now, 10))
         if not due:
             return
-        for key, slots in store.read(partial(precompute_slots, due=due, now=now)).items():
+        for key, slots in store.read(partial(precompute_slots, due_launches=due, now=now)).items():
 
             def work(tx: Transaction, key: tuple[str, str] = key, slots: Slots = slots) -> None:
                 decide_slot(
@@ -587,7 +587,7 @@ async def test_slots_are_computed_only_in_threads(
 async def test_changed_schedule_does_not_decide_an_old_slot(store: Store) -> None:
     await register(store)
     due = store.read(lambda db: periodic.due(db, FIRST, 1))
-    ((key, slots),) = store.read(partial(precompute_slots, due=due, now=FIRST)).items()
+    ((key, slots),) = store.read(partial(precompute_slots, due_launches=due, now=FIRST)).items()
     await register(store, QUARTERS)
     await store.write(
         lambda tx: decide_slot(tx, *key, slots, started=0, now=FIRST, eval_id="e-changed")

@@ -301,7 +301,7 @@ async def act(queues: Queues, job_id: str, kind: RunActType, **fields: Any) -> N
         job_id,
         kind,
         RunActRequest(**fields),
-        who="me",
+        caller="me",
         now=queues.cluster.clock.now(),
         eval_id=next(queues.cluster.ids),
         may_approve=True,

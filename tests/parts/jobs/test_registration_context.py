@@ -205,7 +205,7 @@ async def test_plain_task_is_accepted_for_a_cluster(store: Store) -> None:
         ({"user_namespaces": "${meta.it}", "seccomp": "off"}, ["seccomp", "user_namespaces"]),
     ],
 )
-async def test_task_relaxes_its_sandbox_only_with_a_separate_capability(
+async def test_weaker_sandbox_requires_a_separate_capability(
     store: Store, config: dict[str, object], opened: list[str]
 ) -> None:
     job = samples.job(

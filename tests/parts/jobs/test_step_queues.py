@@ -77,7 +77,7 @@ class Queues:
     async def act(self, job_id: str, act: RunActType, **fields: Any) -> str:
         done = await act_on_run(
             *(self.store, "default", job_id, act, RunActRequest(**fields)),
-            who="ann",
+            caller="ann",
             now=self.cluster.clock.now(),
             eval_id=next(self.cluster.ids),
             may_approve=True,

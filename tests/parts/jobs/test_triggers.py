@@ -98,7 +98,9 @@ class Jobs:
         passed = self.store.read(partial(passed_on, trigger=one))
         assert passed is not None
         means = Means(now=self.clock.now(), ids=self.ids, budgets=budgets, payloads="")
-        await self.store.write(partial(decide, trigger_id=one.id, passed=passed, means=means))
+        await self.store.write(
+            partial(decide, trigger_id=one.id, passed_sources=passed, means=means)
+        )
 
     def ledger(self, job_id: str) -> list[JobTrigger]:
         found = self.store.read(lambda db: list(triggers.of_job(db, "default", job_id)))

@@ -242,7 +242,7 @@ async def test_caught_up_slot_is_reported_as_late(store: Store) -> None:
     assert one.run_id.startswith("web/periodic-")
 
 
-async def test_punctual_slot_is_not_reported(store: Store) -> None:
+async def test_slot_on_time_is_not_reported(store: Store) -> None:
     await register(store, meta=HOOK)
     await look(store, FIRST)
     assert told(store) == []

@@ -149,11 +149,13 @@ async def test_text_of_a_job_cannot_become_a_header(
     server: MailServer, authority: Authority, at: str
 ) -> None:
     evil = "x\r\nBcc: victim@example.com\r\n\r\n.\r\nMAIL FROM:<x@y>\u2028\x00\x85"
-    one = msgspec.structs.replace(FAILURE.one, **{at: evil})
+    one = msgspec.structs.replace(FAILURE.notification, **{at: evil})
     cause = msgspec.structs.replace(_cause(), summary=evil, stderr=f"{evil}\n.\n..\n")
     context = Context(host=evil, error=cause, state="failing", link=evil, command=evil)
     given = Batch(
-        id=f"c-{evil}", first=(NotificationWithContext(one=one, context=context),), here=evil
+        id=f"c-{evil}",
+        first=(NotificationWithContext(notification=one, context=context),),
+        here=evil,
     )
     await sent(receiver(server, authority), given=given)
     (letter,) = server.letters

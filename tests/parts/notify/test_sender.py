@@ -63,7 +63,7 @@ async def at_work(
         Fences(clock),
         commands=commands or {},
         permit=permit,
-        chance=lambda: 0.5,
+        random=lambda: 0.5,
         receivers=receivers or {},
         here="vm1",
     ) as opened:

@@ -208,7 +208,7 @@ async def test_remaining_spans_are_sent_at_the_end(collector: Collector) -> None
         Fences(SystemClock()),
         ABOUT,
         now=lambda: NOW,
-        chance=lambda: 0.0,
+        random=lambda: 0.0,
         percent=100,
     )
     async with opening:

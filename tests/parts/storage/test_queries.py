@@ -84,7 +84,7 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: freezes.any_work(db),
     lambda db: freezes.all_not_ended(db, 10),
     lambda db: freezes.number(db, "default"),
-    lambda db: freezes.covering(db, ("default", "web"), "", "", at=1),
+    lambda db: freezes.covering(db, ("default", "web"), "", "", time=1),
     lambda db: freezes.over(db, 1, 10),
     lambda db: freezes.next_end(db),
     lambda db: freezes.holder(db, ("default", "web")),

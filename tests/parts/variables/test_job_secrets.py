@@ -223,7 +223,7 @@ async def test_values_of_paths_without_a_create_index_are_masked(
     for version, value in ((0, "first value"), (9, "of a version that is gone")):
         place = f"job-variables/default/a/{version:010d}"
         sealed = seal.seal(encode([value]), place)
-        await store.write(partial(secrets.put, place=place, sealed=sealed))
+        await store.write(partial(secrets.put, path=place, sealed=sealed))
     await task_secret_store.tidy(_has_no_logs)
     assert await task_secret_store.of_job("default", "a") == ["first value", "second value"]
 

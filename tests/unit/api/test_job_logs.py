@@ -16,7 +16,7 @@ async def test_log_moved_to_the_retained_logs_is_read_without_a_gap(tmp_path: Pa
     tail = Tail(
         label=b"one main | ",
         log=log_in(lies),
-        stretch=LogSection(0, None),
+        section=LogSection(0, None),
         contains=b"",
         since=0,
         dates=LineTimes([], NOW),

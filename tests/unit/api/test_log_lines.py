@@ -56,7 +56,7 @@ def tail(root: Path, *, stretch: LogSection = WHOLE, **given: object) -> Tail:
     return Tail(
         label=b"a | ",
         log=log,
-        stretch=stretch,
+        section=stretch,
         is_over=lambda: True,
         **{**fields, **given},
     )
@@ -105,7 +105,7 @@ def filled(root: Path, content: bytes) -> Tail:
     return Tail(
         label=b"a | ",
         log=log,
-        stretch=WHOLE,
+        section=WHOLE,
         contains=b"",
         since=0,
         dates=LineTimes([], at_end=NOON),

@@ -6,7 +6,7 @@ from storage.records.notification import Notification, NotifyEvent
 from tests.samples import NOW
 
 FAILURE = NotificationWithContext(
-    one=Notification(
+    notification=Notification(
         id=7,
         namespace="default",
         job_id="backup",
@@ -42,7 +42,7 @@ FAILURE = NotificationWithContext(
     ),
 )
 RECOVERY = NotificationWithContext(
-    one=Notification(
+    notification=Notification(
         id=8,
         namespace="ops",
         job_id="web",

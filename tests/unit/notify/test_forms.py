@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SAMPLE = Delivery(receivers={}, commands={}, permit=allow_all, now=lambda: NOW, here="vm1").sample(
     site="https://vm1"
 )
-MANY = batch(FAILURE, RECOVERY, rest=(FAILURE.one,) * 48, number="c-7-56-50")
+MANY = batch(FAILURE, RECOVERY, rest=(FAILURE.notification,) * 48, number="c-7-56-50")
 BODIES: dict[str, Callable[[], bytes]] = {
     "slack": lambda: forms.slack(batch(FAILURE)),
     "slack-group": lambda: forms.slack(MANY),
@@ -39,11 +39,13 @@ def test_body_matches_the_recording(name: str) -> None:
 
 
 def told(telling: NotificationWithContext, **fields: object) -> NotificationWithContext:
-    return msgspec.structs.replace(telling, one=msgspec.structs.replace(telling.one, **fields))
+    return msgspec.structs.replace(
+        telling, notification=msgspec.structs.replace(telling.notification, **fields)
+    )
 
 
 def in_state(state: str) -> NotificationWithContext:
-    return NotificationWithContext(one=FAILURE.one, context=Context(state=state))
+    return NotificationWithContext(notification=FAILURE.notification, context=Context(state=state))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def _with_lines(stderr: str) -> message.Batch:
     assert FAILURE.context.error is not None
     error = msgspec.structs.replace(FAILURE.context.error, stderr=stderr)
     context = msgspec.structs.replace(FAILURE.context, error=error)
-    return batch(NotificationWithContext(one=FAILURE.one, context=context))
+    return batch(NotificationWithContext(notification=FAILURE.notification, context=context))
 
 
 def test_long_text_is_truncated_at_the_start() -> None:
