@@ -102,7 +102,7 @@ async def test_only_the_active_unit_fails_after_a_crash_of_the_daemon(
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"0000000099[[", b"0000000004nope", b"\xff" * 30])
-def test_truncated_note_blames_no_unit(tmp_path: Path, text: bytes) -> None:
+def test_truncated_note_names_no_unit(tmp_path: Path, text: bytes) -> None:
     (tmp_path / HAND_NAME).write_bytes(text)
     assert Hand(tmp_path).found == []
 

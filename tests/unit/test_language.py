@@ -382,7 +382,7 @@ def shown(found: list[Found]) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_page_has_no_stumbling_phrases(page: str) -> None:
+def test_page_has_no_awkward_phrases(page: str) -> None:
     found = phrases(page, prose_of_page((ROOT / page).read_text()))
     assert len(found) <= OLD_PAGES.get(page, (0, 0))[0], shown(found)
 
@@ -425,12 +425,12 @@ def test_page_has_no_long_sentences(page: str) -> None:
 
 
 @pytest.mark.parametrize("folder", OLD_FOLDERS)
-def test_modules_get_no_new_stumbling_phrases(folder: str) -> None:
+def test_modules_get_no_new_awkward_phrases(folder: str) -> None:
     found = module_phrases(folder)
     assert len(found) <= OLD_FOLDERS[folder], shown(found)
 
 
-def test_limits_fall_with_the_counts() -> None:
+def test_limits_decrease_with_the_counts() -> None:
     loose = [
         page
         for page, (most, most_long) in OLD_PAGES.items()

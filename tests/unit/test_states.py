@@ -186,7 +186,7 @@ ROLLOUTS = st.none() | st.builds(
         error=st.sampled_from(["", "exited with code 3"]),
     )
 )
-def test_no_state_is_more_reassuring_than_the_facts(known: JobFacts) -> None:
+def test_state_is_never_better_than_the_facts(known: JobFacts) -> None:
     state = job_state(known)
     alive = known.current.running + known.older.running
     if state.word == State.RUNNING:

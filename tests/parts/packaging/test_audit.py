@@ -57,7 +57,7 @@ def test_bundled_and_oldest_allowed_versions_are_audited(asked) -> None:
     ]
 
 
-def test_advisory_is_named_and_outranks_an_incomplete_audit(asked) -> None:
+def test_advisory_is_named_and_takes_precedence_over_an_incomplete_audit(asked) -> None:
     hit = {"version": "0.14", "vulns": [HIT]}
     done = asked({"h11==0.16.0": {"skip_reason": "not found"}, "h11==0.14": hit})
     assert done.returncode == 1

@@ -28,7 +28,7 @@ def test_orphaned_process_is_named_and_killed(tmp_path: Path):
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
-def test_failure_outranks_leftovers(tmp_path: Path):
+def test_failure_takes_precedence_over_leftover_processes(tmp_path: Path):
     done = reaped("setsid sleep 612 & exit 1", tmp_path)
     assert done.returncode == 1
     assert "sleep 612" in done.stderr

@@ -177,7 +177,7 @@ def write_while_it_fails(library: Path, directory: Path, *words: object) -> list
     ],
 )
 @pytest.mark.parametrize("goes_on", ["on", "ends"])
-async def test_failed_write_does_not_reappear(
+async def test_failed_write_has_no_later_effect(
     faulty: Path, tmp_path: Path, call: str, number: int, kind: str, goes_on: str
 ) -> None:
     said, shown = write_while_it_fails(faulty, tmp_path, call, number, 1, goes_on)

@@ -255,7 +255,7 @@ def test_values_are_counted_except_in_texts(text: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "is_refused"), [(100, False), (5_000, True)])
-def test_quick_count_of_values_includes_signs_in_texts(count: int, is_refused: bool) -> None:
+def test_fast_count_of_values_includes_signs_in_texts(count: int, is_refused: bool) -> None:
     body = body_of(values=10, text="," * count) + b'""' * 5_000
     assert may_have_more_values(body, 4_000) is is_refused
 
