@@ -238,18 +238,18 @@ def check(text: str) -> None:
 
 def _repetitions(body: PolicyObject, where: str) -> Iterator[str]:
     """Yield an error for each repeated value; HCL would keep the last one without a message."""
-    given: dict[str, list[str]] = {}
+    texts_by_name: dict[str, list[str]] = {}
     for item in body.items:
         name, values = item.keys[0], item.value if isinstance(item.value, list) else [item.value]
         if name in _ONCE and item.keys == (name,) and not isinstance(item.value, PolicyObject):
-            given.setdefault(name, []).append(str(item.value))
+            texts_by_name.setdefault(name, []).append(str(item.value))
         labels = "".join(f' "{label}"' for label in item.keys[1:])
         for value in values:
             if isinstance(value, PolicyObject):
                 yield from _repetitions(value, f"{where}{name}{labels}: ")
                 if name in _SCOPES and not where:
-                    given.setdefault(name, []).append(_text(value, "policy", where))
-    for name, texts in given.items():
+                    texts_by_name.setdefault(name, []).append(_text(value, "policy", where))
+    for name, texts in texts_by_name.items():
         if len(texts) > 1:
             named = ", ".join(f'"{text}"' for text in texts[:3])
             yield f"{where}{name} is given {len(texts)} times, as {named}: give it once"

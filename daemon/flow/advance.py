@@ -69,8 +69,8 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run after a decision.
 
     `steps` has all steps in the order of the file, and `changed` those that differ from before.
-    Elements of the `wanted` steps are to be placed, but no new ones beyond the number in `most`.
-    Without other changes, the next decisions are due at the times in `due`, in nanoseconds. Steps that
+    Elements of `wanted_steps` are to be placed, but no new ones beyond the number in `max_elements`.
+    Without other changes, the next decisions are due at the `due_times`, in nanoseconds. Steps that
     `ask` may begin, but have no slot of their queues. Of steps in `only`, the elements whose indexes
     are set bits may begin, because they need others one by one.
     """
@@ -78,9 +78,9 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     run: FlowRun
     steps: tuple[RunStep, ...]
     changed: tuple[RunStep, ...]
-    wanted: frozenset[str]
-    most: Mapping[str, int] = {}
-    due: tuple[int, ...] = ()
+    wanted_steps: frozenset[str]
+    max_elements: Mapping[str, int] = {}
+    due_times: tuple[int, ...] = ()
     ask: frozenset[str] = frozenset()
     only: Mapping[str, int] = {}
 
@@ -155,17 +155,17 @@ def advance(
     decision.wait_for(freeze, slot)
     if max_count and graph.has_sources:
         rows = (steps.get(step.name) for step in graph.steps)
-        known = sum(
+        element_count = sum(
             row.total if row else step.count for step, row in zip(graph.steps, rows, strict=True)
         )
-        decision.limit(max_count, known)
+        decision.limit(max_count, element_count)
     if run.status == FlowStatus.STOPPING:
         decision.cancel(alive)
     decision.add_all(graph.order)
     stored_steps = tuple(decision.steps[step.name] for step in graph.steps)
     run = _run_after(run, stored_steps, now)
-    begun = [step for step in stored_steps if step.state is StepState.OPEN]
-    is_open = bool(begun)
+    open_steps = [step for step in stored_steps if step.state is StepState.OPEN]
+    is_open = bool(open_steps)
     if timeout is not None and is_open and run.status == FlowStatus.RUNNING and not run.deadline:
         run = msgspec.structs.replace(run, deadline=now + timeout)
     return Advance(
@@ -176,9 +176,11 @@ def advance(
             for step in stored_steps
             if (old := steps.get(step.name)) is not step and old != step
         ),
-        wanted=frozenset(step.name for step in begun if decision.goes_on(graph.by_name[step.name])),
-        most=dict(_limits(graph, begun)),
-        due=tuple(sorted(_due(graph, run, stored_steps, now) | decision.reopen)),
+        wanted_steps=frozenset(
+            step.name for step in open_steps if decision.goes_on(graph.by_name[step.name])
+        ),
+        max_elements=dict(_limits(graph, open_steps)),
+        due_times=tuple(sorted(_due(graph, run, stored_steps, now) | decision.reopen)),
         ask=frozenset(decision.ask),
         only=decision.only,
     )
@@ -267,7 +269,7 @@ def cancel(
         ),
         steps=canceled,
         changed=tuple(new for new, old in zip(canceled, before, strict=True) if new != old),
-        wanted=frozenset(),
+        wanted_steps=frozenset(),
     )
 
 
@@ -368,7 +370,7 @@ class _Decision:
         self._approvals = approvals
         self._is_canceled = False
         self._alive: Collection[str] = ()
-        self._most = self._known = 0  # elements of all steps
+        self._max_elements = self._element_count = 0  # elements of all steps
         self._freeze = self._slot = ""
         self.granted: Mapping[str, int] = {}  # elements that hold slots of the queues of their step
         self.ask = set[str]()
@@ -384,9 +386,9 @@ class _Decision:
         """Begin no step for these reasons, if one is not empty."""
         self._freeze, self._slot = freeze, slot
 
-    def limit(self, most: int, known: int) -> None:
-        """Limit the elements of all steps. Before this decision, `known` elements are known."""
-        self._most, self._known = most, known
+    def limit(self, max_elements: int, element_count: int) -> None:
+        """Limit the elements of all steps. `element_count` is their number before this decision."""
+        self._max_elements, self._element_count = max_elements, element_count
 
     def goes_on(self, step: Step) -> bool:
         """Return whether the elements of a step may still be wanted."""
@@ -542,13 +544,13 @@ class _Decision:
             total = lists.length(text)
         else:
             return row.total
-        known = self._known + total - row.total
-        if self._most and known > self._most:
+        element_count = self._element_count + total - row.total
+        if self._max_elements and element_count > self._max_elements:
             raise lists.Faulty(
-                f"with its {total} items, the job has {known} elements; "
-                f"job_max_count is {self._most}"
+                f"with its {total} items, the job has {element_count} elements; "
+                f"job_max_count is {self._max_elements}"
             )
-        self._known = known
+        self._element_count = element_count
         return total
 
     # --- elements that need others one by one ---
@@ -559,14 +561,14 @@ class _Decision:
         The step begins only if a step with counterparts has begun, so before that the number does
         not matter.
         """
-        known = [self.steps[name] for name in step.needs if name in step.each_of]
+        counterparts = [self.steps[name] for name in step.needs if name in step.each_of]
         if not any(
             need_row.state in _WITH_ELEMENTS or need_row.good or need_row.failed
-            for need_row in known
+            for need_row in counterparts
         ):
             return row.total
         total = self._total(step, row)
-        for need_row in known:
+        for need_row in counterparts:
             if total != need_row.total and need_row.state in _WITH_ELEMENTS and need_row.total:
                 raise lists.Faulty(
                     f"it has {total} elements, and {need_row.name} has {need_row.total}"
@@ -600,8 +602,8 @@ class _Decision:
 
     def _ended_elements(self, name: str, all_bits: int) -> "_Ended":
         """Return the elements of a step that have ended, as bits; with the step, all have."""
-        row, known = self.steps[name], self._elements.get(name, Elements())
-        good_elements, bad_elements = known.good_bits & all_bits, known.failed_bits & all_bits
+        row, elements = self.steps[name], self._elements.get(name, Elements())
+        good_elements, bad_elements = elements.good_bits & all_bits, elements.failed_bits & all_bits
         match row.outcome:
             case None if row.state == StepState.OPEN:
                 return _Ended(good_elements, bad_elements, good_elements | bad_elements)
@@ -625,8 +627,8 @@ class _Decision:
         if not step.gate or self._approvals.get(step.name, 0) >= step.approvals:
             return None
         held_row = self._moved(row, StepState.HELD, f"{GATE_REASON}{step.gate}")
-        due = gate_due(step, held_row)
-        if due is None or self._now < due:
+        due_time = gate_due(step, held_row)
+        if due_time is None or self._now < due_time:
             return held_row
         if step.is_approved_late:
             return None
@@ -671,13 +673,15 @@ class _Decision:
                 skipped = _skip(step.when, needs) if step.when == When.SUCCESS else None
                 if skipped is not None and skipped[0] == Outcome.BAD:
                     return self._end(row, StepState.SKIPPED, *skipped)
-                few = f"{row.total - remaining} of {row.total} elements were skipped"
-                reason = "; ".join(filter(None, (reason, few)))
+                skipped_text = f"{row.total - remaining} of {row.total} elements were skipped"
+                reason = "; ".join(filter(None, (reason, skipped_text)))
             return self._end(row, StepState.SUCCEEDED, Outcome.GOOD, reason)
         code = f", exit code {elements.exit_code}" if elements.exit_code else ""
         if elements.overtime:
-            many = f"{elements.overtime} with " if elements.overtime < elements.failed else ""
-            code += f": {many}{OVERTIME_REASON}"
+            overtime_text = (
+                f"{elements.overtime} with " if elements.overtime < elements.failed else ""
+            )
+            code += f": {overtime_text}{OVERTIME_REASON}"
         return self._end(row, StepState.FAILED, Outcome.BAD, failure + code)
 
     def _end(self, row: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:

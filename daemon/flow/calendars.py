@@ -344,12 +344,12 @@ class _Period:
 
     def __init__(self, first: int, last: int, steps: Steps) -> None:
         self._first, self._last, self._steps = first, last, steps
-        self._known: dict[str, list[Span]] = {}
+        self._spans_by_name: dict[str, list[Span]] = {}
 
     def open_spans(self, calendar: CompiledCalendar) -> list[Span]:
-        if calendar.name not in self._known:
-            self._known[calendar.name] = self.restricted(calendar, self._own(calendar))
-        return self._known[calendar.name]
+        if calendar.name not in self._spans_by_name:
+            self._spans_by_name[calendar.name] = self.restricted(calendar, self._own(calendar))
+        return self._spans_by_name[calendar.name]
 
     def _own(self, calendar: CompiledCalendar) -> list[Span]:
         day, until = (
@@ -390,12 +390,12 @@ class _Moment:
 
     def __init__(self, timestamp: int, steps: Steps) -> None:
         self._at, self._steps = timestamp, steps
-        self._known: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
 
     def why_closed(self, calendar: CompiledCalendar) -> str:
-        if calendar.name not in self._known:
-            self._known[calendar.name] = self._why_closed(calendar)
-        return self._known[calendar.name]
+        if calendar.name not in self._reasons:
+            self._reasons[calendar.name] = self._why_closed(calendar)
+        return self._reasons[calendar.name]
 
     def _why_closed(self, calendar: CompiledCalendar) -> str:
         at, day = self._at, local_date(self._at, calendar.zone)
@@ -439,12 +439,12 @@ class _Compilation:
 
     def __init__(self, documents: Mapping[str, bytes]) -> None:
         self._documents = documents
-        self._known: dict[str, CompiledCalendar] = {}
+        self._compiled: dict[str, CompiledCalendar] = {}
         self._begun = 0
 
     def compiled(self, name: str, above: tuple[str, ...]) -> CompiledCalendar:
-        if name in self._known:
-            return self._known[name]
+        if name in self._compiled:
+            return self._compiled[name]
         if name not in self._documents:
             raise UnknownCalendar(f"calendar {quote(name)} does not exist")
         if name in above:
@@ -457,12 +457,12 @@ class _Compilation:
                 "calendars, directly or through others: remove some of them"
             )
         calendar, only, excluded = _alone(self._documents[name])
-        self._known[name] = msgspec.structs.replace(
+        self._compiled[name] = msgspec.structs.replace(
             calendar,
             only=tuple(self.compiled(part, (*above, name)) for part in only),
             excluded=tuple(self.compiled(part, (*above, name)) for part in excluded),
         )
-        return self._known[name]
+        return self._compiled[name]
 
 
 @lru_cache(maxsize=64)
@@ -538,7 +538,7 @@ class Openings:
         self.days, self._fault = tuple(days), fault
         self._calendar = calendar or msgspec.structs.replace(_ALWAYS, zone=zone)
         self._chosen: dict[tuple[int, int], frozenset[date]] = {}
-        self._asked, self._searches = Steps(most_steps), searches or Steps(most_steps)
+        self._lookup_steps, self._searches = Steps(most_steps), searches or Steps(most_steps)
         self._begun = self.searched_until = 0  # the period that the last search found to be closed
         self.is_limited = False
 
@@ -555,10 +555,10 @@ class Openings:
         of_calendar = (
             f"calendar {quote(calendar.name)} version {calendar.version}: " if calendar.name else ""
         )
-        if reason := calendar.why_closed(timestamp, self._asked):
+        if reason := calendar.why_closed(timestamp, self._lookup_steps):
             return f"{CLOSED_REASON}{of_calendar}{reason}"
         day = local_date(timestamp, calendar.zone)
-        if self.days and day not in self._days_of(day, self._asked):
+        if self.days and day not in self._days_of(day, self._lookup_steps):
             numbers = ", ".join(map(str, self.days))
             kind = "open day" if calendar.name else "day"
             return f"{CLOSED_REASON}{of_calendar}it is not {kind} {numbers} of the month"

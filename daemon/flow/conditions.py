@@ -99,12 +99,12 @@ def problems(
                 f"compares the {path[2]} of a step with {quote(value[:_SHOWN])}, "
                 f"but it is one of: {', '.join(allowed)}"
             )
-    hints, known = hints or Hints(), dict.fromkeys(needs)
+    hints, need_names = hints or Hints(), dict.fromkeys(needs)
     for path in selectors(rule.node):
         if path[0] == "needs" and len(path) > 1 and path[1] in each_of:
             yield f"refers to {quote(path[1])}, which the group needs element by element"
-        elif path[0] == "needs" and len(path) > 1 and path[1] not in known:
-            hint = hints.of(path[1], known)
+        elif path[0] == "needs" and len(path) > 1 and path[1] not in need_names:
+            hint = hints.of(path[1], need_names)
             yield f"refers to {quote(path[1])}, which the group does not need{hint}"
         elif path[0] == "needs" and path[2:3] == ("outputs",) and len(path) > _OUTPUT:
             names = declared.get(path[1])

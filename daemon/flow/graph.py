@@ -278,14 +278,14 @@ def _bits(number: int) -> Iterator[int]:
 
 def _before_stars(written: Edges) -> dict[str, int]:
     """Return for each group with `*` the groups that `*` matches, as bits in their order."""
-    bit = {name: 1 << number for number, name in enumerate(written)}
+    bits = {name: 1 << number for number, name in enumerate(written)}
     needs = _named(written)
     behind = dict.fromkeys(written, 0)
     for name in reversed(_depths(needs)):  # each after its dependencies
         for need in needs[name]:
-            behind[need] |= bit[name] | behind[name]
+            behind[need] |= bits[name] | behind[name]
     stars = [name for name, written_needs in written.items() if written_needs == (ALL,)]
-    other_stars = sum(bit.values()) - sum(bit[name] for name in stars)
+    other_stars = sum(bits.values()) - sum(bits[name] for name in stars)
     return {name: other_stars & ~behind[name] for name in stars}
 
 
@@ -303,8 +303,8 @@ def _depths(needs: Edges) -> dict[str, int]:
     depth = {name: 0 for name, number in missing.items() if not number}
     ready = deque(depth)
     while ready:
-        done = ready.popleft()
-        for name in after[done]:
+        current = ready.popleft()
+        for name in after[current]:
             missing[name] -= 1
             if not missing[name]:
                 depth[name] = 1 + max(depth[need] for need in needs[name])
@@ -449,7 +449,7 @@ def _of_names(groups: Collection[TaskGroup]) -> Iterator[str]:
         yield from _of_names_in(group, known, hints)
 
 
-def _of_names_in(group: TaskGroup, known: Collection[str], hints: "Hints") -> Iterator[str]:
+def _of_names_in(group: TaskGroup, group_names: Collection[str], hints: "Hints") -> Iterator[str]:
     if has_keys(group) and not _NAME.fullmatch(group.name):
         yield (
             f"Task group {quote(group.name)} has needs, "
@@ -466,10 +466,10 @@ def _of_names_in(group: TaskGroup, known: Collection[str], hints: "Hints") -> It
         yield f"Task group {group.name} needs {quote(twice)} both as a whole and by element"
         return
     for need in needs:
-        if need not in known:
+        if need not in group_names:
             yield (
                 f"Task group {group.name} needs {quote(need)}, "
-                f"which is not a group of this job{hints.of(need, known)}"
+                f"which is not a group of this job{hints.of(need, group_names)}"
             )
         elif not _NAME.fullmatch(need):
             yield (
@@ -554,42 +554,42 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
 
 def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
     """Yield the errors of needs by element whose numbers differ."""
-    known = {graph_step.name: graph_step for graph_step in steps}
+    steps_by_name = {graph_step.name: graph_step for graph_step in steps}
     dynamic = dict[str, bool]()
-    for step in known.values():
+    for step in steps_by_name.values():
         path = [step]
         while path[-1].name not in dynamic and path[-1].inherits:
-            path.append(known[path[-1].inherits])
+            path.append(steps_by_name[path[-1].inherits])
         last = path[-1]
         is_dynamic = dynamic.get(last.name, last.source is not None)
         dynamic |= {graph_step.name: is_dynamic for graph_step in path}
-    for step in known.values():
-        for need in (need_step for need_step in step.needs if need_step in step.each_of):
-            need_row = known[need]
+    for step in steps_by_name.values():
+        for need in (need_name for need_name in step.needs if need_name in step.each_of):
+            needed_step = steps_by_name[need]
             is_known = not (dynamic[step.name] or dynamic[need])
-            if is_known and step.count != need_row.count:
+            if is_known and step.count != needed_step.count:
                 yield (
                     f"Task group {step.name} needs {quote(need + lists.EACH)} but has "
-                    f"{step.count} elements and {need} has {need_row.count}"
+                    f"{step.count} elements and {need} has {needed_step.count}"
                 )
 
 
 def counterparts(graph: Graph, names: Collection[str]) -> dict[str, frozenset[str]]:
     """Return, for some steps, the needs whose elements are awaited one by one."""
     in_order = [step.name for step in graph.order]
-    bit = {name: 1 << number for number, name in enumerate(in_order)}
+    bits = {name: 1 << number for number, name in enumerate(in_order)}
     before, pairs, complete = (dict.fromkeys(in_order, 0) for _ in range(3))
     result = dict[str, frozenset[str]]()
     for step in graph.order:
         direct = 0
         for need in step.needs:
-            before[step.name] |= bit[need] | before[need]
+            before[step.name] |= bits[need] | before[need]
             if need in step.each_of:
-                direct |= bit[need]
-                pairs[step.name] |= bit[need] | pairs[need]
+                direct |= bits[need]
+                pairs[step.name] |= bits[need] | pairs[need]
                 complete[step.name] |= complete[need]
             else:
-                complete[step.name] |= bit[need] | before[need]
+                complete[step.name] |= bits[need] | before[need]
         if step.name in names:
             own = direct | pairs[step.name] & ~complete[step.name]
             result[step.name] = frozenset(in_order[number] for number in _bits(own))
@@ -613,13 +613,17 @@ def _of_outputs(groups: Collection[TaskGroup], graph: Graph) -> Iterator[str]:
         return
     needs = _edges(graph.steps)
     before = dict.fromkeys(needs, 0)
-    names, bit = tuple(needs), {name: 1 << number for number, name in enumerate(needs)}
+    names, bits = tuple(needs), {name: 1 << number for number, name in enumerate(needs)}
     for name in _depths(needs):  # each after all steps that it needs
         for need in needs[name]:
-            before[name] |= bit[need] | before[need]
-    known = {name: frozenset(names[number] for number in _bits(before[name])) for name in referring}
+            before[name] |= bits[need] | before[need]
+    earlier_names = {
+        name: frozenset(names[number] for number in _bits(before[name])) for name in referring
+    }
     paired = {name for name in referring if graph.by_name[name].each_of}
-    yield from outputs.problems(groups, known, counterparts(graph, paired) if paired else {})
+    yield from outputs.problems(
+        groups, earlier_names, counterparts(graph, paired) if paired else {}
+    )
 
 
 def _of_conditions(
@@ -630,8 +634,10 @@ def _of_conditions(
     if step.condition:
         from daemon.flow import conditions
 
-        known = [need for need in step.needs if need not in step.each_of]
-        for problem in conditions.problems(step.condition, known, hints, declared, step.each_of):
+        whole_needs = [need for need in step.needs if need not in step.each_of]
+        for problem in conditions.problems(
+            step.condition, whole_needs, hints, declared, step.each_of
+        ):
             yield f"Task group {step.name}: {IF.name} {problem}"
 
 

@@ -87,13 +87,17 @@ def _actions(template: Template) -> Iterator[str]:
         yield text[begin:at]
 
 
-def value(reference: Reference, known: Iterable[StepOutputs], *, total: int, is_list: bool) -> str:
+def value(
+    reference: Reference, step_outputs: Iterable[StepOutputs], *, total: int, is_list: bool
+) -> str:
     """Return the text of a reference; empty if nothing was written.
 
-    `known` are the outputs of the step, which has `total` elements.
+    `step_outputs` are the outputs of the step, which has `total` elements.
     """
     texts = {
-        row.element: row.outputs[reference.name] for row in known if reference.name in row.outputs
+        row.element: row.outputs[reference.name]
+        for row in step_outputs
+        if reference.name in row.outputs
     }
     if reference.element is not None:
         return texts.get(reference.element, "")
@@ -103,16 +107,16 @@ def value(reference: Reference, known: Iterable[StepOutputs], *, total: int, is_
 
 
 def by_name(
-    known: Iterable[StepOutputs], *, total: int, is_list: bool
+    step_outputs: Iterable[StepOutputs], *, total: int, is_list: bool
 ) -> dict[str, str | list[str | None]]:
     """Return all outputs of a step: texts, or lists of the elements' texts with nulls for gaps.
 
     Raises `TooManyValues`.
     """
     if not is_list:
-        return {name: text for result in known for name, text in result.outputs.items()}
+        return {name: text for result in step_outputs for name, text in result.outputs.items()}
     lists: dict[str, list[str | None]] = {}
-    for result in known:
+    for result in step_outputs:
         if result.element >= total:
             continue
         for name, text in result.outputs.items():
@@ -132,9 +136,9 @@ def check_number(values: int) -> None:
         )
 
 
-def texts(known: Iterable[StepOutputs], *, total: int, is_list: bool) -> dict[str, str]:
+def texts(step_outputs: Iterable[StepOutputs], *, total: int, is_list: bool) -> dict[str, str]:
     """Return all outputs of a step as texts; lists are JSON. Raises `TooManyValues`."""
-    texts_by_name = by_name(known, total=total, is_list=is_list)
+    texts_by_name = by_name(step_outputs, total=total, is_list=is_list)
     return {
         name: text if isinstance(text, str) else encode(text).decode()
         for name, text in texts_by_name.items()

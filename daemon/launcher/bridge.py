@@ -203,10 +203,12 @@ class Bridge:
 
     def tidy(self) -> None:
         """Delete the elements without an interface. Raises `OSError`."""
-        known = self._forwarded()  # first, because an interface is made before its elements
-        used = {*map(self._address, _interfaces().values())}
-        old = [key for key, (address, _) in known.items() if address not in used]
-        self._nft(self._elements("delete", old))
+        forwarded = self._forwarded()  # first, because an interface is made before its elements
+        used_addresses = {*map(self._address, _interfaces().values())}
+        unused_keys = [
+            key for key, (address, _) in forwarded.items() if address not in used_addresses
+        ]
+        self._nft(self._elements("delete", unused_keys))
 
     def _forwarded(self) -> dict[str, tuple[str, str]]:
         """Return the address and port inside, by the key of each element. Raises `OSError`."""
@@ -217,12 +219,12 @@ class Bridge:
         inside = f"ip {self._policy.table} ports {{ {', '.join(elements)} }}"
         return f"{action} element {inside}\n" if elements else ""
 
-    def _check(self, port: ForwardedPort, used: Set[str]) -> None:
+    def _check(self, port: ForwardedPort, used_keys: Set[str]) -> None:
         """Raise `Refusal` or `OSError` for a port of the host that must not be forwarded."""
         number = port.value
         if self._is_kept(number):
             raise Refusal(f"port {number} is reserved: choose another port of the host")
-        if used & {*_keys(port)}:
+        if used_keys & {*_keys(port)}:
             text = f"port {number} of {port.address} is forwarded to another allocation"
             raise OSError(errno.EADDRINUSE, text)
         for kind in _PROTOCOLS.values():
@@ -238,11 +240,13 @@ class Bridge:
     def _is_kept(self, port: int) -> bool:
         return any(first <= port <= last for first, last in self._policy.kept_ports)
 
-    def _free(self, used: Set[int]) -> int:
+    def _free(self, used_numbers: Set[int]) -> int:
         """Return the number of a free address, the next after the last assigned one. Raises `OSError`."""
         numbers = range(2, (1 << 32 - self._policy.bits) - 1)  # 1 is the bridge, the last all
         turn = chain(numbers[self._last - 1 :], numbers)
-        if not (address := next((candidate for candidate in turn if candidate not in used), 0)):
+        if not (
+            address := next((candidate for candidate in turn if candidate not in used_numbers), 0)
+        ):
             raise OSError(errno.EADDRNOTAVAIL, "all addresses of bridge_network_subnet are in use")
         self._last = address
         return address

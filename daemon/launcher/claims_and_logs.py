@@ -270,7 +270,7 @@ def _fallocate() -> Callable[[int, int, int, int], int]:
     call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
     def fallocate(descriptor: int, mode: int, offset: int, length: int) -> int:
-        done = call(descriptor, mode, offset, length)
-        return 0 if done == 0 else ctypes.get_errno()
+        result = call(descriptor, mode, offset, length)
+        return 0 if result == 0 else ctypes.get_errno()
 
     return fallocate

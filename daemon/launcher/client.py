@@ -182,11 +182,11 @@ class _Waiter:
 
     async def open(self) -> None:
         """Acquire the request's share of the limit on pending requests."""
-        with ExitStack() as taken:
+        with ExitStack() as acquired:
             for slot in self._places:
                 await slot.acquire()
-                taken.callback(slot.release)
-            taken.pop_all()
+                acquired.callback(slot.release)
+            acquired.pop_all()
 
     def close(self) -> None:
         """Release that share."""
@@ -277,7 +277,7 @@ class Launcher:
     async def start(
         self,
         request: StartTask,
-        order: TaskCommand,
+        task_command: TaskCommand,
     ) -> tuple[int, int] | None:
         """Start the shim of a task; return its process ID and pidfd.
 
@@ -285,21 +285,21 @@ class Launcher:
         cancelled. Raises `Refusal`, `OSError`, and `ValueError` for a value that exec cannot
         accept.
         """
-        passed = self._sealed(order)
+        payload = self._sealed(task_command)
         try:
             # Reserve a descriptor, so that the shim can be watched even when the limit is reached.
-            spare = os.dup(passed)
+            spare = os.dup(payload)
             with trio.CancelScope(shield=True):
-                body, received = await self._request(request, [passed], spare)
+                body, received = await self._request(request, [payload], spare)
         finally:
-            os.close(passed)
+            os.close(payload)
         if isinstance(body, AlreadyStarted):
             return None
         assert isinstance(body, ProcessStarted)  # noqa: S101  # ensured by the protocol
         return body.pid, received[0]
 
     async def open_session(
-        self, request: StartSession, order: TaskCommand
+        self, request: StartSession, task_command: TaskCommand
     ) -> tuple[int, list[int]]:
         """Run a command inside a task; return its number and its descriptors.
 
@@ -308,18 +308,22 @@ class Launcher:
         """
         if self.silent_since is not None:
             raise OSError(errno.EAGAIN, "the launcher does not answer")
-        passed = self._sealed(order)
+        payload = self._sealed(task_command)
         try:
-            spare = [os.dup(passed) for _ in range(2 if request.is_terminal else 4)]
+            spare = [os.dup(payload) for _ in range(2 if request.is_terminal else 4)]
             with trio.CancelScope(shield=True):
-                body, received = await self._request(request, [passed], None, spare)
+                body, received = await self._request(request, [payload], None, spare)
         finally:
-            os.close(passed)
+            os.close(payload)
         assert isinstance(body, SessionOpened)  # noqa: S101  # ensured by the protocol
         return body.session, received
 
     async def start_program(
-        self, order: ProgramCommand, content: bytes = b"", *, is_terminal: bool | None = None
+        self,
+        program_command: ProgramCommand,
+        content: bytes = b"",
+        *,
+        is_terminal: bool | None = None,
     ) -> tuple[int, list[int]]:
         """Run a program of a cluster; return its number and its descriptors as `open_session`.
 
@@ -328,15 +332,15 @@ class Launcher:
         """
         if self.silent_since is not None:
             raise OSError(errno.EAGAIN, "the launcher does not answer")
-        passed = [self._sealed(order)]
+        payloads = [self._sealed(program_command)]
         try:
-            passed += [self._sealed_file(content)] if is_terminal is None else []
-            spare = [os.dup(passed[0]) for _ in range(2 if is_terminal else 4)]
+            payloads += [self._sealed_file(content)] if is_terminal is None else []
+            spare = [os.dup(payloads[0]) for _ in range(2 if is_terminal else 4)]
             request = StartProgram(is_terminal=bool(is_terminal))
             with trio.CancelScope(shield=True):
-                body, received = await self._request(request, passed, None, spare)
+                body, received = await self._request(request, payloads, None, spare)
         finally:
-            close(passed)
+            close(payloads)
         assert isinstance(body, SessionOpened)  # noqa: S101  # ensured by the protocol
         return body.session, received
 
@@ -396,22 +400,22 @@ class Launcher:
 
         `previous` is the replaced allocation whose data migrates. Raises `OSError`.
         """
-        passed = self._sealed(layout)
+        payload = self._sealed(layout)
         try:
             request = CreateAllocDir(allocation=allocation, previous=previous)
-            body, _ = await self._request(request, [passed])
+            body, _ = await self._request(request, [payload])
         finally:
-            os.close(passed)
+            os.close(payload)
         assert isinstance(body, LaidOut)  # noqa: S101  # both processes run the same version
         return body.troubles
 
     async def write(self, request: WriteFile, content: bytes) -> None:
         """Write a file that a task can access. Raises `OSError`, with EXDEV for a link outside."""
-        passed = self._sealed_file(content)
+        payload = self._sealed_file(content)
         try:
-            await self._request(request, [passed])
+            await self._request(request, [payload])
         finally:
-            os.close(passed)
+            os.close(payload)
 
     async def read(self, request: ReadFile) -> tuple[FileStatus, bytes]:
         """Return the metadata and the first bytes of a file. Raises `OSError` as above."""
@@ -718,11 +722,11 @@ def send_hello(channel: socket.socket, directory: Path, policy: LauncherPolicy) 
 
     Wait until no other launcher uses the directory. Raises `OSError` or `LauncherGone`.
     """
-    passed = sealed(msgspec.msgpack.encode(policy))
+    payload = sealed(msgspec.msgpack.encode(policy))
     try:
-        body = _ask(channel, Hello(version=VERSION, directory=str(directory)), passed)
+        body = _ask(channel, Hello(version=VERSION, directory=str(directory)), payload)
     finally:
-        os.close(passed)
+        os.close(payload)
     assert isinstance(body, HelloReply)  # noqa: S101  # both processes run the same version
     return body
 

@@ -16,36 +16,36 @@ _INSIDE = "rpc error: code = Unknown desc = failed to start command: "
 class CommandFile(NamedTuple):
     """A file as the task names it, and its location, possibly relative to an open directory."""
 
-    shown: str
+    task_path: str
     path: str
     above: int | None = None
 
 
 def find(
     command: str,
-    own: Iterable[CommandFile],
+    task_files: Iterable[CommandFile],
     path: str | None,
-    seen: Callable[[str], CommandFile | None],
+    find_file: Callable[[str], CommandFile | None],
     user: User | None,
 ) -> str:
-    """Return the path of a command's executable: a file of the task (`own`), or in the search path.
+    """Return the path of a command's executable: one of `task_files`, or one in the search path.
 
     A file of the task counts only if no user except root and the task's user could write it.
-    `seen` maps paths of the task to files. Raises `Refusal` if there is no such file, or if it is
-    not executable.
+    `find_file` maps paths of the task to files. Raises `Refusal` if there is no such file, or if it
+    is not executable.
     """
     if command.startswith("/"):
-        files = [seen(command)]
+        files = [find_file(command)]
     else:
-        files = [file for file in own if is_trusted(file, user)]
+        files = [file for file in task_files if is_trusted(file, user)]
         folders = [] if "/" in command else (path or DEFAULT_PATH).split(":")
-        files += [seen(f"{folder}/{command}") for folder in folders if folder]
+        files += [find_file(f"{folder}/{command}") for folder in folders if folder]
     existing = [file for file in files if command and file and _is_file(file)]
     for file in existing:
         if _is_executable(file):
-            return file.shown
+            return file.task_path
     if existing:
-        raise Refusal(f'{_LAUNCH}binary "{existing[0].shown}" is not executable')
+        raise Refusal(f'{_LAUNCH}binary "{existing[0].task_path}" is not executable')
     raise Refusal(f'{_LAUNCH}binary "{command}" could not be found')
 
 

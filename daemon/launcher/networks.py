@@ -30,7 +30,7 @@ class Networks:
     """The namespaces that this launcher holds, by allocation; `bridge` connects them."""
 
     def __init__(self, bridge: Bridge | None = None) -> None:
-        self._held: dict[str, int] = {}
+        self._descriptors: dict[str, int] = {}
         self._bridge = bridge
 
     @contextmanager
@@ -45,15 +45,15 @@ class Networks:
         own = os.open(_OF_US, _READ)
         try:
             if self._is_known(allocation, shims):
-                called("setns", self._held[allocation], _NEW_NETWORK)
+                called("setns", self._descriptors[allocation], _NEW_NETWORK)
             elif is_connected:
                 raise OSError(errno.ENETDOWN, "the allocation is not connected to the bridge")
             else:
                 called("unshare", _NEW_NETWORK)
             try:
-                if allocation not in self._held:
+                if allocation not in self._descriptors:
                     _raise_loopback()
-                    self._held[allocation] = os.open(_OF_US, _READ)
+                    self._descriptors[allocation] = os.open(_OF_US, _READ)
                 yield
             finally:
                 called("setns", own, _NEW_NETWORK)
@@ -72,7 +72,7 @@ class Networks:
             if not (self._bridge.is_ready and self._bridge.exists):
                 self._bridge.set_up()
             with self.inside(allocation, ()):
-                descriptor = self._held[allocation]
+                descriptor = self._descriptors[allocation]
             entered = partial(self.inside, allocation, ())
             return self._bridge.connect(allocation, ports, descriptor, entered, is_new=is_new)
         except OSError:
@@ -84,9 +84,9 @@ class Networks:
 
     def _is_known(self, allocation: str, shims: Iterable[int]) -> bool:
         """Return whether a namespace of an allocation exists; hold it from now on."""
-        if allocation not in self._held and (descriptor := _network_of(shims)) is not None:
-            self._held[allocation] = descriptor
-        return allocation in self._held
+        if allocation not in self._descriptors and (descriptor := _network_of(shims)) is not None:
+            self._descriptors[allocation] = descriptor
+        return allocation in self._descriptors
 
     @property
     def _trouble(self) -> str:
@@ -115,20 +115,20 @@ class Networks:
 
     def __contains__(self, allocation: str) -> bool:
         """Return whether the launcher holds the namespace of an allocation."""
-        return allocation in self._held
+        return allocation in self._descriptors
 
     def release(self, allocation: str) -> None:
         """Release the namespace of an allocation that has ended. Raises `OSError`."""
-        if (descriptor := self._held.pop(allocation, None)) is not None:
+        if (descriptor := self._descriptors.pop(allocation, None)) is not None:
             os.close(descriptor)
         if self._bridge and not self._trouble and self._bridge.exists:
             self._bridge.release(allocation)
 
     def close(self) -> None:
         """Close all namespaces."""
-        for descriptor in self._held.values():
+        for descriptor in self._descriptors.values():
             os.close(descriptor)
-        self._held.clear()
+        self._descriptors.clear()
 
 
 def _network_of(shims: Iterable[int]) -> int | None:

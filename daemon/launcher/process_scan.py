@@ -162,11 +162,11 @@ def undecided(
     processes: Iterable[Process], criteria: ProcessCriteria, members: Iterable[Process]
 ) -> list[Process]:
     """Return the processes that may be selected ones, as their environments are not readable yet."""
-    known = {criteria.shim, *(member.pid for member in members)}
+    decided_pids = {criteria.shim, *(member.pid for member in members)}
     return [
         process
         for process in processes
-        if process.user in criteria.users and process.pid not in known
+        if process.user in criteria.users and process.pid not in decided_pids
     ]
 
 

@@ -40,7 +40,7 @@ _ROOM = 12_000  # bytes, enough for up to 500 entries
 def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]:
     """Return the metadata of a file, and its descriptor if it may be read. Raises `OSError`."""
     with _reached(directory, request) as (home, descriptor, path):
-        facts, passed = os.fstat(descriptor), []
+        facts, descriptors = os.fstat(descriptor), []
         if stat.S_ISLNK(facts.st_mode):  # a dangling link, or one that was not followed
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), request.path)
         if _is_closed(path):
@@ -49,8 +49,8 @@ def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]
             if facts.st_nlink > 1 and facts.st_uid not in _users(home):
                 raise PermissionError(errno.EPERM, "another user's file, by a second name")
             with suppress(PermissionError):  # locked by its task, whose user the launcher has
-                passed.append(os.open(_name_of(descriptor), _READ))
-        return found_of(facts), passed
+                descriptors.append(os.open(_name_of(descriptor), _READ))
+        return found_of(facts), descriptors
 
 
 def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry], int]:

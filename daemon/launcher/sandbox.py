@@ -89,17 +89,17 @@ class SandboxMount(NamedTuple):
 
 def volumes(
     task_command: TaskCommand,
-    known: Mapping[str, AllowedVolume],
+    allowed_volumes: Mapping[str, AllowedVolume],
     roots: Sequence[str],
     stack: ExitStack,
 ) -> list[SandboxMount]:
     """Return the volumes of a task; `stack` closes their descriptors. Raises `Refusal`.
 
-    A volume that is not `known` must be below one of the roots after resolving links.
+    A volume outside `allowed_volumes` must be below one of the roots after resolving links.
     """
     mounts = []
     for mount, path in zip(task_command.volumes, mount_targets(task_command.volumes), strict=True):
-        volume = known.get(mount.volume)
+        volume = allowed_volumes.get(mount.volume)
         source = os.path.realpath(mount.path if volume is None else volume.path)
         is_below = any(f"{source}/".startswith(f"{root.rstrip('/')}/") for root in roots)
         try:

@@ -59,7 +59,7 @@ _QUICK, _LONG = 60, 24 * 3600  # time limits of operations in seconds
 _COLLECTION = 1800  # seconds, because the end of a task waits for it
 _layout = msgspec.msgpack.Decoder(messages.AllocDirLayout)
 _policy = msgspec.msgpack.Decoder(messages.LauncherPolicy)
-_order = msgspec.msgpack.Decoder(messages.TaskCommand)
+_task_command = msgspec.msgpack.Decoder(messages.TaskCommand)
 _program = msgspec.msgpack.Decoder(messages.ProgramCommand)
 
 
@@ -204,7 +204,7 @@ class Server:
 
     def start(self, request: messages.StartTask, passed_descriptor: int) -> Given:
         """Start a shim."""
-        payload = read_record(passed_descriptor, messages.MOST_PAYLOAD, _order)
+        payload = read_record(passed_descriptor, messages.MOST_PAYLOAD, _task_command)
         started = self._starter.start(request, payload)
         if started is None:
             return messages.AlreadyStarted(), []
@@ -214,10 +214,10 @@ class Server:
 
     def open_session(self, request: messages.StartSession, sent: int) -> Given:
         """Start a command inside a task."""
-        payload = read_record(sent, messages.MOST_PAYLOAD, _order)
+        payload = read_record(sent, messages.MOST_PAYLOAD, _task_command)
         own = self._shims.pid_of(_key(request))
-        pid, passed = self._starter.open_session(request, payload, own)
-        return messages.SessionOpened(session=self._sessions.register(pid)), passed
+        pid, descriptors = self._starter.open_session(request, payload, own)
+        return messages.SessionOpened(session=self._sessions.register(pid)), descriptors
 
     def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
         """Start a program of a cluster, or a command of notifications."""
@@ -227,7 +227,7 @@ class Server:
         has_limit = payload.program != "srun"
         if has_limit and self._sessions.bounded >= messages.MOST_PROGRAMS:
             raise OSError(errno.EAGAIN, f"{messages.MOST_PROGRAMS} programs are running")
-        pid, passed = programs.start(
+        pid, descriptors = programs.start(
             self._policy,
             self._starter.tools,
             self._users,
@@ -236,7 +236,7 @@ class Server:
             is_terminal=request.is_terminal,
         )
         deadline = time.monotonic() + programs.SECONDS if has_limit else None
-        return messages.SessionOpened(session=self._sessions.register(pid, deadline)), passed
+        return messages.SessionOpened(session=self._sessions.register(pid, deadline)), descriptors
 
     def end_session(self, request: messages.EndSession) -> Given:
         """Kill an exec session."""
@@ -510,14 +510,16 @@ class Server:
 
     def adopt(self, request: messages.FindAttempt) -> Given:
         """Return the claim of an attempt, and a pidfd of its shim if it is alive."""
-        text, at, is_claimed, passed = b"", 0, False, []
+        text, claimed_at, is_claimed, descriptors = b"", 0, False, []
         with self._folder(request.allocation) as folder:
             with self._shims.opened(folder, _key(request)) as shim:
-                passed += [os.dup(shim[1])] if shim else []
+                descriptors += [os.dup(shim[1])] if shim else []
             if folder is not None:
                 is_claimed = is_held(folder, request.task, request.attempt)
-                text, at = read_claim(folder, request.task, request.attempt)
-        return messages.ClaimText(text=text, at=at, is_held=is_claimed or bool(passed)), passed
+                text, claimed_at = read_claim(folder, request.task, request.attempt)
+        return messages.ClaimText(
+            text=text, at=claimed_at, is_held=is_claimed or bool(descriptors)
+        ), descriptors
 
     def claims(self, request: messages.ListClaims) -> Given:
         """Return the attempts of an allocation that have claims."""

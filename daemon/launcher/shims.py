@@ -34,7 +34,7 @@ class Shims:
 
         `ending` is for ended children whose process ID is still their own.
         """
-        self._others, self._halted, self._ending = end_others, halted, ending
+        self._end_others, self._halted, self._ending = end_others, halted, ending
         self._pids: dict[Key, int] = {}
         self._keys: dict[int, Key] = {}
         self._statuses: dict[Key, int] = {}
@@ -59,7 +59,7 @@ class Shims:
     def _record_exit(self, pid: int, status: int) -> None:
         key = self._keys.pop(pid, None)
         if key is None:
-            self._others(pid, status)
+            self._end_others(pid, status)
         if key is None or self._pids.get(key) != pid:
             return
         del self._pids[key]

@@ -64,7 +64,7 @@ class PreparedCommand(msgspec.Struct, frozen=True):
     """
 
     line: Line
-    place: int
+    working_directory: int
     user: User | None
     namespaces: Mapping[str, tuple[int, int]]
 
@@ -86,7 +86,7 @@ class Starter:
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         bridge = Bridge(policy.bridge, self.tools) if policy.bridge else None
         self.networks = Networks(bridge)
-        self._said: SandboxSupport | None = None  # the result of a trial
+        self._support: SandboxSupport | None = None  # the result of a trial
 
     # --- starts ---
 
@@ -303,13 +303,15 @@ class Starter:
             above, names = (folder, [SHARED]) if outside == f"../{SHARED}" else (home, [outside])
             opened.append((inside, stack.enter_context(below(above, *names))))
 
-        def seen(path: str) -> CommandFile | None:
+        def find_file(path: str) -> CommandFile | None:
             is_system = path.startswith(tuple(f"{directory}/" for directory in sandbox.SYSTEM))
             return below_one_of(path, opened) or (CommandFile(path, path) if is_system else None)
 
-        own = seen(f"{OWN_HOME}/{words[0]}")
+        own_file = find_file(f"{OWN_HOME}/{words[0]}")
         with _as(user):
-            words[0] = find(words[0], [own] if own else [], env.get("PATH"), seen, user)
+            words[0] = find(
+                words[0], [own_file] if own_file else [], env.get("PATH"), find_file, user
+            )
         return sandbox.around(
             self.tools,
             task_command,
@@ -363,7 +365,7 @@ class Starter:
         with (
             _readable(self._filter(task_command)) as filtered,
             self._network(task_command, allocation, folder),
-            _in_directory(prepared.place),
+            _in_directory(prepared.working_directory),
             ExitStack() as stack,
         ):
             more = [(os.POSIX_SPAWN_DUP2, filtered, FILTER)] if filtered else []
@@ -403,12 +405,12 @@ class Starter:
 
         A failed trial is repeated: the host may have lacked processes or time.
         """
-        if self._said is None:
+        if self._support is None:
             result = self._probe()
             if result.walls:
                 return result
-            self._said = result
-        return self._said
+            self._support = result
+        return self._support
 
     def _probe(self) -> SandboxSupport:
         tools = self.tools
@@ -440,9 +442,9 @@ class Starter:
         command += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
         command += ["--proc", "/proc", "--dev", "/dev", "--", self.tools.setpriv, "--version"]
         with _readable(program) as filtered:
-            passed = [(filtered, FILTER)] if filtered else []
+            descriptors = [(filtered, FILTER)] if filtered else []
             try:
-                status, output = run(command, descriptors=passed, seconds=_WITHIN)
+                status, output = run(command, descriptors=descriptors, seconds=_WITHIN)
             except TimeoutError:
                 return f"no sandbox within {_WITHIN} s"
             return (output or f"exit status {status}") if status else ""

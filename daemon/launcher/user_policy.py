@@ -47,12 +47,12 @@ class UserPolicy:
 
     def __init__(self, policy: LauncherPolicy, own: int | None = None) -> None:
         """`own` is the user ID of the launcher, if another process uses the policy."""
-        self._policy, self._given = policy, own
+        self._policy, self._launcher_uid = policy, own
 
     @property
     def own(self) -> int:
         """Return the launcher's user ID."""
-        return os.geteuid() if self._given is None else self._given
+        return os.geteuid() if self._launcher_uid is None else self._launcher_uid
 
     def of_task(self, driver: Whose, name: str, allocation: str) -> User | None:
         """Return the user of a task; None for the launcher's own. Raises `Refusal` or `OSError`."""

@@ -48,14 +48,14 @@ class NotificationAttempts:
         run: RunCommand,
         permit: Permit,
         random: Callable[[], float],
-        here: str,
+        node_name: str,
         site: str,
     ) -> None:
         self._commands, self._run, self._permit = commands, run, permit
-        self._here, self._site = here, site
+        self._node_name, self._site = node_name, site
         self._store, self._clock, self._seal = store, clock, seal
         self._fences = fences
-        self._chance = random
+        self._random = random
         self._cluster = store.read(installation.cluster_id)
         self._delivery = Delivery(
             receivers=receivers,
@@ -63,7 +63,7 @@ class NotificationAttempts:
             run=run,
             permit=permit,
             now=clock.now,
-            here=here,
+            node_name=node_name,
         )
 
     async def send(self, notification: Notification) -> Notification:
@@ -107,11 +107,11 @@ class NotificationAttempts:
 
     async def _batch(self, entries: Sequence[Notification]) -> Batch:
         first, further = entries[:_FEW], entries[_FEW:]
-        now, node_name = self._clock.now(), self._here
+        now, node_name = self._clock.now(), self._node_name
 
         def look(db: ReadSnapshot) -> tuple[NotificationWithContext, ...]:
             contexts = [
-                context_of(db, notification, site=self._site, now=now, here=node_name)
+                context_of(db, notification, site=self._site, now=now, node_name=node_name)
                 for notification in first
             ]
             return tuple(
@@ -123,7 +123,7 @@ class NotificationAttempts:
             id=message.batch_id(self._cluster, entries),
             first=await self._store.read_long(look),
             rest=tuple(further),
-            here=node_name,
+            node_name=node_name,
         )
 
     async def test(self, name: str = "") -> list[ReceiverResult]:
@@ -133,8 +133,10 @@ class NotificationAttempts:
         """
         kinds = self._delivery.kinds
         if name and name not in kinds:
-            known = ", ".join(sorted(kinds)) or "there are none"
-            raise NotFound(f'no receiver "{name}" in notify_receivers and notify_commands: {known}')
+            known_kinds = ", ".join(sorted(kinds)) or "there are none"
+            raise NotFound(
+                f'no receiver "{name}" in notify_receivers and notify_commands: {known_kinds}'
+            )
         results: dict[str, ReceiverResult] = {}
 
         async def send(notification: str) -> None:
@@ -168,7 +170,11 @@ class NotificationAttempts:
         message_id = message.message_id(self._cluster, notification)
         now = self._clock.now()
         context = partial(
-            context_of, notification=notification, site=self._site, now=now, here=self._here
+            context_of,
+            notification=notification,
+            site=self._site,
+            now=now,
+            node_name=self._node_name,
         )
         body = message.body(message_id, notification, await self._store.read_long(context))
         if notification.webhook:
@@ -210,7 +216,7 @@ class NotificationAttempts:
         )
         if problem is None:
             return msgspec.structs.replace(tried, status=NotificationStatus.SENT, error="")
-        later = now + message.retry_delay(attempts, self._chance())
+        later = now + message.retry_delay(attempts, self._random())
         if problem.final or message.is_expired(notification, attempts, later):
             status, later = NotificationStatus.FAILED, 0
             self._fences.forget(_FENCED, f"{notification.namespace}/{notification.job_id}")

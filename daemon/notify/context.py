@@ -19,11 +19,11 @@ _RUNS = 50  # child jobs in which consecutive failures are counted
 
 
 def context_of(
-    db: ReadSnapshot, notification: Notification, *, site: str, now: int, here: str = ""
+    db: ReadSnapshot, notification: Notification, *, site: str, now: int, node_name: str = ""
 ) -> Context:
     """Return the context of a notification.
 
-    `site` is the address of the web UI, `here` the node to name if the allocation's node is
+    `site` is the address of the web UI, `node_name` the node to name if the allocation's node is
     unknown.
     """
     state = job_states.state_of(db, notification.namespace, notification.job_id, now)
@@ -34,7 +34,7 @@ def context_of(
     elsewhere = {"namespace": notification.namespace} if notification.namespace != "default" else {}
     options = [f"--namespace={name}" for name in elsewhere.values()]
     return Context(
-        host=_host(db, error) or here,
+        host=_host(db, error) or node_name,
         state=state.word if state else "",
         error=_cause(error) if error else None,
         failed_in_a_row=max(

@@ -24,14 +24,14 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The receivers by name, and the functions that a delivery needs.
 
     `run` runs a command with a message. `now` returns nanoseconds, `permit` raises `EgressDenied` for an address that must not receive
-    messages, `here` is the name of this node.
+    messages, `node_name` is the name of this node.
     """
 
     receivers: Mapping[str, Receiver]
     commands: Mapping[str, Sequence[str]]
     permit: Permit
     now: Callable[[], int]
-    here: str
+    node_name: str
     run: RunCommand = run_command
 
     @property
@@ -42,7 +42,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
     def sample(self, *, site: str) -> Batch:
         """Return a test batch; `site` is the address of the web UI."""
-        now, node_name = self.now(), self.here
+        now, node_name = self.now(), self.node_name
         notification = Notification(
             id=0,
             namespace="default",
@@ -57,7 +57,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         return Batch(
             id=f"test-{now}",
             first=(NotificationWithContext(notification=notification, context=context),),
-            here=node_name,
+            node_name=node_name,
             is_test=True,
         )
 
@@ -73,7 +73,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
             from daemon.notify import mail  # imported late, because few daemons use it
 
             composed = mail.compose(batch, receiver, self.now())
-            return await mail.send(composed, receiver, secret, self.here, self.permit)
+            return await mail.send(composed, receiver, secret, self.node_name, self.permit)
         return await self._post(receiver, secret, batch)
 
     async def _post(self, receiver: Receiver, secret: str, batch: Batch) -> str:

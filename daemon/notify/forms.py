@@ -137,7 +137,7 @@ def _alert(entry: NotificationWithContext, batch: Batch) -> Alert:
     return Alert(
         labels={
             "alertname": "StewardTest" if batch.is_test else _alert_name(notification),
-            "instance": batch.here or "steward",
+            "instance": batch.node_name or "steward",
             "namespace": notification.namespace,
             "job": notification.job_id,
             "severity": _severity(notification, is_test=batch.is_test),

@@ -50,9 +50,9 @@ def compose(batch: Batch, receiver: Receiver, now: int) -> Mail:
     mail = EmailMessage(policy=SMTP)
     mail["From"] = receiver.sender
     mail["To"] = ", ".join(receiver.to)
-    mail["Subject"] = f"[{words.line(batch.here)}] {words.subject(batch)}"
+    mail["Subject"] = f"[{words.line(batch.node_name)}] {words.subject(batch)}"
     mail["Date"] = format_datetime(datetime.fromtimestamp(now // SECOND, UTC))
-    mail["Message-ID"] = f"<{_atom(batch.id)}@{_atom(batch.here) or 'steward'}>"
+    mail["Message-ID"] = f"<{_atom(batch.id)}@{_atom(batch.node_name) or 'steward'}>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(words.text(batch), charset="utf-8", cte="quoted-printable")
     return Mail(sender=receiver.sender, to=tuple(receiver.to), data=mail.as_bytes())
@@ -63,10 +63,12 @@ def _atom(text: str) -> str:
     return "".join(character for character in ascii_text if character not in _OTHER_CHARACTERS)
 
 
-async def send(mail: Mail, receiver: Receiver, password: str, here: str, permit: Permit) -> str:
+async def send(
+    mail: Mail, receiver: Receiver, password: str, node_name: str, permit: Permit
+) -> str:
     """Send a mail; return the server's response. Raises `DeliveryFailed`.
 
-    `here` is this host's name in the greeting.
+    `node_name` is this host's name in the greeting.
     """
     try:
         host, port = server_of(receiver.server)
@@ -76,7 +78,7 @@ async def send(mail: Mail, receiver: Receiver, password: str, here: str, permit:
     assert isinstance(stream, trio.SocketStream)  # noqa: S101  # not encrypted yet
     own = socket.socket(fileno=os.dup(stream.socket.fileno()))
     own.settimeout(_ANSWERS_WITHIN)
-    session = _Talk(own, host, mail, receiver, password, _atom(here) or "localhost")
+    session = _Talk(own, host, mail, receiver, password, _atom(node_name) or "localhost")
     async with stream, _shut_down_when_cancelled(stream):
         outcome = await trio.to_thread.run_sync(session.run)
     if isinstance(outcome, DeliveryFailed):
@@ -104,10 +106,10 @@ async def _shut_down_when_cancelled(stream: trio.SocketStream) -> AsyncIterator[
 class _Client(smtplib.SMTP):
     """A client on an existing connection."""
 
-    def __init__(self, connection: socket.socket, host: str, here: str) -> None:
+    def __init__(self, connection: socket.socket, host: str, greeting_name: str) -> None:
         self._connection = connection
         # The port is only used in messages; the connection exists already.
-        super().__init__(host, 25, local_hostname=here)
+        super().__init__(host, 25, local_hostname=greeting_name)
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         return self._connection
@@ -123,10 +125,10 @@ class _Talk:
         mail: Mail,
         receiver: Receiver,
         password: str,
-        here: str,
+        greeting_name: str,
     ) -> None:
         self._connection, self._host, self._mail = connection, host, mail
-        self._receiver, self._password, self._here = receiver, password, here
+        self._receiver, self._password, self._greeting_name = receiver, password, greeting_name
 
     def run(self) -> str | DeliveryFailed:
         """Return the server's response, or the reason why the mail was not sent."""
@@ -148,7 +150,7 @@ class _Talk:
     def _send(self) -> str:
         is_wrapped = self._receiver.tls == Encryption.TLS
         connection = self._encrypted() if is_wrapped else self._connection
-        with _Client(connection, self._host, self._here) as client:
+        with _Client(connection, self._host, self._greeting_name) as client:
             if self._receiver.tls == Encryption.STARTTLS:
                 # Raises if the server does not offer TLS, so nothing is sent unencrypted.
                 client.starttls(context=self._context())

@@ -89,14 +89,14 @@ class NotificationWithContext(msgspec.Struct, frozen=True, kw_only=True):
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Notifications for a receiver in one message, oldest first.
 
-    `first` holds the first few with their contexts, `rest` all others. `here` is the name of the
+    `first` holds the first few with their contexts, `rest` all others. `node_name` is the name of the
     sending node. A test batch has one notification about a job that does not exist.
     """
 
     id: str
     first: tuple[NotificationWithContext, ...]
     rest: tuple[Notification, ...] = ()
-    here: str = ""
+    node_name: str = ""
     is_test: bool = False
 
     @property

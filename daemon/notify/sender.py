@@ -50,7 +50,7 @@ class NotificationSender:
         self._open_attempts = attempts
         self._busy: set[Key] = set()
         self._busy_receivers: set[str] = set()
-        self._rest = trio.CancelScope()
+        self._pause = trio.CancelScope()
 
     @cached_property
     def _attempts(self) -> "NotificationAttempts":
@@ -74,7 +74,7 @@ class NotificationSender:
                         nursery.start_soon(self._send_batch, name)
                     at = self._store.read(partial(notifications.next_time, now=now))
                     times = [at, *(at for at in waiting.values() if at > now)]
-                    with trio.CancelScope() as self._rest:
+                    with trio.CancelScope() as self._pause:
                         soonest = min((at for at in times if at is not None), default=None)
                         await wait_until(soonest, self._clock, change)
 
@@ -106,12 +106,12 @@ class NotificationSender:
     async def _send(self, notification: Notification) -> None:
         await self._record_attempts([await self._attempts.send(notification)])
         self._busy.discard((notification.namespace, notification.job_id))
-        self._rest.cancel()  # a slot is free again
+        self._pause.cancel()  # a slot is free again
 
     async def _send_batch(self, name: str) -> None:
         await self._record_attempts(await self._attempts.send_batch(name))
         self._busy_receivers.discard(name)
-        self._rest.cancel()
+        self._pause.cancel()
 
     async def test(self, name: str = "") -> list[ReceiverResult]:
         """Send a test message to a receiver or command, or to all without a name.
@@ -148,14 +148,14 @@ async def open_notify(
     permit: Permit,
     random: Callable[[], float],
     receivers: Mapping[str, Receiver] | None = None,
-    here: str = "",
+    node_name: str = "",
     site: str = "",
     run: "RunCommand | None" = None,
 ) -> AsyncIterator[NotificationSender]:
     """Send notifications while the block runs.
 
     `commands` and `receivers` are those of the configuration, by name. `permit` raises `EgressDenied`
-    for an address that must not receive messages. `random` is uniform in [0, 1). `here` is the name
+    for an address that must not receive messages. `random` is uniform in [0, 1). `node_name` is the name
     of this node, `site` the address of the web UI. `run` runs a command; by default it is a child of
     this process.
     """
@@ -175,7 +175,7 @@ async def open_notify(
             run=run or run_command,
             permit=permit,
             random=random,
-            here=here,
+            node_name=node_name,
             site=site,
         )
 

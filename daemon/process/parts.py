@@ -469,7 +469,7 @@ async def _notify(parts: DaemonParts) -> None:
             parts.fences,
             commands=config.notify_commands,
             receivers=config.notify_receivers,
-            here=config.node_name,
+            node_name=config.node_name,
             permit=partial(egress_policy.check, own_ports=egress_policy.own_ports(config)),
             random=random.SystemRandom().random,
             site=config.notify_link.rstrip("/") or config.address,

@@ -375,9 +375,9 @@ class _WorkflowDecision:
             self._runs.append(
                 RunChange(before=before, run=after.run, steps=after.changed, known=known)
             )
-        self._due, self._steps, self._ask = after.due, after.steps, after.ask
+        self._due, self._steps, self._ask = after.due_times, after.steps, after.ask
         self._only = after.only
-        return after.wanted, after.most
+        return after.wanted_steps, after.max_elements
 
     def _begun(self, before: FlowRun | None) -> FlowRun:
         return FlowRun(

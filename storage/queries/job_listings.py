@@ -182,8 +182,10 @@ def by_change(
     statement = _where(index, conditions)
     if failed:  # the index has the order of changes within a type; SQLite merges the types
         index = "jobs_failed" if children else "jobs_failed_top_level"
-        types = [""] if kind else [f"type = '{one}'" for one in JobType]
-        statement = " UNION ALL ".join(_where(index, [_FAILED, one, *conditions]) for one in types)
+        types = [""] if kind else [f"type = '{job_type}'" for job_type in JobType]
+        statement = " UNION ALL ".join(
+            _where(index, [_FAILED, type_condition, *conditions]) for type_condition in types
+        )
     direction = " DESC" if page_request.reverse else ""
     order_by = f"ORDER BY modify_index{direction}, namespace{direction}, id{direction}"
     for row in db.each(f"{statement} {order_by}", values):

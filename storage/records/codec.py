@@ -455,8 +455,10 @@ def _list(kind: inspect.ListType) -> _Check:
             return items
         if isinstance(kind.item_type, inspect.StructType):
             # Go has a nil pointer there, at which Nomad's handlers crash.
-            place = f"{path}[{items.index(_ABSENT)}]"
-            raise Malformed(f"{place} is null: write a block there, or leave the element out")
+            element_path = f"{path}[{items.index(_ABSENT)}]"
+            raise Malformed(
+                f"{element_path} is null: write a block there, or leave the element out"
+            )
         zero = _zero(kind.item_type)
         return [zero if item is _ABSENT else item for item in items]
 

@@ -131,8 +131,8 @@ class ClientResponse(msgspec.Struct, frozen=True):
 
     def object_body(self, *needed: str) -> bytes:
         """Return the body. Raises `DaemonUnreachable` unless it is an object with these fields."""
-        given = self.decode(dict[str, msgspec.Raw])
-        if not given or any(name not in given for name in needed):
+        fields = self.decode(dict[str, msgspec.Raw])
+        if not fields or any(name not in fields for name in needed):
             reason = f"Object lacks a field: {', '.join(needed)}" if needed else "Object is empty"
             raise _unexpected(self.request, reason)
         return self.body
@@ -169,10 +169,12 @@ def _check_fields(body: bytes, kind: object) -> None:
         if _is_record(element) and (items := msgspec.json.decode(body, type=list[msgspec.Raw])):
             _check_fields(bytes(items[0]), element)
     elif _is_record(kind):
-        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        known = [field.encode_name for field in msgspec.structs.fields(kind)]
-        if not given.keys() & known:
-            raise msgspec.ValidationError(f"Object has none of the fields {', '.join(known[:3])}")
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        field_names = [field.encode_name for field in msgspec.structs.fields(kind)]
+        if not fields.keys() & field_names:
+            raise msgspec.ValidationError(
+                f"Object has none of the fields {', '.join(field_names[:3])}"
+            )
 
 
 def _is_record(kind: object) -> TypeGuard[type[msgspec.Struct]]:

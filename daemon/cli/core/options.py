@@ -99,7 +99,7 @@ def with_vault_client(command: Command) -> Command:
 
 def with_anonymous_client(command: Command) -> Command:
     """Do the same for a command that sends no token, because it obtains one."""
-    return _connected(command, lambda _given, _environment: "", _CONNECTION_TO_SECRETS)
+    return _connected(command, lambda _token, _environment: "", _CONNECTION_TO_SECRETS)
 
 
 def _connected(

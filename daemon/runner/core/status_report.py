@@ -329,15 +329,15 @@ def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[A
     """
     stored, waiting = list[Allocation | None](), dict[tuple[str, str], str]()
     for snapshot in snapshots:
-        one = store_snapshot(tx, snapshot)
-        stored.append(one)
-        if one is None:
+        alloc = store_snapshot(tx, snapshot)
+        stored.append(alloc)
+        if alloc is None:
             continue
-        key = (one.namespace, one.job_id)
+        key = (alloc.namespace, alloc.job_id)
         if job_status.has_notifications(tx, *key):
             job_status.refresh_summary(tx, *key)
         else:
-            waiting[key] = one.request_id
+            waiting[key] = alloc.request_id
     for key, request_id in waiting.items():
         tx.request_id = request_id
         job_status.refresh_summary(tx, *key)

@@ -20,7 +20,7 @@ class ChangeAction(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     signal: str = ""
     script: ChangeScript | None = None
-    said: str = task_events.BY_USER
+    description: str = task_events.BY_USER
 
 
 class ChangeTarget(Protocol):
@@ -57,7 +57,7 @@ async def apply_change(
     """Run change actions, merged into as few steps as possible."""
     for action in _summed_up(actions):
         if action.mode == "restart":
-            await task.restart(description=action.said)
+            await task.restart(description=action.description)
         elif action.mode == "signal" and task.is_running:
             await task.signal(action.signal)
         elif action.script is not None:

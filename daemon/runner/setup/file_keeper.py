@@ -79,7 +79,7 @@ class FileKeeper:
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(partial(shutil.rmtree, workshop, True))
-            digests = {path: digest for path, (digest, _) in intake.kept.items()}
+            digests = {path: digest for path, (digest, _) in intake.entries.items()}
 
             def write(tx: Transaction) -> None:
                 kept_files.replace(tx, files.allocation, files.task, digests)
@@ -88,7 +88,7 @@ class FileKeeper:
             await self._store.write(write)
         return KeptFiles(
             number=len(digests),
-            size=sum(size for _, size in intake.kept.values()),
+            size=sum(size for _, size in intake.entries.values()),
             reasons=tuple(intake.reasons),
         )
 
@@ -126,10 +126,10 @@ class FileKeeper:
 
 
 class KeptPaths:
-    """The result of a collection: `kept` has digest and size by path."""
+    """The result of a collection: `entries` has digest and size by path."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, tuple[str, int]] = {}
+        self.entries: dict[str, tuple[str, int]] = {}
         self.reasons: list[str] = []
 
     def refuse(self, path: str, reason: str) -> None:
@@ -188,12 +188,12 @@ class _Intake(KeptPaths):
             trio.from_thread.run(partial(self._take_in, checksum, staged, size=size))
         except StewardError as error:
             return self.refuse(path, str(error))
-        self.kept[path] = checksum, size
+        self.entries[path] = checksum, size
         return None
 
     def _why_not(self, path: bytes) -> str:
         """Return why a file with this path is not kept, or an empty text."""
-        if len(self.kept) == MOST_FILES:
+        if len(self.entries) == MOST_FILES:
             return f"more than {MOST_FILES} files match"
         return why_unnamed(path)
 

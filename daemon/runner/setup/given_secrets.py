@@ -41,7 +41,7 @@ class GivenSecrets:
         self, keeper: SecretKeeper | None = None, alloc_id: str = "", task: str = ""
     ) -> None:
         self._keeper, self._alloc_id, self._task = keeper, alloc_id, task
-        self._known = TaskSecrets()
+        self._secrets = TaskSecrets()
         self._in_use: dict[str, dict[str, None]] = {}  # by source, the latest last
         self._recalled: frozenset[str] = frozenset()  # stored, and perhaps in use
         self._unstored: list[str] = []
@@ -54,7 +54,7 @@ class GivenSecrets:
         before = self._in_use.pop(source, {})
         present = dict.fromkeys(filter(None, secrets))
         for secret in present:
-            self._known.add(secret)
+            self._secrets.add(secret)
             # The store may have dropped a secret that was not in use.
             if secret not in before and secret not in self._recalled:
                 self._unstored.append(secret)
@@ -73,7 +73,7 @@ class GivenSecrets:
     async def store(self) -> None:
         """Store new secrets; call it before a task receives them. Raises `Refused`."""
         in_use = [secret for present in self._in_use.values() for secret in present]
-        self._known.drop_oldest(in_use)
+        self._secrets.drop_oldest(in_use)
         self._recalled = frozenset()
         if self._keeper is None:
             self._unstored.clear()
@@ -92,9 +92,9 @@ class GivenSecrets:
         if self._keeper is not None:
             secrets = await self._keeper.recall(self._alloc_id)
             for secret in secrets:
-                self._known.add(secret)
+                self._secrets.add(secret)
             self._recalled = frozenset(secrets)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the secrets as bytes."""
-        return iter(self._known)
+        return iter(self._secrets)

@@ -505,7 +505,7 @@ class TaskSetup:
             artifact=msgspec.convert(filled, Artifact),
             files=self._files,
             payload=self._digest_of,
-            kept=self._kept_digest,
+            kept_digest=self._kept_digest,
             namespace=self._instance().job.namespace,
             arrived=progress_reporter(
                 matcher.mask_text(artifact.getter_source), self._now, self._note

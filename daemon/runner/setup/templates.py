@@ -67,9 +67,9 @@ class TemplateRunner:
         self._sources = TemplateSources(ground, instance, writer.secrets)
         self._programs: dict[str, ParsedTemplate] = {}
         self._texts: dict[str, str] = {}  # last written text by destination
-        self._asked: set[LookupKey] = set()
+        self._lookups: set[LookupKey] = set()
         self._read_files: dict[str, object] = {}  # signatures from before each file was read
-        self._said = ""  # last reported missing item or error
+        self._reported = ""  # last reported missing item or error
         self._is_fresh = False  # rendered for an attempt whose process has not started
         self.environment: dict[str, str] = {}
 
@@ -115,7 +115,7 @@ class TemplateRunner:
         self.environment.clear()
         for template in self._interpolated():
             await self._write(template, renderings[template.dest_path].text)
-        self._said, self._is_fresh = "", True
+        self._reported, self._is_fresh = "", True
 
     async def recall(self) -> None:
         """Restore the state of the templates that an earlier daemon wrote."""
@@ -173,7 +173,7 @@ class TemplateRunner:
     # --- waiting ---
 
     def _topics(self) -> set[str]:
-        return self._sources.topics(self._asked)
+        return self._sources.topics(self._lookups)
 
     async def _change(
         self, on_change: Callable[[], Awaitable[object]], read: Mapping[str, object] | None = None
@@ -183,7 +183,7 @@ class TemplateRunner:
         `read` are the signatures of files that were read. A change since then counts, so that none
         is missed between the read and the wait.
         """
-        before = {**await self._sources.signatures(self._asked), **(read or {})}
+        before = {**await self._sources.signatures(self._lookups), **(read or {})}
         if before:
             await wait_any(on_change, partial(self._other_files, before))
         else:
@@ -191,7 +191,7 @@ class TemplateRunner:
 
     async def _other_files(self, before: Mapping[str, object]) -> None:
         while (  # noqa: ASYNC110  # files give no notification
-            await self._sources.signatures(self._asked) == before
+            await self._sources.signatures(self._lookups) == before
         ):
             await trio.sleep(_FILES_AGAIN)
 
@@ -219,7 +219,7 @@ class TemplateRunner:
         With `again`, skip those that are rendered only once.
         """
         answers: dict[LookupKey, object] = {}
-        self._asked, self._read_files = set(), {}
+        self._lookups, self._read_files = set(), {}
         renderings = {}
         for template in self._interpolated():
             path = template.dest_path
@@ -232,7 +232,7 @@ class TemplateRunner:
             program = await self._program(template)
             for _ in range(_ROUNDS):
                 rendering = await self._rendered(program, answers, template)
-                self._asked |= rendering.asked
+                self._lookups |= rendering.asked
                 unknown = missing_lookups(rendering.asked, answers)
                 if not unknown:
                     return rendering
@@ -314,8 +314,8 @@ class TemplateRunner:
 
     def _emit_problem(self, text: str) -> None:
         """Emit an event for a problem, but not again while it is the same one."""
-        if text != self._said:
-            self._said = text
+        if text != self._reported:
+            self._reported = text
             self._desk.note(task_events.template(self._desk.host.clock.now(), text))
 
 
@@ -340,7 +340,7 @@ def _change_action(template: Template) -> ChangeAction:
         mode=template.change_mode,
         signal=template.change_signal,
         script=template.change_script,
-        said=RESTARTED,
+        description=RESTARTED,
     )
 
 

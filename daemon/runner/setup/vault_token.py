@@ -43,7 +43,7 @@ class VaultTokenRenewer:
     ) -> None:
         self._credentials, self._instance, self._task = credentials, instance, task
         self._files, self._now, self._note = files, now, note
-        self._held: TaskToken | None = None
+        self._token: TaskToken | None = None
         self._secret = ""
         self.secrets = secrets or GivenSecrets()
 
@@ -61,11 +61,11 @@ class VaultTokenRenewer:
 
     async def deliver(self) -> None:
         """Deliver a valid token, issuing a new one if needed. Raises `Refused` or `OSError`."""
-        token = self._held and self._credentials.find(self._held.accessor)
+        token = self._token and self._credentials.find(self._token.accessor)
         if token is None or not self._secret:
             await self._replace()
         else:
-            self._held = token
+            self._token = token
             await self._write(token.accessor, self._secret)
 
     async def recall(self) -> None:
@@ -76,7 +76,7 @@ class VaultTokenRenewer:
             return
         if accessor is None:
             return
-        self._held = self._credentials.find(accessor)
+        self._token = self._credentials.find(accessor)
         try:
             content = await self._files.read(self._files.own(_FILE), _LONGEST)
         except (OSError, Refused):  # not delivered as a file, or removed by the task
@@ -92,7 +92,7 @@ class VaultTokenRenewer:
         """Renew the token when due; after a replacement return the change action."""
         while True:
             await trio.sleep(max(0, self._due() - self._now()) / SECOND)
-            if self._block.allow_token_expiration and self._held is not None:
+            if self._block.allow_token_expiration and self._token is not None:
                 await trio.sleep_forever()
             try:
                 if await self._renew():
@@ -107,28 +107,28 @@ class VaultTokenRenewer:
                 ChangeAction(
                     mode=block.change_mode,
                     signal=block.change_signal,
-                    said="Vault: new Vault token acquired",
+                    description="Vault: new Vault token acquired",
                 )
             ]
 
     def _due(self) -> int:
         """Return the time at half of the token's TTL; now if there is no token."""
-        token = self._held
+        token = self._token
         return (token.renewed_at + token.expires_at) // 2 if token else 0
 
     async def _renew(self) -> bool:
         """Renew the token; return whether its remaining TTL is sufficient."""
-        if self._held is None:
+        if self._token is None:
             return False
         try:
-            token = await self._credentials.renew(self._held.accessor)
+            token = await self._credentials.renew(self._token.accessor)
         except Refused:
             return False
-        self._held = token
+        self._token = token
         return (token.expires_at - self._now()) * _LEAST > token.ttl
 
     async def _replace(self) -> None:
-        before = self._held
+        before = self._token
         token = await self._credentials.make(workload(self._instance(), self._task), self._block)
         self.secrets.add(_SOURCE, token.secret)
         try:
@@ -137,7 +137,7 @@ class VaultTokenRenewer:
         except (Refused, OSError):
             await self._credentials.end(token.accessor)
             raise
-        self._held, self._secret = token, token.secret
+        self._token, self._secret = token, token.secret
         if before is not None:
             await self._credentials.end(before.accessor)
 

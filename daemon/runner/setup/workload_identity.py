@@ -68,9 +68,9 @@ class WorkloadIdentities:
         secrets: GivenSecrets | None = None,
     ) -> None:
         """Manage the identities of the task and of its `services`; add their tokens to `secrets`."""
-        self._signer, self._place, self._files = signer, issuer, files
+        self._signer, self._issuer, self._files = signer, issuer, files
         self._task, self._services = task, services
-        self._made: dict[str, int] = {}  # identity -> issue time of its token, nanoseconds
+        self._issue_times: dict[str, int] = {}  # identity -> issue time of its token, nanoseconds
         self.environment: dict[str, str] = {}
         self.secrets = secrets or GivenSecrets()
 
@@ -99,12 +99,12 @@ class WorkloadIdentities:
     async def _deliver(
         self, identity: Identity, allocation: Allocation, job: Job, now: int
     ) -> None:
-        claims = claims_of(identity, allocation, job, self._task, self._place, now)
+        claims = claims_of(identity, allocation, job, self._task, self._issuer, now)
         # A token without expiry needs a key that exists as long as the allocation.
         key_id = "" if identity.ttl else allocation.placement.signing_key_id
-        extra = extra_claims(identity, allocation, job, self._task, self._place)
+        extra = extra_claims(identity, allocation, job, self._task, self._issuer)
         token = self._signer.sign({**extra, **msgspec.to_builtins(claims)}, key_id)
-        self._made[identity.name] = now
+        self._issue_times[identity.name] = now
         self.secrets.add(f"identity {identity.name}", token)
         await self.secrets.store()
         if identity.env:
@@ -124,11 +124,11 @@ class WorkloadIdentities:
             if times is None:
                 await self._deliver(identity, allocation, job, now)
                 continue
-            self._made[identity.name] = times.iat * SECOND
+            self._issue_times[identity.name] = times.iat * SECOND
             if identity.env:
                 environment_only = msgspec.structs.replace(identity, file=False)
                 await self._deliver(environment_only, allocation, job, now)
-                self._made[identity.name] = times.iat * SECOND
+                self._issue_times[identity.name] = times.iat * SECOND
 
     async def _times(self, identity: Identity) -> TokenTimes | None:
         """Return the times of the token in an identity's file; None if it cannot be read."""
@@ -157,7 +157,7 @@ class WorkloadIdentities:
         for identity in self.identities:
             # A running process cannot get a new environment, only a restart delivers one.
             if identity.ttl and (identity.file or identity.change_mode == "restart"):
-                yield identity, self._made.get(identity.name, 0) + lifetime(identity) // 2
+                yield identity, self._issue_times.get(identity.name, 0) + lifetime(identity) // 2
 
 
 def claims_of(

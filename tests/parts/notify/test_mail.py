@@ -155,7 +155,7 @@ async def test_text_of_a_job_cannot_become_a_header(
     given = Batch(
         id=f"c-{evil}",
         first=(NotificationWithContext(notification=one, context=context),),
-        here=evil,
+        node_name=evil,
     )
     await sent(receiver(server, authority), given=given)
     (letter,) = server.letters
@@ -190,7 +190,7 @@ async def test_password_is_read_from_a_file_closed_to_others(
     file.write_text("pass word\n")
     one = receiver(server, authority, secret_file=str(file))
     delivery = Delivery(
-        receivers={"night": one}, commands={}, permit=PERMIT, now=lambda: NOW, here="vm1"
+        receivers={"night": one}, commands={}, permit=PERMIT, now=lambda: NOW, node_name="vm1"
     )
     file.chmod(0o604)
     with pytest.raises(

@@ -65,7 +65,7 @@ async def at_work(
         permit=permit,
         random=lambda: 0.5,
         receivers=receivers or {},
-        here="vm1",
+        node_name="vm1",
     ) as opened:
         yield opened
 

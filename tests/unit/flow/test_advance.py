@@ -46,7 +46,7 @@ class Simulation:
     def at_work(self) -> list[str]:
         return [
             name
-            for name in sorted(self.last.wanted)
+            for name in sorted(self.last.wanted_steps)
             for _ in range(self.graph.by_name[name].count - self.ended.get(name, 0))
         ]
 
@@ -143,9 +143,9 @@ CHAIN = graph(Step(name="a"), Step(name="b", needs=("a",)), Step(name="c", needs
 
 def test_end_of_a_step_starts_the_next_in_the_same_decision() -> None:
     one = Simulation(CHAIN, set())
-    assert one.last.wanted == {"a"}
+    assert one.last.wanted_steps == {"a"}
     one.end("a")
-    assert one.decide().wanted == {"b"}
+    assert one.decide().wanted_steps == {"b"}
     assert one.steps["a"].state == StepState.SUCCEEDED
 
 
@@ -189,17 +189,17 @@ def test_undecidable_condition_fails_its_step() -> None:
 
 def test_no_step_starts_while_the_previous_run_ends() -> None:
     held = advance(CHAIN, RUN, {}, {}, now=5, is_held=True)
-    assert held.wanted == frozenset()
+    assert held.wanted_steps == frozenset()
     assert held.steps[0].state == StepState.HELD
     steps = {step.name: step for step in held.steps}
-    assert advance(CHAIN, held.run, steps, {}, now=6).wanted == {"a"}
+    assert advance(CHAIN, held.run, steps, {}, now=6).wanted_steps == {"a"}
 
 
 def test_a_canceled_run_ends_when_its_tasks_have_ended() -> None:
     begun = advance(CHAIN, RUN, {}, {}, now=5)
     steps = {step.name: step for step in begun.steps}
     working = cancel(RUN, steps.values(), {"a"}, reason="stopped", now=6)
-    assert (working.wanted, working.run.status) == (frozenset(), FlowStatus.STOPPING)
+    assert (working.wanted_steps, working.run.status) == (frozenset(), FlowStatus.STOPPING)
     assert [step.state for step in working.steps] == ["open", "canceled", "canceled"]
     ended = cancel(working.run, working.steps, (), reason="another", now=7)
     assert (ended.run.status, ended.run.reason) == (FlowStatus.CANCELED, "stopped")
@@ -216,8 +216,8 @@ def progress(step: Step, **elements: int) -> Advance:
 
 
 def test_a_limit_of_elements_is_passed_on() -> None:
-    assert progress(ARRAY, good=1, at_work=2).most == {"a": 2}
-    assert progress(Step(name="a", count=4), at_work=2).most == {}
+    assert progress(ARRAY, good=1, at_work=2).max_elements == {"a": 2}
+    assert progress(Step(name="a", count=4), at_work=2).max_elements == {}
 
 
 def test_step_with_allowed_failures_is_successful() -> None:
@@ -234,7 +234,7 @@ def test_step_with_allowed_failures_is_successful() -> None:
 def test_too_many_failures_stop_an_array_with_stop_on_failure() -> None:
     stops = Step(name="a", count=9, stops=True)
     working = progress(stops, failed=1, at_work=2)
-    assert (working.most, working.steps[0].outcome) == ({"a": 0}, None)
+    assert (working.max_elements, working.steps[0].outcome) == ({"a": 0}, None)
     (ended,) = progress(stops, good=2, failed=1).steps
     assert (ended.state, ended.outcome) == (StepState.FAILED, Outcome.BAD)
 
@@ -251,14 +251,18 @@ def test_failed_element_waits_for_the_others() -> None:
 def test_step_with_queues_requests_slots_and_starts_with_one() -> None:
     queued = graph(Step(name="a"), Step(name="b", needs=("a",), queues=("db", "gpu"), count=3))
     begun = advance(queued, RUN, {}, {}, now=5)
-    assert (begun.wanted, begun.ask) == ({"a"}, frozenset())
+    assert (begun.wanted_steps, begun.ask) == ({"a"}, frozenset())
     known = {one.name: one for one in begun.steps}
     asked = advance(queued, RUN, known, {"a": Elements(good=1)}, now=6)
-    assert (asked.wanted, asked.ask) == (frozenset(), {"b"})
+    assert (asked.wanted_steps, asked.ask) == (frozenset(), {"b"})
     assert asked.steps[1].reason == 'slot: it waits for the queues "db", "gpu"'
     known = {one.name: one for one in asked.steps}
     granted = advance(queued, RUN, known, {"a": Elements(good=1)}, now=7, granted={"b": 1})
-    assert (granted.wanted, granted.ask, granted.steps[1].state) == ({"b"}, frozenset(), "open")
+    assert (granted.wanted_steps, granted.ask, granted.steps[1].state) == (
+        {"b"},
+        frozenset(),
+        "open",
+    )
     known = {one.name: one for one in granted.steps}
     later = advance(queued, RUN, known, {"b": Elements(good=1)}, now=8)
-    assert (later.wanted, later.ask) == ({"b"}, frozenset())  # it waits for its next slot
+    assert (later.wanted_steps, later.ask) == ({"b"}, frozenset())  # it waits for its next slot

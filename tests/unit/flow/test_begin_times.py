@@ -179,17 +179,17 @@ def test_step_waits_for_its_start_time() -> None:
     early = advance(graph, RUN, {}, {}, now=NOON)
     (held, _) = early.steps
     assert (held.state, held.reason) == (StepState.HELD, "time: it begins at 2026-11-27T13:00:00Z")
-    assert (early.wanted, early.due) == ({"b"}, (NOON + HOUR,))
+    assert (early.wanted_steps, early.due_times) == ({"b"}, (NOON + HOUR,))
     assert changes_at(graph.by_name["a"], RUN, held) == NOON + HOUR
     steps = {one.name: one for one in early.steps}
-    assert "a" not in advance(graph, RUN, steps, {}, now=NOON + HOUR - 1).wanted
-    assert "a" in advance(graph, RUN, steps, {}, now=NOON + HOUR).wanted
+    assert "a" not in advance(graph, RUN, steps, {}, now=NOON + HOUR - 1).wanted_steps
+    assert "a" in advance(graph, RUN, steps, {}, now=NOON + HOUR).wanted_steps
 
 
 def test_late_step_fails_and_is_named_by_its_run() -> None:
     graph = Graph(steps=(timed_step("", "+1h"), Step(name="b", needs=("a",))))
     waits = advance(graph, RUN, {}, {}, now=NOON, slot="slot: none is free")
-    assert waits.due == (NOON + HOUR,)
+    assert waits.due_times == (NOON + HOUR,)
     late = advance(graph, RUN, {one.name: one for one in waits.steps}, {}, now=NOON + HOUR)
     assert [(one.state, one.outcome) for one in late.steps] == [("skipped", Outcome.BAD)] * 2
     assert late.steps[0].reason == (
@@ -207,7 +207,7 @@ def test_delay_counts_from_the_first_wait_of_the_step() -> None:
     steps = {one.name: one for one in gated.steps}
     early = advance(graph, RUN, steps, {}, now=NOON + MINUTE, approvals={"a": 1})
     assert early.steps[0].reason == "time: it begins at 2026-11-27T13:00:00Z"
-    assert early.due == (NOON + HOUR,)
+    assert early.due_times == (NOON + HOUR,)
 
 
 @pytest.mark.parametrize("limits", [("+2h", ""), ("", "+0s"), ("13:00", "")])
@@ -218,7 +218,7 @@ def test_cleanup_step_ignores_its_times(limits: tuple[str, str]) -> None:
     run = begun.run.stopping("canceled by ann", cleans_up=True)
     ended = advance(graph, run, {one.name: one for one in begun.steps}, {}, now=NOON)
     assert [one.state for one in ended.steps] == ["open", "canceled"]
-    assert ended.wanted == {"a"}
+    assert ended.wanted_steps == {"a"}
 
 
 def test_freeze_delays_steps_after_their_start_times() -> None:
@@ -239,7 +239,7 @@ def test_timeout_counts_from_the_first_started_step() -> None:
     assert early.run.deadline == 0
     steps = {one.name: one for one in early.steps}
     opened = advance(graph, early.run, steps, {}, now=NOON + HOUR, timeout=HOUR)
-    assert (opened.run.deadline, opened.due) == (NOON + 2 * HOUR, (NOON + 2 * HOUR,))
+    assert (opened.run.deadline, opened.due_times) == (NOON + 2 * HOUR, (NOON + 2 * HOUR,))
 
 
 def test_timed_out_run_stops_and_starts_its_failure_steps() -> None:
@@ -257,11 +257,11 @@ def test_timed_out_run_stops_and_starts_its_failure_steps() -> None:
     assert (run.status, run.reason) == ("stopping", "timeout: the run took longer than 1h0m0s")
     ends = advance(graph, run, known, {}, now=NOON + HOUR, alive={"a"})
     assert [one.state for one in ends.steps] == ["open", "canceled", "waiting", "waiting"]
-    assert ends.wanted == frozenset()
+    assert ends.wanted_steps == frozenset()
     known = {one.name: one for one in ends.steps}
     handled = advance(graph, ends.run, known, {}, now=NOON + HOUR + SECOND)
     assert [one.state for one in handled.steps] == ["canceled", "canceled", "open", "waiting"]
-    assert (handled.wanted, handled.due) == ({"c"}, (NOON + HOUR + 10 * MINUTE,))
+    assert (handled.wanted_steps, handled.due_times) == ({"c"}, (NOON + HOUR + 10 * MINUTE,))
     stopped = timed(handled.run, LIMITS, NOON + HOUR + 10 * MINUTE)
     assert (stopped.status, stopped.cleans_up) == (FlowStatus.STOPPING, False)
 

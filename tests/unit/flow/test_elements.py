@@ -101,12 +101,12 @@ class Simulation:
         found = {step.name: self._elements(step) for step in self.graph.steps if self._knows(step)}
         self.last = advance(self.graph, self.run, self.steps, found, now=self.now)
         self.run, self.steps = self.last.run, {step.name: step for step in self.last.steps}
-        for name in self.last.wanted:
+        for name in self.last.wanted_steps:
             self._place(self.graph.by_name[name])
         return self.last
 
     def _place(self, step: Step) -> None:
-        most = self.last.most.get(step.name, step.count)
+        most = self.last.max_elements.get(step.name, step.count)
         only = self.last.only.get(step.name, (1 << step.count) - 1)
         for index in range(step.count):
             at_work = sum(name == step.name for name, _ in self.begun - self.ended.keys())
@@ -199,10 +199,10 @@ def test_any_order_of_a_small_run_gives_the_same_elements(seed: int) -> None:
 def test_element_starts_after_its_counterpart() -> None:
     steps = (Step(name="a", count=3), Step(name="b", count=3, needs=("a",), each_of=frozenset("a")))
     one = Simulation(Graph(steps=steps), set())
-    assert one.last.wanted == {"a"}
+    assert one.last.wanted_steps == {"a"}
     one.end(("a", 1))
     after = one.decide()
-    assert (after.wanted, after.only) == ({"a", "b"}, {"b": 0b010})
+    assert (after.wanted_steps, after.only) == ({"a", "b"}, {"b": 0b010})
     assert one.begun - {("a", index) for index in range(3)} == {("b", 1)}
 
 

@@ -62,4 +62,4 @@ RECOVERY = NotificationWithContext(
 def batch(
     *first: NotificationWithContext, rest: tuple[Notification, ...] = (), number: str = "c-7"
 ) -> Batch:
-    return Batch(id=number, first=first, rest=rest, here="vm1")
+    return Batch(id=number, first=first, rest=rest, node_name="vm1")

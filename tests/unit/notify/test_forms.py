@@ -16,9 +16,9 @@ from tests.samples import NOW
 from tests.unit.notify.batches import FAILURE, RECOVERY, batch
 
 GOLDEN = Path(__file__).parent / "golden"
-SAMPLE = Delivery(receivers={}, commands={}, permit=allow_all, now=lambda: NOW, here="vm1").sample(
-    site="https://vm1"
-)
+SAMPLE = Delivery(
+    receivers={}, commands={}, permit=allow_all, now=lambda: NOW, node_name="vm1"
+).sample(site="https://vm1")
 MANY = batch(FAILURE, RECOVERY, rest=(FAILURE.notification,) * 48, number="c-7-56-50")
 BODIES: dict[str, Callable[[], bytes]] = {
     "slack": lambda: forms.slack(batch(FAILURE)),

@@ -249,7 +249,7 @@ class KeptUpload:
             except StewardError as error:
                 self.refuse(file.path, str(error))
             else:
-                self._kept.kept[told(file.path)] = digest, file.size
+                self._kept.entries[told(file.path)] = digest, file.size
         file.is_done = True
 
     def report(self) -> tuple[Mapping[str, str], Sequence[str]]:
@@ -258,7 +258,7 @@ class KeptUpload:
             if not file.is_done:
                 file.is_done = True
                 self.refuse(file.path, _INCOMPLETE.format(file.received, file.size))
-        digests = {path: digest for path, (digest, _) in self._kept.kept.items()}
+        digests = {path: digest for path, (digest, _) in self._kept.entries.items()}
         return digests, tuple(self._kept.reasons)
 
     def discard(self) -> None:

@@ -68,7 +68,7 @@ class ArtifactRequest(msgspec.Struct, frozen=True, kw_only=True):
     # Returns the digest of a file of the job by its name, or an empty text.
     payload: Callable[[str], str] = lambda _: ""
     # Returns the digest of a file that a step left, by step, element and path, or an empty text.
-    kept: Callable[[str, int | None, str], Awaitable[str]] | None = None
+    kept_digest: Callable[[str, int | None, str], Awaitable[str]] | None = None
     namespace: str = ""  # of the job
     # Called with the number of bytes downloaded so far.
     arrived: Callable[[int], None] = lambda _: None
@@ -353,7 +353,11 @@ async def _kept_digest(source: ArtifactSource, request: ArtifactRequest) -> str:
     text = source.options.get("element", "")
     if text and not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER):
         raise InvalidSource(f"element {text!r} is not the index of an element, such as 0")
-    digest = await request.kept(step, int(text) if text else None, path) if request.kept else ""
+    digest = (
+        await request.kept_digest(step, int(text) if text else None, path)
+        if request.kept_digest
+        else ""
+    )
     if not digest:
         where = f"element {text} of step" if text else "step"
         raise InvalidSource(

@@ -163,7 +163,7 @@ class GitClient:
         Raises `EgressDenied`.
         """
         host, port, address = server
-        self._place = location
+        self._location = location
         ssh_command = [*_SSH, "-o", f"HostName={address}"]
         if key_file:
             ssh_command += ["-i", key_file]
@@ -202,7 +202,7 @@ class GitClient:
         `arrived` is called periodically with the number of bytes downloaded. Raises `HttpError`,
         `BadArchive` or `EgressDenied`.
         """
-        target = self._place.tree
+        target = self._location.tree
         if url.startswith("http"):
             await self._check_version()
         arguments = ["clone", "--quiet", "--no-checkout"]
@@ -211,7 +211,7 @@ class GitClient:
         most = limits.bytes // _BLOCK + 1
 
         async def is_too_much() -> bool:
-            used = await self._place.used(limits.bytes)
+            used = await self._location.used(limits.bytes)
             arrived(used)
             return used > limits.bytes
 
@@ -246,11 +246,11 @@ class GitClient:
                 f" a repository over http needs git {_PINS[0]}.{_PINS[1]} or newer"
             )
 
-    async def _revision(self, here: Sequence[str], ref: str, most: int) -> str:
+    async def _revision(self, location: Sequence[str], ref: str, most: int) -> str:
         """Return the revision of a branch, a tag or a commit ID."""
         try:
             await self._git(
-                [*here, "rev-parse", "--quiet", "--verify", f"origin/{ref}^{{commit}}"], most
+                [*location, "rev-parse", "--quiet", "--verify", f"origin/{ref}^{{commit}}"], most
             )
         except HttpError:
             return ref
@@ -284,7 +284,7 @@ class GitClient:
             output.extend(chunk[: _KEPT - len(output)])
             return False
 
-        async with self._place.run(command, self.environment) as process:
+        async with self._location.run(command, self.environment) as process:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(read_output, process, "stderr", keep)
