@@ -42,13 +42,11 @@ class AllocUids:
             try:
                 if os.geteuid() == 0:  # an earlier version may have left it to the daemon
                     os.fchown(descriptor, 0, 0)
-                numbers = {
-                    link: os.readlink(link, dir_fd=folder) for link in os.listdir(descriptor)
-                }
+                texts = {name: os.readlink(name, dir_fd=folder) for name in os.listdir(descriptor)}
             finally:
                 os.close(descriptor)
-            self._texts = {name: text for name, text in numbers.items() if self._is_present(name)}
-            for name in numbers.keys() - self._texts.keys():
+            self._texts = {name: text for name, text in texts.items() if self._is_present(name)}
+            for name in texts.keys() - self._texts.keys():
                 os.unlink(name, dir_fd=folder)
         self._last = span[0] - 1
 

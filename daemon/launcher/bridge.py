@@ -204,11 +204,9 @@ class Bridge:
     def tidy(self) -> None:
         """Delete the elements without an interface. Raises `OSError`."""
         forwarded = self._forwarded()  # first, because an interface is made before its elements
-        used_addresses = {*map(self._address, _interfaces().values())}
-        unused_keys = [
-            key for key, (address, _) in forwarded.items() if address not in used_addresses
-        ]
-        self._nft(self._elements("delete", unused_keys))
+        in_use = {*map(self._address, _interfaces().values())}
+        unused = [key for key, (address, _) in forwarded.items() if address not in in_use]
+        self._nft(self._elements("delete", unused))
 
     def _forwarded(self) -> dict[str, tuple[str, str]]:
         """Return the address and port inside, by the key of each element. Raises `OSError`."""
@@ -240,13 +238,11 @@ class Bridge:
     def _is_kept(self, port: int) -> bool:
         return any(first <= port <= last for first, last in self._policy.kept_ports)
 
-    def _free(self, used_numbers: Set[int]) -> int:
+    def _free(self, used: Set[int]) -> int:
         """Return the number of a free address, the next after the last assigned one. Raises `OSError`."""
         numbers = range(2, (1 << 32 - self._policy.bits) - 1)  # 1 is the bridge, the last all
         turn = chain(numbers[self._last - 1 :], numbers)
-        if not (
-            address := next((candidate for candidate in turn if candidate not in used_numbers), 0)
-        ):
+        if not (address := next((candidate for candidate in turn if candidate not in used), 0)):
             raise OSError(errno.EADDRNOTAVAIL, "all addresses of bridge_network_subnet are in use")
         self._last = address
         return address

@@ -162,12 +162,8 @@ def undecided(
     processes: Iterable[Process], criteria: ProcessCriteria, members: Iterable[Process]
 ) -> list[Process]:
     """Return the processes that may be selected ones, as their environments are not readable yet."""
-    decided_pids = {criteria.shim, *(member.pid for member in members)}
-    return [
-        process
-        for process in processes
-        if process.user in criteria.users and process.pid not in decided_pids
-    ]
+    decided = {criteria.shim, *(member.pid for member in members)}
+    return [item for item in processes if item.user in criteria.users and item.pid not in decided]
 
 
 def _matches_criteria(process: Process, criteria: ProcessCriteria) -> bool:

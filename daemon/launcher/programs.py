@@ -87,52 +87,44 @@ def start(
         return pid, [os.pidfd_open(pid), *map(os.dup, own_ends)]
 
 
-def _command(
-    policy: LauncherPolicy, program_command: ProgramCommand, *, has_input: bool
-) -> list[str]:
+def _command(policy: LauncherPolicy, command: ProgramCommand, *, has_input: bool) -> list[str]:
     """Return the arguments of a notification command. Raises `Refusal`."""
-    plain = ProgramCommand(program=NOTIFY, user="", args=program_command.args)
-    if not has_input or program_command != plain or len(program_command.args) != 1:
+    plain = ProgramCommand(program=NOTIFY, user="", args=command.args)
+    if not has_input or command != plain or len(command.args) != 1:
         raise Refusal("a command of notifications takes its name and an input, and nothing else")
-    if (arguments := policy.commands.get(program_command.args[0])) is None:
-        raise Refusal(
-            f"{program_command.args[0]!r} was not in notify_commands at the daemon's start"
-        )
+    if (arguments := policy.commands.get(command.args[0])) is None:
+        raise Refusal(f"{command.args[0]!r} was not in notify_commands at the daemon's start")
     return arguments
 
 
-def _words(policy: LauncherPolicy, program_command: ProgramCommand) -> list[str]:
+def _words(policy: LauncherPolicy, command: ProgramCommand) -> list[str]:
     """Return the path of the program and its checked arguments. Raises `Refusal`."""
-    if (path := policy.programs.get(program_command.program)) is None:
+    if (path := policy.programs.get(command.program)) is None:
         raise Refusal(
-            f"{program_command.program} was not in the daemon's PATH at its start: install the cluster's client"
+            f"{command.program} was not in the daemon's PATH at its start: install the cluster's client"
             " programs, and restart the daemon"
         )
-    if not _FORMS[program_command.program].fullmatch(
-        "".join(f"{argument}\n" for argument in program_command.args)
-    ):
-        raise Refusal(f"{program_command.program} with arguments of another form")
-    if [_SHELL][: program_command.program == "srun"] != [
-        *map(os.fsdecode, program_command.command[:1])
-    ]:
-        raise Refusal(f"{program_command.program} with a command of another form")
-    return [path, *program_command.args, *map(os.fsdecode, program_command.command)]
+    if not _FORMS[command.program].fullmatch("".join(f"{word}\n" for word in command.args)):
+        raise Refusal(f"{command.program} with arguments of another form")
+    if [_SHELL][: command.program == "srun"] != [*map(os.fsdecode, command.command[:1])]:
+        raise Refusal(f"{command.program} with a command of another form")
+    return [path, *command.args, *map(os.fsdecode, command.command)]
 
 
 def _environment(
-    policy: LauncherPolicy, program_command: ProgramCommand, *, is_terminal: bool
+    policy: LauncherPolicy, command: ProgramCommand, *, is_terminal: bool
 ) -> dict[str, str]:
-    if program_command.config and program_command.config not in policy.cluster_configs:
-        raise Refusal(f"{program_command.config!r} is the cluster_config of no pool")
-    if program_command.program != "sbatch" and program_command.env:
-        raise Refusal(f"{program_command.program} takes no variables")
-    for name in program_command.env:
+    if command.config and command.config not in policy.cluster_configs:
+        raise Refusal(f"{command.config!r} is the cluster_config of no pool")
+    if command.program != "sbatch" and command.env:
+        raise Refusal(f"{command.program} takes no variables")
+    for name in command.env:
         if not _WRAPPERS.fullmatch(name):
             raise Refusal(f"{name!r} is not a variable of a job's wrapper")
     env = {"PATH": PATH, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
-    env |= {"SLURM_CONF": program_command.config} if program_command.config else {}
-    env |= {"TERM": program_command.terminal or _TERMINAL} if is_terminal else {}
-    return env | program_command.env
+    env |= {"SLURM_CONF": command.config} if command.config else {}
+    env |= {"TERM": command.terminal or _TERMINAL} if is_terminal else {}
+    return env | command.env
 
 
 def _spawn(words: list[str], env: Mapping[str, str], actions: Sequence[tuple[object, ...]]) -> int:

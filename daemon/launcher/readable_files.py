@@ -88,12 +88,9 @@ def read_own(path: str) -> bytes:
     be replaced after the check.
     """
     descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    *folders, last = os.path.realpath(path).strip("/").split("/")
+    *above, last = os.path.realpath(path).strip("/").split("/")
     try:
-        for name, flags in (
-            *((folder, os.O_PATH | os.O_DIRECTORY) for folder in folders),
-            (last, _OPEN),
-        ):
+        for name, flags in (*((name, os.O_PATH | os.O_DIRECTORY) for name in above), (last, _OPEN)):
             child = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = child

@@ -88,18 +88,15 @@ class SandboxMount(NamedTuple):
 
 
 def volumes(
-    task_command: TaskCommand,
-    allowed_volumes: Mapping[str, AllowedVolume],
-    roots: Sequence[str],
-    stack: ExitStack,
+    task: TaskCommand, allowed: Mapping[str, AllowedVolume], roots: Sequence[str], stack: ExitStack
 ) -> list[SandboxMount]:
     """Return the volumes of a task; `stack` closes their descriptors. Raises `Refusal`.
 
-    A volume outside `allowed_volumes` must be below one of the roots after resolving links.
+    A volume outside `allowed` must be below one of the roots after resolving links.
     """
     mounts = []
-    for mount, path in zip(task_command.volumes, mount_targets(task_command.volumes), strict=True):
-        volume = allowed_volumes.get(mount.volume)
+    for mount, path in zip(task.volumes, mount_targets(task.volumes), strict=True):
+        volume = allowed.get(mount.volume)
         source = os.path.realpath(mount.path if volume is None else volume.path)
         is_below = any(f"{source}/".startswith(f"{root.rstrip('/')}/") for root in roots)
         try:

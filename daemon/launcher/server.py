@@ -171,15 +171,13 @@ class Server:
 
     # --- requests ---
 
-    def answer_hello(self, request: messages.Hello, passed_descriptor: int) -> Given:
+    def answer_hello(self, request: messages.Hello, descriptor: int) -> Given:
         """Lock the directory of allocations; wait until an earlier launcher has ended."""
         if request.version != messages.VERSION:
             raise ProtocolViolation(
                 f"version {request.version} of the protocol, not {messages.VERSION}"
             )
-        self.allow(
-            read_record(passed_descriptor, messages.MOST_PAYLOAD, _policy), request.directory
-        )
+        self.allow(read_record(descriptor, messages.MOST_PAYLOAD, _policy), request.directory)
         alloc_dir.make_root(request.directory)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         # The descriptor stays open, and so locked, until the daemon ends.
@@ -202,9 +200,9 @@ class Server:
         self._groups, self._podman = frozenset(policy.groups), policy.podman
         self._files = policy.files
 
-    def start(self, request: messages.StartTask, passed_descriptor: int) -> Given:
+    def start(self, request: messages.StartTask, sent: int) -> Given:
         """Start a shim."""
-        payload = read_record(passed_descriptor, messages.MOST_PAYLOAD, _task_command)
+        payload = read_record(sent, messages.MOST_PAYLOAD, _task_command)
         started = self._starter.start(request, payload)
         if started is None:
             return messages.AlreadyStarted(), []
@@ -276,15 +274,14 @@ class Server:
         self._starter.networks.release(request.allocation)
         return messages.Done(), []
 
-    def lay_out(self, request: messages.CreateAllocDir, passed_descriptor: int) -> Given:
+    def lay_out(self, request: messages.CreateAllocDir, descriptor: int) -> Given:
         """Create the directories of an allocation."""
-        layout = read_record(passed_descriptor, messages.MOST_PAYLOAD, _layout)
+        layout = read_record(descriptor, messages.MOST_PAYLOAD, _layout)
         if self._users.uids is not None and request.previous is not None:
             alloc_removal.check(self._directory, request.previous)
             self._users.uids.inherit(request.allocation, request.previous)
         owners = [
-            self._users.owner(task_dir.driver, task_dir.user, request.allocation)
-            for task_dir in layout.rooms
+            self._users.owner(task.driver, task.user, request.allocation) for task in layout.rooms
         ]
         problems = alloc_dir.lay_out(
             self._directory,
@@ -296,13 +293,11 @@ class Server:
         )
         return messages.LaidOut(troubles=problems), []
 
-    def write(self, request: messages.WriteFile, passed_descriptor: int) -> Given:
+    def write(self, request: messages.WriteFile, descriptor: int) -> Given:
         """Write a file for a task."""
         if request.owner is not None:
             self._users.check_owner(request.owner)
-        task_files.write(
-            self._directory, request, read_sealed(passed_descriptor, messages.MOST_PAYLOAD)
-        )
+        task_files.write(self._directory, request, read_sealed(descriptor, messages.MOST_PAYLOAD))
         return messages.Done(), []
 
     def read(self, request: messages.ReadFile) -> Given:
@@ -464,18 +459,18 @@ class Server:
             secrets_tmpfs.step_over(self._directory)
             secrets_tmpfs.reveal(self._directory, name)
 
-    def unpack(self, request: messages.UnpackStream, passed_descriptor: int) -> ChildOperation:
+    def unpack(self, request: messages.UnpackStream, descriptor: int) -> ChildOperation:
         """Unpack a stream into a directory of a task."""
         top, user = unpacker.find(self._directory, request)
 
         def work() -> messages.Answer:
-            with open(passed_descriptor, "rb", closefd=False) as stream:
+            with open(descriptor, "rb", closefd=False) as stream:
                 unpacker.unpack(top, request, stream)
             return messages.Done()
 
         return ChildOperation(work, _LONG, user, after=lambda: os.close(top))
 
-    def collect(self, request: messages.CollectFiles, passed_descriptor: int) -> ChildOperation:
+    def collect(self, request: messages.CollectFiles, descriptor: int) -> ChildOperation:
         """Send the files of a task that match patterns to the daemon."""
         # Imported late, because few tasks leave files, and here, because the child is the task's user.
         from daemon.launcher import file_collector
@@ -483,7 +478,7 @@ class Server:
         descriptors, user = file_collector.find(self._directory, request)
 
         def work() -> messages.Answer:
-            with open(passed_descriptor, "wb", closefd=False) as stream:
+            with open(descriptor, "wb", closefd=False) as stream:
                 file_collector.collect(descriptors, request, stream)
             return messages.Done()
 
@@ -510,16 +505,14 @@ class Server:
 
     def adopt(self, request: messages.FindAttempt) -> Given:
         """Return the claim of an attempt, and a pidfd of its shim if it is alive."""
-        text, claimed_at, is_claimed, descriptors = b"", 0, False, []
+        text, at, is_claimed, pidfds = b"", 0, False, []
         with self._folder(request.allocation) as folder:
             with self._shims.opened(folder, _key(request)) as shim:
-                descriptors += [os.dup(shim[1])] if shim else []
+                pidfds += [os.dup(shim[1])] if shim else []
             if folder is not None:
                 is_claimed = is_held(folder, request.task, request.attempt)
-                text, claimed_at = read_claim(folder, request.task, request.attempt)
-        return messages.ClaimText(
-            text=text, at=claimed_at, is_held=is_claimed or bool(descriptors)
-        ), descriptors
+                text, at = read_claim(folder, request.task, request.attempt)
+        return messages.ClaimText(text=text, at=at, is_held=is_claimed or bool(pidfds)), pidfds
 
     def claims(self, request: messages.ListClaims) -> Given:
         """Return the attempts of an allocation that have claims."""

@@ -90,7 +90,7 @@ class Starter:
 
     # --- starts ---
 
-    def start(self, request: StartTask, task_command: TaskCommand) -> tuple[int, int] | None:
+    def start(self, request: StartTask, task: TaskCommand) -> tuple[int, int] | None:
         """Start the shim of an attempt; return its process ID and pidfd, or None if it was started.
 
         Raises `OSError` or `ValueError`.
@@ -101,7 +101,7 @@ class Starter:
                 return None
             stack.callback(os.close, claim)
             try:
-                prepared = self._prepared(request, task_command, folder, stack)
+                prepared = self._prepared(request, task, folder, stack)
             except Refusal:
                 drop_claim(folder, request.task, request.attempt)
                 raise
@@ -118,14 +118,14 @@ class Starter:
                 *((os.POSIX_SPAWN_DUP2, *pair) for pair in zip(outputs, (_OUT, _ERR), strict=True)),
                 (os.POSIX_SPAWN_DUP2, claim, _CLAIM),
             ]
-            pid = self._spawn(prepared, task_command, request.allocation, folder, actions)
+            pid = self._spawn(prepared, task, request.allocation, folder, actions)
             started = pid, os.pidfd_open(pid)
             if request.attempt:
                 drop_claim(folder, request.task, request.attempt - 1)
             return started
 
     def open_session(
-        self, request: StartSession, task_command: TaskCommand, shim: int | None
+        self, request: StartSession, task: TaskCommand, shim: int | None
     ) -> tuple[int, list[int]]:
         """Start a command inside a task; return its process ID, its pidfd, and its stream ends.
 
@@ -137,11 +137,11 @@ class Starter:
             shim = own or shim_of(folder, request.task, request.attempt)
             if shim is None:
                 raise Refusal(sandbox.NOT_THERE)
-            prepared = self._prepared(request, task_command, folder, stack, shim)
+            prepared = self._prepared(request, task, folder, stack, shim)
             if not own and shim_of(folder, request.task, request.attempt) != shim:
                 raise Refusal(sandbox.NOT_THERE)  # the process ID may have been reused
             own_ends, actions = ends(prepared.user, stack, is_terminal=request.is_terminal)
-            pid = self._spawn(prepared, task_command, request.allocation, folder, actions)
+            pid = self._spawn(prepared, task, request.allocation, folder, actions)
             copies = [os.dup(descriptor) for descriptor in own_ends]
             return pid, [os.pidfd_open(pid), *copies]
 
@@ -150,7 +150,7 @@ class Starter:
     def _prepared(
         self,
         request: StartTask | StartSession,
-        task_command: TaskCommand,
+        task: TaskCommand,
         folder: int,
         stack: ExitStack,
         shim: int | None = None,
@@ -163,43 +163,40 @@ class Starter:
             raise Refusal("a program that tasks need is missing: sh, setsid or env")
         if request.task == SHARED:
             raise Refusal("the tasks of an allocation share it")
-        self._check_entries(request, task_command, folder)
-        if task_command.driver == "raw_exec" and not self._policy.runs_raw_exec:
+        self._check_entries(request, task, folder)
+        if task.driver == "raw_exec" and not self._policy.runs_raw_exec:
             raise Refusal(_DISABLED)
-        if task_command.filter != "default" and not self._policy.opens_filters:
+        if task.filter != "default" and not self._policy.opens_filters:
             raise Refusal("exec_unfiltered is off: no task may relax its system call filter")
-        user = self._users.of_task(task_command.driver, task_command.user, request.allocation)
+        user = self._users.of_task(task.driver, task.user, request.allocation)
         if user is not None and not self.tools.setpriv:
             raise Refusal("the program setpriv is missing: tasks cannot change their user")
         home = stack.enter_context(below(folder, request.task))
         path = f"{self._directory}/{request.allocation}/{request.task}"
-        env = _environment(task_command, user)
+        env = _environment(task, user)
         if isinstance(request, StartSession) and request.is_terminal:
             env.setdefault("TERM", _TERMINAL)
-        command = [*map(os.fsdecode, (task_command.command, *task_command.args))]
+        command = [*map(os.fsdecode, (task.command, *task.args))]
         wrap: list[str] = []
         namespaces: dict[str, tuple[int, int]] = {}
-        if task_command.driver == "exec":
+        if task.driver == "exec":
             cwd, becomes = home, None
-            env |= {} if shim else {"PWD": task_command.work_dir or OWN_HOME}
+            env |= {} if shim else {"PWD": task.work_dir or OWN_HOME}
             if shim is None:
-                wrap = self._walls(request, task_command, command, env, user, folder, home, stack)
+                wrap = self._walls(request, task, command, env, user, folder, home, stack)
             else:
-                namespaces = sandbox.opened(shim, user, stack, alone=self._is_alone(task_command))
-                wrap = self._enter_arguments(task_command, user, namespaces)
+                namespaces = sandbox.opened(shim, user, stack, alone=self._is_alone(task))
+                wrap = self._enter_arguments(task, user, namespaces)
         else:
-            cwd, becomes = (
-                self._bare(task_command, command, env, user, home, path, stack, shim),
-                user,
-            )
+            cwd, becomes = (self._bare(task, command, env, user, home, path, stack, shim), user)
         line = command_line(
             self.tools,
             command,
             env,
             shim_dir=path,
-            entry="\n".join(task_command.entries),
+            entry="\n".join(task.entries),
             open_files=self._open_files,
-            data=task_command.data,
+            data=task.data,
             user=becomes,
             wrap=wrap,
             inside=shim is not None,
@@ -209,31 +206,29 @@ class Starter:
         return PreparedCommand(line, cwd, user, namespaces)
 
     def _check_entries(
-        self, request: StartTask | StartSession, task_command: TaskCommand, folder: int
+        self, request: StartTask | StartSession, task: TaskCommand, folder: int
     ) -> None:
         """Raise `Refusal` for a cgroup of another task, or if a required cgroup is missing."""
         above, names = self._policy.groups, (request.allocation, request.task)
         text, _ = read_claim(folder, request.task, request.attempt)
         started_in = cgroups.claimed(text, *names)  # possibly by a daemon with other cgroups
-        for path in filter(None, task_command.entries):
+        for path in filter(None, task.entries):
             if not cgroups.is_list(path, above, *names, started_in):
                 raise Refusal(f"{path!r} is not the process list of a control group of the task")
-        is_exec = task_command.driver == "exec"
+        is_exec = task.driver == "exec"
         needed = self._policy.exec_groups if is_exec else self._policy.raw_exec_groups
         # A session enters the cgroups of its task, regardless of the current policy.
         if isinstance(request, StartSession):
-            needed = [
-                controller for controller in needed if cgroups.is_made(controller, *names)
-            ] + [*started_in]
-        elif request.group != (os.path.dirname(next(iter(task_command.entries), "")) or NO_GROUP):
+            needed = [group for group in needed if cgroups.is_made(group, *names)] + [*started_in]
+        elif request.group != (os.path.dirname(next(iter(task.entries), "")) or NO_GROUP):
             raise Refusal(f"{request.group} is not the group that the task enters first")
         for controller in needed:
-            if not any(entry.startswith(f"{controller}/") for entry in task_command.entries):
+            if not any(entry.startswith(f"{controller}/") for entry in task.entries):
                 raise Refusal(f"the task would not enter its group of {controller}")
 
     def _bare(
         self,
-        task_command: TaskCommand,
+        task: TaskCommand,
         words: list[str],
         env: dict[str, str],
         user: User | None,
@@ -243,22 +238,20 @@ class Starter:
         shim: int | None,
     ) -> int:
         """Resolve the command of raw_exec; return its working directory. Raises `Refusal`."""
-        if task_command.volumes:
+        if task.volumes:
             raise Refusal("raw_exec has no sandbox: use exec to mount volumes")
         working_directory = home
         with _as(user):
-            if task_command.work_dir:
+            if task.work_dir:
                 try:
                     working_directory = os.open(
-                        task_command.work_dir,
-                        os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC,
-                        dir_fd=home,
+                        task.work_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=home
                     )
                 except OSError:
-                    reason = f'working directory "{task_command.work_dir}" does not exist'
+                    reason = f'working directory "{task.work_dir}" does not exist'
                     raise Refusal(reason) from None
                 stack.callback(os.close, working_directory)
-            directory = task_command.work_dir or path
+            directory = task.work_dir or path
             env.setdefault("PWD", directory)
             if shim is not None:
                 words[0] = find_in_session(words[0], directory, env.get("PATH"))
@@ -266,18 +259,14 @@ class Starter:
                 own = [f"{path}/local/{words[0]}", f"{path}/{words[0]}"]
                 files = [CommandFile(own_path, own_path) for own_path in own]
                 words[0] = find(
-                    words[0],
-                    files,
-                    env.get("PATH"),
-                    lambda own_path: CommandFile(own_path, own_path),
-                    user,
+                    words[0], files, env.get("PATH"), lambda file: CommandFile(file, file), user
                 )
         return working_directory
 
     def _walls(
         self,
         request: StartTask | StartSession,
-        task_command: TaskCommand,
+        task: TaskCommand,
         words: list[str],
         env: Mapping[str, str],
         user: User | None,
@@ -293,11 +282,9 @@ class Starter:
             raise Refusal(problem)
         # No other user may replace directories that are mounted into the sandbox.
         if os.geteuid() == 0:
-            own_dir = alloc_dir.made(
-                folder, request.task, None, alloc_dir.ours(), is_handed_on=True
-            )
-            stack.enter_context(own_dir)
-        mounts = sandbox.volumes(task_command, self._volumes, self._policy.volume_roots, stack)
+            guard = alloc_dir.made(folder, request.task, None, alloc_dir.ours(), is_handed_on=True)
+            stack.enter_context(guard)
+        mounts = sandbox.volumes(task, self._volumes, self._policy.volume_roots, stack)
         opened = [(mount.path, mount.descriptor) for mount in mounts]
         for inside, outside in sandbox.OWN.items():
             above, names = (folder, [SHARED]) if outside == f"../{SHARED}" else (home, [outside])
@@ -307,64 +294,55 @@ class Starter:
             is_system = path.startswith(tuple(f"{directory}/" for directory in sandbox.SYSTEM))
             return below_one_of(path, opened) or (CommandFile(path, path) if is_system else None)
 
-        own_file = find_file(f"{OWN_HOME}/{words[0]}")
+        file = find_file(f"{OWN_HOME}/{words[0]}")
         with _as(user):
-            words[0] = find(
-                words[0], [own_file] if own_file else [], env.get("PATH"), find_file, user
-            )
+            words[0] = find(words[0], [file] if file else [], env.get("PATH"), find_file, user)
         return sandbox.around(
             self.tools,
-            task_command,
+            task,
             mounts,
             user,
             folder=folder,
             task=request.task,
-            filtered=bool(self._filter(task_command)),
-            alone=self._is_alone(task_command),
+            filtered=bool(self._filter(task)),
+            alone=self._is_alone(task),
         )
 
     def _enter_arguments(
-        self,
-        task_command: TaskCommand,
-        user: User | None,
-        namespaces: Mapping[str, tuple[int, int]],
+        self, task: TaskCommand, user: User | None, namespaces: Mapping[str, tuple[int, int]]
     ) -> list[str]:
         """Return the arguments that enter a sandbox. Raises `Refusal`."""
         if problem := self.probe().walls:
             raise Refusal(problem)
         numbers = {kind: number for kind, (_, number) in namespaces.items()}
         return sandbox.enter_arguments(
-            self.tools, task_command, user, numbers, filtered=bool(self._filter(task_command))
+            self.tools, task, user, numbers, filtered=bool(self._filter(task))
         )
 
     @staticmethod
-    def _is_alone(task_command: TaskCommand) -> bool:
+    def _is_alone(task: TaskCommand) -> bool:
         """Return whether the sandbox isolates a task from the network."""
-        return task_command.network == "none" and os.geteuid() != 0
+        return task.network == "none" and os.geteuid() != 0
 
-    def _filter(self, task_command: TaskCommand) -> bytes:
+    def _filter(self, task: TaskCommand) -> bytes:
         """Return the system call filter of a task; empty if it has none."""
-        if (
-            task_command.driver == "raw_exec"
-            or task_command.filter == "off"
-            or self.probe().no_filter
-        ):
+        if task.driver == "raw_exec" or task.filter == "off" or self.probe().no_filter:
             return b""
         by_kind = {"default": self._policy.filter, "namespaces": self._policy.wide_filter}
-        return by_kind[task_command.filter]
+        return by_kind[task.filter]
 
     def _spawn(
         self,
         prepared: PreparedCommand,
-        task_command: TaskCommand,
+        task: TaskCommand,
         allocation: str,
         folder: int,
         actions: Sequence[tuple[object, ...]],
     ) -> int:
         command, env = prepared.line
         with (
-            _readable(self._filter(task_command)) as filtered,
-            self._network(task_command, allocation, folder),
+            _readable(self._filter(task)) as filtered,
+            self._network(task, allocation, folder),
             _in_directory(prepared.working_directory),
             ExitStack() as stack,
         ):
@@ -386,15 +364,15 @@ class Starter:
             )
 
     def _network(
-        self, task_command: TaskCommand, allocation: str, folder: int
+        self, task: TaskCommand, allocation: str, folder: int
     ) -> AbstractContextManager[None]:
         """Return a context in which a task starts in its network. Raises `Refusal` or `OSError`."""
-        if task_command.network == "host":
+        if task.network == "host":
             return nullcontext()
-        if os.geteuid() == 0 or task_command.network == "bridge":
-            is_connected = task_command.network == "bridge"
+        if os.geteuid() == 0 or task.network == "bridge":
+            is_connected = task.network == "bridge"
             return self.networks.inside(allocation, shims(folder), is_connected=is_connected)
-        if task_command.driver == "raw_exec":
+        if task.driver == "raw_exec":
             raise Refusal(_NO_NETWORK)
         return nullcontext()  # the sandbox isolates each task separately
 
@@ -450,12 +428,12 @@ class Starter:
             return (output or f"exit status {status}") if status else ""
 
 
-def _environment(task_command: TaskCommand, user: User | None) -> dict[str, str]:
+def _environment(task: TaskCommand, user: User | None) -> dict[str, str]:
     """Return a task's variables, with the user's own instead of the agent's."""
-    env = {os.fsdecode(name): os.fsdecode(value) for name, value in task_command.env.items()}
+    env = {os.fsdecode(name): os.fsdecode(value) for name, value in task.env.items()}
     if user is not None:
         personal = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
-        env |= {name: personal[name] for name in task_command.personal}
+        env |= {name: personal[name] for name in task.personal}
     return env
 
 

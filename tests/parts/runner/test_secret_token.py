@@ -231,7 +231,7 @@ async def test_failed_replacement_of_a_token_is_an_event_and_retried(
     token = kept_by(lender, tmp_path, asking(), task_events.append)
     await token.deliver()
     began = trio.current_time()
-    assert [change_action.said for change_action in await token.renew_when_due()] == [
+    assert [change_action.description for change_action in await token.renew_when_due()] == [
         "Vault: new Vault token acquired"
     ]
     assert [(task_event.type, task_event.secrets_error) for task_event in task_events] == [
