@@ -53,7 +53,7 @@ def pack(snapshot: Path, summary: SnapshotSummary, target: IO[bytes]) -> None:
         )
     )
     with snapshot.open("rb") as state:
-        sums = f"{hashlib.sha256(meta).hexdigest()}  {_META}\n{_sum(state)}  {_STATE}\n"
+        sums = f"{hashlib.sha256(meta).hexdigest()}  {_META}\n{_checksum(state)}  {_STATE}\n"
         state.seek(0)
         with tarfile.open(fileobj=target, mode="w:gz", compresslevel=_QUICK) as archive:
             _add(archive, _META, io.BytesIO(meta), len(meta))
@@ -67,7 +67,7 @@ def _add(archive: tarfile.TarFile, name: str, source: IO[bytes], size: int) -> N
     archive.addfile(entry, source)
 
 
-def _sum(file: IO[bytes]) -> str:
+def _checksum(file: IO[bytes]) -> str:
     # Opened for reading.
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 

@@ -37,10 +37,10 @@ class TopicSet:
         named = dict.fromkeys(topics)
         for topic in self._exact.keys() & named.keys():
             _wake(self._exact[topic])
-        for prefix in self._beginnings(named):
+        for prefix in self._watched_prefixes(named):
             _wake(self._prefixes[prefix])
 
-    def _beginnings(self, topics: Mapping[str, None]) -> list[str]:
+    def _watched_prefixes(self, topics: Mapping[str, None]) -> list[str]:
         """Return the watched prefixes of these topics."""
         if len(self._lengths) * len(topics) <= _FEW + len(self._prefixes):
             cut = {topic[:length] for length in self._lengths for topic in topics}

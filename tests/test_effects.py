@@ -100,7 +100,7 @@ ALLOWED = {
     "fingerprint.py:": KERNEL,
     "host_usage.py:HostMeter.measure:Path.read_text": KERNEL,
     "host_usage.py:BridgeTraffic.of:Path.read_text": KERNEL,
-    "launcher/fork.py:_alone:os.open": KERNEL,
+    "launcher/fork.py:_detach:os.open": KERNEL,
     "launcher/fork.py:_serve:os.open": KERNEL,
     "launcher/log_guard.py:_held:os.open": TOP,
     "launcher/readable_files.py:entries:os.open": OPENED,

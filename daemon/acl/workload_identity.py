@@ -41,10 +41,10 @@ def workload_capabilities(
 ) -> CapabilitySet:
     """Return the grant of a task beyond reading its job; `attached` are its policies."""
     named = [(name, _rules(text)) for name, text in attached]
-    return CapabilitySet([("workload", _own(workload)), *named])
+    return CapabilitySet([("workload", _own_variable_rules(workload)), *named])
 
 
-def _own(workload: Workload) -> PolicyRules:
+def _own_variable_rules(workload: Workload) -> PolicyRules:
     folder, paths = "nomad/jobs", ["nomad/jobs"]
     for name in (workload.nomad_job_id, workload.nomad_group, workload.nomad_task):
         folder = f"{folder}/{name}"

@@ -104,7 +104,7 @@ def restore_drill_command(file: Path, *, as_json: bool) -> None:
     Example: steward operator snapshot drill monday.snap
     """
     _report(
-        lambda: _drill(file),
+        lambda: _restore_into_scratch(file),
         f"{file} can be restored, and its contents are intact",
         as_json=as_json,
     )
@@ -210,7 +210,10 @@ def _inspect(file: Path) -> SnapshotSummary:
     if reader is None:
         return work()
     home = _directory(None)
-    with _opened(file) as source, _workshop(home if home.is_dir() else None, reader) as staging:
+    with (
+        _opened(file) as source,
+        _scratch_directory(home if home.is_dir() else None, reader) as staging,
+    ):
         return as_user(reader, lambda: _with_copy(source, staging, inspect), SnapshotSummary)
 
 
@@ -241,9 +244,9 @@ def _new_home(directory: Path) -> ServiceAccount | None:
     return account
 
 
-def _drill(file: Path) -> SnapshotSummary:
+def _restore_into_scratch(file: Path) -> SnapshotSummary:
     reader = _reader()
-    with _workshop(file.absolute().parent, reader) as staging, _opened(file) as source:
+    with _scratch_directory(file.absolute().parent, reader) as staging, _opened(file) as source:
 
         def work(snapshot: Path) -> SnapshotSummary:
             home = staging / "restored"
@@ -283,7 +286,7 @@ def _opened(file: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _workshop(home: Path | None, account: ServiceAccount | None) -> Iterator[Path]:
+def _scratch_directory(home: Path | None, account: ServiceAccount | None) -> Iterator[Path]:
     """Yield a directory that a user can write to, even below closed ones. Raises `Refused`."""
     try:
         temporary = TemporaryDirectory(prefix=".drill-", dir=home)

@@ -74,7 +74,7 @@ class _Listing(NamedTuple):
         ]
 
 
-def _every(call: RouteCall) -> _Listing:
+def _all_mounts(call: RouteCall) -> _Listing:
     """Return all mounts, including the built-in one."""
     cluster_id, (made, damaged) = call.parts.store.read(
         lambda db: (installation.cluster_id(db), stored.list_readable(db))
@@ -93,7 +93,7 @@ def _find(call: RouteCall, path: str) -> Mount | None:
 
 async def index(call: RouteCall) -> VaultBody:
     """List the login methods by path."""
-    all_mounts = _every(call)
+    all_mounts = _all_mounts(call)
     data = {mount.path: _entry(mount) for mount in all_mounts.mounts}
     return VaultBody(data=data, warnings=all_mounts.warnings())
 
@@ -192,7 +192,7 @@ async def read_move(call: RouteCall) -> VaultBody:
 
 async def mount_response(call: RouteCall) -> VaultBody:
     """List the mounts for the UI: all with access to `sys/auth`, otherwise the public ones."""
-    all_mounts = _every(call)
+    all_mounts = _all_mounts(call)
     if call.token and call.caller.grant.capabilities("sys/auth") != ["deny"]:
         entries = {mount.path: _entry(mount) for mount in all_mounts.mounts}
         return VaultBody(data={"auth": entries, "secret": {}}, warnings=all_mounts.warnings())

@@ -82,7 +82,7 @@ def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
         part = walk.versions(db, first)
         if part.rest is not None:
             diffs = walk.diffs(db, first) if with_diffs else None
-            stream = _pieces(request.parts.store, part, diffs, highest)
+            stream = _stream_lists(request.parts.store, part, diffs, highest)
             return HandlerReply(stream=stream, index=highest, is_read=True)
         documents, next_token = part.lines, ""
     found = walk.all_diffs(db, first, len(documents)) if with_diffs else []
@@ -103,7 +103,7 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
     wanted: Filter | None
     base: int | None  # the version with which all are compared
 
-    def _each(self, db: ReadSnapshot, first: int) -> Iterator[tuple[int, bytes | None]]:
+    def _wanted_versions(self, db: ReadSnapshot, first: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield version numbers from `first` on, with the version as JSON if it is wanted."""
         for version, document in jobs.versions_wire(db, self.namespace, self.job_id, first):
             is_wanted = self.wanted is None or self.wanted(msgspec.json.decode(document))
@@ -112,7 +112,7 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
     def page(self, db: ReadSnapshot, first: int, most: int) -> tuple[list[bytes], str]:
         """Return the wanted versions of a page as JSON, and the token of the next page."""
         found, size = list[bytes](), 0
-        for version, document in self._each(db, first):
+        for version, document in self._wanted_versions(db, first):
             if document is None:
                 continue
             if len(found) == most or size >= _MOST_PAGE:
@@ -124,7 +124,7 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
     def versions(self, db: ReadSnapshot, first: int) -> ListPart:
         """Return the next part of the wanted versions."""
         lines, bytes_left = list[bytes](), STEP_BYTES
-        for number, (version, document) in enumerate(self._each(db, first)):
+        for number, (version, document) in enumerate(self._wanted_versions(db, first)):
             if bytes_left <= 0 or number == STEP_ROWS:
                 return ListPart(lines, partial(self.versions, first=version))
             if document is not None:
@@ -139,7 +139,7 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
         """
         base = self._base(db)
         lines, bytes_left = list[bytes](), STEP_BYTES
-        for number, (version, document) in enumerate(self._each(db, first)):
+        for number, (version, document) in enumerate(self._wanted_versions(db, first)):
             if bytes_left <= 0 or number == STEP_ROWS:
                 return ListPart(lines, partial(self.diffs, first=version, newer=newer))
             if document is None or (job_version := self._version(db, version)) is None:
@@ -184,7 +184,7 @@ def _walk(request: Request, db: ReadSnapshot, base: int | None, *, with_diffs: b
     return _Walk(namespace=namespace, job_id=job_id, wanted=matches, base=base)
 
 
-async def _pieces(
+async def _stream_lists(
     store: Store, list_part: ListPart, diffs: ListPart | None, index: int
 ) -> AsyncGenerator[bytes, None]:
     """Yield a response without pages while its lists are read."""

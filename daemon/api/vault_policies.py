@@ -124,7 +124,7 @@ async def capabilities(call: RouteCall) -> VaultBody:
     """Return the capabilities of a token, by its secret, at some paths."""
     secret = call.fields.text("token")
     grant = await call.parts.store.read_long(lambda db: _grant_of_secret(call, db, secret))
-    return await _at(call, grant)
+    return await _capabilities_at_paths(call, grant)
 
 
 def _grant_of_secret(call: RouteCall, db: ReadSnapshot, secret: str) -> CapabilitySet:
@@ -136,7 +136,7 @@ def _grant_of_secret(call: RouteCall, db: ReadSnapshot, secret: str) -> Capabili
 
 async def capabilities_self(call: RouteCall) -> VaultBody:
     """Return the capabilities of the caller at some paths."""
-    return await _at(call, call.caller.grant)
+    return await _capabilities_at_paths(call, call.caller.grant)
 
 
 async def capabilities_accessor(call: RouteCall) -> VaultBody:
@@ -149,7 +149,7 @@ async def capabilities_accessor(call: RouteCall) -> VaultBody:
             raise Malformed(multi_error(["invalid accessor"]) if accessor else "missing accessor")
         return call.parts.tokens.caller(db, token).grant
 
-    return await _at(call, await call.parts.store.read_long(find))
+    return await _capabilities_at_paths(call, await call.parts.store.read_long(find))
 
 
 def _paths(call: RouteCall) -> list[str]:
@@ -159,7 +159,7 @@ def _paths(call: RouteCall) -> list[str]:
     return paths
 
 
-async def _at(call: RouteCall, grant: CapabilitySet) -> VaultBody:
+async def _capabilities_at_paths(call: RouteCall, grant: CapabilitySet) -> VaultBody:
     paths = _paths(call)
 
     def find() -> dict[str, object]:

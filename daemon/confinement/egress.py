@@ -138,7 +138,7 @@ def _of_packets(denied: Mapping[int, list[DeniedAddresses]]) -> Iterator[bytes]:
     yield _do(_LOAD, to=7, by=6, offset=_PROTOCOL)
     for protocol, targets in denied.items():
         body = b"".join(_of_protocol(protocol, targets))
-        yield _do(_UNEQUAL, to=7, offset=len(body) // bpf.SIZE, number=_big(protocol))
+        yield _do(_UNEQUAL, to=7, offset=len(body) // bpf.SIZE, number=_network_order(protocol))
         yield body
     yield from _answer(1)
 
@@ -172,7 +172,7 @@ def _bytes_of_packet(offset: int, count: int) -> Iterator[bytes]:
 
 def _decide(register: int, address: int, denied: Iterable[DeniedAddresses]) -> Iterator[bytes]:
     """Yield the decision: the port is in register 2, the address where `register` points."""
-    yield _do(_UNEQUAL, to=2, offset=2, number=_big(_DNS))
+    yield _do(_UNEQUAL, to=2, offset=2, number=_network_order(_DNS))
     yield from _answer(1)
     for item in denied:
         tests: list[tuple[bytes, int, int]] = []  # load instruction, register, expected value
@@ -183,7 +183,7 @@ def _decide(register: int, address: int, denied: Iterable[DeniedAddresses]) -> I
                 load = _do(_LOAD, to=4, by=register, offset=address + 4 * index)
                 tests.append((load + _do(_AND, to=4, number=mask), 4, word))
         if item.port:
-            tests.append((b"", 2, _big(item.port)))
+            tests.append((b"", 2, _network_order(item.port)))
         body = b"".join(_answer(0))
         for load, at, number in reversed(tests):
             body_length = len(body) // bpf.SIZE
@@ -202,7 +202,7 @@ def _do(operation: int, *, to: int = 0, by: int = 0, offset: int = 0, number: in
     return struct.pack("=BBhI", operation, by << 4 | to, offset, number & 0xFFFFFFFF)
 
 
-def _big(number: int) -> int:
+def _network_order(number: int) -> int:
     """Return a 16-bit number in network byte order as read on this host."""
     return int.from_bytes(number.to_bytes(2, "big"), sys.byteorder)
 

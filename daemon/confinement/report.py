@@ -106,7 +106,9 @@ def _namespaces(pid: int) -> Finding:
     except PermissionError:
         return Finding("namespaces", False, _CLOSED)
     own = [name for name in _NAMESPACES if name not in shared]
-    reason = f"shares {_some(shared)} with the daemon" if shared else f"its own {_some(own)}"
+    reason = (
+        f"shares {_abbreviate(shared)} with the daemon" if shared else f"its own {_abbreviate(own)}"
+    )
     return Finding("namespaces", not shared, reason)
 
 
@@ -116,7 +118,9 @@ def _set_id(pid: int) -> Finding:
     except PermissionError:
         return Finding("nosuid", False, _CLOSED)
     reason = (
-        f"set-user-ID files work below {_some(loose)}" if loose else "nosuid where it can write"
+        f"set-user-ID files work below {_abbreviate(loose)}"
+        if loose
+        else "nosuid where it can write"
     )
     return Finding("nosuid", not loose, reason)
 
@@ -189,7 +193,7 @@ def _of_any(confinement: Confinement) -> list[Finding]:
         Finding(
             "capabilities",
             not capabilities,
-            _some([f"cap_{capability}" for capability in capabilities]) or "none",
+            _abbreviate([f"cap_{capability}" for capability in capabilities]) or "none",
         ),
         Finding(
             "no_new_privileges",
@@ -278,7 +282,7 @@ def _read_mounts(pid: int | str) -> str:
         return file.read().decode(errors="replace")
 
 
-def _some(names: list[str]) -> str:
+def _abbreviate(names: list[str]) -> str:
     more = len(names) - _SHOWN
     # One more name is shorter than "and 1 more".
     if more <= 1:

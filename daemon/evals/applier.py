@@ -62,7 +62,7 @@ async def apply(
         _change(tx, state, plan, now)
         _store_runs(tx, state, plan.flow, now)
         for eviction in plan.evict:
-            _evict(tx, eviction, now)
+            _stop_preempted(tx, eviction, now)
         _note_freeze(tx, evaluation, plan, now)
         _cancel_deadlines(tx, evaluation, plan, now)
         stored_plan = _without_repeated(tx, evaluation, plan)
@@ -224,7 +224,7 @@ def _matters_less(state: ClusterState, plan: Plan) -> bool:
     )
 
 
-def _evict(tx: Transaction, eviction: Eviction, now: int) -> None:
+def _stop_preempted(tx: Transaction, eviction: Eviction, now: int) -> None:
     """Stop a preempted allocation."""
     present = allocations.find(tx, eviction.holder.id)
     if present is None:

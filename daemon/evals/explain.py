@@ -134,7 +134,7 @@ def _of_run(
                 cause=Cause.STEP, message=message, task_group=step.name, missing=step.total
             )
         elif step.state == StepState.HELD:
-            slots_text = _places(db, run, step)
+            slots_text = _queue_positions(db, run, step)
             message = (
                 f"it waits for slots{slots_text}" if slots_text else f"it is held: {step.reason}"
             )
@@ -145,7 +145,7 @@ def _of_run(
             if any(queue.waiting for queue in step.queues):
                 waiting = max(queue.waiting for queue in step.queues)
                 message = f"{count_noun(waiting, 'element')} {'waits' if waiting == 1 else 'wait'}"
-                message += f" for slots{_places(db, run, step)}"
+                message += f" for slots{_queue_positions(db, run, step)}"
                 yield Reason(
                     cause=Cause.STEP, message=message, task_group=step.name, missing=waiting
                 )
@@ -172,7 +172,7 @@ def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
         yield Reason(cause=Cause.STEP, message=message, task_group=step.name, missing=waiting)
 
 
-def _places(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:
+def _queue_positions(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:
     """Return the positions of a step in the queues in which it waits, or an empty text."""
     found = [
         f'"{queue.name}" has {_in_use(db, run, queue.name)}, {count_noun(queue.before, "step")} '
@@ -369,13 +369,13 @@ def _displaced(
         by = allocations.find(db, alloc.desired.preempted_by_allocation)
         yield Reason(
             cause=Cause.PREEMPTED,
-            message=f"{alloc.name} was preempted by {_who(by, alloc.namespace)}, which has a higher priority",
+            message=f"{alloc.name} was preempted by {_name_job(by, alloc.namespace)}, which has a higher priority",
             task_group=group.name,
             allocation_id=alloc.id,
         )
 
 
-def _who(by: Allocation | None, namespace: str) -> str:
+def _name_job(by: Allocation | None, namespace: str) -> str:
     if by is None:  # garbage-collected
         return "another job"
     return f'job "{by.job_id}"' if by.namespace == namespace else "a job of another namespace"

@@ -127,7 +127,7 @@ async def collect_once(store: Store, now: int, retention_limits: RetentionLimits
         pass
     deleted = 1
     while deleted:  # objects that cannot be deleted are retried in the next round
-        excess = await store.read_long(partial(_beyond, now=now, limits=retention_limits))
+        excess = await store.read_long(partial(_expired_objects, now=now, limits=retention_limits))
         deleted = 0
         for remove, ids in excess:
             for first in range(0, len(ids), STEP):
@@ -144,7 +144,7 @@ async def _remove(store: Store, remove: Remove, ids: list[str]) -> int:
     return await store.write(lambda tx: remove(tx, ids))
 
 
-def _beyond(
+def _expired_objects(
     db: ReadSnapshot, *, now: int, limits: RetentionLimits
 ) -> list[tuple[Remove, list[str]]]:
     """Return some objects beyond their retention, with the function that deletes them."""

@@ -67,12 +67,12 @@ def prospects(db: ReadSnapshot, job: Job, lookup: Look) -> PlacementRemarks:
     """
     try:
         with regexp.limited():
-            return _prospects(db, job, lookup)
+            return _collect_remarks(db, job, lookup)
     except regexp.PatternsTooCostly as error:
         raise Malformed(f"Constraints: {error}") from error
 
 
-def _prospects(db: ReadSnapshot, job: Job, lookup: Look) -> PlacementRemarks:
+def _collect_remarks(db: ReadSnapshot, job: Job, lookup: Look) -> PlacementRemarks:
     members = list(nodes.list_all(db))
     placement_remarks = PlacementRemarks([], list(_of_scope(job, members)))
     for group in job.task_groups or ():

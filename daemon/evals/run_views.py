@@ -91,7 +91,7 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
                 queues=queues,
                 level=level.get(step.name, 0),
                 needs=list(node.needs),
-                until=_until(graph, run, step),
+                until=_next_change(graph, run, step),
                 waits_for=[
                     f"{need}{lists.EACH}" if need in node.each_of else need
                     for need in node.needs
@@ -102,7 +102,7 @@ def _steps(db: ReadSnapshot, run: FlowRun, graph: Graph) -> list[RunStepView]:
     return views
 
 
-def _until(graph: Graph, run: FlowRun, row: RunStep) -> int:
+def _next_change(graph: Graph, run: FlowRun, row: RunStep) -> int:
     step = graph.by_name.get(row.name)
     return (changes_at(step, run, row) if step else None) or 0
 

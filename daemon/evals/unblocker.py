@@ -50,7 +50,7 @@ class ExtraResources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return (Network(reserved_ports=static, dynamic_ports=dynamic),)
 
 
-def _besides(job: Job, need: ResourceAsk) -> ExtraResources:
+def _extra_resources(job: Job, need: ResourceAsk) -> ExtraResources:
     static = {
         port.value
         for network in need.networks
@@ -88,15 +88,15 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
     extra = (
         ExtraResources(type=job.type, pool=job.node_pool)
         if given_back or len(known) > 1
-        else _besides(job, known[0])
+        else _extra_resources(job, known[0])
     )
     # Use the maximum of all replaceable allocations: an unnecessary re-evaluation is harmless.
     return evaluations.FreedResources(
-        cpu=_beyond((need.cpu for need in known), (resources.cpu for resources in given_back)),
-        memory=_beyond(
+        cpu=_shortage((need.cpu for need in known), (resources.cpu for resources in given_back)),
+        memory=_shortage(
             (need.memory for need in known), (resources.memory for resources in given_back)
         ),
-        disk=_beyond((need.disk for need in known), (resources.disk for resources in given_back)),
+        disk=_shortage((need.disk for need in known), (resources.disk for resources in given_back)),
         besides=msgspec.json.encode(extra).decode(),
     )
 
@@ -113,7 +113,7 @@ def _given_back(job: Job, state: ClusterState, plan: Plan) -> list[AllocatedReso
     ]
 
 
-def _beyond(needed: Iterable[int], free: Iterable[int]) -> int:
+def _shortage(needed: Iterable[int], free: Iterable[int]) -> int:
     return max(min(needed) - max(free, default=0), 0)
 
 

@@ -243,7 +243,7 @@ def _common(first: list[Span], second: list[Span]) -> list[Span]:
     return spans
 
 
-def _without(first: list[Span], removed: list[Span]) -> list[Span]:
+def _subtract_spans(first: list[Span], removed: list[Span]) -> list[Span]:
     """Return the spans of the first list that are not in the second."""
     if not first or not removed:
         return first
@@ -348,10 +348,12 @@ class _Period:
 
     def open_spans(self, calendar: CompiledCalendar) -> list[Span]:
         if calendar.name not in self._spans_by_name:
-            self._spans_by_name[calendar.name] = self.restricted(calendar, self._own(calendar))
+            self._spans_by_name[calendar.name] = self.restricted(
+                calendar, self._own_spans(calendar)
+            )
         return self._spans_by_name[calendar.name]
 
-    def _own(self, calendar: CompiledCalendar) -> list[Span]:
+    def _own_spans(self, calendar: CompiledCalendar) -> list[Span]:
         day, until = (
             local_date(self._first, calendar.zone),
             local_date(self._last - 1, calendar.zone),
@@ -366,13 +368,13 @@ class _Period:
         """Return the parts of spans without blackouts, and within the other calendars."""
         if spans and calendar.blocked:
             blocked = calendar.blocked_within(spans[0][0], spans[-1][1])
-            spans = self._compare(_without, spans, list(blocked))
+            spans = self._compare(_subtract_spans, spans, list(blocked))
         for part in calendar.only:
             if spans:
                 spans = self._compare(_common, spans, self.open_spans(part))
         for part in calendar.excluded:
             if spans:
-                spans = self._compare(_without, spans, self.open_spans(part))
+                spans = self._compare(_subtract_spans, spans, self.open_spans(part))
         return spans
 
     def _compare(
@@ -456,7 +458,7 @@ class _Compilation:
                 f"Only and Except of calendar {quote(above[0])} refer to more than {MAX_PARTS} "
                 "calendars, directly or through others: remove some of them"
             )
-        calendar, only, excluded = _alone(self._documents[name])
+        calendar, only, excluded = _compile_single(self._documents[name])
         self._compiled[name] = msgspec.structs.replace(
             calendar,
             only=tuple(self.compiled(part, (*above, name)) for part in only),
@@ -466,7 +468,7 @@ class _Compilation:
 
 
 @lru_cache(maxsize=64)
-def _alone(document: bytes) -> tuple[CompiledCalendar, list[str], list[str]]:
+def _compile_single(document: bytes) -> tuple[CompiledCalendar, list[str], list[str]]:
     """Return a valid calendar without the calendars that it refers to, and their names."""
     calendar = msgspec.json.decode(document, type=Calendar)
     zone = cron.zone(calendar.time_zone)

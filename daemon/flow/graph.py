@@ -701,10 +701,10 @@ def warnings(job: Job) -> Iterator[str]:
                 f"Task group {step.name} begins always, but only after {', '.join(step.needs)}; "
                 f'for the end of every run, write {NEEDS.name} = "{ALL}"'
             )
-    yield from _never(graph.order)
+    yield from _unreachable_steps(graph.order)
 
 
-def _never(steps: Iterable[Step]) -> Iterator[str]:
+def _unreachable_steps(steps: Iterable[Step]) -> Iterator[str]:
     """Yield the steps that can never begin.
 
     A step without elements is neither good nor bad, and so is a step that needs only such steps.

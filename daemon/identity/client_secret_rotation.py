@@ -71,7 +71,7 @@ class ClientSecretRotator:
     def _known(self, mount: Mount) -> Rotation | None:
         return self._store.read(partial(rotations.find, mount=mount.accessor))
 
-    def _alone(self, mount: Mount) -> trio.Lock:
+    def _lock_of(self, mount: Mount) -> trio.Lock:
         return self._under_way.setdefault(mount.accessor, trio.Lock())
 
     # ---- the steps
@@ -83,7 +83,7 @@ class ClientSecretRotator:
         """
         if self._store.read(partial(identity.config, mount=mount.accessor)) is None:
             raise Refused("config is nil")
-        async with self._alone(mount):
+        async with self._lock_of(mount):
             await self._begin(mount)
 
     async def _begin(self, mount: Mount) -> None:
@@ -241,10 +241,10 @@ class ClientSecretRotator:
             mount = self._store.read(partial(mounts.by_accessor, accessor=name.accessor))
             config = self._store.read(partial(identity.config, mount=name.accessor))
             if mount and config:
-                await self._tended(mount, config)
+                await self._rotate_if_due(mount, config)
 
-    async def _tended(self, mount: Mount, config: MethodConfig) -> None:
-        async with self._alone(mount):
+    async def _rotate_if_due(self, mount: Mount, config: MethodConfig) -> None:
+        async with self._lock_of(mount):
             known, now = self._known(mount), self._clock.now()
             if known is None:
                 if config.rotation_period or config.rotation_schedule:

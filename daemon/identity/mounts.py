@@ -169,7 +169,7 @@ async def tune(store: Store, path: str, fields: RequestFields) -> None:
         if mount is None:
             raise Invalid(f'tune of path "auth/{path}" failed: no mount entry found')
         _check_version(mount.type, fields.text("plugin_version"))
-        config = _tuned(mount.config, fields)
+        config = _apply_tuning(mount.config, fields)
         description = fields.text("description", mount.description)
         options = _options(fields, mount.options) or mount.options
         mounts.put(
@@ -180,7 +180,7 @@ async def tune(store: Store, path: str, fields: RequestFields) -> None:
     await store.write(write)
 
 
-def _tuned(config: MountConfig, fields: RequestFields) -> MountConfig:
+def _apply_tuning(config: MountConfig, fields: RequestFields) -> MountConfig:
     default, longest = config.default_lease_ttl, config.max_lease_ttl
     if "default_lease_ttl" in fields:
         default = _lease(fields, "default_lease_ttl")

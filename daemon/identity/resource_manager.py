@@ -203,7 +203,7 @@ class ResourceManager:
         found = decoded(answer.body, kind)
         if found is None:
             raise CloudRequestFailed(
-                f"{message}: the answer of {_bare(answer)} has an unexpected form"
+                f"{message}: the answer of {_url_without_query(answer)} has an unexpected form"
             )
         return found
 
@@ -220,7 +220,7 @@ class ResourceManager:
             del self._kept[key]
 
 
-def _bare(answer: CloudResponse) -> str:
+def _url_without_query(answer: CloudResponse) -> str:
     return answer.url.partition("?")[0]
 
 

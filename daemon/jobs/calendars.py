@@ -70,13 +70,13 @@ def _put(tx: Transaction, *, calendar: Calendar, enforced: int | None, now: int)
         create_index=before.create_index if before else 0,
         modify_index=0,
     )
-    if before is not None and _same(before, complete):
+    if before is not None and _is_unchanged(before, complete):
         return StoredCalendar(version=before.version, index=before.modify_index)
     calendars.put(tx, complete, person=tx.person, now=now)
     return StoredCalendar(version=complete.version, index=tx.index)
 
 
-def _same(before: Calendar, after: Calendar) -> bool:
+def _is_unchanged(before: Calendar, after: Calendar) -> bool:
     return before == msgspec.structs.replace(
         after, version=before.version, modify_index=before.modify_index
     )

@@ -77,7 +77,7 @@ def freeze_of(request: FreezeRequest, namespace: str, freeze_id: str, now: int) 
         except Invalid as error:
             raise Malformed(f"Queue = {request.queue[:_SHOWN]!r} {error}") from None
     begin = _moment("Begin", request.begin) if request.begin else now
-    until = _until(request.until, begin)
+    until = _end_time(request.until, begin)
     if until and until <= max(begin, now):
         raise Malformed(
             f"Until = {request.until[:_SHOWN]!r} is not after the start and the current time"
@@ -105,7 +105,7 @@ def _moment(field: str, text: str) -> int:
         ) from None
 
 
-def _until(text: str, begin: int) -> int:
+def _end_time(text: str, begin: int) -> int:
     if not text.startswith("+"):
         return _moment("Until", text) if text else 0
     try:

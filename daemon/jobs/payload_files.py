@@ -100,7 +100,7 @@ class PayloadFiles:
         if upload is None:
             raise NotFound(f"namespace {namespace!r} has no file with digest {digest}")
         received = upload.size
-        path = self._place(namespace, digest)
+        path = self._file_path(namespace, digest)
         if not upload.is_complete and not os.path.exists(path):
             received = _size(path + _PART)
         return UploadState(
@@ -117,13 +117,13 @@ class PayloadFiles:
         """
         check_digest(digest)
         self._check(chunk, size, offset)
-        async with _lock(self._place(namespace, digest)):
+        async with _lock(self._file_path(namespace, digest)):
             return await self._receive(namespace, digest, chunk, size=size, offset=offset, now=now)
 
     async def _receive(
         self, namespace: str, digest: str, chunk: bytes, *, size: int, offset: int, now: int
     ) -> UploadState:
-        path = self._place(namespace, digest)
+        path = self._file_path(namespace, digest)
         known = self._store.read(partial(self._find, namespace=namespace, digest=digest))
         if known is not None and not known.is_complete and known.size != size:
             known = None
@@ -146,7 +146,7 @@ class PayloadFiles:
     def _find(self, db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
         """Return a file. It is incomplete if its content is lost, as after the restore of a snapshot."""
         upload = payload_files.find(db, namespace, digest)
-        if upload and upload.is_complete and not os.path.exists(self._place(namespace, digest)):
+        if upload and upload.is_complete and not os.path.exists(self._file_path(namespace, digest)):
             return msgspec.structs.replace(upload, is_complete=False)
         return upload
 
@@ -202,7 +202,7 @@ class PayloadFiles:
 
     async def _finish(self, namespace: str, digest: str, size: int, now: int) -> None:
         """Verify a file that has all its bytes, and mark it as complete. Raises `Malformed`."""
-        path = self._place(namespace, digest)
+        path = self._file_path(namespace, digest)
         checksum = await _run(_verified, path)
         if checksum != digest:
             await self._store.write(
@@ -228,7 +228,7 @@ class PayloadFiles:
             raise TooLarge(
                 f"size {size} exceeds {self._limits.file} bytes, the limit of payload_max_mb"
             )
-        path = self._place(namespace, digest)
+        path = self._file_path(namespace, digest)
         async with _lock(path):
             begin = partial(self._begin, namespace=namespace, digest=digest, size=size)
             await self._store.write(partial(begin, now=now, holder=holder))
@@ -246,7 +246,7 @@ class PayloadFiles:
     def content(self, db: ReadSnapshot, namespace: str, digest: str) -> str | None:
         """Return the path of a complete file; None if its content is lost."""
         is_complete = self._is_complete(db, namespace, digest)
-        return self._place(namespace, digest) if is_complete else None
+        return self._file_path(namespace, digest) if is_complete else None
 
     @property
     def most_bytes(self) -> int:
@@ -263,7 +263,7 @@ class PayloadFiles:
         _, total = payload_files.used(db, namespace, holder)
         return max(0, self._limits.namespace - total)
 
-    def _place(self, namespace: str, digest: str) -> str:
+    def _file_path(self, namespace: str, digest: str) -> str:
         return f"{payload_dir(self._root, namespace)}/{digest}"
 
     async def collect(self, now: int) -> int:
@@ -281,7 +281,7 @@ class PayloadFiles:
 
     async def _collect(self, namespace: str, digest: str, before: int) -> bool:
         """Delete a file unless it was used since it was found; return whether it was deleted."""
-        path = self._place(namespace, digest)
+        path = self._file_path(namespace, digest)
         retire = partial(payload_files.retire, namespace=namespace, digest=digest, before=before)
         async with _lock(path):
             if not await self._store.write(retire):
@@ -295,7 +295,7 @@ class PayloadFiles:
     async def _sweep(self) -> int:
         """Delete files without a row, as after the restore of a snapshot; return their number."""
         # The files first: an upload begins with its row.
-        paths = await _run(_places, self._root)
+        paths = await _run(_file_paths, self._root)
         strays = paths - await self._store.read_long(self._known) if paths else set()
         deleted = 0
         for path in strays:
@@ -304,13 +304,13 @@ class PayloadFiles:
                 owners = await self._store.read_long(
                     partial(payload_files.namespaces_with, digest=digest)
                 )
-                if path not in {self._place(owner, digest) for owner in owners}:
+                if path not in {self._file_path(owner, digest) for owner in owners}:
                     await _run(_delete, [path])
                     deleted += 1
         return deleted
 
     def _known(self, db: ReadSnapshot) -> set[str]:
-        return {self._place(*payload_file) for payload_file in payload_files.list_all(db)}
+        return {self._file_path(*payload_file) for payload_file in payload_files.list_all(db)}
 
 
 def check_files(tx: ReadSnapshot, root: str, namespace: str, files: Mapping[str, str]) -> None:
@@ -451,7 +451,7 @@ def _move(source: str, target: str) -> None:
         fsync_path(item)
 
 
-def _places(root: str) -> set[str]:
+def _file_paths(root: str) -> set[str]:
     """Return the paths of all files below `root`, without the ending of incomplete ones."""
     return set(_each_place(root))
 

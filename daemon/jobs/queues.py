@@ -229,11 +229,11 @@ def queue_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
     if run_queue.slots > limit:
         yield (
             f'a run of the job asks for {run_queue.slots} slots of the queue "{run_queue.name}", '
-            f"and takes {_all(limit)}"
+            f"and takes {_describe_all_slots(limit)}"
         )
 
 
-def _all(limit: int) -> str:
+def _describe_all_slots(limit: int) -> str:
     return "its only slot" if limit == 1 else f"all {limit}"
 
 
@@ -279,5 +279,5 @@ def _step_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
             if slots > limit:
                 yield (
                     f"an element of task group {group.name} asks for {slots} slots of the queue "
-                    f'"{name}", and takes {_all(limit)}'
+                    f'"{name}", and takes {_describe_all_slots(limit)}'
                 )

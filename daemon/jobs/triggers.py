@@ -221,7 +221,7 @@ def decide(tx: Transaction, trigger_id: int, passed_sources: Passed, means: Mean
         waits = msgspec.structs.replace(trigger, state=TriggerState.WAITING, expires=expires)
         triggers.put(tx, waits, passed_sources.meta)
         return
-    _fire(tx, follower, [ready[name] for name in sources if name in ready], means)
+    _dispatch_follower(tx, follower, [ready[name] for name in sources if name in ready], means)
 
 
 def _fault(trigger: JobTrigger, passed_sources: Passed, sources: list[Source]) -> str:
@@ -250,7 +250,7 @@ def _others(tx: Transaction, follower: Job, trigger: JobTrigger, now: int) -> di
     return result
 
 
-def _fire(tx: Transaction, follower: Job, chosen: list[_Ready], means: Means) -> None:
+def _dispatch_follower(tx: Transaction, follower: Job, chosen: list[_Ready], means: Means) -> None:
     """Dispatch the follower for ended runs, in the order of its sources."""
     meta: dict[str, str] = {}
     for _, texts in chosen:  # of several texts, the first one that is not empty

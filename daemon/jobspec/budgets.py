@@ -54,7 +54,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
 
         The document spells names as `wire_name` does.
         """
-        if problems := list(self._beyond(document)):
+        if problems := list(self._exceeded(document)):
             raise OverBudget(problems)
 
     def check_versions(self, number: int, size: int) -> None:
@@ -98,7 +98,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
         if problems:
             raise OverBudget(problems)
 
-    def _beyond(self, document: Document) -> Iterator[str]:
+    def _exceeded(self, document: Document) -> Iterator[str]:
         yield from self._too_many_in(document)
         yield from self._too_large(document)
 
@@ -111,13 +111,13 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _too_many_in(self, document: Document) -> Iterator[str]:
-        groups = _all(document, "TaskGroups")
-        tasks = [task for group in groups for task in _all(group, "Tasks")]
-        services = [item for owner in (*groups, *tasks) for item in _all(owner, "Services")]
+        groups = _documents(document, "TaskGroups")
+        tasks = [task for group in groups for task in _documents(group, "Tasks")]
+        services = [item for owner in (*groups, *tasks) for item in _documents(owner, "Services")]
         networks = [
             item
             for owner in (*groups, *(task.get("Resources") or {} for task in tasks))
-            for item in _all(owner, "Networks")
+            for item in _documents(owner, "Networks")
         ]
         ports = sum(
             _number(network, "ReservedPorts") + _number(network, "DynamicPorts")
@@ -171,9 +171,9 @@ def _without_defaults(document: Document) -> Document:
     groups = [
         {
             **_beside(group, known_group),
-            "Tasks": [_beside(task, known_task) for task in _all(group, "Tasks")],
+            "Tasks": [_beside(task, known_task) for task in _documents(group, "Tasks")],
         }
-        for group in _all(document, "TaskGroups")
+        for group in _documents(document, "TaskGroups")
     ]
     return {**_beside(document, known), "TaskGroups": groups}
 
@@ -205,20 +205,22 @@ def _too_many(*counted: tuple[int, str, str, int, str]) -> Iterator[str]:
 
 def _conditions(document: Document, groups: Sequence[Document], tasks: Sequence[Document]) -> int:
     """Return the number of conditions that the scheduler evaluates per node for all groups."""
-    devices = [item for task in tasks for item in _all(task.get("Resources") or {}, "Devices")]
+    devices = [
+        item for task in tasks for item in _documents(task.get("Resources") or {}, "Devices")
+    ]
     own = sum(_scoped(group) for group in (*groups, *tasks, *devices))
     of_job = _scoped(document) + _number(document, "Datacenters")
     return own + of_job * max(len(groups), 1)
 
 
 def _scoped(document: Document) -> int:
-    spreads = _all(document, "Spreads")
+    spreads = _documents(document, "Spreads")
     targets = sum(_number(spread, "SpreadTarget") for spread in spreads)
     blocks = sum(_number(document, name) for name in ("Constraints", "Affinities"))
     return blocks + len(spreads) + targets
 
 
-def _all(document: Document, name: str) -> Sequence[Document]:
+def _documents(document: Document, name: str) -> Sequence[Document]:
     documents: Sequence[Document] | None = document.get(name)
     return documents or ()
 

@@ -91,20 +91,20 @@ def complete(job: Document) -> Document:
         multiregion["Strategy"] = with_defaults(
             multiregion["Strategy"], {"MaxParallel": 0, "OnFailure": ""}
         )
-        for region in _all(multiregion, "Regions"):
+        for region in _documents(multiregion, "Regions"):
             replace_nulls(region, _REGION)
     weigh_null(job)
-    for group in _all(job, "TaskGroups"):
+    for group in _documents(job, "TaskGroups"):
         _complete_group(group, job)
     return job
 
 
-def _all(document: Document, name: str) -> list[Document]:
+def _documents(document: Document, name: str) -> list[Document]:
     documents: list[Document] | None = document[name]
     return documents or []
 
 
-def _over(document: Document | None, other: Document | None) -> Document | None:
+def _merge_unset(document: Document | None, other: Document | None) -> Document | None:
     """Return a block with its unset fields taken from another; None if both are missing."""
     if document is None or other is None:
         return dict(document or other or {}) if document is not None or other is not None else None
@@ -125,13 +125,13 @@ def _complete_group(group: Document, job: Document) -> None:
     group["RestartPolicy"] = with_defaults(
         group["RestartPolicy"], _RESTART.get(kind, _RESTART[JobType.BATCH])
     )
-    update = _over(group["Update"], job["Update"])
+    update = _merge_unset(group["Update"], job["Update"])
     group["Update"] = with_defaults(update, _UPDATE) if update is not None else None
-    reschedule = _over(group["ReschedulePolicy"], job["Reschedule"])
+    reschedule = _merge_unset(group["ReschedulePolicy"], job["Reschedule"])
     if reschedule is not None or kind in _RESCHEDULE:
         reschedule = with_defaults(reschedule, _RESCHEDULE.get(kind, _NEVER_RESCHEDULED))
     group["ReschedulePolicy"] = reschedule
-    migrate = _over(group["Migrate"], job["Migrate"])
+    migrate = _merge_unset(group["Migrate"], job["Migrate"])
     if migrate is not None or kind == JobType.SERVICE:
         migrate = with_defaults(migrate, _MIGRATE)
     group["Migrate"] = migrate
@@ -139,9 +139,9 @@ def _complete_group(group: Document, job: Document) -> None:
         replace_nulls(group["Disconnect"], {"Replace": True, "Reconcile": "best_score"})
     _complete_consul(group)
     weigh_null(group)
-    for service in _all(group, "Services"):
+    for service in _documents(group, "Services"):
         _complete_service(service, f"{job['Name']}-{group['Name']}")
-    for task in _all(group, "Tasks"):
+    for task in _documents(group, "Tasks"):
         _complete_task(task, group, job)
 
 
@@ -157,7 +157,7 @@ def _complete_service(service: Document, name: str) -> None:
     fill_empty(service, {**_SERVICE, "Name": name})
     if service["CheckRestart"] is not None:
         replace_nulls(service["CheckRestart"], CHECK_RESTART)
-    for check in _all(service, "Checks"):
+    for check in _documents(service, "Checks"):
         fill_empty(check, {"OnUpdate": service["OnUpdate"]})
         check["CheckRestart"] = _check_restart(check["CheckRestart"], service["CheckRestart"])
     if service["Connect"] is not None:
@@ -185,23 +185,23 @@ def _complete_task(task: Document, group: Document, job: Document) -> None:
     task["Resources"] = complete_resources(task["Resources"])
     _complete_consul(task)
     weigh_null(task)
-    for artifact in _all(task, "Artifacts"):
+    for artifact in _documents(task, "Artifacts"):
         _complete_artifact(artifact)
-    for template in _all(task, "Templates"):
+    for template in _documents(task, "Templates"):
         replace_nulls(template, _TEMPLATE)
         template["ChangeSignal"] = template["ChangeSignal"].upper()
         if template["ChangeScript"] is not None:
             replace_nulls(template["ChangeScript"], {"Command": ""})
-    for mount in _all(task, "VolumeMounts"):
+    for mount in _documents(task, "VolumeMounts"):
         replace_nulls(mount, _MOUNT)
     if task["SecretsConfig"] is not None:
         replace_nulls(task["SecretsConfig"], _VAULT)
         fill_empty(task["SecretsConfig"], {"Cluster": "default"})
     if task.get("CSIPluginConfig") is not None:
         fill_empty(task["CSIPluginConfig"], PLUGIN)
-    for policy in _all(task, "ScalingPolicies"):
+    for policy in _documents(task, "ScalingPolicies"):
         replace_nulls(policy, {"Min": 0, "Enabled": True})
-    for service in _all(task, "Services"):
+    for service in _documents(task, "Services"):
         _complete_service(service, f"{job['Name']}-{group['Name']}-{task['Name']}")
 
 

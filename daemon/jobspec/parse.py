@@ -183,7 +183,7 @@ def _with_locals(scope: Scope, blocks: Iterable[Block], problems: list[Diagnosti
         for block in blocks
         for name, argument in _arguments(block.body, scope, problems)
     }
-    needs = {name: _needs(argument, arguments) for name, argument in arguments.items()}
+    needs = {name: _referenced_locals(argument, arguments) for name, argument in arguments.items()}
     values: dict[str, Value] = {}
     inner = scope.with_values({"local": values})
     failed: set[str] = set()
@@ -234,7 +234,7 @@ def _arguments(
     return list(body.arguments.items())
 
 
-def _needs(argument: Argument, names: Mapping[str, object]) -> set[str]:
+def _referenced_locals(argument: Argument, names: Mapping[str, object]) -> set[str]:
     """Return the locals that a local's value references."""
     found = set()
     for reference in references(argument.value):

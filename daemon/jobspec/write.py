@@ -147,7 +147,7 @@ def _prepare_networks(owner: Document) -> None:
 
 def _defaults(document: Document) -> Document:
     """Return a minimal job with the same groups, tasks and services."""
-    source = _text({**_bare(JOB, document), "ID": document["ID"]}, {})
+    source = _text({**_required_fields(JOB, document), "ID": document["ID"]}, {})
     meaning = _meaning(source) if source is not None else None
     if meaning is None:
         return {}
@@ -169,7 +169,7 @@ def _inherit(document: Document, job: Document) -> None:
             task["RestartPolicy"] = group["RestartPolicy"]
 
 
-def _bare(shape: BlockSchema, document: Document) -> Document:
+def _required_fields(shape: BlockSchema, document: Document) -> Document:
     found = {
         field.wire: document[field.wire]
         for field in shape.fields.values()
@@ -184,7 +184,7 @@ def _bare(shape: BlockSchema, document: Document) -> Document:
 
 def _bare_element(child: ChildBlock, document: Document) -> Document:
     labels = {name: document.get(name, "") for name in child.labels}  # some omit empty ones
-    return {**_bare(child.shape, document), **labels}
+    return {**_required_fields(child.shape, document), **labels}
 
 
 # --- blocks ---

@@ -132,11 +132,11 @@ class _Removal:
         """Remove the tree in rounds until nothing changes. Raises `OSError` if files remain."""
         while self._changed:
             self._changed, self._trouble = False, None
-            self._each(self._top, self._remove_tree)
+            self._remove_entries(self._top, self._remove_tree)
         if self._trouble is not None:
             raise self._trouble
 
-    def _each(self, descriptor: int, enter: Callable[[int, str], object]) -> None:
+    def _remove_entries(self, descriptor: int, enter: Callable[[int, str], object]) -> None:
         """Delete the files of a directory, and apply `enter` to its subdirectories."""
         with os.scandir(descriptor) as entries:
             for entry in entries:
@@ -174,7 +174,7 @@ class _Removal:
         waiting = name if _OURS.fullmatch(name) else self._move_up(top, name)
         descriptor = os.open(waiting, _READ, dir_fd=top)
         try:
-            self._each(descriptor, self._move_up)
+            self._remove_entries(descriptor, self._move_up)
         finally:
             os.close(descriptor)
         os.rmdir(waiting, dir_fd=top)

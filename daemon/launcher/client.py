@@ -712,7 +712,7 @@ def answer_of(body: Answer, descriptors: list[int]) -> tuple[Answer, list[int]]:
 
 def probe_sandbox(channel: socket.socket) -> SandboxSupport:
     """Return the sandbox support of this host, before a client runs. Raises as `send_hello`."""
-    body = _ask(channel, ProbeSandbox())
+    body = _ask_blocking(channel, ProbeSandbox())
     assert isinstance(body, SandboxSupport)  # noqa: S101  # both processes run the same version
     return body
 
@@ -724,14 +724,14 @@ def send_hello(channel: socket.socket, directory: Path, policy: LauncherPolicy) 
     """
     payload = sealed(msgspec.msgpack.encode(policy))
     try:
-        body = _ask(channel, Hello(version=VERSION, directory=str(directory)), payload)
+        body = _ask_blocking(channel, Hello(version=VERSION, directory=str(directory)), payload)
     finally:
         os.close(payload)
     assert isinstance(body, HelloReply)  # noqa: S101  # both processes run the same version
     return body
 
 
-def _ask(channel: socket.socket, request: Request, *descriptors: int) -> Answer:
+def _ask_blocking(channel: socket.socket, request: Request, *descriptors: int) -> Answer:
     """Return the answer to a request, before a client runs. Raises `OSError` or `LauncherGone`."""
     channel.setblocking(True)
     question = NumberedRequest(number=0, descriptors=len(descriptors), body=request)

@@ -138,9 +138,9 @@ class _Collection:
                 continue
             deeper = names if first == ANY_DEPTH else remaining
             if deeper:
-                yield from self._inside(directory, name, full_path, deeper, depth + 1)
+                yield from self._matches_inside(directory, name, full_path, deeper, depth + 1)
 
-    def _inside(
+    def _matches_inside(
         self, directory: int, name: str, path: str, names: list[str], depth: int
     ) -> Iterator[tuple[int, str]]:
         try:

@@ -36,7 +36,7 @@ def become(channel: socket.socket) -> int:
     Then it limits the logs of running tasks until the next launcher starts.
     """
     try:
-        return _serve(_alone(channel))
+        return _serve(_detach(channel))
     except BaseException:  # a defect ends both processes
         traceback.print_exc()
         return 1
@@ -56,7 +56,7 @@ def _name(name: bytes) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
-def _alone(channel: socket.socket) -> socket.socket:
+def _detach(channel: socket.socket) -> socket.socket:
     """Close all inherited descriptors except the channel and standard error."""
     os.setsid()
     os.chdir("/")

@@ -72,7 +72,7 @@ def start(
         command = _command(policy, program_command, has_input=bool(descriptors) and not is_terminal)
         env = {"PATH": _COMMANDS_PATH, "LANG": "C.UTF-8"}
     else:
-        command = _words(policy, program_command)
+        command = _checked_command(policy, program_command)
         env = _environment(policy, program_command, is_terminal=is_terminal)
     user = users.of_program(program_command.user)
     if not tools.setpriv:
@@ -97,7 +97,7 @@ def _command(policy: LauncherPolicy, command: ProgramCommand, *, has_input: bool
     return arguments
 
 
-def _words(policy: LauncherPolicy, command: ProgramCommand) -> list[str]:
+def _checked_command(policy: LauncherPolicy, command: ProgramCommand) -> list[str]:
     """Return the path of the program and its checked arguments. Raises `Refusal`."""
     if (path := policy.programs.get(command.program)) is None:
         raise Refusal(

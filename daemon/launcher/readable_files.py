@@ -137,7 +137,7 @@ def _reached(
             _check_deepest_directory(home, names, request)
             raise
         try:
-            path = _place(home, descriptor)
+            path = _real_path(home, descriptor)
             if path and path[0].startswith(_HIDDEN) and not path == names == [ABOUT]:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), request.path)
             _judge(path, request)
@@ -161,7 +161,7 @@ def _check_deepest_directory(
         except OSError:
             continue
         try:
-            _judge(_place(home, descriptor), request)
+            _judge(_real_path(home, descriptor), request)
         finally:
             os.close(descriptor)
         break
@@ -175,7 +175,7 @@ def _name_of(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
-def _place(home: int, descriptor: int) -> list[str]:
+def _real_path(home: int, descriptor: int) -> list[str]:
     """Return the real path of an open file below the home, in components. Raises `OSError`."""
     top, path = (os.readlink(_name_of(fd)) for fd in (home, descriptor))
     if not f"{path}/".startswith(f"{top}/"):  # a concurrent rename

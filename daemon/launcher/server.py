@@ -72,7 +72,7 @@ class Server:
         self._encoder = msgspec.msgpack.Encoder()
         self._errands = ChildOperations(channel)
         self._sessions = ExecSessions()
-        self._shims = Shims(self._over, self._errands.halted, self._sessions.end_group)
+        self._shims = Shims(self._child_ended, self._errands.halted, self._sessions.end_group)
         self._directory = ""  # of all allocations; empty before the greeting
         self._lock = -1
         self._groups: frozenset[str] = frozenset()  # parent cgroups of tasks
@@ -146,7 +146,7 @@ class Server:
     def _reply(self, reply: messages.NumberedReply, descriptors: Sequence[int] = ()) -> None:
         send(self._channel, self._encoder.encode(reply), descriptors)
 
-    def _over(self, pid: int, status: int) -> None:
+    def _child_ended(self, pid: int, status: int) -> None:
         """Answer the request of an ended child, or record the exit status of a session."""
         self._sessions.record_exit(pid, status)
         if reply := self._errands.end(pid, status):
@@ -424,7 +424,7 @@ class Server:
         """Return the disk usage of a directory."""
 
         def work() -> messages.Answer:
-            with below(self._place(request), request.allocation) as top:
+            with below(self._root_of(request), request.allocation) as top:
                 measuring = DiskUsageScan(top)
                 measuring.run()
             return messages.DirectoryUsage(used=measuring.used, written=measuring.written)
@@ -487,10 +487,10 @@ class Server:
     def present(self, request: messages.ListAllocations) -> Given:
         """Return the existing directories; the sealed file has one name per line."""
         return messages.Done(), [
-            sealed("\n".join(alloc_removal.present(self._place(request))).encode())
+            sealed("\n".join(alloc_removal.present(self._root_of(request))).encode())
         ]
 
-    def _place(self, request: messages.MeasureDirectory | messages.ListAllocations) -> str:
+    def _root_of(self, request: messages.MeasureDirectory | messages.ListAllocations) -> str:
         return self._logs if request.is_kept else self._directory
 
     @property

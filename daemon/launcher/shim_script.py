@@ -150,7 +150,7 @@ def command_line(
     # In a sandbox the command may be a bare name without a PATH; `env` still finds it.
     is_last = bool(special) or bool(closed)
     last = [quote(tools.env), *carrying(carriers[name] for name in special)] if is_last else []
-    command = _becoming(tools, user, wrap)
+    command = _user_and_sandbox(tools, user, wrap)
     if apart:
         command += _exporting(tools, [carriers[name] for name in plain], last, closed)
     else:
@@ -181,7 +181,7 @@ def is_plain(name: str) -> bool:
     )
 
 
-def _becoming(tools: Tools, user: User | None, wrap: Sequence[str]) -> list[str]:
+def _user_and_sandbox(tools: Tools, user: User | None, wrap: Sequence[str]) -> list[str]:
     """Return the shell words that change the user and build the sandbox."""
     command = []
     if user is not None:

@@ -183,12 +183,12 @@ class Starter:
             cwd, becomes = home, None
             env |= {} if shim else {"PWD": task.work_dir or OWN_HOME}
             if shim is None:
-                wrap = self._walls(request, task, command, env, user, folder, home, stack)
+                wrap = self._sandbox(request, task, command, env, user, folder, home, stack)
             else:
                 namespaces = sandbox.opened(shim, user, stack, alone=self._is_alone(task))
                 wrap = self._enter_arguments(task, user, namespaces)
         else:
-            cwd, becomes = (self._bare(task, command, env, user, home, path, stack, shim), user)
+            cwd, becomes = self._raw_exec(task, command, env, user, home, path, stack, shim), user
         line = command_line(
             self.tools,
             command,
@@ -226,7 +226,7 @@ class Starter:
             if not any(entry.startswith(f"{controller}/") for entry in task.entries):
                 raise Refusal(f"the task would not enter its group of {controller}")
 
-    def _bare(
+    def _raw_exec(
         self,
         task: TaskCommand,
         words: list[str],
@@ -263,7 +263,7 @@ class Starter:
                 )
         return working_directory
 
-    def _walls(
+    def _sandbox(
         self,
         request: StartTask | StartSession,
         task: TaskCommand,

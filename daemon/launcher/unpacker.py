@@ -117,7 +117,7 @@ class _Unpacking:
         unfinished = f".{secrets.token_hex(8)}.unfinished"
         try:
             if member.kind == "link":
-                os.symlink(_inside(member), unfinished, dir_fd=folder)
+                os.symlink(_link_target(member), unfinished, dir_fd=folder)
             else:
                 self._write(os.open(unfinished, _NEW, 0o600, dir_fd=folder), member)
             os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -143,7 +143,7 @@ class _Unpacking:
         return chunk
 
 
-def _inside(member: ArchiveMember) -> str:
+def _link_target(member: ArchiveMember) -> str:
     """Return the target of a link, which must stay below the directory. Raises `ValueError`."""
     path, target = os.fsdecode(member.path), os.fsdecode(member.target)
     end = posixpath.normpath(f"{posixpath.dirname(path)}/{target}".lstrip("/"))

@@ -57,7 +57,7 @@ class UserPolicy:
     def of_task(self, driver: Whose, name: str, allocation: str) -> User | None:
         """Return the user of a task; None for the launcher's own. Raises `Refusal` or `OSError`."""
         if os.geteuid() == _ROOT and not name:
-            if driver == "exec" and (own := self._own(allocation)) is not None:
+            if driver == "exec" and (own := self._separate_user(allocation)) is not None:
                 return own
             name = NOBODY if driver == "exec" else self._policy.usual
         user = self.find(driver, name) if name else None
@@ -162,7 +162,7 @@ class UserPolicy:
         why = "it is the agent's own" if uid == policy.owner else "task_users does not contain it"
         return f"{why}; choose another user, or add it to task_users"
 
-    def _own(self, allocation: str) -> User | None:
+    def _separate_user(self, allocation: str) -> User | None:
         """Return the separate user of an allocation, or None. Raises like `of_task`."""
         if self.uids is None or (uid := self.uids.of(allocation)) is None:
             return None

@@ -84,7 +84,7 @@ class _Conversation:
         self._protocol.initiate_connection()
         number = self._protocol.get_next_available_stream_id()
         self._protocol.send_headers(number, headers)
-        self._protocol.send_data(number, _question(service), end_stream=True)
+        self._protocol.send_data(number, _health_request(service), end_stream=True)
         await self._stream.send_all(self._protocol.data_to_send())
 
     async def answer(self) -> str:
@@ -113,7 +113,7 @@ class _Conversation:
         return False
 
 
-def _question(service: str) -> bytes:
+def _health_request(service: str) -> bytes:
     name = service.encode()
     message = b"\x0a" + _varint(len(name)) + name if name else b""
     return b"\x00" + len(message).to_bytes(4, "big") + message

@@ -124,7 +124,7 @@ async def connect(
         except ssl.SSLError as error:
             raise HttpError(f"the CA certificates cannot be read: {reason(error)}") from error
     try:
-        stream = await _reach(host, port, permit)
+        stream = await _connect(host, port, permit)
     except (OSError, UnicodeError) as error:
         raise HttpError(reason(error)) from error
     if context is None:
@@ -138,7 +138,7 @@ async def connect(
         raise HttpError(f"{name!r} is not a valid server name: {error}") from error
 
 
-async def _reach(host: str, port: int, permit: Permit) -> trio.SocketStream:
+async def _connect(host: str, port: int, permit: Permit) -> trio.SocketStream:
     """Connect to the first reachable address of a name. Raises `OSError`."""
     found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))

@@ -100,10 +100,10 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         except DeliveryFailed as problem:
             if not secret or secret not in f"{problem}{problem.answer}":
                 raise
-            raise _without(problem, secret) from None
+            raise _hide_secret(problem, secret) from None
 
 
-def _without(problem: DeliveryFailed, secret: str) -> DeliveryFailed:
+def _hide_secret(problem: DeliveryFailed, secret: str) -> DeliveryFailed:
     """Return an error without the secret: Slack's secret is the URL itself."""
     hidden = "(hidden)"
     return DeliveryFailed(

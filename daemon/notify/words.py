@@ -93,11 +93,11 @@ def text(batch: Batch) -> str:
         return f"{subject(batch)}\n\n{message}\n"
     parts = ["\n".join(_block(entry)) for entry in batch.first]
     if batch.rest:
-        parts.append("\n".join(_rest(batch.rest)))
+        parts.append("\n".join(_list_others(batch.rest)))
     return plain("\n\n".join(parts)) + "\n"
 
 
-def _rest(notifications: Sequence[Notification]) -> Iterator[str]:
+def _list_others(notifications: Sequence[Notification]) -> Iterator[str]:
     yield f"And {len(notifications)} more:"
     for notification in notifications[:_LISTED]:
         yield f"  {line(f'{name_of(notification)}: {notification.event}: {notification.reason}')}"

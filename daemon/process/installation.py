@@ -67,7 +67,7 @@ def install_command(*, now: bool, user: bool) -> None:
 
     Example: steward install --now
     """
-    location = _place(user=user)
+    location = _unit_location(user=user)
     command = executable_path(sys.argv[0], os.environ)
     if not location.of_user:
         click.echo(make_account(_run, _SETTINGS))
@@ -82,7 +82,7 @@ def uninstall_command(*, user: bool) -> None:
 
     Example: steward uninstall
     """
-    location = _place(user=user)
+    location = _unit_location(user=user)
     for line in uninstall(location, _systemctl(location)):
         click.echo(line)
 
@@ -220,7 +220,7 @@ def _check_ours(unit: Path) -> None:
         )
 
 
-def _place(*, user: bool) -> UnitLocation:
+def _unit_location(*, user: bool) -> UnitLocation:
     """Return the target of the units. Raises `Refused` if units cannot be used or written there."""
     if not _RUNS_HERE.is_dir():
         raise Refused(

@@ -52,7 +52,7 @@ def _change_owner(directory: int, path: Path, account: ServiceAccount) -> None:
         try:
             found = os.open(name, _OPEN, dir_fd=directory)
         except OSError as error:
-            raise OSError(error.errno, _why(error), str(entry_path)) from error
+            raise OSError(error.errno, _reason(error), str(entry_path)) from error
         try:
             facts = os.fstat(found)
             if stat.S_ISDIR(facts.st_mode):
@@ -75,5 +75,5 @@ def _has_other_links(directory: int, facts: os.stat_result) -> bool:
         return facts.st_nlink == sum(entry.inode() == facts.st_ino for entry in entries)
 
 
-def _why(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return "it is a link" if error.errno == errno.ELOOP else error.strerror or str(error)

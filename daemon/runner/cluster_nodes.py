@@ -187,7 +187,9 @@ def build_node(before: Node, pool: Pool, seen: Partition, drivers: Drivers, now:
     }
     node = msgspec.structs.replace(
         before,
-        attributes={name: before.attributes[name] for name in _OURS} | attributes | _able(infos),
+        attributes={name: before.attributes[name] for name in _OURS}
+        | attributes
+        | _driver_attributes(infos),
         node_resources=msgspec.structs.replace(
             _NO_RESOURCES,
             cpu=NodeCPU(
@@ -257,7 +259,7 @@ def _drivers(before: Node, drivers: Drivers, problem: str, now: int) -> dict[str
     return found
 
 
-def _able(drivers: Mapping[str, DriverInfo]) -> dict[str, str]:
+def _driver_attributes(drivers: Mapping[str, DriverInfo]) -> dict[str, str]:
     """Return the driver attributes for constraints."""
     found: dict[str, str] = {}
     for name, info in drivers.items():

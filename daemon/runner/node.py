@@ -462,13 +462,13 @@ class NodeRunner:
         known = self._store.read(partial(allocations.existing_ids, ids=self._running))
         for alloc_id in self._running.keys() - known:
             self._running[alloc_id].purge()
-        for alloc_id in await self._over(self._host.secret_dirs.allocations()):
+        for alloc_id in await self._finished_ids(self._host.secret_dirs.allocations()):
             await self._host.secret_dirs.release(alloc_id)
         async with trio.open_nursery() as nursery:
             for alloc_id in await self._forgotten():
                 nursery.start_soon(self._remove, alloc_id)
 
-    async def _over(self, ids: Set[str]) -> Set[str]:
+    async def _finished_ids(self, ids: Set[str]) -> Set[str]:
         """Return the allocations that do not run here and that have ended or are not in the store.
 
         The first condition is not sufficient: no allocation runs yet when a daemon starts.

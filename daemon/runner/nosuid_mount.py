@@ -47,7 +47,7 @@ def cover(tasks: Path) -> str:
     path = os.path.realpath(tasks)
     if os.geteuid() != 0:
         return "the daemon is not root"
-    if (found := _at(path)) and found.options >= _WANTED:
+    if (found := _topmost_mount(path)) and found.options >= _WANTED:
         return ""
     try:
         if is_elsewhere(path):
@@ -61,7 +61,7 @@ def cover(tasks: Path) -> str:
 def unmount(tasks: Path) -> None:
     """Unmount the directory, if it is mounted; only valid while no task runs."""
     path = os.path.realpath(tasks)
-    if os.geteuid() != 0 or _at(path) is None:
+    if os.geteuid() != 0 or _topmost_mount(path) is None:
         return
     namespaces = [FIRST] if is_elsewhere(path) else []
     for namespace in (*namespaces, ""):
@@ -72,7 +72,7 @@ def unmount(tasks: Path) -> None:
 def _cover(path: str) -> None:
     lower = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     below = f"/proc/self/fd/{lower}"
-    if _at(path) is None:
+    if _topmost_mount(path) is None:
         above = max((mount for mount in mounts() if _is_below(path, mount.place)), key=_depth)
         inner = [mount.place for mount in mounts() if mount.place.startswith(f"{path}/")]
         _mount(below, below, _BIND | _RECURSIVE)
@@ -91,7 +91,7 @@ def mounts() -> Iterator[NosuidMount]:
         yield from (NosuidMount(os.fsdecode(line)) for line in lines)
 
 
-def _at(path: str) -> NosuidMount | None:
+def _topmost_mount(path: str) -> NosuidMount | None:
     """Return the topmost mount at a path."""
     return next((mount for mount in reversed([*mounts()]) if mount.place == path), None)
 

@@ -138,7 +138,7 @@ class UsageRecorder:
     def watch(self, key: SeriesKey) -> None:
         """Measure an object every second for a while."""
         now, is_first = self._clock.now() // SECOND, not self._watched
-        ids = [identifier.id for identifier in self._present() if _concerns(key, identifier)]
+        ids = [identifier.id for identifier in self._present() if _belongs_to(key, identifier)]
         for identifier in [key.owner] if key.kind == "node" else ids:
             if identifier in self._watched or len(self._watched) < _MOST_WATCHED:
                 self._watched[identifier] = now + _WATCHED_FOR
@@ -362,7 +362,7 @@ def _is_of(series_key: SeriesKey, key: SeriesKey) -> bool:
     )
 
 
-def _concerns(key: SeriesKey, runner: MeasuredRunner) -> bool:
+def _belongs_to(key: SeriesKey, runner: MeasuredRunner) -> bool:
     if key.kind == "job":
         return (runner.job_id, runner.namespace) == (key.owner, key.namespace)
     return runner.id == key.owner

@@ -62,11 +62,11 @@ def reconcile(
     known = list(allocations)
     if group is None or not group.count:
         desired = [alloc for alloc in known if alloc.desired_status == DesiredStatus.RUN]
-        return _without(desired, situation.nodes)
+        return _stop_group(desired, situation.nodes)
     return _Reconciliation(situation, group, known).change()
 
 
-def _without(allocations: list[Allocation], nodes: Mapping[str, Node]) -> GroupChange:
+def _stop_group(allocations: list[Allocation], nodes: Mapping[str, Node]) -> GroupChange:
     """Return the change that stops a whole group."""
     stop = [
         (alloc_set, LOST if is_on_lost_node(alloc_set, nodes) else NOT_NEEDED)
@@ -119,7 +119,7 @@ class _Reconciliation:
         alloc_sets.stop_surplus(
             sets,
             self._group.count,
-            apart=self._apart(),
+            apart=self._unpromoted_canaries(),
             promoted=canary_ids if not self._on_trial else set(),
         )
         alloc_sets.sort_updates(self._situation, self._group, sets)
@@ -164,7 +164,7 @@ class _Reconciliation:
             reschedule_later=len(sets.later),
         )
 
-    def _apart(self) -> set[str]:
+    def _unpromoted_canaries(self) -> set[str]:
         """Return the IDs of allocations that do not count: canaries that wait for promotion."""
         return self._rollout.canaries(self._group.name) if self._on_trial else set()
 
@@ -192,7 +192,7 @@ class _Reconciliation:
 
     def _find_missing(self) -> None:
         """Find failed and lost allocations to replace, and the number of missing ones."""
-        sets, apart = self._sets, self._apart()
+        sets, apart = self._sets, self._unpromoted_canaries()
         there = len(without_ids([*sets.keep, *sets.failed], apart)) + len(sets.migrate)
         there += self._settled.count
         missing_count = max(self._group.count - there, 0)

@@ -333,12 +333,12 @@ class _Planning:
         if state is not None:
             changed = msgspec.structs.replace(
                 state,
-                desired_total=self._reach(sorted_group, filled),
+                desired_total=self._number_of_nodes(sorted_group, filled),
                 desired_canaries=state.desired_canaries if canary_count is None else canary_count,
             )
             self._rollout.set_group(name, changed)
 
-    def _reach(self, sorted_group: _Sorted, filled: _Filled) -> int:
+    def _number_of_nodes(self, sorted_group: _Sorted, filled: _Filled) -> int:
         """Return on how many nodes the group can run."""
         there = len(sorted_group.keep) + len(sorted_group.update) + len(sorted_group.failed)
         return there + len(sorted_group.place) + len(sorted_group.outdated) - filled.unsuited
@@ -367,7 +367,7 @@ class _Planning:
             name: DesiredUpdates(
                 # Nomad counts all feasible nodes of a system job, but the empty ones of a sysbatch
                 # job (recorded from Nomad: plan-batch-system).
-                place=self._reach(placing, self._filled[name])
+                place=self._number_of_nodes(placing, self._filled[name])
                 if self._job.type == JobType.SYSTEM
                 else len(placing.place),
                 ignore=len(placing.keep),
@@ -394,10 +394,14 @@ def _merged(placement_metric: PlacementMetric | None, other: PlacementMetric) ->
         placement_metric,
         nodes_evaluated=placement_metric.nodes_evaluated + other.nodes_evaluated,
         nodes_filtered=placement_metric.nodes_filtered + other.nodes_filtered,
-        class_filtered=_sum(placement_metric.class_filtered, other.class_filtered),
-        constraint_filtered=_sum(placement_metric.constraint_filtered, other.constraint_filtered),
+        class_filtered=_add_counts(placement_metric.class_filtered, other.class_filtered),
+        constraint_filtered=_add_counts(
+            placement_metric.constraint_filtered, other.constraint_filtered
+        ),
     )
 
 
-def _sum(known: Mapping[str, int] | None, other: Mapping[str, int] | None) -> dict[str, int] | None:
+def _add_counts(
+    known: Mapping[str, int] | None, other: Mapping[str, int] | None
+) -> dict[str, int] | None:
     return dict(Counter(known or {}) + Counter(other or {})) or None

@@ -128,10 +128,10 @@ def _connect_updated(before: Iterable[Service] | None, after: Iterable[Service] 
     return any(
         service.connect is not None
         and service.name in later
-        and _mesh(service) != _mesh(later[service.name])
+        and _mesh_fields(service) != _mesh_fields(later[service.name])
         for service in before or ()
     )
 
 
-def _mesh(service: Service) -> tuple[object, ...]:
+def _mesh_fields(service: Service) -> tuple[object, ...]:
     return (service.connect, service.port_label, service.cluster)

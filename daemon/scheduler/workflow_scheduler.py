@@ -236,7 +236,7 @@ class _WorkflowDecision:
         for row in self._steps:
             if row.name in self._ask:
                 step = self._queues[row.name]
-                self._demand(step, wanted_slots=min(row.total, step.parallel or row.total))
+                self._demand_slots(step, wanted_slots=min(row.total, step.parallel or row.total))
 
     def _keep_slots(
         self, step: Step, allocs: Sequence[Allocation], nodes: Mapping[str, Node]
@@ -245,7 +245,7 @@ class _WorkflowDecision:
         grant = self._state.grants.get(step.name)
         if grant is not None and step.name in self._open:
             active = len(_active(allocs, nodes))
-            self._demand(
+            self._demand_slots(
                 step, wanted_slots=active, released=max(grant.held - active, 0), busy=active
             )
 
@@ -271,7 +271,7 @@ class _WorkflowDecision:
         free = max(held_slots - active, 0)
         begun = new[:free]
         fresh = min(change.fresh, free - len(begun))
-        self._demand(
+        self._demand_slots(
             step,
             wanted_slots=wanted_slots,
             released=grant.held - held_slots,
@@ -286,7 +286,9 @@ class _WorkflowDecision:
         placements = [missing for missing in change.place if id(missing) not in held_back]
         return msgspec.structs.replace(change, place=placements, fresh=fresh, counts=counts)
 
-    def _demand(self, step: Step, *, wanted_slots: int, released: int = 0, busy: int = 0) -> None:
+    def _demand_slots(
+        self, step: Step, *, wanted_slots: int, released: int = 0, busy: int = 0
+    ) -> None:
         self._demands.append(
             SlotDemand(
                 step=step.name,

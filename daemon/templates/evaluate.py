@@ -130,7 +130,7 @@ class _Evaluator:
         turns = 0
         names = node.pipe.variables
         known = len(self._variables) - (len(names) if node.pipe.declares else 0)
-        for key, element in self._turns(node.pipe.line, value):
+        for key, element in self._iterations(node.pipe.line, value):
             turns += 1
             self._budget.spend()
             self._keep_turn(node.pipe, key, element)
@@ -148,7 +148,7 @@ class _Evaluator:
             del self._variables[known:]
             self.body(node.otherwise, dot)
 
-    def _turns(self, line: int, value: object) -> Iterator[tuple[object, object]]:
+    def _iterations(self, line: int, value: object) -> Iterator[tuple[object, object]]:
         match value:
             case Mapping():
                 return ((key, value[key]) for key in sorted(value))
@@ -158,7 +158,7 @@ class _Evaluator:
                 return iter(enumerate(range(value)))
             case _ if not is_true(value):
                 return iter(())
-        raise _at(line, f"range can't iterate over {type_name(value)}")
+        raise _error_at(line, f"range can't iterate over {type_name(value)}")
 
     def _keep_turn(self, pipe: PipeNode, key: object, item: object) -> None:
         names = pipe.variables
@@ -168,7 +168,7 @@ class _Evaluator:
     def _call(self, node: TemplateCallNode, dot: object) -> None:
         body = self._templates.get(node.name)
         if body is None:
-            raise _at(node.line, f'template "{node.name}" not defined')
+            raise _error_at(node.line, f'template "{node.name}" not defined')
         value = self._pipe(node.pipe, dot) if node.pipe else None
         outer, self._variables = self._variables, [("$", value)]
         self.body(body, value)
@@ -186,7 +186,7 @@ class _Evaluator:
         except TemplateOutputTooLong:
             raise
         except TemplateError as error:
-            raise _at(pipe.line, str(error)) from error
+            raise _error_at(pipe.line, str(error)) from error
         for name in pipe.variables:  # a range sets its variables in each iteration
             self._keep(pipe, name, value)
         self._budget.exit_block()
@@ -277,6 +277,6 @@ def _first(stop_at: bool, evaluated: Iterable[object], before: tuple[object, ...
     return value
 
 
-def _at(line: int, problem: str) -> TemplateError:
+def _error_at(line: int, problem: str) -> TemplateError:
     """Return an error with its line, unless it already has one."""
     return TemplateError(problem if problem.startswith("line ") else f"line {line}: {problem}")

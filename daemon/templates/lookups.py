@@ -114,7 +114,7 @@ class LookupResults:
             raise TemplateError(f"the template has more than {_MOST_QUESTIONS} lookups")
         return self._answers.get(question)
 
-    def _need(self, kind: LookupType, name: object) -> object:
+    def _require(self, kind: LookupType, name: object) -> object:
         """Return the result of a lookup that the template requires."""
         answer = self._result(kind, name)
         question = LookupKey(kind, text_of(name))
@@ -129,7 +129,7 @@ class LookupResults:
         return self._environment.get(text_of(name)) or text_of(default)
 
     def _file(self, budget: StepBudget, path: object) -> str:
-        found = self._need(LookupType.FILE, path)
+        found = self._require(LookupType.FILE, path)
         text = found if isinstance(found, str) else ""
         budget.make(len(text))
         return text
@@ -155,7 +155,7 @@ class LookupResults:
         return stubs
 
     def _variable(self, budget: StepBudget, path: object) -> StringMap:
-        found = self._need(LookupType.VARIABLE, path)
+        found = self._require(LookupType.VARIABLE, path)
         items = found if isinstance(found, StringMap) else StringMap()
         budget.spend(len(items))
         return items
@@ -171,7 +171,7 @@ class LookupResults:
 
     def _output(self, budget: StepBudget, step: object, name: object, *element: object) -> str:
         index = f"[{whole_of(element[0])}]" if element else ""
-        found = self._need(LookupType.OUTPUT, f"{text_of(step)}{index}.{text_of(name)}")
+        found = self._require(LookupType.OUTPUT, f"{text_of(step)}{index}.{text_of(name)}")
         text = found if isinstance(found, str) else ""
         budget.make(len(text))
         return text

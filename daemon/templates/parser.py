@@ -151,13 +151,13 @@ class _Parser:
         self._loops -= keyword == "range"
         otherwise: Body = ()
         if self._last.text == "else":
-            otherwise = self._otherwise(keyword)
+            otherwise = self._else_branch(keyword)
         else:
             self._end("end")
         del self._known[known:]
         return _BLOCKS[keyword](pipe, body, otherwise)
 
-    def _otherwise(self, keyword: str) -> Body:
+    def _else_branch(self, keyword: str) -> Body:
         if keyword != "range" and self._take(TokenType.NAME, keyword):
             self._deeper()
             chained = self._block(keyword)  # it consumes the end of both
@@ -171,17 +171,17 @@ class _Parser:
     def _define(self) -> None:
         name = self._name("define")
         self._end("define")
-        self.templates[name] = self._apart()
+        self.templates[name] = self._nested_definition()
 
     def _define_here(self, line: int) -> Node:
         name = self._name("block")
         pipe = self._pipeline("block")
         self._end("block")
-        body = self._apart()
+        body = self._nested_definition()
         self.templates.setdefault(name, body)
         return TemplateCallNode(line, name, pipe)
 
-    def _apart(self) -> Body:
+    def _nested_definition(self) -> Body:
         """Parse the body of a nested definition, in a new scope of variables and loops."""
         outer, self._known = self._known, ["$"]
         loops, self._loops = self._loops, 0

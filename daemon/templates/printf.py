@@ -81,7 +81,9 @@ def _quoted(budget: StepBudget, value: object, flags: str, precision: str | None
     return None
 
 
-def _truth(budget: StepBudget, value: object, flags: str, precision: str | None) -> str | None:
+def _format_bool(
+    budget: StepBudget, value: object, flags: str, precision: str | None
+) -> str | None:
     return format_value(value, budget) if isinstance(value, bool) else None
 
 
@@ -132,7 +134,7 @@ _FORMS: dict[str, Form] = {
     "v": _as_it_is,
     "s": _text,
     "q": _quoted,
-    "t": _truth,
+    "t": _format_bool,
     "c": _char,
     "T": _type,
     **{verb: _whole(verb) for verb in "dxXob"},

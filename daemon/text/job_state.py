@@ -166,7 +166,9 @@ def _of_parent(facts: JobFacts, runs: Runs) -> JobState:
     if runs.last in (State.FAILED, State.BLOCKED, State.FAILING):
         failed = sum(run == State.FAILED for run in runs.recent)
         often = f"; {failed} of the last {len(runs.recent)} failed" if len(runs.recent) > 1 else ""
-        return JobState(State.FAILING, f"the last run failed{_because(runs.last_reason)}{often}")
+        return JobState(
+            State.FAILING, f"the last run failed{_format_reason(runs.last_reason)}{often}"
+        )
     if facts.status == JobStatus.DEAD:
         return JobState(State.COMPLETE)
     return JobState(State.SCHEDULED, facts.freeze or _last(runs))
@@ -177,11 +179,15 @@ def _last(runs: Runs) -> str:
         return "no run has ended yet"
     if runs.last == State.STOPPED:
         return "the last run was stopped"
-    how = "succeeded" if runs.last == State.COMPLETE else f"{runs.last}{_because(runs.last_reason)}"
+    how = (
+        "succeeded"
+        if runs.last == State.COMPLETE
+        else f"{runs.last}{_format_reason(runs.last_reason)}"
+    )
     return f"the last run {how}"
 
 
-def _because(reason: str) -> str:
+def _format_reason(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
@@ -197,7 +203,7 @@ def _of_rollout(facts: JobFacts, rollout: DeploymentFacts) -> JobState:
     if problem and not _stable_count(facts):
         word = State.BLOCKED if facts.blocked and not facts.current.alive else State.FAILING
         return JobState(word, f"{problem} ({progress})")
-    return JobState(State.DEPLOYING, f"{progress}{_because(problem or facts.unhealthy)}")
+    return JobState(State.DEPLOYING, f"{progress}{_format_reason(problem or facts.unhealthy)}")
 
 
 def _of_failed_run(facts: JobFacts, run: FlowRun) -> str:
@@ -230,7 +236,7 @@ def _of_ended_run(facts: JobFacts, run: FlowRun) -> JobState:
 
 
 def _of_canceled(run: FlowRun) -> str:
-    return f"the run was canceled{_because(run.reason)}"
+    return f"the run was canceled{_format_reason(run.reason)}"
 
 
 def _of_batch(facts: JobFacts) -> JobState:
@@ -301,7 +307,7 @@ def _worst_problem(facts: JobFacts) -> str:
         return facts.blocked
     if facts.rollout is not None and _is_given_up(facts):
         message = ": ".join(filter(None, (facts.rollout.description, facts.unhealthy)))
-        return f"the deployment of version {facts.version} failed{_because(message)}"
+        return f"the deployment of version {facts.version} failed{_format_reason(message)}"
     return ""
 
 

@@ -185,7 +185,7 @@ class Matcher:
         spans: list[Span] = []
         left = _ALWAYS + len(data) // _DENSITY
         for at in self._candidates(data):
-            spans += self._around(data, at)
+            spans += self._secrets_at(data, at)
             left -= 1
             if not left:
                 return [*spans, (max(0, at + 1 - _SEARCHED), len(data))]
@@ -208,7 +208,7 @@ class Matcher:
             else:
                 heapreplace(matches, (match.start(), number))
 
-    def _around(self, data: bytes, at: int) -> Iterator[Span]:
+    def _secrets_at(self, data: bytes, at: int) -> Iterator[Span]:
         """Yield the places of the secrets whose key is at a position."""
         for form, offset in self._by_key.get(data[at : at + _KEY], ()):
             if at >= offset and data.startswith(form, at - offset):
@@ -218,7 +218,7 @@ class Matcher:
         """Return where each form would begin of which `data` begins with the last bytes."""
         spans = []
         for form in self._forms if len(data) >= LEAST else ():
-            sizes = (len(form) - at for at in _places(form, data[:LEAST]))
+            sizes = (len(form) - at for at in _positions(form, data[:LEAST]))
             size = max((size for size in sizes if data.startswith(form[-size:])), default=0)
             if size:
                 spans.append((size - len(form), size))
@@ -228,7 +228,7 @@ class Matcher:
         """Return where each form would end of which `data` ends with the first bytes."""
         spans = []
         for form in self._forms if len(data) >= LEAST else ():
-            sizes = (at + LEAST for at in _places(form, data[-LEAST:]))
+            sizes = (at + LEAST for at in _positions(form, data[-LEAST:]))
             size = max((size for size in sizes if data.endswith(form[:size])), default=0)
             if size:
                 spans.append((len(data) - size, len(data) - size + len(form)))
@@ -256,7 +256,7 @@ def _masked(data: bytes, spans: list[Span]) -> bytes:
 
 def _compile(keys: Iterable[bytes]) -> tuple[_Search, ...]:
     """Return patterns that together find any key, each in linear time."""
-    pieces = [*_pieces(keys)]
+    pieces = [*_divide_keys(keys)]
     if not pieces:
         return ()
     # Imported late: a daemon without secrets of tasks never needs it.
@@ -270,7 +270,7 @@ def _compile(keys: Iterable[bytes]) -> tuple[_Search, ...]:
     )
 
 
-def _pieces(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _divide_keys(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Yield the keys in order, divided. A pattern of similar keys is searched for faster.
 
     One sort of all keys would hold the interpreter.
@@ -384,7 +384,7 @@ def may_have_mask(text: bytes) -> bool:
     )
 
 
-def _places(data: bytes, form: bytes) -> Iterator[int]:
+def _positions(data: bytes, form: bytes) -> Iterator[int]:
     at = data.find(form)
     while at >= 0:
         yield at

@@ -49,7 +49,7 @@ def year_map(days: Sequence[Mapping[str, Any]], *, today: str) -> CalendarYear:
         day = date.fromisoformat(item["Date"])
         week, weekday = divmod((day - monday).days, 7)
         kind = _kind(item)
-        text = f"{item['Date']}: {_words(item)}"
+        text = f"{item['Date']}: {_describe_day(item)}"
         cells.append(
             YearCell(
                 x=_LEFT + _CELL * week,
@@ -82,7 +82,7 @@ def _is_whole(span: Sequence[str]) -> bool:
     return all(moment[11:16] == "00:00" for moment in span)
 
 
-def _words(day: Mapping[str, Any]) -> str:
+def _describe_day(day: Mapping[str, Any]) -> str:
     if not day["IsOpen"]:
         return f"closed ({day['Reason']})"
     if _kind(day) == "open":

@@ -66,7 +66,7 @@ async def search(ui_request: UiRequest) -> Found:
     text = ui_request.query.text("q").strip()
     if len(text) > LONGEST:
         raise Malformed(f"q has {len(text)} characters: search for at most {LONGEST}")
-    found = [Hits("Pages", _places(text))]
+    found = [Hits("Pages", _matching_pages(text))]
     if text:
         verb, query = _action(text)
         jobs, is_cut = await _statuses(ui_request, query)
@@ -86,7 +86,7 @@ async def keys(ui_request: UiRequest) -> Found:
     return {"keys": KEYS, "follow": ""}
 
 
-def _places(text: str) -> list[Hit]:
+def _matching_pages(text: str) -> list[Hit]:
     query = text.lower()
     pages = [*((url, name) for url, name, _ in PLACES), *_MORE_PLACES]
     return [Hit(name, url) for url, name in pages if query in name.lower()]

@@ -90,7 +90,7 @@ def picture(steps: Sequence[Mapping[str, Any]], chain: Sequence[str] = ()) -> Fl
     """Return the graph of the steps of a run; None if it has too many steps to be seen."""
     if not steps or len(steps) > MOST_DRAWN:
         return None
-    positions = _places(steps)
+    positions = _step_positions(steps)
     boxes = {step["Name"]: _box(step, *positions[step["Name"]]) for step in steps}
     lines = list(_lines(steps, boxes, {*pairwise(chain)}))
     columns, rows = (1 + max(found) for found in zip(*positions.values(), strict=True))
@@ -103,7 +103,7 @@ def picture(steps: Sequence[Mapping[str, Any]], chain: Sequence[str] = ()) -> Fl
     )
 
 
-def _places(steps: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+def _step_positions(steps: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
     """Return the level and the row of each step: near the rows of its needs."""
     levels: dict[int, list[Mapping[str, Any]]] = {}
     for step in steps:

@@ -193,13 +193,13 @@ async def _data(ui_request: UiRequest, path: str, **query: object) -> dict[str, 
 def _set(fields: dict[str, Any]) -> list[tuple[str, object]]:
     """Return the non-empty values of a document as text."""
     return [
-        (name, _word(name, value))
+        (name, _format_value(name, value))
         for name, value in fields.items()
         if value not in ("", None, [], {}, 0)
     ]
 
 
-def _word(name: str, value: object) -> object:
+def _format_value(name: str, value: object) -> object:
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
     if isinstance(value, dict):

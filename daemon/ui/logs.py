@@ -82,7 +82,7 @@ async def _lines(ui_request: UiRequest, path: str, parameters: dict[str, object]
     try:
         if query.text("follow"):
             found = await ui_request.ask("GET", path, follow=True, **parameters)
-            stream = _pieces(found.stream) if found.stream else None
+            stream = _restyle_stream(found.stream) if found.stream else None
             return HandlerReply(stream=stream, content_type=JSON)
         page = await ui_request.get(path, **parameters)
     except StewardError as error:
@@ -90,7 +90,7 @@ async def _lines(ui_request: UiRequest, path: str, parameters: dict[str, object]
     return HandlerReply(body=await build_in_thread(_encoded, page, {}), content_type=JSON)
 
 
-async def _pieces(answers: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _restyle_stream(answers: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     styles: dict[str, ansi.Style] = {}
     async with aclosing(answers) as open_answers:  # type: ignore[type-var]  # a generator
         async for answer in open_answers:
@@ -114,7 +114,9 @@ async def task_log(ui_request: UiRequest) -> HandlerReply:
     task, kind = query.text("task"), query.text("type")
     path = formatting.address("/v1/client/fs/logs/", alloc_id)
     if kind not in _STREAMS:
-        return _as_download(await _both(ui_request, alloc_id, task), f"{alloc_id[:8]}.{task}.txt")
+        return _as_download(
+            await _merged_streams(ui_request, alloc_id, task), f"{alloc_id[:8]}.{task}.txt"
+        )
     try:
         found = await ui_request.ask("GET", path, task=task, type=kind, plain=True)
     except StewardError as error:
@@ -122,7 +124,7 @@ async def task_log(ui_request: UiRequest) -> HandlerReply:
     return _as_download(found, f"{alloc_id[:8]}.{task}.{kind}.txt")
 
 
-async def _both(ui_request: UiRequest, alloc_id: str, task: str) -> HandlerReply:
+async def _merged_streams(ui_request: UiRequest, alloc_id: str, task: str) -> HandlerReply:
     """Return both streams of a task merged by time."""
     try:
         alloc = await ui_request.get(formatting.address("/v1/allocation/", alloc_id))

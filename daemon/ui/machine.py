@@ -95,7 +95,7 @@ def machine_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) ->
     jobs = _shares(placed, _core_mhz(node))
     free = (cpu - sum(job.cpu for job in jobs), memory - sum(job.memory for job in jobs))
     for number, job in enumerate(jobs):
-        job.hue, job.fits = number % HUES, _fits(free, job.largest)
+        job.hue, job.fits = number % HUES, _number_that_fit(free, job.largest)
     return MachineMap(
         strips=[
             _strip("CPU", "MHz", [(job, job.cpu) for job in jobs], cpu),
@@ -150,7 +150,7 @@ def pool_map(
             )
             free.append(left)
     for job in jobs:
-        job.fits = sum(_fits(left, job.largest) for left in free)
+        job.fits = sum(_number_that_fit(left, job.largest) for left in free)
     placed_ids = {item["AllocationID"] for item in hosted}
     waiting = sum(alloc not in placed_ids for alloc in found)
     return PoolMap(hosts=hosts, waiting=waiting, elsewhere=dict(sorted(elsewhere.items())))
@@ -220,7 +220,7 @@ def _whole_cores(cpu: int, mhz: int) -> int:
     return max(1, -(-cpu // mhz)) * mhz if mhz else cpu
 
 
-def _fits(free: tuple[int, int], needed: tuple[int, int]) -> int:
+def _number_that_fit(free: tuple[int, int], needed: tuple[int, int]) -> int:
     counts = [left // size for left, size in zip(free, needed, strict=True) if size]
     return max(0, min(counts, default=0))
 
@@ -229,7 +229,7 @@ def _strip(title: str, unit: str, shares: Sequence[tuple[JobShare, int]], total:
     used, total_width = sum(number for _, number in shares), max(total, 1)
     total_width = max(total_width, used)
     parts, x = [], 0.0
-    for share, number in [*shares[:_KEPT], *_rest(shares[_KEPT:])]:
+    for share, number in [*shares[:_KEPT], *_other_shares(shares[_KEPT:])]:
         width = WIDTH * number / total_width
         if number:
             text = f"{share.job_id or 'other jobs'}: {number} {unit}, {100 * number / total_width:.1f} %"
@@ -241,7 +241,7 @@ def _strip(title: str, unit: str, shares: Sequence[tuple[JobShare, int]], total:
     )
 
 
-def _rest(shares: Sequence[tuple[JobShare, int]]) -> list[tuple[JobShare, int]]:
+def _other_shares(shares: Sequence[tuple[JobShare, int]]) -> list[tuple[JobShare, int]]:
     if not shares:
         return []
     return [(JobShare(job_id="", namespace=""), sum(number for _, number in shares))]

@@ -151,14 +151,14 @@ def _tag(known: Found) -> str:
     digest = hashlib.blake2b(digest_size=12)
     levels = 0 if ui_request.is_short else _LEVELS
     try:
-        for piece in _pieces((values, caller_key), levels):
+        for piece in _json_chunks((values, caller_key), levels):
             digest.update(piece)
     except TypeError:  # a page with objects that JSON does not have
         return ""
     return f"{digest.hexdigest()}.{ui_request.proof}"
 
 
-def _pieces(value: object, levels: int) -> Iterator[bytes]:
+def _json_chunks(value: object, levels: int) -> Iterator[bytes]:
     """Yield the JSON of a value in chunks; `levels` of nested values are split.
 
     One call would block the interpreter for long if the value is large. A short value is encoded
@@ -167,7 +167,7 @@ def _pieces(value: object, levels: int) -> Iterator[bytes]:
     if levels and isinstance(value, dict | list | tuple):
         yield b"%c%d" % (b"{" if isinstance(value, dict) else b"[", len(value))
         for item in value.items() if isinstance(value, dict) else value:
-            yield from _pieces(item, levels - 1)
+            yield from _json_chunks(item, levels - 1)
     else:
         yield msgspec.json.encode(value) + b","
 
@@ -315,7 +315,7 @@ def _environment() -> Environment:
         size=formatting.format_size,
         span=formatting.format_duration,
         moment=_machine_time,
-        when=_when,
+        when=_format_time,
         exact=_exact_time,
         whole=_whole,
         nanos=nanoseconds,
@@ -334,7 +334,7 @@ def _machine_time(nanos: int) -> str:
     return f"{_seconds(nanos):%Y-%m-%dT%H:%M:%S}{_fraction(nanos)}Z"
 
 
-def _when(nanos: int) -> str:
+def _format_time(nanos: int) -> str:
     """Return a time as text, without a fraction of a second."""
     return f"{_seconds(nanos):%Y-%m-%d %H:%M:%S} UTC"
 

@@ -84,7 +84,7 @@ def label_cells(page: str) -> str:
 
 def _labelled_table(table: str) -> str:
     head = _HEAD.search(table)
-    headers = [_words(item) for item in _HEADER.findall(head[1])] if head else []
+    headers = [_visible_text(item) for item in _HEADER.findall(head[1])] if head else []
     if head is None or len(headers) < _FEWEST:
         return f"{_BEGIN}{table}{_END}"
     body = _ROW.sub(lambda row: _labelled_row(row[0], headers), table[head.end() :])
@@ -103,6 +103,6 @@ def _labelled_row(row: str, headers: Sequence[str]) -> str:
     return _CELL.sub(labelled, row)
 
 
-def _words(header: str) -> str:
+def _visible_text(header: str) -> str:
     """Return the visible words of a header."""
     return "" if 'class="hidden"' in header else unescape(_TAG.sub("", header)).strip(" ↑↓")

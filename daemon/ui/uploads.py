@@ -28,7 +28,7 @@ async def receive(ui_request: UiRequest) -> HandlerReply:
         return await ui_request.ask(
             "POST",
             _path(ui_request),
-            await build_in_thread(_piece, ui_request.form.get("piece", "")),
+            await build_in_thread(_decode_chunk, ui_request.form.get("piece", "")),
             namespace=query.text("namespace") or "default",
             size=query.text("size"),
             offset=query.text("offset"),
@@ -41,7 +41,7 @@ def _path(ui_request: UiRequest) -> str:
     return formatting.address("/v1/payload/", ui_request["digest"])
 
 
-def _piece(text: str) -> bytes:
+def _decode_chunk(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except binascii.Error as error:

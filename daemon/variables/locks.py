@@ -62,12 +62,14 @@ def _name(entry: variables.VariableRow) -> str:
 
 def release_expired(tx: Transaction, now: int, only: variables.VariableRow | None = None) -> None:
     """Release up to a fixed number of expired locks. Their delays still apply."""
-    found = variables.ended(tx, now, STEP) if only is None else [_still(tx, only, now)]
+    found = variables.ended(tx, now, STEP) if only is None else [_expired_lock(tx, only, now)]
     for entry in found:
         if entry is not None:
             variables.lose_lock(tx, entry, now)
 
 
-def _still(tx: Transaction, entry: variables.VariableRow, now: int) -> variables.VariableRow | None:
+def _expired_lock(
+    tx: Transaction, entry: variables.VariableRow, now: int
+) -> variables.VariableRow | None:
     found = variables.find(tx, entry.namespace, entry.path)
     return found if found and found.lock.id and found.lock.ends <= now else None

@@ -369,7 +369,7 @@ class Dispatcher:
             )
         if match.routes:
             return text("Invalid method", 405)
-        return self._elsewhere(match.path, head.query)
+        return self._answer_unrouted(match.path, head.query)
 
     async def _served(
         self,
@@ -528,7 +528,7 @@ class Dispatcher:
                 raise
             raise Refused(f"{needs.tells_why}{error.reason}") from None
 
-    def _elsewhere(self, path: str, query: str) -> HandlerReply:
+    def _answer_unrouted(self, path: str, query: str) -> HandlerReply:
         """Answer a path without a route: redirect if a similar path exists."""
         cleaned = heads.clean_path(path)
         if path == "/" and (self.pages.has(FRONT) or self.router.find(FRONT)[0]):

@@ -160,7 +160,10 @@ class FastPath:
                     if idleness.cancel_called:
                         break
                     request, data = await _whole(stream, data, idleness)
-                    if request is None or (hot := self._hot(request, client, peer, user)) is None:
+                    if (
+                        request is None
+                        or (hot := self._fast_target(request, client, peer, user)) is None
+                    ):
                         break
                     if not await self._answered(stream, *hot, request, idleness):
                         return None
@@ -191,7 +194,7 @@ class FastPath:
         finally:
             self._idle.discard(idleness)
 
-    def _hot(
+    def _fast_target(
         self, request: SimpleRequest, client: str, peer: PeerAddress | None, user: str
     ) -> tuple[RequestHead, RouteMatch] | None:
         """Return the head and the target of a request, if the fast path answers it."""

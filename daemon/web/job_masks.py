@@ -38,7 +38,9 @@ async def masked(route: Route, request: Request, reply: HandlerReply) -> Handler
     job = await _job_of(request)
     if reply.stream is not None:
         stream = cast("AsyncGenerator[bytes, None]", reply.stream)  # `StreamLimit` holds it
-        return msgspec.structs.replace(reply, stream=_pieces(source, stream, job, is_json=is_json))
+        return msgspec.structs.replace(
+            reply, stream=_masked_stream(source, stream, job, is_json=is_json)
+        )
     if reply.body is None:
         return reply
     return msgspec.structs.replace(
@@ -98,7 +100,7 @@ async def _body(
     return data
 
 
-async def _pieces(
+async def _masked_stream(
     source: JobMaskSource,
     stream: AsyncGenerator[bytes, None],
     job: JobKey | None,

@@ -186,7 +186,9 @@ class UiRequest:
         """
         # Each call lets other tasks run, because a page may make a thousand calls.
         await trio.lowlevel.checkpoint()
-        words = urlencode({name: _word(value) for name, value in query.items() if value != ""})
+        words = urlencode(
+            {name: _format_query_value(value) for name, value in query.items() if value != ""}
+        )
         asked = msgspec.structs.replace(
             self.request,
             method=method,
@@ -560,7 +562,7 @@ def _values(headers: Mapping[str, str], cookie: str) -> list[str]:
     return [value for name, _, value in pairs if name == cookie]
 
 
-def _word(value: object) -> str:
+def _format_query_value(value: object) -> str:
     """Format a value for a query."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 

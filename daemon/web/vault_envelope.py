@@ -101,7 +101,7 @@ def enveloped(answer: VaultBody, *, path: str, request_id: str) -> HandlerReply:
     is_repeated = path.startswith("sys/") and not path.startswith(_UNREPEATED)
     if answer.members is not None:
         envelope_text = encode(msgspec.structs.replace(envelope, data={}))
-        stream = _around(envelope_text, answer.members, is_repeated=is_repeated)
+        stream = _enveloped_stream(envelope_text, answer.members, is_repeated=is_repeated)
         return HandlerReply(stream=stream, headers=_HEADERS)
     body: object = envelope
     if answer.data and isinstance(answer.data, Mapping) and is_repeated:
@@ -109,7 +109,7 @@ def enveloped(answer: VaultBody, *, path: str, request_id: str) -> HandlerReply:
     return HandlerReply(body=body, headers=_HEADERS)
 
 
-async def _around(
+async def _enveloped_stream(
     envelope: bytes, members: AsyncGenerator[bytes, None], *, is_repeated: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yield an envelope with the members of its data; with `is_repeated`, with them twice."""

@@ -371,17 +371,17 @@ def set_limit(tx: Transaction, key: Key, slots: int, note: str) -> None:
     """Set the number of slots of a queue. A lower number stops no run."""
     values = {"namespace": key[0], "name": key[1], "slots": slots, "note": note}
     tx.execute(_SET, {**values, "index": tx.index})
-    _told(tx, key, "QueueSet", f'{{"Slots":{slots}}}')
+    _queue_changed(tx, key, "QueueSet", f'{{"Slots":{slots}}}')
 
 
 def remove_limit(tx: Transaction, key: Key) -> bool:
     """Delete the limit of a queue, which then has 1 slot; return whether there was one."""
     if not tx.execute(_REMOVE, {"namespace": key[0], "name": key[1]}):
         return False
-    _told(tx, key, "QueueDeleted", "{}")
+    _queue_changed(tx, key, "QueueDeleted", "{}")
     return True
 
 
-def _told(tx: Transaction, key: Key, kind: str, payload: str) -> None:
+def _queue_changed(tx: Transaction, key: Key, kind: str, payload: str) -> None:
     runs.queue_changed(tx, *key)
     events.add(tx, "Concurrency", kind, namespace=key[0], key=key[1], payload=payload)

@@ -47,7 +47,7 @@ def _from(row: sqlite3.Row) -> Evaluation:
     return decode_row(row, Evaluation, "evaluations")
 
 
-def _of(row: sqlite3.Row, eval_id: str) -> Evaluation:
+def _evaluation_of(row: sqlite3.Row, eval_id: str) -> Evaluation:
     """Return the evaluation of a row. Raises `Unreadable`."""
     try:
         return decode_document(row["document"], Evaluation, "evaluations", eval_id)
@@ -144,7 +144,7 @@ _REQUEST = "SELECT request_id FROM evaluations WHERE id = :id"
 def find(db: ReadSnapshot, eval_id: str) -> Evaluation | None:
     """Return an evaluation, or None. Raises `Unreadable`."""
     row = db.one(_FIND, {"id": eval_id})
-    return _of(row, eval_id) if row else None
+    return _evaluation_of(row, eval_id) if row else None
 
 
 def request_id(db: ReadSnapshot, eval_id: str) -> str:
@@ -205,7 +205,7 @@ def runnable(
     condition = "" if types is None else _OF_TYPES
     rows = [*db.all(_READY.format(condition), asked), *db.all(_DUE.format(condition), asked)]
     rows.sort(key=lambda row: (-row["priority"], row["create_index"]))
-    return [_of(row, row["id"]) for row in rows[:most] if row["id"] not in paused]
+    return [_evaluation_of(row, row["id"]) for row in rows[:most] if row["id"] not in paused]
 
 
 def next_time(db: ReadSnapshot, now: int) -> int | None:
@@ -316,7 +316,7 @@ def next_blocked(
     room_index = max(nodes_index, db.table_index(ROOM))
     condition = "" if types is None else _OF_TYPES
     found = []
-    for need, priority in _needs(db):
+    for need, priority in _blocked_needs(db):
         since = nodes_index if need == NO_ROOM else room_index
         asked = {
             **msgspec.structs.asdict(need),
@@ -330,10 +330,10 @@ def next_blocked(
     if not found:
         return None
     best = min(found, key=lambda row: (-row["priority"], row["create_index"]))
-    return _of(best, best["id"])
+    return _evaluation_of(best, best["id"])
 
 
-def _needs(db: ReadSnapshot) -> Iterator[tuple[FreedResources, int]]:
+def _blocked_needs(db: ReadSnapshot) -> Iterator[tuple[FreedResources, int]]:
     """Yield the distinct needs of blocked evaluations, smallest first.
 
     Each comes with the highest priority of its evaluations.

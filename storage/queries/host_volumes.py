@@ -63,10 +63,10 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[DynamicVolume]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     direction = " DESC" if page_request.reverse else ""
     rows = db.each(f"{_PAGE}{where} ORDER BY v.namespace{direction}, v.id{direction}", values)
-    return readable(db, rows, _of)
+    return readable(db, rows, _volume_of)
 
 
-def _of(row: sqlite3.Row) -> DynamicVolume:
+def _volume_of(row: sqlite3.Row) -> DynamicVolume:
     return decode_row(row, DynamicVolume, "settings", "value")
 
 
@@ -152,19 +152,19 @@ def put(tx: Transaction, volume: DynamicVolume) -> DynamicVolume:
     tx.execute(_PUT, row)
     tx.touch(TABLE, f"{TABLE}/{volume.id}")
     if stored.state == READY:
-        _tell(tx, stored, "HostVolumeRegistered")
+        _add_event(tx, stored, "HostVolumeRegistered")
     return stored
 
 
 def retire(tx: Transaction, volume: DynamicVolume) -> None:
     """Mark a usable volume as one whose directory is being deleted."""
-    _tell(tx, put(tx, msgspec.structs.replace(volume, state=DELETING)), "HostVolumeDeleted")
+    _add_event(tx, put(tx, msgspec.structs.replace(volume, state=DELETING)), "HostVolumeDeleted")
 
 
 def remove(tx: Transaction, volume: DynamicVolume) -> None:
     """Delete a usable volume."""
     forget(tx, volume.id)
-    _tell(tx, volume, "HostVolumeDeleted")
+    _add_event(tx, volume, "HostVolumeDeleted")
 
 
 def forget(tx: Transaction, volume_id: str) -> None:
@@ -174,6 +174,6 @@ def forget(tx: Transaction, volume_id: str) -> None:
     tx.touch(TABLE, f"{TABLE}/{volume_id}")
 
 
-def _tell(tx: Transaction, volume: DynamicVolume, kind: str) -> None:
+def _add_event(tx: Transaction, volume: DynamicVolume, kind: str) -> None:
     payload = f'{{"Volume":{encode(volume).decode()}}}'
     events.add(tx, "HostVolume", kind, key=volume.id, namespace=volume.namespace, payload=payload)

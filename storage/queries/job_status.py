@@ -175,16 +175,16 @@ def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) 
 
 def _numbers(summary: str) -> GroupSummary:
     """Return the sum of the counts of all groups; 0 if the text cannot be read, which is replaced."""
-    return _sum(summary) or GroupSummary()
+    return _summarize(summary) or GroupSummary()
 
 
 def has_allocations(row: Row) -> bool:
     """Return whether a job has allocations by its summary; also if the summary cannot be read."""
-    counts = _sum(row["summary"])
+    counts = _summarize(row["summary"])
     return counts is None or msgspec.structs.replace(counts, queued=0) != GroupSummary()
 
 
-def _sum(summary: str) -> GroupSummary | None:
+def _summarize(summary: str) -> GroupSummary | None:
     try:
         counts = msgspec.json.decode(summary, type=JobCounts).summary if summary else {}
     except (msgspec.DecodeError, UnicodeError):

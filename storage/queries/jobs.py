@@ -154,7 +154,7 @@ def _job(row: sqlite3.Row) -> Job:
     return msgspec.structs.replace(job, **msgspec.structs.asdict(head))
 
 
-def _wire(row: sqlite3.Row) -> bytes:
+def _job_json(row: sqlite3.Row) -> bytes:
     """Return the JSON of a job: its head joined with the stored definition, as text."""
     return _joined(_head(row), row)
 
@@ -219,7 +219,7 @@ def versions(db: ReadSnapshot, namespace: str, job_id: str) -> list[Job]:
 def current_wire(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
     """Return the newest version as JSON, and the index of the job's last change."""
     row = db.one(_CURRENT, {"namespace": namespace, "id": job_id})
-    return (_wire(row), row["modify_index"]) if row else None
+    return (_job_json(row), row["modify_index"]) if row else None
 
 
 def versions_wire(
@@ -231,7 +231,7 @@ def versions_wire(
 
 
 def _numbered(row: sqlite3.Row) -> tuple[int, bytes]:
-    return row["version"], _wire(row)
+    return row["version"], _job_json(row)
 
 
 def versions_index(db: ReadSnapshot, namespace: str, job_id: str) -> int:

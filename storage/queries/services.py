@@ -177,7 +177,7 @@ def replace_registrations(
         if offer.ready is not None and tx.execute(
             _SET_READY, {"id": registration.id, "ready": offer.ready}
         ):
-            _touch(tx, registration)
+            _touch_topics(tx, registration)
     for removed in before.values():
         remove(tx, removed)
     # An unreadable one is not in `before`.
@@ -214,7 +214,7 @@ def remove(tx: Transaction, registration: Registration) -> None:
 
 
 def _changed(tx: Transaction, registration: Registration, kind: str) -> None:
-    _touch(tx, registration)
+    _touch_topics(tx, registration)
     events.add(
         tx,
         "Service",
@@ -226,7 +226,7 @@ def _changed(tx: Transaction, registration: Registration, kind: str) -> None:
     )
 
 
-def _touch(tx: Transaction, registration: Registration) -> None:
+def _touch_topics(tx: Transaction, registration: Registration) -> None:
     tx.touch(
         "services",
         job_topic(registration.namespace, registration.job_id),

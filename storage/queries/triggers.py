@@ -206,7 +206,10 @@ def _first_state(
     if run.status not in _WANTS[follower.when]:
         reason = f"the run {run.status}" if run.status == FlowStatus.SUCCEEDED else ""
         reason = reason or f"the run {_was(run.status)}"
-        return TriggerState.IGNORED, f"{reason}; the job starts after {_words(follower.when)}"
+        return (
+            TriggerState.IGNORED,
+            f"{reason}; the job starts after {_describe_condition(follower.when)}",
+        )
     key = {"namespace": follower.namespace, "job_id": follower.job_id}
     waiting: Any = tx.one(_WAIT, {**key, "most": MOST_WAITING})
     if waiting["number"] >= MOST_WAITING:
@@ -218,7 +221,7 @@ def _was(status: FlowStatus) -> str:
     return "failed" if status == FlowStatus.FAILED else f"was {status}"
 
 
-def _words(when: TriggerWhen) -> str:
+def _describe_condition(when: TriggerWhen) -> str:
     return {TriggerWhen.SUCCESS: "a success", TriggerWhen.FAILURE: "a failure"}.get(when, "any end")
 
 

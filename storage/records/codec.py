@@ -181,7 +181,7 @@ def _first_value(body: bytes) -> object:
     try:
         text = body[:end].decode(errors="replace")
         value = json.loads(text, parse_int=_read_whole, parse_float=_read_float)
-        return _sound(value, "")
+        return _replace_surrogates(value, "")
     except (ValueError, RecursionError) as error:
         raise Malformed(str(error)) from error
 
@@ -201,7 +201,7 @@ def _read_float(text: str) -> float | _Beyond:
     return value if isfinite(value) else _Beyond(text)
 
 
-def _sound(value: Any, path: str) -> object:
+def _replace_surrogates(value: Any, path: str) -> object:
     """Return a value with U+FFFD instead of lone surrogates, as Go decodes them.
 
     Raises `Malformed` for an impossible number.
@@ -214,10 +214,12 @@ def _sound(value: Any, path: str) -> object:
         case str():
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         case list():
-            return [_sound(item, f"{path}[{at}]") for at, item in enumerate(value)]
+            return [_replace_surrogates(item, f"{path}[{at}]") for at, item in enumerate(value)]
         case dict():
             return {
-                _sound(key, path): _sound(item, f"{path}.{key}" if path else str(key))
+                _replace_surrogates(key, path): _replace_surrogates(
+                    item, f"{path}.{key}" if path else str(key)
+                )
                 for key, item in value.items()
             }
         case _:
@@ -459,7 +461,7 @@ def _list(kind: inspect.ListType) -> _Check:
             raise Malformed(
                 f"{element_path} is null: write a block there, or leave the element out"
             )
-        zero = _zero(kind.item_type)
+        zero = _zero_value(kind.item_type)
         return [zero if item is _ABSENT else item for item in items]
 
     return check
@@ -476,13 +478,14 @@ def _map(kind: inspect.DictType) -> _Check:
             raise _mismatch(value, struct, path, go)
         items = {key: item_check(item, struct, path) for key, item in value.items()}
         return {
-            key: _zero(kind.value_type) if item is _ABSENT else item for key, item in items.items()
+            key: _zero_value(kind.value_type) if item is _ABSENT else item
+            for key, item in items.items()
         }
 
     return check
 
 
-def _zero(kind: inspect.Type) -> object:
+def _zero_value(kind: inspect.Type) -> object:
     """Return Go's value for a null in a map or a list; None for a pointer."""
     match kind:
         case inspect.StrType():

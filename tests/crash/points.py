@@ -176,7 +176,7 @@ APART = {
     "daemon/evals/deployment_actions.py:unblock": "of more regions than one, and so refused",
     "daemon/runner/setup/artifacts/git_sandbox.py": "the same",
     "daemon/runner/setup/artifacts/git.py": "repositories come whole or not at all, as archives do",
-    "daemon/runner/drivers/cgroup_v2.py:_aside": "where another program has handed its groups over",
+    "daemon/runner/drivers/cgroup_v2.py:_move_into_child": "where another program has handed its groups over",
     "daemon/runner/drivers/cgroup_v1.py:CgroupV1._share_cores": "where a task can have cores for itself",
     "daemon/runner/drivers/cgroup_v2_limits.py": "machines whose controllers are of version 2",
     "daemon/runner/drivers/podman/": "needs the service of containers: tests/parts/runner/test_podman.py",

@@ -172,7 +172,7 @@ def test_root_cannot_install_a_user_unit(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(installation, "_RUNS_HERE", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(Refused, match="without it"):
-        installation._place(user=True)
+        installation._unit_location(user=True)
 
 
 def test_settings_of_a_package_are_not_changed(
@@ -183,7 +183,7 @@ def test_settings_of_a_package_are_not_changed(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     (tmp_path / "steward.service").touch()
     with pytest.raises(Refused, match="a package has installed the service"):
-        installation._place(user=False)
+        installation._unit_location(user=False)
 
 
 @pytest.mark.parametrize("of_user", [False, True])

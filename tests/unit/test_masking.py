@@ -208,7 +208,7 @@ def test_secrets_of_several_patterns_are_masked_in_order(monkeypatch: pytest.Mon
 
 def test_pattern_has_a_limited_number_of_keys() -> None:
     secrets = [f"p{number:05}-secret".encode() for number in range(masking._PIECE + 1)]
-    sizes = [len(piece) for piece in masking._pieces(secrets)]
+    sizes = [len(piece) for piece in masking._divide_keys(secrets)]
     assert sizes == [masking._PIECE, 1]
 
 

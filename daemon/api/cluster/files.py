@@ -152,7 +152,7 @@ async def _content(request: Request, offset: int, limit: int | None) -> HandlerR
     # The file is opened before the response begins, so that an error can replace the content.
     with _with_nomad_errors(files, "open", path):
         file.read(offset, 0)
-    pieces = _pieces(files, path, file, offset, end)
+    pieces = _read_chunks(files, path, file, offset, end)
     return HandlerReply(stream=pieces, content_type=TEXT, headers=_UNTRUSTED)
 
 
@@ -167,12 +167,12 @@ async def _readable(files: AllocFiles, path: str) -> tuple[File, FileMetadata]:
     return file, info
 
 
-async def _pieces(
+async def _read_chunks(
     files: AllocFiles, path: str, file: File, offset: int, end: int
 ) -> AsyncIterator[bytes]:
     while offset < end:
         with _with_nomad_errors(files, "open", path):
-            piece = await file.fetch(offset, _most(offset, end))
+            piece = await file.fetch(offset, _chunk_size(offset, end))
         if not piece:
             return
         offset += len(piece)
@@ -180,7 +180,7 @@ async def _pieces(
         await trio.lowlevel.checkpoint()
 
 
-def _most(offset: int, end: int) -> int:
+def _chunk_size(offset: int, end: int) -> int:
     return min(_CHUNK, end - offset)
 
 
@@ -208,7 +208,7 @@ async def stream_file(request: Request) -> HandlerReply:
 async def _framed(
     files: AllocFiles, path: str, file: File, offset: int, end: int
 ) -> AsyncGenerator[bytes, None]:
-    async for piece in _pieces(files, path, file, offset, end):
+    async for piece in _read_chunks(files, path, file, offset, end):
         offset += len(piece)
         yield _frame(piece, path, offset)
 

@@ -290,22 +290,24 @@ def _evaluations(unfinished: list[metrics.UnfinishedEvaluations]) -> Iterator[Ga
     pending = [item for item in unfinished if item.status == "pending"]
     ready = [probe for probe in pending if not probe.waits]
     escaped = [item for item in blocked if item.escaped]
-    yield GaugeValue("nomad.nomad.blocked_evals.total_blocked", _sum(blocked))
-    yield GaugeValue("nomad.nomad.blocked_evals.total_escaped", _sum(escaped))
+    yield GaugeValue("nomad.nomad.blocked_evals.total_blocked", _total_number(blocked))
+    yield GaugeValue("nomad.nomad.blocked_evals.total_escaped", _total_number(escaped))
     yield GaugeValue("nomad.nomad.blocked_evals.total_quota_limit", 0)
-    yield GaugeValue("nomad.nomad.broker.total_ready", _sum(ready))
-    yield GaugeValue("nomad.nomad.broker.total_waiting", _sum(pending) - _sum(ready))
+    yield GaugeValue("nomad.nomad.broker.total_ready", _total_number(ready))
+    yield GaugeValue(
+        "nomad.nomad.broker.total_waiting", _total_number(pending) - _total_number(ready)
+    )
     for name in ("total_unacked", "total_pending", "total_cancelable"):
         yield GaugeValue(
             f"nomad.nomad.broker.{name}", 0
         )  # evaluations go directly to the single worker
     for kind in _TYPES:
         of_kind = [item for item in ready if item.type == kind]
-        yield GaugeValue(f"nomad.nomad.broker.{kind}_ready", _sum(of_kind))
+        yield GaugeValue(f"nomad.nomad.broker.{kind}_ready", _total_number(of_kind))
         yield GaugeValue(f"nomad.nomad.broker.{kind}_unacked", 0)
 
 
-def _sum(counts: list[metrics.UnfinishedEvaluations]) -> int:
+def _total_number(counts: list[metrics.UnfinishedEvaluations]) -> int:
     return sum(item.number for item in counts)
 
 

@@ -167,7 +167,7 @@ async def lines(request: Request) -> HandlerReply:
             log_lines = page_after(opened, _begins(opened, known), most)
         else:
             log_lines = page_before(
-                opened, _begins(opened, known) if known else _ends(opened), most
+                opened, _begins(opened, known) if known else _end_positions(opened), most
             )
         return selection.encoded(log_lines, ended=selection.ended and not may_grow)
 
@@ -192,7 +192,7 @@ async def search(request: Request) -> HandlerReply:
     selection = await _requested_streams(request)
     opened = await _opened(request, selection)
     begins = await trio.to_thread.run_sync(
-        lambda: _begins(opened, known) if known else _ends(opened)
+        lambda: _begins(opened, known) if known else _end_positions(opened)
     )
     newest = NewestMatches(opened, most)
     for log, begin in zip(opened, begins, strict=True):
@@ -349,7 +349,7 @@ def _begins(streams: Iterable[OpenedStream], known: dict[str, int]) -> list[int]
     ]
 
 
-def _ends(streams: Iterable[OpenedStream]) -> list[int]:
+def _end_positions(streams: Iterable[OpenedStream]) -> list[int]:
     return [stream.stream.span()[1] for stream in streams]
 
 

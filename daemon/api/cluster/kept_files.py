@@ -60,7 +60,9 @@ async def read(request: Request) -> HandlerReply:
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "X-Content-Type-Options": "nosniff",
     }
-    return HandlerReply(stream=_pieces(file, found.size), content_type=_BINARY, headers=headers)
+    return HandlerReply(
+        stream=_read_chunks(file, found.size), content_type=_BINARY, headers=headers
+    )
 
 
 def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tuple[KeptFile, str]:
@@ -88,7 +90,7 @@ def _lost(path: str) -> str:
     return f"the content of {path!r} is lost, as after the restore of a snapshot"
 
 
-async def _pieces(file: OpenedFile, size: int) -> AsyncIterator[bytes]:
+async def _read_chunks(file: OpenedFile, size: int) -> AsyncIterator[bytes]:
     offset = 0
     while offset < size:
         piece = await trio.to_thread.run_sync(os.pread, file.descriptor, _PIECE, offset)

@@ -184,7 +184,7 @@ def page_before(streams: list[OpenedStream], positions: list[int], most: int) ->
     for log, position in zip(streams, positions, strict=True):
         own = [line for line in log_lines if line.stream == log.kind]
         begins.append(own[0].at if own else position)
-        ends.append(_behind(own, position))
+        ends.append(_position_after(own, position))
     has_more = any(begin > log.stream.span()[0] for log, begin in zip(streams, begins, strict=True))
     return LogLines(lines=log_lines, before=_text(begins) if has_more else "", after=_text(ends))
 
@@ -198,13 +198,13 @@ def page_after(streams: list[OpenedStream], positions: list[int], most: int) -> 
     ]
     log_lines = list(merged(read))[:most]
     ends = [
-        _behind([line for line in log_lines if line.stream == log.kind], position)
+        _position_after([line for line in log_lines if line.stream == log.kind], position)
         for log, position in zip(streams, positions, strict=True)
     ]
     return LogLines(lines=log_lines, before=_text(positions), after=_text(ends))
 
 
-def _behind(lines: list[LogLine], position: int) -> int:
+def _position_after(lines: list[LogLine], position: int) -> int:
     """Return the position after the last whole line; an unfinished line is read again."""
     if not lines:
         return position

@@ -109,7 +109,7 @@ def fuzzy(request: Request, db: ReadSnapshot) -> HandlerReply:
             continue
         if name in _ALWAYS_LISTED:
             matches[name] = []
-        for kind, found in _best(context.named(scope, text), text).items():
+        for kind, found in _best_matches(context.named(scope, text), text).items():
             matches[kind] = found[:MOST_FUZZY]
             truncations[kind] = len(found) > MOST_FUZZY
     # For names inside jobs, Nomad lists the context only if there are more matches.
@@ -237,7 +237,9 @@ def _namespaces(scope: _Place, prefix: str) -> Iterable[str]:
 # -----------------------------------------------------------------------------------
 
 
-def _best(candidates: Iterable[tuple[str, FuzzyMatch]], text: str) -> dict[str, list[FuzzyMatch]]:
+def _best_matches(
+    candidates: Iterable[tuple[str, FuzzyMatch]], text: str
+) -> dict[str, list[FuzzyMatch]]:
     """Return matches by kind, sorted by position of the text, length, and name."""
     by_kind: dict[str, list[FuzzyMatch]] = {}
     for kind, match in candidates:

@@ -27,7 +27,9 @@ async def download_snapshot(request: Request) -> HandlerReply:
         _packed, directory, name, limiter=parts.snapshots
     )
     headers = {"Digest": f"sha-256={digest}"}
-    return HandlerReply(stream=_pieces(packed), content_type="application/x-gzip", headers=headers)
+    return HandlerReply(
+        stream=_read_chunks(packed), content_type="application/x-gzip", headers=headers
+    )
 
 
 def _packed(directory: Path, name: str) -> tuple[IO[bytes], str]:
@@ -47,7 +49,7 @@ def _packed(directory: Path, name: str) -> tuple[IO[bytes], str]:
     return packed, base64.b64encode(digest).decode()
 
 
-async def _pieces(packed: IO[bytes]) -> AsyncIterator[bytes]:
+async def _read_chunks(packed: IO[bytes]) -> AsyncIterator[bytes]:
     with packed:
         while piece := await trio.to_thread.run_sync(packed.read, _PIECE):
             yield piece

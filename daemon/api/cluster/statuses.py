@@ -112,7 +112,7 @@ def _job_predicate(
             request.sees(row.namespace)
             and (not part or part in row.id.casefold())
             and (matches is None or matches(_document(db, row)))
-            and (not states or _word(db, row, now) in states)
+            and (not states or _state_word(db, row, now) in states)
         )
 
     return wanted
@@ -126,7 +126,7 @@ def _states(request: Request) -> frozenset[str]:
     return asked
 
 
-def _word(db: ReadSnapshot, row: job_listings.JobChange, now: int) -> str:
+def _state_word(db: ReadSnapshot, row: job_listings.JobChange, now: int) -> str:
     found = job_states.state_of(db, row.namespace, row.id, now)
     return found.word if found else ""
 

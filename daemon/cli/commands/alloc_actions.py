@@ -50,7 +50,7 @@ def restart(
         raise Invalid(f"-all-tasks and task {name!r} exclude each other: pass only one")
     body = {"TaskName": name, "AllTasks": all_tasks}
     client.act("PUT", f"/v1/client/allocation/{segment(allocation.id)}/restart", body)
-    screen.report(f"{_of(screen, allocation, name)}: restarted")
+    screen.report(f"{_describe_target(screen, allocation, name)}: restarted")
 
 
 @click.command()
@@ -79,7 +79,7 @@ def signal(
     chosen = _named(allocation, task, word)
     body = {"Signal": name, "Task": chosen}
     client.act("PUT", f"/v1/client/allocation/{segment(allocation.id)}/signal", body)
-    screen.report(f"{_of(screen, allocation, chosen)}: sent {name}")
+    screen.report(f"{_describe_target(screen, allocation, chosen)}: sent {name}")
 
 
 @click.command()
@@ -101,6 +101,6 @@ def stop(
     return followed(client, screen, answer, allocation.job_id, detach=detach)
 
 
-def _of(screen: Screen, allocation: AllocationDetail, task: str) -> str:
+def _describe_target(screen: Screen, allocation: AllocationDetail, task: str) -> str:
     tasks = f'task "{task}"' if task else "all tasks"
     return f"{tasks} of {screen.short(allocation.id)} ({allocation.name})"

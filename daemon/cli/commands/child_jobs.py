@@ -204,7 +204,9 @@ def periodic_pause(client: ApiClient, screen: Screen, job_id: str) -> None:
 
     Example: steward job periodic pause backup
     """
-    _let(client, screen, job_id, "pause", "is paused: its slots are skipped until it is resumed")
+    _send_periodic_action(
+        client, screen, job_id, "pause", "is paused: its slots are skipped until it is resumed"
+    )
 
 
 @click.command("resume")
@@ -216,10 +218,12 @@ def periodic_resume(client: ApiClient, screen: Screen, job_id: str) -> None:
 
     Example: steward job periodic resume backup
     """
-    _let(client, screen, job_id, "resume", "launches children on schedule")
+    _send_periodic_action(client, screen, job_id, "resume", "launches children on schedule")
 
 
-def _let(client: ApiClient, screen: Screen, job_id: str, verb: str, outcome: str) -> None:
+def _send_periodic_action(
+    client: ApiClient, screen: Screen, job_id: str, verb: str, outcome: str
+) -> None:
     line = resolve.job(client, job_id)
     path = f"/v1/job/{segment(line.id)}/periodic/{verb}"
     answer = client.send("POST", path, namespace=line.namespace)

@@ -40,7 +40,7 @@ def inspect(
     if version is None:
         body = client.read(f"/v1/job/{segment(line.id)}", namespace=line.namespace).body
     else:
-        body = _only(_bodies(_versions(client, line)), line, version)
+        body = _select_version(_bodies(_versions(client, line)), line, version)
     screen.document(msgspec.json.encode({"Job": msgspec.Raw(body)}))
 
 
@@ -77,7 +77,7 @@ def history(
         return
     bodies = _bodies(_versions(client, line))
     if version is not None:
-        bodies = [_only(bodies, line, version)]
+        bodies = [_select_version(bodies, line, version)]
     if screen.wants_document or full:
         documents = [msgspec.Raw(body) for body in bodies]
         screen.document(msgspec.json.encode(documents))
@@ -114,7 +114,7 @@ def _show_diffs(
     bodies = _bodies(job_versions_result)
     diffs = job_versions_result.diffs or []
     if only is not None:
-        body = _only(bodies, line, only)
+        body = _select_version(bodies, line, only)
         diffs = diffs[bodies.index(body) :][:1]
         bodies = [body]
     if screen.wants_document:
@@ -142,7 +142,7 @@ def _bodies(job_versions_result: JobVersionsResult) -> list[bytes]:
     return [bytes(body) for body in job_versions_result.versions]
 
 
-def _only(bodies: list[bytes], line: JobListItem, version: int) -> bytes:
+def _select_version(bodies: list[bytes], line: JobListItem, version: int) -> bytes:
     """Return one version. Raises `NotFound`, which names the existing versions."""
     by_number = {decode(body, Job).version: body for body in bodies}
     if version not in by_number:

@@ -88,7 +88,7 @@ def _give(client: ApiClient, address: str, file: KeptFile, target: str) -> None:
     if target not in ("", "-"):
         _save(client, address, file, Path(target))
         return
-    for piece in _pieces(client, address, file):
+    for piece in _download_chunks(client, address, file):
         sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
 
@@ -109,7 +109,7 @@ def _save(client: ApiClient, address: str, kept_file: KeptFile, target: Path) ->
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with unfinished.open("wb") as file:
-                for piece in _pieces(client, address, kept_file):
+                for piece in _download_chunks(client, address, kept_file):
                     digest.update(piece)
                     file.write(piece)
             if digest.hexdigest() != kept_file.digest:
@@ -123,6 +123,6 @@ def _save(client: ApiClient, address: str, kept_file: KeptFile, target: Path) ->
         raise Invalid(f"cannot write {target}: {error.strerror}") from error
 
 
-def _pieces(client: ApiClient, address: str, file: KeptFile) -> Iterator[bytes]:
+def _download_chunks(client: ApiClient, address: str, file: KeptFile) -> Iterator[bytes]:
     with client.stream(f"{address}/file", task=file.task, path=file.path) as pieces:
         yield from pieces

@@ -87,10 +87,10 @@ class LoginArguments(msgspec.Struct, frozen=True, kw_only=True):
         jwt = (
             _read(self.jwt_file) if self.jwt_file else metadata.token(self.resource, self.identity)
         )
-        body = {"role": self.role, "jwt": jwt, **self._place(metadata)}
+        body = {"role": self.role, "jwt": jwt, **self._machine_location(metadata)}
         return {name: value for name, value in body.items() if value}
 
-    def _place(self, metadata: MetadataClient) -> Mapping[str, str]:
+    def _machine_location(self, metadata: MetadataClient) -> Mapping[str, str]:
         """Return the location of the machine, or the resource that the token was issued for."""
         if self.resource_id:
             match = _ID.fullmatch(self.resource_id)

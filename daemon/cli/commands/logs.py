@@ -164,7 +164,7 @@ def logs(
     out = sys.stdout.buffer
     is_empty = True
     try:
-        for piece in _pieces(client, log, follow=follow, tail=tail, lines=lines, size=size):
+        for piece in _log_chunks(client, log, follow=follow, tail=tail, lines=lines, size=size):
             is_empty = is_empty and not piece
             out.write(piece)
             out.flush()
@@ -320,7 +320,7 @@ def choose_task(allocation: AllocationDetail, task_name: str | None) -> str:
     return task_name
 
 
-def _pieces(
+def _log_chunks(
     client: ApiClient,
     log: LogPosition,
     *,

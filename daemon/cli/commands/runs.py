@@ -117,7 +117,7 @@ def status(client: ApiClient, screen: Screen, job_id: str, *, number: int | None
             f"{'  ' * run_step_view.level}{_MARKS[run_step_view.state]} {run_step_view.name}",
             run_step_view.state,
             _count(run_step_view),
-            _worked(run_step_view),
+            _open_duration(run_step_view),
             describe_step(run_step_view),
         )
         for run_step_view in _by_level(run)
@@ -134,7 +134,7 @@ def _count(step: RunStepView) -> str:
     return f"{step.good}/{step.total}{failed}"
 
 
-def _worked(step: RunStepView) -> str:
+def _open_duration(step: RunStepView) -> str:
     """Return how long a step was open."""
     if not step.opened or step.state in (StepState.WAITING, StepState.HELD):
         return ""

@@ -129,9 +129,15 @@ def show_jobs(
     """Print a table of jobs, active ones first, then ended ones."""
     now = time.time_ns()
     header = ["ID", "Type", "Status", "Submitted", "Details"]
-    found = sorted(lines, key=lambda line: (_word(line) in ENDED, line.namespace, line.id))
+    found = sorted(lines, key=lambda line: (_state_word(line) in ENDED, line.namespace, line.id))
     rows = [
-        [line.id, line.type, _word(line), relative_time(line.submit_time, now), _details(line, now)]
+        [
+            line.id,
+            line.type,
+            _state_word(line),
+            relative_time(line.submit_time, now),
+            _details(line, now),
+        ]
         for line in found
     ]
     if with_namespace:
@@ -141,7 +147,7 @@ def show_jobs(
     screen.table(header, rows)
 
 
-def _word(line: JobStatusLine) -> str:
+def _state_word(line: JobStatusLine) -> str:
     return line.steward_state.state if line.steward_state else line.status
 
 

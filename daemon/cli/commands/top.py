@@ -172,7 +172,7 @@ class TopPoller:
                 alloc.name,
                 alloc.namespace,
                 alloc.job_id,
-                _word(alloc),
+                _state_word(alloc),
                 alloc.create_time,
                 alloc.modify_index,
                 alloc.node_id,
@@ -269,7 +269,7 @@ def _hidden_by(error: RequestRejected) -> str:
     return _HIDDEN + ("the token lacks node:read" if is_denied else str(error))
 
 
-def _word(line: _AllocationLine) -> str:
+def _state_word(line: _AllocationLine) -> str:
     is_wanted = line.desired_status == DesiredStatus.RUN
     if not is_wanted and line.client_status in (ClientStatus.RUNNING, ClientStatus.PENDING):
         return "stopping"

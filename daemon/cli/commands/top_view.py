@@ -267,7 +267,7 @@ class View:
 
     def arrange(self, facts: TopFacts, now: int) -> None:
         """Replace the rows with newer data; the selection stays on its row."""
-        index = self._place()
+        index = self._selected_index()
         match self.page:
             case "jobs":
                 rows = job_rows(facts)
@@ -281,14 +281,14 @@ class View:
         if self.selected is None and self.rows:
             self._selected = self.rows[min(index, len(self.rows) - 1)].key
 
-    def _place(self) -> int:
+    def _selected_index(self) -> int:
         keys = [row.key for row in self.rows]
         return keys.index(self._selected) if self._selected in keys else 0
 
     def shown(self, height: int) -> list[Row]:
         """Return the rows that fit into this height, including the selected one."""
         height_of_rows = max(1, height - _HEAD - _FOOT)
-        index = self._place()
+        index = self._selected_index()
         self._first = max(min(self._first, index), index - height_of_rows + 1, 0)
         self._first = min(self._first, max(0, len(self.rows) - height_of_rows))
         return self.rows[self._first : self._first + height_of_rows]
@@ -317,7 +317,7 @@ class View:
         elif key == "o":
             self._open("jobs" if self.page == "nodes" else "nodes", None)
         elif key in ("enter", "tab", "escape"):
-            self._turn(key)
+            self._change_page(key)
         else:
             return self._act(key)
         return ""
@@ -337,10 +337,10 @@ class View:
         page = max(1, height - _HEAD - _FOOT - 1)
         steps = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -page, "page down": page}
         steps |= {"home": -len(self.rows), "end": len(self.rows)}
-        index = min(max(self._place() + steps[key], 0), len(self.rows) - 1)
+        index = min(max(self._selected_index() + steps[key], 0), len(self.rows) - 1)
         self._selected = self.rows[index].key
 
-    def _turn(self, key: str) -> None:
+    def _change_page(self, key: str) -> None:
         if key == "escape" and self.filter:
             self.filter = ""
             return
@@ -387,8 +387,8 @@ class View:
             ScreenLine(_cells([column.title for column in columns], columns), "reverse"),
             *(body or [ScreenLine("Nothing to show")]),
             *(empty if body else empty[1:]),
-            ScreenLine(self._about(), "bold"),
-            ScreenLine(self._foot(), "dim"),
+            ScreenLine(self._status_text(), "bold"),
+            ScreenLine(self._footer(), "dim"),
         ]
         return [ScreenLine(cut(line.text, width), line.style) for line in found[:height]]
 
@@ -407,7 +407,7 @@ class View:
             page += f", filter {self.filter!r}"
         return f"{page}  |  jobs: {jobs or 'none'}  |  {running} allocations running"
 
-    def _about(self) -> str:
+    def _status_text(self) -> str:
         row = self.selected
         if self.confirming is not None:
             return f"stop {self.confirming.name}? y: yes, any other key: no"
@@ -415,7 +415,7 @@ class View:
             return self.message
         return f"{row.name}: {row.about or row.state}"
 
-    def _foot(self) -> str:
+    def _footer(self) -> str:
         if self.is_typing:
             return f"filter: {self.filter}_"
         return _KEYS[self.page]
@@ -478,12 +478,12 @@ def _row(row: Row, columns: Sequence[Column], *, is_selected: bool) -> ScreenLin
 
 def _cells(cells: Sequence[str], columns: Sequence[Column]) -> str:
     return " ".join(
-        _fit(cell, column.width, right=column.right)
+        _pad(cell, column.width, right=column.right)
         for cell, column in zip(cells, columns, strict=True)
     )
 
 
-def _fit(text: str, width: int, *, right: bool) -> str:
+def _pad(text: str, width: int, *, right: bool) -> str:
     short = cut(text, width)
     blanks = " " * (width - _columns_of(short))
     return blanks + short if right else short + blanks

@@ -47,11 +47,11 @@ class _Files:
         except (OSError, ValueError, RuntimeError) as error:
             raise FunctionFault(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
-    def _at(self, path: str) -> Path:
+    def _resolve_path(self, path: str) -> Path:
         return self._directory / Path(path).expanduser()
 
     def _content(self, path: str) -> bytes:
-        with self._at(path).open("rb") as file:
+        with self._resolve_path(path).open("rb") as file:
             content = file.read(MAX_TEXT + 1)
         if len(content) > MAX_TEXT:
             raise FunctionFault(f"{path} has more than {MAX_TEXT} bytes")
@@ -66,14 +66,14 @@ class _Files:
             ) from error
 
     def _exists(self, path: str) -> bool:
-        resolved = self._at(path)
+        resolved = self._resolve_path(path)
         if resolved.is_dir():
             raise FunctionFault(f"{path} is a directory, not a file")
         return resolved.exists()
 
     def _found(self, path: str, pattern: str) -> Value:
         """Return the files below a directory whose paths match a pattern."""
-        root = self._at(path)
+        root = self._resolve_path(path)
         found: set[str] = set()
         for alternative in _alternatives(pattern):
             for name in glob.iglob(alternative, root_dir=root, recursive=True, include_hidden=True):

@@ -415,7 +415,7 @@ def _failures(lines: Iterable[AllocationItem], errors: Mapping[str, TaskError]) 
         if _has_failed(line):
             error = errors.get(line.id)
             why = error.summary if error else why_failed(line)
-            yield f"allocation {short(line.id)} {_end_word(line)}: {why}{_again(line)}"
+            yield f"allocation {short(line.id)} {_end_word(line)}: {why}{_retry_note(line)}"
             if error:
                 yield from (f"    {text}" for text in task_failure.last_lines(error))
 
@@ -432,7 +432,7 @@ def _end_word(line: AllocationItem) -> str:
     return TIME_LIMIT if _is_overtime(line) else line.client_status
 
 
-def _again(line: AllocationItem) -> str:
+def _retry_note(line: AllocationItem) -> str:
     return "; it will be retried later" if line.followup_eval_id else ""
 
 

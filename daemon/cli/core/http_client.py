@@ -306,12 +306,12 @@ class ApiClient:
             if self._http is not None and self._http.sock is not None:
                 self._http.sock.settimeout(None)
         try:
-            yield self._pieces(response)
+            yield self._read_chunks(response)
         finally:
             response.close()
             self.close()
 
-    def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+    def _read_chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         while True:
             with self._faults():
                 piece = response.read1()

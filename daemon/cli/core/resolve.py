@@ -71,12 +71,12 @@ def _allocation_id(client: ApiClient, prefix: str) -> str:
     lines = client.fetch(
         "/v1/allocations",
         list[AllocationItem],
-        prefix=_even(prefix, _FOR_ALLOCATIONS),
+        prefix=_even_prefix(prefix, _FOR_ALLOCATIONS),
         namespace=client.namespace or "*",
         task_states=False,
     )
     identifiers = {line.id: f"{line.id} ({line.name})" for line in lines}
-    return _only("allocation", prefix, identifiers, "steward alloc status")
+    return _single_match("allocation", prefix, identifiers, "steward alloc status")
 
 
 def deployment(client: ApiClient, id_or_prefix: str) -> Deployment:
@@ -84,11 +84,11 @@ def deployment(client: ApiClient, id_or_prefix: str) -> Deployment:
     lines = client.fetch(
         "/v1/deployments",
         list[Deployment],
-        prefix=_even(id_or_prefix.lower()),
+        prefix=_even_prefix(id_or_prefix.lower()),
         namespace=client.namespace or "*",
     )
     described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
-    found = _only("deployment", id_or_prefix.lower(), described, "steward deployment list")
+    found = _single_match("deployment", id_or_prefix.lower(), described, "steward deployment list")
     return next(line for line in lines if line.id == found)
 
 
@@ -97,11 +97,11 @@ def evaluation(client: ApiClient, id_or_prefix: str) -> Evaluation:
     lines = client.fetch(
         "/v1/evaluations",
         list[Evaluation],
-        prefix=_even(id_or_prefix.lower()),
+        prefix=_even_prefix(id_or_prefix.lower()),
         namespace=client.namespace or "*",
     )
     described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
-    found = _only("evaluation", id_or_prefix.lower(), described, "steward eval list")
+    found = _single_match("evaluation", id_or_prefix.lower(), described, "steward eval list")
     return next(line for line in lines if line.id == found)
 
 
@@ -112,7 +112,7 @@ def node_id(client: ApiClient, id_or_prefix: str) -> str:
         if id_or_prefix in (line.id, line.name):
             return line.id
     identifiers = {line.id: f"{line.id} ({line.name})" for line in lines}
-    return _only("node", id_or_prefix.lower(), identifiers, "steward node status")
+    return _single_match("node", id_or_prefix.lower(), identifiers, "steward node status")
 
 
 def node(client: ApiClient, id_or_prefix: str) -> Node:
@@ -158,7 +158,7 @@ def may_be_identifier(prefix: str) -> bool:
 _FOR_ALLOCATIONS = '; for the allocations of a job use -job or "steward job status"'
 
 
-def _even(prefix: str, advice: str = "") -> str:
+def _even_prefix(prefix: str, advice: str = "") -> str:
     """Return the longest prefix that the daemon accepts: an even number of hexadecimal digits."""
     digits = prefix.replace("-", "")
     if not may_be_identifier(prefix):
@@ -168,7 +168,7 @@ def _even(prefix: str, advice: str = "") -> str:
     return prefix[:-1] if len(digits) % 2 else prefix
 
 
-def _only(noun: str, prefix: str, described: dict[str, str], listing: str) -> str:
+def _single_match(noun: str, prefix: str, described: dict[str, str], listing: str) -> str:
     found = [identifier for identifier in described if identifier.startswith(prefix)]
     if not found:
         raise NotFound(f'no {noun} begins with {prefix!r}; list them with "{listing}"')

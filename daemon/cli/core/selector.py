@@ -46,18 +46,18 @@ def select(document: object, selector: str) -> list[object]:
     """Return the selected parts of a document. Raises `Invalid` for unknown fields."""
     parts = [document]
     for step in steps(selector):
-        parts = [inner for part in parts for inner in _inside(part, step, selector)]
+        parts = [inner for part in parts for inner in _select_step(part, step, selector)]
     return parts
 
 
-def _inside(part: object, step: str | int | None, selector: str) -> list[object]:
+def _select_step(part: object, step: str | int | None, selector: str) -> list[object]:
     match part, step:
         case list(), None:
             return list(part)
         case list(), int() if -len(part) <= step < len(part):
             return [part[step]]
         case list(), str():
-            return [inner for item in part for inner in _inside(item, step, selector)]
+            return [inner for item in part for inner in _select_step(item, step, selector)]
         case dict(), str() if step in part:
             return [part[step]]
         case dict(), None:

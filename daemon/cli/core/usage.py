@@ -40,12 +40,12 @@ def show_tasks(
             [
                 (
                     "CPU",
-                    f"{cpu.total_ticks:.0f}{_of(allocated.cpu.cpu_shares if allocated else 0)} MHz",
+                    f"{cpu.total_ticks:.0f}{_format_limit(allocated.cpu.cpu_shares if allocated else 0)} MHz",
                 ),
                 ("CPU Percent", f"{cpu.percent:.1f} of one core"),
                 (
                     "Memory",
-                    f"{_mib(_memory_bytes(memory))}{_of(allocated.memory.memory_mb if allocated else 0)} MiB",
+                    f"{_mib(_memory_bytes(memory))}{_format_limit(allocated.memory.memory_mb if allocated else 0)} MiB",
                 ),
                 *_parts(memory),
                 ("Processes", str(len(used.pids))),
@@ -114,7 +114,7 @@ def show_host(screen: Screen, usage: MachineUsage) -> None:
     )
 
 
-def _of(limit: int) -> str:
+def _format_limit(limit: int) -> str:
     return f"/{limit}" if limit else ""
 
 

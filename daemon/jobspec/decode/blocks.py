@@ -245,7 +245,7 @@ class Decoder:
         return False
 
     def _text_map(self, child: TextMap | FreeForm, block: Block, scope: Scope) -> Document:
-        body_contents = _everything(block.body, scope)
+        body_contents = _all_contents(block.body, scope)
         kind = child.kind if isinstance(child, TextMap) else text_map
         field = FieldSpec("", kind, unset="")
         document: Document = {}
@@ -270,7 +270,7 @@ class Decoder:
             return {}
 
 
-def _everything(body: Body | ObjectExpr, scope: Scope) -> BodyContents:
+def _all_contents(body: Body | ObjectExpr, scope: Scope) -> BodyContents:
     """Return all contents of a body with arbitrary names."""
     if isinstance(body, Body):
         return BodyContents(body.arguments, list(body.blocks), [])

@@ -23,8 +23,8 @@ def own_values(record: object, hidden: Collection[str] = ()) -> Flat:
     Callers handle nested blocks, lists and optional fields.
     """
     kind: type = type(record)
-    values = [(name, getattr(record, field)) for field, name in _own(kind)]
-    flat = {name: text for at, value in values for name, text in _inside(at, value)}
+    values = [(name, getattr(record, field)) for field, name in _scalar_fields(kind)]
+    flat = {name: text for at, value in values for name, text in _flatten_member(at, value)}
     return {name: text for name, text in flat.items() if name not in hidden}
 
 
@@ -40,7 +40,7 @@ def free_values(values: object) -> Flat:
 
 
 @cache
-def _own(record: type) -> tuple[tuple[str, str], ...]:
+def _scalar_fields(record: type) -> tuple[tuple[str, str], ...]:
     """Return a record's scalar fields: the field names with their names in a diff."""
     kind = inspect.type_info(record)
     return tuple(
@@ -64,7 +64,7 @@ def _is_own(kind: inspect.Type) -> bool:
             return isinstance(kind, _SCALARS)
 
 
-def _inside(path: str, value: object) -> Iterator[tuple[str, str]]:
+def _flatten_member(path: str, value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict | list):
         yield from _free(path, value)
     elif value is not None and value is not msgspec.UNSET:

@@ -22,10 +22,10 @@ def services(both: BeforeAfter[list[Service]]) -> Objects:
     """Compare services."""
     old, new = both.old or [], both.new or []
     is_one = len(old) == len(new) == 1
-    return diff_each(pair_by_position(both) if is_one else _likeliest(old, new), _service)
+    return diff_each(pair_by_position(both) if is_one else _most_similar_pairs(old, new), _service)
 
 
-def _likeliest(old: list[Service], new: list[Service]) -> list[BeforeAfter[Service]]:
+def _most_similar_pairs(old: list[Service], new: list[Service]) -> list[BeforeAfter[Service]]:
     left = dict(enumerate(new))
     found = []
     for position, service in enumerate(old):

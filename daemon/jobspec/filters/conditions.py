@@ -26,16 +26,16 @@ class Conditions:
         left = _MOST
         for term in node.nodes if isinstance(node, And) else (node,):
             left -= _size(term)
-            if left < 0 or not self._fits(term):
+            if left < 0 or not self._is_supported(term):
                 return
             yield self._sql(term)
 
-    def _fits(self, node: Node) -> bool:
+    def _is_supported(self, node: Node) -> bool:
         match node:
             case Not(inner):
-                return self._fits(inner)
+                return self._is_supported(inner)
             case And(nodes) | Or(nodes):
-                return all(self._fits(node) for node in nodes)
+                return all(self._is_supported(node) for node in nodes)
             case Comparison(selector, "equal" | "in"):
                 return len(selector.path) == 1 and selector.path[0] in self._columns
             case Comparison(selector, "matches", value):

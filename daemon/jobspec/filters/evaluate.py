@@ -132,7 +132,7 @@ class FilterEvaluation:
             if shape is INVALID and self.forgiving:
                 return None
             try:
-                value, shape = _inside(value, shape, part, path, number)
+                value, shape = _member(value, shape, part, path, number)
             except _Missing as error:
                 if shape.kind == "map" and number == len(path) - 1 and number > 0:
                     return None
@@ -173,7 +173,7 @@ def _bound(
     return tuple(bound)
 
 
-def _inside(
+def _member(
     value: Any, shape: DocumentShape, part: str, path: tuple[str, ...], number: int
 ) -> _Found:
     """Return the value of a field, key or index. Raises `_Missing` or `Malformed`."""

@@ -176,11 +176,11 @@ def _shape_at(
                     f"{selector} goes through a list: write `any` or `all` before {quote(part)}"
                 )
             found = found.item or ANY
-        found = _inside(found, part, selector)
+        found = _member_shape(found, part, selector)
     return found
 
 
-def _inside(shape: DocumentShape, part: str, selector: Selector) -> DocumentShape:
+def _member_shape(shape: DocumentShape, part: str, selector: Selector) -> DocumentShape:
     match shape.kind:
         case "struct":
             field = shape.fields.get(part)

@@ -149,7 +149,7 @@ def _template(node: TemplateExpr, scope: Scope) -> Value:
     return text
 
 
-def _hole(node: TemplateWrap | Interpolation, scope: Scope) -> Value:
+def _interpolated(node: TemplateWrap | Interpolation, scope: Scope) -> Value:
     inner = node.inner
     if isinstance(inner, VariableRef) and _is_unresolved(inner, scope):
         return f"${{{node.text}}}"
@@ -400,8 +400,8 @@ _EVALUATE: dict[type[Expression], Callable[..., Value]] = {
     TupleExpr: _tuple,
     ObjectExpr: _object,
     TemplateExpr: _template,
-    TemplateWrap: _hole,
-    Interpolation: _hole,
+    TemplateWrap: _interpolated,
+    Interpolation: _interpolated,
     TemplateIf: _choice,
     TemplateFor: _repetition,
     VariableRef: _reference,

@@ -213,14 +213,14 @@ class Expressions(TemplateParser):
             if (step := self._plain_step()) is not None:
                 steps.append(step)
             elif self.kind == ".":
-                base, steps = _walked(base, steps), []
+                base, steps = _with_steps(base, steps), []
                 base = self._attribute_splat(base)
             elif self.kind == "[" and self.kinds[self.at + 1] == "*":
-                return self._full_splat(_walked(base, steps))
+                return self._full_splat(_with_steps(base, steps))
             elif self.kind == "[":
                 steps.append(self._index())
             else:
-                return _walked(base, steps)
+                return _with_steps(base, steps)
 
     def _index(self) -> IndexExpr:
         start = self.start
@@ -241,7 +241,7 @@ class Expressions(TemplateParser):
         steps: list[Step] = []
         while self.kind == "." and self.kinds[self.at + 1] != "*":
             steps.append(self._attribute())
-        walk = _walked(IndexStep(mark_end, mark_end), steps)
+        walk = _with_steps(IndexStep(mark_end, mark_end), steps)
         return Splat(base.start, self.last_end, base, mark_start, mark_end, walk)
 
     def _full_splat(self, base: Expression) -> Expression:
@@ -385,7 +385,7 @@ class Expressions(TemplateParser):
         return self.error("Invalid 'for' expression", f"For expression {problem}.")
 
 
-def _walked(base: Expression, steps: list[Step]) -> Expression:
+def _with_steps(base: Expression, steps: list[Step]) -> Expression:
     return Path(base.start, steps[-1].end, base, tuple(steps)) if steps else base
 
 

@@ -67,7 +67,7 @@ def formatted(source: SourceText) -> str:
 
 def _lines(source: SourceText) -> Iterator[_Line]:
     line = _Line([])
-    for word in _words(source):
+    for word in _format_tokens(source):
         if word.kind == NEWLINE:
             yield line
             line = _Line([])
@@ -79,7 +79,7 @@ def _lines(source: SourceText) -> Iterator[_Line]:
         yield line
 
 
-def _words(source: SourceText) -> Iterator[_Word]:
+def _format_tokens(source: SourceText) -> Iterator[_Word]:
     """Yield all words, comments and newlines. A quoted text or a heredoc is one word."""
     tokens, text = tokenize(source), source.text
     position = 1 if text.startswith("\ufeff") else 0

@@ -199,7 +199,7 @@ class _Lexer:
             self.open.pop()
             self._add(CLOSE_HOLE, start, end)
         else:
-            self._odd(start, start + 1)
+            self._invalid_character(start, start + 1)
 
     def _end_of_name(self, start: int, end: int) -> int:
         """Return the end of a name, which can contain non-ASCII characters."""
@@ -216,9 +216,9 @@ class _Lexer:
         if self.text[start].isidentifier():
             self._add(IDENT, start, self._end_of_name(start, start + 1))
         else:
-            self._odd(start, start + 1)
+            self._invalid_character(start, start + 1)
 
-    def _odd(self, start: int, end: int) -> None:
+    def _invalid_character(self, start: int, end: int) -> None:
         self.at = end
         char = self.text[start:end]
         summary, detail = _ODD.get(char, _UNKNOWN)

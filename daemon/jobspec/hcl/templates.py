@@ -198,10 +198,10 @@ class TemplateParser(TokenCursor):
     def _template(self, start: int, parts: list[_Part]) -> TemplateExpr:
         end, closing = self.last_end, self.starts[self.at - 1]
         parts.reverse()
-        expressions = self._until((), parts, None, closing)
+        expressions = self._parse_until((), parts, None, closing)
         return TemplateExpr(start, end, expressions)
 
-    def _until(
+    def _parse_until(
         self,
         keywords: tuple[str, ...],
         parts: list[_Part],
@@ -236,16 +236,16 @@ class TemplateParser(TokenCursor):
                 "The control directives within this template are unbalanced.",
             )
         if opener.keyword == "for":
-            body_parts = self._until(("endfor",), parts, opener, closing)
+            body_parts = self._parse_until(("endfor",), parts, opener, closing)
             end = parts.pop().end
             body = TemplateExpr(opener.end, end, body_parts)
             return TemplateFor(opener.start, end, *opener.names, opener.subject, body)
-        then = self._until(("else", "endif"), parts, opener, closing)
+        then = self._parse_until(("else", "endif"), parts, opener, closing)
         middle = parts.pop()
         otherwise: tuple[Expression, ...] = ()
         end = middle.end
         if isinstance(middle, _Directive) and middle.keyword == "else":
-            otherwise = self._until(("endif",), parts, opener, closing)
+            otherwise = self._parse_until(("endif",), parts, opener, closing)
             end = parts.pop().end
         return TemplateIf(
             opener.start,

@@ -24,7 +24,7 @@ _NO_ELEMENT = "The given key does not identify an element in this collection val
 def attribute_of(value: Value, step: AttrStep, scope: Scope) -> Value:
     """Return an attribute of an object, or the value of a map's key."""
     if value is None:
-        raise _wrong(
+        raise _step_fault(
             step,
             "Attempt to get attribute from null value",
             "This value is null, so it does not have any attributes.",
@@ -35,7 +35,9 @@ def attribute_of(value: Value, step: AttrStep, scope: Scope) -> Value:
         if step.name in named:
             return named[step.name]
         detail = f'This object does not have an attribute named "{step.name}".'
-        raise _wrong(step, "Unsupported attribute", detail + did_you_mean(step.name, named), scope)
+        raise _step_fault(
+            step, "Unsupported attribute", detail + did_you_mean(step.name, named), scope
+        )
     kind = type_of_shallow(value)
     if kind in PRIMITIVES:
         detail = f"Can't access attributes on a primitive-typed value ({kind.name})."
@@ -44,17 +46,17 @@ def attribute_of(value: Value, step: AttrStep, scope: Scope) -> Value:
             "This value does not have any attributes; to get one of each element, "
             f"write [*].{step.name}"
         )
-    raise _wrong(step, "Unsupported attribute", detail, scope)
+    raise _step_fault(step, "Unsupported attribute", detail, scope)
 
 
 def element_of(value: Value, step: IndexExpr, key: Value, scope: Scope) -> Value:
     """Return an element by index or key."""
     if value is None:
         detail = "This value is null, so it does not have any indices."
-        raise _wrong(step, "Attempt to index null value", detail, scope)
+        raise _step_fault(step, "Attempt to index null value", detail, scope)
     if key is None:
         detail = "Can't use a null value as an indexing key."
-        raise _wrong(step, "Invalid index", detail, scope)
+        raise _step_fault(step, "Invalid index", detail, scope)
     items = elements(value)
     try:
         if items is not None and kind_of(value) != "set":
@@ -63,8 +65,8 @@ def element_of(value: Value, step: IndexExpr, key: Value, scope: Scope) -> Value
         if named is not None:
             return named[_name(key, named)]
     except ConversionError as error:
-        raise _wrong(step, "Invalid index", f"{error}.", scope) from error
-    raise _wrong(step, "Invalid index", "This value does not have any indices.", scope)
+        raise _step_fault(step, "Invalid index", f"{error}.", scope) from error
+    raise _step_fault(step, "Invalid index", "This value does not have any indices.", scope)
 
 
 def _position(key: Value, length: int) -> int:
@@ -104,5 +106,5 @@ def _name(key: Value, named: object) -> str:
     return name
 
 
-def _wrong(step: Step, summary: str, detail: str, scope: Scope) -> HclError:
+def _step_fault(step: Step, summary: str, detail: str, scope: Scope) -> HclError:
     return scope.fault_at(step.start, step.end, summary, detail)

@@ -230,7 +230,9 @@ def _to_sequence(value: Value, type_: Type) -> Value:
         if found is None:
             raise ConversionError("all elements must be of the same type")
         element = found
-    converted = tuple([_at(f"element {at}", item, element) for at, item in enumerate(items)])
+    converted = tuple(
+        [_convert_at(f"element {at}", item, element) for at, item in enumerate(items)]
+    )
     return make_set(element, converted) if type_.kind == "set" else _list(element, converted)
 
 
@@ -238,7 +240,7 @@ def _list(element: Type, items: tuple[Value, ...]) -> CollectionType:
     return CollectionType("list", element, items)
 
 
-def _at(where: str, value: Value, type_: Type) -> Value:
+def _convert_at(where: str, value: Value, type_: Type) -> Value:
     try:
         return convert(value, type_)
     except ConversionError as error:
@@ -255,7 +257,9 @@ def _to_map(value: Value, type_: Type) -> Value:
         if found is None:
             raise ConversionError("all elements must be of the same type")
         element = found
-    converted = {key: _at(f'element "{key}"', item, element) for key, item in sorted(items.items())}
+    converted = {
+        key: _convert_at(f'element "{key}"', item, element) for key, item in sorted(items.items())
+    }
     return CollectionType("map", element, converted)
 
 
@@ -266,7 +270,9 @@ def _to_tuple(value: Value, type_: Type) -> Value:
     if len(items) != len(type_.items):
         raise ConversionError(f"a tuple of {len(type_.items)} elements is required")
     pairs = zip(items, type_.items, strict=True)
-    return tuple([_at(f"element {at}", item, kind) for at, (item, kind) in enumerate(pairs)])
+    return tuple(
+        [_convert_at(f"element {at}", item, kind) for at, (item, kind) in enumerate(pairs)]
+    )
 
 
 def _to_object(value: Value, type_: Type) -> Value:
@@ -279,7 +285,7 @@ def _to_object(value: Value, type_: Type) -> Value:
     if missing:
         raise ConversionError(f"attributes {', '.join(missing)} are required")
     return {
-        name: _at(f'attribute "{name}"', items[name], kind)
+        name: _convert_at(f'attribute "{name}"', items[name], kind)
         for name, kind in sorted(type_.attributes.items())
     }
 

@@ -44,18 +44,18 @@ INERT: Mapping[type, Mapping[str, str]] = {
 
 def unsupported_fields(job: Job) -> Iterator[str]:
     """Yield a warning for each field that is set and has no effect."""
-    yield from _of(job, "")
+    yield from _warnings_of_record(job, "")
     for group in job.task_groups or ():
         subject = f"group {quote(group.name)}"
-        yield from _of(group, subject)
+        yield from _warnings_of_record(group, subject)
         yield from _networks(group)
         for service in group.services or ():
-            yield from _of(service, f"service {quote(service.name)} in {subject}")
+            yield from _warnings_of_record(service, f"service {quote(service.name)} in {subject}")
         for task in group.tasks or ():
             where = f"task {quote(task.name)} in {subject}"
-            yield from _of(task, where)
+            yield from _warnings_of_record(task, where)
             for service in task.services or ():
-                yield from _of(service, f"service {quote(service.name)} of {where}")
+                yield from _warnings_of_record(service, f"service {quote(service.name)} of {where}")
 
 
 def _networks(group: TaskGroup) -> Iterator[str]:
@@ -81,15 +81,15 @@ def _networks(group: TaskGroup) -> Iterator[str]:
             )
 
 
-def _of(record: Job | TaskGroup | Task | Service, subject: str) -> Iterator[str]:
-    for field, reason in _inert(type(record)):
+def _warnings_of_record(record: Job | TaskGroup | Task | Service, subject: str) -> Iterator[str]:
+    for field, reason in _inert_fields(type(record)):
         if getattr(record, field.name) != field.default:
             field_path = f"{subject}: {field.encode_name}" if subject else field.encode_name
             yield f"{field_path} is stored, but has no effect: {reason}"
 
 
 @cache
-def _inert(kind: type[Job | TaskGroup | Task | Service]) -> list[tuple[FieldInfo, str]]:
+def _inert_fields(kind: type[Job | TaskGroup | Task | Service]) -> list[tuple[FieldInfo, str]]:
     """Return the fields without an effect, with the reasons.
 
     The fields of a class take a millisecond to find, and a job has thousands of groups and tasks.

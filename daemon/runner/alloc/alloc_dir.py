@@ -39,7 +39,7 @@ async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dic
                     is_seen=is_seen,
                 )
             )
-        layout = AllocDirLayout(rooms=task_dirs, about=msgspec.json.encode(_about(instance)))
+        layout = AllocDirLayout(rooms=task_dirs, about=msgspec.json.encode(_log_manifest(instance)))
         found = await host.launcher.lay_out(alloc_id, layout, previous)
     except (OSError, ValueError) as error:
         problem = f"failed to build the allocation's directory: {error}"
@@ -84,12 +84,12 @@ def _migration_source(host: RuntimeContext, instance: TaskInstance) -> str | Non
     if not before or not (disk.sticky or disk.migrate):
         return None
     found = host.store.read(lambda db: allocations.find(db, before))
-    if found is None or _place(found) != _place(allocation):
+    if found is None or _group_key(found) != _group_key(allocation):
         return None
     return before
 
 
-def _about(instance: TaskInstance) -> LogManifest:
+def _log_manifest(instance: TaskInstance) -> LogManifest:
     return LogManifest(
         namespace=instance.allocation.namespace,
         job_id=instance.allocation.job_id,
@@ -97,5 +97,5 @@ def _about(instance: TaskInstance) -> LogManifest:
     )
 
 
-def _place(alloc: Allocation) -> tuple[str, str, str]:
+def _group_key(alloc: Allocation) -> tuple[str, str, str]:
     return alloc.namespace, alloc.job_id, alloc.task_group

@@ -296,7 +296,7 @@ class AllocRunner:
             self._health.start(self._nursery)
             self._watch_services()
             self._limit.start(self._nursery)
-            await self._govern(nursery)
+            await self._apply_lifecycle(nursery)
             nursery.cancel_scope.cancel()
         self._nursery = None
         self.tasks.close()
@@ -315,7 +315,7 @@ class AllocRunner:
         past = self._pasts.get(task.name, RestoredState())
         return TaskRunner(self._host, self._instance, task.name, self._report, self._changes, past)
 
-    async def _govern(self, nursery: trio.Nursery) -> None:
+    async def _apply_lifecycle(self, nursery: trio.Nursery) -> None:
         """Stop tasks as the lifecycle rules require, until all are dead."""
         leaving = None
         while not self.tasks.are_dead:

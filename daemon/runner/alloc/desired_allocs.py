@@ -60,26 +60,28 @@ def load_desired(
             if key not in definitions:
                 definitions[key] = jobs.version(db, *key)
             if (job := definitions[key]) is not None:
-                pasts = {} if allocation.id in known else _pasts(db, allocation, now)
+                pasts = {} if allocation.id in known else _restored_states(db, allocation, now)
                 found.append(DesiredAllocation(allocation, job, pasts))
         except StorageUnreadable as error:
             unreadable.append(UnreadableAllocation(alloc_id, error))
     return max((change.modify_index for change in changes), default=after), found, unreadable
 
 
-def _pasts(db: ReadSnapshot, allocation: Allocation, now: int) -> dict[str, RestoredState]:
+def _restored_states(
+    db: ReadSnapshot, allocation: Allocation, now: int
+) -> dict[str, RestoredState]:
     """Return the state that an earlier daemon left for the tasks of an allocation."""
     states = allocation.client.task_states
     if not states:
         return {}
     handles = allocations.handles(db, allocation.id)
     return {
-        task: _past(db, allocation.id, task, handles.get(task, b""), state, now)
+        task: _restored_state(db, allocation.id, task, handles.get(task, b""), state, now)
         for task, state in states.items()
     }
 
 
-def _past(
+def _restored_state(
     db: ReadSnapshot, alloc_id: str, task: str, handle: bytes, state: TaskState, now: int
 ) -> RestoredState:
     if not state.restarts:

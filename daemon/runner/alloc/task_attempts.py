@@ -143,7 +143,7 @@ class TaskAttempts(ABC):
             for log in self._logs():
                 await recover_all_rotations(log, running)
             await self._provisions.recall(self.state.started_at or "")
-            return await self._accompany(running)
+            return await self._supervise(running)
         self._emit(task_events.terminated(self._now(), _LOST))
         return AttemptOutcome.KILLED if self._killed.is_set() else AttemptOutcome.FAILED
 
@@ -204,7 +204,7 @@ class TaskAttempts(ABC):
         if began is not None:
             self._emit(task_events.started(began))
             self._set(state=TaskPhase.RUNNING, started_at=rfc3339(began))
-        return await self._accompany(running)
+        return await self._supervise(running)
 
     async def _wait_for_descriptors(self) -> bool:
         """Wait until file descriptors are free; return whether to start the attempt."""
@@ -275,7 +275,7 @@ class TaskAttempts(ABC):
 
     # --- run and end ---
 
-    async def _accompany(self, running: TaskHandle) -> AttemptOutcome:
+    async def _supervise(self, running: TaskHandle) -> AttemptOutcome:
         """Wait for the end of an attempt, and rotate its logs until then."""
         self._running = running
         self._enter(RunnerState.RUNNING)

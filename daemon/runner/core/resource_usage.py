@@ -178,7 +178,7 @@ def sum_usage(parts: Iterable[ResourceUsage]) -> ResourceUsage:
             system_mode=sum(cpu_stats.system_mode for cpu_stats in cpus),
             total_ticks=sum(cpu_stats.total_ticks for cpu_stats in cpus),
         ),
-        memory_stats=_together(memories),
+        memory_stats=_sum_memory(memories),
         network_stats=_sum_networks(part.network_stats for part in parts),
     )
 
@@ -194,7 +194,7 @@ def _sum_networks(
     )
 
 
-def _together(parts: list[MemoryUsage]) -> MemoryUsage:
+def _sum_memory(parts: list[MemoryUsage]) -> MemoryUsage:
     """Return the sum of memory usages; a field that not all of them measure is omitted."""
     kinds = {part.measured for part in parts}
     sums = {

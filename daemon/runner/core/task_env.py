@@ -84,7 +84,7 @@ def task_environment(
 ) -> dict[str, str]:
     """Return the environment of a task; `values` come from the node, `base` from the agent."""
     environment = dict(base)
-    environment |= _about(allocation, job, task, directories)
+    environment |= _allocation_variables(allocation, job, task, directories)
     environment["NOMAD_DC"] = values.get("node.datacenter", "")
     environment["NOMAD_REGION"] = values.get("node.region", "")
     if parent_cgroup:
@@ -99,7 +99,7 @@ def task_environment(
     return environment
 
 
-def _about(
+def _allocation_variables(
     allocation: Allocation, job: Job, task: Task, directories: TaskDirectories
 ) -> dict[str, str]:
     variables = {

@@ -35,17 +35,17 @@ def started(now: int) -> TaskEvent:
 
 def setup_failure(now: int, error: str) -> TaskEvent:
     """Return `Setup Failure`: an input of the task could not be prepared."""
-    return _because("Setup Failure", now, "setup_error", error)
+    return _event_with_reason("Setup Failure", now, "setup_error", error)
 
 
 def driver_failure(now: int, error: str) -> TaskEvent:
     """Return `Driver Failure`: the driver could not start the task."""
-    return _because("Driver Failure", now, "driver_error", error)
+    return _event_with_reason("Driver Failure", now, "driver_error", error)
 
 
 def failed_validation(now: int, error: str) -> TaskEvent:
     """Return `Failed Validation`: the driver configuration of the task is invalid."""
-    return _because("Failed Validation", now, "validation_error", error)
+    return _event_with_reason("Failed Validation", now, "validation_error", error)
 
 
 def terminated(
@@ -107,7 +107,7 @@ def not_restarting(now: int, reason: str) -> TaskEvent:
 
 def restart_signaled(now: int, reason: str) -> TaskEvent:
     """Return `Restart Signaled`: a restart was requested."""
-    return _because("Restart Signaled", now, "restart_reason", reason)
+    return _event_with_reason("Restart Signaled", now, "restart_reason", reason)
 
 
 def signaling(now: int, name: str) -> TaskEvent:
@@ -259,7 +259,7 @@ def download_progress(now: int, source: str, size: int) -> TaskEvent:
 
 def download_failed(now: int, reason: str) -> TaskEvent:
     """Return the event for an artifact that could not be downloaded."""
-    return _because("Failed Artifact Download", now, "download_error", reason)
+    return _event_with_reason("Failed Artifact Download", now, "download_error", reason)
 
 
 def template(now: int, message: str) -> TaskEvent:
@@ -269,7 +269,7 @@ def template(now: int, message: str) -> TaskEvent:
 
 def secrets_failure(now: int, reason: str) -> TaskEvent:
     """Return the event for a task that cannot get a Vault token."""
-    event = _because("Secrets Error", now, "secrets_error", reason)
+    event = _event_with_reason("Secrets Error", now, "secrets_error", reason)
     return msgspec.structs.replace(event, vault_error=reason)
 
 
@@ -301,10 +301,10 @@ def hook_failed(now: int, reason: str) -> TaskEvent:
 
 
 def _with_message(kind: str, now: int, message: str) -> TaskEvent:
-    return _because(kind, now, "message", message)
+    return _event_with_reason(kind, now, "message", message)
 
 
-def _because(kind: str, now: int, field: str, text: str) -> TaskEvent:
+def _event_with_reason(kind: str, now: int, field: str, text: str) -> TaskEvent:
     """Return an event with `text` as its message and in the given field."""
     event = TaskEvent(type=kind, time=now, display_message=text, details={field: text})
     return msgspec.structs.replace(event, **{field: text})

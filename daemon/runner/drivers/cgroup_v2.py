@@ -184,7 +184,7 @@ def find(owner: Path) -> CgroupV2Groups | None:
     own = own_path(_OWN.read_text())
     if mount is None or own is None:
         return None
-    above = _aside(mount / own.lstrip("/"))
+    above = _move_into_child(mount / own.lstrip("/"))
     base = above / name_of(owner)
     try:
         base.mkdir(exist_ok=True)
@@ -200,7 +200,7 @@ def find(owner: Path) -> CgroupV2Groups | None:
     return CgroupV2Groups(base, mount, threaded=threaded)
 
 
-def _aside(own: Path) -> Path:
+def _move_into_child(own: Path) -> Path:
     """Return the cgroup of this process, after moving into a child cgroup if needed."""
     aside = own / ASIDE
     if not is_delegated(str(own)):

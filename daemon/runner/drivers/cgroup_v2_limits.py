@@ -267,7 +267,7 @@ def find(
     """
     if tree is None:
         return "no cgroup v2 is mounted"
-    above = _above(parent, tree, files)
+    above = _parent_cgroup(parent, tree, files)
     if above is None:
         return (
             "no group of cgroup v2 was delegated to the daemon in addition to its own "
@@ -293,7 +293,7 @@ def find(
     return CgroupV2Enforcer(base, tree.mount, controllers, missing, files)
 
 
-def _above(parent: str, tree: CgroupMount, files: CgroupFiles) -> str | None:
+def _parent_cgroup(parent: str, tree: CgroupMount, files: CgroupFiles) -> str | None:
     """Return a possible parent cgroup without processes, or None."""
     root = tree.mount.rstrip("/")
     if parent:

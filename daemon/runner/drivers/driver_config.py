@@ -67,7 +67,7 @@ def read(record: type[T], config: Mapping[str, object]) -> T:
             )
         values[name] = value
     if faults:
-        raise InvalidConfig(_all(faults))
+        raise InvalidConfig(_join_faults(faults))
     return msgspec.convert(values, record)
 
 
@@ -106,7 +106,7 @@ def _fields(record: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo
     return {field.name: field for field in msgspec.structs.fields(record)}
 
 
-def _all(faults: list[str]) -> str:
+def _join_faults(faults: list[str]) -> str:
     lines = "".join(f"\t* {fault}\n" for fault in ["failed to parse config: ", *faults])
     return f"{len(faults) + 1} errors occurred:\n{lines}\n"
 

@@ -37,10 +37,12 @@ def look(task: Task) -> DriverFindings:
     module, _, settings = name.partition(":")
     record: type[msgspec.Struct] = getattr(import_module(module), settings)
     errors = list(driver_config.faults(record, block))
-    return DriverFindings(errors, _dubious(task, block) if is_listed(task.driver, _HERE) else [])
+    return DriverFindings(
+        errors, _config_warnings(task, block) if is_listed(task.driver, _HERE) else []
+    )
 
 
-def _dubious(task: Task, block: Mapping[str, object]) -> list[str]:
+def _config_warnings(task: Task, block: Mapping[str, object]) -> list[str]:
     found = []
     command = block.get("command")
     if isinstance(command, str) and _is_missing(command):

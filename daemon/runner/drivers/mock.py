@@ -108,11 +108,11 @@ class MockTask:
     async def wait(self) -> ExitResult:
         """Return the configured result after the configured time."""
         settings = self._settings
-        await self._say()  # also for a run time of zero
+        await self._write_output()  # also for a run time of zero
         with trio.move_on_after(_seconds(settings.run_for)) as time:
             for _ in range(settings.stdout_repeat):
                 await trio.sleep(_seconds(settings.stdout_repeat_duration))
-                await self._say()
+                await self._write_output()
             await self._stopped.wait()
         self._ended.set()
         if time.cancelled_caught:
@@ -121,7 +121,7 @@ class MockTask:
             )
         return _KILLED if self._forced else _INTERRUPTED
 
-    async def _say(self) -> None:
+    async def _write_output(self) -> None:
         if self._settings.stdout_string and self._log is not None:
             (await self._log.writing()).write(self._settings.stdout_string.encode())
 

@@ -137,7 +137,7 @@ class ProcessDriver:
         """Kill all processes of an attempt, and wait for its shim to exit."""
         with trio.move_on_after(_PATIENCE):
             trace, descriptor = await self._find(alloc_id, task, number)
-            started = self._told(alloc_id, task, number, path, trace)
+            started = self._started_task(alloc_id, task, number, path, trace)
             process = self._process(started, descriptor)
             try:
                 async with trio.open_nursery() as nursery:
@@ -170,9 +170,9 @@ class ProcessDriver:
 
     def _started(self, attempt: Attempt, trace: ClaimRecord) -> StartedTask:
         path = f"{attempt.directory}/{CLAIM}{attempt.task}.{attempt.number}"
-        return self._told(attempt.alloc_id, attempt.task, attempt.number, path, trace)
+        return self._started_task(attempt.alloc_id, attempt.task, attempt.number, path, trace)
 
-    def _told(
+    def _started_task(
         self, alloc_id: str, task: str, number: int, path: str, trace: ClaimRecord
     ) -> StartedTask:
         return StartedTask(

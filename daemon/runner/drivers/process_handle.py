@@ -130,9 +130,9 @@ class ProcessHandle:
     async def signal(self, name: str) -> None:
         """Send a signal to the main process; an unknown name means SIGINT."""
         with trio.move_on_after(_FOR_SHIM):
-            await self._reach(signal_number(name))
+            await self._send_when_started(signal_number(name))
 
-    async def _reach(self, number: signals.Signals) -> None:
+    async def _send_when_started(self, number: signals.Signals) -> None:
         """Send a signal to the main process, after waiting until the shim has started it."""
         # Nothing signals the start of the main process.
         while not await self._send(number) and not self._ended.is_set():  # noqa: ASYNC110
@@ -164,7 +164,7 @@ class ProcessHandle:
         """Signal the main process, and kill all processes after `grace` seconds."""
         with trio.move_on_after(grace):
             await self._wake()
-            await self._reach(signal_number(signal))
+            await self._send_when_started(signal_number(signal))
             await self._ended.wait()
             return self._trouble
         return await self._force()

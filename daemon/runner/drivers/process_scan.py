@@ -32,7 +32,9 @@ class ScannedGroup:
     def prepare(self) -> None:
         """Do nothing: there is no cgroup."""
 
-    async def _deal(self, launcher: Launcher, action: Action, attempt: int | None) -> list[int]:
+    async def _act_on_processes(
+        self, launcher: Launcher, action: Action, attempt: int | None
+    ) -> list[int]:
         task = self._task or None
         mark = ScanTarget(allocation=self._alloc_id, task=task, attempt=attempt, action=action)
         return await self._scanner.deal(launcher, mark)
@@ -41,21 +43,21 @@ class ScannedGroup:
         """Kill all processes that can be found; return the error or an empty string."""
         found: list[int] = []
         with trio.move_on_after(_PATIENCE):
-            while found := await self._deal(launcher, "end", attempt):
+            while found := await self._act_on_processes(launcher, "end", attempt):
                 pass
         return f"processes that do not end: {' '.join(map(str, found))}" if found else ""
 
     async def members(self, launcher: Launcher, attempt: int) -> list[int]:
         """Return the processes that can be found."""
-        return await self._deal(launcher, "find", attempt)
+        return await self._act_on_processes(launcher, "find", attempt)
 
     async def pause(self, launcher: Launcher, attempt: int) -> None:
         """Pause all processes."""
-        await self._deal(launcher, "hold", attempt)
+        await self._act_on_processes(launcher, "hold", attempt)
 
     async def resume(self, launcher: Launcher, attempt: int) -> None:
         """Resume all processes."""
-        await self._deal(launcher, "let_go", attempt)
+        await self._act_on_processes(launcher, "let_go", attempt)
 
 
 class ProcessScanner:

@@ -174,7 +174,7 @@ class AllocFiles:
 
         Raises `PathEscape`, `FileAccessDenied` or `OSError`.
         """
-        relative, position, infos = self._place(path), 0, []
+        relative, position, infos = self._launcher_path(path), 0, []
         while position >= 0:
             request = ListDirectory(
                 allocation=self._alloc_id,
@@ -204,7 +204,7 @@ class AllocFiles:
 
     async def open(self, path: str) -> File:
         """Open a file. Raises `PathEscape`, `FileAccessDenied` or `OSError`."""
-        relative = self._place(path)
+        relative = self._launcher_path(path)
         folder, _, name = relative.rpartition("/")
         if folder == _LOGS and self._is_log(name):
             return await self._numbered(path, relative)
@@ -223,7 +223,7 @@ class AllocFiles:
                 return _Numbered(stream, file)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
-    def _place(self, path: str) -> str:
+    def _launcher_path(self, path: str) -> str:
         """Return a path in the launcher's form.
 
         Raises `PathEscape`, or `OSError` for an impossible one.

@@ -56,15 +56,15 @@ class ServiceRegistrar:
 
     def healthy_since(self) -> int | None:
         """Return the time since which all relevant checks pass; None if one does not."""
-        return self._checks.healthy_since(probes(self._place(), self._active()))
+        return self._checks.healthy_since(probes(self._service_context(), self._active()))
 
     def failing_checks(self) -> list[CheckResult]:
         """Return the last results of the checks that keep the allocation from being healthy."""
-        return self._checks.failing(probes(self._place(), self._active()))
+        return self._checks.failing(probes(self._service_context(), self._active()))
 
     def offers(self) -> list[ServiceAddress]:
         """Return the current registrations with their readiness."""
-        context = self._place()
+        context = self._service_context()
         return [
             ServiceAddress(item.registration, self._checks.ready(probes(context, [item])))
             for item in self._active()
@@ -76,7 +76,7 @@ class ServiceRegistrar:
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Yield the tasks whose services cannot be registered, with the reason."""
-        return faults(self._place())
+        return faults(self._service_context())
 
     def port_conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield each task with the process that occupies a static port before any task runs."""
@@ -94,9 +94,9 @@ class ServiceRegistrar:
     def _active(self) -> Iterator[ActiveService]:
         if not self.exists or self._is_ending() or not self._report.states:
             return iter(())
-        return active(self._place(), self._report.states)
+        return active(self._service_context(), self._report.states)
 
-    def _place(self) -> ServiceContext:
+    def _service_context(self) -> ServiceContext:
         instance, values = self._instance(), self._host.values
         return ServiceContext(
             allocation=instance.allocation,
@@ -125,5 +125,5 @@ class ServiceRegistrar:
         """Run the checks of the registered services until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                self._checks.follow(probes(self._place(), self._active()), nursery)
+                self._checks.follow(probes(self._service_context(), self._active()), nursery)
                 await self._changes.wait()

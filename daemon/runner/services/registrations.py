@@ -78,7 +78,7 @@ def faults(context: ServiceContext) -> Iterator[tuple[str, str]]:
 
     An invalid group service is reported for all tasks.
     """
-    for service, task in _all(context.group):
+    for service, task in _native_services(context.group):
         try:
             _register(context, service, task)
         except ServiceHasNoPort as error:
@@ -87,7 +87,7 @@ def faults(context: ServiceContext) -> Iterator[tuple[str, str]]:
                 yield name, f'failed to register service "{service.name}": {error}'
 
 
-def _all(group: TaskGroup) -> Iterator[tuple[Service, str]]:
+def _native_services(group: TaskGroup) -> Iterator[tuple[Service, str]]:
     for service in group.services or ():
         if service.provider == _NATIVE:
             yield service, ""
@@ -103,7 +103,7 @@ def _desired(group: TaskGroup, states: Mapping[str, TaskState]) -> Iterator[tupl
         hook(task) != Hook.POSTSTOP and states[task.name].state != TaskPhase.DEAD
         for task in group.tasks or ()
     )
-    for service, task in _all(group):
+    for service, task in _native_services(group):
         running = states[task].state == TaskPhase.RUNNING if task else has_begun and goes_on
         if running:
             yield service, task

@@ -80,7 +80,7 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
             f"output.{reference}": reader.value(reference)
             for reference in outputs.references(group)
         }
-        needs = {name: reader.need(name) for name in _needs(instance)}
+        needs = {name: reader.need(name) for name in _needed_steps(instance)}
         source = lists.source(group)
         text = reader.value(source) if source else ""
     except outputs.TooManyValues as error:
@@ -121,7 +121,7 @@ def _run_of(db: ReadSnapshot, instance: TaskInstance) -> FlowRun | None:
     return runs.of_version(db, allocation.namespace, allocation.job_id, allocation.job_version)
 
 
-def _needs(instance: TaskInstance) -> tuple[str, ...]:
+def _needed_steps(instance: TaskInstance) -> tuple[str, ...]:
     needs = NEEDS.of(instance.group.meta)
     if needs != (ALL,):
         return tuple(need.removesuffix(lists.EACH) for need in needs)
@@ -155,14 +155,14 @@ class _Reader:
             self._count(step.total)
         return outputs.value(
             reference,
-            self._of(reference.step),
+            self._outputs_of(reference.step),
             total=step.total,
             is_list=self._is_array(reference.step),
         )
 
     def need(self, name: str) -> _Need:
         """Return a step for `needs.json`. Raises `outputs.TooManyValues`."""
-        step, is_list, written = self._step(name), self._is_array(name), self._of(name)
+        step, is_list, written = self._step(name), self._is_array(name), self._outputs_of(name)
         if name in self._own:
             is_list, written = (
                 False,
@@ -195,7 +195,7 @@ class _Reader:
             self._steps[name] = runs.step(self._db, self._run, name) or RunStep(name=name)
         return self._steps[name]
 
-    def _of(self, name: str) -> list[StepOutputs]:
+    def _outputs_of(self, name: str) -> list[StepOutputs]:
         if name not in self._outputs:
             self._outputs[name] = [*runs.outputs(self._db, self._run, name)]
         return self._outputs[name]

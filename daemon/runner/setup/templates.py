@@ -293,7 +293,7 @@ class TemplateRunner:
         await self.secrets.store()
         files, owner = self._desk.files, None
         if template.uid is not None or template.gid is not None:
-            owner = (_whose(template.uid), _whose(template.gid))
+            owner = (_owner_number(template.uid), _owner_number(template.gid))
         mode = int(template.perms, 8) if template.perms else _DEFAULT_PERMISSIONS
         path, content = files.resolve(template.dest_path), text.encode(errors="replace")
         await files.write(path, content, owner=owner, mode=mode & _PERMISSIONS)
@@ -326,7 +326,7 @@ def _environment(template: Template, text: str) -> Mapping[str, str]:
         raise TemplateError(f"{template.dest_path}: {error}") from error
 
 
-def _whose(number: int | None) -> int:
+def _owner_number(number: int | None) -> int:
     return -1 if number is None else number
 
 

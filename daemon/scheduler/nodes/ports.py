@@ -124,7 +124,7 @@ def offer(
         AllocatedPort(
             label=port.label,
             value=values[port.label],
-            to=_to(port, values[port.label]),
+            to=_target_port(port, values[port.label]),
             host_ip=_address(port, node, region) or address,
         )
         for port in ports_of(network)
@@ -149,14 +149,14 @@ def _offered(ports: list[Port] | None, values: dict[str, int]) -> list[OfferedPo
         OfferedPort(
             label=port.label,
             value=values[port.label],
-            to=_to(port, values[port.label]),
+            to=_target_port(port, values[port.label]),
             host_network=port.host_network,
         )
         for port in ports
     ]
 
 
-def _to(port: Port, value: int) -> int:
+def _target_port(port: Port, value: int) -> int:
     return value if port.to == _SAME else port.to
 
 

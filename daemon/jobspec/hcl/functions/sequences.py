@@ -67,10 +67,10 @@ def _keys(value: Value) -> Value:
 
 def _values(value: Value) -> Value:
     found = _named(value)
-    return _like(value, tuple([found[key] for key in sorted(found)]))
+    return _same_kind(value, tuple([found[key] for key in sorted(found)]))
 
 
-def _like(value: Value, items: tuple[Value, ...]) -> Value:
+def _same_kind(value: Value, items: tuple[Value, ...]) -> Value:
     """Return elements as a list if they come from a collection, otherwise as a tuple."""
     return (
         CollectionType("list", value.element, items) if isinstance(value, CollectionType) else items
@@ -103,7 +103,7 @@ def _concat(*values: Value) -> Value:
     joined = tuple([item for value in values for item in items_of(value)])
     kinds = [type_of(value) for value in values]
     if kinds[0].kind == "list" and all(kind == kinds[0] for kind in kinds):
-        return _like(values[0], joined)
+        return _same_kind(values[0], joined)
     return joined
 
 
@@ -117,7 +117,7 @@ def _contains(value: Value, expected: Value) -> Value:
 def _distinct(value: CollectionType) -> Value:
     unique = {sort_key(item): item for item in reversed(items_of(value))}
     sorted_keys = list({sort_key(item): None for item in items_of(value)})
-    return _like(value, tuple([unique[key] for key in sorted_keys]))
+    return _same_kind(value, tuple([unique[key] for key in sorted_keys]))
 
 
 def _sequence(value: Value) -> tuple[Value, ...]:
@@ -214,7 +214,7 @@ def _slice(value: Value, start: Value, end: Value) -> Value:
         raise ArgumentFault(2, "end index must not be greater than the length of the list")
     if first > last:
         raise ArgumentFault(1, "start index must not be greater than end index")
-    return _like(value, items[first:last])
+    return _same_kind(value, items[first:last])
 
 
 def _zipmap(keys: Value, values: Value) -> Value:
@@ -263,7 +263,9 @@ def _chunklist(value: Value, size: Value) -> Value:
     if not items:
         return ()
     length = length or len(items)
-    return tuple([_like(value, items[at : at + length]) for at in range(0, len(items), length)])
+    return tuple(
+        [_same_kind(value, items[at : at + length]) for at in range(0, len(items), length)]
+    )
 
 
 def _of_sets(join: Callable[[list[dict[object, Value]]], list[Value]]) -> Callable[..., Value]:

@@ -183,9 +183,9 @@ def _lines(value: Value) -> list[str]:
     """Return the lines of a value without indentation."""
     items, named = elements(value), attributes(value)
     if items:
-        return [line for item in items for line in _behind("- ", "  ", item)]
+        return [line for item in items for line in _lines_after_marker("- ", "  ", item)]
     if named:
-        return [line for key in sorted(named) for line in _under(key, named[key])]
+        return [line for key in sorted(named) for line in _lines_below_key(key, named[key])]
     if items is not None or named is not None:
         return ["[]" if named is None else "{}"]
     if isinstance(value, str) and "\n" in value and not value.startswith((" ", "\n")):
@@ -193,19 +193,19 @@ def _lines(value: Value) -> list[str]:
     return [scalar_text(value)]
 
 
-def _behind(mark: str, margin: str, value: Value) -> list[str]:
+def _lines_after_marker(mark: str, margin: str, value: Value) -> list[str]:
     """Return the lines of a value after a marker."""
     first, *rest = _lines(value)
     return [mark + first, *[f"{margin}{line}" if line else "" for line in rest]]
 
 
-def _under(key: str, value: Value) -> list[str]:
+def _lines_below_key(key: str, value: Value) -> list[str]:
     name = f"{quoted(key)}:"
     if elements(value):
         return [name, *_lines(value)]
     if attributes(value):
         return [name, *[f"  {line}" if line else "" for line in _lines(value)]]
-    return _behind(f"{name} ", "", value)
+    return _lines_after_marker(f"{name} ", "", value)
 
 
 def _block(value: str) -> list[str]:

@@ -122,17 +122,17 @@ class SlurmAttempt:
             else:
                 await self._next()
         if self.row.status == RunStatus.RUNNING:
-            tell(self._place)
+            tell(self._location)
         return self.row.claimed_at or None
 
     @property
-    def _place(self) -> str:
+    def _location(self) -> str:
         return f"job {self.row.job_id} runs on {self.row.host or 'a host'}"
 
     def adopted(self) -> None:
         """Continue an attempt whose start an earlier daemon has reported."""
         if self.row.status == RunStatus.RUNNING:
-            self._said = self._place
+            self._said = self._location
 
     def _report_queue_state(self, text: str) -> None:
         """Report the queue state, unless it is the last reported one."""

@@ -64,7 +64,7 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
                 f"{program} is not in {self.path}: install the cluster's client programs"
             )
         with trio.move_on_after(self.seconds):
-            return await self._said(self.order(program, *words, user=user, env=env), stdin)
+            return await self._output_of(self.order(program, *words, user=user, env=env), stdin)
         raise SlurmCommandFailed(f"{program} did not answer within {self.seconds:g} s", unsure=True)
 
     def order(
@@ -77,7 +77,7 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
         except msgspec.ValidationError as error:
             raise SlurmCommandFailed(f"{program} does not take these arguments: {error}") from error
 
-    async def _said(self, program_command: ProgramCommand, stdin: bytes) -> str:
+    async def _output_of(self, program_command: ProgramCommand, stdin: bytes) -> str:
         try:
             number, ends = await self.launcher.start_program(program_command, stdin)
         except Refusal as error:

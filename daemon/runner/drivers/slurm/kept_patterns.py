@@ -59,10 +59,10 @@ def _search(task: str, pattern: str) -> tuple[str, str, str, str]:
     plain = min(plain, len(names) - 1)
     rest = names[plain:]
     depths = (1, _DEEPEST) if ANY_DEPTH in rest else (len(rest), len(rest))
-    return "/".join([".", *names[:plain]]), str(depths[0]), str(depths[1]), _wider(rest[-1])
+    return "/".join([".", *names[:plain]]), str(depths[0]), str(depths[1]), _widen(rest[-1])
 
 
-def _wider(name: str) -> str:
+def _widen(name: str) -> str:
     """Return a pattern for `find` that matches at least the same names, in any locale."""
     first = name.partition("[")[0]
     wider = first.replace("\\", "\\\\").replace("?", "*")

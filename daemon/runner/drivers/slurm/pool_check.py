@@ -61,15 +61,15 @@ class _NotGood(Exception):
 
 async def _steps(tools: SlurmCommands, partition: str, url: str) -> AsyncIterator[tuple[str, str]]:
     yield "programs", _programs(tools)
-    yield "version", (await _ask(tools, "version", "sinfo", "--version")).strip()
-    output = await _ask(tools, "partition", "scontrol", "-o", "show", "partition", partition)
+    yield "version", (await _run_step(tools, "version", "sinfo", "--version")).strip()
+    output = await _run_step(tools, "partition", "scontrol", "-o", "show", "partition", partition)
     partition_fields = fields_of(output)
     yield "partition", _partition(partition, partition_fields)
-    listed = await _ask(
+    listed = await _run_step(
         tools, "hosts", "sinfo", "-h", "-N", f"--partition={partition}", f"--format={_HOSTS}"
     )
     yield "hosts", _hosts(listed)
-    settings = await _ask(tools, "limits", "scontrol", "show", "config")
+    settings = await _run_step(tools, "limits", "scontrol", "show", "config")
     yield "limits", _limits(partition_fields, settings)
     yield "address", _address(url)
 
@@ -85,7 +85,7 @@ def _programs(tools: SlurmCommands) -> str:
     return f"{', '.join(PROGRAMS)} are in {tools.path}"
 
 
-async def _ask(tools: SlurmCommands, step: str, program: str, *words: str) -> str:
+async def _run_step(tools: SlurmCommands, step: str, program: str, *words: str) -> str:
     try:
         return await tools.run(program, *words)
     except SlurmCommandFailed as error:

@@ -203,7 +203,7 @@ class WrapperApi:
 
     def pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
         """Yield the content of a file and close it afterwards, even if the client disconnects."""
-        stream = _pieces(file)
+        stream = _read_chunks(file)
         weakref.finalize(stream, file.close)
         return stream
 
@@ -339,7 +339,7 @@ class WrapperApi:
         raise Denied
 
 
-async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+async def _read_chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
     with file:
         while data := await trio.to_thread.run_sync(file.read, _CHUNK):
             yield data

@@ -247,7 +247,7 @@ class Unpacker:
 
     # --- writing ---
 
-    def _place(self, name: str) -> str:
+    def _member_path(self, name: str) -> str:
         """Return the path of a member and count the member. Raises `BadArchive`."""
         inner = posixpath.normpath(name)
         if name.startswith("/") or inner == ".." or inner.startswith("../") or "\0" in name:
@@ -258,10 +258,10 @@ class Unpacker:
         return f"{self._target}/{inner}"
 
     def _directory(self, name: str) -> None:
-        os.makedirs(self._place(name), _MODES, exist_ok=True)
+        os.makedirs(self._member_path(name), _MODES, exist_ok=True)
 
     def _file(self, name: str, source: _Source, mode: int) -> None:
-        path = self._place(name)
+        path = self._member_path(name)
         os.makedirs(os.path.dirname(path), _MODES, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with open(os.open(path, flags, 0o600), "wb") as file:
@@ -276,7 +276,7 @@ class Unpacker:
             os.fchmod(file.fileno(), mode & _MODES | 0o600)
 
     def _link(self, name: str, target: str) -> None:
-        self._links[self._place(name)] = target
+        self._links[self._member_path(name)] = target
 
     def _make_links(self) -> None:
         for path, target in self._links.items():
