@@ -5,7 +5,7 @@ from typing import Any
 
 from daemon.ui import formatting
 from daemon.ui.job import job_url
-from daemon.ui.render import action, return_url
+from daemon.ui.render import action, form_action, return_url
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed
 from storage.records.base import HOUR
@@ -25,8 +25,9 @@ def _namespace(ui_request: UiRequest) -> str:
     return ui_request.query.text("namespace") or "default"
 
 
-def _job(ui_request: UiRequest) -> str:
-    return formatting.address("/ui/job/", ui_request["job_id"], namespace=_namespace(ui_request))
+def _job(ui_request: UiRequest, below: str = "") -> str:
+    namespace = _namespace(ui_request)
+    return formatting.address("/ui/job/", ui_request["job_id"], below, namespace=namespace)
 
 
 def _number(ui_request: UiRequest, name: str) -> int:
@@ -66,7 +67,7 @@ async def evaluate(ui_request: UiRequest) -> str:
     return return_url(ui_request, _job(ui_request))
 
 
-@action
+@form_action(lambda ui_request: _job(ui_request))
 async def scale(ui_request: UiRequest) -> str:
     """Change the count of a group."""
     body = {
@@ -86,7 +87,7 @@ async def revert(ui_request: UiRequest) -> str:
     return return_url(ui_request, _job(ui_request))
 
 
-@action
+@form_action(lambda ui_request: _job(ui_request, "/launches"))
 async def dispatch(ui_request: UiRequest) -> str:
     """Dispatch a parameterized job; show the child."""
 

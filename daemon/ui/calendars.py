@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from daemon.ui import calendar_year, formatting
-from daemon.ui.render import Found, action, page
+from daemon.ui.render import Found, action, form_action, page
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, Refused
 
@@ -74,7 +74,7 @@ def _shown(document: object) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-@action
+@form_action(lambda ui_request: _page_of_form(ui_request))
 async def store(ui_request: UiRequest) -> str:
     """Store the calendar in the form."""
     name, namespace, target = _named(ui_request)
@@ -93,7 +93,7 @@ async def store(ui_request: UiRequest) -> str:
     return formatting.address("/ui/calendar/", name, namespace=namespace)
 
 
-@action
+@form_action(lambda ui_request: _page_of_form(ui_request))
 async def import_file(ui_request: UiRequest) -> str:
     """Add the whole-day events of an iCalendar file as holidays."""
     name, namespace, target = _named(ui_request)
@@ -115,6 +115,15 @@ async def remove(ui_request: UiRequest) -> str:
         await ui_request.ask("DELETE", target, namespace=namespace, cas=_index(ui_request))
     )
     return "/ui/calendars"
+
+
+def _page_of_form(ui_request: UiRequest) -> str:
+    """Return the page of a form: that of its calendar, or the list for a new one."""
+    form = ui_request.form
+    if form.get("index", "0") == "0":
+        return "/ui/calendars"
+    name, namespace = form.get("name", ""), form.get("namespace", "")
+    return formatting.address("/ui/calendar/", name, namespace=namespace)
 
 
 def _named(ui_request: UiRequest) -> tuple[str, str, str]:

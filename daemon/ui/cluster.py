@@ -6,7 +6,14 @@ from typing import Any
 import msgspec
 
 from daemon.ui import formatting, machine
-from daemon.ui.render import Found, optional, page, render_page, with_error_message
+from daemon.ui.render import (
+    Found,
+    keeps_form,
+    optional,
+    page,
+    render_page,
+    with_error_message,
+)
 from daemon.ui.tables import sort_table
 from daemon.ui.usage import usage_section
 from daemon.web.reply import HandlerReply
@@ -136,6 +143,7 @@ async def settings(ui_request: UiRequest) -> Found:
 
 
 @with_error_message
+@keeps_form(lambda _: "/ui/settings")
 async def test_notifications(ui_request: UiRequest) -> HandlerReply:
     """Send a test message to the receivers of notifications, and show their answers."""
     name = ui_request.form.get("name", "").strip()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from daemon.ui import formatting
-from daemon.ui.render import Found, action, page
+from daemon.ui.render import Found, action, form_action, page
 from daemon.web.ui_session import UiRequest
 
 PAGE = 100  # lines on one page of the list
@@ -23,7 +23,7 @@ async def index(ui_request: UiRequest) -> Found:
     return {"freezes": found, "next_token": reply.next_token, "follow": "*"}
 
 
-@action
+@form_action(lambda _: "/ui/freezes")
 async def make(ui_request: UiRequest) -> str:
     """Make the freeze in the form."""
     form = ui_request.form

@@ -4,7 +4,15 @@ from typing import Any
 
 from daemon.ui import formatting
 from daemon.ui.forms import duration_text
-from daemon.ui.render import Found, action, page, render_page, with_error_message
+from daemon.ui.render import (
+    Found,
+    action,
+    form_action,
+    keeps_form,
+    page,
+    render_page,
+    with_error_message,
+)
 from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, NotFound
@@ -42,6 +50,7 @@ def _rules(ui_request: UiRequest) -> str:
 
 
 @with_error_message
+@keeps_form(lambda _: ACCESS)
 async def create_token(ui_request: UiRequest) -> HandlerReply:
     """Create a token, and show its secret once."""
     body = {
@@ -66,7 +75,13 @@ async def revoke_token(ui_request: UiRequest) -> str:
 # --- policies -----------------------------------------------------------------------------------
 
 
-@action
+@form_action(
+    lambda ui_request: (
+        ACCESS
+        if ui_request.form.get("new")
+        else formatting.address("/ui/policy/", text(ui_request, "name"))
+    )
+)
 async def put_policy(ui_request: UiRequest) -> str:
     """Create or change a policy."""
     name = text(ui_request, "name")
@@ -103,7 +118,11 @@ async def role(ui_request: UiRequest) -> Found:
     }
 
 
-@action
+@form_action(
+    lambda ui_request: (
+        formatting.address("/ui/role/", role_id) if (role_id := text(ui_request, "id")) else ACCESS
+    )
+)
 async def put_role(ui_request: UiRequest) -> str:
     """Create a role, or change the one in the form."""
     role_id = text(ui_request, "id")

@@ -24,9 +24,54 @@ KEYS = (
 )
 
 
-def is_current(target: str, here: str) -> bool:
-    """Return whether a page of the navigation has the page at `here`."""
-    if target == here:
-        return True
-    singular = target.removesuffix("s")
-    return target != "/ui/" and target.endswith("s") and here.startswith(f"{singular}/")
+# The first segment of a URL below `/ui/`, and the page of the navigation that leads to it.
+_BELOW = {
+    "": "/ui/",
+    "allocation": "/ui/jobs",
+    "deployment": "/ui/jobs",
+    "job": "/ui/jobs",
+    "jobs": "/ui/jobs",
+    "queues": "/ui/runs",
+    "runs": "/ui/runs",
+    "services": "/ui/services",
+    "node": "/ui/nodes",
+    "nodes": "/ui/nodes",
+    "evaluation": "/ui/evaluations",
+    "evaluations": "/ui/evaluations",
+    "calendar": "/ui/calendars",
+    "calendars": "/ui/calendars",
+    "freezes": "/ui/calendars",
+    "variable": "/ui/variables",
+    "variables": "/ui/variables",
+    "access": "/ui/access",
+    "auth-method": "/ui/access",
+    "auth-methods": "/ui/access",
+    "binding-rule": "/ui/access",
+    "explain": "/ui/access",
+    "method": "/ui/access",
+    "methods": "/ui/access",
+    "policies": "/ui/access",
+    "policy": "/ui/access",
+    "role": "/ui/access",
+    "roles": "/ui/access",
+    "session": "/ui/access",
+    "token": "/ui/access",
+    "tokens": "/ui/access",
+    "log": "/ui/log",
+    "notify": "/ui/settings",
+    "release": "/ui/settings",
+    "settings": "/ui/settings",
+    "snapshot": "/ui/settings",
+}
+_NAMES = {place: name for place, name, _ in PLACES}
+
+
+def place_above(here: str) -> tuple[str, str]:
+    """Return the page of the navigation that leads to a page, with its name; both may be empty."""
+    place = _BELOW.get(here.removeprefix("/ui/").partition("/")[0], "")
+    return place, _NAMES.get(place, "")
+
+
+def is_current(place: str, here: str) -> bool:
+    """Return whether a page of the navigation leads to the page at `here`, or is that page."""
+    return place == place_above(here)[0]

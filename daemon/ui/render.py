@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import trio
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
+from msgspec import structs
 
 from daemon.text.queue_slots import slots_in_use
 from daemon.text.task_failure import plain_reason
@@ -89,10 +91,12 @@ def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler
         @with_error_message
         @wraps(maker)
         async def handler(ui_request: UiRequest) -> HandlerReply:
-            if is_shared and ui_request.shown:
+            if is_shared and ui_request.shown and not ui_request.is_reopened:
                 return await _reloaded(ui_request, template, maker)
             index = _last_index(ui_request)
             known = await _known(ui_request, await maker(ui_request), index)
+            if ui_request.is_reopened:  # a reload would lose what the user entered
+                return await _reply(template, {**known, "follow": ""})
             tag = await build_in_thread(_tag, known) if is_shared else ""
             return await _reply(template, {**known, "tag": tag})
 
@@ -181,6 +185,49 @@ def action(action_handler: Doer) -> Handler:
         return redirect_to(await action_handler(ui_request))
 
     return handler
+
+
+def form_action(place: Callable[[UiRequest], str]) -> Callable[[Doer], Handler]:
+    """Turn the action of a form into a handler; a rejected form is shown again, on its page.
+
+    `place` returns the URL of that page.
+    """
+
+    def decorated(doer: Doer) -> Handler:
+        @with_error_message
+        @keeps_form(place)
+        @wraps(doer)
+        async def handler(ui_request: UiRequest) -> HandlerReply:
+            return redirect_to(await doer(ui_request))
+
+        return handler
+
+    return decorated
+
+
+def keeps_form(place: Callable[[UiRequest], str]) -> Callable[[Handler], Handler]:
+    """Show a form again if the API rejects it: with its values, and the error at its field."""
+
+    def decorated(handler: Handler) -> Handler:
+        @wraps(handler)
+        async def kept(ui_request: UiRequest) -> HandlerReply:
+            try:
+                return await handler(ui_request)
+            except Denied:
+                raise
+            except StewardError as error:
+                reply = await ui_request.reopen(place(ui_request), str(error))
+                is_page = reply.status == 200
+                return structs.replace(reply, status=status_of(error)) if is_page else reply
+
+        return kept
+
+    return decorated
+
+
+async def not_found(ui_request: UiRequest) -> HandlerReply:
+    """Show that there is no page at this URL."""
+    return await _failed(ui_request, NotFound(f"there is no page {ui_request.request.path}"))
 
 
 def with_error_message(handler: Handler) -> Handler:
@@ -274,9 +321,15 @@ async def _failed(ui_request: UiRequest, error: StewardError) -> HandlerReply:
         target = ui_request.request.path
         return redirect_to(formatting.address(SIGN_IN, next=target, ended=ended))
     status = status_of(error)
-    return await render_page(
-        ui_request, "error.html", {"message": str(error), "status": status}, status
-    )
+    shown = {
+        "message": str(error),
+        "status": status,
+        "needed": ui_request.denied_capability if isinstance(error, Denied) else "",
+        "above": navigation.place_above(ui_request.request.path),
+        "back": return_url(ui_request, "") if ui_request.request.method == "POST" else "",
+        "name": unquote(ui_request.request.path.rpartition("/")[2]),
+    }
+    return await render_page(ui_request, "error.html", shown, status)
 
 
 def status_of(error: StewardError) -> int:

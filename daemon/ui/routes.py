@@ -311,6 +311,7 @@ PAGES: tuple[UiPage, ...] = (
     UiPage("/ui/settings", cluster.settings),
     UiPage("/ui/notify", cluster.test_notifications, "POST", calls="POST /v1/operator/notify/test"),
     UiPage("/ui/snapshot", cluster.snapshot, "POST", calls="GET /v1/operator/snapshot"),
+    UiPage("/ui/not-found", render.not_found),
     UiPage("/ui/session/{session_id}/end", access.end_session, "POST"),
     UiPage("/ui/release", actions.release, "POST", calls="POST /v1/operator/faults/release"),
 )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from daemon.ui import formatting
-from daemon.ui.render import Found, action, page
+from daemon.ui.render import Found, action, form_action, page
 from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, Refused
@@ -42,7 +42,7 @@ async def variable(ui_request: UiRequest) -> Found:
     return {"variable": found, "namespace": namespace, "blank": BLANK}
 
 
-@action
+@form_action(lambda ui_request: _page_of_form(ui_request))
 async def put_variable(ui_request: UiRequest) -> str:
     """Store the values in the form."""
     path, namespace, target, where = _named(ui_request)
@@ -57,6 +57,15 @@ async def remove_variable(ui_request: UiRequest) -> str:
     path, _, target, where = _named(ui_request)
     _check(ui_request, path, await ui_request.ask("DELETE", target, **where))
     return "/ui/variables"
+
+
+def _page_of_form(ui_request: UiRequest) -> str:
+    """Return the page of a form: that of its variable, or the list for a new one."""
+    form = ui_request.form
+    if form.get("index", "0") == "0":
+        return "/ui/variables"
+    path, namespace = form.get("path", ""), form.get("namespace", "")
+    return formatting.address("/ui/variable/", path, namespace=namespace)
 
 
 def _named(ui_request: UiRequest) -> tuple[str, str, str, dict[str, object]]:

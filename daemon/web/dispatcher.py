@@ -53,8 +53,9 @@ from daemon.web.request_timers import timed
 from daemon.web.response_cache import ResponseCache
 from daemon.web.router import BEFORE_JOB, Router, is_own
 from daemon.web.stream_limit import StreamLimit
+from daemon.web.ui_session import FAULT, UiPage, UiPages
+from daemon.web.ui_session import HEADERS as PAGE_HEADERS
 from daemon.web.ui_session import PLACE as FRONT
-from daemon.web.ui_session import UiPage, UiPages
 from daemon.web.vault_api import VaultApi
 from daemon.web.websocket import NO_UPGRADE
 from storage import request_context
@@ -310,7 +311,7 @@ class Dispatcher:
             reply = error.reply
         except Exception:
             log.exception("request failed: %s %s", head.method, path)
-            reply = text("internal error: see the daemon's log", 500)
+            reply = _fault(path)
         audit_scope.ended(reply.status, message_reply(reply) if reply.status >= 400 else "")
         log.debug("%s %s: %d", head.method, path, reply.status)
         made = partial(to_wire, reply, pretty=pretty, gzipped=gzipped)
@@ -546,6 +547,15 @@ class Dispatcher:
             content_type="text/html; charset=utf-8",
             headers={"Location": target, "Cache-Control": "no-store"},
         )
+
+
+def _fault(path: str) -> HandlerReply:
+    """Return the answer to a request that failed unexpectedly: a page for a browser, or a text."""
+    if not path.startswith(FRONT):
+        return text("internal error: see the daemon's log", 500)
+    headers = {**PAGE_HEADERS, "Cache-Control": "no-store"}
+    kind = "text/html; charset=utf-8"
+    return HandlerReply(body=FAULT.encode(), status=500, content_type=kind, headers=headers)
 
 
 def _is_for_another(query: QueryParameters, route: Route, region: str) -> bool:

@@ -12,6 +12,7 @@ browsers accept only in encrypted responses (RFC 6265bis, section 4.1.3.1).
 """
 
 import hmac
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -43,6 +44,14 @@ if TYPE_CHECKING:
     from daemon.acl.explain import RequestedCapability
 
 PLACE = "/ui/"
+FAULT = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Internal error · Steward</title><link rel="stylesheet" href="/ui/static/style.css">
+<main><h1>Internal error</h1>
+<p class="message" role="alert">Steward could not show this page: internal error. The daemon's log has the reason.</p>
+<p>Jobs and their tasks continue. Reload the page, or open another one:
+<a href="/ui/">Overview</a>, <a href="/ui/jobs">Jobs</a>, <a href="/ui/log">Events</a>.</p>
+</main></html>"""  # the same for every request, because nothing else is certain to work
 PROOF = "proof"  # the form field of the CSRF token
 COOKIE = "steward_session"
 SECURE_COOKIE = f"__Secure-{COOKIE}"
@@ -65,6 +74,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+NOT_FOUND = "/ui/not-found"  # the page that all URLs without a page show
 _BEFORE_JOB = "/ui/job/"
 _JOB = "/ui/job/{job_id}"
 _OF_ANOTHER = "this page belongs to another session: reload it"
@@ -72,6 +82,47 @@ _MEANING: dict[int, type[StewardError]] = {403: Denied, 404: NotFound}
 
 T = TypeVar("T")
 Ask = Callable[[Request, AuditScope], Awaitable[HandlerReply]]
+
+
+class RejectedForm(msgspec.Struct, frozen=True):
+    """A form that the API rejected, with its values and the error. Empty for other forms."""
+
+    message: str = ""
+    values: Mapping[str, str] = {}
+
+    def value(self, name: str, otherwise: object = "") -> object:
+        """Return the value that the user entered, or else the one of a fresh form."""
+        return self.values.get(name, "") if self.message else otherwise
+
+    def has(self, name: str, *, otherwise: bool = False) -> bool:
+        """Return whether the user marked a check box, or else whether a fresh form marks it."""
+        return name in self.values if self.message else otherwise
+
+    def fault(self, name: str) -> str:
+        """Return the error if it concerns a field: it names the field, or quotes its value."""
+        return self.message if name in self._fields else ""
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the pairs of a variable: the fields `name.N` and `value.N`, in their order."""
+        fields = [name for name, value in self.values.items() if name.startswith("name.") and value]
+        return [
+            (self.values[field], self.values.get(f"value.{field.removeprefix('name.')}", ""))
+            for field in fields
+        ]
+
+    @property
+    def _fields(self) -> list[str]:
+        words = set(re.findall(r"\w+", self.message.lower()))
+        named = [name for name in self.values if name.rpartition(".")[2].lower() in words]
+        return named or [
+            name
+            for name, value in self.values.items()
+            if any(f"{quote}{value}{quote}" in self.message for quote in "'\"" if value)
+        ]
+
+
+_NONE_REJECTED = RejectedForm()
 
 
 class SessionView(msgspec.Struct, frozen=True):
@@ -107,6 +158,8 @@ class UiRequest:
         self._form: dict[str, str] | Malformed | None = None  # the fields, or their error
         self._lacking: dict[tuple[str, ...], str] = {}  # by the arguments of `lacks`
         self._cookie: str | None = None  # the new value of the cookie; empty deletes it
+        self._rejected: tuple[str, RejectedForm] | None = None  # the URL of the form, and the form
+        self._denied: Request | None = None  # the last call without the permission
 
     @property
     def query(self) -> QueryParameters:
@@ -174,6 +227,50 @@ class UiRequest:
             self, msgspec.structs.replace(right, namespace=within, path=named)
         )
 
+    @property
+    def denied_capability(self) -> str:
+        """Return the capability that the last denied call lacks; empty if there is no such call."""
+        call = self._denied
+        if call is None:
+            return ""
+        target = f"{call.path}?{urlencode(call.query.pairs)}"
+        try:
+            right = self.request.parts.rights().of(call.method, target, self._is_mount)
+        except NotFound:  # a call without a route needs no capability
+            return ""
+        return _missing_capability(self, msgspec.structs.replace(right, path=unquote(right.path)))
+
+    def _is_mount(self, place: str) -> bool:
+        return self.can_log_in_at(place.rstrip("/"))
+
+    # --- rejected forms
+
+    async def reopen(self, target: str, message: str) -> HandlerReply:
+        """Return the page of a form that the API rejected; its template shows what was entered."""
+        place = urlsplit(target)
+        pages, values = self._router.find(place.path)
+        page = next(page for page in pages if page.method == "GET")
+        self._rejected = self.request.path, RejectedForm(message, dict(self.form))
+        self.request = msgspec.structs.replace(
+            self.request,
+            path=place.path,
+            query=QueryParameters(place.query),
+            parameters={name: unquote(value) for name, value in values.items()},
+        )
+        await import_handler(page.handler)
+        return await page.handler(self)
+
+    @property
+    def is_reopened(self) -> bool:
+        """Return whether the page shows a rejected form."""
+        return self._rejected is not None
+
+    def rejected(self, target: str) -> RejectedForm:
+        """Return the rejected form for a URL; an empty one if it was not this form."""
+        if self._rejected is None or self._rejected[0] != urlsplit(target).path:
+            return _NONE_REJECTED
+        return self._rejected[1]
+
     # --- API calls
 
     async def ask(
@@ -197,7 +294,11 @@ class UiRequest:
             parameters={},
             body=await build_in_thread(_encoded, body),
         )
-        return await self._ask(asked, self._trail)
+        try:
+            return await self._ask(asked, self._trail)
+        except Denied:
+            self._denied = asked
+            raise
 
     async def get(self, path: str, /, **query: object) -> Any:  # noqa: ANN401  # JSON
         """Return the document at a path of the API."""
@@ -365,8 +466,8 @@ class UiPages:
         self._shared_pages = SharedPages()
 
     def has(self, path: str) -> bool:
-        """Return whether there is a page at a path."""
-        return bool(self._router.find(path)[0])
+        """Return whether there is a page at a path. A missing page is a page that says so."""
+        return bool(self._router.find(path)[0]) or path.startswith(PLACE)
 
     async def answer(
         self,
@@ -383,8 +484,10 @@ class UiPages:
         """
         found, parameters = self._find(request)
         page = next((item for item in found if item.method == request.method), None)
+        if page is None and request.method == "GET":
+            (page,), parameters = self._router.find(NOT_FOUND)
         if page is None:
-            return text("Invalid method", 405)
+            return text("Invalid method", 405) if found else HandlerReply(status=404)
         request = msgspec.structs.replace(request, parameters=parameters, token="", peer=None)
         names = _names(headers, is_secure=is_secure)
         ui_request = UiRequest(
@@ -402,6 +505,8 @@ class UiPages:
             return ui_request.with_page_headers(text(reason, 403), is_secure=is_secure)
         await import_handler(page.handler)
         reply = self._while_signed_in(await page.handler(ui_request), ui_request.session)
+        if found and page not in found:  # the URL of a form, which takes no other method
+            reply = msgspec.structs.replace(reply, status=405)
         return ui_request.with_page_headers(reply, is_secure=is_secure)
 
     def _find(self, request: Request) -> tuple[Sequence[UiPage], Mapping[str, str]]:

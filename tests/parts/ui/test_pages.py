@@ -108,6 +108,7 @@ MISSING = {
     "/ui/binding-rule/{rule_id}": 400,
     "/ui/calendar/{name}": 404,
     "/ui/job/{job_id}/run": 404,  # of a job that is no workflow
+    "/ui/not-found": 404,
 }
 # Streams and files of tasks are no pages.
 NO_PAGE = {
@@ -373,9 +374,9 @@ async def test_upcoming_slots_are_shown_and_paused(open_site: Site) -> None:
     coming = (await browser.get("/ui/job/clock/launches")).text.partition("Upcoming slots")[2]
     assert coming.partition("Past")[0].count("T03:00:00Z") >= 10
     await browser.send("/ui/job/clock/pause")
-    assert "It is paused" in (await browser.get("/ui/job/clock/launches")).text
+    assert "The job is paused" in (await browser.get("/ui/job/clock/launches")).text
     await browser.send("/ui/job/clock/pause", None, resume="1")
-    assert "It is paused" not in (await browser.get("/ui/job/clock/launches")).text
+    assert "The job is paused" not in (await browser.get("/ui/job/clock/launches")).text
 
 
 async def test_a_service_is_shown_with_its_health(open_site: Site) -> None:
@@ -664,3 +665,53 @@ async def test_list_of_nodes_tells_unhealthy_drivers(open_site: Site) -> None:
     await open_site.cluster.join(node("other", drivers=drivers))
     page = (await open_site.browser().get("/ui/nodes")).text
     assert 'raw_exec <span class="quiet">(unhealthy: podman)</span>' in page
+
+
+async def test_missing_page_says_so_and_leads_on(open_site: Site) -> None:
+    browser = open_site.browser()
+    for path, above in (
+        ("/ui/nowhere", ""),
+        ("/ui/job/none", "Jobs"),
+        ("/ui/role/x/y/z", "Access"),
+    ):
+        answer = await browser.get(path)
+        assert answer.status_code in (400, 404), path
+        assert answer.headers["Content-Type"].startswith("text/html")
+        assert '<a class="button" href="/ui/">Overview</a>' in answer.text
+        assert (f">{above}</a>" in answer.text) == bool(above) or not above
+    answer = await browser.get("/ui/job/web/stop")  # the URL of a form
+    assert (answer.status_code, "there is no page" in answer.text) == (405, True)
+    assert (await browser.http.post("/ui/nowhere")).status_code == 404
+
+
+async def test_failed_page_is_a_page(open_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("daemon.web.ui_session.UiRequest.ask", fail)
+    answer = await open_site.browser().get("/ui/jobs")
+    assert answer.status_code == 500
+    assert answer.headers["Content-Type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert '<a href="/ui/">Overview</a>' in answer.text
+
+
+async def test_denied_page_names_the_missing_capability(site: Site, reader: Browser) -> None:
+    answer = await reader.get("/ui/settings")
+    assert answer.status_code == 403
+    assert "Required: read on agent." in answer.text
+
+
+async def test_empty_list_differs_from_a_list_without_matches(open_site: Site) -> None:
+    browser = open_site.browser()
+    for path, objects in (
+        ("jobs?search=zz", "jobs"),
+        ("runs?search=zz", "runs"),
+        ("evaluations?status=failed", "evaluations"),
+        ("calendars?search=zz", "calendars"),
+        ("variables?search=zz", "variables"),
+    ):
+        name = path.partition("?")[0]
+        assert f"No {objects} yet." in (await browser.get(f"/ui/{name}")).text
+        filtered = (await browser.get(f"/ui/{path}")).text
+        assert f'No {objects} match the filters. <a href="/ui/{name}">Show all</a>' in filtered
