@@ -217,8 +217,9 @@ def keeps_form(place: Callable[[UiRequest], str]) -> Callable[[Handler], Handler
                 raise
             except StewardError as error:
                 reply = await ui_request.reopen(place(ui_request), str(error))
-                is_page = reply.status == 200
-                return structs.replace(reply, status=status_of(error)) if is_page else reply
+                if reply.status != 200:  # the object of the form is gone
+                    raise
+                return structs.replace(reply, status=status_of(error))
 
         return kept
 

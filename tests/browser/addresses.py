@@ -7,7 +7,7 @@ CALENDAR = "calendars"  # the group that needs a calendar, queues and a freeze
 SIGNED_IN = "access"  # the group that needs a daemon with tokens
 GROUPS: dict[str, tuple[str, ...]] = {
     "lists": ("", "jobs", "services"),
-    "others": ("find?q=web", "keys", "settings"),
+    "others": ("find?q=web", "keys", "settings", "not-found"),
     "job": ("job/web", "job/web/definition", "job/web/deployments", "job/web/evaluations"),
     "versions": ("job/web/versions", "job/web/compare?old=0&new=1", "run", "run?job=web"),
     "runs": ("job/backup/launches", "job/convert/launches", "runs", "job/etl/run"),

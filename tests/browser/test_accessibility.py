@@ -93,7 +93,9 @@ async def test_pages_fit_a_phone_and_axe_finds_no_serious_violation(
 # heading of the answer.
 RESULTS = (
     ("access", "/ui/tokens", {"name": "night", "policy.lookers": "1"}, "night"),
-    ("access", "/ui/tokens", {"ttl": "soon"}, "That did not work"),
+    ("access", "/ui/tokens", {"ttl": "soon"}, "Access"),
+    ("freezes", "/ui/freezes", {"reason": "night", "until": "soon"}, "Freezes"),
+    ("variables", "/ui/variables", {"path": "a b"}, "Variables"),
     ("access", "/ui/explain", {"method": "GET", "path": "/v1/jobs"}, "GET /v1/jobs"),
     ("settings", "/ui/notify", {}, "Notification test"),
     ("method/azure", "/ui/method/azure/explain", {"role": "web", "jwt": "a.b.c"}, "azure"),
