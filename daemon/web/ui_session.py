@@ -466,7 +466,7 @@ class UiPages:
         self._shared_pages = SharedPages()
 
     def has(self, path: str) -> bool:
-        """Return whether there is a page at a path. A missing page is a page that says so."""
+        """Return whether a request for a path gets a page, which may report that there is none."""
         return bool(self._router.find(path)[0]) or path.startswith(PLACE)
 
     async def answer(

@@ -667,7 +667,7 @@ async def test_list_of_nodes_tells_unhealthy_drivers(open_site: Site) -> None:
     assert 'raw_exec <span class="quiet">(unhealthy: podman)</span>' in page
 
 
-async def test_missing_page_says_so_and_leads_on(open_site: Site) -> None:
+async def test_missing_page_is_reported_with_links(open_site: Site) -> None:
     browser = open_site.browser()
     for path, above in (
         ("/ui/nowhere", ""),
