@@ -7,6 +7,7 @@ endpoint of Nomad cannot be addressed, as in Nomad. `is_own` is about Steward's 
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 
@@ -33,12 +34,20 @@ class _Pattern(Generic[R]):
         self.names = pieces[1::2]
         self._literals = pieces[::2]
         self.head = self._literals[0]
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        """Return the expression of the whole path.
+
+        It is compiled for the first path that it may match: to compile all of them would be half of
+        the daemon's start.
+        """
         # A parameter matches slashes only if a literal end is all that can follow.
         inner = "".join(
             f"(?P<{name}>.*){re.escape(literal)}"
             for name, literal in zip(self.names, self._literals[1:], strict=True)
         )
-        self._regex = re.compile(re.escape(self.head) + inner, re.DOTALL)
+        return re.compile(re.escape(self.head) + inner, re.DOTALL)
 
     @property
     def place(self) -> tuple[str, str]:

@@ -6,6 +6,7 @@ first, then its endpoint for the rest.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 
 from daemon.web.request import Endpoint
 
@@ -31,12 +32,11 @@ class VaultRouter:
     """All endpoints of the Vault API, grouped by mount."""
 
     def __init__(self, rows: Iterable[Endpoint]) -> None:
-        self._groups: dict[str, list[tuple[re.Pattern[str], Endpoint]]] = {}
+        self._groups: dict[str, list[_Pattern]] = {}
         for row in rows:
             path = row.path.removeprefix("/v1/")
             group = next(item for item in (*_OWN, _MOUNT) if path.startswith(item))
-            pattern = _pattern(path.removeprefix(group), may_end_in_slash=row.list is not None)
-            self._groups.setdefault(group, []).append((pattern, row))
+            self._groups.setdefault(group, []).append(_Pattern(path.removeprefix(group), row))
 
     def find(self, path: str, is_mount: Callable[[str], bool]) -> EndpointMatch | None:
         """Return the target of a path (without the version), or None if nothing is mounted there."""
@@ -52,17 +52,35 @@ class VaultRouter:
         return None
 
     def _within(self, mount: str, group: str, mounted_path: str) -> EndpointMatch:
-        for pattern, endpoint in self._groups.get(group, ()):
-            if match := pattern.fullmatch(mounted_path):
-                return EndpointMatch(mount, endpoint, match.groupdict())
+        for pattern in self._groups.get(group, ()):
+            if (parameters := pattern.match(mounted_path)) is not None:
+                return EndpointMatch(mount, pattern.endpoint, parameters)
         return EndpointMatch(mount, None, {})
 
 
-def _pattern(path: str, *, may_end_in_slash: bool) -> re.Pattern[str]:
-    pieces = _BRACES.split(path)
-    pieces[::2] = map(re.escape, pieces[::2])
-    pieces[1::2] = [f"(?P<{piece}>{_NAME if piece == 'name' else '.+'})" for piece in pieces[1::2]]
-    return re.compile("".join(pieces) + ("/?" if may_end_in_slash else ""), re.ASCII | re.DOTALL)
+class _Pattern:
+    """The path of an endpoint below its mount."""
+
+    def __init__(self, path: str, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._pieces = _BRACES.split(path)
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """Return the parameters of a path that this pattern matches."""
+        if not path.startswith(self._pieces[0]):  # most expressions are never compiled
+            return None
+        match = self._regex.fullmatch(path)
+        return match.groupdict() if match else None
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        pieces = self._pieces.copy()
+        pieces[::2] = map(re.escape, pieces[::2])
+        pieces[1::2] = [
+            f"(?P<{piece}>{_NAME if piece == 'name' else '.+'})" for piece in pieces[1::2]
+        ]
+        end = "/?" if self.endpoint.list is not None else ""
+        return re.compile("".join(pieces) + end, re.ASCII | re.DOTALL)
 
 
 def _candidates(path: str) -> Iterator[str]:
