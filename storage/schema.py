@@ -123,8 +123,9 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     _, version = version_of(connection)
-    if version < VERSION:
-        _copy_previous(connection, path, version)
+    if version == VERSION:
+        return
+    _copy_previous(connection, path, version)
     for target, step in migrations().items():
         if target > version:
             connection.executescript(f"BEGIN; {step}; PRAGMA user_version = {target}; COMMIT")
