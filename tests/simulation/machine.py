@@ -179,6 +179,8 @@ class SimulatedDriver:
         process = self._machine.processes.get(name)
         if process is None:
             process = self._machine.start(name, block, attempt.resources)
+            for log in attempt.logs.values():
+                await log.writing()  # a real driver creates it too
         await turns(rng.randrange(3))  # it runs, and the daemon does not know it yet
         return SimulatedTask(process, hangs=rng.randrange(100) < block.hangs, dice=rng)
 

@@ -16,7 +16,7 @@ from tests.simulation.operations import AROUND
 from tests.simulation.order import one_order
 from tests.simulation.world import World
 
-KINDS = ("service", "batch", "system", "sysbatch")
+UPDATED = ("service", "system")  # kinds with deployments
 CHECKS = ("task_states", "checks", "manual")
 PAUSES = ("running", "paused", "resumed")
 LIMITED = {"Attempts": 2, "Unlimited": False, "Interval": 48 * HOUR, "Delay": 5 * SECOND,
@@ -39,7 +39,7 @@ def document(kind: str, check: str, policy: dict[str, Any]) -> dict[str, Any]:
         }  # fmt: skip
         if kind in ("service", "batch"):
             made["ReschedulePolicy"] = policy
-        if kind in ("service", "system"):
+        if kind in UPDATED:
             made["Update"] = {
                 "MaxParallel": 1,
                 "HealthCheck": check,
@@ -74,8 +74,11 @@ async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[i
             **call(),
             scaling_ids=world.ids,
         )
+        await trio.sleep(1)  # its deployment has begun
         for paused in {"running": (), "paused": (True,), "resumed": (True, False)}[pause]:
-            for deployment in world.store.read(deployments.active):
+            active = world.store.read(deployments.active)
+            assert active, "there is nothing to pause"
+            for deployment in active:
                 await deployment_actions.pause(world.store, deployment.id, paused=paused, **call())
             await trio.sleep(5)
         await trio.sleep(AN_HOUR)
@@ -92,8 +95,11 @@ async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[i
 
 
 CASES = [
-    *product(KINDS, CHECKS, PAUSES, ["limited"]),
-    *product(["service", "batch"], CHECKS, PAUSES, ["endless"]),  # others have no such policy
+    *product(UPDATED, CHECKS, PAUSES, ["limited"]),
+    *product(["service"], CHECKS, PAUSES, ["endless"]),  # others have no such policy
+    # Nothing reads the check of a job without deployments, and there is nothing to pause.
+    *product(["batch", "sysbatch"], ["task_states"], ["running"], ["limited"]),
+    ("batch", "task_states", "running", "endless"),
 ]
 
 
