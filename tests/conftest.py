@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from daemon.runner.drivers.cgroup_v2 import name_of
-from storage.store import Store, open_store
+from storage import schema
+from storage.store import FILE_NAME, Store, open_store
 from tests.heap import keep_present_objects
 from tests.samples import NOW
 from tests.time_limits import DEADLINE
@@ -82,8 +84,17 @@ def _blocks_no_signal() -> Iterator[None]:
     assert not left
 
 
+@pytest.fixture(scope="session")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of a new store. To create it takes longer than most tests with a store."""
+    path = tmp_path_factory.mktemp("new") / FILE_NAME
+    schema.prepare(path, cluster_id="cluster", now=NOW)
+    return path
+
+
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
+async def store(tmp_path: Path, new_store: Path) -> AsyncIterator[Store]:
+    shutil.copy(new_store, tmp_path)
     async with open_store(tmp_path, cluster_id="cluster", now=NOW) as opened:
         yield opened
 

@@ -44,6 +44,7 @@ _ORDER = b"1"  # the rest of an order follows on the connection that comes with 
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "TZ")
 _SPACES = ("net", "mnt", "user", "uts", "ipc", "pid_for_children")
 _NOT_FLUSHED = 120  # exit status of an interpreter that cannot write its last output
+_IMPORTED_LATE = ("encodings.idna", "encodings.unicode_escape", "httpx", "importlib.readers")
 _OWN_SIGNALS = {signal.SIGPIPE, signal.SIGXFSZ}  # ignored by every interpreter
 
 
@@ -343,7 +344,12 @@ def main() -> None:
 
 
 def import_program() -> None:
-    """Import all modules of Steward but its entry point, which each process executes."""
+    """Import all modules of Steward but its entry point, which each process executes.
+
+    Some modules of others are only imported when they are needed.
+    """
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     package = importlib.import_module(PROGRAM)
     for one in pkgutil.walk_packages(package.__path__, f"{PROGRAM}."):
         if not one.name.endswith(".__main__"):

@@ -16,6 +16,7 @@ import httpx
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
+from tests.http_clients import trusted
 from tests.service.daemon import HAPPENS_WITHIN
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -274,7 +275,7 @@ async def _open_tab(place: str) -> AsyncIterator[Tab]:
 
 async def _page_of(place: str) -> str:
     """Return the address of the first page's protocol."""
-    async with httpx.AsyncClient(trust_env=False, timeout=READY_WITHIN) as client:
+    async with httpx.AsyncClient(verify=trusted(), trust_env=False, timeout=READY_WITHIN) as client:
         pages = (await client.get(f"http://{place}/json/list")).json()
     address: str = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
     return address

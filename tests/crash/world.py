@@ -27,6 +27,7 @@ from tests.crash.ledger import Starts
 from tests.fakes import fakecloud
 from tests.fakes.receiver import Receiver, open_receiver
 from tests.fakes.slurm.world import FakeSlurm
+from tests.http_clients import trusted
 from tests.service.slurm.cluster import free_ports
 from tests.service.slurm.jobs import POOL
 from tests.task_logs import log_of, path_of
@@ -164,7 +165,7 @@ class World:
 
     async def mint(self) -> str:
         """Return a cloud token for one of its virtual machines."""
-        async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+        async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
             answer = await client.post(
                 f"{self.cloud_url}/_control/mint",
                 json={"resource_id": _MACHINE, "audience": RESOURCE},
@@ -174,7 +175,7 @@ class World:
     async def spoil(self, service: str, path: str) -> None:
         """Make the cloud fail requests whose path ends like this; without names, none."""
         at = f"{self.cloud_url}/_control/faults"
-        async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+        async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
             if not service:
                 await client.delete(at)
                 return

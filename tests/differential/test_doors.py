@@ -16,6 +16,7 @@ from tests.differential.responses import (
 )
 from tests.differential.servers import compare
 from tests.differential.sessions import session
+from tests.http_clients import trusted
 from tests.time_limits import HAPPENS_WITHIN
 from tests.wire.scenarios import DOORS, daemon
 
@@ -28,8 +29,8 @@ def doors() -> Iterator[tuple[httpx.Client, httpx.Client]]:
     with (
         daemon(environment=DOORS["lean"]) as one,
         daemon(environment=DOORS["wide"]) as two,
-        httpx.Client(base_url=one, timeout=HAPPENS_WITHIN) as lean,
-        httpx.Client(base_url=two, timeout=HAPPENS_WITHIN) as wide,
+        httpx.Client(verify=trusted(), base_url=one, timeout=HAPPENS_WITHIN) as lean,
+        httpx.Client(verify=trusted(), base_url=two, timeout=HAPPENS_WITHIN) as wide,
     ):
         yield lean, wide
 

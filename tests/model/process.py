@@ -12,6 +12,7 @@ import httpx
 from daemon.runner.nosuid_mount import mounts
 from tests import forks
 from tests.forks import Child, environment
+from tests.http_clients import trusted
 from tests.time_limits import HAPPENS_WITHIN
 
 
@@ -45,7 +46,7 @@ class Daemon:
         assert " ready at " in line, line
         address = line.rpartition(" ")[2]
         self._port = address.rpartition(":")[2]
-        self.http = httpx.Client(base_url=address, timeout=HAPPENS_WITHIN)
+        self.http = httpx.Client(verify=trusted(), base_url=address, timeout=HAPPENS_WITHIN)
 
     def end(self, number: int) -> None:
         self.http.close()

@@ -21,6 +21,7 @@ from daemon.runner.nosuid_mount import mounts
 from storage.check import check
 from tests import forks
 from tests.forks import Forked, environment
+from tests.http_clients import trusted
 from tests.time_limits import HAPPENS_WITHIN
 
 READY_WITHIN = 30  # seconds; a machine under load starts slowly
@@ -47,7 +48,7 @@ class Steward:
         self._executed = executed
         self._port = "0"
         self._process: trio.Process | Forked | None = None
-        self._http = httpx.AsyncClient(timeout=HAPPENS_WITHIN)
+        self._http = httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN)
 
     # ---- its life ------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class Steward:
         await self._process.stdout.aclose()
         self._process = None
         await self._http.aclose()
-        self._http = httpx.AsyncClient(timeout=HAPPENS_WITHIN)
+        self._http = httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN)
         return status
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from daemon.jobs.bulk_dispatch import BATCH
+from tests.http_clients import trusted
 from tests.service.daemon import Steward, open_steward
 from tests.time_limits import HAPPENS_WITHIN
 
@@ -42,7 +43,7 @@ def lines(number: int) -> bytes:
 
 async def answers(steward: Steward, body: bytes, **query: str) -> list[dict[str, Any]]:
     """Send lines and return the answers to them."""
-    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+    async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
         reply = await client.post(
             f"{steward.address}{PATH}",
             content=body,
@@ -77,7 +78,7 @@ REFUSED = (
 
 async def test_invalid_bulk_request_is_refused_as_a_whole(steward: Steward) -> None:
     await steward.register(PARENT)
-    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+    async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
         for path, query, body, status, text in REFUSED:
             reply = await client.post(f"{steward.address}{path}", content=body, params=query)
             assert (reply.status_code, text in reply.text) == (status, True)
@@ -116,7 +117,7 @@ async def test_kill_during_a_bulk_dispatch_loses_no_answered_line(steward: Stewa
 
     async def send_until_killed() -> None:
         async with (
-            httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client,
+            httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client,
             client.stream(
                 "POST",
                 f"{steward.address}{PATH}",

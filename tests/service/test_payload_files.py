@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.http_clients import trusted
 from tests.service.daemon import Steward, open_steward
 from tests.time_limits import HAPPENS_WITHIN
 
@@ -57,13 +58,13 @@ async def test_upload_continues_after_a_kill_of_the_daemon(steward: Steward) -> 
     content = os.urandom(2 * PIECE)
     digest = hashlib.sha256(content).hexdigest()
     query = {"size": len(content), "offset": 0}
-    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+    async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
         path = f"{steward.address}/v1/payload/{digest}"
         answer = await client.put(path, params=query, content=content[:PIECE])
         assert answer.json()["Received"] == PIECE
     await steward.kill_and_restart()
     assert (await steward.get(f"/v1/payload/{digest}"))["Received"] == PIECE
-    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+    async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
         again = await client.put(path, params=query, content=content[:PIECE])
         assert again.status_code == 409
         assert f"continue at {PIECE}" in again.text

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from tests.fakes.collector import Collector, Span, metrics_of, open_collector
+from tests.http_clients import trusted
 from tests.service.daemon import Steward, open_steward
 from tests.service.test_acl import SECRET
 from tests.service.test_imports import below, imported
@@ -38,7 +39,7 @@ async def steward(tmp_path: Path, collector: Collector) -> AsyncIterator[Steward
 
 
 async def ask(steward: Steward, path: str, body: object) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+    async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
         answer = await client.post(
             f"{steward.address}{path}", content=msgspec.json.encode(body), headers=TRACED
         )
@@ -133,7 +134,7 @@ async def test_children_of_a_bulk_dispatch_have_traces_with_a_link(
 ) -> None:
     parent = job("each", "true", ParameterizedJob={"Payload": "optional"})
     await steward.register(parent)
-    async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+    async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
         answer = await client.post(
             f"{steward.address}/v1/job/each/dispatch/bulk", content="{}\n{}\n", headers=TRACED
         )
@@ -208,7 +209,7 @@ async def test_session_of_a_task_is_a_span(steward: Steward, collector: Collecto
     name = "GET /v1/client/allocation/{alloc_id}/exec"
     # The connection stays open until the session has ended with its command.
     async with (
-        httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client,
+        httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client,
         client.stream("GET", f"{steward.address}{path}", headers=head) as answer,
     ):
         assert answer.status_code == 101
@@ -228,7 +229,7 @@ async def test_unauthenticated_requests_create_no_spans(
             "GET": ("/v1/status/leader", "/v1/agent/health", "/v1/sys/health", "/ui/sign-in"),
             "POST": ("/v1/jobs", "/v1/auth/azure/login", "/v1/acl/token/onetime/exchange"),
         }
-        async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
+        async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
             for method, paths in asked.items():
                 for path in paths:
                     await client.request(

@@ -9,6 +9,7 @@ import httpx
 
 from tests import forks
 from tests.fakes import fakecloud
+from tests.http_clients import trusted
 from tests.wire import replay
 from tests.wire.scenarios import DOORS, OUTSIDE, Failures, daemon
 
@@ -48,7 +49,7 @@ def world(needs: list[str], door: str) -> Iterator[tuple[str, str, str]]:
 
 def bootstrap(url: str) -> str:
     """Return the secret of a token that may do everything."""
-    answer = httpx.post(f"{url}/v1/acl/bootstrap")
+    answer = httpx.post(f"{url}/v1/acl/bootstrap", verify=trusted())
     return answer.json()["SecretID"] if answer.is_success else "none"
 
 

@@ -26,6 +26,7 @@ from storage.records.pool import SLURM, Pool
 from storage.store import Store
 from tests import launchers
 from tests.fakes.slurm.world import FakeSlurm
+from tests.http_clients import trusted
 from tests.listeners import open_wrapper_listeners
 from tests.parts.api.requests import parts_of
 from tests.parts.runner.world import SEAL, Signer, World, unique_ids
@@ -130,7 +131,9 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIt
                 url = f"http://127.0.0.1:{listeners.port}"
                 every = store.read(nodes.list_all)
                 world.node_id = next(node.id for node in every if node.node_pool == POOL)
-                async with httpx.AsyncClient(base_url=url, trust_env=False) as world.client:
+                async with httpx.AsyncClient(
+                    verify=trusted(), base_url=url, trust_env=False
+                ) as world.client:
                     try:
                         yield world
                     finally:

@@ -38,6 +38,7 @@ from storage.records.usage import (
 )
 from storage.records.usage_history import SeriesKey, UsageBlock, UsageMetric
 from storage.store import Store
+from tests.http_clients import trusted
 from tests.parts.api.requests import parts_of
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, job
@@ -137,7 +138,7 @@ class Browser:
     def __init__(self, address: str, trusts: ssl.SSLContext | None = None) -> None:
         self.address = address
         self.http = httpx.AsyncClient(
-            base_url=address, timeout=60, trust_env=False, verify=trusts or True
+            base_url=address, timeout=60, trust_env=False, verify=trusts or trusted()
         )
 
     async def get(self, path: str) -> httpx.Response:

@@ -27,6 +27,7 @@ from storage.errors import Denied, Malformed
 from storage.read_pool import ReadSnapshot
 from storage.store import Store
 from storage.writer import Transaction
+from tests.http_clients import trusted
 from tests.parts.api.requests import parts_of
 from tests.parts.web.test_connections import plain
 
@@ -419,7 +420,7 @@ async def test_list_in_parts_is_complete_on_both_paths(
 ) -> None:
     async with (
         serving(store, tmp_path, lean=lean) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx.AsyncClient(verify=trusted(), base_url=f"http://127.0.0.1:{port}") as client,
     ):
         for _ in range(2):  # the connection stays open
             answer = await client.get("/parts")
@@ -437,7 +438,7 @@ async def test_aborted_list_is_not_mistaken_for_a_complete_one(
 ) -> None:
     async with (
         serving(store, tmp_path, lean=lean) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx.AsyncClient(verify=trusted(), base_url=f"http://127.0.0.1:{port}") as client,
     ):
         with pytest.raises(httpx.RemoteProtocolError):
             await client.get("/parts?breaks")
