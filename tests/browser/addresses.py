@@ -5,27 +5,25 @@ from tests.service.daemon import Steward
 
 CALENDAR = "calendars"  # the group that needs a calendar, queues and a freeze
 SIGNED_IN = "access"  # the group that needs a daemon with tokens
+# A daemon and a browser are started for each group: that costs as much as four pages.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "lists": ("", "jobs", "services"),
-    "others": ("find?q=web", "keys", "settings", "not-found"),
-    "job": ("job/web", "job/web/definition", "job/web/deployments", "job/web/evaluations"),
-    "versions": ("job/web/versions", "job/web/compare?old=0&new=1", "run", "run?job=web"),
-    "runs": ("job/backup/launches", "job/convert/launches", "runs", "job/etl/run"),
-    "logs": ("job/web/logs", "allocation/{alloc}/logs", "allocation/{alloc}/logs?q=GET", "log"),
+    "jobs": (
+        *("", "jobs", "services", "find?q=web", "keys", "settings", "not-found"),
+        *("job/web", "job/web/definition", "job/web/deployments", "job/web/evaluations"),
+    ),
+    "runs": (
+        *("job/web/versions", "job/web/compare?old=0&new=1", "run", "run?job=web"),
+        *("job/backup/launches", "job/convert/launches", "runs", "job/etl/run"),
+    ),
     "allocation": (
-        "allocation/{alloc}",
-        "allocation/{alloc}/files",
-        "allocation/{alloc}/terminal",
+        *("job/web/logs", "allocation/{alloc}/logs", "allocation/{alloc}/logs?q=GET", "log"),
+        *("allocation/{alloc}", "allocation/{alloc}/files", "allocation/{alloc}/terminal"),
         "job/train-model",
     ),
-    "cluster": ("nodes", "node/{node}", "evaluations", "evaluation/{evaluation}"),
     CALENDAR: (
-        "calendars",
-        "calendar/business",
-        "queues?name=reports&namespace=default",
-        "freezes",
-        "variables",
-        "variable/app",
+        *("nodes", "node/{node}", "evaluations", "evaluation/{evaluation}"),
+        *("calendars", "calendar/business", "queues?name=reports&namespace=default"),
+        *("freezes", "variables", "variable/app"),
     ),
     SIGNED_IN: (
         "access",
