@@ -41,6 +41,28 @@ def test_endless_command_is_interrupted_and_can_report(tmp_path: Path):
     assert "not ended within 1 s" in done.stderr
 
 
+def side_by_side(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, LIB / "side_by_side.py", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_commands_that_succeed_are_only_named():
+    done = side_by_side("a", "echo", "x", "--", "b", "true")
+    assert (done.returncode, done.stdout) == (0, "==> a: echo x\n==> b: true\n")
+
+
+def test_failure_shows_its_output_and_ends_the_others():
+    script = "echo why; echo not >&2; exit 3"
+    done = side_by_side("a", "sh", "-c", script, "--", "b", "sleep", "613")
+    assert done.returncode == 3
+    assert done.stdout.endswith("why\nnot\na failed with status 3\n")
+
+
+def test_last_command_can_fail():
+    done = side_by_side(*("a", "true", "--", "b", "true", "--", "c", "sh", "-c", "kill -9 $$"))
+    assert done.returncode == 137
+
+
 @pytest.fixture
 def count(tmp_path: Path):
     counts = tmp_path / "counts"
