@@ -158,7 +158,7 @@ async def import_file(request: Request) -> HandlerReply:
 
         return calendar_import.read(content, first, last)
 
-    async with parts.admission.turn(request.client):
+    async with parts.admission.slot(request.client):
         found = await garbage.in_thread(work)
     done = await rules.import_holidays(
         parts.store,

@@ -11,7 +11,7 @@ from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.task_tokens import why_refused
 from daemon.api.cluster.operator import check_accepts
 from daemon.api.paging import Listing, query_factory, show
-from daemon.evals.placement_precheck import prospects
+from daemon.evals.placement_precheck import check_placement
 from daemon.evals.scheduler_config import configuration
 from daemon.jobs.evaluate import wait_for_evaluation
 from daemon.jobs.periodic import next_launches, openings_of, zone_of
@@ -148,7 +148,7 @@ async def update(request: Request) -> HandlerReply:
 async def _register(request: Request, body: JobRegisterRequest) -> HandlerReply:
     if len(request.body) <= SHORT:
         return await _registered(request, body)
-    async with request.parts.admission.turn(request.client):  # a large job takes long
+    async with request.parts.admission.slot(request.client):  # a large job takes long
         return await _registered(request, body)
 
 
@@ -226,7 +226,7 @@ async def validate(request: Request) -> HandlerReply:
             warnings=found.with_warnings(*unknown).warnings,
         )
 
-    async with request.parts.admission.turn(request.client):  # a large job takes long
+    async with request.parts.admission.slot(request.client):  # a large job takes long
         try:
             return HandlerReply(body=await request.parts.store.read_long(look))
         except OverBudget as error:
@@ -245,12 +245,12 @@ async def examine(request: Request) -> HandlerReply:
 
     def see(db: ReadSnapshot) -> JobExamination:
         job, _ = validate_submission(db, body, namespace, around)
-        found = prospects(db, job, look)
+        found = check_placement(db, job, look)
         listeners = listeners_on({number for _, number in static_ports(job)})
         warnings = [*found.warnings, *external_port_listeners(db, job, listeners)]
         return JobExamination(errors=found.errors, warnings=warnings)
 
-    async with request.parts.admission.turn(request.client):  # a large job takes long
+    async with request.parts.admission.slot(request.client):  # a large job takes long
         return HandlerReply(body=await request.parts.store.read_long(see))
 
 

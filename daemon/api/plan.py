@@ -118,7 +118,7 @@ async def plan(request: Request) -> HandlerReply:
             index=outlook.index,
         )
 
-    async with parts.admission.turn(request.client):  # a large job takes a second
+    async with parts.admission.slot(request.client):  # a large job takes a second
         index, answer = await parts.store.read_long(lambda db: _encoded(look(db)))
     if parts.tokens.asks:
         named = namespace or body.job.get("Namespace")

@@ -212,7 +212,7 @@ class AdmissionControl:
         self._clients: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def turn(self, client: str) -> AsyncIterator[None]:
+    async def slot(self, client: str) -> AsyncIterator[None]:
         """Wait for a free slot and hold it while the block runs; a task that has one keeps it.
 
         Raises `TooOften` if the client already has too many requests queued.
@@ -235,7 +235,7 @@ class AdmissionControl:
 
     async def run(self, client: str, work: Callable[[], T]) -> T:
         """Run `work` in a thread and return its result; its exceptions pass. Raises `TooOften`."""
-        async with self.turn(client):
+        async with self.slot(client):
             made = await garbage.in_thread(work)
         garbage.free_in_thread(made)
         return made

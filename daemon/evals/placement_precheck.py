@@ -60,7 +60,7 @@ class PlacementRemarks(msgspec.Struct, frozen=True):
 Look = Callable[[Task], TaskFindings]  # returns the errors and warnings of a task on this host
 
 
-def prospects(db: ReadSnapshot, job: Job, lookup: Look) -> PlacementRemarks:
+def check_placement(db: ReadSnapshot, job: Job, lookup: Look) -> PlacementRemarks:
     """Return the errors and warnings of a complete job; `lookup` checks a task on this host.
 
     Raises `Malformed` if its patterns take too long.

@@ -397,7 +397,7 @@ def _load(
         may_approve=may_approve,
         labels=None,
         began_by=_started_by(tx, job),
-        again_by=runs.people(tx, newest, RunActType.RERUN) if has_others else frozenset(),
+        again_by=runs.actors(tx, newest, RunActType.RERUN) if has_others else frozenset(),
         has_approved=lambda step: runs.has_approved(tx, newest, step, caller),
         now=now,
     )

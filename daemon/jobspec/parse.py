@@ -18,7 +18,7 @@ from daemon.jobspec.hcl.json_syntax import is_json, read_json_body
 from daemon.jobspec.hcl.parser import read_body
 from daemon.jobspec.hcl.scope import BudgetExceeded, EvaluationBudget, FunctionEnvironment, Scope
 from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText, did_you_mean
-from daemon.jobspec.hcl.strings import sound
+from daemon.jobspec.hcl.strings import replace_surrogates
 from daemon.jobspec.hcl.tree import Argument, AttrStep, Block, Body, ObjectExpr, key_text
 from daemon.jobspec.hcl.values import Value
 from daemon.jobspec.hcl.walk import references
@@ -102,8 +102,8 @@ def _scope(file: JobFile, outside: FunctionEnvironment) -> Scope:
 def _source(name: str, text: str) -> SourceText:
     """Return a text with its name. Raises `HclError` if it is too long."""
     if len(text) <= MAX_LENGTH:
-        return SourceText(name, sound(text))
-    beginning = SourceText(name, sound(text[:1000]))
+        return SourceText(name, replace_surrogates(text))
+    beginning = SourceText(name, replace_surrogates(text[:1000]))
     detail = f"The text has {len(text)} characters, at most {MAX_LENGTH}."
     raise HclError(
         [Diagnostic(summary="Text too long", detail=detail, source=beginning, start=0, end=1)]

@@ -11,7 +11,7 @@ import msgspec
 
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.rules.job import job as job_rules
-from daemon.jobspec.rules.services import mesh
+from daemon.jobspec.rules.services import sidecar_errors
 from daemon.jobspec.rules.warnings import warnings as job_warnings
 from daemon.jobspec.steward_meta.check import problems as key_problems
 from daemon.matching import regexp
@@ -59,7 +59,7 @@ def validate(
     Counts are checked only here, because the texts are Nomad's. `Budgets.check` checks all other
     limits before. `oversubscription`: memory can exceed the reservation.
     """
-    if faults := list(mesh(job)):  # as in Nomad, which stops here
+    if faults := list(sidecar_errors(job)):  # as in Nomad, which stops here
         return ValidationResult(errors=tuple(faults))
     errors = [
         *_services_beside_us(job),

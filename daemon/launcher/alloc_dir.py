@@ -35,7 +35,7 @@ _STEP = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def ours() -> Owner:
+def own_ids() -> Owner:
     """Return the launcher's user and group."""
     return os.geteuid(), os.getegid()
 
@@ -62,8 +62,8 @@ def lay_out(
     `previous` is the replaced allocation whose data migrates. `owners` are the users of the tasks,
     None for the launcher's user; `guest` is the owner for containers. Raises `OSError`.
     """
-    owners_to_set = [requested or ours() for requested in owners]
-    guest = guest if guest and ANYBODY in owners_to_set else ours()
+    owners_to_set = [requested or own_ids() for requested in owners]
+    guest = guest if guest and ANYBODY in owners_to_set else own_ids()
     if not os.path.isdir(directory):  # the directory of all allocations was removed
         make_root(directory)
     failures = {}
@@ -75,7 +75,7 @@ def lay_out(
                 source = opened.enter_context(below(above, previous))
                 if is_at_work(source):
                     raise OSError(errno.EBUSY, f"a task of {previous} is running", previous)
-        home = opened.enter_context(made(above, allocation, None, ours()))
+        home = opened.enter_context(made(above, allocation, None, own_ids()))
         _make_shared(home, owners_to_set, source, guest)
         _describe(home, layout.about)
         for room_of_task, owner in zip(layout.rooms, owners_to_set, strict=True):
@@ -88,7 +88,7 @@ def lay_out(
 
 def _make_shared(home: int, users: Collection[Owner], previous: int | None, guest: Owner) -> None:
     """Create the shared directory; `users` are the owners of the tasks. Raises `OSError`."""
-    us = ours()
+    us = own_ids()
     users = frozenset(users) or {us}
     other_uids = users - {us}
     permissions = _STICKY if other_uids else _PRIVATE
@@ -114,7 +114,7 @@ def _make_task_directory(
     """
     if spec.task == SHARED:
         raise FileExistsError(errno.EEXIST, "the tasks of an allocation share it", spec.task)
-    us = ours()
+    us = own_ids()
     is_open = owner == ANYBODY
     owner_to_set = guest if is_open else owner
     mode = _OPEN if is_open else _PRIVATE

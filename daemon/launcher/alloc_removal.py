@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from daemon.launcher.alloc_dir import ABOUT, made, ours
+from daemon.launcher.alloc_dir import ABOUT, made, own_ids
 from daemon.launcher.claims_and_logs import LOGS, MOVED, SHARED, below, is_at_work
 from daemon.launcher.messages import ID
 from daemon.launcher.safe_open import step
@@ -60,10 +60,10 @@ def retain_logs(directory: str, logs: str, allocation: str) -> None:
             return
         os.makedirs(logs, 0o700, exist_ok=True)
         above = opened.enter_context(below(logs))
-        retained = opened.enter_context(made(above, allocation, 0o700, ours()))
+        retained = opened.enter_context(made(above, allocation, 0o700, own_ids()))
         _move(MOVED, home, retained)
         _move(ABOUT, home, retained)
-        _move(LOGS, shared, opened.enter_context(made(retained, SHARED, 0o700, ours())))
+        _move(LOGS, shared, opened.enter_context(made(retained, SHARED, 0o700, own_ids())))
 
 
 def _move(name: str, source: int, target: int) -> None:

@@ -78,7 +78,7 @@ class ChildOperations:
             return 1
         return 0
 
-    def halted(self, pid: int) -> None:
+    def kill_stopped(self, pid: int) -> None:
         """Kill a stopped child.
 
         A task of the same user could have stopped it, and its alarm does not end a stopped process.

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import Final
 
 from daemon.launcher import sandbox
-from daemon.launcher.alloc_dir import ours
+from daemon.launcher.alloc_dir import own_ids
 from daemon.launcher.channel import Refusal, read_sealed
 from daemon.launcher.messages import MOST_PAYLOAD, LauncherPolicy, ProgramCommand
 from daemon.launcher.shim_script import PATH, Tools
@@ -128,7 +128,7 @@ def _environment(
 
 
 def _spawn(words: list[str], env: Mapping[str, str], actions: Sequence[tuple[object, ...]]) -> int:
-    with being(ours()):  # jobs inherit its umask
+    with being(own_ids()):  # jobs inherit its umask
         pid = os.posix_spawn(
             words[0],
             words,

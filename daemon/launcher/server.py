@@ -72,7 +72,7 @@ class Server:
         self._encoder = msgspec.msgpack.Encoder()
         self._errands = ChildOperations(channel)
         self._sessions = ExecSessions()
-        self._shims = Shims(self._child_ended, self._errands.halted, self._sessions.end_group)
+        self._shims = Shims(self._child_ended, self._errands.kill_stopped, self._sessions.end_group)
         self._directory = ""  # of all allocations; empty before the greeting
         self._lock = -1
         self._groups: frozenset[str] = frozenset()  # parent cgroups of tasks

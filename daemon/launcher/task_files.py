@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from daemon.launcher.alloc_dir import LOCAL, ours
+from daemon.launcher.alloc_dir import LOCAL, own_ids
 from daemon.launcher.claims_and_logs import SHARED, below, put
 from daemon.launcher.messages import FileStatus, Owner, ReadFile, ReadNote, WriteFile, WriteNote
 from daemon.launcher.safe_open import facts_of, open_beneath, step
@@ -115,7 +115,7 @@ def _reached(
                     break
                 os.close(above)
                 above, names = deeper, names[1:]
-            yield above, names, ours() if is_ours_alone(above) else owner, owner
+            yield above, names, own_ids() if is_ours_alone(above) else owner, owner
         finally:
             os.close(above)
 

@@ -282,8 +282,8 @@ class Starter:
             raise Refusal(problem)
         # No other user may replace directories that are mounted into the sandbox.
         if os.geteuid() == 0:
-            guard = alloc_dir.made(folder, request.task, None, alloc_dir.ours(), is_handed_on=True)
-            stack.enter_context(guard)
+            top = alloc_dir.made(folder, request.task, None, alloc_dir.own_ids(), is_handed_on=True)
+            stack.enter_context(top)
         mounts = sandbox.volumes(task, self._volumes, self._policy.volume_roots, stack)
         opened = [(mount.path, mount.descriptor) for mount in mounts]
         for inside, outside in sandbox.OWN.items():

@@ -418,7 +418,7 @@ class NodeRunner:
 
         The daemon exits; the tasks did not end on their own.
         """
-        self._host.reports.silence()
+        self._host.reports.stop_storing()
         async with trio.open_nursery() as nursery:
             for runner in self._running.values():
                 nursery.start_soon(runner.tasks.abort, _DEV_GRACE)

@@ -235,13 +235,13 @@ def with_error_message(handler: Handler) -> Handler:
     """Wrap a handler so that its errors are shown as a page."""
 
     @wraps(handler)
-    async def told(ui_request: UiRequest) -> HandlerReply:
+    async def with_error_page(ui_request: UiRequest) -> HandlerReply:
         try:
             return await handler(ui_request)
         except StewardError as error:
             return await _failed(ui_request, error)
 
-    return told
+    return with_error_page
 
 
 async def optional(ui_request: UiRequest, path: str, **query: object) -> Any:  # noqa: ANN401  # JSON

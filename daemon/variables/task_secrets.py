@@ -292,7 +292,7 @@ def _unneeded(db: ReadSnapshot, key: tuple[str, str], paths: Sequence[str]) -> l
     if shown_versions.has_children(db, *key):  # a child shows any version of its parent
         return []
     present = shown_versions.present(db, *key)
-    told_versions = shown_versions.told(db, *key)
+    told_versions = shown_versions.event_versions(db, *key)
     begins = sorted({_version_of(path)[0] for path in paths} | {present.create_index})
     unneeded = []
     for path in paths:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from storage.queries import events, periodic
-from storage.queries.documents import check_sound, decode_row, field, readable, sound
+from storage.queries.documents import check_sound, decode_row, field, is_object, readable
 from storage.queries.pages import Key, PageRequest, by_namespace, key_range, numbers
 from storage.read_pool import ReadSnapshot
 from storage.records.calendar import Calendar, CalendarListing, CalendarVersion
@@ -21,7 +21,7 @@ _COLUMNS = "SELECT namespace, name, version, document, create_index, modify_inde
 _FIND = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name"
 _PAGE = f"""
     SELECT namespace, name, version, create_index, modify_index,
-           {sound("document")} AS is_sound,
+           {is_object("document")} AS is_sound,
            {field("document", "Description")} AS description,
            {field("document", "TimeZone")} AS time_zone
       FROM calendars
@@ -30,7 +30,7 @@ _PAGE = f"""
 """
 _PAGE_BACK = f"""
     SELECT namespace, name, version, create_index, modify_index,
-           {sound("document")} AS is_sound,
+           {is_object("document")} AS is_sound,
            {field("document", "Description")} AS description,
            {field("document", "TimeZone")} AS time_zone
       FROM calendars

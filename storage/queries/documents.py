@@ -112,7 +112,7 @@ def field(column: str, path: str) -> str:
     return f"CASE WHEN json_valid({column}) THEN {column} ->> '$.{path}' END"
 
 
-def sound(column: str) -> str:
+def is_object(column: str) -> str:
     """Return the SQL that is 1 if a document is a JSON object."""
     return f"CASE WHEN json_valid({column}) THEN json_type({column}) = 'object' ELSE 0 END"
 

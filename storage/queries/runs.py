@@ -390,15 +390,15 @@ def _act(row: sqlite3.Row) -> RunAct:
     )
 
 
-_PEOPLE = """
+_ACTORS = """
     SELECT DISTINCT who FROM run_acts
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND act = :act
 """
 
 
-def people(db: ReadSnapshot, run: FlowRun, act: RunActType) -> frozenset[str]:
+def actors(db: ReadSnapshot, run: FlowRun, act: RunActType) -> frozenset[str]:
     """Return the persons that carried out an operation on a run."""
-    return frozenset(row["who"] for row in db.all(_PEOPLE, {**_key(run), "act": act}))
+    return frozenset(row["who"] for row in db.all(_ACTORS, {**_key(run), "act": act}))
 
 
 _ANSWER = """

@@ -18,7 +18,7 @@ _VERSIONS = """
      UNION
     SELECT job_version FROM allocations WHERE namespace = :namespace AND job_id = :id
 """
-_TOLD = """
+_EVENT_VERSIONS = """
     SELECT DISTINCT coalesce(payload ->> '$.Version', payload ->> '$.Job.Version') AS version,
            write_index
       FROM events
@@ -42,9 +42,9 @@ def present(db: ReadSnapshot, namespace: str, job_id: str) -> PresentVersions:
     return PresentVersions(int(row["create_index"]) if row else 0, found)
 
 
-def told(db: ReadSnapshot, namespace: str, job_id: str) -> list[tuple[int | None, int]]:
+def event_versions(db: ReadSnapshot, namespace: str, job_id: str) -> list[tuple[int | None, int]]:
     """Return the version and the index of each stored event of a job; None without a version."""
-    rows = db.all(_TOLD, {"namespace": namespace, "id": job_id})
+    rows = db.all(_EVENT_VERSIONS, {"namespace": namespace, "id": job_id})
     return [
         (None if row["version"] is None else int(row["version"]), int(row["write_index"]))
         for row in rows

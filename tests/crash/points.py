@@ -160,7 +160,7 @@ APART = {
     "daemon/jobs/payload_files.py:PayloadFiles._collect": "a day after the last use: tests/parts/jobs/test_payload_files.py",
     "daemon/jobs/payload_files.py:_append:os.ftruncate": "takes back a piece that a full disk cut off",
     "daemon/launcher/alloc_uids.py:AllocUids.__init__:os.unlink": "an allocation whose directory another program removed",
-    "daemon/launcher/child_processes.py:ChildOperations.halted": "a child that a task has stopped: tests/attacks/test_compromised.py",
+    "daemon/launcher/child_processes.py:ChildOperations.kill_stopped": "a child that a task has stopped: tests/attacks/test_compromised.py",
     "daemon/launcher/claims_and_logs.py:open_log:os.unlink": "a log that a task has replaced: tests/parts/launcher/test_log_guard.py",
     "daemon/launcher/root_programs.py:run:os.kill": "a program that hangs: tests/parts/launcher/test_bridge_programs.py",
     "daemon/launcher/task_files.py:_put:os.unlink": "takes back a file that could not be written",

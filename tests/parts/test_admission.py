@@ -16,7 +16,7 @@ def holding(
     admission: AdmissionControl, client: str, end: trio.Event
 ) -> Callable[[], Awaitable[None]]:
     async def hold() -> None:
-        async with admission.turn(client):
+        async with admission.slot(client):
             await end.wait()
 
     return hold
@@ -41,7 +41,7 @@ async def test_few_large_requests_are_processed_concurrently() -> None:
     begun: list[str] = []
 
     async def hold(client: str) -> None:
-        async with admission.turn(client):
+        async with admission.slot(client):
             begun.append(client)
             await end.wait()
 
@@ -65,6 +65,6 @@ async def test_canceled_request_releases_its_slot() -> None:
 
 async def test_request_with_a_slot_uses_a_thread_without_another_slot() -> None:
     admission = AdmissionControl()
-    async with admission.turn("one"):
+    async with admission.slot("one"):
         assert await admission.run("one", lambda: 7) == 7
     assert await admission.run("one", lambda: 8) == 8

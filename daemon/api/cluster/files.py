@@ -237,8 +237,8 @@ async def _followed(
                 yield _frame(piece, path, offset)
                 await trio.lowlevel.checkpoint()
             else:
-                await pace.rest()
-                if pace.beats():
+                await pace.wait()
+                if pace.needs_keepalive():
                     yield HEARTBEAT
 
 

@@ -386,8 +386,8 @@ async def _follow(
             if over:
                 yield await garbage.in_thread(partial(_last, selection, opened, known))
                 return
-            await pace.rest()
-            if pace.beats():
+            await pace.wait()
+            if pace.needs_keepalive():
                 yield b"{}\n"
 
 

@@ -166,7 +166,7 @@ class MergedLogs:
                     await trio.lowlevel.checkpoint()
                     if over:
                         del self._open[key]
-                await pace.rest()
+                await pace.wait()
                 await self.find_more()
 
     async def _merged(self, tails: list[Tail]) -> AsyncGenerator[bytes, None]:

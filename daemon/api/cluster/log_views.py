@@ -255,6 +255,6 @@ async def _follow(
             if over:
                 yield encode(msgspec.structs.replace(page, lines=[], ended=True)) + b"\n"
                 return
-            await pace.rest()
-            if pace.beats():
+            await pace.wait()
+            if pace.needs_keepalive():
                 yield b"{}\n"

@@ -139,7 +139,7 @@ async def _shown(
     request: Request, key: SeriesKey, limits: list[UsageLimits], no_network: str = ""
 ) -> HandlerReply:
     window = _Window(request.query, request.parts.clock.now() // SECOND)
-    async with request.parts.admission.turn(request.client):  # many tasks take long
+    async with request.parts.admission.slot(request.client):  # many tasks take long
         found = await request.parts.tasks.usage_history(key, window.begin, window.end, window.step)
         body = await garbage.in_thread(partial(_body, key, window, found, limits, no_network))
     garbage.free_in_thread(found)

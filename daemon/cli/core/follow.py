@@ -124,13 +124,13 @@ def _follow_flow(
     """Wait until the run of a workflow has ended."""
     path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
 
-    def mine(run: FlowRunView) -> list[AllocationItem]:
+    def of_run(run: FlowRunView) -> list[AllocationItem]:
         lines = client.fetch(path, list[AllocationItem], namespace=evaluation.namespace)
         return [line for line in lines if line.job_version == run.version]
 
-    run = follow_flow(client, progress, answer, lambda run: tell(mine(run)))
+    run = follow_flow(client, progress, answer, lambda run: tell(of_run(run)))
     status = 0 if run.status == FlowStatus.SUCCEEDED else EXIT_FAILED
-    allocs = mine(run)
+    allocs = of_run(run)
     last = [line for line in current_allocations(allocs) if _has_failed(line)]
     lines = [describe_run(run)]
     if status:

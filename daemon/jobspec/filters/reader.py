@@ -35,7 +35,7 @@ class FilterReader:
 
     # --- failure position ---
 
-    def stuck(self, expected: str) -> None:
+    def expect(self, expected: str) -> None:
         """Record an expectation at the current position."""
         if self.at > self.furthest:
             self.furthest = self.at
@@ -71,7 +71,7 @@ class FilterReader:
         if self.text.startswith(text, self.at):
             self.at += len(text)
             return True
-        self.stuck(quote(text))
+        self.expect(quote(text))
         return False
 
     def one_of(self, description: str, fits: Callable[[str], bool]) -> str:
@@ -80,7 +80,7 @@ class FilterReader:
         if char and fits(char):
             self.at += 1
             return char
-        self.stuck(description)
+        self.expect(description)
         return ""
 
     def many(self, description: str, fits: Callable[[str], bool]) -> str:
@@ -94,14 +94,14 @@ class FilterReader:
         """Consume white space; return whether there was any."""
         return bool(self.many(_SPACE, _SPACES.__contains__))
 
-    def spaced(self, *words: str) -> bool:
+    def spaced_words(self, *words: str) -> bool:
         """Consume words with white space before, between and after them."""
         return self.space() and all(self.literal(word) and self.space() for word in words)
 
     def end(self) -> bool:
         """Return whether the text ends here."""
         if self.at < len(self.text):
-            self.stuck(_END)
+            self.expect(_END)
             return False
         return True
 
@@ -114,7 +114,7 @@ class FilterReader:
             self.at = start
         return found
 
-    def either(self, *forms: Callable[[], Node | None]) -> Node | None:
+    def first_match(self, *forms: Callable[[], Node | None]) -> Node | None:
         """Return the result of the first matching form."""
         start = self.at
         for form in forms:
@@ -225,7 +225,7 @@ class FilterReader:
             self.at = start
             return None
         self.at = close
-        self.stuck(f"!{quote(mark)}")
+        self.expect(f"!{quote(mark)}")
         self.at = close + 1
         inside = self.text[start + 1 : close]
         text = inside.replace("\r", "") if mark == "`" else _unescaped(inside)

@@ -63,7 +63,7 @@ class _Syntax(FilterReader):
         self.depth = 0
 
     def whole(self) -> Node | None:
-        return self.either(self.bracketed_whole, self.plain_whole)
+        return self.first_match(self.bracketed_whole, self.plain_whole)
 
     def bracketed_whole(self) -> Node | None:
         self.space()
@@ -88,11 +88,11 @@ class _Syntax(FilterReader):
     def alternatives(self) -> Node | None:
         first = self.conjunction()
         if first is None:
-            return self.either(self.collection)
+            return self.first_match(self.collection)
         nodes = [first]
         start = self.at
-        while self.spaced("or"):
-            following = self.either(self.conjunction, self.collection)
+        while self.spaced_words("or"):
+            following = self.first_match(self.conjunction, self.collection)
             if following is None:
                 break
             nodes.append(following)
@@ -108,7 +108,7 @@ class _Syntax(FilterReader):
             return None
         nodes = [first]
         start = self.at
-        while self.spaced("and") and (following := self.negation()) is not None:
+        while self.spaced_words("and") and (following := self.negation()) is not None:
             nodes.append(following)
             start = self.at
         self.at = start
@@ -121,7 +121,7 @@ class _Syntax(FilterReader):
         # `not` can also be a name. Then the last one is not a negation.
         while starts:
             self.at = starts.pop()
-            node = self.either(self.grouping, self.match)
+            node = self.first_match(self.grouping, self.match)
             if node is not None:
                 return Not(node) if len(starts) % 2 else node
         return None
@@ -155,7 +155,7 @@ class _Syntax(FilterReader):
         if not self.space():
             return None
         selector = self.selector()
-        if selector is None or not self.spaced("as"):
+        if selector is None or not self.spaced_words("as"):
             return None
         names = self.names()
         if names is None:
@@ -200,7 +200,7 @@ class _Syntax(FilterReader):
     # --- comparisons ---
 
     def match(self) -> Node | None:
-        return self.either(
+        return self.first_match(
             self.selector_operator_value, self.selector_operator, self.value_operator_selector
         )
 
@@ -251,5 +251,5 @@ class _Syntax(FilterReader):
             return found
         *most, last = words
         if last in ("empty", "nil"):
-            return self.spaced(*most) and self.literal(last)
-        return self.spaced(*words)
+            return self.spaced_words(*most) and self.literal(last)
+        return self.spaced_words(*words)

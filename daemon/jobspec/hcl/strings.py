@@ -17,7 +17,7 @@ def normal(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
-def sound(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Return a text without unpaired surrogates, which are not characters."""
     if text.isascii():
         return text

@@ -50,7 +50,7 @@ def service(service: Service) -> Iterator[str]:
         yield "Service identity must provide at least one target aud value"
 
 
-def mesh(job: Job) -> Iterator[str]:
+def sidecar_errors(job: Job) -> Iterator[str]:
     """Yield errors that prevent a sidecar for a service. Nomad reports them before all others."""
     for group in job.task_groups or ():
         for item in group.services or ():

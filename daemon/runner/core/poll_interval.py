@@ -31,14 +31,14 @@ class PollInterval:
         self._pause = FIRST
         self._beat = trio.current_time()
 
-    def beats(self) -> bool:
-        """Return whether a beat has passed without data or an earlier beat."""
+    def needs_keepalive(self) -> bool:
+        """Return whether the client needs a keep-alive now, and count it as sent."""
         if trio.current_time() < self._beat + BEAT:
             return False
         self._beat = trio.current_time()
         return True
 
-    async def rest(self) -> None:
+    async def wait(self) -> None:
         """Wait before the next poll."""
         await trio.sleep(self._pause * max(1.0, PollInterval.others / (LOOKS * LAST)))
         self._pause = min(2 * self._pause, LAST)

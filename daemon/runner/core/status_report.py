@@ -237,7 +237,7 @@ class ReportQueue:
         of_step, of_run = (self._of_scopes[scope] - own for scope in _scopes(report))
         return of_step, of_run
 
-    def silence(self) -> None:
+    def stop_storing(self) -> None:
         """Store nothing from now on, because the daemon itself stops the tasks."""
         self._silent = True
         self._waiting.clear()

@@ -233,8 +233,8 @@ class TaskLog:
                     await trio.lowlevel.checkpoint()
                 if over:
                     return
-                await pace.rest()
-                if pace.beats():
+                await pace.wait()
+                if pace.needs_keepalive():
                     yield None
 
 

@@ -49,12 +49,12 @@ class TaskUsers:
             raise StartFailed(str(error)) from None
 
 
-def everybody(own: int | None = None) -> TaskUsers:
+def without_rules(own: int | None = None) -> TaskUsers:
     """Return the users of this host, without any rule."""
     return TaskUsers(policy_of(Settings(dev=True, task_uids="none"), owner=0, lines=""), own)
 
 
-EVERYBODY = everybody()
+ANY_USER = without_rules()
 
 
 def of(config: Settings, own: int | None = None) -> TaskUsers:

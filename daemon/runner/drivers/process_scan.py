@@ -37,7 +37,7 @@ class ScannedGroup:
     ) -> list[int]:
         task = self._task or None
         mark = ScanTarget(allocation=self._alloc_id, task=task, attempt=attempt, action=action)
-        return await self._scanner.deal(launcher, mark)
+        return await self._scanner.scan_attempt(launcher, mark)
 
     async def clear(self, launcher: Launcher, attempt: int | None = None) -> str:
         """Kill all processes that can be found; return the error or an empty string."""
@@ -93,7 +93,7 @@ class ProcessScanner:
         """Do nothing."""
         return True
 
-    async def deal(self, launcher: Launcher, mark: ScanTarget) -> list[int]:
+    async def scan_attempt(self, launcher: Launcher, mark: ScanTarget) -> list[int]:
         """Return the processes of an attempt from a scan that began after the call."""
         self._wanted.add(mark)
         self._found.pop(mark, None)

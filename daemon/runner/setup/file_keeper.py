@@ -161,7 +161,7 @@ class _Intake(KeptPaths):
 
     def _take(self, first: FilePart, parts: Iterator[FilePart]) -> None:
         """Store a file, or the reason why it was refused."""
-        path = told(first.path)
+        path = user_path(first.path)
         if not first.path:
             return self.refuse("", first.reason or "a part has no path")
         staged, digest, size = f"{self._workshop}/file", hashlib.sha256(), 0
@@ -211,7 +211,7 @@ def why_unnamed(path: bytes) -> str:
     return ""
 
 
-def told(path: bytes) -> str:
+def user_path(path: bytes) -> str:
     """Return a path below the task directory, or below the shared one, as users write it."""
     text = path.decode(errors="replace")
     first, _, remaining = text.partition("/")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from daemon.evals.placement_precheck import PlacementRemarks, prospects
+from daemon.evals.placement_precheck import PlacementRemarks, check_placement
 from daemon.runner.drivers.examine import look
 from storage.records.constraints import Constraint
 from storage.records.group import Volume
@@ -38,7 +38,7 @@ async def machine(cluster: Cluster) -> Cluster:
 
 
 def found(cluster: Cluster, given: Job) -> PlacementRemarks:
-    return cluster.store.read(lambda db: prospects(db, given, look))
+    return cluster.store.read(lambda db: check_placement(db, given, look))
 
 
 def of_task(**fields: Any) -> Job:

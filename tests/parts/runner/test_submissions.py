@@ -24,7 +24,7 @@ from daemon.clock import SystemClock
 from daemon.config.settings import Settings
 from daemon.launcher.client import Launcher
 from daemon.runner.core.driver import Attempt, StartFailed
-from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers, everybody, of
+from daemon.runner.drivers.permitted_users import ANY_USER, TaskUsers, of, without_rules
 from daemon.runner.drivers.slurm.attempt import SlurmAttempt
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
@@ -119,7 +119,7 @@ class Stage:
         return Attempt(**{**named, **given, **fields})
 
     async def start(
-        self, name: str = SLURM, users: TaskUsers = EVERYBODY, **fields: Any
+        self, name: str = SLURM, users: TaskUsers = ANY_USER, **fields: Any
     ) -> SlurmAttempt:
         """Start an attempt by one of the driver's names."""
         driver = SlurmDriver(self.cluster, self.wrapper_api, name, users=users)
@@ -241,7 +241,7 @@ async def test_a_separated_daemon_submits_no_job_as_root(
     uid = pwd.getpwnam("games").pw_uid
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     users = of(Settings(raw_exec=True, raw_exec_root=True, task_users=["*"]), own=0)
-    stage.cluster.users = everybody(own=0)
+    stage.cluster.users = without_rules(own=0)
     with pytest.raises(StartFailed, match='user "root" submits no jobs: name another one'):
         await stage.start("raw_exec", users, user="root")
     assert (await stage.start("raw_exec", users, number=1, user="daemon")).attempt.user == "daemon"

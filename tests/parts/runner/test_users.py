@@ -10,7 +10,7 @@ from daemon.launcher.channel import Refusal
 from daemon.launcher.command_lookup import CommandFile, find
 from daemon.launcher.user_policy import User, UserPolicy
 from daemon.runner.core.driver import StartFailed
-from daemon.runner.drivers.permitted_users import EVERYBODY
+from daemon.runner.drivers.permitted_users import ANY_USER
 from tests.launchers import EVERYTHING
 from tests.parts.runner.conftest import needs_root
 
@@ -97,7 +97,7 @@ def test_user_of_the_daemon_needs_no_change() -> None:
 
 def test_an_unknown_user_is_named() -> None:
     with pytest.raises(StartFailed, match='identify user "nosuchuser": user: unknown user'):
-        EVERYBODY.find("slurm", "nosuchuser")
+        ANY_USER.find("slurm", "nosuchuser")
 
 
 @needs_root

@@ -21,7 +21,7 @@ async def pauses(poll_interval: PollInterval, number: int) -> list[float]:
     found = []
     for _ in range(number):
         began = trio.current_time()
-        await poll_interval.rest()
+        await poll_interval.wait()
         found.append(round(trio.current_time() - began, 3))
     return found
 
@@ -42,9 +42,9 @@ async def test_heartbeat_is_sent_after_a_second_without_output(
         await trio.sleep(0.9)
         pace.reset()
         await trio.sleep(0.9)
-        assert not pace.beats()
+        assert not pace.needs_keepalive()
         await trio.sleep(0.1)
-        assert [pace.beats(), pace.beats()] == [True, False]
+        assert [pace.needs_keepalive(), pace.needs_keepalive()] == [True, False]
 
 
 @pytest.mark.parametrize("many", [250, 1000, 10_000])

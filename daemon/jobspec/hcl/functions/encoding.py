@@ -10,7 +10,7 @@ from urllib.parse import quote_plus
 from daemon.jobspec.hcl.functions.registry import bounded, function, text
 from daemon.jobspec.hcl.number import Number, number_text, read_number
 from daemon.jobspec.hcl.scope import MAX_DEPTH, FunctionFault, HclFunction, Parameter
-from daemon.jobspec.hcl.strings import normal, sound
+from daemon.jobspec.hcl.strings import normal, replace_surrogates
 from daemon.jobspec.hcl.values import ANY, Value, attributes, elements
 
 _ESCAPED = re.compile("[<>&\u2028\u2029\x7f]")
@@ -114,13 +114,13 @@ def from_document(value: object, depth: int) -> Value:
     match value:
         case dict():
             return {
-                normal(sound(str(key))): from_document(item, depth - 1)
+                normal(replace_surrogates(str(key))): from_document(item, depth - 1)
                 for key, item in value.items()
             }
         case list():
             return tuple([from_document(item, depth - 1) for item in value])
         case str():
-            return normal(sound(value))
+            return normal(replace_surrogates(value))
         case bool() | None:
             return value
         case _:

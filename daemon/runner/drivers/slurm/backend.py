@@ -68,7 +68,7 @@ async def open_engine(
             clock,
             url=url,
             ca=ca,
-            users=permitted_users.everybody(own),
+            users=permitted_users.without_rules(own),
         )
         for name, pool in config.pools.items()
     ]

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from daemon.clock import Clock
-from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers
+from daemon.runner.drivers.permitted_users import ANY_USER, TaskUsers
 from daemon.runner.drivers.slurm import job_states
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed, SlurmCommands
 from daemon.runner.drivers.slurm.job_states import SlurmJobState
@@ -75,7 +75,7 @@ class SlurmCluster:
         *,
         url: str,
         ca: str,
-        users: TaskUsers = EVERYBODY,
+        users: TaskUsers = ANY_USER,
     ) -> None:
         self.name, self.pool, self.tools = name, pool, tools
         self.store, self.clock = store, clock

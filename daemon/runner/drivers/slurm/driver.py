@@ -23,7 +23,7 @@ from daemon.runner.core.launcher_policy import NOBODY
 from daemon.runner.core.task_env import TaskDirectories
 from daemon.runner.drivers import driver_config
 from daemon.runner.drivers.local_exec import PassedSession
-from daemon.runner.drivers.permitted_users import EVERYBODY, TaskUsers
+from daemon.runner.drivers.permitted_users import ANY_USER, TaskUsers
 from daemon.runner.drivers.slurm.bundle import SlurmConfig, home_of, task_dirs_of
 from daemon.runner.drivers.slurm.cluster import SlurmCluster
 from daemon.runner.drivers.slurm.commands import SlurmCommandFailed
@@ -53,7 +53,7 @@ class SlurmDriver:
         wrapper_api: WrapperApi,
         name: str = SLURM,
         *,
-        users: TaskUsers = EVERYBODY,
+        users: TaskUsers = ANY_USER,
     ) -> None:
         self.name = name
         self._cluster, self._desk, self._users = cluster, wrapper_api, users

@@ -20,7 +20,7 @@ import trio
 from daemon.jobs.payload_files import PayloadFiles
 from daemon.runner.drivers.slurm import kept_patterns
 from daemon.runner.drivers.slurm.kept_patterns import MOST_LISTED, Entry, Found
-from daemon.runner.setup.file_keeper import MOST_FILES, KeptPaths, told, why_unnamed
+from daemon.runner.setup.file_keeper import MOST_FILES, KeptPaths, user_path, why_unnamed
 from storage.errors import StewardError
 from storage.store import Store
 
@@ -200,7 +200,7 @@ class KeptUpload:
 
     def refuse(self, path: bytes, reason: str) -> None:
         """Record why a file is not kept."""
-        self._kept.refuse(told(path), reason)
+        self._kept.refuse(user_path(path), reason)
 
     def expect(self, path: bytes, size: int) -> None:
         """Add a file to those that are expected."""
@@ -249,7 +249,7 @@ class KeptUpload:
             except StewardError as error:
                 self.refuse(file.path, str(error))
             else:
-                self._kept.entries[told(file.path)] = digest, file.size
+                self._kept.entries[user_path(file.path)] = digest, file.size
         file.is_done = True
 
     def report(self) -> tuple[Mapping[str, str], Sequence[str]]:
