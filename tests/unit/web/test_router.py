@@ -68,3 +68,9 @@ def test_read_routes_accept_get_and_few_accept_a_body() -> None:
         "/v1/search": {"POST", "PUT"},
         "/v1/search/fuzzy": {"POST", "PUT"},
     }
+
+
+def test_path_has_two_parameters() -> None:
+    (route, *_), found = ROUTER.find("/v1/job/a/b/versions/first/tag")
+    assert route.path == "/v1/job/{job_id}/versions/{name}/tag"
+    assert found == {"job_id": "a/b", "name": "first"}
