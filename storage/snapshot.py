@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from storage.errors import Refused, StorageUnusable
+from storage.errors import Refused, StorageFull, StorageUnusable
+from storage.full_disk import reporting_full_disk
 from storage.schema import APPLICATION_ID, VERSION, fsync_path, version_of
 from storage.store import FILE_NAME, lock
 from storage.wal_watermark import delete_watermark
@@ -35,7 +36,8 @@ class SnapshotSummary(msgspec.Struct, frozen=True, kw_only=True):
 def save(directory: Path, target: Path) -> SnapshotSummary:
     """Save a snapshot of the store in `directory` to the new file `target`.
 
-    Raises `Refused` when the file exists, `StorageUnusable` when there is no intact store.
+    Raises `Refused` when the file exists, `StorageUnusable` when there is no intact store, and
+    `StorageFull`.
     """
     source = directory / FILE_NAME
     if not source.exists():
@@ -95,24 +97,26 @@ def restore(file: Path, directory: Path) -> SnapshotSummary:
 
 def _copy(source: Path, target: Path) -> SnapshotSummary:
     try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with reporting_full_disk("the snapshot"):
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         raise Refused(f"{target} exists already: name another file") from None
     except OSError as error:
         raise Refused(f"cannot write {target}: {error.strerror}") from error
     try:
         with (
+            reporting_full_disk("the snapshot"),
             closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as reading,
             closing(sqlite3.connect(target, isolation_level=None)) as writing,
         ):
             reading.backup(writing, pages=_PAGES_AT_ONCE)
             writing.execute("PRAGMA journal_mode = DELETE")
             summary = _checked(writing, target)
-        fsync_path(target)
+            fsync_path(target)
     except sqlite3.DatabaseError as error:
         target.unlink(missing_ok=True)
         raise StorageUnusable(f"no sound snapshot of {source} can be made: {error}") from error
-    except StorageUnusable:
+    except (StorageFull, StorageUnusable):
         target.unlink(missing_ok=True)
         raise
     return msgspec.structs.replace(summary, size=target.stat().st_size)

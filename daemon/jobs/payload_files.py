@@ -7,7 +7,6 @@ complete, and again when a task gets it. Pieces are small, so memory use does no
 file. The files that tasks leave arrive complete, from a directory of the daemon.
 """
 
-import errno
 import hashlib
 import logging
 import os
@@ -24,7 +23,8 @@ import trio
 
 from daemon.config.data_directory import payload_dir
 from daemon.config.settings import Settings
-from storage.errors import Malformed, NotFound, StewardError, StorageFull, TooLarge
+from storage.errors import Malformed, NotFound, StewardError, TooLarge
+from storage.full_disk import reporting_full_disk
 from storage.queries import namespaces, payload_files
 from storage.queries.payload_files import PayloadFile
 from storage.read_pool import ReadSnapshot
@@ -46,7 +46,6 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 _MEGABYTE = 1024 * 1024
 _PART = ".part"
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 A = TypeVarTuple("A")
 T = TypeVar("T")
@@ -380,14 +379,8 @@ def _lock(path: str) -> trio.Lock:
 
 async def _run(work: Callable[[*A], T], *arguments: *A) -> T:
     """Return the result of `work` in a thread. Raises `StorageFull` for a full disk."""
-    try:
+    with reporting_full_disk("the input files"):
         return await trio.to_thread.run_sync(work, *arguments)
-    except OSError as error:
-        if error.errno in _FULL:
-            raise StorageFull(
-                f"the disk that holds the input files is full: {error.strerror}"
-            ) from error
-        raise
 
 
 def _size(path: str) -> int:

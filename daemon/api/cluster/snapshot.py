@@ -11,6 +11,7 @@ import trio
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from storage.errors import Refused
+from storage.full_disk import reporting_full_disk
 from storage.snapshot import partial_files
 from storage.snapshot import save as save_snapshot
 from storage.snapshot_archive import pack
@@ -33,17 +34,21 @@ async def download_snapshot(request: Request) -> HandlerReply:
 
 
 def _packed(directory: Path, name: str) -> tuple[IO[bytes], str]:
-    """Return an archive of the store and its checksum, as an unlinked file."""
-    plain = partial_files(directory) / name
-    archive = plain.with_suffix(".tgz")
-    try:
-        summary = save_snapshot(directory, plain)
-        with archive.open("xb") as target:
-            pack(plain, summary, target)
-        packed = archive.open("rb")
-    finally:
-        plain.unlink(missing_ok=True)
-        archive.unlink(missing_ok=True)
+    """Return an archive of the store and its checksum, as an unlinked file.
+
+    Raises `StorageFull`.
+    """
+    with reporting_full_disk("the store"):
+        plain = partial_files(directory) / name
+        archive = plain.with_suffix(".tgz")
+        try:
+            summary = save_snapshot(directory, plain)
+            with archive.open("xb") as target:
+                pack(plain, summary, target)
+            packed = archive.open("rb")
+        finally:
+            plain.unlink(missing_ok=True)
+            archive.unlink(missing_ok=True)
     digest = hashlib.file_digest(packed, "sha256").digest()
     packed.seek(0)
     return packed, base64.b64encode(digest).decode()
