@@ -47,6 +47,8 @@ class Receiver:
         async with stream:
             protocol = h11.Connection(h11.SERVER)
             events = [event async for event in _events(stream, protocol)]
+            if not events:  # the client has disconnected without a request
+                return
             request = events[0]
             assert isinstance(request, h11.Request)
             self.received.append(
@@ -72,7 +74,7 @@ async def _events(stream: trio.SocketStream, protocol: h11.Connection) -> AsyncI
         event = protocol.next_event()
         if event is h11.NEED_DATA:
             protocol.receive_data(await stream.receive_some(65536))
-        elif isinstance(event, h11.EndOfMessage):
+        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
             return
         elif isinstance(event, h11.Event):
             yield event

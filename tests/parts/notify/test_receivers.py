@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 import trio
@@ -228,3 +229,12 @@ async def test_error_text_does_not_contain_the_secret_address(store: Store, secr
         (result,) = await opened.test()
     assert not result.is_sent
     assert "hunter2" not in result.answer
+
+
+async def test_fake_receiver_survives_a_connection_without_a_request(fake: FakeReceiver) -> None:
+    port = httpx.URL(fake.url).port
+    assert port
+    await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+    async with httpx.AsyncClient() as client:
+        assert (await client.post(fake.url, json={})).status_code == 200
+    assert len(fake.received) == 1
