@@ -22,6 +22,7 @@ anything grew, slowed down, failed, was lost or ran twice.
 """
 
 import argparse
+import os
 import random
 import statistics
 import sys
@@ -200,6 +201,7 @@ def main() -> int:
     parser.add_argument("--directory", help="where the data is without a disk of its own")
     parser.add_argument("--log", type=Path, help="file for the daemon's log, which is kept")
     options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile all modules
     minutes: list[Minute] = []
     faults = trio.run(run, options, minutes)
     counted = [minute for minute in minutes if minute.number >= 0]
