@@ -197,6 +197,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.clock",
         "daemon.config",
         "daemon.process",
+        "daemon.text.control_characters",
     ),
     "daemon.__main__": ("daemon",),
     "daemon": (),

@@ -22,6 +22,7 @@ from daemon.config.data_directory import find_store
 from daemon.config.loading import load_settings
 from daemon.process.run_as_owner import as_user, owner_of
 from daemon.process.service_account import ROOT, ServiceAccount, usual_account
+from daemon.text.control_characters import visible, visible_lines
 from storage.check import check
 from storage.errors import Invalid, Refused, StewardError, StorageUnusable, leaf_errors
 from storage.schema import prepare
@@ -124,13 +125,13 @@ def check_command(data_dir: Path | None, *, as_json: bool) -> None:
         directory = _directory(data_dir)
         faults = as_user(owner_of(directory), lambda: check(directory), list[str])
     except StewardError as error:
-        click.echo(f"steward: {error}", err=True)
+        click.echo(f"steward: {visible_lines(str(error))}", err=True)
         sys.exit(1)
     if as_json:
         click.echo(msgspec.json.encode({"Faults": faults}))
         sys.exit(1 if faults else 0)
     for item in faults:
-        click.echo(item)
+        click.echo(visible(item))
     if faults:
         sys.exit(1)
     click.echo("the store is intact")
@@ -165,7 +166,7 @@ def rekey(
         count = replace_key(config, key_file=new_key_file, ask=ask_new_passphrase)
     except* StewardError as group:
         for error in leaf_errors(group):
-            click.echo(f"steward: {error}", err=True)
+            click.echo(f"steward: {visible_lines(str(error))}", err=True)
         sys.exit(1)
     click.echo(f"encrypted {count} {'secret' if count == 1 else 'secrets'} with the new key")
 
@@ -322,11 +323,11 @@ def _report(work: Callable[[], SnapshotSummary], done: str, *, as_json: bool) ->
     try:
         summary = work()
     except StewardError as error:
-        click.echo(f"steward: {error}", err=True)
+        click.echo(f"steward: {visible_lines(str(error))}", err=True)
         sys.exit(1)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(summary), indent=2))
         return
     click.echo(done)
     for name, value in msgspec.structs.asdict(summary).items():
-        click.echo(f"{name.replace('_', ' '):<12} {value}")
+        click.echo(f"{name.replace('_', ' '):<12} {visible(str(value))}")

@@ -8,13 +8,14 @@ import re
 
 import msgspec
 
+from daemon.text.control_characters import visible
+
 _SEQUENCE = re.compile(
     r"\x1b\[([0-9;:]{0,64})m"  # colours and weights
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, links and other strings
     r"|\x1b[ -/]*[0-~]?"
 )
-_HIDDEN = re.compile("[\x00-\x08\x0a-\x1f\x7f\x80-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _MOST_PIECES = 400  # colored pieces of a line; the rest has no colors
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _WEIGHTS = {1: "bold", 2: "faint", 3: "italic", 4: "underline", 7: "inverse", 9: "struck"}
@@ -79,14 +80,7 @@ def _after_returns(line: str) -> str:
 
 def _add(pieces: list[Piece], style: Style, text: str) -> None:
     if text:
-        pieces.append((style.classes, _HIDDEN.sub(_sign, text)))
-
-
-def _sign(match: re.Match[str]) -> str:
-    number = ord(match[0])
-    if number < 0x20:
-        return chr(0x2400 + number)
-    return "\u2421" if number == 0x7F else f"\\u{number:04x}"
+        pieces.append((style.classes, visible(text)))
 
 
 def _changed(style: Style, parameters: str) -> Style:

@@ -101,7 +101,7 @@ def policy_info(client: ApiClient, screen: Screen, name: str) -> None:
     found = answer.decode(PolicyDetail)
     screen.facts([("Name", found.name), ("Description", found.description)])
     screen.title("Rules")
-    screen.line(found.rules.rstrip("\n"))
+    screen.value(found.rules.rstrip("\n"))
 
 
 @click.command()

@@ -35,7 +35,7 @@ def inspect(
     """
     line = resolve.job(client, job_id)
     if as_hcl:
-        screen.line(_job_file(client, line, version).removesuffix("\n"))
+        screen.value(_job_file(client, line, version).removesuffix("\n"))
         return
     if version is None:
         body = client.read(f"/v1/job/{segment(line.id)}", namespace=line.namespace).body

@@ -174,7 +174,7 @@ def login(
     for warning in done.warnings or ():
         screen.warn(warning)
     if no_store:
-        screen.line(done.auth.client_token)
+        screen.value(done.auth.client_token)
         return
     file = store_token(done.auth.client_token, os.environ)
     screen.facts(

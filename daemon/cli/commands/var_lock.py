@@ -18,6 +18,7 @@ from daemon.cli.core.http_client import (
     RequestRejected,
 )
 from daemon.cli.core.options import with_client
+from daemon.text.control_characters import visible, visible_lines
 from storage.errors import Invalid, StewardError
 from storage.records import durations
 from storage.records.base import SECOND
@@ -86,7 +87,7 @@ class _Held:
                 self._id, self.ttl = found.lock.id, durations.nanoseconds(found.lock.ttl) / SECOND
                 return
             if not waits:
-                click.echo(f'waiting for the lock of variable "{self._path}"', err=True)
+                click.echo(f'waiting for the lock of variable "{visible(self._path)}"', err=True)
             waits = True
             self._wait()
 
@@ -118,7 +119,7 @@ class _Held:
         try:
             self._change("release", {"ID": self._id})
         except (RequestRejected, DaemonUnreachable) as error:
-            click.echo(f"cannot release the lock: {error}", err=True)
+            click.echo(f"cannot release the lock: {visible_lines(str(error))}", err=True)
 
     def _change(self, operation: str, lock: dict[str, str]) -> ClientResponse:
         query = {f"lock-{operation}": "true"}

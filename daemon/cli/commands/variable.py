@@ -87,7 +87,7 @@ def get(client: ApiClient, screen: Screen, path: str, *, item: str) -> None:
         if item not in found.items:
             known = ", ".join(sorted(found.items))
             raise NotFound(f'variable "{path}" has no value {item!r}, only: {known}')
-        screen.line(found.items[item])
+        screen.value(found.items[item])
         return
     if screen.wants_document:
         screen.document(answer.body)

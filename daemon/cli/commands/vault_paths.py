@@ -140,4 +140,4 @@ def _print(screen: Screen, answer: ClientResponse, field: str) -> None:
     values = found.auth or found.data or {}
     if field not in values:
         raise NotFound(f"there is no {field!r}, only: {', '.join(sorted(values))}")
-    screen.line(text(values[field]))
+    screen.value(text(values[field]))

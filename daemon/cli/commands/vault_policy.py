@@ -60,7 +60,7 @@ def read(client: ApiClient, screen: Screen, name: str) -> None:
     if screen.wants_document:
         screen.document(answer.checked(VaultResponse))
         return
-    screen.line(str((answer.decode(VaultResponse).data or {}).get("policy", "")).rstrip("\n"))
+    screen.value(str((answer.decode(VaultResponse).data or {}).get("policy", "")).rstrip("\n"))
 
 
 @click.command()

@@ -18,6 +18,7 @@ from typing import NoReturn, Union
 import click
 
 from daemon.cli.core.command_groups import CommandGroup
+from daemon.text.control_characters import visible_lines
 from daemon.text.option_syntax import short_option
 from daemon.version import VERSION
 from storage.errors import StewardError
@@ -422,7 +423,7 @@ def _drop_output() -> None:
 
 
 def _complain(words: str) -> None:
-    click.echo(f"steward: {words}", err=True)
+    click.echo(f"steward: {visible_lines(words)}", err=True)
 
 
 cli = CommandLine("steward", COMMANDS, "Run jobs on this host, and inspect them.")

@@ -5,6 +5,7 @@ daemon does not respond, nothing is offered, so that typing is not interrupted.
 """
 
 import os
+import re
 from collections.abc import Mapping
 
 import click
@@ -73,6 +74,8 @@ class _Fish(_OneDash, FishComplete):
 
 _SHELLS: Mapping[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
 _VARIABLE = "_STEWARD_COMPLETE"
+# A shell inserts a name without quotes, so one with other characters would be more than a word.
+_COMPLETED = re.compile(r"[\w./:@+=,][\w./:@+=,-]*")
 
 
 @click.command()
@@ -115,7 +118,7 @@ class _Named(StringParamType):
             found = _request_names(ctx.params, context, incomplete)
         except StewardError:
             return []
-        return [CompletionItem(request_name) for request_name in found]
+        return [CompletionItem(name) for name in found if _COMPLETED.fullmatch(name)]
 
 
 def offer_names(command: click.Command) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from daemon.text.control_characters import visible
 from storage.errors import Invalid
 from storage.records import durations
 from storage.records.base import HOUR, MINUTE, SECOND
@@ -55,8 +56,8 @@ def relative_time(time: int, now: int) -> str:
 
 
 def padded(rows: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Return rows with cells padded to the width of their columns."""
-    table = [list(row) for row in rows]
+    """Return rows with cells padded to the width of their columns, without control characters."""
+    table = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in table]
 
@@ -69,7 +70,7 @@ def columns(rows: Iterable[Sequence[str]]) -> list[str]:
 def key_value_lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return names and values as lines with aligned equal signs."""
     width = max((len(name) for name, _ in pairs), default=0)
-    return [f"{name.ljust(width)} = {value or NOTHING}" for name, value in pairs]
+    return [f"{name.ljust(width)} = {visible(value) or NOTHING}" for name, value in pairs]
 
 
 def seconds(option: str, text: str, *words: str) -> float:

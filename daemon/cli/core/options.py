@@ -5,7 +5,6 @@ A setting of the connection comes from its option, else from `STEWARD_...`, else
 """
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 
@@ -13,7 +12,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from daemon.cli.core.output import OutputOptions, Screen
+from daemon.cli.core.output import OutputOptions, Screen, is_terminal
 from daemon.cli.core.token_source import find_token
 
 DEFAULT_ADDRESS = "http://127.0.0.1:4646"
@@ -176,16 +175,11 @@ def wants_colour(choice: bool | None, environment: Mapping[str, str]) -> bool:
         return False
     if any(environment.get(name) for name in ("FORCE_COLOR", "NOMAD_CLI_FORCE_COLOR")):
         return True
-    return _is_terminal() and environment.get("TERM") != "dumb"
-
-
-def _is_terminal() -> bool:
-    """Return whether the output is a terminal; it is absent if the caller closed it."""
-    return sys.stdout is not None and sys.stdout.isatty()
+    return is_terminal() and environment.get("TERM") != "dumb"
 
 
 def wants_hints(environment: Mapping[str, str]) -> bool:
     """Return whether to suggest the next command."""
     names = ("STEWARD_CLI_SHOW_HINTS", "NOMAD_CLI_SHOW_HINTS")
     setting = next((environment[name] for name in names if name in environment), "1")
-    return _is_terminal() and setting.lower() not in ("0", "f", "false")
+    return is_terminal() and setting.lower() not in ("0", "f", "false")

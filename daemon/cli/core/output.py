@@ -1,9 +1,11 @@
 """Output of commands: plain aligned text; `terminal.py` adds color on a terminal.
 
 Pipes and files receive no color, no hints and no moving parts. Documents are printed in full
-(`--json`) or in part (`-t`).
+(`--json`) or in part (`-t`). Texts come from a server and from other users, so signs replace
+their control characters. Only values for programs are unchanged in pipes and files.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -13,7 +15,13 @@ import msgspec
 
 from daemon.cli.core import formatting
 from daemon.cli.core.selector import select, steps
+from daemon.text.control_characters import visible, visible_json, visible_lines
 from storage.records.diff import DiffType
+
+
+def is_terminal() -> bool:
+    """Return whether the output is a terminal; it is absent if the caller closed it."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +61,7 @@ class ProgressDisplay:
 
     def _changed(self, row: ProgressRow) -> None:
         parts = [row.kind, row.id, row.name, row.status, row.detail]
-        click.echo("  ".join(filter(None, parts)))
+        click.echo("  ".join(map(visible, filter(None, parts))))
 
 
 class SilentDisplay(ProgressDisplay):
@@ -84,21 +92,28 @@ class Screen:
 
         check_document(body)
         if not self._selector:
-            click.echo(msgspec.json.format(body, indent=4))
+            click.echo(visible_json(msgspec.json.format(body, indent=4).decode()))
             return
         for part in select(msgspec.json.decode(body), self._selector):
-            click.echo(part if isinstance(part, str) else msgspec.json.encode(part))
+            if isinstance(part, str):
+                self.value(part)
+            else:
+                click.echo(visible_json(msgspec.json.encode(part).decode()))
 
     def document_line(self, body: bytes) -> None:
         """Print one of many JSON documents on its own line, or its selected parts."""
         if self._selector:
             self.document(body)
         else:
-            click.echo(body)
+            click.echo(visible_json(body.decode(errors="replace")))
 
     def line(self, words: str = "") -> None:
         """Print a line."""
-        click.echo(words)
+        click.echo(visible_lines(words))
+
+    def value(self, text: str) -> None:
+        """Print a text that programs read: unchanged, except on a terminal."""
+        click.echo(visible_lines(text) if is_terminal() else text.encode())
 
     def report(self, words: str, body: bytes = b"") -> None:
         """Report an action; as a document, print the daemon's response, or the text as `Message`."""
@@ -109,11 +124,11 @@ class Screen:
 
     def changed(self, diff_type: DiffType, words: str) -> None:
         """Print a line with a kind of change."""
-        click.echo(words)
+        click.echo(visible_lines(words))
 
     def title(self, words: str) -> None:
         """Print a heading after an empty line."""
-        click.echo(f"\n{words}")
+        click.echo(f"\n{visible_lines(words)}")
 
     def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Print names and values."""
@@ -130,7 +145,7 @@ class Screen:
 
     def warn(self, words: str) -> None:
         """Print a warning to standard error."""
-        click.echo(words, err=True)
+        click.echo(visible_lines(words), err=True)
 
     @contextmanager
     def progress(self) -> Iterator[ProgressDisplay]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from daemon.cli.core import formatting
 from daemon.cli.core.output import OutputOptions, ProgressDisplay, ProgressRow, Screen
+from daemon.text.control_characters import visible, visible_lines
 from storage.records.diff import DiffType
 
 _COLOURS = {
@@ -40,7 +41,7 @@ _FATES = {
 
 def styled(words: str) -> Text:
     """Return a word in the color of its meaning."""
-    return Text(words, style=_COLOURS.get(words.partition(" ")[0], ""))
+    return Text(visible(words), style=_COLOURS.get(words.partition(" ")[0], ""))
 
 
 class _Live(ProgressDisplay):
@@ -56,8 +57,10 @@ class _Live(ProgressDisplay):
             self._shown[row.kind, row.id] = row
         table = _grid()
         for row in self._shown.values():
-            columns = Text(row.kind, style="bright_black"), Text(row.id), _middle(row)
-            table.add_row(*columns, styled(row.status), Text(row.detail, style="bright_black"))
+            columns = Text(row.kind, style="bright_black"), Text(visible(row.id)), _middle(row)
+            table.add_row(
+                *columns, styled(row.status), Text(visible(row.detail), style="bright_black")
+            )
         self._live.update(table, refresh=True)
 
 
@@ -71,11 +74,11 @@ class TerminalScreen(Screen):
 
     def changed(self, diff_type: DiffType, words: str) -> None:
         """Print a line in the color of its kind of change."""
-        self._console.print(Text(words, style=_FATES[diff_type]))
+        self._console.print(Text(visible_lines(words), style=_FATES[diff_type]))
 
     def title(self, words: str) -> None:
         """Print a heading."""
-        self._console.print(Text(f"\n{words}", style="bold"))
+        self._console.print(Text(f"\n{visible_lines(words)}", style="bold"))
 
     def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Print names and values."""
@@ -97,7 +100,7 @@ class TerminalScreen(Screen):
     def hint(self, words: str) -> None:
         """Suggest the next command."""
         if self._hints:
-            self._console.print(Text(f"\n{words}", style="bright_black"))
+            self._console.print(Text(f"\n{visible_lines(words)}", style="bright_black"))
 
     @contextmanager
     def progress(self) -> Iterator[ProgressDisplay]:
@@ -115,7 +118,7 @@ class TerminalScreen(Screen):
 def _middle(row: ProgressRow) -> Text | ProgressBar:
     """Return the name of an object, or a bar of its progress."""
     if not row.total:
-        return Text(row.name)
+        return Text(visible(row.name))
     return ProgressBar(total=row.total, completed=row.done, width=_BAR)
 
 

@@ -51,6 +51,17 @@ def test_names_are_those_of_the_daemon(
     assert asked.body["Prefix"] == line.rpartition(" ")[2]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["w;reboot", "w$(reboot)", "w`x`", "w\x1b[2J", "w\nplain,x", "w*", "w'", "-purge", "w x"],
+)
+def test_name_that_a_shell_would_interpret_is_not_offered(
+    fake: FakeDaemon, terminal: Terminal, name: str
+) -> None:
+    fake.tell("/v1/search", {"Matches": {"jobs": [name, "web/periodic-1"]}}, method="POST")
+    assert offered(terminal, "steward stop w") == ["plain,web/periodic-1"]
+
+
 @pytest.mark.parametrize("option", ["--namespace", "-namespace"])
 def test_completion_respects_the_typed_namespace(
     fake: FakeDaemon, terminal: Terminal, option: str

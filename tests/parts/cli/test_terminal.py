@@ -1,11 +1,15 @@
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
+import msgspec
 import pytest
 
+from daemon.cli.core import command_tree
 from daemon.cli.core.options import open_screen, wants_colour, wants_hints
 from daemon.cli.core.output import OutputOptions, ProgressRow, Screen
 from daemon.cli.core.terminal import TerminalScreen
+from storage.records.diff import DiffType
 
 BOLD, GREEN, YELLOW, PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 
@@ -127,3 +131,65 @@ def test_hints_are_shown_only_on_terminals(
 )
 def test_documents_are_never_coloured(options: OutputOptions, kind: type[Screen]) -> None:
     assert type(open_screen(options, {})) is kind
+
+
+HOSTILE = "web\x1b]0;x\x07\x1b[2J\x9b2J\r\u202e"
+
+
+def _print_everything(screen: Screen) -> None:
+    screen.line(HOSTILE)
+    screen.report(HOSTILE)
+    screen.changed(DiffType.ADDED, HOSTILE)
+    screen.title(HOSTILE)
+    screen.facts([("Name", HOSTILE)])
+    screen.table(["ID", HOSTILE], [["a", f"{HOSTILE}\nb  running"]])
+    screen.hint(HOSTILE)
+    screen.warn(HOSTILE)
+    screen.document(msgspec.json.encode({"Name": HOSTILE}))
+    screen.document_line(msgspec.json.encode({"Name": HOSTILE}))
+    with screen.progress() as progress:
+        progress.show([ProgressRow("job", HOSTILE, HOSTILE, HOSTILE, HOSTILE)])
+
+
+@pytest.mark.parametrize("kind", [Screen, partial(TerminalScreen, hints=True)])
+def test_no_text_controls_the_terminal(
+    kind: Callable[[OutputOptions], Screen], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _print_everything(kind(OutputOptions()))
+    captured = capsys.readouterr()
+    # Only the cursor and the colors of the screen itself are left.
+    written = re.sub(r"\x1b\[[0-9;?]*[mAKhl]", "", captured.out + captured.err)
+    assert HOSTILE[:3] in written
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*written}
+    assert "web\u241b]0;x\u2407" in written
+
+
+def test_a_cell_cannot_add_a_row(
+    screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen.table(["ID"], [["a\nb  running"]])
+    assert without_colour(capsys.readouterr().out).splitlines() == ["ID", "a␊b  running"]
+
+
+def test_a_value_is_unchanged_in_a_pipe(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    Screen(OutputOptions()).value(HOSTILE)
+    Screen(OutputOptions(selector="Name")).document(msgspec.json.encode({"Name": HOSTILE}))
+    assert capsysbinary.readouterr().out == 2 * f"{HOSTILE}\n".encode()
+
+
+def test_a_value_does_not_control_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    Screen(OutputOptions()).value("a\r\n\x1b[2J")
+    assert capsys.readouterr().out == "a\n␛[2J\n"
+
+
+def test_a_document_keeps_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen(OutputOptions()).document(msgspec.json.encode({"Name": HOSTILE}))
+    assert msgspec.json.decode(capsys.readouterr().out) == {"Name": HOSTILE}
+
+
+def test_an_error_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    command_tree._complain(f"one{HOSTILE}\ntwo")
+    assert capsys.readouterr().err == "steward: oneweb␛]0;x␇␛[2J\\u009b2J␍\\u202e\ntwo\n"
