@@ -34,13 +34,13 @@ def _len(_: StepBudget, value: object) -> int:
 def _index(budget: StepBudget, value: object, *keys: object) -> object:
     for key in keys:
         budget.spend()
-        value = _one(value, key)
+        value = _one(budget, value, key)
     return value
 
 
-def _one(value: object, key: object) -> object:
+def _one(budget: StepBudget, value: object, key: object) -> object:
     if isinstance(value, Mapping):
-        return entry(value, text_of(key), strict=False)
+        return entry(value, text_of(key), budget, strict=False)
     if isinstance(value, list | range | str):
         index = whole_of(key)
         if not 0 <= index < len(value):

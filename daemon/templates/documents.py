@@ -49,7 +49,17 @@ def to_json_pretty(budget: StepBudget, value: object) -> str:
 def _dumped(budget: StepBudget, value: object, indent: int | None) -> str:
     plain = _plain(budget, value, 1)
     apart = (",", ":") if indent is None else (",", ": ")
-    text = json.dumps(plain, ensure_ascii=False, sort_keys=True, indent=indent, separators=apart)
+    try:
+        text = json.dumps(
+            plain,
+            ensure_ascii=False,
+            allow_nan=False,
+            sort_keys=True,
+            indent=indent,
+            separators=apart,
+        )
+    except ValueError as error:  # JSON has no infinity
+        raise TemplateError(f"json: unsupported value: {error}") from error
     for char, escape in _HTML.items():  # Go: safe inside HTML
         text = text.replace(char, escape)
     budget.make(len(text))

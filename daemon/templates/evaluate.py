@@ -151,6 +151,7 @@ class _Evaluator:
     def _iterations(self, line: int, value: object) -> Iterator[tuple[object, object]]:
         match value:
             case Mapping():
+                self._budget.spend(len(value))  # for the order, also if the loop ends early
                 return ((key, value[key]) for key in sorted(value))
             case list() | range():
                 return iter(enumerate(value))
@@ -237,7 +238,7 @@ class _Evaluator:
             case FieldChainNode():
                 value = self._operand(operand.of, dot)
                 for name in operand.names:
-                    value = field(value, name, strict=self._strict)
+                    value = field(value, name, self._budget, strict=self._strict)
                 return value
 
     def _apply(

@@ -107,13 +107,13 @@ def bounded(value: float) -> int | float:
     return value
 
 
-def field(value: object, name: str, *, strict: bool) -> object:
+def field(value: object, name: str, budget: StepBudget, *, strict: bool) -> object:
     """Return a field of a record or an entry of a map. Raises `TemplateError`.
 
     A missing entry is an error only with `strict`.
     """
     if isinstance(value, Mapping):
-        return entry(value, name, strict=strict)
+        return entry(value, name, budget, strict=strict)
     if isinstance(value, msgspec.Struct) and name[:1].isupper() and hasattr(value, name):
         return getattr(value, name)
     if value is None or isinstance(value, MissingValue):
@@ -121,12 +121,12 @@ def field(value: object, name: str, *, strict: bool) -> object:
     raise TemplateError(f"can't evaluate field {name} in type {type_name(value)}")
 
 
-def entry(value: Mapping[str, object], name: str, *, strict: bool) -> object:
+def entry(value: Mapping[str, object], name: str, budget: StepBudget, *, strict: bool) -> object:
     """Return an entry of a map. Raises `TemplateError` if it is missing and `strict` is set."""
     if name in value:
         return value[name]
     if isinstance(value, StringMap):
-        if name[:1].isupper() and (made := _of_items(value, name)) is not None:
+        if name[:1].isupper() and (made := _of_items(value, name, budget)) is not None:
             return made
         if not strict:
             return ""
@@ -135,8 +135,10 @@ def entry(value: Mapping[str, object], name: str, *, strict: bool) -> object:
     return ABSENT
 
 
-def _of_items(value: StringMap, name: str) -> object:
+def _of_items(value: StringMap, name: str, budget: StepBudget) -> object:
     """Return the keys, values or tuples of a variable; None for another name."""
+    if name in ("Keys", "Values", "Tuples"):
+        budget.spend(len(value))
     match name:
         case "Keys":
             return sorted(value)

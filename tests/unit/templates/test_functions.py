@@ -1,8 +1,10 @@
 """Template functions in addition to Go's, by tables, and the lookups of templates."""
 
+import json
+
 import pytest
 
-from daemon.templates.errors import TemplateError
+from daemon.templates.errors import TemplateError, TemplateOutputTooLong
 from daemon.templates.lookups import (
     LookupKey,
     LookupType,
@@ -182,3 +184,25 @@ def test_every_name_used_in_job_files_is_known(name: str) -> None:
     with pytest.raises(TemplateError) as caught:
         write(f"{{{{ {name} | noSuchThing }}}}")
     assert str(caught.value) == 'line 1: function "noSuchThing" not defined'
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["range $m }}{{ break }}{{ end", "$k := $v.Keys", "$k := $v.Values", '$k := index $v "Tuples"'],
+)
+def test_each_order_of_a_map_counts_its_entries(use: str) -> None:
+    items = StringMap({f"k{number}": "" for number in range(1000)})
+    document = json.dumps(dict(items)).replace(" ", "")
+    source = (
+        f'{{{{ $m := parseJSON `{document}` }}}}{{{{ $v := nomadVar "v" }}}}'
+        f"{{{{ range loop 1000 }}}}{{{{ {use} }}}}{{{{ end }}}}"
+    )
+    answers = {LookupKey(LookupType.VARIABLE, "v"): items}
+    with pytest.raises(TemplateOutputTooLong):
+        render(read(source), answers, {}, now=0)
+
+
+@pytest.mark.parametrize("function", ["toJSON", "toJSONPretty"])
+def test_number_that_json_does_not_have_is_an_error(function: str) -> None:
+    with pytest.raises(TemplateError, match="json: unsupported value"):
+        render(read(f"{{{{ multiply 1e308 10.0 | {function} }}}}"), {}, {}, now=0)
