@@ -25,7 +25,9 @@ from daemon.net import http_client
 from daemon.net.http_client import HttpError, Stream
 
 _PATH = "/grpc.health.v1.Health/Check"
-_CHUNK = 64 * 1024
+# The frames of a chunk are parsed in 2 ms, even if they are empty.
+_CHUNK = 1024
+_MOST_RECEIVED = 64 * 1024  # bytes of all frames; a valid response has some hundred
 _MOST = 4096  # bytes of a response; a valid one has seven
 _PREFIX = 5  # bytes before a message: a compression flag and the length
 _FIELD = b"\x08"  # tag of field 1, a varint
@@ -88,14 +90,17 @@ class _Conversation:
         await self._stream.send_all(self._protocol.data_to_send())
 
     async def answer(self) -> str:
-        while True:
+        received = 0
+        while received <= _MOST_RECEIVED:
             data = bytes(await self._stream.receive_some(_CHUNK))
+            received += len(data)
             if not data:
                 raise HttpError("the connection was closed before an answer came")
             for event in self._protocol.receive_data(data):
                 if self._is_over(event):
                     return _status(self._heads, self._body)
             await self._stream.send_all(self._protocol.data_to_send())
+        raise HttpError(f"the server sent more than {_MOST_RECEIVED} bytes")
 
     def _is_over(self, event: Event) -> bool:
         """Handle an event; return whether the response is complete."""

@@ -12,13 +12,14 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.net import egress_policy, tls_contexts
-from daemon.net.http_client import allow_all
+from daemon.net import egress_policy, grpc_health, tls_contexts
+from daemon.net.http_client import allow_all, send_request
 from daemon.runner.services.checks import CheckRunner, run_check
 from storage.records.base import SECOND
 from storage.records.service import CheckStatus
 from tests.fakes.authority import Authority
 from tests.parts.runner.endpoints import Health, Serve, listening, message, nothing_runs, probe
+from tests.time_limits import HAPPENS_WITHIN
 
 SUCCESS, FAILURE = CheckStatus.SUCCESS, CheckStatus.FAILURE
 WELL = b"HTTP/1.1 200 x\r\nContent-Length: 0\r\n\r\n"
@@ -284,3 +285,74 @@ async def test_check_does_not_connect_to_a_forbidden_address(
     asked = msgspec.structs.replace(probe(kind, 4646), address=address)
     status, _, said = await run_check(asked, nothing_runs, permit)
     assert (status, words in said) == (FAILURE, True), said
+
+
+# ---- hostile servers ---------------------------------------------------------------------------------
+
+
+async def longest_turn(work: Callable[[Callable[[], None]], Any]) -> int:
+    """Return the most steps that `work` counts while no other task runs."""
+    steps = longest = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    async def watch() -> None:
+        nonlocal longest
+        before = steps
+        while True:
+            await trio.lowlevel.checkpoint()
+            longest, before = max(longest, steps - before), steps
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await work(step)
+        nursery.cancel_scope.cancel()
+    return longest
+
+
+async def test_tiny_chunks_of_a_response_do_not_hold_the_daemon() -> None:
+    head = b"HTTP/1.1 500 x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    async def read(step: Callable[[], None]) -> None:
+        async with send_request(f"http://127.0.0.1:{port}") as answer:
+            async for _ in answer.body:
+                step()
+
+    async with listening(answering(head + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")) as port:
+        assert await longest_turn(read) <= 2
+
+
+async def test_endless_informational_responses_end_a_request() -> None:
+    async with listening(answering(b"HTTP/1.1 102 x\r\n\r\n" * 5000, WELL)) as port:
+        with trio.fail_after(HAPPENS_WITHIN):
+            found = await run_check(probe("http", port), nothing_runs, allow_all)
+    words = "nomad: more than 16 informational responses came"
+    assert found == (FAILURE, 0, words)
+
+
+async def test_some_informational_responses_are_skipped() -> None:
+    async with listening(answering(b"HTTP/1.1 103 x\r\n\r\n" * 16, WELL)) as port:
+        found = await run_check(probe("http", port), nothing_runs, allow_all)
+    assert found[0] == SUCCESS
+
+
+EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+
+async def test_empty_frames_do_not_hold_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(step: Callable[[], None]) -> None:
+        heed = grpc_health._Conversation._is_over
+
+        def counted(self: Any, event: Any) -> bool:
+            step()
+            return heed(self, event)
+
+        monkeypatch.setattr(grpc_health._Conversation, "_is_over", counted)
+        found = await run_check(probe("grpc", port), nothing_runs, allow_all)
+        assert found == (FAILURE, 0, "nomad: the server sent more than 65536 bytes")
+
+    async with listening(answering(*[EMPTY_SETTINGS * 5000] * 10)) as port:
+        with trio.fail_after(HAPPENS_WITHIN):
+            assert await longest_turn(check) <= 2 * 1024 // len(EMPTY_SETTINGS)
