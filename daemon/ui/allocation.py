@@ -8,7 +8,7 @@ from daemon.ui import formatting, gantt
 from daemon.ui.render import Found, page
 from daemon.ui.usage import usage_section
 from daemon.web.reply import HandlerReply, of_error
-from daemon.web.ui_session import UiRequest
+from daemon.web.ui_session import UiRequest, build_in_thread
 from storage.errors import Denied, NotFound, StewardError
 
 
@@ -94,7 +94,9 @@ async def files(ui_request: UiRequest) -> Found:
     found = await ui_request.get(
         formatting.address("/v1/client/fs/ls/", ui_request["alloc_id"]), path=str(path)
     )
-    entries = sorted(found or (), key=lambda entry: (not entry["IsDir"], entry["Name"]))
+    entries = await build_in_thread(
+        lambda: sorted(found or (), key=lambda item: (not item["IsDir"], item["Name"]))
+    )
     parents = [] if path == PurePosixPath("/") else [*reversed(path.parents), path]
     return {**base, "path": str(path), "parents": parents, "entries": entries}
 

@@ -7,6 +7,7 @@ clients rely on that (recorded from Nomad: client-files-logs).
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import trio
 
@@ -21,6 +22,7 @@ from daemon.api.cluster.logs import (
 )
 from daemon.runner.core.poll_interval import register_follower
 from daemon.runner.logs.alloc_files import (
+    FEW_ENTRIES,
     AllocFiles,
     File,
     FileAccessDenied,
@@ -30,6 +32,7 @@ from daemon.runner.logs.alloc_files import (
 from daemon.web.reply import TEXT, HandlerReply, text
 from daemon.web.request import Request
 from daemon.web.stream_auth import while_authorized
+from storage import garbage
 from storage.errors import Denied, Malformed, NotFound, Refused, StewardError
 from storage.records.base import Record
 from storage.records.codec import encode
@@ -85,7 +88,13 @@ async def list_dir(request: Request) -> HandlerReply:
     files, path = await _files(request), request.query.text("path")
     with _shown(files, "open", path):
         found = await files.entries(path)
-    return HandlerReply(body=[_entry(info) for info in found])
+    if len(found) <= FEW_ENTRIES:
+        return HandlerReply(body=_listed(found))
+    return HandlerReply(body=await garbage.in_thread(partial(_listed, found)))
+
+
+def _listed(found: list[FileMetadata]) -> bytes:
+    return encode([_entry(info) for info in found])
 
 
 def _entry(info: FileMetadata) -> FileListEntry:

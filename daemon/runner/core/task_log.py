@@ -283,17 +283,32 @@ class Stream:
             return first
         return present.start + _data_from(self._present.descriptor, first - present.start)
 
-    def files(self) -> list[LogFile]:
-        """Return the numbered files; empty when the task has no log."""
+    def numbers(self) -> range:
+        """Return the numbers of the numbered files; empty when the task has no log.
+
+        A task can enlarge its log by a hole, so there may be millions.
+        """
         if self._present is None:
-            return []
+            return range(0)
         first, end = self.span()
         limit = self._log.limit
-        begin = first // limit * limit
-        return [
-            LogFile(self._log.name(start), start, min(limit, end - start))
-            for start in range(begin, max(end, begin + 1), limit)
-        ]
+        begin = first // limit
+        return range(begin, max(-(-end // limit), begin + 1))
+
+    def files(self) -> list[LogFile]:
+        """Return the numbered files."""
+        _, end = self.span()
+        return [self._file(number, end) for number in self.numbers()]
+
+    def file(self, number: int) -> LogFile | None:
+        """Return a numbered file, or None if it does not exist."""
+        _, end = self.span()
+        return self._file(number, end) if number in self.numbers() else None
+
+    def _file(self, number: int, end: int) -> LogFile:
+        limit = self._log.limit
+        start = number * limit
+        return LogFile(self._log.name(start), start, min(limit, end - start))
 
     def locate(self, origin: str, offset: int) -> int:
         """Return the stream offset of `offset` bytes after the start, or before the end."""

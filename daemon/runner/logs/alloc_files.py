@@ -11,22 +11,33 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from daemon.launcher.client import Launcher
-from daemon.launcher.messages import MOST_TEXT, SECRET, FileStatus, ListDirectory, OpenFile
+from daemon.launcher.messages import (
+    MOST_TEXT,
+    SECRET,
+    DirectoryEntry,
+    FileStatus,
+    ListDirectory,
+    OpenFile,
+)
 from daemon.launcher.task_files import found_of
 from daemon.runner.core.opened_files import OpenedFile
 from daemon.runner.core.safe_open import PathEscape, relative_path
 from daemon.runner.core.task_dir import SHARED
 from daemon.runner.core.task_log import LogFile, Stream, TaskLog
+from storage import garbage
 from storage.errors import Refused
 
 _OWN = "."  # names of internal files begin with this
 _LOGS = f"{SHARED}/logs"
 _LONGEST = 255  # bytes of a name
+MOST_ENTRIES = 100_000  # of a directory; a task can create as many as its disk takes
+FEW_ENTRIES = 500  # that the event loop sorts or encodes in a millisecond
 _SNIFFED = 512  # bytes from which the content type is guessed
 _UNKNOWN = "application/octet-stream"
 _TEXT = "text/plain; charset=utf-8"
@@ -172,9 +183,9 @@ class AllocFiles:
     async def entries(self, path: str) -> list[FileMetadata]:
         """Return the metadata of all entries of a directory, sorted by name.
 
-        Raises `PathEscape`, `FileAccessDenied` or `OSError`.
+        Raises `PathEscape`, `FileAccessDenied` or `OSError`, and `Refused` for too many.
         """
-        relative, position, infos = self._launcher_path(path), 0, []
+        relative, position, entries = self._launcher_path(path), 0, list[DirectoryEntry]()
         while position >= 0:
             request = ListDirectory(
                 allocation=self._alloc_id,
@@ -184,23 +195,27 @@ class AllocFiles:
             )
             with _refused(path):
                 found, position = await self._launcher.entries(request)
-            # A file name may hold any bytes.
-            infos += [
-                _info(directory_entry.name.decode(errors="replace"), directory_entry.facts)
-                for directory_entry in found
-            ]
-        if relative == _LOGS:
+            entries += found
+            _check_number(len(entries), path)
+        logs = [await log.current() for log in self._logs.values()] if relative == _LOGS else []
+        number = len(entries) + sum(len(log.numbers()) for log in logs)
+        _check_number(number, path)
+        if number <= FEW_ENTRIES:
+            return self._sorted(entries, logs)
+        return await garbage.in_thread(partial(self._sorted, entries, logs))
+
+    def _sorted(self, entries: list[DirectoryEntry], logs: list[Stream]) -> list[FileMetadata]:
+        # A file name may hold any bytes.
+        infos = [_info(entry.name.decode(errors="replace"), entry.facts) for entry in entries]
+        if logs:
             infos = [info for info in infos if not self._is_log(info.name)]
-            infos += await self._stretches()
+        for stream in logs:
+            infos += [_of_stretch(stream, file) for file in stream.files()]
         return sorted(infos, key=lambda info: info.name)
 
     def _is_log(self, name: str) -> bool:
         stem, _, number = name.rpartition(".")
         return stem in self._logs and number.isdecimal()
-
-    async def _stretches(self) -> list[FileMetadata]:
-        streams = [await log.current() for log in self._logs.values()]
-        return [_of_stretch(stream, file) for stream in streams for file in stream.files()]
 
     async def open(self, path: str) -> File:
         """Open a file. Raises `PathEscape`, `FileAccessDenied` or `OSError`."""
@@ -218,9 +233,9 @@ class AllocFiles:
 
     async def _numbered(self, path: str, relative: str) -> File:
         stream = await self._logs[relative.rpartition("/")[2].rpartition(".")[0]].current()
-        for file in stream.files():
-            if file.name == relative:
-                return _Numbered(stream, file)
+        file = stream.file(int(relative.rpartition(".")[2]))
+        if file is not None and file.name == relative:  # else the number has leading zeros
+            return _Numbered(stream, file)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def _launcher_path(self, path: str) -> str:
@@ -252,6 +267,12 @@ async def is_there(launcher: Launcher, alloc_id: str) -> bool:
     except OSError:  # the answer is unknown
         return True
     return True
+
+
+def _check_number(number: int, path: str) -> None:
+    """Raise `Refused` if a directory has too many entries for a list."""
+    if number > MOST_ENTRIES:
+        raise Refused(f'directory "{path}" has more than {MOST_ENTRIES} entries')
 
 
 @contextmanager

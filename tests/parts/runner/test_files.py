@@ -2,8 +2,10 @@
 
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from daemon.launcher import safe_open
 from daemon.launcher.safe_open import without_links
 from daemon.runner.core.safe_open import PathEscape, relative_path
 from daemon.runner.core.task_log import TaskLog
+from daemon.runner.logs import alloc_files
 from daemon.runner.logs.alloc_files import (
     AllocFiles,
     FileAccessDenied,
@@ -18,9 +21,10 @@ from daemon.runner.logs.alloc_files import (
     kind_of,
     mode_text,
 )
+from storage.errors import Refused
 from storage.records.task import LogConfig
 from tests.launchers import Direct
-from tests.task_logs import log_in, now
+from tests.task_logs import add, log_in, now, path_of
 
 MEGABYTE = 1024 * 1024
 
@@ -298,3 +302,52 @@ def test_mode_is_formatted_like_in_nomad(mode: int, text: str) -> None:
 )
 def test_content_type_is_detected_from_the_first_bytes(head: bytes, kind: str) -> None:
     assert kind_of(head) == kind
+
+
+# ---- large directories -----------------------------------------------------------------------------
+
+
+def test_directory_with_too_many_entries_is_refused(
+    root: Path, files: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alloc_files, "MOST_ENTRIES", 3)
+    for number in range(2):
+        (root / f"main/local/{number}").touch()
+    assert len(files.entries("main/local")) == 3
+    (root / "main/local/4").touch()
+    with pytest.raises(Refused, match='directory "main/local" has more than 3 entries'):
+        files.entries("main/local")
+
+
+async def test_large_directory_does_not_hold_the_daemon(root: Path) -> None:
+    for number in range(alloc_files.FEW_ENTRIES):
+        (root / f"main/local/{number:03}").touch()
+    files = AllocFiles(Direct(root.parent), root.name, str(root), {})
+    own, used = threading.get_ident(), set[int]()
+
+    class Watched(AllocFiles):
+        def _sorted(self, *given: Any) -> list[FileMetadata]:
+            used.add(threading.get_ident())
+            return super()._sorted(*given)
+
+    files.__class__ = Watched
+    names = [entry.name for entry in await files.entries("main/local")]
+    assert len(names) == alloc_files.FEW_ENTRIES + 1
+    assert names == sorted(names)
+    assert own not in used
+
+
+async def test_log_that_a_task_enlarges_by_a_hole_does_not_hold_the_daemon(root: Path) -> None:
+    log = log_in(root, config=LogConfig(max_files=10**9, max_file_size_mb=1))
+    add(log, b"begin")
+    numbers = 10 * alloc_files.MOST_ENTRIES
+    os.truncate(path_of(log), numbers * MEGABYTE)
+    files = AllocFiles(Direct(root.parent), root.name, str(root), {"main.stdout": log})
+    assert now(log.current()).numbers() == range(numbers)
+    last = await files.open(f"alloc/logs/main.stdout.{numbers - 1}")
+    assert last.info.size == MEGABYTE
+    for missing in (f"main.stdout.{numbers}", "main.stdout.01", "main.stdout.٣"):
+        with pytest.raises(FileNotFoundError):
+            await files.open(f"alloc/logs/{missing}")
+    with pytest.raises(Refused, match="has more than"):
+        await files.entries("alloc/logs")
