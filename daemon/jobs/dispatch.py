@@ -25,6 +25,8 @@ from storage.store import Store
 from storage.writer import Transaction
 
 MAX_PAYLOAD = 16384  # bytes, decoded (spec: limits)
+MAX_ID_PREFIX = 1024  # characters; the ID of a child is in all its objects
+MAX_TOKEN = 1024  # characters of an idempotency token
 _HEAD = 1024  # bytes of a child beyond its document, at most
 
 
@@ -265,6 +267,14 @@ def dispatch_errors(
         yield "", Refused(f'Specified job "{parent.id}" is stopped')
     if request.priority and not 1 <= request.priority <= 100:
         yield "Priority", Invalid("dispatch job priority must be between [1, 100]")
+    if "\0" in request.id_prefix:  # no job has such an ID, because no task could start
+        yield "IdPrefixTemplate", Invalid("IdPrefixTemplate contains a null character")
+    for field, text, most in (
+        ("IdPrefixTemplate", request.id_prefix, MAX_ID_PREFIX),
+        ("IdempotencyToken", request.token, MAX_TOKEN),
+    ):
+        if len(text) > most:
+            yield field, Invalid(f"{field} has {len(text)} characters; the maximum is {most}")
     for text in _payload_errors(block, len(request.payload)):
         yield "Payload", Invalid(text)
     required, optional = set(block.meta_required or ()), set(block.meta_optional or ())

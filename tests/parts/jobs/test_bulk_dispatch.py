@@ -16,7 +16,7 @@ from daemon.jobs.bulk_dispatch import (
 )
 from daemon.jobs.dispatch import DispatchRequestData, dispatch_job
 from daemon.jobspec.budgets import DEFAULTS, Budgets
-from storage.errors import Malformed, NotFound, Refused, TooLarge
+from storage.errors import Invalid, Malformed, NotFound, Refused, TooLarge
 from storage.queries import job_status, jobs
 from storage.records.bulk_dispatch import MAX_CHILDREN, BulkDispatchAnswer
 from storage.records.job import Job, Parameterized
@@ -271,3 +271,36 @@ async def test_the_parent_counts_its_children(parent: Parent) -> None:
     row = parent.store.read(lambda db: job_status.load_summary(db, "default", "web"))
     assert row is not None
     assert (row["children_pending"], row["children_running"], row["children_dead"]) == (3, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"IdPrefixTemplate": "a\0"}, "IdPrefixTemplate contains a null character"),
+        (
+            {"IdPrefixTemplate": "x" * 1025},
+            "IdPrefixTemplate has 1025 characters; the maximum is 1024",
+        ),
+        (
+            {"IdempotencyToken": "x" * 1025},
+            "IdempotencyToken has 1025 characters; the maximum is 1024",
+        ),
+    ],
+)
+async def test_text_that_no_child_can_have_is_refused(
+    parent: Parent, fields: dict[str, str], words: str
+) -> None:
+    await parent.register()
+    (refused, done) = await parent.dispatch(fields, {"IdPrefixTemplate": "x" * 1024})
+    assert (refused.field, refused.error) == (next(iter(fields)), words)
+    assert done.eval_id
+    request = DispatchRequestData(
+        payload=b"",
+        meta={},
+        id_prefix=fields.get("IdPrefixTemplate", ""),
+        token=fields.get("IdempotencyToken", ""),
+    )
+    with pytest.raises(Invalid, match=words):
+        await dispatch_job(
+            parent.store, "default", "web", request, now=NOW, ids=parent.ids, suffix="s"
+        )
