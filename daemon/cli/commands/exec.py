@@ -31,7 +31,13 @@ from trio_websocket import (
 
 from daemon.cli.commands.logs import choose_task, newest
 from daemon.cli.core import resolve
-from daemon.cli.core.http_client import ApiClient, DaemonUnreachable, RequestRejected, segment
+from daemon.cli.core.http_client import (
+    UNREADABLE,
+    ApiClient,
+    DaemonUnreachable,
+    RequestRejected,
+    segment,
+)
 from daemon.cli.core.options import with_client
 from storage.errors import Invalid
 
@@ -207,7 +213,12 @@ class _Talk:
         """Print the output of the command until it has ended."""
         try:
             while self.status is None:
-                frame = _frame.decode(await self._socket.get_message())
+                message = await self._socket.get_message()
+                try:
+                    frame = _frame.decode(message)
+                except UNREADABLE as error:
+                    self.fault = DaemonUnreachable(f"the daemon sent an invalid frame: {error}")
+                    return
                 for piece, descriptor in ((frame.stdout, _STDOUT), (frame.stderr, _STDERR)):
                     if piece is not None and piece.data:
                         write_all(descriptor, piece.data)

@@ -20,6 +20,9 @@ import msgspec
 from storage.errors import Invalid, StewardError
 
 T = TypeVar("T")
+# The errors of a decoder for bytes that are no JSON of the expected type, or nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_LONGEST_INDEX = 20  # digits of an index of 64 bits
 Value = str | int | bool
 Query = Mapping[str, Value]
 
@@ -87,7 +90,7 @@ def _error_message(text: str) -> str:
         return text
     try:
         errors = msgspec.json.decode(text, type=_Errors).errors
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return text
     return "; ".join(error.removeprefix("1 error occurred:\n\t* ").rstrip() for error in errors)
 
@@ -147,7 +150,7 @@ def decode(body: bytes, kind: type[T], request: str = "", *, may_be_empty: bool 
         found = msgspec.json.decode(body, type=kind)
         if not may_be_empty:
             _check_fields(body, kind)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise _unexpected(request, str(error)) from error
     return found
 
@@ -156,7 +159,7 @@ def check_document(body: bytes, request: str = "") -> None:
     """Raise `DaemonUnreachable` unless a body is a JSON object or array."""
     try:
         found = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise _unexpected(request, str(error)) from error
     if not isinstance(found, dict | list):
         raise _unexpected(request, "Expected `object` or `array`")
@@ -278,7 +281,7 @@ class ApiClient:
                 "is known to have happened; check whether a proxy asks for a login, and that "
                 "--address or STEWARD_ADDR names a daemon"
             )
-        number = int(index) if index.isdecimal() else 0
+        number = int(index) if index.isdecimal() and len(index) <= _LONGEST_INDEX else 0
         return ClientResponse(content, number, f"{method} {path}")
 
     @contextmanager

@@ -45,7 +45,7 @@ from steward_client.rollout import Run, follow_run
 from steward_client.sessions import ExecResult, ExecSession, open_session
 from steward_client.together import each
 from steward_client.transport import Answer, Call, Connection, Query, Retry, StaticToken, segment
-from steward_client.wire import Definition
+from steward_client.wire import UNREADABLE, Definition
 
 T = TypeVar("T")
 
@@ -481,8 +481,11 @@ class Client:
             page: Query = {**query, "per_page": 1000, "next_token": token}
             answer = await self.request("GET", path, query=page)
             found += answer.decode(kind)
-            if not (token := answer.next_token):
+            if not answer.next_token:
                 return found
+            if answer.next_token == token:
+                raise InvalidResponse("the server sent the token of the same page again")
+            token = answer.next_token
 
 
 def _setting(name: str) -> str:
@@ -508,7 +511,7 @@ def _submission(job: AnyJob) -> _Submission | None:
 def _parsed(answer: Answer, request: _Parse) -> ParsedJob:
     try:
         head = msgspec.json.decode(answer.body, type=_Head)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InvalidResponse(f"the response is not a job: {error}") from error
     return ParsedJob(
         id=head.id,

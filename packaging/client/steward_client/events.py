@@ -5,12 +5,11 @@ from contextlib import aclosing
 from typing import TypeVar
 
 import anyio
-import msgspec
 
 from steward_client.errors import EventsLost, Unreachable
 from steward_client.records import Allocation, Deployment, Evaluation, JobDetail
 from steward_client.transport import Call, Connection, Lines
-from steward_client.wire import Record, decode
+from steward_client.wire import Record, convert, decode
 
 T = TypeVar("T")
 Topics = Mapping[str, str | Sequence[str]]
@@ -50,7 +49,7 @@ class Event(Record, frozen=True, kw_only=True):
 
 def _object(event: Event, topic: str, kind: type[T]) -> T | None:
     found = event.payload.get(topic) if event.topic == topic else None
-    return None if found is None else msgspec.convert(found, kind)
+    return None if found is None else convert(found, kind)
 
 
 class _Frame(Record, frozen=True, kw_only=True):
@@ -147,5 +146,5 @@ def _pairs(topics: Topics) -> list[str]:
 
 def _check_gap(event: Event) -> None:
     if event.topic == "Gap":
-        gap = msgspec.convert(event.payload, _Gap).gap
+        gap = convert(event.payload, _Gap).gap
         raise EventsLost(gap.first_index, gap.last_index)

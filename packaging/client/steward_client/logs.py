@@ -6,8 +6,8 @@ from typing import Self
 
 import anyio
 
-from steward_client.errors import Unreachable
-from steward_client.transport import Call, Chunks, Connection, Query, segment
+from steward_client.errors import InvalidResponse, Unreachable
+from steward_client.transport import LONGEST_PIECE, Call, Chunks, Connection, Query, segment
 from steward_client.wire import Record, decode
 
 _Position = tuple[int, int]  # number of the file, offset in it
@@ -99,7 +99,13 @@ class _Frames:
         while True:
             try:
                 _, end = _objects.raw_decode(self._rest)
+            except RecursionError as error:
+                raise InvalidResponse("a frame of the stream is nested too deep") from error
             except ValueError:  # the object is not complete
+                if len(self._rest) > LONGEST_PIECE:
+                    raise InvalidResponse(
+                        f"a frame of the stream has more than {LONGEST_PIECE} characters"
+                    ) from None
                 piece = await anext(self._chunks)
                 self._rest = (self._rest + piece.decode(errors="surrogateescape")).lstrip()
             else:

@@ -26,8 +26,9 @@ from wsproto.events import (
 )
 from wsproto.utilities import LocalProtocolError
 
-from steward_client.errors import ExecFailed, Unreachable, error_of
+from steward_client.errors import ExecFailed, InvalidResponse, Unreachable, error_of
 from steward_client.transport import Connection, Query, headers_of, segment
+from steward_client.wire import UNREADABLE
 
 _CONNECT_WITHIN = 10.0  # seconds
 _READ = 64 * 1024
@@ -58,6 +59,13 @@ class _Received(msgspec.Struct, frozen=True):
     stderr: _Chunk | None = None
     exited: bool = False
     result: _Result | None = None
+
+
+def _received(message: bytes) -> _Received:
+    try:
+        return msgspec.json.decode(message, type=_Received)
+    except UNREADABLE as error:
+        raise InvalidResponse(f"the server sent an invalid frame: {error}") from error
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -103,7 +111,7 @@ class ExecSession:
 
     async def __anext__(self) -> Output:
         while self.exit_code is None:
-            frame = msgspec.json.decode(await self._socket.receive(), type=_Received)
+            frame = _received(await self._socket.receive())
             if frame.exited:
                 self.exit_code = (frame.result or _Result()).exit_code
             elif frame.stdout and frame.stdout.data:

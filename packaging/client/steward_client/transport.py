@@ -4,6 +4,7 @@ A request is repeated if the server refused it, or if a repetition has no second
 are `repeatable` when their caller marks them so: reads, and writes with an idempotency token.
 """
 
+import math
 import random
 import ssl
 from collections import deque
@@ -17,8 +18,8 @@ import anyio
 import httpx
 import msgspec
 
-from steward_client.errors import Denied, Unreachable, error_of
-from steward_client.wire import decode
+from steward_client.errors import Denied, InvalidResponse, Unreachable, error_of
+from steward_client.wire import UNREADABLE, decode
 
 T = TypeVar("T")
 QueryValue = str | int | bool
@@ -27,6 +28,7 @@ Query = Mapping[str, QueryValue | list[str] | None]
 _CONNECT_WITHIN = 10.0  # seconds
 _ANSWER_WITHIN = 60.0
 _SILENT_WITHIN = 45.0  # of a stream; the server sends a sign of life every ten seconds
+LONGEST_PIECE = 64 * 1024 * 1024  # bytes of one object in a stream
 _RETRIED = frozenset({429, 502, 503, 504})
 _REFUSED = frozenset({429})
 _ENCODER = msgspec.json.Encoder()
@@ -136,6 +138,8 @@ class Lines:
 
     async def __anext__(self) -> bytes:
         while not self._lines:
+            if len(self._rest) > LONGEST_PIECE:
+                raise InvalidResponse(f"a line of the stream has more than {LONGEST_PIECE} bytes")
             *lines, self._rest = (self._rest + await anext(self._chunks)).split(b"\n")
             self._lines.extend(lines)
         return self._lines.popleft()
@@ -267,7 +271,7 @@ class Connection:
             response = await self._http.send(request, stream=True)
         except httpx.TransportError as error:
             raise _unreachable(self.address, error) from error
-        if response.is_error:
+        if not response.is_success:
             await self._refuse(response, token)
         chunks = Chunks(response, self.address)
         try:
@@ -317,7 +321,7 @@ def _answer(response: httpx.Response) -> Answer:
             refused=status in _REFUSED,
             retry_after=_number(response.headers.get("Retry-After", "")),
         )
-    if response.is_error:
+    if not response.is_success:  # a redirect, too: the server has not acted
         raise error_of(status, _message(response))
     return Answer(
         status=status,
@@ -337,12 +341,14 @@ def _message(response: httpx.Response) -> str:
         return response.text.strip()
     try:
         return "; ".join(msgspec.json.decode(response.content, type=_Errors).errors)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return response.text.strip()
 
 
 def _number(text: str) -> float | None:
+    """Return a number of a header; None for one that is negative or not finite."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return number if 0 <= number < math.inf else None

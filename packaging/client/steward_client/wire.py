@@ -12,6 +12,9 @@ from steward_client.errors import InvalidResponse
 
 T = TypeVar("T")
 
+# The errors of a decoder for bytes that are no JSON of the expected type, or nested too deep.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 SECOND = 1_000_000_000  # nanoseconds: the unit of durations and times on the wire
 
 _WORDS = {
@@ -57,11 +60,19 @@ def decode(body: bytes, kind: type[T]) -> T:
     """Return decoded JSON. Raises `InvalidResponse` if it does not have this type."""
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(body)), kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         beginning = body[:200].decode(errors="replace")
         raise InvalidResponse(
             f"the response is not of this API: {error}; it starts {beginning!r}"
         ) from (error)
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """Return a part of a response as a record. Raises `InvalidResponse`."""
+    try:
+        return msgspec.convert(value, kind)
+    except UNREADABLE as error:
+        raise InvalidResponse(f"the response is not of this API: {error}") from error
 
 
 def _without_nulls(value: object) -> object:

@@ -12,14 +12,21 @@ import pytest
 from click.testing import CliRunner
 
 from daemon.__main__ import command_line
-from daemon.cli.core.http_client import ClientResponse, DaemonUnreachable
+from daemon.cli.core.http_client import (
+    ApiClient,
+    ClientResponse,
+    DaemonUnreachable,
+    HttpConnection,
+    check_document,
+)
 from daemon.text.option_syntax import normalize_options, short_option
 from storage.records.namespace import Namespace
+from tests.parts.cli.conftest import FakeDaemon, Told
 from tests.unit.cli.test_help import ALL
 
 ROOT = Path(__file__).parents[3]
 SHAPES = [b"null", b"[]", b'"x"', b"7", b"true", b"{}", b'{"message": "log in"}', b"[null]"]
-SHAPES += [b'["x"]', b"[[]]", b"[{}]", b"{", b"\xff"]
+SHAPES += [b'["x"]', b"[[]]", b"[{}]", b"{", b"\xff", b"[" * 10_000]
 # Commands whose result does not depend on the shape of a response.
 WITHOUT_SHAPE = {
     "agent": "is the daemon",
@@ -183,3 +190,18 @@ def test_no_command_ignores_a_response() -> None:
         and "client" in ast.unparse(node.value.func.value)
     ]
     assert ignored == []
+
+
+@pytest.mark.parametrize("body", [b"\xff", b'{"Name": "\xff"}', b"[" * 10_000])
+def test_error_of_an_unreadable_response_names_the_request(body: bytes) -> None:
+    response = ClientResponse(body, 0, "GET /v1/x")
+    with pytest.raises(DaemonUnreachable, match="the response to GET /v1/x is not one of a"):
+        response.decode(Namespace)
+    with pytest.raises(DaemonUnreachable, match="the response to GET /v1/x is not one of a"):
+        check_document(body, "GET /v1/x")
+
+
+def test_index_beyond_64_bits_is_ignored(fake: FakeDaemon) -> None:
+    fake.tell("/v1/x", Told(b"{}", index=10**20))
+    with ApiClient(HttpConnection(address=fake.address)) as client:
+        assert client.read("/v1/x").index == 0

@@ -1,0 +1,117 @@
+"""Responses that no server of this API sends: each is an error of the library, never a success."""
+
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+import trio
+from steward_client import ApiError, Client, Event, InvalidResponse, Retry, Unreachable, transport
+
+Work = Callable[[Client], Awaitable[object]]
+
+
+def client(
+    body: bytes, status: int = 200, headers: dict[str, str] | None = None, **options: object
+) -> Client:
+    def handler(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(status, content=body, headers=headers)
+
+    return Client("http://server", transport=httpx.MockTransport(handler), **options)
+
+
+async def follow(opened: Client) -> list[bytes]:
+    return [piece async for piece in opened.logs("a", "main")]
+
+
+async def listen(opened: Client) -> list[Event]:
+    return [event async for event in opened.events()]
+
+
+REDIRECT = {"Location": "http://elsewhere/"}
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda opened: opened.delete_variable("a"),
+        lambda opened: opened.output("a", "main"),
+        lambda opened: opened.read_file("a", "/x"),
+        lambda opened: opened.jobs(),
+        follow,
+        listen,
+    ],
+)
+async def test_redirect_is_an_error(work: Work) -> None:
+    async with client(b"", 302, REDIRECT) as opened:
+        with pytest.raises(ApiError, match="status 302"):
+            await work(opened)
+
+
+@pytest.mark.parametrize("body", [b"\xff", b"[" * 100_000, b'"\xff"', b"{", b"7"])
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda opened: opened.jobs(),
+        lambda opened: opened.job("a"),
+        lambda opened: opened.parse(""),
+        lambda opened: opened.deployment("a"),
+    ],
+)
+async def test_body_that_is_not_of_the_api_is_an_invalid_response(body: bytes, work: Work) -> None:
+    async with client(body) as opened:
+        with pytest.raises(InvalidResponse):
+            await work(opened)
+
+
+async def test_deep_error_is_shown_as_its_text() -> None:
+    async with client(b'{"errors": ' + b"[" * 100_000, 400) as opened:
+        with pytest.raises(ApiError, match="status 400"):
+            await opened.jobs()
+
+
+@pytest.mark.parametrize("number", ["nan", "-1", "-inf", "inf", "1e999", "x", ""])
+async def test_impossible_numbers_of_headers_are_ignored(
+    number: str, autojump_clock: trio.abc.Clock
+) -> None:
+    async with client(b"[]", 200, {"X-Nomad-Index": number}) as opened:
+        assert (await opened.request("GET", "/v1/jobs")).index == 0
+    headers = {"Retry-After": number}
+    async with client(b"busy", 503, headers, retry=Retry(within=1)) as opened:
+        with pytest.raises(Unreachable, match="busy"):
+            await opened.jobs()
+
+
+async def test_page_that_names_itself_as_the_next_is_refused() -> None:
+    async with client(b"[]", 200, {"X-Nomad-NextToken": "x"}) as opened:
+        with trio.fail_after(5), pytest.raises(InvalidResponse, match="same page again"):
+            await opened.jobs()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [(b'{"Data": "' + b"A" * 4000, "more than 1000"), (b"[" * 900 * 100, "nested too deep")],
+)
+async def test_frame_of_a_log_without_an_end_is_refused(
+    body: bytes, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steward_client.logs.LONGEST_PIECE", 1000)
+    async with client(body) as opened:
+        with pytest.raises(InvalidResponse, match=words):
+            await follow(opened)
+
+
+async def test_line_of_a_stream_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "LONGEST_PIECE", 1000)
+    async with client(b"A" * 4000) as opened:
+        with pytest.raises(InvalidResponse, match="more than 1000"):
+            await listen(opened)
+
+
+async def test_event_with_another_payload_is_an_invalid_response() -> None:
+    event = Event(topic="Job", payload={"Job": {"ID": 7}})
+    with pytest.raises(InvalidResponse):
+        _ = event.job
+    frame = b'{"Index": 1, "Events": [{"Topic": "Gap", "Index": 1, "Payload": {"Gap": 7}}]}\n'
+    async with client(frame) as opened:
+        with pytest.raises(InvalidResponse):
+            await listen(opened)
