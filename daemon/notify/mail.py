@@ -30,6 +30,7 @@ from storage.records.base import SECOND
 from storage.records.notification import Encryption, Receiver
 
 _ANSWERS_WITHIN = 15.0  # seconds per response; the attempt as a whole has its own limit
+_MOST_ANSWERED = 256 * 1024  # bytes of all responses of one connection
 _GOOD = 250
 _OTHER_CHARACTERS = "#<>[]()\\\"',;:@ \t"
 
@@ -103,6 +104,27 @@ async def _shut_down_when_cancelled(stream: trio.SocketStream) -> AsyncIterator[
         nursery.cancel_scope.cancel()
 
 
+class _LimitedReader:
+    """The lines of a mail server, up to a number of bytes; after that the connection seems closed.
+
+    The library keeps all lines of a response, and a hostile server never sends the last one.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._file = connection.makefile("rb")
+        self._left = _MOST_ANSWERED
+
+    def readline(self, most: int) -> bytes:
+        """Return the next line."""
+        line = self._file.readline(most)
+        self._left -= len(line)
+        return line if self._left >= 0 else b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 class _Client(smtplib.SMTP):
     """A client on an existing connection."""
 
@@ -110,6 +132,12 @@ class _Client(smtplib.SMTP):
         self._connection = connection
         # The port is only used in messages; the connection exists already.
         super().__init__(host, 25, local_hostname=greeting_name)
+
+    def getreply(self) -> tuple[int, bytes]:
+        """Return a response. Raises `SMTPResponseException` for one without an end."""
+        if self.file is None and self.sock is not None:
+            self.file = _LimitedReader(self.sock)
+        return super().getreply()
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         return self._connection

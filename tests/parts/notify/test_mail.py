@@ -1,6 +1,7 @@
 """E-mail: encrypted, with a login, and nothing in a header that a job or a receiver could add."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -200,3 +201,31 @@ async def test_password_is_read_from_a_file_closed_to_others(
     file.chmod(0o600)
     assert await delivery.send("night", delivery.sample(site="")) == "250 2.0.0 queued as 4711"
     assert server.letters[0].mail["Subject"] == "[vm1] Test of Steward's notifications"
+
+
+async def test_response_without_an_end_is_not_kept() -> None:
+    sent_lines = 0
+
+    async def serve(stream: trio.SocketStream) -> None:
+        nonlocal sent_lines
+        await stream.send_all(b"220 hello\r\n")
+        await stream.receive_some()
+        with suppress(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(b"250-more and more\r\n" * 1000)
+                sent_lines += 1000
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), serve, 0)
+        port = listener.socket.getsockname()[1]
+        made = Receiver(
+            kind=ReceiverKind.EMAIL,
+            server=f"127.0.0.1:{port}",
+            tls=Encryption.NONE,
+            sender="steward@example.com",
+            to=["ops@example.com"],
+        )
+        with pytest.raises(DeliveryFailed, match="the connection failed: Connection unexpectedly"):
+            await sent(made)
+        nursery.cancel_scope.cancel()
+    assert sent_lines < 1_000_000
