@@ -25,8 +25,8 @@ FROM_CODE = {
     ("daemon/jobspec/hcl/lexer.py", "_heredoc"): "the escaped word that ends a text",
     ("daemon/launcher/process_scan.py", ""): "a prefix that is a constant of another module",
     ("daemon/launcher/programs.py", ""): "a table of forms; each repetition ends at a newline",
-    ("daemon/web/router.py", "__init__"): "paths in the table of routes, with escaped literals",
-    ("daemon/web/vault_router.py", "_pattern"): "paths in the table of endpoints",
+    ("daemon/web/router.py", "_regex"): "paths in the table of routes, with escaped literals",
+    ("daemon/web/vault_router.py", "_regex"): "paths in the table of endpoints",
 }
 # Modules that run outside patterns, and their bound.
 BOUNDED = {
