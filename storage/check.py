@@ -7,7 +7,7 @@ from pathlib import Path
 from storage.errors import StorageUnusable
 from storage.queries import invariants
 from storage.read_pool import ReadSnapshot, connect
-from storage.schema import APPLICATION_ID, VERSION, version_of
+from storage.schema import APPLICATION_ID, VERSION, altered_objects, version_of
 from storage.store import FILE_NAME
 
 
@@ -33,6 +33,19 @@ def _faults(connection: sqlite3.Connection, path: Path) -> list[str]:
     damage = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
     if damage:  # further checks of a damaged file are not reliable
         return [f"the file is damaged: {item}" for item in damage]
+    altered = [
+        f"the schema is that of version {VERSION}: {name} differs"
+        for name in altered_objects(connection)
+    ]
+    try:
+        return [*altered, *_broken_rules(connection)]
+    except sqlite3.OperationalError:
+        if altered:  # a rule needs a table that is missing
+            return altered
+        raise
+
+
+def _broken_rules(connection: sqlite3.Connection) -> list[str]:
     dangling = [
         f"referenced rows exist: violated by row {row[1]} of {row[0]}, which refers to {row[2]}"
         for row in connection.execute("PRAGMA foreign_key_check")

@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 from contextlib import closing
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -22,6 +23,8 @@ APPLICATION_ID = 0x53545744  # "STWD", recognized by `file` and `steward operato
 VERSION = 54
 
 _KEPT = 3  # copies of older versions; the newest are the useful ones
+# Migrations change no comments and no spaces.
+_COMMENT, _WORD = re.compile(r"--.*"), re.compile(r"\w+|\S")
 _STEP = re.compile(r"(\d{4})_\w+\.sql")
 _FIRST_ROW = """
     INSERT INTO store (id, last_index, cluster_id, created_at)
@@ -82,6 +85,29 @@ def version_of(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the application ID and version of a file."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     return application, connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def altered_objects(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of tables, indexes, triggers and views that differ from this version.
+
+    A trigger or view that this version does not have would act in every write of the daemon.
+    """
+    present, expected = _objects(connection), _expected_objects()
+    return sorted(name for name, _ in present ^ expected)
+
+
+@cache
+def _expected_objects() -> frozenset[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(schema_text())
+        return _objects(connection)
+
+
+def _objects(connection: sqlite3.Connection) -> frozenset[tuple[str, str]]:
+    rows = connection.execute(
+        "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+    )
+    return frozenset((name, " ".join(_WORD.findall(_COMMENT.sub("", sql)))) for name, sql in rows)
 
 
 def _make(path: Path, cluster_id: str, now: int) -> None:

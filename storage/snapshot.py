@@ -14,7 +14,7 @@ import msgspec
 
 from storage.errors import Refused, StorageFull, StorageUnusable
 from storage.full_disk import reporting_full_disk
-from storage.schema import APPLICATION_ID, VERSION, fsync_path, version_of
+from storage.schema import APPLICATION_ID, VERSION, altered_objects, fsync_path, version_of
 from storage.store import FILE_NAME, lock
 from storage.wal_watermark import delete_watermark
 
@@ -132,7 +132,12 @@ def _checked(connection: sqlite3.Connection, file: Path) -> SnapshotSummary:
         )
     if (fault := connection.execute("PRAGMA integrity_check").fetchone()[0]) != "ok":
         raise StorageUnusable(f"{file} is damaged: {fault}")
-    index, cluster_id = connection.execute("SELECT last_index, cluster_id FROM store").fetchone()
+    if version == VERSION and (altered := altered_objects(connection)):
+        raise StorageUnusable(f"{file} has another schema than version {VERSION}: {altered[0]}")
+    row = connection.execute("SELECT last_index, cluster_id FROM store").fetchone()
+    if row is None:
+        raise StorageUnusable(f"{file} is incomplete: its table store is empty")
+    index, cluster_id = row
     return SnapshotSummary(
         version=version,
         cluster_id=cluster_id,

@@ -210,7 +210,7 @@ async def test_response_without_an_end_is_not_kept() -> None:
         nonlocal sent_lines
         await stream.send_all(b"220 hello\r\n")
         await stream.receive_some()
-        with suppress(trio.BrokenResourceError):
+        with suppress(trio.BrokenResourceError):  # the client leaves
             while True:
                 await stream.send_all(b"250-more and more\r\n" * 1000)
                 sent_lines += 1000

@@ -1,9 +1,13 @@
 """Snapshots: valid copies of the whole file, and their restore."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from storage import schema
+from storage.check import check
 from storage.errors import Refused, StorageLocked, StorageUnusable
 from storage.queries import job_listings, job_status, jobs
 from storage.queries.pages import PageRequest
@@ -71,3 +75,38 @@ async def test_a_damaged_snapshot_is_refused(store: Store, tmp_path: Path) -> No
 def test_invalid_snapshot_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageUnusable, match="there is no file"):
         inspect(tmp_path / "nothing")
+
+
+CHANGES = {
+    "CREATE TRIGGER evil AFTER UPDATE ON store BEGIN DELETE FROM tokens; END": "evil",
+    "CREATE VIEW evil AS SELECT * FROM tokens": "evil",
+    "CREATE TABLE evil (x)": "evil",
+    "DROP TABLE audit": "audit",
+}
+
+
+def changed(directory: Path, statement: str) -> Path:
+    """Return a snapshot of a new store after a change that no code makes."""
+    home = directory / "changed"
+    home.mkdir()
+    schema.prepare(home / FILE_NAME, cluster_id="c", now=NOW)
+    with closing(sqlite3.connect(home / FILE_NAME, isolation_level=None)) as connection:
+        connection.execute(statement)
+        connection.execute("PRAGMA journal_mode = DELETE")
+    return home / FILE_NAME
+
+
+@pytest.mark.parametrize(("statement", "name"), CHANGES.items())
+def test_snapshot_with_another_schema_is_refused(statement: str, name: str, tmp_path: Path) -> None:
+    file = changed(tmp_path, statement)
+    for act in (inspect, lambda file: restore(file, tmp_path / "home")):
+        with pytest.raises(StorageUnusable, match=f"another schema than version .*: {name}"):
+            act(file)
+    assert not (tmp_path / "home" / FILE_NAME).exists()
+    assert check(file.parent)[0].endswith(f"{name} differs")
+
+
+def test_snapshot_without_its_first_row_is_refused(tmp_path: Path) -> None:
+    file = changed(tmp_path, "DELETE FROM store")
+    with pytest.raises(StorageUnusable, match="table store is empty"):
+        inspect(file)
