@@ -154,3 +154,14 @@ async def test_invalid_request_is_refused(steward: Steward, local: tuple[str, Pa
         for answer in [await ask(steward, alloc_id, verb, **query)]
     ]
     assert told == [(status, text) for _, _, status, text in NONSENSE]
+
+
+async def test_largest_offset_of_a_followed_file_is_not_taken_for_a_deletion(
+    steward: Steward, local: tuple[str, Path]
+) -> None:
+    alloc_id, directory = local
+    (directory / "f").write_text("one")
+    path = f"/main/local/f&offset={2**63 - 1}"
+    async with frames(steward, alloc_id, path) as shown:
+        assert await shown.next() == {"File": "/main/local/f", "FileEvent": "file truncated"}
+        assert (await shown.next())["Data"] == "b25l"

@@ -41,6 +41,7 @@ from storage.records.times import rfc3339
 _SEES_SECRETS = "read-secrets"  # the capability to list the secret files of tasks
 
 _CHUNK = 64 * 1024  # bytes per read, as in Nomad
+_BEYOND = 2**62  # an offset behind the end of any file; reads at higher ones fail
 # Files of tasks are untrusted: a browser must not run them with the UI's origin.
 _UNTRUSTED = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
@@ -206,7 +207,7 @@ async def stream_file(request: Request) -> HandlerReply:
             file.read(0, 0)
     except (NotFound, Refused) as error:
         raise Malformed(str(error)) from error
-    start = max(0, info.size - offset) if begin == "end" else offset
+    start = max(0, info.size - offset) if begin == "end" else min(offset, _BEYOND)
     if follow:
         frames = while_authorized(request, _followed(files, path, file, start))
     else:
