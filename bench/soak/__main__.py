@@ -86,7 +86,8 @@ async def look(soak: Soak, number: int, age: int, disturbance: str, before: floa
     found = await trio.to_thread.run_sync(held, soak.steward)
     sizes = await trio.to_thread.run_sync(tables, soak.steward)
     found["versions_mib"] = sum(sizes.get(name, 0) for name in FOR_EVER)
-    found["passing_mib"] = found["store_mib"] - found["versions_mib"]
+    found["passing_mib"] = sum(sizes.values()) - found["versions_mib"]
+    found["free_mib"] = found["store_mib"] - found["log_mib"] - sum(sizes.values())
     return Minute(
         number=number,
         age=age,

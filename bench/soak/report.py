@@ -28,6 +28,8 @@ ROOM = {
     "threads": (0.0, 4.0),
     "processes": (0.0, 12.0),
     "passing_mib": (0.05, 0.5),
+    "log_mib": (0.0, 4.0),
+    "free_mib": (0.0, 4.0),
     "files_mib": (0.05, 5.0),
 }
 FOR_EVER = ("job_versions", "sqlite_autoindex_job_versions_1", "job_version_states")
@@ -66,11 +68,13 @@ def held(steward: Steward) -> dict[str, float]:
     return {
         "pss_mib": kib["Pss"] / 1024,
         "anonymous_mib": kib["Anonymous"] / 1024,
-        "launcher_mib": sum(_memory(Path("/proc", pid))["Pss"] for pid in launchers) / 1024,
+        # Not PSS: a child that the launcher forks shares its pages for a moment.
+        "launcher_mib": sum(_memory(Path("/proc", pid))["Anonymous"] for pid in launchers) / 1024,
         "descriptors": len(list((process / "fd").iterdir())),
         "threads": len(list((process / "task").iterdir())),
         "processes": len(steward.processes()),
         "store_mib": sum(size for name, size in sizes if ".db" in name) / 2**20,
+        "log_mib": sum(size for name, size in sizes if name.endswith(".db-wal")) / 2**20,
         "files_mib": sum(size for name, size in sizes if ".db" not in name) / 2**20,
     }
 
