@@ -467,7 +467,8 @@ class UiPages:
 
     def has(self, path: str) -> bool:
         """Return whether a request for a path gets a page, which may report that there is none."""
-        return bool(self._router.find(path)[0]) or path.startswith(PLACE)
+        found = self._router.find(path)[0]
+        return bool(found or (path.startswith(PLACE) and self._router.find(NOT_FOUND)[0]))
 
     async def answer(
         self,

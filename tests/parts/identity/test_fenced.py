@@ -134,12 +134,12 @@ async def test_unreadable_row_of_a_mount_does_not_affect_others_at_start(
         broken = at(two.bad, of_query, identity.config)
         monkeypatch.setattr(federation_refresh.identity, "config", broken)
     else:
-        place, real = federation_token_path(two.bad.mount), secrets.find
+        path, real = federation_token_path(two.bad.mount), secrets.find
 
-        def find(db: Any, place_: Any = None, **named: Any) -> Any:
-            if named.get("place", place_) == place:
+        def find(db: Any, path_: Any = None, **named: Any) -> Any:
+            if named.get("path", path_) == path:
                 raise Broken
-            return real(db, place_ or named["place"])
+            return real(db, path_ or named["path"])
 
         monkeypatch.setattr(federation_refresh.secrets, "find", find)
     async with restarted(two.good, clock, config) as after:
