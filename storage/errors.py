@@ -25,7 +25,10 @@ StewardError
     └── StorageUnusable not a Steward store, a newer version, damaged, or not writable
 """
 
+import errno
+import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class StewardError(Exception):
@@ -178,3 +181,21 @@ def describe_error(error: BaseException) -> str:
     "OSError('disk'); KeyError('a')"
     """
     return "; ".join(dict.fromkeys(repr(leaf) for leaf in leaf_errors(error)))
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def reporting_full_disk(content: str) -> Iterator[None]:
+    """Raise `StorageFull` if a file of the block finds no space; `content` is on that disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise StorageFull(f"the disk that holds {content} is full: {error.strerror}") from error
+    except sqlite3.DatabaseError as error:
+        if not (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_FULL"):
+            raise
+        raise StorageFull(f"the disk that holds {content} is full: {error}") from error

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from storage.errors import Refused, StorageFull, StorageUnusable
-from storage.full_disk import reporting_full_disk
+from storage.errors import Refused, StorageFull, StorageUnusable, reporting_full_disk
 from storage.schema import APPLICATION_ID, VERSION, altered_objects, fsync_path, version_of
 from storage.store import FILE_NAME, lock
 from storage.wal_watermark import delete_watermark

@@ -23,8 +23,7 @@ import trio
 
 from daemon.config.data_directory import payload_dir
 from daemon.config.settings import Settings
-from storage.errors import Malformed, NotFound, StewardError, TooLarge
-from storage.full_disk import reporting_full_disk
+from storage.errors import Malformed, NotFound, StewardError, TooLarge, reporting_full_disk
 from storage.queries import namespaces, payload_files
 from storage.queries.payload_files import PayloadFile
 from storage.read_pool import ReadSnapshot

@@ -83,7 +83,7 @@ async def test_one_step_at_a_time_across_a_kill(steward: Steward) -> None:
     told = (await steward.cli("runs", "status", "second")).stdout.decode()
     assert 'slot: it waits for the queue "gpu"' in told
     page = await steward.request("GET", "/ui/queues", name="gpu", namespace="default")
-    assert '<span class="quiet">1</span> a</td>' in page.text
+    assert '<span class="quiet">run 1</span> a</td>' in page.text
     graph = (await steward.cli("job", "graph", "second")).stdout.decode()
     assert 'immediately, with a slot of "gpu"' in graph
     refused = await steward.request(

@@ -10,8 +10,7 @@ import trio
 
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.errors import Refused
-from storage.full_disk import reporting_full_disk
+from storage.errors import Refused, reporting_full_disk
 from storage.snapshot import partial_files
 from storage.snapshot import save as save_snapshot
 from storage.snapshot_archive import pack
