@@ -199,7 +199,9 @@ def main() -> int:
     parser.add_argument("--pages", type=int, default=50, help="number of open pages")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--disk", type=int, default=2048, help="MiB; 0: no full disk")
-    parser.add_argument("--directory", help="where the data is without a disk of its own")
+    parser.add_argument(
+        "--directory", help="parent of the data directory, if the test has no separate disk"
+    )
     parser.add_argument("--log", type=Path, help="file for the daemon's log, which is kept")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile all modules

@@ -49,10 +49,10 @@ def _one(budget: StepBudget, value: object, key: object) -> object:
     raise TemplateError(f"can't index item of type {type_name(value)}")
 
 
-def _slice(budget: StepBudget, value: object, *bounds: object) -> object:
+def _slice(budget: StepBudget, value: object, *indexes: object) -> object:
     if not isinstance(value, list | str):
         raise TemplateError(f"can't slice item of type {type_name(value)}")
-    start, end, *_ = [*map(whole_of, bounds), *(0, len(value))[len(bounds) :]]
+    start, end, *_ = [*map(whole_of, indexes), *(0, len(value))[len(indexes) :]]
     if not 0 <= start <= end <= len(value):
         raise TemplateError(f"index out of range: {start}:{end}")
     budget.make(end - start)

@@ -24,7 +24,7 @@ KEYS = (
 )
 
 
-# The first segment of a URL below `/ui/`, and the page of the navigation that leads to it.
+# The first segment of a URL below `/ui/`, and its entry in the navigation.
 _BELOW = {
     "": "/ui/",
     "allocation": "/ui/jobs",
@@ -67,11 +67,11 @@ _NAMES = {place: name for place, name, _ in PLACES}
 
 
 def place_above(here: str) -> tuple[str, str]:
-    """Return the page of the navigation that leads to a page, with its name; both may be empty."""
+    """Return the URL and the name of the navigation entry of a page; both may be empty."""
     place = _BELOW.get(here.removeprefix("/ui/").partition("/")[0], "")
     return place, _NAMES.get(place, "")
 
 
 def is_current(place: str, here: str) -> bool:
-    """Return whether a page of the navigation leads to the page at `here`, or is that page."""
+    """Return whether the page at `here` belongs to a navigation entry."""
     return place == place_above(here)[0]

@@ -217,7 +217,7 @@ def keeps_form(place: Callable[[UiRequest], str]) -> Callable[[Handler], Handler
                 raise
             except StewardError as error:
                 reply = await ui_request.reopen(place(ui_request), str(error))
-                if reply.status != 200:  # the object of the form is gone
+                if reply.status != 200:  # the object of the form was deleted
                     raise
                 return structs.replace(reply, status=status_of(error))
 

@@ -466,7 +466,7 @@ class UiPages:
         self._shared_pages = SharedPages()
 
     def has(self, path: str) -> bool:
-        """Return whether a request for a path gets a page, which may report that there is none."""
+        """Return whether a request for a path gets a page, or the error page for unknown URLs."""
         found = self._router.find(path)[0]
         return bool(found or (path.startswith(PLACE) and self._router.find(NOT_FOUND)[0]))
 

@@ -1,9 +1,9 @@
-"""Run commands next to each other, one for each processor.
+"""Run commands concurrently, one for each CPU.
 
     side_by_side.py NAME COMMAND [ARGUMENT]... [-- NAME COMMAND [ARGUMENT]...]...
 
-The output of a command that succeeds is left out. When one fails, the others are ended. Its output
-follows, and its status is the exit status: 128 and the number for a signal.
+The output of a successful command is omitted. If a command fails, the others are stopped. Its output
+is printed, and its status is the exit status: 128 plus the signal number for a signal.
 """
 
 import os

@@ -57,7 +57,9 @@ def test_next_backup_is_made_on_time() -> None:
     names = [snapshot_name(NOW - DAY), snapshot_name(NOW - 2 * DAY)]
     assert wait(names, interval=DAY, now=NOW) == 0
     assert wait(names, interval=DAY, now=NOW - 60 * SECOND) == 60 * SECOND
-    assert wait(names, interval=DAY, now=NOW - DAY) == HOUR  # looks again, for clocks are set
+    assert (
+        wait(names, interval=DAY, now=NOW - DAY) == HOUR
+    )  # checks again, because clocks can be set
 
 
 def test_backup_with_a_future_time_causes_no_delay() -> None:

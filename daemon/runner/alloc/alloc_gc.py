@@ -58,19 +58,19 @@ def _percent(used: int, free: int) -> float:
     return 100 * used / (used + free) if used + free else 0.0
 
 
-def gc_reason(kept_count: int, use: FilesystemUsage, bounds: RetentionBounds) -> str:
+def gc_reason(kept_count: int, use: FilesystemUsage, limits: RetentionBounds) -> str:
     """Return which limit is exceeded, or an empty string.
 
     >>> use = FilesystemUsage(disk=91.5, inodes=0)
     >>> gc_reason(3, use, RetentionBounds(allocations=9, disk_percent=90, inode_percent=90))
     'the disk usage is 92 %, more than 90 %'
     """
-    if kept_count > bounds.allocations:
-        return f"{kept_count} terminal allocations have a directory, more than {bounds.allocations}"
-    if use.disk > bounds.disk_percent:
-        return f"the disk usage is {use.disk:.0f} %, more than {bounds.disk_percent} %"
-    if use.inodes > bounds.inode_percent:
-        return f"{use.inodes:.0f} % of the inodes are in use, more than {bounds.inode_percent} %"
+    if kept_count > limits.allocations:
+        return f"{kept_count} terminal allocations have a directory, more than {limits.allocations}"
+    if use.disk > limits.disk_percent:
+        return f"the disk usage is {use.disk:.0f} %, more than {limits.disk_percent} %"
+    if use.inodes > limits.inode_percent:
+        return f"{use.inodes:.0f} % of the inodes are in use, more than {limits.inode_percent} %"
     return ""
 
 
@@ -186,7 +186,7 @@ async def retain_logs(
 
 async def free_disk_space(
     ended: Sequence[str],
-    bounds: RetentionBounds,
+    limits: RetentionBounds,
     *,
     measure: Callable[[], FilesystemUsage],
     remove: Callable[[str], Awaitable[None]],
@@ -198,7 +198,7 @@ async def free_disk_space(
         except OSError as error:
             _log.warning("cannot read the disk usage: %s", error)
             return
-        if not (why := gc_reason(len(ended) - number, use, bounds)):
+        if not (why := gc_reason(len(ended) - number, use, limits)):
             return
         _log.info("removing the files of terminal allocation %s: %s", alloc_id, why)
         await remove(alloc_id)
