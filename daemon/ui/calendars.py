@@ -10,7 +10,6 @@ from daemon.ui.render import Found, action, form_action, page
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, Refused
 
-PAGE = 100  # lines on one page of the list
 _CONFLICT = 409
 _SET_BY_STORE = ("Name", "Namespace", "Version", "CreateIndex", "ModifyIndex")
 _SAMPLE = {
@@ -30,7 +29,7 @@ async def index(ui_request: UiRequest) -> Found:
         namespace=query.text("namespace") or "*",
         prefix=query.text("search"),
         next_token=query.text("next_token"),
-        per_page=PAGE,
+        per_page=ui_request.rows_per_page,
     )
     return {
         "calendars": await ui_request.parsed(found),

@@ -21,7 +21,6 @@ from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
 from storage.records.base import SECOND
 
-PAGE = 50  # lines on one page of a list
 _COLUMNS = {
     "name": lambda entry: entry["Name"],
     "state": lambda entry: entry["Status"],
@@ -113,7 +112,7 @@ async def evaluations(ui_request: UiRequest) -> Found:
         namespace=query.text("namespace") or "*",
         status=query.text("status"),
         next_token=query.text("next_token"),
-        per_page=PAGE,
+        per_page=ui_request.rows_per_page,
         reverse=query.text("order") != "oldest",
     )
     return {

@@ -13,7 +13,6 @@ from storage.errors import Malformed, NotFound
 from storage.records.allocation import is_overtime
 from storage.records.flow import FlowStatus
 
-PAGE = 50  # lines on one page of the list
 _STRIP = 12  # newest runs of a job, as links
 _STEPS = 200  # that a page of a run lists at first
 _ELEMENTS = 500  # newest allocations, for the links of steps
@@ -32,7 +31,7 @@ async def index(ui_request: UiRequest) -> Found:
         status=status if status in (*FlowStatus,) else "",
         next_token=query.text("next_token"),
         reverse=query.text("order") == "oldest",
-        per_page=PAGE,
+        per_page=ui_request.rows_per_page,
     )
     return {
         "runs": await ui_request.parsed(found),
@@ -49,7 +48,11 @@ async def queues(visit: UiRequest) -> Found:
     namespace, name = query.text("namespace") or "*", query.text("name")
     token = query.text("next_token")
     reply = await visit.ask(
-        "GET", "/v1/concurrency", namespace=namespace, next_token=token, per_page=PAGE
+        "GET",
+        "/v1/concurrency",
+        namespace=namespace,
+        next_token=token,
+        per_page=visit.rows_per_page,
     )
     queue = None
     if name and namespace != "*":

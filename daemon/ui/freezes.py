@@ -6,8 +6,6 @@ from daemon.ui import formatting
 from daemon.ui.render import Found, action, form_action, page
 from daemon.web.ui_session import UiRequest
 
-PAGE = 100  # lines on one page of the list
-
 
 @page("freezes.html", is_shared=True)
 async def index(ui_request: UiRequest) -> Found:
@@ -17,7 +15,7 @@ async def index(ui_request: UiRequest) -> Found:
         "/v1/freezes",
         namespace="*",
         next_token=ui_request.query.text("next_token"),
-        per_page=PAGE,
+        per_page=ui_request.rows_per_page,
     )
     found: list[dict[str, Any]] = await ui_request.parsed(reply)
     return {"freezes": found, "next_token": reply.next_token, "follow": "*"}

@@ -6,7 +6,6 @@ from daemon.text.job_state import TROUBLE, State
 from daemon.ui.render import Found, optional, page
 from daemon.web.ui_session import UiRequest
 
-PAGE = 50  # jobs on one page of the list
 _LOOKED_AT = 500  # latest jobs that the overview counts
 _SHOWN = 8  # rows in each part of the overview
 _TYPES = ("service", "batch", "system", "sysbatch")
@@ -74,7 +73,12 @@ async def index(ui_request: UiRequest) -> Found:
         **_ORDERS.get(query.text("order"), {}),
     }
     found = await ui_request.ask(
-        "GET", "/v1/jobs/statuses", states=True, strip=True, per_page=PAGE, **asked
+        "GET",
+        "/v1/jobs/statuses",
+        states=True,
+        strip=True,
+        per_page=ui_request.rows_per_page,
+        **asked,
     )
     return {
         "lines": await ui_request.parsed(found),

@@ -8,7 +8,6 @@ from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, Refused
 
-PAGE = 100  # lines on one page of the list
 BLANK = 3  # empty rows in the form
 _CONFLICT = 409
 
@@ -23,7 +22,7 @@ async def index(ui_request: UiRequest) -> Found:
         namespace=query.text("namespace") or "*",
         prefix=query.text("search"),
         next_token=query.text("next_token"),
-        per_page=PAGE,
+        per_page=ui_request.rows_per_page,
     )
     return {
         "variables": await ui_request.parsed(found),

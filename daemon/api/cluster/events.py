@@ -15,7 +15,7 @@ from daemon.acl.check import EVERYWHERE
 from daemon.acl.grant import CapabilitySet
 from daemon.api.cluster.token_required import check_events
 from daemon.app.event_feed import EncodedEvent
-from daemon.web.parameters import QueryParameters
+from daemon.web.parameters import QueryParameters, duration
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from daemon.web.stream_auth import StreamSubscriber
@@ -23,10 +23,12 @@ from storage.errors import Malformed
 from storage.queries import events
 from storage.queries.events import StoredEvent
 from storage.read_pool import ReadSnapshot
+from storage.records.base import SECOND
 from storage.records.codec import encode
 from storage.records.numbers import parse_integer, shorten
 
 HEARTBEAT = 10.0  # seconds without an event
+LONGEST_GATHER = 10.0  # seconds
 BACK = 100  # events for a reader without an index: the number that Nomad buffers
 _TURN = 256  # events of one write handled before other tasks run
 _BEAT = b"{}\n"
@@ -68,7 +70,7 @@ async def stream(request: Request) -> HandlerReply:
     check_events(request)
     index = _index(request.query)
     selection = _Wanted(_topics(request.query), request.namespace)
-    frames = _frames(request, selection, index)
+    frames = _frames(request, selection, index, _gather(request.query))
     return HandlerReply(stream=frames, is_endless=True, headers={"Cache-Control": "no-cache"})
 
 
@@ -82,6 +84,18 @@ def _index(query: QueryParameters) -> int:
     else:
         return max(parse_integer(text), 0)
     raise Malformed(f'Unable to parse index: strconv.Atoi: parsing "{shorten(text)}": {reason}')
+
+
+def _gather(query: QueryParameters) -> float:
+    """Return the seconds in which events are collected for one piece. Raises `Malformed`."""
+    text = query.text("gather")
+    nanoseconds = duration(text) if text else 0
+    if nanoseconds is None or not 0 <= nanoseconds <= LONGEST_GATHER * SECOND:
+        raise Malformed(
+            f"gather = {shorten(text)!r} must be a duration of at most {LONGEST_GATHER:g}s, "
+            "such as 250ms"
+        )
+    return nanoseconds / SECOND
 
 
 def _topics(query: QueryParameters) -> dict[str, set[str]]:
@@ -104,8 +118,13 @@ def _topics(query: QueryParameters) -> dict[str, set[str]]:
 # --------------------------------------------------------------------------------------
 
 
-async def _frames(request: Request, selection: _Wanted, index: int) -> AsyncIterator[bytes]:
-    """Yield a line for each write with selected events, and heartbeats in between."""
+async def _frames(
+    request: Request, selection: _Wanted, index: int, gather: float
+) -> AsyncIterator[bytes]:
+    """Yield a line for each write with selected events, and heartbeats in between.
+
+    `gather` is the time in seconds between a write and its piece, which has all lines until then.
+    """
     store, feed = request.parts.store, request.parts.feed
     reader = StreamSubscriber(request)
     yield _BEAT  # the response starts immediately
@@ -122,11 +141,12 @@ async def _frames(request: Request, selection: _Wanted, index: int) -> AsyncIter
                 if found[0].event.number != number + 1:
                     yield _gap(index, store.read(events.collected))
                 number, index = found[-1].event.number, found[-1].event.index + 1
-                for line in await _lines(found, selection, reader):
-                    yield line
+                if lines := await _lines(found, selection, reader):
+                    yield b"".join(lines)
                 continue
             with trio.move_on_after(HEARTBEAT) as silence:
                 await change.wait()
+                await trio.sleep(gather)
         if silence.cancelled_caught:
             yield _BEAT
 

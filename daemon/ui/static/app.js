@@ -2,7 +2,7 @@
 // every page works except the live log and the list of events.
 "use strict";
 
-const GATHER = 300; // milliseconds in which changes are collected for one reload
+const GATHER = 50; // milliseconds in which changes are collected for one reload, beside those of the server
 const SHORTEST = 1000; // milliseconds between two reloads
 const LONGEST = 8000; // while changes continue
 const NO_TAG = "-"; // the page has not shown all parts of its last reload
@@ -203,14 +203,24 @@ function exactTime(at) {
   return `${at.toISOString().replace("T", " ").replace(/(\.000)?Z$/, "")} UTC`;
 }
 
-// The local time with its zone, and UTC.
+// Creating a format takes longer than using it a hundred times.
+const LONG_TIME = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+const SHORT_TIME = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+// Dates in local time.
 function localize(within) {
-  for (const time of within.querySelectorAll("time[datetime]")) {
-    const at = new Date(time.dateTime);
-    time.title = `${at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })}\n${exactTime(at)}`;
-    if ("date" in time.dataset) time.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  for (const time of within.querySelectorAll("time[data-date]")) {
+    time.textContent = SHORT_TIME.format(new Date(time.dateTime));
   }
 }
+
+// The local time with its zone, and UTC. A page can have hundreds of times, and nobody reads all.
+document.addEventListener("pointerover", (event) => {
+  const time = event.target.closest("time[datetime]");
+  if (!time) return;
+  const at = new Date(time.dateTime);
+  time.title = `${LONG_TIME.format(at)}\n${exactTime(at)}`;
+});
 
 // Only durations change. The browser's clock can differ from the server's clock.
 function tick() {
@@ -665,9 +675,12 @@ function listEvents(table) {
   });
 }
 
-document.querySelector(".top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // for narrow screens
+// These need the layout, so they wait until the browser has painted the page.
+requestAnimationFrame(() => setTimeout(() => {
+  document.querySelector(".top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // for narrow screens
+  reachByKeys();
+}));
 localize(document);
-reachByKeys();
 addEventListener("resize", reachByKeys);
 signInByLink();
 openFiles();

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from daemon.acl.check import KNOWN, Caller
 from daemon.api.cluster import events as stream
@@ -42,12 +43,15 @@ async def begun(store: Store, *names: str, namespace: str = "default") -> list[i
 
 
 class Reading:
-    def __init__(self, lines: AsyncIterator[bytes]) -> None:
-        self._lines = lines
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+        self._lines = list[bytes]()
 
     async def line(self) -> Any:
         with trio.fail_after(20):
-            return json.loads(await anext(self._lines))
+            if not self._lines:
+                self._lines = (await anext(self._pieces)).splitlines()
+        return json.loads(self._lines.pop(0))
 
     async def events(self) -> list[Any]:
         """Return the events of the next line that has any."""
@@ -178,6 +182,32 @@ async def test_event_stream_sends_heartbeats(store: Store, autojump_clock: objec
         assert trio.current_time() - before == stream.HEARTBEAT
 
 
+async def test_writes_while_a_stream_gathers_arrive_together(
+    store: Store, mock_clock: trio.testing.MockClock
+) -> None:
+    reply = await stream.stream(request(store, KNOWN, caller(), query="topic=Job&gather=500ms"))
+    assert reply.stream is not None
+    assert await anext(reply.stream) == b"{}\n"
+    pieces = list[bytes]()
+
+    async def receive(lines: AsyncIterator[bytes]) -> None:
+        pieces.append(await anext(lines))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive, reply.stream)
+        await trio.testing.wait_all_tasks_blocked()
+        for name in ("a", "b", "c"):
+            await begun(store, name)
+            await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(0.4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert pieces == []
+        mock_clock.jump(0.2)
+    keys = [json.loads(line)["Events"][0]["Key"] for line in pieces[0].splitlines()]
+    assert keys == ["a", "b", "c"]
+    await reply.stream.aclose()
+
+
 async def test_a_gap_is_an_event(store: Store) -> None:
     indexes = await begun(store, "a", "b", "c")
     await store.write(lambda tx: events.trim(tx, 1, 100))
@@ -266,6 +296,9 @@ async def test_stream_ends_with_its_token(store: Store, monkeypatch: Any) -> Non
         ("topic=Job:a:b", "Invalid topic query: error parsing topics: Invalid key value pair"),
         ("index=x", 'Unable to parse index: strconv.Atoi: parsing "x": invalid syntax'),
         ("index=99999999999999999999", "value out of range"),
+        ("gather=x", "gather = 'x' must be a duration of at most 10s, such as 250ms"),
+        ("gather=-1s", "gather = '-1s' must be a duration of at most 10s"),
+        ("gather=10001ms", "gather = '10001ms' must be a duration of at most 10s"),
     ],
 )
 async def test_unreadable_parameter_of_a_stream_is_named(

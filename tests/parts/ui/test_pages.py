@@ -218,7 +218,7 @@ async def test_five_thousand_jobs_do_not_enlarge_the_page(open_site: Site) -> No
     await open_site.cluster.store.write(work)
     browser = open_site.browser()
     answer = await browser.get("/ui/jobs")
-    assert len(LINKED.findall(answer.text)) == 50
+    assert len(LINKED.findall(answer.text)) == 25
     weight = sum([len(gzip.compress((await browser.get(item)).content)) for item in LOADED])
     assert weight + len(gzip.compress(answer.content)) < 150_000
     assert LINKED.findall((await browser.get("/ui/jobs?search=B-12&type=service")).text)
@@ -235,7 +235,7 @@ async def test_a_long_list_has_pages(open_site: Site) -> None:
     assert following is not None
     second = (await browser.get(following[1].replace("&amp;", "&"))).text
     names = [re.findall(r">(job-\d\d)<", page) for page in (first, second)]
-    assert [len(page) for page in names] == [50, 10]
+    assert [len(page) for page in names] == [25, 25]
     assert set(names[0]).isdisjoint(names[1])
 
 

@@ -28,7 +28,7 @@ async def test_jobs_are_listed_by_name_page_by_page(open_site: Site) -> None:
 
 
 async def test_the_next_page_has_the_same_filter(open_site: Site) -> None:
-    for number in range(51):
+    for number in range(26):
         await open_site.cluster.register(job(f"job-{number:02}"))
     page = (await open_site.browser().get("/ui/jobs?state=pending&search=job")).text
     following = re.search(r'rel="next" href="([^"]+)"', page)
@@ -64,6 +64,15 @@ async def test_older_allocations_are_on_further_pages(open_site: Site) -> None:
     names = [SHORT.findall(page) for page in (first, second)]
     assert [len(page) for page in names] == [200, 30]
     assert len({*names[0], *names[1]}) == 230
+
+
+async def test_a_page_has_25_rows_and_a_compact_page_50(open_site: Site) -> None:
+    for number in range(51):
+        await open_site.cluster.register(job(f"job-{number:02}"))
+    browser = open_site.browser()
+    assert len(LINKED.findall((await browser.get("/ui/jobs")).text)) == 25
+    await browser.send("/ui/density", None, density="compact")
+    assert len(LINKED.findall((await browser.get("/ui/jobs")).text)) == 50
 
 
 async def test_compact_lines_are_chosen_for_a_browser(open_site: Site) -> None:

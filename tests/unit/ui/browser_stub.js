@@ -42,6 +42,7 @@ const page = {
   navigator: {},
   addEventListener() {},
   setInterval() {},
+  requestAnimationFrame() {},
   setTimeout(work, delay) {
     page.timers.push({ work, delay });
     return page.timers.length;

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from daemon.ui import live_updates
 from daemon.ui.live_updates import EventLine, shown_line
 
 
@@ -25,6 +26,13 @@ def test_all_events_of_a_write_have_the_time_of_its_allocation() -> None:
 
 def test_write_without_timed_objects_has_no_time() -> None:
     assert shown({"Job": {"ID": "web"}}, {"Evaluation": {"ID": "e"}}, None)["Time"] == 0
+
+
+def test_frame_of_a_line_is_one_message_and_a_heartbeat_a_comment() -> None:
+    sent = live_updates.frame(line({"Job": {"ID": "web"}}))
+    assert sent.startswith(b'data: {"Index":7,')
+    assert sent.endswith(b"\n\n")
+    assert live_updates.frame(b"{}").startswith(b": ")
 
 
 def test_payload_is_not_sent_to_pages() -> None:
