@@ -21,15 +21,15 @@ _LETTERS = 19  # of a name that fit in a box
 _NARROWEST = 4  # units, so that a step of milliseconds is visible
 _TICKS = 4
 _ENDS = frozenset({"succeeded", "failed", "skipped", "canceled"})
-SIGNS = {  # of the states of a step, so that color is not the only cue
-    "waiting": "◌",
-    "held": "❙❙",
-    "open": "◌",
-    "running": "●",
-    "succeeded": "✔",
-    "failed": "✖",
-    "skipped": "⤼",
-    "canceled": "■",
+SIGNS = {  # shapes of the states of a step, so that color is not the only cue
+    "waiting": "wait",
+    "held": "pause",
+    "open": "wait",
+    "running": "dot",
+    "succeeded": "ok",
+    "failed": "bad",
+    "skipped": "skip",
+    "canceled": "stop",
 }
 
 
@@ -127,7 +127,7 @@ def _box(step: Mapping[str, Any], level: int, row: int) -> StepBox:
         name=name,
         label=name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…",
         state=state,
-        sign=SIGNS.get(state, "○"),
+        sign=SIGNS.get(state, "none"),
         x=_SPARE + level * (_BOX[0] + _GAP[0]),
         y=_SPARE + row * (_BOX[1] + _GAP[1]),
         about=progress,

@@ -11,15 +11,15 @@ from storage.records.times import nanoseconds
 MOST = 120  # squares of one row; the others are a number
 _LIVE = frozenset({"pending", "running", "unknown"})
 _ACTIVE = frozenset({"running", "paused", "pending", "blocked", "initializing", "unblocking"})
-# The kinds of squares, with the sign and the words of each.
+# The kinds of squares, with the shape and the words of each.
 KINDS = {
-    "healthy": ("✔", "healthy"),
-    "unhealthy": ("▲", "unhealthy"),
-    "failed": ("✖", "failed"),
-    "checking": ("◌", "not yet healthy"),
-    "older": ("●", "runs an older version"),
-    "stopping": ("■", "stopping"),
-    "missing": ("·", "not placed yet"),
+    "healthy": ("ok", "healthy"),
+    "unhealthy": ("warn", "unhealthy"),
+    "failed": ("bad", "failed"),
+    "checking": ("wait", "not yet healthy"),
+    "older": ("dot", "runs an older version"),
+    "stopping": ("stop", "stopping"),
+    "missing": ("none", "not placed yet"),
 }
 
 
@@ -60,7 +60,7 @@ class RolloutPicture(msgspec.Struct, frozen=True, kw_only=True):
     kinds: list[tuple[str, str, str]]
 
     def sign(self, kind: str) -> str:
-        """Return the sign of a kind of squares."""
+        """Return the shape of a kind of squares."""
         return KINDS[kind][0]
 
 
