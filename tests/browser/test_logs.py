@@ -186,6 +186,9 @@ async def test_log_of_a_job_merges_allocations_with_prefixes_and_survives_a_rest
 
 async def test_logs_are_read_and_searched_without_scripts(printing: tuple[Steward, str]) -> None:
     steward, alloc_id = printing
+    with trio.fail_after(HAPPENS_WITHIN):
+        while "half a line" not in await steward.log_of(alloc_id, "main"):
+            await steward.get("/v1/agent/self")
     for place in (f"allocation/{alloc_id}", "job/talk"):
         for query, text in (({}, "red words"), ({"q": "needle"}, "line 37 of the past")):
             page = await steward.request("GET", f"/ui/{place}/logs", **query)
