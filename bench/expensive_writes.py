@@ -204,6 +204,7 @@ def hostile(size: int) -> tuple[bytes, ...]:
         b'{"x":' * (size // 5),
         b'{"' + b"x" * size + b'":1}',
         b"{" + b",".join(b'"%d":{}' % n for n in range(size // 10)) + b"}",
+        b'{"x":"' + b"\\n" * (size // 8) + b'","y":[' + b"1.5e300," * (size // 16) + b"0]}",
     )
 
 

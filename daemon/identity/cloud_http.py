@@ -17,7 +17,8 @@ import msgspec
 import trio
 
 from daemon.version import VERSION
-from storage.errors import Refused
+from storage.errors import Malformed, Refused
+from storage.records import json_steps
 from storage.records.codec import may_have_more_values
 from storage.records.identity import MethodConfig
 
@@ -139,8 +140,8 @@ def decoded(body: bytes, kind: type[T]) -> T | None:
     if len(body) > MOST_VALUES and may_have_more_values(body, MOST_VALUES):  # a value has a byte
         return None
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return json_steps.decode_as(body, kind)
+    except (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -27,7 +27,8 @@ from daemon.net import http_client
 from daemon.net.egress_policy import EgressDenied
 from daemon.net.http_client import HttpError, Permit
 from daemon.text.go_format import quote
-from storage.errors import Refused
+from storage.errors import Malformed, Refused
+from storage.records import json_steps
 from storage.records.auth_method import AuthMethod, AuthMethodConfig
 from storage.records.base import SECOND
 from storage.records.codec import may_have_more_values
@@ -170,8 +171,8 @@ async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> 
     if may_have_more_values(bytes(body), MOST_KEY_VALUES):
         raise Refused(f"{failed}: the answer has more than {MOST_KEY_VALUES} JSON values")
     try:
-        return msgspec.json.decode(bytes(body), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return json_steps.decode_as(bytes(body), kind)
+    except (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(f"{failed}: the answer is not a JSON document of keys: {error}") from error
 
 

@@ -19,7 +19,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
 
 from daemon.text.go_format import quote
-from storage.errors import Refused
+from storage.errors import Malformed, Refused
+from storage.records import json_steps
 from storage.records.base import SECOND
 from storage.records.identity import DirectoryKey
 from storage.records.numbers import shorten
@@ -329,8 +330,8 @@ def _check_bound_times(claims: StandardClaims, now: int, leeways: TimeLeeways) -
 def all_claims(token: ParsedJwt) -> dict[str, object]:
     """Return all claims of a token. Raises `Refused`."""
     try:
-        return msgspec.json.decode(token.payload, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return json_steps.decode_as(token.payload, dict[str, object])
+    except (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(f"its claims cannot be read: {error}") from error
 
 
@@ -350,8 +351,8 @@ def read_standard(token: ParsedJwt) -> StandardClaims:
 def read_claims(token: ParsedJwt) -> Claims:
     """Return the claims that a role may bind. Raises `Refused`."""
     try:
-        return msgspec.json.decode(token.payload, type=Claims)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return json_steps.decode_as(token.payload, Claims)
+    except (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(f"a claim is not of its type: {error}") from error
 
 

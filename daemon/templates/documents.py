@@ -7,6 +7,8 @@ import msgspec
 
 from daemon.templates.errors import StepBudget, TemplateError
 from daemon.templates.values import MissingValue, bounded, text_of
+from storage.errors import Malformed
+from storage.records import json_steps
 
 _READ = 4  # characters per step: a short text can hold many values
 _WRITTEN_YAML = 20  # steps per value
@@ -20,8 +22,8 @@ def parse_json(budget: StepBudget, document: object) -> object:
     if not text:
         return {}
     try:
-        return _checked(msgspec.json.decode(text))
-    except (msgspec.DecodeError, UnicodeError) as error:
+        return _checked(json_steps.decode(text.encode()))
+    except (Malformed, msgspec.DecodeError, UnicodeError) as error:
         raise TemplateError(str(error)) from error
 
 

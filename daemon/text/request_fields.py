@@ -8,12 +8,13 @@ them.
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
-from urllib.parse import parse_qsl
 
 import msgspec
 
+from daemon.text import url_forms
 from daemon.text.go_format import quote
 from storage.errors import Malformed
+from storage.records import json_steps
 from storage.records.codec import has_more_values, says_nothing
 from storage.records.numbers import parse_integer
 
@@ -159,19 +160,22 @@ class RequestFields:
 
 def parse(body: bytes, content_type: str) -> Values:
     """Return the fields of a body; an empty body and null have none. Raises `Malformed`."""
-    is_json = body.lstrip()[:1] in (b"{", b"[")  # curl sends every body as a form
+    # A thread keeps the interpreter's lock while it strips a long body.
+    is_json = body[:MAX_FORM].lstrip()[:1] in (b"{", b"[")  # curl sends every body as a form
     if content_type.partition(";")[0].strip().lower() == _FORM and not is_json:
         return _form(body)
-    if not body.strip():
+    if len(body) <= MAX_FORM and not body.strip():
         return {}
     if len(body) > MAX_VALUES and has_more_values(body, MAX_VALUES):
         raise Malformed(
             f"error parsing JSON: more than {MAX_VALUES} values; send fewer in one request"
         )
     try:
-        values = msgspec.json.decode(body, type=dict[str, object] | None)
+        values = json_steps.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed("error parsing JSON") from error
+    if not isinstance(values, dict | None):
+        raise Malformed("error parsing JSON")
     return values or {}
 
 
@@ -191,7 +195,7 @@ def _form(body: bytes) -> Values:
     if len(body) > MAX_FORM:
         raise Malformed(f"the form has {len(body)} bytes, at most {MAX_FORM}: send it as JSON")
     try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        pairs = url_forms.pairs(body, MAX_FIELDS)
     except ValueError as error:
         raise Malformed("error parsing form data") from error
     return of_query(pairs)

@@ -1,14 +1,14 @@
 """The pages of calendars: all of them, and the year of one."""
 
 from datetime import date
-from typing import Any
 
 import msgspec
 
 from daemon.ui import calendar_year, formatting
 from daemon.ui.render import Found, action, form_action, page
-from daemon.web.ui_session import UiRequest
+from daemon.web.ui_session import UiRequest, build_in_thread
 from storage.errors import Malformed, Refused
+from storage.records import json_steps
 
 _CONFLICT = 409
 _SET_BY_STORE = ("Name", "Namespace", "Version", "CreateIndex", "ModifyIndex")
@@ -78,8 +78,9 @@ async def store(ui_request: UiRequest) -> str:
     """Store the calendar in the form."""
     name, namespace, target = _named(ui_request)
     try:
-        document: Any = msgspec.json.decode(ui_request.form.get("document", ""))
-    except msgspec.DecodeError as error:
+        text = ui_request.form.get("document", "").encode()
+        document = await build_in_thread(json_steps.decode, text)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(f"the calendar is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise Malformed("the calendar must be a JSON object, such as {}")

@@ -11,6 +11,7 @@ from daemon.ui.render import Found, action, page, render_page, status_of, with_e
 from daemon.web.reply import HandlerReply, of_error
 from daemon.web.ui_session import UiRequest, build_in_thread
 from storage.errors import Denied, Invalid, Malformed, NotFound, Refused, StewardError
+from storage.records import json_steps
 
 MOST_PROBLEMS = 50  # of one check
 _MOST_NAMES = 8  # of blocks in a problem
@@ -208,8 +209,12 @@ def _from_json(source: str) -> dict[str, Any] | None:
     if not source.lstrip().startswith("{"):
         return None
     try:
-        found = msgspec.json.decode(source, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):  # the parser of job files reports the position
+        found = json_steps.decode_as(source.encode(), dict[str, Any])
+    except (
+        Malformed,
+        msgspec.DecodeError,
+        RecursionError,
+    ):  # the parser of job files reports the position
         return None
     job = found.get("Job", found)
     return job if isinstance(job, dict) and "ID" in job else None

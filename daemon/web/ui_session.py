@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import msgspec
 import trio
@@ -26,6 +26,7 @@ import trio
 from daemon.acl.audit import AuditScope
 from daemon.acl.check import EVERYWHERE, Requirement
 from daemon.app.context import AppContext
+from daemon.text import url_forms
 from daemon.web.fairness import identify
 from daemon.web.lazy import import_handler
 from daemon.web.parameters import QueryParameters
@@ -650,15 +651,9 @@ def _fields(body: bytes) -> dict[str, str] | Malformed:
     if len(body) > _LONGEST_FORM:
         return Malformed(f"the form has more than {_LONGEST_FORM} bytes: send less")
     try:
-        pairs = parse_qsl(
-            body.decode(),
-            keep_blank_values=True,
-            strict_parsing=bool(body),
-            max_num_fields=_MOST_FIELDS,
-        )
-    except (UnicodeDecodeError, ValueError):
+        return dict(url_forms.pairs(body, _MOST_FIELDS, is_strict=bool(body)))
+    except ValueError:
         return Malformed("the body of the request is not a valid form")
-    return dict(pairs)
 
 
 def _cookie(is_secure: bool) -> str:

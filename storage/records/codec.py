@@ -11,6 +11,7 @@ Only this module has bare dictionaries. A `Document` is a JSON object whose name
 """
 
 import json
+import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
@@ -21,7 +22,7 @@ import msgspec
 from msgspec import inspect
 
 from storage.errors import Malformed
-from storage.records import durations, go_json, numbers
+from storage.records import durations, go_json, json_steps, numbers
 from storage.records.job import Job, SubmittedJob
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -118,7 +119,7 @@ def parse(body: bytes) -> object:
             f"the body has more than {MAX_VALUES} JSON values: send fewer in one request"
         )
     try:
-        value: object = msgspec.json.decode(body)
+        value = json_steps.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if len(body) > _MOST_READ_SLOWLY:
             raise Malformed(f"the body is not JSON: {error}") from error
@@ -201,6 +202,9 @@ def _read_float(text: str) -> float | _Beyond:
     return value if isfinite(value) else _Beyond(text)
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")  # the parser has combined the pairs
+
+
 def _replace_surrogates(value: Any, path: str) -> object:
     """Return a value with U+FFFD instead of lone surrogates, as Go decodes them.
 
@@ -212,7 +216,10 @@ def _replace_surrogates(value: Any, path: str) -> object:
                 f"{path or 'the body'}: the number {numbers.shorten(value)} is too large"
             )
         case str():
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return "".join(
+                _SURROGATE.sub("\ufffd", value[start : start + json_steps.PIECE])
+                for start in range(0, len(value), json_steps.PIECE)
+            )
         case list():
             return [_replace_surrogates(item, f"{path}[{at}]") for at, item in enumerate(value)]
         case dict():

@@ -18,7 +18,8 @@ from daemon.jobspec.steward_meta.key import (
     span,
 )
 from daemon.text.go_format import quote
-from storage.errors import Invalid
+from storage.errors import Invalid, Malformed
+from storage.records import json_steps
 from storage.records.base import HOUR
 
 MAX_CONDITION_LENGTH = 4096
@@ -54,7 +55,9 @@ def read_nested(decoder: msgspec.json.Decoder[T], text: str) -> T:
     Raises `msgspec.DecodeError`, or `Invalid` beyond the limit.
     """
     try:
-        found = decoder.decode(text)
+        found = json_steps.decode_as(text.encode(), decoder.type)
+    except Malformed as error:
+        raise Invalid(f"cannot be read: {error}") from None
     except RecursionError:
         level: list[object] = [()]
     else:

@@ -29,6 +29,12 @@ async def answer_with(raw: bytes, stream: trio.SocketStream, *, hang: bool = Fal
     await stream.aclose()
 
 
+def test_answer_that_takes_long_to_decode_is_not_decoded() -> None:
+    assert cloud_http.decoded(b'{"a":[1.5e300]}', dict[str, list[float]]) == {"a": [1.5e300]}
+    slow = b'{"a":[' + b"1.5e300," * 5000 + b"1]}"
+    assert cloud_http.decoded(slow, dict[str, list[float]]) is None
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_temporary_failure_is_retried(sender: CloudHttp, cloud: Cloud, status: int) -> None:
     cloud.fail(path="/one", status=status, times=2, headers={"Retry-After": "0"})

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from daemon.config.settings import Settings
-from daemon.web import ui_session
+from daemon.text import url_forms
 from daemon.web.dispatcher import Dispatcher
 from daemon.web.reply import HandlerReply
 from daemon.web.request_head import RequestHead
@@ -45,13 +45,13 @@ async def test_long_form_does_not_block_the_event_loop(
     store: Store, tmp_path: Path, end: bytes, is_announced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[bytes] = []
-    parse = ui_session.parse_qsl
+    parse = url_forms.pairs
 
     def noted(*arguments: object, **options: object) -> object:
         calls.append(b"")
         return parse(*arguments, **options)
 
-    monkeypatch.setattr(ui_session, "parse_qsl", noted)
+    monkeypatch.setattr(url_forms, "pairs", noted)
     content = b"token=" + b"%41" * 1_000_000 + end
     headers = HEADERS | ({"content-length": str(len(content))} if is_announced else {})
     head = RequestHead(method="POST", target=b"/ui/echo", query="", headers=headers)

@@ -121,6 +121,7 @@ def test_lists_that_contradict_the_job_are_refused(group: TaskGroup, expected: s
         (lists.FOR_EACH, "a, b", "must be a JSON list or object, or one reference such as"),
         (lists.FOR_EACH, str([0] * 10_001), "has 10001 items; the maximum is 10000"),
         (lists.FOR_EACH, "[" * 60_000, "has more than 64 levels of lists and objects"),
+        (lists.FOR_EACH, f"[{'1.5e300,' * 500}1]", "the body has more than 200 numbers with"),
         (lists.MATRIX, '{"a":' + "[" * 60_000, "has more than 64 levels of lists and objects"),
         (lists.MATRIX, "[]", "must be a JSON object of lists"),
         (lists.MATRIX, '{"a-b": [1]}', 'names "a-b"'),

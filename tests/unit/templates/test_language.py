@@ -163,6 +163,7 @@ def test_delimiters_can_be_changed() -> None:
         f"{'{{ if 1 }}' * 100}{'{{ end }}' * 100}",
         f"{{{{ {'(' * 200} 1 {')' * 200} }}}}",
         f"{{{{ parseJSON `{'[' * 5000}{']' * 5000}` }}}}",
+        f"{{{{ parseJSON `[{'1.5e300,' * 1000}1]` }}}}",
         "{{ range $i, $v := loop 9999 }}{{ nomadVarExists (print $v) }}{{ end }}",
     ],
 )  # fmt: skip

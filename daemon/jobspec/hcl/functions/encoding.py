@@ -35,6 +35,8 @@ def _base64decode(value: str) -> Value:
 
 # --- JSON ---
 
+MAX_DOCUMENT = 1_000_000  # characters: one call decodes a document, in up to 10 ms
+
 
 def json_text(value: Value) -> str:
     """Return a value as JSON: sorted names, exact numbers, escaped for HTML."""
@@ -79,6 +81,8 @@ def quoted(value: str) -> str:
 
 
 def _jsondecode(value: str) -> Value:
+    if len(value) > MAX_DOCUMENT:
+        raise FunctionFault(f"the document has more than {MAX_DOCUMENT} characters")
     try:
         found = json.loads(
             value, parse_float=read_number, parse_int=read_number, parse_constant=_no_constant

@@ -162,6 +162,7 @@ def test_function_returns_a_value(expression: str, result: object) -> None:
         ("chunklist([1], -1)", "must be positive"),
         ("setproduct([1], 2)", "a set or a list is required"),
         ('jsondecode("")', "unexpected end of JSON input"),
+        (f'jsondecode("{" " * 1_000_001}")', "the document has more than 1000000 characters"),
         ('jsondecode("[1")', "unexpected end of JSON input"),
         ('jsondecode("NaN")', "invalid character 'N'"),
         ('jsondecode("nul")', "invalid character"),

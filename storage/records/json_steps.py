@@ -1,0 +1,299 @@
+# ruff: noqa: ANN401  # JSON documents hold anything
+"""Decode long or hostile JSON in steps, so that other threads can run in between.
+
+One call of the decoder keeps the interpreter's lock until it has read all of its text. For 16 MB
+that is 7 ms of plain text, but 80 ms of escapes and 2 s of some numbers. `is_cheap` estimates this
+time. `decode_in_steps` reads any body in pieces of 64 KB, with the same result.
+
+It follows only strings, brackets and commas. The complete elements of each open container form a
+run, and the decoder gets each run as a container of its own. So it also finds all syntax errors.
+"""
+
+import re
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from storage.errors import Malformed
+
+T = TypeVar("T")
+
+PIECE = 64 * 1024  # bytes of one call of the decoder: at most 1 ms
+MAX_DEPTH = 500  # of open containers; the decoder has a similar limit
+# Bytes of plain text that take as long as a body: 10 ms at most.
+_MOST_COST = 20_000_000
+_ESCAPE, _SPACE, _VALUE = 24, 4, 500  # bytes of plain text that cost as much as one of these
+_NOT_ASCII = 8  # bytes of plain text that cost as much as a byte of other text
+# Numbers with an exponent of three digits, or 100 digits: the decoder calculates some of them with
+# big integers, in 10 µs each. For the search, each digit is a zero, and exponents have no sign.
+_SLOW_NUMBERS = (b"0e000", b"0" * 100)
+_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+MOST_SLOW_NUMBERS = 200
+_FEW = 4 * MOST_SLOW_NUMBERS  # bytes that cannot hold more
+# Bytes of a text with escapes or characters beyond ASCII. A longer one would be put together from
+# its pieces in more than 10 ms. A job file of 4 MB (`job_max_kb`) fits, even if a third are escapes.
+MAX_TEXT = 6 * 1024 * 1024
+
+_MARK = re.compile(rb'["\[\]{},]')
+_HEX = rb"[0-9a-fA-F]"
+_PART = re.compile(  # of a text: whole characters, except at the end
+    rb'(?:[^"\\]++|\\(?:u' + _HEX + rb"{4}|[^u]))*+"
+)
+_LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F]" + _HEX + rb"{2}")
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # a missing end keeps the time linear
+_QUOTE, _COMMA, _OPENS_OBJECT = b'"'[0], b","[0], b"{"[0]
+_OPENING, _CLOSING = b"{[", {b"{"[0]: b"}"[0], b"["[0]: b"]"[0]}
+_CONTINUES, _CONTINUATION = 0xC0, 0x80  # bits of a UTF-8 byte that is not the first
+
+
+def is_cheap(body: bytes) -> bool:
+    """Return whether one call decodes a body in 10 ms."""
+    if len(body) <= _FEW:
+        return True
+    cost = len(body) if body.isascii() else _NOT_ASCII * len(body)
+    slow = 0
+    for start in range(0, len(body), PIECE):
+        part = body[start : start + PIECE]
+        cost += _ESCAPE * part.count(b"\\")
+        cost += _VALUE * sum(part.count(sign) for sign in (b",", b"{", b"["))
+        cost += _SPACE * sum(part.count(sign) for sign in (b" ", b"\n", b"\t", b"\r"))
+        slow += _slow_numbers(part)
+        if cost > _MOST_COST or slow > MOST_SLOW_NUMBERS:
+            return False
+    return True
+
+
+def decode(body: bytes) -> object:
+    """Return the value of a body, decoded in steps if it is not cheap.
+
+    Raises `msgspec.DecodeError`, `UnicodeDecodeError`, `RecursionError`, or `Malformed` beyond a
+    limit.
+    """
+    return msgspec.json.decode(body) if is_cheap(body) else decode_in_steps(body)
+
+
+def decode_as(body: bytes, kind: type[T]) -> T:
+    """Return the value of a body as a type. Raises the errors of `decode`."""
+    if is_cheap(body):
+        return msgspec.json.decode(body, type=kind)
+    return msgspec.convert(decode_in_steps(body), kind)
+
+
+def _slow_numbers(part: bytes) -> int:
+    alike = part.translate(_ALIKE, b"+-")
+    return sum(map(alike.count, _SLOW_NUMBERS))
+
+
+def decode_in_steps(body: bytes) -> object:
+    """Return the value of a body. Raises the errors of `decode`."""
+    return _Steps(body).value()
+
+
+class _Container:
+    """An open container: its decoded elements, and the part that was not decoded yet."""
+
+    __slots__ = ("cut", "elements", "is_after_element", "is_object", "key", "opened", "start")
+
+    def __init__(self, opened: int, *, is_object: bool) -> None:
+        self.opened, self.is_object = opened, is_object
+        self.start = self.cut = opened + 1  # the part to decode, up to its last comma
+        self.elements: Any = None
+        self.key: str | None = None  # of the element that is read separately
+        self.is_after_element = False  # one was just read separately: a comma or the end follows
+
+    def add(self, value: Any, end: int) -> None:
+        """Add an element that was read separately."""
+        if self.is_object:
+            self.elements[self.key] = value
+        else:
+            self.elements.append(value)
+        self.start = self.cut = end
+        self.key, self.is_after_element = None, True
+
+
+class _Steps:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._open: list[_Container] = []
+        self._decoded = 0  # all before this offset is decoded, or waits in a container
+        self._slow = 0
+
+    def value(self) -> object:
+        """Return the value of the whole body."""
+        body = self._body
+        value: object
+        first = self._mark(0)
+        if first is None or body[: first.start()].strip():
+            return msgspec.json.decode(body)  # a number or a word, or invalid
+        at = first.start()
+        if body[at] == _QUOTE:
+            value, at = self._text(at, self._end_of_part(at))
+        elif body[at] in _OPENING:
+            value, at = self._container(at)
+        else:
+            self._fail(at)
+        while at < len(body):
+            if body[at : at + PIECE].strip():
+                raise msgspec.DecodeError(f"JSON is malformed: trailing characters (byte {at})")
+            at += PIECE
+        return value
+
+    def _container(self, at: int) -> tuple[object, int]:
+        """Return the container that begins at an offset, and its end."""
+        body = self._body
+        while True:
+            sign = body[at]
+            if sign == _QUOTE:
+                at = self._string(at)
+            elif sign == _COMMA:
+                self._comma(at)
+                at += 1
+            elif sign in _OPENING:
+                if len(self._open) >= MAX_DEPTH:
+                    raise RecursionError(f"it is nested more than {MAX_DEPTH} levels deep")
+                self._open.append(_Container(at, is_object=sign == _OPENS_OBJECT))
+                at += 1
+            else:
+                value = self._close(at)
+                at += 1
+                if not self._open:
+                    return value, at
+            if at - self._decoded > PIECE:
+                self._decode(at)
+            found = self._mark(at)
+            if found is None:
+                self._fail(at)
+            at = found.start()
+
+    def _mark(self, at: int) -> re.Match[bytes] | None:
+        """Return the next string, bracket or comma. Raises `Malformed` if it is far away."""
+        found = _MARK.search(self._body, at, at + PIECE)
+        if found is None and at + PIECE < len(self._body):
+            raise Malformed(
+                f"the body has more than {PIECE} bytes without a quote, bracket or comma: send JSON "
+                "with shorter numbers and less space"
+            )
+        return found
+
+    def _comma(self, at: int) -> None:
+        top = self._open[-1]
+        top.cut = at + 1
+        if top.is_after_element:
+            if self._body[top.start : at].strip():
+                self._fail(top.start)
+            top.start, top.is_after_element = at + 1, False
+
+    def _close(self, at: int) -> object:
+        top, body = self._open.pop(), self._body
+        if body[at] != _CLOSING[body[top.opened]]:
+            self._fail(at)
+        if top.elements is None and self._open:
+            return None  # it is a part of the surrounding container
+        if top.is_after_element:
+            if body[top.start : at].strip():
+                self._fail(top.start)
+        elif top.elements and not body[top.start : at].strip():
+            self._fail(at)  # a comma without an element
+        else:
+            self._read(top, at)
+        if self._open:
+            self._open[-1].add(top.elements, at + 1)
+        self._decoded = at + 1
+        return top.elements
+
+    def _decode(self, at: int) -> None:
+        """Decode the complete elements of all open containers."""
+        last = len(self._open) - 1
+        for index, container in enumerate(self._open):
+            if container.key is not None:
+                continue  # it waits for the next one
+            self._read_run(container)
+            if index < last:
+                self._read_key(container, self._open[index + 1].opened)
+        self._decoded = at
+
+    def _read_run(self, container: _Container) -> None:
+        if container.elements is None:
+            container.elements = {} if container.is_object else []
+        if container.cut > container.start:
+            self._read(container, container.cut - 1)
+            container.start = container.cut
+
+    def _read(self, container: _Container, end: int) -> None:
+        """Decode the elements before an offset."""
+        run = self._body[container.start : end]
+        if _slow_numbers(run):
+            self._slow += _slow_numbers(_TEXT.sub(b'""', run))
+            if self._slow > MOST_SLOW_NUMBERS:
+                raise Malformed(
+                    f"the body has more than {MOST_SLOW_NUMBERS} numbers with an exponent of three "
+                    "digits, or with 100 digits"
+                )
+        text = b"{%b}" % run if container.is_object else b"[%b]" % run
+        found = msgspec.json.decode(text)
+        if not found and (container.elements or self._body[end : end + 1] == b","):
+            self._fail(end)
+        if container.elements is None:
+            container.elements = found
+        elif container.is_object:
+            container.elements.update(found)
+        else:
+            container.elements.extend(found)
+
+    def _read_key(self, container: _Container, end: int) -> None:
+        """Read the text between the last comma and an element that is read separately."""
+        before = self._body[container.start : end]
+        if not container.is_object:
+            if before.strip() or container.is_after_element:
+                self._fail(container.start)
+            container.key = ""
+            return
+        found = msgspec.json.decode(b"{%b0}" % before)
+        if len(found) != 1 or container.is_after_element:
+            self._fail(container.start)
+        container.key = next(iter(found))
+
+    def _string(self, at: int) -> int:
+        """Return the end of a string; read a long one separately."""
+        end = self._end_of_part(at)
+        if self._body[end : end + 1] == b'"':
+            return end + 1
+        self._decode(at)
+        top = self._open[-1]
+        if top.is_object and not self._body[top.start : at].strip():
+            raise Malformed(f"the body has a name of more than {PIECE} bytes")
+        self._read_key(top, at)
+        text, end = self._text(at, end)
+        top.add(text, end)
+        self._decoded = end
+        return end
+
+    def _end_of_part(self, at: int) -> int:
+        found = _PART.match(self._body, at + 1, at + 1 + PIECE)
+        assert found is not None  # noqa: S101  # it matches an empty text
+        return found.end()
+
+    def _text(self, at: int, end: int) -> tuple[str, int]:
+        """Return the text of a string whose first part has an end, and the end of the string."""
+        body, parts, first = self._body, list[str](), at
+        at += 1
+        while True:
+            if _LOW_SURROGATE.match(body, end):
+                end += 6
+            for _ in range(3):
+                end += end < len(body) and body[end] & _CONTINUES == _CONTINUATION
+            if end - first > MAX_TEXT:
+                raise Malformed(
+                    f"the body has a text of more than {MAX_TEXT} bytes with escapes or characters "
+                    "beyond ASCII"
+                )
+            parts.append(msgspec.json.decode(b'"%b"' % body[at:end]))
+            if body[end : end + 1] == b'"':
+                return "".join(parts), end + 1
+            if end == at:
+                self._fail(at)
+            at = end
+            end = self._end_of_part(at - 1)
+
+    def _fail(self, at: int) -> NoReturn:
+        raise msgspec.DecodeError(f"JSON is malformed (byte {at})")
