@@ -6,7 +6,7 @@ that is 7 ms of plain text, but 80 ms of escapes and 2 s of some numbers. `is_ch
 time. `decode_in_steps` reads any body in pieces of 64 KB, with the same result.
 
 It follows only strings, brackets and commas. The complete elements of each open container form a
-run, and the decoder gets each run as a container of its own. So it also finds all syntax errors.
+run, and the decoder gets each run as a separate container. So it also finds all syntax errors.
 """
 
 import re

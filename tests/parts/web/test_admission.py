@@ -4,7 +4,7 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from daemon.acl import lockout
 from daemon.acl.lockout import AT_ONCE
 from daemon.config.settings import Settings
 from daemon.web import admission
-from daemon.web.admission import PAUSE, Acceptor, Admission, Serve, Share
+from daemon.web.admission import PAUSE, Acceptor, Address, Admission, Serve, Share
 from daemon.web.fast_path import HEAD_TIMEOUT
 from storage.records.base import MINUTE
 from storage.store import Store
@@ -134,13 +134,14 @@ class Failing:
 
     def __init__(self, number: int, times: int, connected: socket.socket) -> None:
         self._number, self._left, self._connected = number, times, connected
+        self.family = connected.family
 
-    def accept(self) -> tuple[socket.socket, str]:
+    def _accept(self) -> tuple[int, str]:
         self._left -= 1
         if self._left >= 0:
             raise OSError(self._number, os.strerror(self._number))
         if self._left == -1:
-            return self._connected, ""
+            return self._connected.detach(), ""
         raise BlockingIOError
 
 
@@ -201,21 +202,26 @@ def connected_to(listening: socket.socket, number: int) -> list[socket.socket]:
 class Queue:
     """A listening socket with connections that have arrived."""
 
+    family = socket.AF_INET
+
     def __init__(self, listening: socket.socket, number: int) -> None:
-        self.theirs, self.ours = list[socket.socket](), list[socket.socket]()
+        self.theirs, ours = list[socket.socket](), list[socket.socket]()
+        self.getsockname = listening.getsockname
         listening.setblocking(True)
         for _ in range(number):
             self.theirs += connected_to(listening, 1)
-            self.ours.append(listening.accept()[0])
-        self.waiting = deque(self.ours)
+            ours.append(listening.accept()[0])
+        self.waiting = deque(ours)
 
-    def accept(self) -> tuple[socket.socket, str]:
+    def _accept(self) -> tuple[int, tuple[str, int]]:
         if not self.waiting:
             raise BlockingIOError
-        return self.waiting.popleft(), ""
+        connected = self.waiting.popleft()
+        address: tuple[str, int] = connected.getpeername()
+        return connected.detach(), address
 
     def close(self) -> None:
-        for item in (*self.theirs, *self.ours):
+        for item in (*self.theirs, *self.waiting):
             item.close()
 
 
@@ -241,16 +247,16 @@ async def test_connections_are_accepted_before_rejected_ones_are_closed(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with queue(listening, 301, monkeypatch) as waiting:
-        *many, last = waiting.ours
+        *many, last = waiting.theirs
         users = {item.getsockname()[1]: 1 for item in waiting.theirs}
-        users[last.getpeername()[1]] = 2
+        users[last.getsockname()[1]] = 2
         served, closed_before = list[str](), list[int]()
 
-        def owner(_: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int:
-            closed_before.append(sum(is_closed(item) for item in many))
-            return users[theirs[1]]
+        def owners(_: int, pairs: Sequence[tuple[Address, Address]]) -> list[int]:
+            closed_before.extend([sum(is_closed(item) for item in many)] * len(pairs))
+            return [users[theirs[1]] for theirs, _ in pairs]
 
-        monkeypatch.setattr(admission, "owner", owner)
+        monkeypatch.setattr(admission, "owners", owners)
         monkeypatch.setattr(admission, "_BATCH", 50)
         monkeypatch.setattr(admission, "_SLICE", 10**12)
         monkeypatch.setattr(admission, "_MAX_LINGERING", 0)
@@ -270,15 +276,19 @@ async def test_connections_are_accepted_before_rejected_ones_are_closed(
             nursery.cancel_scope.cancel()
 
 
-def is_closed(socket: socket.socket) -> bool:
-    return socket.fileno() == -1
+def is_closed(theirs: socket.socket) -> bool:
+    """Return whether the daemon has closed the other end, and sent nothing before."""
+    try:
+        return theirs.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
 
 
 @pytest.mark.parametrize(("explains", "number"), [(True, 5), (False, 0)])
 async def test_few_rejected_clients_of_a_batch_get_a_reason(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch, explains: bool, number: int
 ) -> None:
-    monkeypatch.setattr(admission, "owner", lambda *_: 1)
+    monkeypatch.setattr(admission, "owners", lambda _, pairs: [1] * len(pairs))
     monkeypatch.setattr(admission, "_SLICE", 10**12)
     monkeypatch.setattr(admission, "_MAX_LINGERING", 5)
     monkeypatch.setattr(admission, "_LINGER", float("inf"))
@@ -294,9 +304,9 @@ async def test_few_rejected_clients_of_a_batch_get_a_reason(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.run, nursery)
             await trio.testing.wait_all_tasks_blocked()
-            rejected = list(zip(waiting.ours, waiting.theirs, strict=True))[1:]
-            assert sum(not is_closed(ours) for ours, _ in rejected) == number
-            answers = [theirs.recv(12) for _, theirs in rejected]
+            rejected = waiting.theirs[1:]
+            assert sum(not is_closed(theirs) for theirs in rejected) == number
+            answers = [theirs.recv(12) for theirs in rejected]
             nursery.cancel_scope.cancel()
     assert answers == [b"HTTP/1.1 429"] * number + [b""] * (20 - number)
 
@@ -305,8 +315,12 @@ async def test_a_client_with_many_new_connections_delays_no_other(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with queue(listening, 200, monkeypatch) as waiting:
-        last = waiting.ours[-1].getpeername()[1]
-        monkeypatch.setattr(admission, "owner", lambda _, theirs, __: 2 if theirs[1] == last else 1)
+        last = waiting.theirs[-1].getsockname()
+
+        def owners(_: int, pairs: Sequence[tuple[Address, Address]]) -> list[int]:
+            return [2 if theirs == last else 1 for theirs, _ in pairs]
+
+        monkeypatch.setattr(admission, "owners", owners)
         monkeypatch.setattr(admission, "_SLICE", 10**12)
         served = list[str]()
 

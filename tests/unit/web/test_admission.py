@@ -5,24 +5,29 @@ import os
 import resource
 import socket
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from daemon.config.settings import Settings
 from daemon.web import admission
-from daemon.web.admission import MAX_CONNECTIONS, Admission, Share, TooMany, most_connections
+from daemon.web.admission import (
+    MAX_CONNECTIONS,
+    Admission,
+    Client,
+    Connected,
+    Share,
+    TooMany,
+    most_connections,
+)
 
 OURS = "10.0.0.1"
 
 
-def connection(theirs: str, ours: str = OURS, family: int = socket.AF_INET) -> Any:
+def connection(theirs: str, ours: str = OURS) -> Connected:
     """Return a connection from an address."""
-    family = socket.AF_INET6 if ":" in theirs else family
-    return SimpleNamespace(
-        family=family, getpeername=lambda: (theirs, 40_000), getsockname=lambda: (ours, 4646)
-    )
+    family = socket.AF_INET6 if ":" in theirs else socket.AF_INET
+    return Connected(-1, family, (theirs, 40_000), (ours, 4646))
 
 
 class Clients:
@@ -34,7 +39,9 @@ class Clients:
 
     def connect(self, *args: str, times: int = 1) -> None:
         for _ in range(times):
-            self.open.callback(self._admission.disconnect, self._admission.enter(connection(*args)))
+            (client,) = self._admission.clients([connection(*args)])
+            assert client is not None
+            self.open.callback(self._admission.disconnect, self._admission.enter(client))
 
 
 def clients(share: Share = Share.PORT, *, has_hosts: bool = False, **settings: Any) -> Clients:
@@ -84,7 +91,7 @@ def test_users_of_this_host_are_counted_separately(
     monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, str]
 ) -> None:
     uid: int | None = 1000
-    monkeypatch.setattr(admission, "owner", lambda *_: uid)
+    monkeypatch.setattr(admission, "owners", lambda _, pairs: [uid for _ in pairs])
     many = clients()
     many.connect(*addresses, times=2000)
     with pytest.raises(TooMany, match=r"user 1000 has 2000 .*\(connections_per_user = 2000\)"):
@@ -131,9 +138,53 @@ def test_user_of_a_connection_is_read_from_the_kernel(family: int) -> None:
         accepted, _ = listener.accept()
         with accepted:
             pair = accepted.getpeername(), accepted.getsockname()
-            assert admission.owner(family, *pair) == os.getuid()
+            assert admission.owners(family, [pair]) == [os.getuid()]
             client.close()
-            assert admission.owner(family, *pair) is None
+            assert admission.owners(family, [pair]) == [None]
+
+
+def test_few_messages_ask_for_the_users_of_many_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel, number, sent = admission._kernel(), 150, list[int]()
+
+    class Counting:
+        def send(self, questions: bytes) -> int:
+            sent.append(len(questions))
+            return kernel.send(questions)
+
+        def recv(self, size: int) -> bytes:
+            return kernel.recv(size)
+
+    with ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=200))
+        pairs = []
+        for index in range(number):
+            client = opened.enter_context(socket.create_connection(listener.getsockname()))
+            pairs.append((client.getsockname(), listener.getsockname()))
+            if index % 3 == 0:
+                client.close()
+        monkeypatch.setattr(admission, "_kernel", Counting)
+        found = admission.owners(socket.AF_INET, pairs)
+    assert found == [None if index % 3 == 0 else os.getuid() for index in range(number)]
+    assert len(sent) == 3
+
+
+def test_address_of_this_end_is_read_if_the_socket_listens_at_all_addresses() -> None:
+    with (
+        socket.create_server(("0.0.0.0", 0)) as listener,  # noqa: S104  # as in a configuration
+        socket.create_connection(("127.0.0.2", listener.getsockname()[1])) as theirs,
+    ):
+        listener.setblocking(False)
+        (connected,), error = admission._accepted(listener)
+        assert error is None
+        assert connected.local == theirs.getpeername()
+        assert connected.peer == theirs.getsockname()
+        with connected.take() as ours:
+            assert not ours.getblocking()
+            assert Admission(Settings(), Share.PORT).clients([connected]) == [
+                Client(f"user {os.getuid()}", is_single=False)
+            ]
 
 
 class Broken:
@@ -162,6 +213,7 @@ def test_failed_query_closes_its_socket(monkeypatch: pytest.MonkeyPatch) -> None
     with monkeypatch.context() as patched:
         patched.setattr(socket, "socket", connect)
         for _ in range(3):
-            assert admission.owner(socket.AF_INET, ("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+            pair = ("127.0.0.1", 1), ("127.0.0.1", 2)
+            assert admission.owners(socket.AF_INET, [pair]) == [None]
     assert [item.is_open for item in opened] == [False] * 3
     assert not at_exit
