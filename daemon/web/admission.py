@@ -37,8 +37,8 @@ _OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
 _LINGER = 1.0  # seconds in which a rejected client can read the reason
 _MAX_LINGERING = 64  # rejected clients that receive the reason, per `_LINGER`
 
-_BATCH = 256  # connections that are accepted before other tasks run
-_SLICE = 2_000_000  # nanoseconds of CPU time for them, and for closing rejected ones
+_BATCH = 128  # connections that are accepted before other tasks run
+_SLICE = 1_000_000  # nanoseconds of CPU time for them, and for closing rejected ones
 _BEGIN = 2  # connections that begin to be served before other tasks run: each takes some 200 µs
 _MOST_REJECTED = 8192  # connections that wait to be closed
 
