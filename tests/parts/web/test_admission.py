@@ -314,6 +314,7 @@ async def test_few_rejected_clients_of_a_batch_get_a_reason(
 async def test_a_client_with_many_new_connections_delays_no_other(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(admission, "_BATCH", 200)
     with queue(listening, 200, monkeypatch) as waiting:
         last = waiting.theirs[-1].getsockname()
 
