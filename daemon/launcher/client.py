@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -181,12 +181,22 @@ class _Waiter:
         self._spare = ()
 
     async def open(self) -> None:
-        """Acquire the request's share of the limit on pending requests."""
-        with ExitStack() as acquired:
+        """Acquire the request's share of the limit on pending requests.
+
+        A free place costs no step of the scheduler.
+        """
+        acquired = 0
+        try:
             for slot in self._places:
-                await slot.acquire()
-                acquired.callback(slot.release)
-            acquired.pop_all()
+                try:
+                    slot.acquire_nowait()
+                except trio.WouldBlock:
+                    await slot.acquire()
+                acquired += 1
+        except BaseException:  # also when cancelled
+            for slot in self._places[:acquired]:
+                slot.release()
+            raise
 
     def close(self) -> None:
         """Release that share."""
@@ -611,7 +621,8 @@ class Launcher:
         spares = [*more] if spare is None else [spare, *more]
         waiter = _Waiter(spares, places or self._places(request))
         try:
-            with trio.move_on_after(self._longest_wait(request)):
+            longest = self._longest_wait(request)
+            with trio.move_on_after(longest) if longest < float("inf") else nullcontext():
                 await self._send(request, descriptors, waiter)
                 await waiter.answered.wait()
         except BaseException:  # also when cancelled: the answer still comes
@@ -643,18 +654,19 @@ class Launcher:
         return float("inf") if isinstance(request, _SLOW) else patience
 
     async def _send(self, request: Request, descriptors: Sequence[int], waiter: _Waiter) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
         await waiter.open()  # closed by `_take`
         try:
-            async with self._sending:
-                number = next(self._numbers)
-                question = NumberedRequest(
-                    number=number, descriptors=len(descriptors), body=request
-                )
-                data = self._encoder.encode(question)
-                self._check(data)  # an invalid message would stop the launcher
-                while not self._is_sent(data, descriptors):
-                    await trio.lowlevel.wait_writable(self._channel)
-                self._waiting[number] = waiter
+            number = next(self._numbers)
+            question = NumberedRequest(number=number, descriptors=len(descriptors), body=request)
+            data = self._encoder.encode(question)
+            self._check(data)  # an invalid message would stop the launcher
+            # Others that wait to send come first.
+            if self._sending.locked() or not self._is_sent(data, descriptors):
+                async with self._sending:
+                    while not self._is_sent(data, descriptors):
+                        await trio.lowlevel.wait_writable(self._channel)
+            self._waiting[number] = waiter
         except BaseException:  # also when cancelled: no answer comes
             waiter.close()
             raise

@@ -199,6 +199,39 @@ async def _finish_for_a_client(launcher: Launcher) -> None:
         await launcher.finish(FINISH)
 
 
+class Steps(trio.abc.Instrument):
+    """The number of steps of the scheduler for a task, by the name of its function."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self.count = name, 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith(self._name)
+
+
+async def test_request_with_a_free_place_waits_only_for_its_answer(tmp_path: Path) -> None:
+    steps = Steps("Launcher.finish")
+    with faked() as (launcher, fake):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(launcher.run, trio.CancelScope())
+            trio.lowlevel.add_instrument(steps)
+            async with trio.open_nursery() as callers:
+                callers.start_soon(launcher.finish, FINISH)
+                fake.answer((await fake.question()).number, ENDED)
+            trio.lowlevel.remove_instrument(steps)
+            nursery.cancel_scope.cancel()
+    assert steps.count == 2  # the request, and its answer
+
+
+async def test_cancelled_caller_sends_no_request(tmp_path: Path) -> None:
+    with faked() as (launcher, fake):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await launcher.finish(FINISH)
+        with pytest.raises(BlockingIOError):
+            fake.channel.recv(1, socket.MSG_DONTWAIT)
+
+
 async def test_client_does_not_wait_for_a_thousand_starts(tmp_path: Path) -> None:
     with faked() as (launcher, fake):
         async with trio.open_nursery() as nursery:
