@@ -121,7 +121,7 @@ ALLOWED = {
     "drivers/bridged_names.py:": KERNEL,
     "launcher/programs.py:_spawn:open": KERNEL,
     "launcher/volumes.py:make:": TOP,
-    "launcher/task_start.py:_output:os.open": KERNEL,
+    "launcher/task_start.py:_outputs:os.open": KERNEL,
     "logs/retained_logs.py:tidy:os.listdir": BESIDE,
     "core/task_log.py:Stream": BESIDE,
     "launcher/readable_files.py:read_own:os.open": KERNEL,

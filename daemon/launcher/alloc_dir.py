@@ -20,7 +20,7 @@ import struct
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from daemon.launcher.claims_and_logs import LOGS, SHARED, below, is_at_work
+from daemon.launcher.claims_and_logs import LOGS, SHARED, below, is_at_work, put
 from daemon.launcher.messages import AllocDirLayout, Owner, TaskDirLayout
 from daemon.launcher.safe_open import facts_of, step
 
@@ -32,7 +32,6 @@ _ACL, _ACL_VERSION, _NO_ID = "system.posix_acl_access", 2, 0xFFFFFFFF
 _ACL_OWNER, _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
 _ABOVE, _OPEN, _STICKY, _PRIVATE, _READABLE = 0o711, 0o777, 0o1777, 0o700, 0o644
 _STEP = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def own_ids() -> Owner:
@@ -206,8 +205,4 @@ def _describe(home: int, description: bytes) -> None:
     with suppress(FileNotFoundError):  # it is written below
         os.stat(ABOUT, dir_fd=home, follow_symlinks=False)
         return
-    unfinished = f"{ABOUT}.new"
-    with open(os.open(unfinished, _FILE, 0o600, dir_fd=home), "wb") as file:
-        os.fchmod(file.fileno(), _READABLE)
-        file.write(description)
-    os.rename(unfinished, ABOUT, src_dir_fd=home, dst_dir_fd=home)
+    put(home, ABOUT, description, _READABLE)

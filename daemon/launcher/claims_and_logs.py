@@ -41,15 +41,16 @@ def below(directory: str | int, *names: str) -> Iterator[int]:
 
     Raises `OSError`.
     """
+    path = "/".join(names) or "."
     if isinstance(directory, int):
-        current = os.dup(directory)
+        current = step(directory, path, _STEP)
     else:
-        current = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        above = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            current = step(above, path, _STEP)
+        finally:
+            os.close(above)
     try:
-        for name in names:
-            deeper = step(current, name, _STEP)
-            os.close(current)
-            current = deeper
         yield current
     finally:
         os.close(current)
@@ -216,6 +217,11 @@ def open_log(folder: int, name: str) -> int:
         return open_own(folder, name, flags)
 
 
+def is_own(facts: os.stat_result) -> bool:
+    """Return whether a file is a regular one of the launcher, with one name."""
+    return stat.S_ISREG(facts.st_mode) and (facts.st_uid, facts.st_nlink) == (os.geteuid(), 1)
+
+
 def open_own(folder: int, name: str, flags: int) -> int:
     """Return a descriptor of a log.
 
@@ -227,9 +233,7 @@ def open_own(folder: int, name: str, flags: int) -> int:
         if error.errno in _NO_FILE:
             raise FileExistsError(error.errno, error.strerror, name) from error
         raise
-    facts = os.fstat(descriptor)
-    is_own = (facts.st_uid, facts.st_nlink) == (os.geteuid(), 1)
-    if not (stat.S_ISREG(facts.st_mode) and is_own):
+    if not is_own(os.fstat(descriptor)):
         os.close(descriptor)
         raise FileExistsError(errno.EEXIST, "not a regular file of the agent", name)
     os.fchmod(descriptor, _LOG_MODE)

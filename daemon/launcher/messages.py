@@ -20,6 +20,7 @@ MOST_USING = 512  # processes in one usage report
 MOST_TEXT = 4096  # characters of a name or path
 MOST_PORTS = 1024  # of an allocation on the bridge
 MOST_PATTERNS = 32  # of the files of a task that are kept
+MOST_OUTPUTS = 16 * 1024  # bytes of outputs in the answer to the end of an attempt
 MOST_PAYLOAD = 4 * 1024 * 1024  # bytes; the kernel uses half of it for arguments and environment
 SECRET = errno.ENOKEY  # error for a path that reveals secrets
 
@@ -174,12 +175,40 @@ class SendSignal(Message, frozen=True, kw_only=True, tag=3):
     to_shim: bool
 
 
+class WriteFile(Message, frozen=True, kw_only=True, tag=21):
+    """Write a file for a task, and create its parent directories.
+
+    Descriptor: a sealed file with the content. `path` begins with the name of the task or of the
+    shared directory. With `is_new` an existing file stays. `owner` replaces the task's user.
+    """
+
+    allocation: Id
+    task: Name
+    path: Text
+    mode: Rights
+    is_new: bool
+    owner: Owner | None
+
+
+class ReadFile(Message, frozen=True, kw_only=True, tag=22):
+    """Return the metadata of a file of an allocation, and its first `most` bytes."""
+
+    allocation: Id
+    task: Name
+    path: Text
+    most: Bytes
+
+
 class FinishAttempt(Message, frozen=True, kw_only=True, tag=4):
-    """Return the claim of an attempt whose shim has ended. Its exit status is returned once."""
+    """Return the claim of an attempt whose shim has ended. Its exit status is returned once.
+
+    `outputs` is its file of outputs, if it has one.
+    """
 
     allocation: Id
     task: Name
     attempt: Number
+    outputs: ReadFile | None = None
 
 
 class DnsSettings(Message, frozen=True, kw_only=True):
@@ -208,7 +237,7 @@ class TaskCommand(Message, frozen=True, kw_only=True):
 
     `personal` are variables to be replaced by the user's own. `entries` are the files through which
     the task enters its cgroups; the first one is empty if no cgroup kills the task. `data` is
-    RLIMIT_DATA in KiB, 0 for no limit.
+    RLIMIT_DATA in KiB, 0 for no limit. `files` are written before the start, with their content.
     """
 
     driver: Literal["raw_exec", "exec"]
@@ -224,6 +253,7 @@ class TaskCommand(Message, frozen=True, kw_only=True):
     filter: Literal["default", "namespaces", "off"]
     entries: list[Text]
     data: Number
+    files: list[tuple[WriteFile, bytes]] = []
 
 
 class ForwardedPort(Message, frozen=True, kw_only=True):
@@ -307,30 +337,6 @@ class AllocDirLayout(Message, frozen=True, kw_only=True):
 
     rooms: list[TaskDirLayout]
     about: bytes
-
-
-class WriteFile(Message, frozen=True, kw_only=True, tag=21):
-    """Write a file for a task, and create its parent directories.
-
-    Descriptor: a sealed file with the content. `path` begins with the name of the task or of the
-    shared directory. With `is_new` an existing file stays. `owner` replaces the task's user.
-    """
-
-    allocation: Id
-    task: Name
-    path: Text
-    mode: Rights
-    is_new: bool
-    owner: Owner | None
-
-
-class ReadFile(Message, frozen=True, kw_only=True, tag=22):
-    """Return the metadata of a file of an allocation, and its first `most` bytes."""
-
-    allocation: Id
-    task: Name
-    path: Text
-    most: Bytes
 
 
 class WriteNote(Message, frozen=True, kw_only=True, tag=23):
@@ -599,12 +605,16 @@ class Done(Message, frozen=True, kw_only=True, tag=5):
 class EndedAttempt(Message, frozen=True, kw_only=True, tag=6):
     """The claim text of an ended attempt, and its modification time in nanoseconds.
 
-    `status` is the exit status of its shim, or -1 if this launcher has not seen it end.
+    `status` is the exit status of its shim, or -1 if this launcher has not seen it end. `logs` are
+    the bytes of its logs, standard output first. `outputs` are the first bytes of its file of
+    outputs. Either is None if it cannot be given so, and must be asked for.
     """
 
     claim: bytes
     at: int
     status: int
+    logs: tuple[int, int] | None = None
+    outputs: bytes | None = None
 
 
 class OperationFailed(Message, frozen=True, kw_only=True, tag=3):

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from daemon.launcher.alloc_dir import ABOUT, PRIVATE, SECRETS
-from daemon.launcher.claims_and_logs import LOGS, SHARED, below, home_of, open_log, open_own
+from daemon.launcher.claims_and_logs import LOGS, SHARED, below, home_of, is_own, open_log, open_own
 from daemon.launcher.messages import (
     SECRET,
     DirectoryEntry,
@@ -115,6 +115,15 @@ def open_a_log(directory: str, request: OpenLog) -> int:
     name = f"{request.task}.{request.kind}.0"
     with home_of(directory, request.allocation) as home, below(home, SHARED, LOGS) as logs:
         return open_log(logs, name) if request.purpose == "rotate" else open_own(logs, name, _OPEN)
+
+
+def log_sizes(folder: int, task: str) -> tuple[int, int] | None:
+    """Return the bytes of both logs of a task; None if either is no regular file of the launcher."""
+    with suppress(OSError), below(folder, SHARED, LOGS) as logs:  # the caller opens them instead
+        out, err = (facts_of(logs, f"{task}.{kind}.0") for kind in ("stdout", "stderr"))
+        if is_own(out) and is_own(err):
+            return out.st_size, err.st_size
+    return None
 
 
 @contextmanager

@@ -11,6 +11,8 @@ directory of a task, and its first access would block the launcher for as long a
 
 import errno
 import os
+import struct
+import sys
 from collections.abc import Callable
 from functools import cache
 
@@ -23,6 +25,9 @@ _MISSING = frozenset({errno.ENOSYS, errno.EPERM, errno.E2BIG})
 SECRETS_MOUNT = "tmpfs steward "  # type and source of Steward's mounts
 _MOUNT_ID = b"mnt_id:"
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# The arguments with which `encode` and `decode` do the same as `os.fsencode` in a third of its time.
+CODE, ODD = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 Call = Callable[[int, str, int], int]
 
@@ -126,20 +131,17 @@ def resolver(*, follows: bool, enters: bool = True) -> Call:
 def _by_kernel(resolve: int) -> Call:
     import ctypes
 
-    class How(ctypes.Structure):
-        _fields_ = (
-            ("flags", ctypes.c_uint64),
-            ("mode", ctypes.c_uint64),
-            ("resolve", ctypes.c_uint64),
-        )
-
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
 
+    @cache  # the callers use a handful of flags
+    def how_of(flags: int) -> ctypes.Array[ctypes.c_char]:
+        return ctypes.create_string_buffer(struct.pack("QQQ", flags, 0, resolve), _HOW_SIZE)
+
     def open_at(above: int, path: str, flags: int) -> int:
-        how = How(flags, 0, resolve)
+        how, name = how_of(flags), path.encode(CODE, ODD)
         for _ in range(_RETRIES):
-            result = call(_OPENAT2, above, os.fsencode(path), ctypes.byref(how), _HOW_SIZE)
+            result = call(_OPENAT2, above, name, how, _HOW_SIZE)
             if result >= 0:
                 return int(result)
             if ctypes.get_errno() != errno.EAGAIN:

@@ -73,8 +73,7 @@ class Server:
         self._errands = ChildOperations(channel)
         self._sessions = ExecSessions()
         self._shims = Shims(self._child_ended, self._errands.kill_stopped, self._sessions.end_group)
-        self._directory = ""  # of all allocations; empty before the greeting
-        self._lock = -1
+        self._directory, self._lock = "", -1  # of all allocations; empty before the greeting
         self._groups: frozenset[str] = frozenset()  # parent cgroups of tasks
 
     def run(self) -> int:
@@ -196,9 +195,7 @@ class Server:
         self._directory, self._users = directory, UserPolicy(policy)
         self._own_uids = policy.own_uids
         self._starter = Starter(policy, directory, self._users)
-        self._policy = policy
-        self._groups, self._podman = frozenset(policy.groups), policy.podman
-        self._files = policy.files
+        self._policy, self._groups = policy, frozenset(policy.groups)
 
     def start(self, request: messages.StartTask, sent: int) -> Given:
         """Start a shim."""
@@ -246,14 +243,12 @@ class Server:
         self._shims.reap()
         return messages.SessionExit(status=self._sessions.take_status(request.session)), []
 
-    def probe_sandbox(self, request: messages.ProbeSandbox) -> Given:
+    def probe_sandbox(self, _: messages.ProbeSandbox) -> Given:
         """Return the sandbox support of this host."""
-        del request
         return self._starter.probe(), []
 
-    def probe_bridge(self, request: messages.ProbeBridge) -> ChildOperation:
+    def probe_bridge(self, _: messages.ProbeBridge) -> ChildOperation:
         """Return whether this host can make a bridge."""
-        del request
 
         def work() -> messages.Answer:
             return messages.BridgeSupport(trouble=self._starter.networks.why_no_bridge())
@@ -295,9 +290,7 @@ class Server:
 
     def write(self, request: messages.WriteFile, descriptor: int) -> Given:
         """Write a file for a task."""
-        if request.owner is not None:
-            self._users.check_owner(request.owner)
-        task_files.write(self._directory, request, read_sealed(descriptor, messages.MOST_PAYLOAD))
+        self._starter.write(request, read_sealed(descriptor, messages.MOST_PAYLOAD))
         return messages.Done(), []
 
     def read(self, request: messages.ReadFile) -> Given:
@@ -324,14 +317,13 @@ class Server:
         record = self._encoder.encode(messages.DirectoryEntries(entries=entries))
         return messages.DirectoryPart(position=position), [sealed(record)]
 
-    def connect(self, request: messages.ConnectPodman) -> Given:
+    def connect(self, _: messages.ConnectPodman) -> Given:
         """Connect to root's podman, if permitted."""
-        del request
-        if not self._podman:
+        if not self._policy.podman:
             raise Refusal("podman_root is off")
         with socket.socket(socket.AF_UNIX) as client:
             client.setblocking(False)
-            client.connect(self._podman)
+            client.connect(self._policy.podman)
             return messages.Done(), [client.detach()]
 
     def open_log(self, request: messages.OpenLog) -> Given:
@@ -340,7 +332,7 @@ class Server:
 
     def read_own(self, request: messages.ReadOwn) -> Given:
         """Return the content of a configured file."""
-        if request.path not in self._files:
+        if request.path not in self._policy.files:
             raise Refusal(
                 f"{request.path!r} is not a certificate file of the configuration at startup"
             )
@@ -362,10 +354,15 @@ class Server:
         """Return the claim of an ended attempt."""
         status = self._shims.take_status(_key(request))
         with self._folder(request.allocation) as folder:
-            text, at = b"", 0
+            text, at, logs, outputs = b"", 0, None, None
             if folder is not None:
                 text, at = read_claim(folder, request.task, request.attempt)
-        return messages.EndedAttempt(claim=text, at=at, status=-1 if status is None else status), []
+                logs = readable_files.log_sizes(folder, request.task)
+                if (wanted := request.outputs) and wanted.most <= messages.MOST_OUTPUTS:
+                    with suppress(OSError):  # the daemon asks again, for the reason
+                        outputs = task_files.read(self._directory, wanted)[1]
+        ended = messages.EndedAttempt(claim=text, at=at, status=status, logs=logs, outputs=outputs)
+        return ended, []
 
     def retain_logs(self, request: messages.RetainLogs) -> ChildOperation:
         """Retain the logs of an allocation."""

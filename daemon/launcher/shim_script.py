@@ -65,19 +65,8 @@ _SHELLS_OWN = frozenset(
     {
         *("IFS", "PPID", "OPTIND", "OLDPWD", "LINENO", "PS1", "PS2", "PS4", "_"),
         *("ENV", "HOSTALIASES", "LOCALDOMAIN", "NLSPATH", "RES_OPTIONS", "RESOLV_HOST_CONF"),
-        *(
-            "GETCONF_DIR",
-            "TZDIR",
-            "NIS_PATH",
-            "SHELLOPTS",
-            "SHLVL",
-            "RANDOM",
-            "SECONDS",
-            "UID",
-            "EUID",
-            "FUNCNEST",
-            "GLOBIGNORE",
-        ),
+        *("GETCONF_DIR", "TZDIR", "NIS_PATH", "SHELLOPTS", "SHLVL", "RANDOM", "SECONDS"),
+        *("UID", "EUID", "FUNCNEST", "GLOBIGNORE"),
     }
 )
 _OWN_PREFIXES = (

@@ -72,10 +72,10 @@ class Shims:
         """Return the process ID of a shim that this launcher has started and not reaped."""
         return self._pids.get(key)
 
-    def take_status(self, key: Key) -> int | None:
-        """Return the exit status of a shim, once."""
+    def take_status(self, key: Key) -> int:
+        """Return the exit status of a shim, once; -1 if it is unknown."""
         self.reap()
-        return self._statuses.pop(key, None)
+        return self._statuses.pop(key, -1)
 
     def signal(
         self, folder: int | None, key: Key, name: str, *, is_walled: bool, to_shim: bool

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from daemon.launcher import alloc_dir, cgroups, sandbox
+from daemon.launcher import alloc_dir, cgroups, sandbox, task_files
 from daemon.launcher.bridge import Bridge
 from daemon.launcher.channel import Refusal
 from daemon.launcher.claims_and_logs import (
@@ -37,9 +37,11 @@ from daemon.launcher.messages import (
     StartSession,
     StartTask,
     TaskCommand,
+    WriteFile,
 )
 from daemon.launcher.networks import Networks
 from daemon.launcher.root_programs import run
+from daemon.launcher.safe_open import CODE, ODD
 from daemon.launcher.shim_script import FILTER, command_line, find_tools
 from daemon.launcher.user_policy import OWN_HOME, User, UserPolicy, being
 
@@ -105,11 +107,9 @@ class Starter:
             except Refusal:
                 drop_claim(folder, request.task, request.attempt)
                 raise
-            outputs = []
-            for kind in ("stdout", "stderr"):
-                name = f"{request.task}.{kind}.0"
-                outputs.append(_output(folder, name, is_kept=request.is_logged))
-                stack.callback(os.close, outputs[-1])
+            for file, content in task.files:
+                self.write(file, content)
+            outputs = _outputs(folder, request, stack)
             os.ftruncate(claim, 0)
             keeps = f"logs {request.keeps}\n" if request.is_logged and request.keeps else ""
             os.write(claim, f"group {request.group}\n{keeps}".encode())
@@ -123,6 +123,12 @@ class Starter:
             if request.attempt:
                 drop_claim(folder, request.task, request.attempt - 1)
             return started
+
+    def write(self, request: WriteFile, content: bytes) -> None:
+        """Write a file for a task. Raises `Refusal` or `OSError`."""
+        if request.owner is not None:
+            self._users.check_owner(request.owner)
+        task_files.write(self._directory, request, content)
 
     def open_session(
         self, request: StartSession, task: TaskCommand, shim: int | None
@@ -430,7 +436,7 @@ class Starter:
 
 def _environment(task: TaskCommand, user: User | None) -> dict[str, str]:
     """Return a task's variables, with the user's own instead of the agent's."""
-    env = {os.fsdecode(name): os.fsdecode(value) for name, value in task.env.items()}
+    env = {name.decode(CODE, ODD): value.decode(CODE, ODD) for name, value in task.env.items()}
     if user is not None:
         personal = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
         env |= {name: personal[name] for name in task.personal}
@@ -441,11 +447,15 @@ def _as(user: User | None) -> AbstractContextManager[None]:
     return being(user.owner, user.groups) if user else nullcontext()
 
 
-def _output(folder: int, name: str, *, is_kept: bool) -> int:
-    if not is_kept:
-        return os.open(_NULL, os.O_WRONLY)
-    with below(folder, SHARED, LOGS) as logs:
-        return open_log(logs, name)
+def _outputs(folder: int, request: StartTask, stack: ExitStack) -> list[int]:
+    """Return descriptors for standard output and error, which `stack` closes."""
+    opened = list[int]()
+    with below(folder, SHARED, LOGS) if request.is_logged else nullcontext() as logs:
+        for kind in ("stdout", "stderr"):
+            name = f"{request.task}.{kind}.0"
+            opened.append(os.open(_NULL, os.O_WRONLY) if logs is None else open_log(logs, name))
+            stack.callback(os.close, opened[-1])
+    return opened
 
 
 def ends(

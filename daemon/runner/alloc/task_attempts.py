@@ -7,6 +7,7 @@ daemon started, and never starts it a second time.
 
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
@@ -200,6 +201,7 @@ class TaskAttempts(ABC):
             message = (await self._provisions.matcher()).mask_text(str(error))
             self._emit(task_events.driver_failure(self._now(), message))
             return AttemptOutcome.FAILED if error.recoverable else AttemptOutcome.UNRECOVERABLE
+        self._provisions.forget_results()
         self._report.handle(self.name, running.handle)
         if began is not None:
             self._emit(task_events.started(began))
@@ -295,8 +297,7 @@ class TaskAttempts(ABC):
         self._running, self._delivered = None, end.delivered
         self._enter(RunnerState.ENDED)
         await self._end_sessions()
-        for log in logs:
-            self._host.sweeper.remove(log)
+        known_ends = self._end_logs(logs, end)
         now = self._now()
         self._ended_at = min(max(end.at or now, self._started_at()), now)
         message = ""
@@ -304,7 +305,7 @@ class TaskAttempts(ABC):
             matcher = await self._provisions.matcher()
             message = await self._last_lines(matcher)
             end = msgspec.structs.replace(end, message=matcher.mask_text(end.message))
-        ends = {log.place[-1]: (await log.current()).span()[1] for log in logs}
+        ends = known_ends or {log.kind: (await log.current()).span()[1] for log in logs}
         self._emit(task_events.terminated(self._ended_at, end, message, ends))
         if self._killed.is_set():
             return AttemptOutcome.KILLED
@@ -314,6 +315,14 @@ class TaskAttempts(ABC):
             self._restart_wanted = False
             return AttemptOutcome.RESTART_WANTED
         return await self._judged(end)
+
+    def _end_logs(self, logs: Sequence[TaskLog], end: ExitResult) -> dict[str, int]:
+        """End the rotation of the logs; return their end offsets, if the exit result has their sizes."""
+        sizes = end.log_sizes
+        ends = {log.kind: log.end_at(sizes[log.kind]) for log in logs if sizes}
+        for log in logs:
+            self._host.sweeper.remove(log, ends.get(log.kind))
+        return ends
 
     async def _judged(self, end: ExitResult) -> AttemptOutcome:
         """Return the outcome of an attempt that ended without a request, and record its outputs."""

@@ -35,6 +35,8 @@ class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
     """The exit result of a task. `message` adds details to the status.
 
     `at` is the end time (nanoseconds since the epoch) unless the daemon observed it; 0 means now.
+    `log_sizes` are the bytes of its files of output by kind, as far as they are known. `outputs` is
+    its file of outputs, if it is known.
     """
 
     code: int = 0
@@ -43,6 +45,8 @@ class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     at: int = 0
     delivered: DeliveredFiles = DeliveredFiles()
+    log_sizes: Mapping[str, int] = {}
+    outputs: bytes | None = None
 
     @property
     def ok(self) -> bool:
@@ -82,6 +86,14 @@ class HostMount(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
 
 
+class TaskFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a task below its allocation directory."""
+
+    path: str
+    content: bytes
+    mode: int = 0o600
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt: its name (the first three fields) and everything needed to run it.
 
@@ -112,6 +124,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     family: tuple[str, str] = ("", "")  # namespace and ID of its job, or of that job's parent
     outputs: str = ""  # path of its file of outputs below the directory; empty outside of workflows
     keep: tuple[str, ...] = ()  # patterns of the files to keep
+    files: tuple[TaskFile, ...] = ()  # written before the start, by drivers that do so
 
 
 class TaskHandle(Protocol):
@@ -174,6 +187,11 @@ def is_queued(running: TaskHandle | None) -> TypeGuard[QueuedTask]:
     """Return whether an attempt may wait in a queue."""
     # `isinstance` with a runtime protocol takes 0.1 to 0.2 ms.
     return hasattr(running, "wait_for_start")
+
+
+def writes_files(driver: "Driver | None") -> bool:
+    """Return whether a driver writes the files of an attempt with its start."""
+    return hasattr(driver, "writes_files")
 
 
 class ExecStream(Protocol):

@@ -71,6 +71,9 @@ class LogSegment(msgspec.Struct, frozen=True):
         return self.start + self.size
 
 
+_NOTHING = LogSegment("", 0, 0)
+
+
 class Marks:
     """Lengths of a log over time, recorded each second; older marks are coarser."""
 
@@ -175,6 +178,11 @@ class TaskLog:
         return self._logs.marks(self.place)
 
     @property
+    def kind(self) -> str:
+        """Return `stdout` or `stderr`."""
+        return self.place[-1]
+
+    @property
     def stem(self) -> str:
         """Return the prefix of its file names."""
         return "{1}.{2}".format(*self.place)
@@ -191,6 +199,10 @@ class TaskLog:
     async def current(self) -> "Stream":
         """Return the current stream."""
         return Stream(self, await self._logs.reading(self.place))
+
+    def end_at(self, size: int) -> int:
+        """Return the end offset of the stream when the task's file has this size."""
+        return Stream(self, None).start() + size
 
     async def writing(self) -> OpenedFile:
         """Return the task's file opened for rotation. Raises `OSError`."""
@@ -254,6 +266,10 @@ class Stream:
         pieces = sorted(self._moved(), key=lambda segment: segment.start)
         start, facts = pieces[-1].end if pieces else 0, self.facts
         return [*pieces, LogSegment("", start, facts.st_size if facts else 0)]
+
+    def start(self) -> int:
+        """Return the offset at which the task's file begins."""
+        return max(self._moved(), key=lambda piece: piece.start, default=_NOTHING).end
 
     def _moved(self) -> list[LogSegment]:
         beside, prefix = self._log.rotation_dir, f"{self._log.stem}."

@@ -17,14 +17,24 @@ import trio
 
 from daemon.launcher.channel import Refusal
 from daemon.launcher.client import Launcher
-from daemon.launcher.messages import FindAttempt, ListClaims, StartTask, TaskCommand
+from daemon.launcher.messages import (
+    MOST_OUTPUTS,
+    FindAttempt,
+    ListClaims,
+    ReadFile,
+    StartTask,
+    TaskCommand,
+    WriteFile,
+)
 from daemon.launcher.messages import StartSession as Inside
+from daemon.launcher.safe_open import CODE, ODD
 from daemon.runner.core.driver import (
     Attempt,
     ExecStream,
     Fingerprint,
     InvalidConfig,
     StartFailed,
+    TaskFile,
     TaskHandle,
 )
 from daemon.runner.core.task_dir import CLAIM, directories
@@ -51,6 +61,17 @@ _PASSING = frozenset({ENOSPC, EDQUOT, EAGAIN, ENOMEM, EMFILE, ENFILE, EIO, EBUSY
 Common = dict[str, Any]  # fields of an order to the launcher
 
 
+def _written(attempt: Attempt, file: TaskFile) -> WriteFile:
+    return WriteFile(
+        allocation=attempt.alloc_id,
+        task=attempt.task,
+        path=file.path,
+        mode=file.mode,
+        is_new=False,
+        owner=None,
+    )
+
+
 class ProcessDriver:
     """The common base.
 
@@ -60,6 +81,7 @@ class ProcessDriver:
 
     name = ""
     is_prompt = True
+    writes_files = True
 
     def __init__(
         self,
@@ -170,10 +192,25 @@ class ProcessDriver:
 
     def _started(self, attempt: Attempt, trace: ClaimRecord) -> StartedTask:
         path = f"{attempt.directory}/{CLAIM}{attempt.task}.{attempt.number}"
-        return self._started_task(attempt.alloc_id, attempt.task, attempt.number, path, trace)
+        names = (attempt.alloc_id, attempt.task, attempt.number)
+        outputs = None
+        if attempt.outputs:
+            outputs = ReadFile(
+                allocation=attempt.alloc_id,
+                task=attempt.task,
+                path=attempt.outputs,
+                most=MOST_OUTPUTS,
+            )
+        return self._started_task(*names, path, trace, outputs)
 
     def _started_task(
-        self, alloc_id: str, task: str, number: int, path: str, trace: ClaimRecord
+        self,
+        alloc_id: str,
+        task: str,
+        number: int,
+        path: str,
+        trace: ClaimRecord,
+        outputs: ReadFile | None = None,
     ) -> StartedTask:
         return StartedTask(
             alloc_id=alloc_id,
@@ -183,6 +220,7 @@ class ProcessDriver:
             group=self._group(trace, alloc_id, task),
             bounded=LimitedTask(self._bounds, alloc_id, task),
             shim=trace.shim,
+            outputs=outputs,
         )
 
     async def _spawn(self, attempt: Attempt) -> ProcessHandle:
@@ -229,11 +267,12 @@ class ProcessDriver:
         env = attempt.env
         return {
             "user": attempt.user,
-            "env": {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
+            "env": {name.encode(CODE, ODD): value.encode(CODE, ODD) for name, value in env.items()},
             "personal": [name for name in _PERSONAL if env.get(name) == self._inherited.get(name)],
             "network": attempt.network_mode if attempt.network_mode in _SEPARATE else "host",
             "entries": [*entries],
             "data": data_limit(self._bounds, self._limits(attempt)),
+            "files": [(_written(attempt, file), file.content) for file in attempt.files],
         }
 
     async def open_session(
@@ -247,7 +286,10 @@ class ProcessDriver:
         entries = [group, *self._bounds.present(attempt.alloc_id, attempt.task)]
         words = [os.fsencode(word) for word in command]
         task_command = msgspec.structs.replace(
-            self._order(attempt, self._common(attempt, entries)), command=words[0], args=words[1:]
+            self._order(attempt, self._common(attempt, entries)),
+            command=words[0],
+            args=words[1:],
+            files=[],
         )
         request = Inside(
             allocation=attempt.alloc_id, task=attempt.task, attempt=attempt.number, is_terminal=tty

@@ -8,7 +8,14 @@ import msgspec
 import trio
 
 from daemon.launcher.client import Launcher
-from daemon.launcher.messages import EndedAttempt, FinishAttempt, GetProcessInfo, SendSignal
+from daemon.launcher.messages import (
+    MOST_OUTPUTS,
+    EndedAttempt,
+    FinishAttempt,
+    GetProcessInfo,
+    ReadFile,
+    SendSignal,
+)
 from daemon.runner.core.driver import ExitResult
 from daemon.runner.core.resource_usage import CpuAccount, UsageReading, sample_of, samples
 from daemon.runner.drivers import claim_file
@@ -23,6 +30,7 @@ _AGAIN = 0.05  # seconds between two kills of a task that had not begun at the f
 
 _FOR_SHIM = 2.0  # seconds for a shim to start its task, or to record the end of a killed one
 
+_LOGS = ("stdout", "stderr")
 _OOM = "OOM Killed"  # Nomad's message
 
 _log = logging.getLogger("steward.runner")
@@ -49,7 +57,10 @@ class LimitedTask(msgspec.Struct, frozen=True):
 
 
 class StartedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A started attempt: its name, claim file, cgroups, and the process ID of its shim."""
+    """A started attempt: its name, claim file, cgroups, and the process ID of its shim.
+
+    `outputs` is its file of outputs, if it has one.
+    """
 
     alloc_id: str
     task: str
@@ -58,6 +69,7 @@ class StartedTask(msgspec.Struct, frozen=True, kw_only=True):
     group: ProcessGroup
     bounded: LimitedTask
     shim: int
+    outputs: ReadFile | None
 
 
 class ProcessHandle:
@@ -87,19 +99,26 @@ class ProcessHandle:
         if self._descriptor is not None:
             await trio.lowlevel.wait_readable(self._descriptor)
             self.release()
+        # Read first, because the counter disappears with the cgroup.
+        killed = self._bounded.killed()
+        self._trouble = await self._clear()
+        # Asked when no process is left, because the answer has the final sizes of the logs.
         ended = await self._finish()
         trace = claim_file.completed(
             claim_file.parse(ended.claim.decode(errors="replace")), ended.status
         )
-        # Read first, because the counter disappears with the cgroup.
-        killed = self._bounded.killed()
-        self._trouble = await self._clear()
         self._bounded.remove()
         if self._trouble:
             _log.warning("%s: %s", self._path, self._trouble)
         self._ended.set()
-        at = 0 if is_seen or trace.status is None else ended.at
-        end = msgspec.structs.replace(self._end(trace), at=at)
+        is_final = ended.logs is not None and not self._trouble
+        end = msgspec.structs.replace(
+            self._end(trace),
+            at=0 if is_seen or trace.status is None else ended.at,
+            log_sizes=dict(zip(_LOGS, ended.logs or (), strict=True)) if is_final else {},
+            # The first bytes of a longer file do not count.
+            outputs=ended.outputs if len(ended.outputs or b"") < MOST_OUTPUTS else None,
+        )
         if killed:
             return msgspec.structs.replace(end, oom_killed=True, message=end.message or _OOM)
         return end
@@ -109,7 +128,10 @@ class ProcessHandle:
         try:
             return await self._launcher.finish(
                 FinishAttempt(
-                    allocation=started.alloc_id, task=started.task, attempt=started.number
+                    allocation=started.alloc_id,
+                    task=started.task,
+                    attempt=started.number,
+                    outputs=started.outputs,
                 )
             )
         # Such as an allocation directory that is being deleted.

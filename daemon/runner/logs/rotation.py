@@ -79,10 +79,18 @@ class LogRotator:
         if watched := self._watched.get(log.place):
             watched.log = log
 
-    def remove(self, log: TaskLog) -> None:
-        """Run a final pass over a log after its writers have ended."""
-        if watched := self._watched.get(log.place):
-            watched.ended = True
+    def remove(self, log: TaskLog, end: int | None = None) -> None:
+        """Run a final pass over a log after its writers have ended.
+
+        A log with a known `end` below its limit needs none.
+        """
+        if (watched := self._watched.get(log.place)) is None:
+            return
+        watched.ended = True
+        if end is not None and end <= log.limit:
+            log.marks.note(self._now(), end)
+            del self._watched[log.place]
+            log.grow(grows=False)
 
     async def run(self) -> None:
         """Run the rotation loop until cancelled."""

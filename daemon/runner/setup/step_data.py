@@ -17,7 +17,7 @@ from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.step_keys import NEEDS, OUTPUTS
 from daemon.jobspec.steward_meta.step_values import MAX_OUTPUTS, is_output_name
 from daemon.launcher.messages import MOST_PAYLOAD
-from daemon.runner.core.driver import DeliveredFiles, ExitResult
+from daemon.runner.core.driver import ExitResult, TaskFile
 from daemon.runner.core.lifecycle import hook
 from daemon.runner.core.safe_open import PathEscape
 from daemon.runner.core.status_report import AllocReport
@@ -36,6 +36,7 @@ from storage.store import Store
 
 _OUTPUTS, _NEEDS = f"local/{OUTPUT_FILE}", "local/needs.json"
 _READABLE = 0o644
+_MOST_WITH_START = 16 * 1024  # bytes of `needs.json`
 _SHORT = 1024  # characters of outputs that are parsed on the event loop
 
 
@@ -49,6 +50,11 @@ class StepData(msgspec.Struct, frozen=True):
     values: dict[str, str] = {}
     needs: bytes = b""
     environment: dict[str, str] = {}
+
+    @property
+    def is_short(self) -> bool:
+        """Return whether its files may come with the order to start the task."""
+        return len(self.needs) <= _MOST_WITH_START
 
 
 class _Need(msgspec.Struct, frozen=True):
@@ -204,6 +210,18 @@ class _Reader:
 # --- outputs of a task ---
 
 
+def files_of(files: TaskFiles, step_data: StepData) -> tuple[TaskFile, ...]:
+    """Return the files of a task before an attempt: short results, and an empty file for outputs.
+
+    Raises `PathEscape`.
+    """
+    own_outputs = TaskFile(path=files.own(_OUTPUTS), content=b"")
+    if not step_data.needs:
+        return (own_outputs,)
+    own_needs = TaskFile(path=files.own(_NEEDS), content=step_data.needs, mode=_READABLE)
+    return own_needs, own_outputs
+
+
 async def prepare(files: TaskFiles, step_data: StepData) -> None:
     """Write the files of a task before an attempt. Raises `Refused` or `OSError`."""
     if step_data.needs:
@@ -246,7 +264,7 @@ async def collect(
     Return why a success does not count, or an empty text. Faulty outputs of a failure are left out.
     """
     try:
-        text = await _content(files, end.delivered)
+        text = await _content(files, end)
         is_long = len(text) > _SHORT
         parsed = await trio.to_thread.run_sync(_parsed, text) if is_long else _parsed(text)
         # Nothing waits from here on, so that of two tasks that end together the second one sees the
@@ -306,12 +324,15 @@ def _check_declared(
         raise Refused(f"the step has not written its output {', '.join(missing[:5])}")
 
 
-async def _content(files: TaskFiles, delivered: DeliveredFiles) -> str:
+async def _content(files: TaskFiles, end: ExitResult) -> str:
     """Return the text that a task has written. Raises `Refused`."""
+    delivered = end.delivered
     if delivered.fault:
         raise Refused(delivered.fault)
     try:
-        content = await files.read(files.own(_OUTPUTS), outputs.MAX_FILE + 1)
+        content = end.outputs
+        if content is None:
+            content = await files.read(files.own(_OUTPUTS), outputs.MAX_FILE + 1)
     except FileNotFoundError:
         content = b""
     except (PathEscape, OSError) as error:

@@ -17,7 +17,14 @@ from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.step_keys import KEEP
 from daemon.launcher.channel import Refusal
 from daemon.runner.core import task_events
-from daemon.runner.core.driver import Attempt, DeliveredFiles, ExitResult, HostMount
+from daemon.runner.core.driver import (
+    Attempt,
+    DeliveredFiles,
+    ExitResult,
+    HostMount,
+    TaskFile,
+    writes_files,
+)
 from daemon.runner.core.restart_policy import AttemptOutcome
 from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_dir import OUTPUT_FILE, directories
@@ -307,6 +314,7 @@ class TaskSetup:
             family=(instance.job.namespace, instance.job.parent_id or instance.job.id),
             outputs=f"{task.name}/local/{OUTPUT_FILE}" if self._step is not None else "",
             keep=self._kept_patterns,
+            files=self._step_files,
         )
 
     # --- steps of workflows ---
@@ -332,6 +340,16 @@ class TaskSetup:
     @property
     def _in_workflow(self) -> bool:
         return is_workflow(self._instance().job)
+
+    @property
+    def _step_files(self) -> tuple[TaskFile, ...]:
+        """Return the files that the driver writes with the start of the task."""
+        step, driver = self._step, self._host.drivers.get(self._task.driver)
+        if step is None or not step.is_short or not writes_files(driver):
+            return ()
+        from daemon.runner.setup import step_data
+
+        return step_data.files_of(self._files, step)
 
     async def collect_outputs(self, report: AllocReport, end: ExitResult) -> str:
         """Add the outputs of the ended task to a report; return why they turn a success into a failure."""
@@ -376,7 +394,7 @@ class TaskSetup:
 
     async def _prepare_step(self) -> AttemptOutcome | None:
         """Write the results of earlier steps, and an empty file for outputs."""
-        if self._step is None:
+        if self._step is None or self._step_files:
             return None
         from daemon.runner.setup import step_data
 
@@ -386,9 +404,13 @@ class TaskSetup:
             text = f"the results of earlier steps cannot be written: {error}"
             self._note(task_events.setup_failure(self._now(), text))
             return AttemptOutcome.FAILED
-        # The file is still there at later attempts, and may have megabytes.
-        self._step = msgspec.structs.replace(self._step, needs=b"")
+        self.forget_results()
         return None
+
+    def forget_results(self) -> None:
+        """Forget the written results: the file is still there at later attempts, and may have megabytes."""
+        if self._step is not None and self._step.needs:
+            self._step = msgspec.structs.replace(self._step, needs=b"")
 
     async def matcher(self) -> Matcher:
         """Return the matcher that masks the task's secrets in output."""

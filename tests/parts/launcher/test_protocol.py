@@ -23,6 +23,7 @@ from daemon.launcher.channel import (
     send,
 )
 from daemon.launcher.messages import (
+    MOST_OUTPUTS,
     VERSION,
     AlreadyStarted,
     EndedAttempt,
@@ -32,10 +33,12 @@ from daemon.launcher.messages import (
     NumberedReply,
     OperationFailed,
     ProcessStarted,
+    ReadFile,
     RefusedReply,
     SendSignal,
     SignalResult,
     StartTask,
+    WriteFile,
 )
 from daemon.launcher.server import LOCK, write_log
 from tests import launchers
@@ -201,8 +204,91 @@ def test_exit_is_reported_by_the_claim_and_by_the_status(greeted: Talk, place: P
     text = place.claim.read_bytes()
     assert text.startswith(f"group -\nshim {pid}\n".encode())
     at = place.claim.stat().st_mtime_ns
-    assert greeted.ask(FINISH).body == EndedAttempt(claim=text, at=at, status=7)
-    assert greeted.ask(FINISH).body == EndedAttempt(claim=text, at=at, status=-1)  # told once
+    ended = EndedAttempt(claim=text, at=at, status=7, logs=(0, 0))
+    assert greeted.ask(FINISH).body == ended
+    told_once = msgspec.structs.replace(ended, status=-1)
+    assert greeted.ask(FINISH).body == told_once
+
+
+def test_sizes_of_logs_come_with_the_exit(greeted: Talk, place: Place) -> None:
+    started(greeted, "/bin/sh", "-c", "echo out; echo error >&2")
+    assert greeted.ask(FINISH).body.logs == (4, 6)
+
+
+@pytest.mark.parametrize("replacement", ["ln -s /etc/passwd", "ln $PLACE/other", "mkdir"])
+def test_sizes_of_replaced_logs_do_not_come_with_the_exit(
+    greeted: Talk, place: Place, replacement: str
+) -> None:
+    (place.root / "other").write_text("text of another file")
+    started(
+        greeted,
+        "/bin/sh",
+        "-c",
+        f"rm $LOG; {replacement} $LOG",
+        LOG=str(place.out),
+        PLACE=str(place.root),
+    )
+    assert greeted.ask(FINISH).body.logs is None
+
+
+def outputs(most: int = MOST_OUTPUTS, path: str = "main/local/found") -> ReadFile:
+    return ReadFile(allocation=ALLOCATION, task="main", path=path, most=most)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (outputs(), b"a=1\n"),
+        (outputs(most=2), b"a="),
+        (outputs(most=MOST_OUTPUTS + 1), None),
+        (outputs(path="main/local/missing"), None),
+        (outputs(path="main/local/link"), None),
+        (None, None),
+    ],
+)
+def test_short_outputs_come_with_the_exit(
+    greeted: Talk, place: Place, tmp_path: Path, wanted: ReadFile | None, found: bytes | None
+) -> None:
+    (tmp_path / "outside").write_text("text of another file")
+    text = 'mkdir -p local; echo a=1 >local/found; ln -s "$OUTSIDE" local/link'
+    started(greeted, "/bin/sh", "-c", text, OUTSIDE=str(tmp_path / "outside"))
+    end = greeted.ask(msgspec.structs.replace(FINISH, outputs=wanted)).body
+    assert (end.outputs, end.status) == (found, 0)
+
+
+def written(content: bytes, owner: tuple[int, int] | None = None) -> tuple[WriteFile, bytes]:
+    path = "main/local/given"
+    request = WriteFile(
+        allocation=ALLOCATION, task="main", path=path, mode=0o600, is_new=False, owner=owner
+    )
+    return request, content
+
+
+def given(*words: str, files: list[tuple[WriteFile, bytes]]) -> int:
+    order = msgspec.structs.replace(ordered(*words), files=files)
+    return sealed(msgspec.msgpack.encode(order))
+
+
+def test_files_of_a_task_are_written_with_its_only_start(greeted: Talk, place: Place) -> None:
+    text = "cat local/given; echo own >local/given"
+    for content in (b"first\n", b"second\n"):
+        order = given("/bin/sh", "-c", text, files=[written(content)])
+        greeted.send(7, 1, START, descriptors=(order,))
+        _, watched = receive(greeted.channel)
+        for descriptor in watched:
+            until_readable(descriptor)
+            os.close(descriptor)
+    assert place.out.read_text() == "first\n"
+    assert (place.root / "main/local/given").read_text() == "own\n"
+
+
+@needs_root
+def test_files_of_a_start_belong_to_permitted_owners_only(talk: Talk, tmp_path: Path) -> None:
+    talk.greet(tmp_path, msgspec.structs.replace(launchers.EVERYTHING, denied_uids=[(5, 5)]))
+    place = Place(tmp_path)
+    answer = talk.ask(START, given("/bin/true", files=[written(b"", (5, 5))])).body
+    assert isinstance(answer, RefusedReply)
+    assert not (place.root / "main/local/given").exists()
 
 
 def test_status_remains_after_the_removal_of_claim_and_directory(

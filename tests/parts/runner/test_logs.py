@@ -82,6 +82,28 @@ async def swept(log: TaskLog, sweeper: LogRotator, writers: Writers | None = Non
     await sweeper.trim_all()
 
 
+async def test_short_log_with_a_known_end_needs_no_final_pass(
+    log: TaskLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeper, asked = LogRotator(now=lambda: 7), list[object]()
+    monkeypatch.setattr(log._logs.launcher, "open_log", asked.append)
+    sweeper.add(log, Writers())
+    sweeper.remove(log, 9)
+    await sweeper.trim_all()
+    assert asked == []
+    assert [*log.marks.times] == [7]
+    assert [*log.marks.ends] == [9]
+
+
+async def test_long_log_with_a_known_end_gets_a_final_pass(log: TaskLog) -> None:
+    write(log, bytes(3 * MEGABYTE))
+    sweeper = LogRotator()
+    sweeper.add(log, Writers())
+    sweeper.remove(log, 3 * MEGABYTE)
+    await sweeper.trim_all()
+    assert path_of(log).stat().st_blocks * 512 <= 2 * MEGABYTE
+
+
 # ---- reading ------------------------------------------------------------------------------------
 
 

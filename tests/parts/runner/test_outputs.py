@@ -5,11 +5,14 @@ import os
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import trio
 
 from daemon.flow import outputs
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import CreateAllocDir, FinishAttempt, StartTask
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup import step_data
 from storage.read_pool import ReadSnapshot
@@ -117,6 +120,34 @@ async def test_task_without_its_input_results_does_not_start(
             f"the results of earlier steps cannot be given: {reason}" in dict(told)["Setup Failure"]
         )
         assert "Started" not in dict(told)
+
+
+async def test_step_needs_three_requests_to_the_launcher(
+    store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Any]()
+    usual = Launcher._request
+
+    async def noted(launcher: Launcher, request: Any, *rest: Any) -> Any:
+        asked.append(request)
+        return await usual(launcher, request, *rest)
+
+    async with open_world(store, data_dir) as world:
+        monkeypatch.setattr(Launcher, "_request", noted)
+        text = f'grep -q value "$NOMAD_TASK_DIR/needs.json" && echo rows=7 > {OUTPUT}'
+        one = await placed_second(world, script(text), steward_outputs="rows")
+        assert (await world.until_done(one)).client_status == "complete"
+        about_it = [request for request in asked if getattr(request, "allocation", "") == one]
+        assert [type(request) for request in about_it] == [CreateAllocDir, StartTask, FinishAttempt]
+        assert {"rows": "7"} in [found.outputs for found in stored(world)]
+
+
+async def test_outputs_longer_than_an_answer_are_read(store: Store, data_dir: Path) -> None:
+    text = f"printf 'rows=%020000d' 7 > {OUTPUT}"
+    async with open_world(store, data_dir) as world:
+        one = await placed(world, step(script(text), steward_outputs="rows"))
+        assert (await world.until_done(one)).client_status == "complete"
+        assert [found.outputs for found in stored(world)] == [{"rows": f"{7:020000}"}]
 
 
 async def test_results_are_in_a_file_and_not_in_memory(store: Store, data_dir: Path) -> None:
