@@ -12,14 +12,14 @@ from storage.records.allocation import DesiredStatus
 _USED = "SELECT number, cpu, memory, disk FROM holdings WHERE node_id = :node_id"
 _BY_STATUS = """
     SELECT client_status, count(*) AS number FROM allocations
-     WHERE client_status IN ('pending', 'running', 'unknown') AND node_id = :node_id
+     WHERE client_status >= 'pending' AND node_id = :node_id
   GROUP BY client_status
 """
 _PORTS = "SELECT port FROM allocation_ports WHERE node_id = :node_id"
 _ALL_PORTS = "SELECT allocation_id, port FROM allocation_ports"
 _EXCLUSIVE = """
     SELECT id, exclusive FROM allocations
-     WHERE client_status IN ('pending', 'running', 'unknown') AND exclusive IS NOT NULL
+     WHERE client_status >= 'pending' AND exclusive IS NOT NULL
        AND node_id = :node_id
 """
 _HOLDER = """
@@ -33,7 +33,7 @@ _HOLDER = """
   ORDER BY a.create_index, a.id
 """
 _HOLDERS = _HOLDER.format(
-    "INDEXED BY allocations_holding", "a.client_status IN ('pending', 'running', 'unknown')"
+    "INDEXED BY allocations_holding", "a.client_status >= 'pending'"
 )
 _OF_PORT = _HOLDER.format(
     "",

@@ -104,14 +104,14 @@ _CONSIDERED = """
     SELECT * FROM allocations INDEXED BY allocations_considered
      WHERE namespace = :namespace AND job_id = :job_id
        AND (desired_status = 'run'
-            OR client_status IN ('pending', 'running', 'unknown')
+            OR client_status >= 'pending'
             OR desired ->> '$.Transition.MigrateDisablePlacement')
   ORDER BY create_index, id
 """
 # Ended allocations of an ended step, or of an older version, change no decision. An exception are
 # steps whose elements others still need one by one.
 _MATTERS_TO_RUN = """
-    (client_status IN ('pending', 'running', 'unknown')
+    (client_status >= 'pending'
      OR job_version > :version
      OR job_version = :version
         AND task_group NOT IN
@@ -124,7 +124,7 @@ _OF_RUN = f"""
     SELECT * FROM allocations INDEXED BY allocations_considered
      WHERE namespace = :namespace AND job_id = :job_id
        AND (desired_status = 'run'
-            OR client_status IN ('pending', 'running', 'unknown')
+            OR client_status >= 'pending'
             OR desired ->> '$.Transition.MigrateDisablePlacement')
        AND {_MATTERS_TO_RUN}
   ORDER BY create_index, id
@@ -145,7 +145,7 @@ _UNSETTLED = f"""
     SELECT * FROM allocations INDEXED BY allocations_unsettled
      WHERE namespace = :namespace AND job_id = :job_id
        AND (desired_status = 'run'
-            OR client_status IN ('pending', 'running', 'unknown')
+            OR client_status >= 'pending'
             OR CASE WHEN json_valid(desired)
                     THEN desired ->> '$.Transition.MigrateDisablePlacement' END)
        AND NOT {_SETTLES}
@@ -155,7 +155,7 @@ _UNSETTLED_OF_RUN = f"""
     SELECT * FROM allocations INDEXED BY allocations_unsettled
      WHERE namespace = :namespace AND job_id = :job_id
        AND (desired_status = 'run'
-            OR client_status IN ('pending', 'running', 'unknown')
+            OR client_status >= 'pending'
             OR CASE WHEN json_valid(desired)
                     THEN desired ->> '$.Transition.MigrateDisablePlacement' END)
        AND NOT {_SETTLES}
@@ -196,20 +196,20 @@ _OF_DEPLOYMENT = """
 _HIGHEST_ON_NODE = "SELECT max(modify_index) AS highest FROM allocations WHERE node_id = :id"
 _IN_ORDER = "SELECT * FROM allocations INDEXED BY allocations_in_order"
 _HOLDING = "SELECT * FROM allocations INDEXED BY allocations_holding"
-_HOLDS = "client_status IN ('pending', 'running', 'unknown')"
+_HOLDS = "client_status >= 'pending'"
 _TO_RUN = """
     SELECT * FROM allocations
-     WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
+     WHERE node_id = :node_id AND client_status >= 'pending'
   ORDER BY create_index, id
 """
 _UNFINISHED_IDS = """
     SELECT id, alloc_modify_index FROM allocations
-     WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
+     WHERE node_id = :node_id AND client_status >= 'pending'
   ORDER BY create_index, id
 """
 _NEWEST_RUNNING = """
     SELECT * FROM allocations
-     WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
+     WHERE node_id = :node_id AND client_status >= 'pending'
   ORDER BY create_index DESC, id
      LIMIT :most
 """
@@ -229,7 +229,7 @@ _KNOWN = "SELECT id FROM allocations WHERE id IN (SELECT value FROM json_each(:i
 _ENDED = """
     SELECT id FROM allocations
      WHERE id IN (SELECT value FROM json_each(:ids))
-       AND client_status IN ('complete', 'failed', 'lost')
+       AND client_status < 'pending'
   ORDER BY modify_time, id
 """
 _OWNERS = """

@@ -15,7 +15,7 @@ _ARE_AT_WORK = """
       FROM allocations a INDEXED BY allocations_ending
 CROSS JOIN jobs j ON j.namespace = a.namespace AND j.id = a.job_id
      WHERE a.namespace = :namespace AND a.desired_status <> 'run'
-       AND a.client_status IN ('pending', 'running', 'unknown')
+       AND a.client_status >= 'pending'
        AND j.parent_id = :id AND j.status = 'dead'
      LIMIT 1 OFFSET :number - 1
 """

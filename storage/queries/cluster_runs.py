@@ -38,7 +38,7 @@ _RUNNING = """
     SELECT r.host, r.allocation_id, r.task, a.namespace
       FROM allocations a INDEXED BY allocations_holding
       JOIN cluster_runs r ON r.allocation_id = a.id
-     WHERE a.node_id = :node_id AND a.client_status IN ('pending', 'running', 'unknown')
+     WHERE a.node_id = :node_id AND a.client_status >= 'pending'
        AND r.status = 'running' AND r.host <> ''
 """
 _RUNNING_FROM = f"""{_RUNNING}

@@ -409,7 +409,7 @@ _REMOVABLE = """
     SELECT e.id, e.document FROM evaluations e
      WHERE NOT EXISTS (SELECT 1 FROM allocations a
                         WHERE a.eval_id = e.id
-                          AND a.client_status IN ('pending', 'running', 'unknown'))
+                          AND a.client_status >= 'pending')
 """
 _OF_IDS = " AND e.id IN (SELECT value FROM json_each(:ids))"
 _IN_ORDER = " ORDER BY e.create_index, e.id"

@@ -47,11 +47,11 @@ _IS_OVER = """
        AND NOT EXISTS (SELECT 1 FROM allocations a INDEXED BY allocations_ending
                         WHERE a.namespace = jobs.namespace AND a.job_id = jobs.id
                           AND a.desired_status <> 'run'
-                          AND a.client_status IN ('pending', 'running', 'unknown'))
+                          AND a.client_status >= 'pending')
        AND NOT EXISTS (SELECT 1 FROM allocations a INDEXED BY allocations_unfinished
                         WHERE a.namespace = jobs.namespace AND a.job_id = jobs.id
                           AND a.desired_status = 'run'
-                          AND a.client_status IN ('pending', 'running', 'unknown'))
+                          AND a.client_status >= 'pending')
        AND NOT EXISTS (SELECT 1 FROM evaluations e INDEXED BY evaluations_unfinished
                         WHERE e.namespace = jobs.namespace AND e.job_id = jobs.id
                           AND e.status IN ('pending', 'blocked'))
@@ -132,7 +132,7 @@ def forget_job(tx: Transaction, key: Key, most: int) -> tuple[bool, int]:
 # Allocations that no decision depends on: see `daemon/scheduler/alloc_sets.py`. A stopped allocation
 # of a batch job may keep its name; of a sysbatch job it counts as completed.
 _REPLACED = """
-       client_status IN ('complete', 'failed', 'lost')
+       client_status < 'pending'
        AND (desired ->> '$.NextAllocation' IS NOT NULL
             OR desired_status <> 'run' AND job_type <> 'sysbatch'
                AND desired ->> '$.Transition.MigrateDisablePlacement' IS NOT 1)
@@ -151,7 +151,7 @@ CROSS JOIN allocations a ON a.rowid = found.row
      WHERE (found.modify_time < :before OR found.place > :kept)
        AND NOT EXISTS (SELECT 1 FROM allocations n
                         WHERE n.id = a.desired ->> '$.NextAllocation'
-                          AND n.client_status IN ('pending', 'running', 'unknown'))
+                          AND n.client_status >= 'pending')
        AND NOT EXISTS (SELECT 1 FROM deployments d
                         WHERE d.id = a.deployment_id AND d.status IN ('running', 'paused'))
      LIMIT :most
@@ -243,7 +243,7 @@ _REMOVE_NOTIFICATIONS = """
 """
 _ORPHANS = """
     SELECT id FROM evaluations e
-     WHERE e.status IN ('complete', 'failed', 'canceled') AND e.modify_time < :before
+     WHERE e.status NOT IN ('pending', 'blocked') AND e.modify_time < :before
        AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.namespace = e.namespace AND j.id = e.job_id)
      LIMIT :most
 """

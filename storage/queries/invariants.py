@@ -161,14 +161,14 @@ RULES = {
     """,
     "only allocations that have not ended hold ports": """
         SELECT a.id FROM allocation_ports p JOIN allocations a ON a.id = p.allocation_id
-         WHERE a.client_status NOT IN ('pending', 'running', 'unknown') OR a.node_id <> p.node_id
+         WHERE a.client_status < 'pending' OR a.node_id <> p.node_id
     """,
     "the allocated resources of a node are summed correctly": """
         SELECT node_id
           FROM (SELECT node_id, number, cpu, memory, disk FROM holdings WHERE number > 0
                 UNION ALL
                 SELECT node_id, count(*), sum(cpu), sum(memory), sum(disk) FROM allocations
-                 WHERE client_status IN ('pending', 'running', 'unknown') GROUP BY node_id)
+                 WHERE client_status >= 'pending' GROUP BY node_id)
       GROUP BY node_id, number, cpu, memory, disk HAVING count(*) <> 2
     """,
     "the counts of allocations are correct": """
@@ -227,7 +227,7 @@ RULES = {
           JOIN runs r ON r.namespace = a.namespace AND r.job_id = a.job_id
                      AND r.version = a.job_version
          WHERE r.status NOT IN ('running', 'stopping') AND a.desired_status = 'run'
-           AND a.client_status IN ('pending', 'running', 'unknown')
+           AND a.client_status >= 'pending'
     """,
     "a step counts the bytes of its outputs": """
         SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step
@@ -249,7 +249,7 @@ RULES = {
                               AND e.status IN ('pending', 'blocked'))
            AND NOT EXISTS (SELECT 1 FROM allocations a
                             WHERE a.namespace = r.namespace AND a.job_id = r.job_id
-                              AND a.client_status IN ('pending', 'running', 'unknown'))
+                              AND a.client_status >= 'pending')
            AND NOT EXISTS (SELECT 1 FROM run_steps s
                             WHERE s.namespace = r.namespace AND s.job_id = r.job_id
                               AND s.number = r.number AND s.state = 'held')

@@ -80,7 +80,7 @@ _DOES = """
     SELECT CASE
       WHEN EXISTS (SELECT 1 FROM allocations
                     WHERE namespace = :namespace AND job_id = :id AND desired_status = 'run'
-                      AND client_status IN ('pending', 'running', 'unknown'))
+                      AND client_status >= 'pending')
         OR EXISTS (SELECT 1 FROM deployments
                     WHERE namespace = :namespace AND job_id = :id
                       AND status IN ('running', 'paused'))

@@ -108,7 +108,7 @@ _HAS_CALENDARS = "SELECT 1 FROM calendars WHERE namespace = :name LIMIT 1"
 _HAS_LIVE_ALLOCATIONS = """
     SELECT 1 FROM allocations
      WHERE namespace = :name AND desired_status = 'run'
-       AND client_status IN ('pending', 'running', 'unknown')
+       AND client_status >= 'pending'
      LIMIT 1
 """
 

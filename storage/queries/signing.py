@@ -25,7 +25,7 @@ _REMOVE = "DELETE FROM signing_keys WHERE id = :id"
 # Keys of non-terminal allocations. The capacity of the nodes limits their number.
 _OF_LIVE_ALLOCATIONS = """
     SELECT DISTINCT placement ->> '$.SigningKeyID' AS id FROM allocations
-     WHERE client_status IN ('pending', 'running', 'unknown') AND json_valid(placement)
+     WHERE client_status >= 'pending' AND json_valid(placement)
 """
 
 

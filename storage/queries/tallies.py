@@ -18,7 +18,7 @@ _WANTED = """
       FROM allocations INDEXED BY allocations_considered
      WHERE namespace = :namespace AND job_id = :job_id
        AND (desired_status = 'run'
-            OR client_status IN ('pending', 'running', 'unknown')
+            OR client_status >= 'pending'
             OR desired ->> '$.Transition.MigrateDisablePlacement')
        AND desired_status = 'run' AND desired ->> '$.NextAllocation' IS NULL
   GROUP BY 1, 2, 3
@@ -33,13 +33,13 @@ _OVERTIME = f"""
 _ENDING = """
     SELECT count(*) AS number FROM allocations INDEXED BY allocations_ending
      WHERE namespace = :namespace AND job_id = :job_id AND desired_status <> 'run'
-       AND client_status IN ('pending', 'running', 'unknown')
+       AND client_status >= 'pending'
 """
 _RESTARTED = """
     SELECT id, job_version = :version AS is_current, client_status, client
       FROM allocations INDEXED BY allocations_unfinished
      WHERE namespace = :namespace AND job_id = :job_id AND desired_status = 'run'
-       AND client_status IN ('pending', 'running', 'unknown')
+       AND client_status >= 'pending'
        AND EXISTS (SELECT 1 FROM json_each(client, '$.TaskStates')
                     WHERE value ->> '$.Restarts' > 0)
      LIMIT :most
@@ -57,7 +57,7 @@ _FAILED = f"""
 _PENDING = """
     SELECT id FROM allocations INDEXED BY allocations_unfinished
      WHERE namespace = :namespace AND job_id = :job_id AND desired_status = 'run'
-       AND client_status IN ('pending', 'running', 'unknown') AND client_status = 'pending'
+       AND client_status >= 'pending' AND client_status = 'pending'
      LIMIT 1
 """
 _TIMES = """
@@ -92,7 +92,7 @@ _RESULTS = f"""
               FROM allocations INDEXED BY allocations_considered
              WHERE namespace = jobs.namespace AND job_id = jobs.id
                AND (desired_status = 'run'
-                    OR client_status IN ('pending', 'running', 'unknown')
+                    OR client_status >= 'pending'
                     OR desired ->> '$.Transition.MigrateDisablePlacement')
                AND desired_status = 'run' AND client_status IN ('failed', 'lost')
                AND job_version = jobs.version
@@ -251,14 +251,14 @@ def results(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[Ch
 _AT_WORK = """
     SELECT DISTINCT task_group, client_status FROM allocations INDEXED BY allocations_unfinished
      WHERE namespace = :namespace AND job_id = :job_id AND job_version = :version
-       AND desired_status = 'run' AND client_status IN ('pending', 'running', 'unknown')
+       AND desired_status = 'run' AND client_status >= 'pending'
 """
 
 
 _STOPPED = """
     SELECT DISTINCT task_group FROM allocations INDEXED BY allocations_ending
      WHERE namespace = :namespace AND job_id = :job_id AND job_version = :version
-       AND desired_status <> 'run' AND client_status IN ('pending', 'running', 'unknown')
+       AND desired_status <> 'run' AND client_status >= 'pending'
 """
 
 

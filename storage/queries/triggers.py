@@ -227,7 +227,7 @@ def _describe_condition(when: TriggerWhen) -> str:
 
 _NEWEST = """
     SELECT max(job_version) AS version,
-           max(client_status IN ('pending', 'running', 'unknown')) AS is_alive
+           max(client_status >= 'pending') AS is_alive
       FROM allocations
      WHERE namespace = :namespace AND job_id = :id
 """

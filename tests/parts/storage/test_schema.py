@@ -9,6 +9,7 @@ import pytest
 
 from storage import schema
 from storage.errors import StorageLocked, StorageUnusable
+from storage.records.allocation import CLIENT_TERMINAL, ClientStatus
 from storage.store import FILE_NAME, lock, open_store
 from tests.samples import NOW
 
@@ -147,3 +148,26 @@ async def test_read_only_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageUnusable, match="cannot write to the data directory"):
         async with open_store(tmp_path, cluster_id="c", now=NOW):
             pass
+
+
+def test_unfinished_allocations_have_the_last_statuses_of_the_alphabet() -> None:
+    for status in ClientStatus:
+        assert (status >= "pending") == (status not in CLIENT_TERMINAL), status
+
+
+@pytest.mark.parametrize(
+    ("statement", "checks"),
+    [
+        ("UPDATE allocations SET client_status = '', client = '', modify_index = 1", 1),
+        ("UPDATE evaluations SET status = '', modify_index = 1, modify_time = 1", 1),
+        ("DELETE FROM allocations WHERE id = ''", 0),
+    ],
+)
+def test_conditions_of_indexes_and_triggers_build_no_tables(statement: str, checks: int) -> None:
+    """A list of three values in a condition builds one. Constraints of a table may have such lists."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(schema.schema_text())
+        if not statement.startswith("DELETE"):
+            statement += " WHERE id = ''"
+        steps = [row[1] for row in connection.execute(f"EXPLAIN {statement}")]
+    assert steps.count("OpenEphemeral") == checks
