@@ -148,7 +148,7 @@ class ChildDispatcher:
         self._budgets, self._now, self._ids = budgets, now, ids
         pattern = derive_child(parent, _NOTHING, "", now)
         self._rows = ChildRows(tx, pattern) if ChildRows.fit(parent) else None
-        self._is_within = _is_within(pattern, budgets)
+        self._is_within = _CHECKED.is_within(pattern, budgets)
         # Nothing ends during the write, so a full queue stays full.
         self._queues = CHILDREN_BEYOND.of(parent.meta) is OverflowPolicy.QUEUE
         self._is_full = False
@@ -234,13 +234,31 @@ class ChildDispatcher:
             self._rows.close()
 
 
+class _LastCheck:
+    """The child that was checked last: most dispatches are of the same job."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Job, Budgets, bool] | None = None
+
+    def is_within(self, child: Job, budgets: Budgets) -> bool:
+        """Return whether a child is within all limits, apart from its size with meta and payload."""
+        child = msgspec.structs.replace(child, submit_time=0)
+        if self._last is not None and self._last[:2] == (child, budgets):
+            return self._last[2]
+        is_within = _is_within(child, budgets)
+        self._last = (child, budgets, is_within)
+        return is_within
+
+
 def _is_within(child: Job, budgets: Budgets) -> bool:
-    """Return whether a child is within all limits, apart from its size with meta and payload."""
     try:
         check_child(child, budgets)
     except (Invalid, Refused):
         return False
     return True
+
+
+_CHECKED = _LastCheck()
 
 
 def child_id_of(parent: Job, request: DispatchRequestData, now: int, suffix: str) -> str:

@@ -32,9 +32,7 @@ _HOLDER = """
      WHERE {}
   ORDER BY a.create_index, a.id
 """
-_HOLDERS = _HOLDER.format(
-    "INDEXED BY allocations_holding", "a.client_status >= 'pending'"
-)
+_HOLDERS = _HOLDER.format("INDEXED BY allocations_holding", "a.client_status >= 'pending'")
 _OF_PORT = _HOLDER.format(
     "",
     """a.id IN (SELECT allocation_id FROM allocation_ports

@@ -576,7 +576,8 @@ def set_client(tx: Transaction, allocation: Allocation, now: int) -> None:
         },
     )
     if allocation.client_status in CLIENT_TERMINAL:
-        tx.execute(_FREE_PORTS, {"id": allocation.id})
+        if allocation.placement.resources.ports:
+            tx.execute(_FREE_PORTS, {"id": allocation.id})
         tx.touch(evaluations.ROOM, evaluations.ROOM)
         services.replace_registrations(tx, allocation.id, ())
     tx.touch("allocations")
@@ -613,19 +614,17 @@ SHOWN_EVENTS = 10  # per task, as in Nomad
 # Per task in the store. A task that restarts every minute has this number after days.
 KEPT_EVENTS = 10_000
 
+_NEXT_EVENT = """
+    SELECT coalesce(max(number) + 1, 0) AS number FROM task_events
+     WHERE allocation_id = :id AND task = :task
+"""
+# The number is not read here: SQLite would copy all new rows to a table in memory first.
 _ADD_EVENTS = """
     INSERT INTO task_events (allocation_id, task, number, document)
-    SELECT :id, :task,
-           key + (SELECT coalesce(max(number) + 1, 0) FROM task_events
-                   WHERE allocation_id = :id AND task = :task),
-           value
-      FROM json_each(:documents)
+    SELECT :id, :task, :first + key, value FROM json_each(:documents)
 """
 _TRIM_EVENTS = """
-    DELETE FROM task_events
-     WHERE allocation_id = :id AND task = :task
-       AND number <= (SELECT max(number) FROM task_events
-                       WHERE allocation_id = :id AND task = :task) - :kept
+    DELETE FROM task_events WHERE allocation_id = :id AND task = :task AND number < :kept
 """
 _EVENTS = """
     SELECT allocation_id, task, number, document FROM task_events
@@ -641,11 +640,20 @@ def add_events(
     """Append events of an allocation's tasks."""
     for task, happened in events_by_task.items():
         documents = [StoredTaskEvent(**msgspec.structs.asdict(event)) for event in happened]
+        row = tx.one(_NEXT_EVENT, {"id": allocation_id, "task": task})
+        first = int(row["number"]) if row else 0
         tx.execute(
             _ADD_EVENTS,
-            {"id": allocation_id, "task": task, "documents": encode(documents).decode()},
+            {
+                "id": allocation_id,
+                "task": task,
+                "first": first,
+                "documents": encode(documents).decode(),
+            },
         )
-        tx.execute(_TRIM_EVENTS, {"id": allocation_id, "task": task, "kept": KEPT_EVENTS})
+        kept = first + len(documents) - KEPT_EVENTS
+        if kept > 0:
+            tx.execute(_TRIM_EVENTS, {"id": allocation_id, "task": task, "kept": kept})
 
 
 def _event(row: sqlite3.Row) -> TaskEvent:

@@ -41,28 +41,69 @@ class NewChild(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""  # of its dispatch
 
 
+class _CommonParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The encoded parts that all children of a job share, for a pattern without index and time."""
+
+    pattern: Job
+    document: dict[str, Any]
+    listing: dict[str, Any]
+    counts: dict[str, Any]
+    queued: str
+    notify: str
+
+
+class _LastPatterns:
+    """The common parts of the children that were added last.
+
+    Most dispatches are of the same few jobs. To encode the parts takes longer than to insert a child.
+    """
+
+    def __init__(self) -> None:
+        self._newest: tuple[_CommonParts, ...] = ()
+
+    def of(self, pattern: Job) -> _CommonParts:
+        """Return the common parts of the children of this pattern."""
+        pattern = msgspec.structs.replace(
+            pattern, submit_time=0, create_index=0, modify_index=0, job_modify_index=0
+        )
+        for known in self._newest:
+            if known.pattern == pattern:
+                return known
+        parts = _encoded(pattern)
+        if sum(len(value) for value in parts.document.values()) <= _LONGEST:
+            self._newest = (parts, *self._newest)[:_KEPT]
+        return parts
+
+
+_KEPT, _LONGEST = 4, 64 * 1024  # patterns, and bytes of their definitions
+_COMMON = _LastPatterns()
+
+
+def _encoded(pattern: Job) -> _CommonParts:
+    groups = [group.name for group in pattern.task_groups or ()]
+    counts = JobCounts(
+        job_id="", namespace=pattern.namespace, summary=dict.fromkeys(groups, GroupSummary())
+    )
+    return _CommonParts(
+        pattern=pattern,
+        document=_encoded_fields(job_builtins(pattern)),
+        listing=_encoded_fields(msgspec.to_builtins(listing_of(pattern))),
+        counts=_encoded_fields(msgspec.to_builtins(counts)),
+        queued=encode(dict.fromkeys(groups, 0)).decode(),
+        notify=notification.encoded(notification.notify_settings(pattern.meta)),
+    )
+
+
 class ChildRows:
     """The rows of new children within one transaction. Call `close` after the last child."""
 
     def __init__(self, tx: Transaction, pattern: Job) -> None:
         """`pattern` is a child of the job, except for the values of `NewChild`."""
         self._tx, self._namespace, self._parent_id = tx, pattern.namespace, pattern.parent_id
-        pattern = msgspec.structs.replace(
-            pattern, create_index=tx.index, modify_index=tx.index, job_modify_index=tx.index
-        )
-        self._document = _encoded_fields(job_builtins(pattern))
-        self._listing = _encoded_fields(msgspec.to_builtins(listing_of(pattern)))
-        groups = [group.name for group in pattern.task_groups or ()]
-        self._counts = _encoded_fields(
-            msgspec.to_builtins(
-                JobCounts(
-                    job_id="",
-                    namespace=pattern.namespace,
-                    summary=dict.fromkeys(groups, GroupSummary()),
-                )
-            )
-        )
-        self._notify = notification.encoded(notification.notify_settings(pattern.meta))
+        common = _COMMON.of(pattern)
+        self._document, self._counts, self._notify = common.document, common.counts, common.notify
+        indexes = {"CreateIndex": tx.index, "JobModifyIndex": tx.index}
+        self._listing = {**common.listing, **indexes, "SubmitTime": pattern.submit_time}
         self._same = {
             "namespace": pattern.namespace,
             "version": 0,
@@ -70,7 +111,7 @@ class ChildRows:
             "parent_id": pattern.parent_id,
             "stop": pattern.stop,
             "stable": pattern.stable,
-            "queued": encode(dict.fromkeys(groups, 0)).decode(),
+            "queued": common.queued,
             "submit_time": pattern.submit_time,
             "index": tx.index,
         }

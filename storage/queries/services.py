@@ -158,7 +158,8 @@ def replace_registrations(
 
     A new registration is not ready until its checks have passed.
     """
-    before, kept_ids = {item.id: item for item in of_allocation(tx, allocation_id)}, list[str]()
+    stored = tx.all(_OF_ALLOCATION, {"allocation_id": allocation_id})
+    before, kept_ids = {item.id: item for item in readable(tx, stored, _from)}, list[str]()
     for offer in service_addresses:
         registration = offer.registration
         kept_ids.append(registration.id)
@@ -180,8 +181,9 @@ def replace_registrations(
             _touch_topics(tx, registration)
     for removed in before.values():
         remove(tx, removed)
-    # An unreadable one is not in `before`.
-    tx.execute(_REMOVE_OTHERS, {"allocation_id": allocation_id, "kept": encode(kept_ids).decode()})
+    if stored:  # an unreadable one is not in `before`
+        kept = encode(kept_ids).decode()
+        tx.execute(_REMOVE_OTHERS, {"allocation_id": allocation_id, "kept": kept})
 
 
 def _put(tx: Transaction, registration: Registration) -> None:

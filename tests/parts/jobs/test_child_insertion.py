@@ -1,6 +1,7 @@
 """The fast insertion of a child stores the same rows and wakes the same topics as the general
 one."""
 
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from daemon.jobspec.budgets import DEFAULTS
 from storage.errors import Refused
 from storage.queries import job_status, jobs
 from storage.queries.new_children import ChildRows, NewChild
+from storage.read_pool import ReadSnapshot
 from storage.records.job import Job, JobType, Parameterized, Periodic
 from storage.store import Store, open_store
 from storage.writer import Transaction
@@ -117,3 +119,43 @@ async def test_child_does_not_replace_another_job(store: Store) -> None:
     found = store.read(lambda db: jobs.current(db, "default", "web/1"))
     assert found is not None
     assert found.version == 0
+
+
+async def test_each_child_has_its_own_indexes_and_time(store: Store) -> None:
+    """The common parts of children are kept between writes. They contain neither."""
+
+    def work(tx: Transaction, number: int) -> None:
+        rows = ChildRows(tx, job("", parent_id="web", submit_time=number))
+        child = NewChild(id=f"web/{number}", meta=None, payload=None, priority=50)
+        rows.add(child, rows.document(child), is_held=False)
+        rows.close()
+
+    for number in (1, 2):
+        await store.write(partial(work, number=number))
+    for number in (1, 2):
+        child_id = f"web/{number}"
+        found = store.read(partial(jobs.current, namespace="default", job_id=child_id))
+        listing = store.read(partial(jobs.listing, namespace="default", job_id=child_id))
+        assert found is not None
+        assert listing is not None
+        assert found.submit_time == listing.submit_time == number
+        indexes = (listing.create_index, listing.job_modify_index)
+        assert indexes == (found.create_index, found.job_modify_index)
+    assert found.create_index == store.read(ReadSnapshot.last_index)
+
+
+async def test_kept_parts_of_children_follow_the_definition(store: Store) -> None:
+    def work(tx: Transaction, parent: Job) -> None:
+        rows = ChildRows(tx, parent)
+        child = NewChild(id=f"web/{parent.node_pool}", meta=None, payload=None, priority=50)
+        rows.add(child, rows.document(child), is_held=False)
+        rows.close()
+
+    pools = ["a", "b"]
+    for pool in pools:
+        await store.write(partial(work, parent=job("", parent_id="web", node_pool=pool)))
+    children = [
+        store.read(partial(jobs.current, namespace="default", job_id=f"web/{pool}"))
+        for pool in pools
+    ]
+    assert [child.node_pool for child in children if child] == pools
