@@ -5,8 +5,9 @@
 Nine tenths of a start are imports. A forked process has the arguments, environment, directory,
 standard streams, umask, session, signals and exit status of an executed one
 (`tests/test_forks.py`). It differs in its parent, in `cmdline` and `environ` in `/proc`, in the
-modules in its memory, and in the hash seed, which the processes of a server share. Tests that
-observe these, or the launcher, privileges or a first start, use the executable.
+modules in its memory, and in the hash seed and the first signing key, which the processes of a
+server share. Tests that observe these, or the launcher, privileges or a first start, use the
+executable.
 """
 
 import atexit
@@ -32,6 +33,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import trio
 
 ROOT = Path(__file__).parent.parent
@@ -340,6 +342,8 @@ def _signals_and_umask() -> dict[str, int]:
 
 def main() -> None:
     import_program()
+    share_first_key()
+    prepare_types()
     serve(int(sys.argv[1]))
 
 
@@ -354,6 +358,27 @@ def import_program() -> None:
     for one in pkgutil.walk_packages(package.__path__, f"{PROGRAM}."):
         if not one.name.endswith(".__main__"):
             importlib.import_module(one.name)
+
+
+def share_first_key() -> None:
+    """Generate one signing key, which is the first key of each forked process.
+
+    A daemon with a new store generates a key, which takes a fifth of the CPU time of its start.
+    """
+    from daemon.identity import keypair
+
+    generate = keypair.generate
+    first = [generate()]
+    keypair.generate = lambda: first.pop() if first else generate()
+
+
+def prepare_types() -> None:
+    """Prepare the decoders of all records. msgspec keeps what it has derived from the annotations."""
+    found: list[type[msgspec.Struct]] = [msgspec.Struct]
+    for one in found:
+        found += one.__subclasses__()
+        with suppress(TypeError, NameError):  # a type that only encodes
+            msgspec.json.Decoder(one)
 
 
 def serve(descriptor: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from daemon.identity import keypair
 from tests import forks, process_state
 
 INPUT = "in: ü"
@@ -157,3 +158,19 @@ def test_the_server_does_not_start_in_a_changed_process(monkeypatch: pytest.Monk
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft + 1, hard))
     with pytest.raises(forks.ExecutableNeeded, match="RLIMIT_CORE"):
         forks.server()
+
+
+def test_processes_of_a_server_share_only_their_first_signing_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generated: list[object] = []
+
+    def generate() -> object:
+        generated.append(object())
+        return generated[-1]
+
+    monkeypatch.setattr(keypair, "generate", generate)
+    forks.share_first_key()
+    assert len(generated) == 1
+    taken: list[object] = [keypair.generate(), keypair.generate(), keypair.generate()]
+    assert taken == generated
