@@ -18,6 +18,7 @@ from storage.records.task import Task
 
 _REFERENCE = re.compile(r"\$\{(?:env\[\"([^\"]+)\"\]|([\w.\-]+(?:\[\d{1,5}\][\w.]+)?))\}", re.ASCII)
 _OWN_KEYS = "steward_"
+_WILDCARDS = frozenset("*?[")  # of `fnmatchcase`
 _UNFIT = re.compile(r"[^A-Za-z0-9_]")
 
 # Variables of the agent that every task inherits; `task_environment` adds to them.
@@ -44,7 +45,8 @@ def inherited_environment(
     A `*` in a name is a wildcard. A `bundled` agent has a separate library path, so tasks receive
     the original path instead.
     """
-    allowed = [*_PASSED_ON, *names]
+    allowed = {*_PASSED_ON, *names}
+    patterns = [name for name in allowed if not _WILDCARDS.isdisjoint(name)]  # slow to compile
     found = dict(environment)
     if bundled:
         found.pop("LD_LIBRARY_PATH", None)
@@ -54,7 +56,7 @@ def inherited_environment(
     return {
         name: value
         for name, value in found.items()
-        if any(fnmatchcase(name, pattern) for pattern in allowed)
+        if name in allowed or any(fnmatchcase(name, pattern) for pattern in patterns)
     }
 
 
