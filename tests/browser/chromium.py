@@ -4,10 +4,12 @@ import base64
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +26,7 @@ PICTURES = os.environ.get("PICTURES", "")  # the directory of those of the docum
 READY_WITHIN = 60  # seconds; a machine under load starts slowly
 ENDS_WITHIN = 20
 SIZE = (1280, 900)
+_LISTENING = re.compile(rb"DevTools listening on ws://([^\s]{1,200})\n")
 _MAX_MESSAGE = 64 * 1024 * 1024  # bytes: a screenshot is one message
 
 # Nothing that it would do by itself, and no way to anything but this machine.
@@ -225,7 +228,7 @@ async def open_browser(directory: Path) -> AsyncIterator[Tab]:
             place = await _place(process.stderr)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_drain, process.stderr)
-            async with _open_tab(place) as tab:
+            async with _connect(place, urlsplit(await _page_of(place)).path) as tab:
                 nursery.start_soon(tab.listen)
                 for domain in ("Page", "Runtime", "Log"):
                     await tab.tell(f"{domain}.enable")
@@ -258,10 +261,60 @@ async def _drain(errors: trio.abc.ReceiveStream) -> None:
         pass
 
 
+@contextmanager
+def running_browser(directory: Path) -> Iterator[str]:
+    """Run a browser with its own profile; yield the address of its debugging protocol."""
+    assert PROGRAM is not None
+    size = f"--window-size={SIZE[0]},{SIZE[1]}"
+    command = [PROGRAM, *FLAGS, f"--user-data-dir={directory / 'profile'}", size, "about:blank"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        said = b""
+        while not (found := _LISTENING.search(said)):
+            line = process.stderr.readline()
+            assert line, f"the browser did not start:\n{said.decode()}"
+            said += line
+        draining = threading.Thread(target=process.stderr.read)
+        draining.start()
+        yield found[1].decode()
+    finally:
+        process.terminate()  # it ends its other processes
+        try:
+            process.wait(ENDS_WITHIN)
+        finally:
+            process.kill()
+            process.wait()
+    draining.join()
+    process.stderr.close()
+
+
 @asynccontextmanager
-async def _open_tab(place: str) -> AsyncIterator[Tab]:
+async def open_tab(address: str) -> AsyncIterator[Tab]:
+    """Open a page of a running browser, with cookies and storage of its own."""
+    place, _, path = address.partition("/")
+    async with _connect(place, f"/{path}") as browser, trio.open_nursery() as nursery:
+        nursery.start_soon(browser.listen)
+        context = await browser.tell("Target.createBrowserContext")
+        page = await browser.tell(
+            "Target.createTarget", url="about:blank", width=SIZE[0], height=SIZE[1], **context
+        )
+        try:
+            async with _connect(place, f"/devtools/page/{page['targetId']}") as tab:
+                nursery.start_soon(tab.listen)
+                for domain in ("Page", "Runtime", "Log"):
+                    await tab.tell(f"{domain}.enable")
+                yield tab
+        finally:
+            with trio.CancelScope(shield=True):
+                await browser.tell("Target.disposeBrowserContext", **context)
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _connect(place: str, path: str) -> AsyncIterator[Tab]:
+    """Connect to the debugging protocol of the browser, or of one of its pages."""
     host, _, port = place.partition(":")
-    path = urlsplit(await _page_of(place)).path
     # The stream is closed here, however the other side has gone.
     async with (
         await trio.open_tcp_stream(host, int(port)) as stream,

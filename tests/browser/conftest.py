@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.chromium import PROGRAM, Tab, open_browser
+from tests.browser.chromium import PROGRAM, Tab, open_tab, running_browser
 from tests.browser.sample_jobs import fill
 from tests.service.daemon import Steward, open_steward
 from tests.watchdog import limit
@@ -20,11 +20,18 @@ def _deadline() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-async def browser(tmp_path: Path) -> AsyncIterator[Tab]:
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run one browser for all tests: its start takes seconds of CPU time."""
     if PROGRAM is None:
         pytest.skip("no chromium is installed: apt-get install chromium")
-    async with open_browser(tmp_path) as tab:
+    with running_browser(tmp_path_factory.mktemp("chromium")) as address:
+        yield address
+
+
+@pytest.fixture
+async def browser(chromium: str) -> AsyncIterator[Tab]:
+    async with open_tab(chromium) as tab:
         yield tab
 
 
