@@ -410,8 +410,8 @@ CREATE TABLE allocations (
 ) STRICT;
 
 -- The client statuses of unfinished allocations are the last ones of the alphabet, from 'pending' on.
--- The conditions below compare once. For a list of three or more values, SQLite builds a table in
--- memory in each write, once per condition, which took half of the time of an update.
+-- The conditions below compare once. For a list of three or more values, each write builds a table
+-- in memory for each condition. This took half of the time of an update.
 CREATE INDEX allocations_by_job        ON allocations (namespace, job_id, task_group, client_status);
 CREATE INDEX allocations_by_evaluation ON allocations (eval_id);
 CREATE INDEX allocations_by_deployment ON allocations (deployment_id) WHERE deployment_id <> '';

@@ -291,7 +291,7 @@ def running_browser(directory: Path) -> Iterator[str]:
 
 @asynccontextmanager
 async def open_tab(address: str) -> AsyncIterator[Tab]:
-    """Open a page of a running browser, with cookies and storage of its own."""
+    """Open a page of a running browser, with separate cookies and storage."""
     place, _, path = address.partition("/")
     async with _connect(place, f"/{path}") as browser, trio.open_nursery() as nursery:
         nursery.start_soon(browser.listen)

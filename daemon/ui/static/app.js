@@ -2,7 +2,7 @@
 // every page works except the live log and the list of events.
 "use strict";
 
-const GATHER = 50; // milliseconds in which changes are collected for one reload, beside those of the server
+const GATHER = 50; // milliseconds in which changes are collected for one reload, in addition to the 250 of the server
 const SHORTEST = 1000; // milliseconds between two reloads
 const LONGEST = 8000; // while changes continue
 const NO_TAG = "-"; // the page has not shown all parts of its last reload
@@ -214,7 +214,7 @@ function localize(within) {
   }
 }
 
-// The local time with its zone, and UTC. A page can have hundreds of times, and nobody reads all.
+// The local time with its zone, and UTC. A page can have hundreds of times.
 document.addEventListener("pointerover", (event) => {
   const time = event.target.closest("time[datetime]");
   if (!time) return;
