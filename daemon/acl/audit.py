@@ -34,19 +34,19 @@ from storage.writer import Transaction
 if TYPE_CHECKING:
     from daemon.acl.audit_sinks import AuditSink
 
-MAX_WAITING = 1000  # rejections that are not written yet
+MAX_WAITING = 1000  # limit on rejections that wait to be written
 STEP = 500  # rows deleted per write
 REFUSED = frozenset({401, 403, 421, 429})
-_GATHER = 0.2  # seconds from a rejection to its write
-_TRIM_EVERY = 300  # seconds
-_KEY = "audit/key"  # its path among the secrets
-_LONGEST = 500  # characters of a path, a query or a reason
-_COMMAND = "command"  # of an exec session; it may contain secrets of its task
+_GATHER = 0.2  # seconds for which rejections are collected before they are written
+_TRIM_EVERY = 300  # seconds between deletions of old entries
+_KEY = "audit/key"  # path of the hash key among the sealed secrets
+_LONGEST = 500  # characters of a path, query or reason that an entry stores
+_COMMAND = "command"  # parameter of an exec session; it may contain secrets of its task
 _SECRET_NAMES = re.compile(r"token|secret|password|passphrase|jwt|key|credential", re.IGNORECASE)
 
 
 class Audit:
-    """The writer of entries. `open_audit` opens it."""
+    """The writer of audit entries. `open_audit` creates it."""
 
     def __init__(self, store: Store, clock: Clock, key: bytes) -> None:
         self._store, self._clock, self._key = store, clock, key
@@ -59,13 +59,13 @@ class Audit:
         return AuditScope(self, self._clock.now(), method, path, query, address)
 
     def hash(self, secret: str) -> str:
-        """Return the hash of a secret; empty for an empty secret."""
+        """Return the keyed hash of a secret, or an empty text for an empty secret."""
         if not secret:
             return ""
         return hmac.new(self._key, secret.encode(), hashlib.sha256).hexdigest()[:32]
 
     def without_secrets(self, query: str) -> str:
-        """Return a query with hashes in place of values that look like secrets."""
+        """Return a query string with keyed hashes instead of values that look like secrets."""
         if not _SECRET_NAMES.search(query):
             return query
         pairs = parse_qsl(query, keep_blank_values=True)
@@ -157,19 +157,19 @@ class AuditScope:
         self._noted_by: object = None  # the write that contains the entry
 
     def set_caller(self, namespace: str, secret: str) -> None:
-        """Set the namespace, and the secret of the request, which may be unknown."""
+        """Set the request's namespace and its secret, which may be that of an unknown token."""
         self._namespace, self._secret = namespace, secret
 
     def known(self, accessor: str) -> None:
-        """Set the accessor of the caller."""
+        """Set the accessor of the authenticated caller, and drop the secret."""
         self._accessor, self._secret = accessor, ""
 
     def set_query(self, masked: str) -> None:
-        """Set the query with masks in place of the secrets of tasks."""
+        """Set the query string in which the secrets of tasks are masked."""
         self._masked = masked
 
     def watching(self) -> AbstractContextManager[None]:
-        """Return a context in which each write adds this request's entry, if it changes something."""
+        """Return a context whose first write with a change also adds this request's entry."""
         return write_hook(self._write)
 
     def _write(self, tx: Transaction) -> None:
@@ -179,17 +179,17 @@ class AuditScope:
             audit.add(tx, self._entry())
 
     async def acted(self) -> None:
-        """Record an action that has no write to the store."""
+        """Write the entry of an action that changes nothing in the store."""
         if not self._is_noted:
             self._is_noted = True
             await self._audit.add(self._entry())
 
     def refuses(self, reason: str) -> None:
-        """Record that the request is rejected, independent of its status."""
+        """Set the reason of a rejection. `ended` then queues an entry for any status."""
         self._refusal = reason
 
     def ended(self, status: int, reason: str) -> None:
-        """Record the status of a rejected request; nothing is recorded afterwards."""
+        """Queue an entry if the request was rejected. Later changes add no entry."""
         self._is_noted = True
         if status in REFUSED or self._refusal:
             self._audit.refused(self._entry(status, self._refusal or reason))
@@ -209,7 +209,7 @@ class AuditScope:
         )
 
     def _shown_query(self) -> str:
-        """Return the query; until the masks are known, with a hash in place of a command."""
+        """Return the query string to store. Without masks, a command is replaced by its hash."""
         if self._masked is not None:
             return self._masked
         if _COMMAND not in self._query:
@@ -233,7 +233,7 @@ def _short(text: str) -> str:
 async def open_audit(
     store: Store, clock: Clock, seal: EnvelopeCipher, config: Settings, fences: Fences | None = None
 ) -> AsyncIterator[Audit]:
-    """Yield the audit log; rejections until the end of the block are still written."""
+    """Yield the audit log. At the end of the block, write the rejections that are still queued."""
     opened = Audit(store, clock, await _key(store, seal))
     async with trio.open_nursery() as nursery:
         keep_running = (fences or Fences(clock)).keep_running
@@ -271,7 +271,7 @@ def _sinks(config: Settings) -> "Iterator[AuditSink]":
 
 
 async def _key(store: Store, seal: EnvelopeCipher) -> bytes:
-    """Return the key of the hashes; create it for a new store."""
+    """Return the key for hashes of secrets; create it in a new store."""
     sealed = store.read(lambda db: secrets.find(db, _KEY))
     if sealed is not None:
         return seal.unseal(sealed, _KEY)

@@ -1,8 +1,8 @@
-"""Copies of the audit log: a file with a JSON object per line, and the systemd journal.
+"""Copies of the audit log: a file with one JSON object per line, and the systemd journal.
 
-They are copied from the table, so every entry reaches them, even after a crash. The last line of
-the file says where to continue. A failed copy is logged and retried. The table is the authoritative
-record.
+The copies are made from the audit table, so they contain every entry, even after a crash. The last
+line of the file shows where copying resumes. A failed copy is logged and retried. The table is the
+authoritative record.
 """
 
 import logging
@@ -24,11 +24,11 @@ from storage.store import Store
 log = logging.getLogger("steward.audit")
 
 _PAUSE = 10.0  # seconds until a failed copy is retried
-_TAIL = 16 * 1024  # bytes; no line is longer
+_TAIL = 16 * 1024  # bytes read from the end of the file; no line is longer
 
 
 class AuditSink(Protocol):
-    """A target of copies."""
+    """A target to which audit entries are copied."""
 
     def position(self) -> int | None:
         """Return the number of the last copied entry; None if it is unknown."""
@@ -46,7 +46,7 @@ class FileAuditSink:
         self._path = path
 
     def position(self) -> int | None:
-        """Return the number in the last line."""
+        """Return the entry number in the last line; None if the file is missing or damaged."""
         try:
             with self._path.open("rb") as file:
                 file.seek(-min(_TAIL, self._path.stat().st_size), os.SEEK_END)
@@ -79,7 +79,7 @@ class JournalAuditSink:
 
 
 def journal_record(entry: AuditEntry) -> bytes:
-    """Return an entry in the journal's form."""
+    """Format an entry as a record of the systemd journal."""
     outcome = f"{entry.status} {entry.reason}".rstrip()
     message = f"{entry.accessor or 'somebody'}: {entry.method} {entry.path}: {outcome}"
     fields = {"MESSAGE": message, "SYSLOG_IDENTIFIER": "steward-audit", "PRIORITY": "5"}
@@ -110,6 +110,6 @@ async def _copied(sink: AuditSink, entries: Sequence[AuditEntry]) -> bool:
     try:
         await trio.to_thread.run_sync(sink.write, entries)
     except OSError as error:
-        log.error("the audit cannot be copied: %s", error)  # noqa: TRY400  # not a bug, so no traceback
+        log.error("cannot copy the audit log: %s", error)  # noqa: TRY400  # no bug, so no traceback
         return False
     return True

@@ -19,7 +19,7 @@ from storage.records.numbers import parse_integer
 from storage.store import Store
 from storage.writer import Transaction
 
-SECRET_FILE = "bootstrap-token"  # noqa: S105  # its name; in the directory of the store
+SECRET_FILE = "bootstrap-token"  # noqa: S105  # a file name in the store's directory
 RESET_FILE = "acl-bootstrap-reset"
 _DONE = "acl_bootstrap"  # the table whose index records the last bootstrap
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -59,7 +59,7 @@ def bootstrap_index(db: ReadSnapshot) -> int:
 
 
 def read_reset_index(directory: Path) -> int:
-    """Return the index in the administrator's reset file."""
+    """Return the index in the administrator's reset file; 0 without a valid file."""
     try:
         text = (directory / RESET_FILE).read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -25,9 +25,9 @@ from storage.records.workload import Workload
 
 log = logging.getLogger("steward.acl")
 
-_LONG = 4096  # characters of policies; a grant of these takes some milliseconds
-_LOOKUP = 64  # characters that are parsed in the time of a lookup of a policy
-MOST = 1000  # sets of policies, or callers; each takes some kilobytes
+_LONG = 4096  # characters of policies; a grant of that length takes some milliseconds to build
+_LOOKUP = 64  # cost of a policy lookup, in characters that are parsed in the same time
+MOST = 1000  # entries of each cache; an entry takes some kilobytes
 
 _Key = tuple[object, ...]
 Shown = tuple[bytes, str]  # the hash of a secret, and the client's address
@@ -35,7 +35,7 @@ Moment = tuple[int, int]  # indexes of the last change of a policy, and of a rol
 
 
 class LongGrant(Exception):
-    """A grant is not cached, and building it takes longer than the event loop may be held."""
+    """A grant is not cached, and building it would block the event loop for too long."""
 
 
 class CapabilitySetCache:
@@ -56,7 +56,8 @@ class CapabilitySetCache:
     ) -> CapabilitySet:
         """Return the grant of a token, including the policies of its entity.
 
-        Raises `LongGrant` instead of building one from long policies, unless `may_take_long`.
+        Raises `LongGrant` if the grant is not cached and its policies are long, unless
+        `may_take_long`.
         """
         moment = (db.table_index("policies"), db.table_index("acl_roles"))
         by_groups = tuple(groups.policies(db, entity.id)) if entity else ()
@@ -108,7 +109,7 @@ class CapabilitySetCache:
 
 
 class _Budget:
-    """The characters of policies from which the event loop may still build a grant."""
+    """The limit on policy text, in characters, from which the event loop still builds a grant."""
 
     def __init__(self, *, may_take_long: bool) -> None:
         self._left = None if may_take_long else _LONG

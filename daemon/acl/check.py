@@ -26,7 +26,7 @@ class Requirement(StrEnum):
 
 
 class RequiredCapability(msgspec.Struct, frozen=True):
-    """The need of a route; any one of the capabilities is enough."""
+    """The requirement of a route: any capability in `any_of` is enough."""
 
     asks: Requirement
     any_of: tuple[str, ...] = ()
@@ -78,8 +78,8 @@ class Caller(msgspec.Struct, frozen=True):
     def may_send_much(self, needs: RequiredCapability) -> bool:
         """Return whether the daemon reads a long body for a caller that has passed `has`.
 
-        The handlers of some routes check the caller only after they have read the body. For these
-        the caller must have some capability that the route may require.
+        The handlers of some routes check the caller only after they have read the body. On such a
+        route, the caller must have some capability that the route may require.
         """
         match needs.asks:
             case Requirement.NOTHING:
@@ -99,7 +99,7 @@ class Caller(msgspec.Struct, frozen=True):
                 return True
 
     def has(self, needs: RequiredCapability, namespace: str, job_id: str = "") -> bool:
-        """Return whether the caller meets a need in this namespace, or for this job."""
+        """Return whether the caller meets a requirement in this namespace, or for this job."""
         match needs.asks:
             case Requirement.NAMESPACE if self.own_job == (namespace, job_id):
                 allowed = not OWN_JOB.isdisjoint(needs.any_of)

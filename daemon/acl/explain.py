@@ -1,7 +1,8 @@
 """Explanation of access decisions: the deciding rule, and the policies that contain it.
 
-It uses the same grants as a real request, so it cannot differ from the result. Facts that a handler
-would determine come from the question: the namespace of an object, and whether a write creates one.
+The explanation uses the same grants as a real request, so both always agree. The question must
+state two facts that a handler would determine. These are the namespace of an object, and whether a
+write creates an object.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from storage.records.base import Record
 
 
 class RequestedCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """The permission of a request. In the Vault API: all these capabilities at its path."""
+    """The permission to explain. For the Vault API: all these capabilities at its path."""
 
     needs: RequiredCapability
     namespace: str

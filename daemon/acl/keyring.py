@@ -21,7 +21,7 @@ _LETTERS = (string.ascii_letters + string.digits).encode()
 _LETTER_OF = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256))
 # Bytes beyond the last multiple are dropped, because some letters would be more likely otherwise.
 _UNFAIR = bytes(range(256 - 256 % len(_LETTERS), 256))
-_LENGTH = 24  # of a secret or accessor: 142 random bits
+_LENGTH = 24  # letters of a secret or accessor: 142 random bits
 _SERVICE, _BATCH = "s.", "b."
 _MARK = 32  # bytes of the hash of a batch token
 

@@ -1,11 +1,13 @@
 """Failed-login protection: count the forged and unknown credentials of each party and role.
 
-Callers note a failure only after they have checked the credential. So a request with a valid
-credential always passes, because many clients can share one address. A party is an address, or a
-user of this host: users of this host share its addresses, and none can use up the failures of
-another. Two limits apply. The rate limit counts for every party. The lockout counts for addresses
-of other hosts: after too many failures within a period, all further failures are refused for the
-same time. No I/O.
+A party is an address of another host, or a user of this host. Users of this host share its
+addresses, so the failures of one user do not count for another. Callers record a failure only after
+they have checked the credential. So a valid credential always passes, even if many clients share an
+address.
+
+Two limits apply. The rate limit counts for every party. The lockout counts for addresses of other
+hosts: after too many failures within a period, further failures are refused for the same period. No
+I/O.
 """
 
 from collections import OrderedDict
@@ -22,7 +24,7 @@ _OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
 
 
 class LockoutPolicy(msgspec.Struct, frozen=True):
-    """The lockout: the number of failures within `span`, and its duration; 0 turns it off."""
+    """The lockout: after `threshold` failures within `span`, refuse for `span`; 0 turns it off."""
 
     threshold: int = 0
     span: int = 0  # nanoseconds
@@ -38,7 +40,7 @@ class _Record(msgspec.Struct):
 
 
 class FailedLogins:
-    """The failures by address and role; the role is empty for a token."""
+    """Failed logins by address and role; the role is empty for a token."""
 
     def __init__(self, lock_out: LockoutPolicy = LockoutPolicy()) -> None:  # noqa: B008  # frozen
         self.lock_out = lock_out
@@ -76,7 +78,7 @@ class FailedLogins:
 
 
 def _client_key(address: str) -> str:
-    """Return the client of an address: an IPv6 network counts as one client."""
+    """Return the key of a client: its address, or the /64 network of an IPv6 address."""
     try:
         known = ip_address(address)
     except ValueError:

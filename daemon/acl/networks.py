@@ -7,7 +7,7 @@ from storage.errors import Invalid
 
 
 def network(text: str) -> str:
-    """Return a network as it is shown: one address without its mask. Raises `Invalid`."""
+    """Return a network in its display form: a single address has no mask. Raises `Invalid`."""
     try:
         ip_network(text, strict=False)
     except ValueError:

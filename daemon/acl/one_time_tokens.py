@@ -18,7 +18,7 @@ LIFE = 10 * MINUTE
 async def create_one_time_token(
     store: Store, tokens: TokenStore, token: Token, secret: str, *, one_time: str, now: int
 ) -> Token:
-    """Allow one exchange of `one_time` for a token's secret; return the expiring token."""
+    """Store a one-time secret for a token's secret; return the token record of `one_time`."""
     wrapped = await response_wrapping.wrap_response(
         store,
         tokens,
@@ -42,6 +42,6 @@ async def exchange_one_time_token(store: Store, tokens: TokenStore, one_time: st
         raise Denied from None
     secret = wrapped_response.answer.decode()
     token = store.read(lambda db: tokens.find(db, secret))
-    if token is None:  # it expired in between
+    if token is None:  # the token expired in between
         raise Denied
     return IssuedToken(secret, token)

@@ -95,7 +95,7 @@ class _Pairs(tuple[tuple[str, object], ...]):
 
 def _from_json(text: str) -> PolicyObject:
     try:
-        msgspec.json.decode(text)  # it refuses numbers and texts that the next one accepts
+        msgspec.json.decode(text)  # msgspec rejects numbers and texts that `json` accepts
         # A key may occur twice, as a block may in HCL. With the last one only, a rule would be lost.
         value = _converted(json.loads(text, object_pairs_hook=_Pairs), MAX_DEPTH)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -65,7 +65,7 @@ _NAMESPACE = frozenset(
         *("tag-job-version", "purge-job", "deregister-job", "exec-unfiltered"),
         *("freeze-jobs", "override-freeze"),  # Steward's own: freezes
         "write-calendar",  # Steward's own: days on which jobs may begin
-        *("steer-run", "approve-run"),  # Steward's own: acts on runs of workflows
+        *("steer-run", "approve-run"),  # Steward's own: operations on runs of workflows
     }
 )
 _VARIABLES = frozenset({"read", "list", "write", "destroy", DENY})
@@ -83,7 +83,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 def _is_name(text: str) -> bool:
-    """Return whether a rule may have this name of a namespace or pool; `*` matches any text."""
+    """Return whether a text can name a namespace or pool in a rule; `*` is a wildcard."""
     plain = text.replace("*", "").replace("-", "").replace("_", "")
     return 1 <= len(text) <= 128 and (plain.isalnum() or not plain) and text.isascii()
 
@@ -167,7 +167,7 @@ class PolicyRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ParsedPolicies:
-    """Rules by their text, the most recent ones. Any thread may use it.
+    """A cache of parsed policies by their text. Threads share it.
 
     A write parses a policy in a thread. Its first use then costs the event loop nothing.
     """
@@ -198,7 +198,7 @@ _PARSED = _ParsedPolicies()
 
 
 def parse_policy(text: str) -> PolicyRules:
-    """Return the rules in a text, parsed at most once in a while. Raises `Malformed`."""
+    """Return the rules in a text, from the cache if possible. Raises `Malformed`."""
     rules = _PARSED.find(text)
     if rules is None:
         rules = _parsed(text)

@@ -21,7 +21,7 @@ from storage.records.times import rfc3339
 from storage.store import Store
 from storage.writer import Transaction
 
-ONE_TIME = "acl/token/onetime"  # the path of tokens that only `onetime.py` may unwrap
+ONE_TIME = "acl/token/onetime"  # the path of tokens that only `one_time_tokens.py` may unwrap
 
 
 class WrappedResponse(msgspec.Struct, frozen=True):
@@ -102,7 +102,10 @@ def _find(
 
 
 def wrap_info(wrapped: WrappedResponse, accessor: str = "") -> dict[str, object]:
-    """Return the response that replaces a wrapped one; `accessor` is that of a token in it."""
+    """Return the response that replaces a wrapped one.
+
+    `accessor` is the accessor of a token in the wrapped response; empty if it has no token.
+    """
     document: dict[str, object] = {
         "token": wrapped.secret,
         "accessor": wrapped.token.accessor,

@@ -26,7 +26,7 @@ from storage.schema import fsync_path
 KEY_SIZE = 32
 MIN_PASSPHRASE = 12  # characters
 CREDENTIAL = "root-key"  # systemd credentials (LoadCredential=)
-PASSPHRASE_CREDENTIAL = "passphrase"  # noqa: S105  # a name
+PASSPHRASE_CREDENTIAL = "passphrase"  # noqa: S105  # the name of a credential
 _FILE_NAME = "root.key"
 
 # A guess costs 32 MiB and a tenth of a second.
@@ -100,7 +100,7 @@ class ReadKey:
         return self._keys
 
     def settle(self, used: RootKey) -> None:
-        """Do nothing: it was done before."""
+        """Do nothing: the source was settled when the key was read."""
 
 
 class KeyFile:

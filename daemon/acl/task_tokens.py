@@ -34,11 +34,11 @@ _MAKER = Caller(UNASKED, CapabilitySet((), everything=True))
 
 
 class VaultTaskToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of a task; times are nanoseconds. `secret` is only set at the creation."""
+    """A Vault token of a task; times are nanoseconds. Only a new token has its `secret`."""
 
     accessor: str
     secret: str = ""
-    ttl: int  # at the creation
+    ttl: int  # seconds, at the creation
     renewed_at: int
     expires_at: int
 

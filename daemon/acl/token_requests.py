@@ -212,7 +212,7 @@ def _with_default(names: Iterable[str], adds: bool) -> tuple[str, ...]:
 
 
 def _names_policies(role: TokenRole) -> bool:
-    """Return whether a role decides about policies; under any other, those of the parent count."""
+    """Return whether the role limits the policies; otherwise the policies of the parent do."""
     return any(
         (
             *(role.allowed_policies, role.allowed_policies_glob),

@@ -41,9 +41,9 @@ STEP = 50  # tokens deleted per write, which takes a few milliseconds
 _LONGEST_SLEEP = 60 * SECOND  # limit, because the system clock may be set
 _NEVER = 2**63
 _FENCED = "token"
-_AFTER_A_FAULT = 60 * SECOND  # until tokens that could not be deleted are retried
+_AFTER_A_FAULT = 60 * SECOND  # nanoseconds until tokens that could not be deleted are retried
 _MOST_ALONE = 1000  # tokens deleted one by one per round
-_KEY = "acl/token-key"  # its path among the secrets
+_KEY = "acl/token-key"  # path of the hash key among the sealed secrets
 _EVERYTHING = CapabilitySet((), everything=True)
 STRANGER = Caller(
     NOBODY, CapabilitySet(())
@@ -62,7 +62,10 @@ class IssuedToken(msgspec.Struct, frozen=True):
 
 
 class TokenStore:
-    """All tokens. `open_tokens` opens it. With `asks` off, every request has full access."""
+    """The store of all tokens; `open_tokens` creates it.
+
+    With `asks` off, every request has full access.
+    """
 
     def __init__(
         self,
@@ -118,9 +121,9 @@ class TokenStore:
     ) -> Caller:
         """Return the caller with this secret, and count a use.
 
-        `party` is charged for an unknown secret: a user of this host, or by default the address.
-        `operator` is a user of this host with full access without a secret. Raises `UnknownToken`,
-        or `TooOften` after too many failures.
+        An unknown secret counts as a failure of `client_key`: a user of this host, or by default
+        the address. `operator` is a user of this host with full access without a secret. Raises
+        `UnknownToken`, or `TooOften` after too many failures.
         """
         if operator is not None and not secret and self.asks:
             return Caller(operator_token(operator), _EVERYTHING)

@@ -64,7 +64,7 @@ def _rules(text: str) -> PolicyRules:
 
 
 def policy_applies(to: JobACL, workload: Workload) -> bool:
-    """Return whether a policy is attached to a task; fields that it does not set match any."""
+    """Return whether a policy is attached to a task; an empty field of `to` matches any task."""
     pairs = (
         (to.job_id, workload.nomad_job_id),
         (to.group, workload.nomad_group),

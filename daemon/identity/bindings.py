@@ -27,9 +27,9 @@ ANYONE = ["*"]
 
 
 class BindingCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one rule: `looked_at` is a claim or a fact, `seen` its value.
+    """The result of one rule: `looked_at` names the checked claim or fact, `seen` is its value.
 
-    `refusal` is the error for the caller if the rule is broken; empty if it holds.
+    `refusal` is the error for the caller if the rule is broken, else empty.
     """
 
     rule: str
@@ -276,8 +276,7 @@ def _resource_refusal(claims: Claims, request: LoginRequest) -> str:
     return ""
 
 
-# --- the resource in the cloud
-# ----------------------------------------------------------------------
+# --- the resource in the cloud ---
 
 
 def names_another_resource(claims: Claims, resource: ResourceID) -> bool:

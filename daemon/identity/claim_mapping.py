@@ -1,7 +1,7 @@
-"""Claims of a token as values for binding rules and names. Pure.
+"""Claims of a token as values for binding rules and names. No I/O.
 
-A mapping names a claim, or a place inside the claims as a JSON pointer (`/roles/0`), and the name
-of its value. Names may contain values: `${value.team}-admins`.
+A mapping names a claim, or a place inside the claims as a JSON pointer (`/roles/0`). It also gives
+the name of the value. Names may contain values: `${value.team}-admins`.
 """
 
 import re

@@ -1,10 +1,10 @@
-"""Rotation of the client secret: create a new one, prove it, use it, and then delete the old one.
+"""Rotation of the client secret: create a new one, test it, use it, and then delete the old one.
 
 Each step is stored before the next begins. So a daemon that stops in between has a valid secret and
 continues after its restart. A directory accepts a new secret only after a while, so it is used only
 after a token was obtained with it. Secrets that Steward did not create stay, unless the
-configuration says otherwise. Each mount runs one step at a time. A step counts only if its initial
-state still holds, and the audit log records it.
+configuration says otherwise. Each mount runs one step at a time. A step counts only if the state
+from which it began has not changed. The audit log records each step.
 """
 
 import logging
@@ -33,8 +33,8 @@ from storage.writer import Transaction
 log = logging.getLogger("steward.identity.rotation")
 _FENCED = "rotation"
 
-SETTLES = 60 * SECOND  # before this a new secret is hardly ever known everywhere
-GIVE_UP = 60 * MINUTE  # after this a new secret that does not work is thrown away
+SETTLES = 60 * SECOND  # the directory rarely accepts a new secret sooner
+GIVE_UP = 60 * MINUTE  # a new secret that does not work by then is deleted
 _LONGEST_STEP = 300.0  # seconds, all attempts together
 _ROUND = 15.0  # seconds between checks for due steps
 _LONGEST_BACKOFF = 60 * MINUTE
@@ -65,7 +65,7 @@ class ClientSecretRotator:
         self._under_way: dict[str, trio.Lock] = {}  # by accessor
 
     def state(self, mount: Mount) -> Rotation:
-        """Return how far the rotation of a mount is."""
+        """Return the state of a mount's rotation."""
         return self._known(mount) or Rotation(since=self._clock.now())
 
     def _known(self, mount: Mount) -> Rotation | None:
@@ -119,7 +119,7 @@ class ClientSecretRotator:
             raise Refused("the configuration was changed in the meantime")
 
     async def _activate(self, mount: Mount, state: Rotation) -> None:
-        """Put a new secret to use if a token can be got with it. Raises `Refused`."""
+        """Put a new secret to use if the directory grants a token for it. Raises `Refused`."""
         sealed = self._store.read(partial(secrets.find, path=pending_secret_path(mount)))
         if sealed is None:
             raise Refused("the new secret is lost: it will be removed")
@@ -147,7 +147,7 @@ class ClientSecretRotator:
         """Remove the secrets that are no longer in use. Raises `Refused`."""
         client = self._client_of(mount)
         application = await self._graph.application(client)
-        # Which one is in use is known only of those that were made here.
+        # Steward knows only for secrets that it created which one is in use.
         removes_all = client.settings.config.remove_foreign_passwords and bool(state.current)
         removed = []
         for password in application.password_credentials:
@@ -222,7 +222,7 @@ class ClientSecretRotator:
     async def run(self) -> None:
         """Run the due steps of all rotations periodically. Never return."""
         while True:
-            async with tolerate_disk_full("rotations wait"):
+            async with tolerate_disk_full("rotations of client secrets are delayed"):
                 await self.run_once()
             await trio.sleep(_ROUND)
 
@@ -308,7 +308,7 @@ def failed(state: Rotation, problem: str, now: int) -> Rotation:
 
 
 def _mark(mount: Mount) -> str:
-    """Return how the names of the secrets begin that are made here for a mount."""
+    """Return the name prefix of the client secrets that Steward creates for a mount."""
     return f"steward-{mount.accessor}-"
 
 

@@ -137,7 +137,9 @@ def message_of(response: CloudResponse) -> str:
 
 def decoded(body: bytes, kind: type[T]) -> T | None:
     """Decode a body as a record; None if it is invalid, or may have more than `MOST_VALUES`."""
-    if len(body) > MOST_VALUES and may_have_more_values(body, MOST_VALUES):  # a value has a byte
+    if len(body) > MOST_VALUES and may_have_more_values(
+        body, MOST_VALUES
+    ):  # a value has at least one byte
         return None
     try:
         return json_steps.decode_as(body, kind)
@@ -242,7 +244,7 @@ class CloudHttp:
 
 
 def _client(*, use_proxy: bool) -> "httpx.AsyncClient":
-    import httpx  # slow to import, and not every daemon logs people in
+    import httpx  # slow to import, and many daemons have no login methods
 
     return httpx.AsyncClient(
         timeout=httpx.Timeout(ATTEMPT, connect=_CONNECT),
@@ -252,7 +254,7 @@ def _client(*, use_proxy: bool) -> "httpx.AsyncClient":
         headers={
             "User-Agent": f"steward/{VERSION}",
             "Accept": "application/json",
-            "Accept-Encoding": "identity",  # a small answer that unfolds to a huge one is refused
+            "Accept-Encoding": "identity",  # a small response that expands to a huge one is rejected
         },
     )
 

@@ -41,12 +41,12 @@ MACHINE_ID = (
     f"/subscriptions/{SUBSCRIPTION}/resourcegroups/{GROUP}"
     f"/providers/Microsoft.Compute/virtualMachines/{MACHINE}"
 )
-_TTL = 86_400  # seconds, as in the real one
+_TTL = 86_400  # seconds, as in the real cloud
 _MAX_REQUEST = 64 * 1024
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
-    """A request to the cloud."""
+    """A request to the fake cloud."""
 
     path: str
     query: Mapping[str, str]
@@ -73,18 +73,18 @@ class DevCloud:
         return f"{self.url}/{TENANT}/"
 
     def as_cloud_of(self, config: Settings) -> Settings:
-        """Return settings of a daemon with this as its cloud."""
+        """Return the settings of a daemon that uses this fake cloud."""
         return msgspec.structs.replace(
             config,
             cloud_directory_url=self.url,
             cloud_resource_manager_url=self.url,
             cloud_graph_url=self.url,
             cloud_metadata_url=self.url,
-            dev_cloud_port=int(self.url.rpartition(":")[2]),  # which may have been picked
+            dev_cloud_port=int(self.url.rpartition(":")[2]),  # the kernel may have chosen the port
         )
 
     def answer(self, request: RecordedRequest) -> Said:
-        """Return status and document of an answer."""
+        """Return the status and the document of a response."""
         pages: dict[str, Callable[[], Said]] = {
             f"/{TENANT}/.well-known/openid-configuration": self._discovery,
             f"/{TENANT}/discovery/keys": self._keys,

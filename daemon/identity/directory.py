@@ -76,9 +76,9 @@ class DirectoryKeyCache:
         self._clock = clock
         self._config = config
         self._flights: SingleFlight[Directory] = SingleFlight()
-        self._in_vain: dict[str, int] = {}  # accessor -> when a fetch brought nothing
+        self._in_vain: dict[str, int] = {}  # accessor -> time of the last fetch without a new key
         self._used: dict[str, tuple[Mount, CloudSettings]] = {}
-        self._failures: dict[str, tuple[int, int]] = {}  # accessor -> how many, when the last
+        self._failures: dict[str, tuple[int, int]] = {}  # accessor -> failures, last time
 
     async def verify(self, mount: Mount, settings: CloudSettings, token: ParsedJwt) -> Directory:
         """Return the directory that signed a token. Raises `Refused`."""
@@ -92,7 +92,7 @@ class DirectoryKeyCache:
     async def _with_new_keys(
         self, mount: Mount, settings: CloudSettings, token: ParsedJwt, known: Directory
     ) -> Directory:
-        """Return a directory fetched for a key that is unknown. Raises `Refused`."""
+        """Fetch the directory for a token with an unknown key, and return it. Raises `Refused`."""
         found = False
         try:
             directory = await self._fetched(mount, settings, after=known)

@@ -43,7 +43,7 @@ class DirectoryGraph:
         self._credentials = credentials
 
     async def application(self, client: CloudClient) -> AppRegistration:
-        """Return the application that a client is."""
+        """Return the app registration of a client."""
         name = client.settings.client_id.replace("'", "''")
         query = urlencode({"$filter": f"appId eq '{name}'"}, quote_via=quote, safe="$")
         answer = await self._request(client, "GET", f"/v1.0/applications?{query}")

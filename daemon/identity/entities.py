@@ -69,7 +69,7 @@ def _renewed(before: Alias, alias: Alias) -> Alias:
 def alias_of(
     mount: str, name: str, metadata: Mapping[str, str], identifiers: tuple[str, str], now: int
 ) -> Alias:
-    """Return an alias as it is if it is new; `identifiers` are its own and its entity's."""
+    """Return a new alias of a principal; `identifiers` are the IDs of alias and entity."""
     return Alias(
         id=identifiers[0],
         entity_id=identifiers[1],

@@ -33,7 +33,7 @@ _ALGORITHMS = (
     "ES384",
     "ES512",
     "EdDSA",
-)  # that clients support
+)  # algorithms that clients support
 _BASE = re.compile(r"https?://[^/?#\s@]+(:[0-9]+)?")
 
 
@@ -53,7 +53,7 @@ def issuer_url(db: ReadSnapshot, config: Settings) -> str:
 
 
 def check_base(text: str) -> None:
-    """Raise `Invalid` unless a text is scheme, host and perhaps a port; empty is allowed."""
+    """Raise `Invalid` unless a text is empty, or consists of scheme, host and optional port."""
     if text and not _BASE.fullmatch(text):
         raise Invalid(
             "invalid issuer, which must include only a scheme, host, and optional port "
@@ -62,7 +62,7 @@ def check_base(text: str) -> None:
 
 
 def described(db: ReadSnapshot, config: Settings, path: str) -> DiscoveryDocument:
-    """Return the description of the issuer at a path."""
+    """Return the discovery document of the issuer at a path."""
     issuer = f"{issuer_url(db, config)}{path}"
     return DiscoveryDocument(issuer=issuer, jwks_uri=f"{issuer}{KEYS}")
 

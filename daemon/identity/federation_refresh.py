@@ -30,13 +30,13 @@ log = logging.getLogger("steward.identity.warm")
 _FENCED = "warm cloud token"
 
 AGE = HOUR  # of a token before it is renewed
-_ROUND = 30.0  # seconds between looks
+_ROUND = 30.0  # seconds between checks for due renewals
 _LONGEST = 120.0  # seconds for one renewal, all attempts together
 _LONGEST_PAUSE = 5 * MINUTE
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A stored token; `whose` is a digest of the settings it was got with."""
+    """A stored token; `whose` is a digest of the settings with which it was fetched."""
 
     whose: str
     token: str
@@ -60,7 +60,7 @@ class FederationTokenRefresher:
         self._store, self._clock, self._seal = store, clock, seal
         self._credentials = credentials
         self._client_of = client_of
-        self._pauses: dict[str, tuple[int, int]] = {}  # accessor -> failures, when to try again
+        self._pauses: dict[str, tuple[int, int]] = {}  # accessor -> failures, next try
         credentials.on_fetched = self._store_token
 
     def restore(self) -> None:

@@ -63,7 +63,7 @@ class Issuer:
         return signer(self._keys, self._clock.now())
 
     def published(self) -> list[PublicKey]:
-        """Return the public keys by which our signatures can be checked."""
+        """Return the published public keys, which verify Steward's signatures."""
         return [key.public for key in self._keys]
 
     def sign(self, claims: "Claims", key_id: str = "") -> str:
@@ -74,13 +74,13 @@ class Issuer:
         return jwt_signing.sign(claims, key_id, self._private_key(key_id))
 
     def verify(self, token: str, audience: str) -> dict[str, object]:
-        """Return the claims of a token that we have signed for an audience. Raises `InvalidToken`."""
+        """Return the claims of a token signed here for an audience. Raises `InvalidToken`."""
         from daemon.identity import jwt_signing
 
         return jwt_signing.read(token, self.published(), audience, self._clock.now())
 
     def workload(self, token: str) -> Workload:
-        """Return the task whose identity token for our API this is. Raises `UnknownToken`."""
+        """Return the task that an identity token for Steward's API names. Raises `UnknownToken`."""
         from daemon.identity.jwt_signing import InvalidToken
 
         try:
@@ -94,7 +94,7 @@ class Issuer:
         return workload
 
     async def has_key(self) -> None:
-        """Return when there is a key: the first one of a store is made while other parts open."""
+        """Wait until the first key exists. It is created while other parts of the daemon open."""
         await self._has_key.wait()
 
     async def rotate(self, *, signs_from: int | None = None) -> SigningKey:

@@ -150,7 +150,7 @@ async def _discovered(provider: str, authority: str, permit: Permit) -> str:
 
 
 async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> T:
-    """Return a document of the provider. Raises `Refused`."""
+    """Return a document of the provider, decoded as `kind`. Raises `Refused`."""
     failed = f"unable to get validation keys from {_shown(url)}"
     body = bytearray()
     try:

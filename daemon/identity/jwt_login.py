@@ -30,7 +30,7 @@ from storage.store import Store
 
 log = logging.getLogger("steward.identity.jwt")
 
-PATH = "acl/login"  # of the tokens
+PATH = "acl/login"  # the path that tokens of these logins record
 
 
 class JwtLoginRequest(Record, frozen=True, kw_only=True):
@@ -141,9 +141,9 @@ def _values(method: AuthMethod, mapped: MappedClaims) -> dict[str, str]:
 
 
 def _subject(method: AuthMethod, token: ParsedJwt) -> str:
-    """Return the person of a login: the issuer and its subject.
+    """Return the person of a login: the issuer and the subject of its token.
 
-    Without a subject, all logins with tokens of the issuer are the same person.
+    Without a subject, all logins with tokens of the issuer count as one person.
     """
     claims = jwt_verification.read_standard(token)
     return f"{claims.iss or f'auth-method/{method.name}'} {claims.sub or ''}".strip()

@@ -18,7 +18,7 @@ from storage.records.signing import ALGORITHM, PublicKey
 
 Claims = Mapping[str, object]
 
-_PREFIXES = ("oidc: malformed jwt: ", "oidc: ")  # of Vault's texts for tokens of a directory
+_PREFIXES = ("oidc: malformed jwt: ", "oidc: ")  # prefixes of Vault's error texts
 
 
 class InvalidToken(StewardError):

@@ -27,16 +27,16 @@ from storage.records.numbers import shorten
 from storage.records.signing import ALGORITHM
 
 MAX_KEY_SET = 256 * 1024  # bytes; a key set has a few kilobytes
-MOST_KEY_VALUES = 5000  # of its JSON; the event loop decodes these in a millisecond
+MOST_KEY_VALUES = 5000  # JSON values of a key set; the event loop decodes these in a millisecond
 MAX_LENGTH = 64 * 1024  # characters; a directory's token has about two thousand
 BEFORE_LEEWAY = 5 * 60  # seconds that a start time may be ahead, for clock skew
 _PARTS = 3
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
 _KEY_BITS = range(2048, 8193)  # smaller ones are broken, larger ones take too long
-_MOST_EXPONENT = 2**31 - 1  # as in Go; a check with one as long as the modulus takes 20 ms
+_MOST_EXPONENT = 2**31 - 1  # as in Go; an exponent as long as the modulus would take 20 ms
 _ZERO = "0001-01-01 00:00:00 +0000 UTC"
 _LATEST = 253402300799  # the last second of the year 9999
-_MOST_EXACT = 2**53  # beyond it two numbers of JSON may read as one
+_MOST_EXACT = 2**53  # larger JSON numbers lose precision as floats
 _LARGEST = sys.float_info.max  # JSON may have larger integers, which no float represents
 
 _Number = int | float | None
@@ -96,7 +96,7 @@ class Claims(msgspec.Struct, frozen=True):
 
     @property
     def names_groups_elsewhere(self) -> bool:
-        """Return whether the groups exceed the token, which then only names their source."""
+        """Return whether the token only names the source of its groups, because they do not fit."""
         return self.hasgroups is True or "groups" in (self.claim_names or {})
 
 
@@ -116,7 +116,7 @@ class ParsedJwt(msgspec.Struct, frozen=True):
 
     @property
     def kid(self) -> str:
-        """Return which key the token claims to be signed with; empty if it names none."""
+        """Return the key ID in the token's header; empty if there is none."""
         return self.header.kid
 
 
@@ -154,7 +154,7 @@ def _decoded(part: str) -> bytes:
 
 
 def _signature(part: str) -> bytes:
-    """Return a signature; it has one spelling only, any other is a signature of nothing."""
+    """Decode a signature. A second spelling of the same bytes yields an empty one."""
     found = _decoded(part)
     return found if urlsafe_b64encode(found).rstrip(b"=") == part.encode() else b""
 

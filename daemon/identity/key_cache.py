@@ -10,7 +10,7 @@ from storage.records.identity import DirectoryKey
 
 T = TypeVar("T")
 
-MOST_METHODS = 200  # whose keys are cached
+MOST_METHODS = 200  # methods whose keys are cached
 
 CacheKey = tuple[str, int]  # name and modify index of a method
 
@@ -20,7 +20,7 @@ class FetchedKeys(msgspec.Struct, frozen=True):
 
     keys: Sequence[DirectoryKey]
     fetched_at: int
-    in_vain_at: int = 0  # when a fetch did not bring the wanted key
+    in_vain_at: int = 0  # time of the last fetch without the requested key
 
 
 class KeyCache:

@@ -17,7 +17,7 @@ KeyPair = rsa.RSAPrivateKey
 
 
 class _PrivateKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole key; the names are those of the form."""
+    """All parameters of an RSA private key, named as in a JSON Web Key."""
 
     n: str
     e: str
@@ -35,7 +35,7 @@ def generate() -> KeyPair:
 
 
 def load(octets: bytes) -> KeyPair:
-    """Return a key that `dump` has written."""
+    """Decode a private key from the bytes that `dump` returned."""
     key = msgspec.json.decode(octets, type=_PrivateKey)
     return rsa.RSAPrivateNumbers(
         p=_number(key.p),
@@ -49,7 +49,7 @@ def load(octets: bytes) -> KeyPair:
 
 
 def dump(private: KeyPair) -> bytes:
-    """Return a key as octets, not yet sealed."""
+    """Encode a private key as bytes, without encryption."""
     numbers = private.private_numbers()
     key = _PrivateKey(
         n=_text(numbers.public_numbers.n),

@@ -12,7 +12,7 @@ from storage.errors import Refused, StewardError
 
 
 class LoginTrace:
-    """The verdicts so far."""
+    """The recorded verdicts of one login, in order."""
 
     def __init__(self) -> None:
         self.verdicts: list[BindingCheck] = []
@@ -25,7 +25,7 @@ class LoginTrace:
             raise Refused(broken.refusal)
 
     def rule(self, rule: str, looked_at: str, seen: str = "") -> "_Rule":
-        """Record the verdict of the checks in the block: whether they raise."""
+        """Return a block that records a verdict: the rule is broken if the block raises."""
         return _Rule(self, rule, looked_at, seen)
 
     def broken(self) -> str:

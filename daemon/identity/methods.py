@@ -104,7 +104,7 @@ class LoginMethods:
     ) -> LoginResult:
         """Verify a login and return its token.
 
-        A forged token counts as a failure of `party`: a user of this host, or by default the
+        A forged token counts as a failure of `client_key`: a user of this host, or by default the
         address. Raises `Invalid`, `Refused`, `UnknownToken` or `TooOften`.
         """
         role = self._role(mount, request, address)

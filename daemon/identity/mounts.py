@@ -26,7 +26,7 @@ from storage.writer import Transaction
 
 MAX_PATH = 256  # characters
 
-_AUTH = "auth/"  # before the path of each mount where all kinds of mounts are named
+_AUTH = "auth/"  # prefix of a mount's path in APIs that name all kinds of mounts
 TOKEN_PATH = "token/"  # noqa: S105  # a path
 _TOKEN_TYPES = ("default-service", "default-batch", "service", "batch")
 _LISTING = ("", "hidden", "unauth")
@@ -39,7 +39,7 @@ _LISTS = (
 
 
 def path_of(text: str) -> str:
-    """Return a path as mounts are called: with one slash at its end."""
+    """Return the path of a mount in normal form, with one slash at its end."""
     return text.strip("/") + "/"
 
 
@@ -147,7 +147,7 @@ async def enable(store: Store, mount: Mount) -> None:
 
 
 def paths(db: ReadSnapshot) -> list[str]:
-    """Return the paths of all mounts that people have made."""
+    """Return the paths of all mounts except the built-in one."""
     return [mount.path for mount in mounts.names(db)]
 
 

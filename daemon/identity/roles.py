@@ -125,11 +125,11 @@ def _with_older_names(
 
 def _check_token(role: LoginRole) -> None:
     """Raise `Invalid` unless the `token_*` fields are valid and consistent."""
-    if role.token_type == "batch" and role.token_period:  # noqa: S105  # a kind
+    if role.token_type == "batch" and role.token_period:  # noqa: S105  # a token type
         raise Invalid(
             "'token_type' cannot be 'batch' or 'default_batch' when set to generate periodic tokens"
         )
-    if role.token_type == "batch" and role.token_num_uses > 0:  # noqa: S105  # a kind
+    if role.token_type == "batch" and role.token_num_uses > 0:  # noqa: S105  # a token type
         raise Invalid(
             "'token_type' cannot be 'batch' or 'default_batch' when set to generate tokens with "
             "limited use count"
@@ -141,7 +141,7 @@ def _check_token(role: LoginRole) -> None:
 
 
 def _check(role: LoginRole, mount: Mount) -> None:
-    """Raise `Invalid` unless a role as a whole makes sense."""
+    """Raise `Invalid` for a role without bound constraints, or with contradictory limits."""
     if not any(_bound(role, name) for name in BOUNDS):
         raise Invalid("must have at least one bound constraint when creating/updating a role")
     if role.token_ttl > role.token_max_ttl > 0:
