@@ -57,8 +57,9 @@ async def answer(
 ) -> HandlerReply:
     """Answer a read when its index is high enough. Raises `TooOften` instead of waiting.
 
-    Raises `Denied` if the reader loses its rights while it waits. `closing` stops all waits. The code that sets it wakes the watchers, and each read returns the
-    current state. `random` is uniform in [0, 1).
+    Raises `Denied` if the reader loses its rights while it waits. `closing` stops all waits: the
+    code that sets it wakes the watchers, and each read returns the current state. `random` is
+    uniform in [0, 1).
     """
     after, wait = parameters(request)
     if not after or not route.watch:

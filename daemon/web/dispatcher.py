@@ -195,7 +195,11 @@ class Dispatcher:
         return RouteMatch(path, False, routes, _for_method(routes, head.method), parameters)
 
     def _routes(self, path: str, method: str) -> tuple[Sequence[Route], Mapping[str, str]]:
-        """Return the routes of a path; those of the whole ID if an own endpoint has no such method."""
+        """Return the routes of a path.
+
+        If an endpoint that Nomad lacks does not have the method, return the routes of the job with
+        the whole ID.
+        """
         routes, parameters = self.router.find(path)
         is_foreign = bool(routes) and _for_method(routes, method) is None
         if is_foreign and is_own(routes[0].path):

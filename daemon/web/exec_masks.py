@@ -52,7 +52,7 @@ async def _masked(command: str, matchers: list[Matcher]) -> str:
         return command
     try:
         words = _WORDS.decode(command if len(command) <= _LONGEST else "")
-    except msgspec.DecodeError:  # it does not run, or is too long to be shown
+    except msgspec.DecodeError:  # an invalid command does not run, and a long one is not shown
         return ""
     return await garbage.in_thread(
         lambda: encode([_without_secrets(word, matchers) for word in words]).decode()

@@ -81,7 +81,7 @@ class _Events:
     def __init__(self) -> None:
         self.headers: dict[str, str] = {}
         self.target = self.body = b""
-        self.number = self.ended = 0  # of headers, and of requests
+        self.number = self.ended = 0  # number of headers, and number of complete requests
 
     def on_url(self, url: bytes) -> None:
         self.target += url
@@ -294,7 +294,7 @@ def _head(request: SimpleRequest, client: str, peer: PeerAddress | None, user: s
 async def _whole(
     stream: trio.SocketStream, data: bytes, idleness: trio.CancelScope
 ) -> tuple[SimpleRequest | None, bytes]:
-    """Return a request whose body follows soon, and the bytes received."""
+    """Wait for a request's body; return the request, or None if incomplete, and all bytes."""
     request = parse_simple_request(data)
     if request is None or not request.missing:
         return request, data

@@ -24,7 +24,7 @@ from storage.records.codec import encode
 
 _SEES_SOURCE = "submit-job"  # the capability to see the definition of a job as it is
 _SHORT = 16 * 1024  # bytes that are searched on the event loop
-_OTHER_RULES = frozenset({"read-logs", "read-fs"})  # of output and files of tasks
+_OTHER_RULES = frozenset({"read-logs", "read-fs"})  # capabilities for output and files of tasks
 
 
 async def masked(route: Route, request: Request, reply: HandlerReply) -> HandlerReply:

@@ -41,12 +41,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     query: QueryParameters
     body: bytes
     token: str
-    address: str  # of the client; empty for a Unix socket
+    address: str  # the client's address; empty for a Unix socket
     user: str = ""  # the owner of the connection, if users of this host share an address
     peer: PeerAddress | None = None  # the user at the other end of a Unix socket
     accept: str = ""  # the Accept header; Nomad's clients send none
     caller: Caller
-    needs: RequiredCapability  # of the route: capabilities that the caller has
+    needs: RequiredCapability  # the requirement of the route, which the caller has met
     unknown: list[str] = []  # ignored fields of the body, not reported yet
     passed: list[Callable[[Caller], bool]] = []  # checks of the handler, which streams repeat
 
@@ -195,8 +195,7 @@ class WebSocketRoute(msgspec.Struct, frozen=True):
 Route = ReadRoute | WriteRoute | StreamRoute | WebSocketRoute
 
 
-# --- the Vault API
-# -----------------------------------------------------------------------------------
+# --- the Vault API ---
 
 
 class Operation(StrEnum):

@@ -2,7 +2,8 @@
 
 Job IDs may contain slashes. So a parameter inside a path matches everything up to the rest of the
 path, searched from its end: `/v1/job/a/b/plan` is the plan of `a/b`. A job whose ID ends like an
-endpoint of Nomad cannot be addressed, as in Nomad. `is_own` is about Steward's own endpoints.
+endpoint of Nomad cannot be addressed, as in Nomad. `is_own` identifies Steward's own endpoints, for
+which a request can fall back to such a job.
 """
 
 import re

@@ -100,7 +100,7 @@ class BodyBudget:
         self._by_client[client] += size
 
     def give_back(self, client: str, size: int) -> None:
-        """Count bytes as free."""
+        """Return the bytes of an answered request to the budget."""
         self.used -= size
         self._by_client[client] -= size
         if not self._by_client[client]:
@@ -328,7 +328,7 @@ async def open_web(
 ) -> AsyncIterator[None]:
     """Serve the listeners from these tables of routes; `most` limits the bytes of a body.
 
-    `doorkeeper` may reject a request before its body is read.
+    `authenticate_wrapper` may reject a request before its body is read.
 
     At the end of the block, blocking queries are answered immediately, and other requests have two
     seconds.

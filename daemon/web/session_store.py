@@ -27,9 +27,9 @@ class UiSession(msgspec.Struct):
     seen_at: int  # nanoseconds
     is_own: bool = False  # the token was created for this session, and is revoked with it
     began_at: int = 0  # nanoseconds
-    address: str = ""  # of the browser at the sign-in
-    accessor: str = ""  # of its token
-    owner: str = ""  # of its token: an entity, or the token itself
+    address: str = ""  # address of the browser at the sign-in
+    accessor: str = ""  # accessor of the session's token
+    owner: str = ""  # owner of the session's token: an entity, or the token itself
 
     @property
     def id(self) -> str:

@@ -39,7 +39,8 @@ class StreamSubscriber:
         if is_open or (request.operator is not None and not request.token):
             return request.caller
         if request.caller.token.uses_left == SPENT:
-            # Its last use was this request, so it is no longer stored. It stays valid for the request.
+            # The token's last use was this request, so it is no longer stored. It stays valid for
+            # the request.
             return await tokens.identify_again(request.caller.token)
         return await tokens.identify(request.token, request.address)
 

@@ -129,7 +129,7 @@ _NONE_REJECTED = RejectedForm()
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """A session with its token. `is_this`: of the request."""
+    """A session with its token; `is_this` marks the session of the request."""
 
     session: UiSession
     token_name: str
@@ -154,15 +154,15 @@ class UiRequest:
         self.is_compact = False  # pages have more lines, with less space between them
         self.shown = ""  # the tag of the page that the browser shows and reloads
         self.shared_pages = SharedPages()
-        self.is_short = True  # the API's replies to the page, together: see `_LONG`
-        self._read_bytes = 0  # of these replies
+        self.is_short = True  # whether all API replies to the page together stay below `_LONG`
+        self._read_bytes = 0  # bytes of these replies
         self.proof_mark = ""  # in place of the CSRF token, in a page for several sessions
         self._ask, self._sessions, self._trail, self._router = ask, sessions, audit_scope, router
         self._form: dict[str, str] | Malformed | None = None  # the fields, or their error
         self._lacking: dict[tuple[str, ...], str] = {}  # by the arguments of `lacks`
         self._cookie: str | None = None  # the new value of the cookie; empty deletes it
         self._rejected: tuple[str, RejectedForm] | None = None  # the URL of the form, and the form
-        self._denied: Request | None = None  # the last call without the permission
+        self._denied: Request | None = None  # the last call that was denied
 
     @property
     def query(self) -> QueryParameters:
@@ -628,7 +628,7 @@ def _missing_capability(ui_request: UiRequest, right: "RequestedCapability") -> 
         right = msgspec.structs.replace(
             right, needs=msgspec.structs.replace(needs, everywhere=True)
         )
-    if needs.asks is Requirement.VARIABLE and not right.path:  # a new variable: any will do
+    if needs.asks is Requirement.VARIABLE and not right.path:  # a new variable: any path
         rules = caller.grant.variables.all.values()
         if any(not rule.capabilities.isdisjoint(needs.any_of) for rule in rules):
             return ""
