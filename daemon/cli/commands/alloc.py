@@ -226,7 +226,7 @@ def show_task(
 
 
 def show_limits(screen: Screen, node: Node, allocation: AllocationDetail) -> None:
-    """Print which limits the drivers of the tasks enforce on this node, and which not."""
+    """Print the limits that the tasks' drivers enforce on this node, and those they do not."""
     if bytes(allocation.job) == b"null":  # its job version was purged
         return
     group = decode(bytes(allocation.job), Job).group(allocation.task_group)

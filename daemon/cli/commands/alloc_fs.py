@@ -109,7 +109,7 @@ def readable(size: int) -> str:
 
 
 class _Files:
-    """One path of one allocation."""
+    """The requests for one path of one allocation."""
 
     def __init__(self, client: ApiClient, alloc_id: str, path: str) -> None:
         self._client, self._id, self._path = client, segment(alloc_id), path

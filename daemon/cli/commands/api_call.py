@@ -62,7 +62,11 @@ def _content(body: str | None) -> bytes | None:
 @click.command("metrics")
 @click.option("--pretty", is_flag=True, help="Print indented JSON.")
 @click.option(
-    "--format", "form", type=click.Choice(["json", "prometheus"]), default="json", help="As what."
+    "--format",
+    "form",
+    type=click.Choice(["json", "prometheus"]),
+    default="json",
+    help="Output format.",
 )
 @with_client
 def show_metrics(client: ApiClient, *, pretty: bool, form: str) -> None:

@@ -81,7 +81,7 @@ class BulkRun(msgspec.Struct, kw_only=True):
             )
 
     def count(self, answer: BulkDispatchAnswer) -> None:
-        """Count an answer."""
+        """Count an answer, and print its error or its warnings."""
         if answer.error:
             self.failed += 1
         elif answer.existed:

@@ -57,7 +57,9 @@ def apply(
 @click.argument("name")
 @click.argument("file", metavar="FILE")
 @click.option("--first-year", type=int, metavar="YEAR", help="First year [default: this one].")
-@click.option("--last-year", type=int, metavar="YEAR", help="Last year [default: four later].")
+@click.option(
+    "--last-year", type=int, metavar="YEAR", help="Last year [default: four after the first]."
+)
 @with_output
 @with_client
 def import_file(

@@ -90,7 +90,7 @@ def debug(
     stamp = time.strftime("%Y-%m-%dT%H%M%SZ", time.gmtime())
     target = output or Path(f"steward-debug-{stamp}.tar.gz")
     if output == Path("-"):
-        raise Invalid("-output -: diagnostics are a new private file, so name one")
+        raise Invalid("-output - is standard output: diagnostics need the name of a new file")
     contents = list(_contents(client, duration, log_level))
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)

@@ -37,7 +37,7 @@ def index(client: ApiClient, screen: Screen, *, expression: str) -> None:
 
 @click.command()
 @click.argument("deployment_id", metavar="DEPLOYMENT")
-@click.option("--monitor", is_flag=True, help="Watch it until it has ended.")
+@click.option("--monitor", is_flag=True, help="Watch the deployment until it has ended.")
 @with_output
 @with_client
 def status(client: ApiClient, screen: Screen, deployment_id: str, *, monitor: bool) -> int:
@@ -231,8 +231,7 @@ def _follow(client: ApiClient, screen: Screen, deployment_id: str) -> int:
     return ended.status
 
 
-# --- output
-# -----------------------------------------------------------------------------------------
+# --- output ---
 
 
 def show_deployments(screen: Screen, deployments: Sequence[Deployment]) -> None:

@@ -20,7 +20,7 @@ _AT_ONCE, _NEVER = -1, 0  # drain deadlines in nanoseconds: immediately, and no 
 
 _NODE = click.argument("id_or_prefix", metavar="[NODE]", required=False)
 _OWN = click.option("--self", "own", is_flag=True, help="The daemon's own node.")
-_CHOICE = click.option("--enable/--disable", "enable", default=None, help="Start, or cancel.")
+_CHOICE = click.option("--enable/--disable", "enable", default=None, help="Start or cancel.")
 
 
 def _selected_node(client: ApiClient, id_or_prefix: str | None, *, own: bool) -> Node:
@@ -77,7 +77,7 @@ def eligibility(
 @click.option("--ignore-system", is_flag=True, help="Leave system jobs running.")
 @click.option("--keep-ineligible", is_flag=True, help="With -disable: keep the node ineligible.")
 @click.option("-m", "--message", default="", metavar="TEXT", help="Reason, stored with the node.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--detach", is_flag=True, help="Do not wait for the end of the drain.")
 @with_output
 @with_client

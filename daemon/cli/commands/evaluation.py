@@ -69,7 +69,7 @@ def show_evaluations(screen: Screen, evaluations: Iterable[Evaluation]) -> None:
 
 @click.command("status")
 @click.argument("eval_id", metavar="EVALUATION")
-@click.option("--monitor", is_flag=True, help="Watch it until it is complete.")
+@click.option("--monitor", is_flag=True, help="Watch the evaluation until it is complete.")
 @with_output
 @with_client
 def status(client: ApiClient, screen: Screen, eval_id: str, *, monitor: bool) -> None:
@@ -110,7 +110,10 @@ def status(client: ApiClient, screen: Screen, eval_id: str, *, monitor: bool) ->
 
 
 def _unplaced(client: ApiClient, evaluation: Evaluation) -> list[str]:
-    """Return why groups are not placed: as nodes are now for a blocked evaluation, else as they were."""
+    """Return why groups are not placed.
+
+    A blocked evaluation is explained with the current nodes, any other with its own record.
+    """
     if evaluation.status != EvalStatus.BLOCKED:
         return placement_message.describe_failures(evaluation)
     path = f"/v1/job/{segment(evaluation.job_id)}/explain"

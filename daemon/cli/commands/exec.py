@@ -76,7 +76,10 @@ _INPUT = click.option(
     "-i/--no-stdin", "stdin", default=True, help="Forward standard input (the default)."
 )
 _TTY = click.option(
-    "-t/--no-tty", "tty", default=None, help="Use a terminal (default: if this is one)."
+    "-t/--no-tty",
+    "tty",
+    default=None,
+    help="Use a terminal (default: if input and output are one).",
 )
 _TASK = click.option("--task", metavar="TASK", help="Name of the task, if there are several.")
 
@@ -117,7 +120,11 @@ def execute(
 @_TASK
 @click.option("--job", "job_id", metavar="JOB", help="Job that declares the action.")
 @click.option(
-    "--alloc", "--allocation", "alloc_id", metavar="ALLOCATION", help="Allocation to run it in."
+    "--alloc",
+    "--allocation",
+    "alloc_id",
+    metavar="ALLOCATION",
+    help="Allocation that runs the action.",
 )
 @click.argument("action", metavar="ACTION")
 @with_client

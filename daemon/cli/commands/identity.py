@@ -11,7 +11,7 @@ from daemon.cli.core.output import Screen
 from storage.errors import Invalid
 
 _PLUGINS = "/v1/identity/oidc/plugins/.well-known"
-_DOCUMENTS = {"openid-configuration": "issuer", "keys": "keys"}  # each with a field that it has
+_DOCUMENTS = {"openid-configuration": "issuer", "keys": "keys"}  # document -> a required field
 
 
 @click.command()

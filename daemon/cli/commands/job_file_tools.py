@@ -95,8 +95,8 @@ def validate(client: ApiClient, screen: Screen, file: str, *, variables: Variabl
 def fmt(screen: Screen, files: tuple[str, ...], *, check: bool) -> int:
     """Format job files and variable files.
 
-    For -, it reads standard input and prints the result. With --check, the exit status is 1 if a
-    file is not formatted.
+    With -, the command reads standard input and prints the result. With --check, the exit status is
+    1 if a file is not formatted.
 
     Example: steward fmt -check web.hcl
     """

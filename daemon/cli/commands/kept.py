@@ -84,7 +84,7 @@ def _named(files: list[KeptFile], path: str) -> KeptFile:
 
 
 def _give(client: ApiClient, address: str, file: KeptFile, target: str) -> None:
-    """Write a file to a path, or print it: without a path, or with -."""
+    """Write a kept file to the path `target`, or print it if `target` is empty or `-`."""
     if target not in ("", "-"):
         _save(client, address, file, Path(target))
         return
@@ -102,7 +102,7 @@ def _below(folder: Path, file: KeptFile) -> Path:
 
 
 def _save(client: ApiClient, address: str, kept_file: KeptFile, target: Path) -> None:
-    """Write a file, which appears only if its content is complete and right. Raises `Invalid`."""
+    """Write a file if its digest matches; replace `target` atomically. Raises `Invalid`."""
     unfinished = target.with_name(f".{target.name}.unfinished")
     digest = hashlib.sha256()
     try:

@@ -181,8 +181,8 @@ def login(
         [
             ("Accessor", done.auth.accessor),
             ("Policies", ", ".join(done.auth.policies)),
-            ("Ends in", format_duration(done.auth.lease_duration * SECOND)),
-            ("Kept in", str(file)),
+            ("Expires in", format_duration(done.auth.lease_duration * SECOND)),
+            ("Stored in", str(file)),
         ]
     )
 

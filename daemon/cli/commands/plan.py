@@ -110,7 +110,8 @@ def plan(
     dubious: list[str] = []
     check_prospects(client, job, dubious.append)
     body = {"Job": job, "Diff": diff, "PolicyOverride": policy_override}
-    if submission := request.get("Submission"):  # for its sensitive variables
+    # The submission tells the daemon which variables are sensitive.
+    if submission := request.get("Submission"):
         body["Submission"] = submission
     answer = client.send(
         "POST",

@@ -59,8 +59,10 @@ def start(client: ApiClient, screen: Screen, job_id: str, *, detach: bool) -> in
 )
 @click.option("--batch-wait", default="0s", metavar="TIME|ask", help="Pause between batches.")
 @click.option("--reschedule", is_flag=True, help="Replace whole allocations.")
-@click.option("--on-error", type=click.Choice(["ask", "fail"]), default="ask", help="What then.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--on-error", type=click.Choice(["ask", "fail"]), default="ask", help="Action after an error."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @with_output
 @with_client
 def restart(
@@ -102,7 +104,7 @@ def restart(
             except (RequestRejected, Refused) as error:
                 screen.warn(f"allocation {screen.short(item.id)} ({item.name}): {error}")
                 failures += 1
-                if on_error == "fail" or not (yes or _agreed("Go on?")):
+                if on_error == "fail" or not (yes or _agreed("Continue?")):
                     return 1
     screen.report(f'job "{line.id}": {len(found) - failures} of {len(found)} allocations restarted')
     return 1 if failures else 0
@@ -156,7 +158,7 @@ def _restart(
 def _may_continue(pause: float | None, *, yes: bool) -> bool:
     """Wait before the next batch; return whether to continue."""
     if pause is None:
-        return yes or _agreed("Go on?")
+        return yes or _agreed("Continue?")
     time.sleep(pause)
     return True
 

@@ -11,9 +11,14 @@ from storage.errors import Invalid
 from storage.records.base import Record
 
 _RUN = click.option(
-    "--run", "number", type=int, default=0, metavar="N", help="Number; the newest by default."
+    "--run",
+    "number",
+    type=int,
+    default=0,
+    metavar="N",
+    help="Number of the run [default: the newest].",
 )
-_NOTE = click.option("--note", default="", help="Reason, for the record.")
+_NOTE = click.option("--note", default="", help="Reason, stored with the run.")
 _TOKEN = click.option(
     "--idempotency-token",
     default="",
@@ -144,7 +149,7 @@ def accept(
     "--version",
     type=click.IntRange(0),
     metavar="N",
-    help="Run them with this version of the job, or of the parent of a child, in a new run.",
+    help="Start a new run with this version of the job (for a child: of its parent).",
 )
 @click.option("--preview", is_flag=True, help="Change nothing; list the steps that would run.")
 @_RUN

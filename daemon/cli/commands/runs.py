@@ -39,7 +39,9 @@ _MARKS = {
     StepState.SKIPPED: "/",
     StepState.CANCELED: "x",
 }
-_RUN = click.option("--run", "number", type=int, metavar="N", help="Number; the newest by default.")
+_RUN = click.option(
+    "--run", "number", type=int, metavar="N", help="Number of the run [default: the newest]."
+)
 
 
 @click.command("list")
@@ -135,7 +137,7 @@ def _count(step: RunStepView) -> str:
 
 
 def _open_duration(step: RunStepView) -> str:
-    """Return how long a step was open."""
+    """Return the time for which a step was open."""
     if not step.opened or step.state in (StepState.WAITING, StepState.HELD):
         return ""
     return format_duration((time.time_ns() if step.outcome is None else step.since) - step.opened)

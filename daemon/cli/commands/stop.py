@@ -17,7 +17,7 @@ from storage.errors import Invalid
 @click.command()
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
 @click.option("--purge", is_flag=True, help="Delete the job and its history.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--detach", is_flag=True, help="Do not wait for the tasks to end.")
 @click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
 @click.option("--no-shutdown-delay", is_flag=True, help="Do not wait before stopping the tasks.")

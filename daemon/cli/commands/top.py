@@ -34,7 +34,7 @@ from storage.records.usage import AllocationUsageLine, MachineUsage
 
 _EVERY = 1.0  # seconds
 _ANSWER_WITHIN = 3.0  # seconds: a longer wait would freeze the display
-_MOST_ASKED = 60  # allocations per usage request: those on the screen, and some of the rest
+_MOST_ASKED = 60  # allocations per usage request: those on the screen, and some others
 _MOST_ERRORS = 5  # errors requested at a time
 _MOST_LISTED = 2000  # jobs
 _LIST_SHARE = 200  # minimum interval of list reads, as a multiple of the CPU time of the last one
@@ -98,8 +98,8 @@ class TopPoller:
     """The data of the display, requested as rarely as possible.
 
     The lists of jobs and allocations are read when the state has changed, but only at intervals
-    that keep the CPU time small. Measuring usage costs the daemon time. So it is requested for the
-    rows on the screen, and in turns for the rest.
+    that keep the CPU time small. The daemon spends CPU time on each measurement of usage. So the
+    usage is requested for the rows on the screen, and in turns for all other rows.
     """
 
     def __init__(self, client: ApiClient) -> None:
@@ -191,7 +191,7 @@ class TopPoller:
             return []
         try:
             found = self._client.fetch("/v1/nodes", list[_NodeLine], held=True)
-        except RequestRejected as error:  # a token for jobs alone
+        except RequestRejected as error:  # the token may not read nodes
             self._hidden = _hidden_by(error)
             return []
         self._hidden = ""

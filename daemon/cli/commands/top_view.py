@@ -154,7 +154,7 @@ _KEYS = {
 }
 
 
-_REASONS = {"jobs": "REASON", "nodes": "ASKED OF IT", "allocations": "LAST ERROR"}
+_REASONS = {"jobs": "REASON", "nodes": "REQUESTED", "allocations": "LAST ERROR"}
 
 
 def parent_of(job_id: str) -> str:
@@ -229,7 +229,7 @@ def _rank(state: str) -> int:
 
 
 def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
-    """Return rows in an order: by trouble, by size, or by name."""
+    """Return the rows sorted by trouble, by size, or by name."""
     named = sorted(rows, key=lambda row: (row.name, row.key))
     nothing = AllocationUse()
     match sort:
@@ -293,9 +293,7 @@ class View:
         self._first = min(self._first, max(0, len(self.rows) - height_of_rows))
         return self.rows[self._first : self._first + height_of_rows]
 
-    # --- keys
-    # ---------------------------------------------------------------------------------------
-
+    # --- keys ---
     def press(self, key: str, height: int) -> str:
         """Handle a key; return an action for the caller, or an empty text.
 
@@ -372,9 +370,7 @@ class View:
             return ""
         return {"l": "logs", "e": "exec", "w": "explain"}.get(key, "")
 
-    # --- lines
-    # --------------------------------------------------------------------------------------
-
+    # --- lines ---
     def lines(self, facts: TopFacts, width: int, height: int) -> list[ScreenLine]:
         """Return all lines of the screen."""
         rows = self.shown(height)
@@ -469,7 +465,7 @@ def _row(row: Row, columns: Sequence[Column], *, is_selected: bool) -> ScreenLin
         "AGE": row.age,
         "REASON": row.about,
         "LAST ERROR": row.about,
-        "ASKED OF IT": row.about,
+        "REQUESTED": row.about,
         "POOL": row.age,
     }
     style = "selected" if is_selected else _STYLES.get(row.state, "")

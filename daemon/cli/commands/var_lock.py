@@ -83,7 +83,7 @@ class _Held:
                         f'another client holds the lock of variable "{self._path}"'
                     ) from None
             else:
-                assert found.lock is not UNSET  # noqa: S101  # its holder is shown it
+                assert found.lock is not UNSET  # noqa: S101  # a holder sees its lock
                 self._id, self.ttl = found.lock.id, durations.nanoseconds(found.lock.ttl) / SECOND
                 return
             if not waits:

@@ -34,7 +34,7 @@ _TOKEN = click.argument("identifier", default="", metavar="[TOKEN]")
 @click.option("--type", "kind", default="", help="service or batch.")
 @click.option("--orphan", is_flag=True, help="Do not revoke it together with its parent.")
 @click.option("--no-default-policy", is_flag=True, help="Leave out the policy default.")
-@click.option("--renewable/--not-renewable", default=True, help="Whether it can be renewed.")
+@click.option("--renewable/--not-renewable", default=True, help="Whether the token can be renewed.")
 @with_output
 @with_vault_client
 def create(client: ApiClient, screen: Screen, *, role: str, **options: object) -> None:

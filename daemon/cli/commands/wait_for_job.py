@@ -101,7 +101,7 @@ class _Watch:
         self._watching = trio.CancelScope()
 
     async def run(self, seconds: float) -> None:
-        """Wait until all has ended and is printed, or until a timeout or an interrupt."""
+        """Wait for the end and the output of all tasks, or for a timeout or an interrupt."""
         with self._watching:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._heed_interrupts)

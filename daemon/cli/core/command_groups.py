@@ -7,7 +7,7 @@ class CommandGroup(click.Group):
     """A group whose help describes each command as in `daemon/cli/core/help.py`."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each command with its line."""
+        """Write each command with its help line."""
         from daemon.cli.core.help import write_commands  # only help needs these lines
 
         write_commands(ctx, formatter)

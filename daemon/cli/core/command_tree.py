@@ -282,7 +282,7 @@ COMMANDS: Tree = {
 class LazyGroup(CommandGroup):
     """A group that imports a command on first use."""
 
-    def __init__(self, name: str, tree: Tree, help: str) -> None:  # noqa: A002  # click's name
+    def __init__(self, name: str, tree: Tree, help: str) -> None:  # noqa: A002  # click's parameter name
         super().__init__(name, help=help, context_settings=_HELP)
         self._tree = dict(tree)
 
@@ -328,7 +328,7 @@ def _load(name: str, entry: str | Group) -> click.Command:
 class CommandLine(LazyGroup):
     """The command line: it converts every end of a command to an exit status."""
 
-    def __init__(self, name: str, tree: Tree, help: str) -> None:  # noqa: A002  # click's name
+    def __init__(self, name: str, tree: Tree, help: str) -> None:  # noqa: A002  # click's parameter name
         super().__init__(name, tree, help)
         self.epilog = "Options and examples of a command: steward help COMMAND"
         self.params.append(
@@ -342,7 +342,7 @@ class CommandLine(LazyGroup):
             )
         )
 
-    def main(  # type: ignore[override]  # of its many settings none is for others to choose
+    def main(  # type: ignore[override]  # callers must not set click's options
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **_: object
     ) -> NoReturn:
         """Run a command and exit."""
@@ -351,7 +351,7 @@ class CommandLine(LazyGroup):
 
             accept_one_dash()
         words = [short_option(word) for word in (sys.argv[1:] if args is None else args)]
-        if sys.stdin is None:  # its descriptor was closed; commands read an empty input then
+        if sys.stdin is None:  # the caller closed it; commands then read an empty input
             sys.stdin = io.TextIOWrapper(io.BytesIO())
         try:
             status: object = click.Group.main(self, words, prog_name, standalone_mode=False)

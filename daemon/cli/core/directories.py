@@ -125,7 +125,7 @@ def with_artifacts(job: object, directories: Sequence[PackedDirectory]) -> objec
     ]
 
     def extended(value: object, keys: tuple[str, ...]) -> object:
-        """Return an object of a job with the artifacts in all objects that the keys lead to."""
+        """Return a copy of `value` with the artifacts added to each object at the path `keys`."""
         if not isinstance(value, Mapping):
             return value
         key_name = keys[0] if keys else "artifacts"

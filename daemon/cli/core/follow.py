@@ -343,8 +343,8 @@ def follow_stop(client: ApiClient, progress: ProgressDisplay, eval_id: str) -> F
     answer = client.read(path, namespace=evaluation.namespace)
     while True:
         lines = answer.decode(list[AllocationItem])
-        # Older allocations ended before the stop. Some of these may have ended before the first
-        # poll too.
+        # Allocations that ended before the stop do not count. Others count even if they end before
+        # the first poll.
         changed = [line for line in lines if line.modify_index > evaluation.create_index]
         progress.show([allocation_row(line) for line in changed])
         if all(_ended(line) for line in lines):

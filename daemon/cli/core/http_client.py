@@ -388,7 +388,7 @@ class ApiClient:
             connection = http.client.HTTPConnection(host, port, timeout=within)
         try:
             connection.connect()
-        except UnicodeError as error:  # of the encoding of host names
+        except UnicodeError as error:  # the host name cannot be encoded
             raise OSError("its host name has a label that is empty or too long") from error
         connection.sock.settimeout(self._answer_within)
         return connection

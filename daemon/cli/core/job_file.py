@@ -154,8 +154,7 @@ def launches_children(job: object) -> bool:
     return any(value[name] for name in value if name.lower() in ("periodic", "parameterizedjob"))
 
 
-# --- the API's form
-# ------------------------------------------------------------------------------------
+# --- the API's form ---
 
 
 def _is_json(source: str, file: str) -> bool:
@@ -224,8 +223,7 @@ def _kind(value: object) -> str:
             return "a number"
 
 
-# --- the job file language
-# ----------------------------------------------------------------------------
+# --- the job file language ---
 
 
 def _read(source: str, file: str, variable_arguments: VariableArguments) -> "JobFile":

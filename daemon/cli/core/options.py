@@ -16,7 +16,7 @@ from daemon.cli.core.output import OutputOptions, Screen, is_terminal
 from daemon.cli.core.token_source import find_token
 
 DEFAULT_ADDRESS = "http://127.0.0.1:4646"
-# Operators on this host need no token here.
+# The daemon's socket. Operators on this host need no token on it.
 SOCKET = "/run/steward/steward.sock"
 
 # A function that click calls; it returns an exit status, or None for 0.
@@ -92,12 +92,12 @@ def with_client(command: Command) -> Command:
 
 
 def with_vault_client(command: Command) -> Command:
-    """Do the same for a command of the Vault API, with Vault's environment variables."""
+    """Do the same as `with_client` for the Vault API, with Vault's environment variables."""
     return _connected(command, find_token, _CONNECTION_TO_SECRETS)
 
 
 def with_anonymous_client(command: Command) -> Command:
-    """Do the same for a command that sends no token, because it obtains one."""
+    """Do the same as `with_client` for a command that sends no token, because it obtains one."""
     return _connected(command, lambda _token, _environment: "", _CONNECTION_TO_SECRETS)
 
 
@@ -131,7 +131,7 @@ def with_output(command: Command) -> Command:
 
 
 def shown_values(command: Command) -> Command:
-    """Do the same for a command whose own `--field` selects a value, as in Vault."""
+    """Do the same as `with_output` for a command with Vault's `--field`, which selects a value."""
     return _shown(command, _SCREEN_OF_VALUES)
 
 
