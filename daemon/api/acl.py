@@ -232,7 +232,7 @@ def token_response(store: Store, issued: IssuedToken) -> HandlerReply:
 
 
 def _own_policies(request: Request, db: ReadSnapshot) -> Callable[[str], bool]:
-    """Return a predicate for the policies that the caller may see: its own, or all."""
+    """Return a predicate that selects the policies the caller may see: its own, or all."""
     if request.caller.grant.everything:
         return lambda _: True
     return set(policy_names(db, request.caller.token)).__contains__
@@ -305,10 +305,10 @@ async def delete_policy(request: Request) -> HandlerReply:
 
 
 class ExplainRequest(Record, frozen=True, kw_only=True):
-    """The question whether a token may send a request."""
+    """The body of a question whether a token may send a request."""
 
     token: str = ""  # secret or accessor; empty: an anonymous request
-    policies: list[str] | None = None  # asked instead of a token: policies of an imaginary one
+    policies: list[str] | None = None  # policies to check instead of those of a token
     method: str = "GET"
     path: str = ""
 
@@ -317,9 +317,9 @@ async def explain_request(request: Request) -> HandlerReply:
     """Explain which rule allows or denies a request to a token, or to a set of policies."""
     body, parts = await request.decoded(ExplainRequest), request.parts
     if not body.path:
-        raise Malformed("Path must name what is requested, for example /v1/jobs")
+        raise Malformed("Path is missing: give the path of a request, such as /v1/jobs")
     if body.token and body.policies:
-        raise Malformed("Token and Policies are both named: ask about one of them")
+        raise Malformed("Token and Policies are both given: give only one of them")
 
     def find(db: ReadSnapshot) -> AccessDecision:
         right = parts.rights().of(

@@ -1,4 +1,4 @@
-"""The `auth_block` part of a response with a new token."""
+"""The `auth` field of a response with a new token."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from storage.records.base import SECOND
 def auth_block(
     secret: str, token: Token, identity_policies: Sequence[str] = ()
 ) -> dict[str, object]:
-    """Return the `auth_block` part for a token; parts that Vault leaves out when empty are left out."""
+    """Return the `auth` field for a token, without fields that Vault omits when they are empty."""
     block: dict[str, object] = {
         "client_token": secret,
         "accessor": token.accessor,

@@ -56,7 +56,7 @@ def config_exists(call: RouteCall) -> bool:
 
 
 async def rotate_secret(call: RouteCall) -> VaultBody:
-    """Rotate the client secret; the new one is used only after it has been proven to work."""
+    """Rotate the client secret. The new secret is used only after a successful test."""
     await (await _methods(call)).rotations.begin(_mount(call))
     return VaultBody()
 

@@ -110,8 +110,7 @@ class EndpointSchema(msgspec.Struct, frozen=True, kw_only=True):
     is_lines: bool = False
 
 
-# --- records joined from several tables
-# ---------------------------------------------------------------
+# --- records joined from several tables ---
 
 
 class JobSummary(JobCounts, frozen=True, kw_only=True):
@@ -186,15 +185,13 @@ class EventBody(Record, frozen=True, kw_only=True):
 
 
 class EventsOfWrite(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The events of one write. A sign of life has none."""
+    """The events of one write. A heartbeat has none."""
 
     index: int = 0
     events: tuple[EventBody, ...] = ()
 
 
-# --- the table
-# ---------------------------------------------------------------------------------------
-
+# --- the table ---
 _PAGES = {"per_page": NUMBER, "next_token": TEXT, "reverse": FLAG}
 _LISTING = {"prefix": TEXT, "filter": TEXT, **_PAGES}
 _HISTORY = {"from": TEXT, "to": TEXT, "step": TEXT}

@@ -57,8 +57,7 @@ class JobTagResponse(Record, frozen=True, kw_only=True):
     next_token: str = ""
 
 
-# --- reads
-# -------------------------------------------------------------------------------------------
+# --- reads ---
 
 
 def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -208,8 +207,7 @@ def submission(request: Request, db: ReadSnapshot) -> HandlerReply:
     return reply.read_reply(found, found.job_modify_index)
 
 
-# --- writes
-# ------------------------------------------------------------------------------------------
+# --- writes ---
 
 
 async def revert(request: Request) -> HandlerReply:

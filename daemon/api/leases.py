@@ -96,7 +96,7 @@ async def revoke_prefix(call: RouteCall) -> VaultBody:
     return VaultBody()
 
 
-async def count(call: RouteCall) -> VaultBody:  # a handler
+async def count(call: RouteCall) -> VaultBody:  # every handler is async
     """Count the irrevocable leases: there are none."""
     return VaultBody(data={"counts": {}, "lease_count": 0})
 

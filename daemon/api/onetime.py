@@ -53,7 +53,7 @@ async def create_one_time_token(request: Request) -> HandlerReply:
 
 
 async def exchange(request: Request) -> HandlerReply:
-    """Return the token of a one-time token, once."""
+    """Exchange a one-time token for its token. It can be used once."""
     parts = request.parts
     body = await request.decoded(OneTimeTokenExchangeRequest)
     try:

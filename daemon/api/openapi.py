@@ -77,8 +77,7 @@ class _Types:
         return {media: {"schema": self._schemas[repr(kind)]}}
 
 
-# --- the jobs API
-# ------------------------------------------------------------------------------------
+# --- the jobs API ---
 
 
 def _operation(route: Route, method: str, types: _Types) -> Document:
@@ -135,8 +134,7 @@ def _query_parameters(query: Mapping[str, ParameterType]) -> list[Document]:
     ]
 
 
-# --- the Vault API
-# ------------------------------------------------------------------------------------
+# --- the Vault API ---
 
 
 def _operations(endpoint: Endpoint) -> dict[str, Document]:

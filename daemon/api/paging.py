@@ -101,8 +101,7 @@ def _parse(token: str, *, is_number: bool) -> Key:
     return (head, tail)
 
 
-# --- lists read in steps
-# ---------------------------------------------------------------------------
+# --- lists read in steps ---
 
 
 class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -201,7 +200,7 @@ class _Walk(Generic[T]):
         return _Step(lines + self._end(last, bytes_left))
 
     def _is_wanted(self, db: ReadSnapshot, item: T) -> bool:
-        """Return whether an item is shown. One that needs an unreadable row is not."""
+        """Return whether an item is shown. An item that needs an unreadable row is hidden."""
         if self._listing.wanted is None:
             return True
         try:

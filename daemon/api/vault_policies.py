@@ -174,7 +174,7 @@ async def _capabilities_at_paths(call: RouteCall, grant: CapabilitySet) -> Vault
 
 
 async def resultant_acl(call: RouteCall) -> VaultBody:
-    """Return all capabilities of the caller, for the web interface."""
+    """Return all capabilities of the caller, in the form that Vault's web interface uses."""
     grant = call.caller.grant
     if grant.everything:
         return VaultBody(data={"root": True})

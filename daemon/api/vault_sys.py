@@ -72,12 +72,12 @@ async def seal_status(call: RouteCall) -> HandlerReply:
     return plain(_Seal(cluster_name=name, cluster_id=identifier))
 
 
-async def initialized(call: RouteCall) -> HandlerReply:  # a handler
+async def initialized(call: RouteCall) -> HandlerReply:  # every handler is async
     """Report that a store exists: the daemon creates it at its start."""
     return plain({"initialized": True})
 
 
-async def leader(call: RouteCall) -> HandlerReply:  # a handler
+async def leader(call: RouteCall) -> HandlerReply:  # every handler is async
     """Report that there is a single daemon, without a leader election."""
     return plain(_Leader())
 
@@ -119,12 +119,12 @@ async def version_history(call: RouteCall) -> VaultBody:
     return VaultBody(data={"keys": [VERSION], "key_info": {VERSION: entry}})
 
 
-async def audit_devices(call: RouteCall) -> VaultBody:  # a handler
+async def audit_devices(call: RouteCall) -> VaultBody:  # every handler is async
     """List no devices: the audit log is a table of the store."""
     return VaultBody(data={})
 
 
-async def openapi(call: RouteCall) -> HandlerReply:  # a handler
+async def openapi(call: RouteCall) -> HandlerReply:  # every handler is async
     """Describe the paths of the Vault API; `/v1/openapi.json` has the full description."""
     known = call.parts.rights().endpoint_paths
     paths: dict[str, object] = {path.removeprefix("/v1"): {} for path in known}
@@ -132,13 +132,13 @@ async def openapi(call: RouteCall) -> HandlerReply:  # a handler
     return plain({"openapi": "3.0.2", "info": info, "paths": paths, "components": {}})
 
 
-async def catalog(call: RouteCall) -> VaultBody:  # a handler
+async def catalog(call: RouteCall) -> VaultBody:  # every handler is async
     """List all types that can be mounted."""
     detailed = [_entry(kind) for kind in METHODS]
     return VaultBody(data={"auth": list(METHODS), "detailed": detailed})
 
 
-async def list_methods(call: RouteCall) -> VaultBody:  # a handler
+async def list_methods(call: RouteCall) -> VaultBody:  # every handler is async
     """List the types of login methods."""
     return VaultBody(data={"keys": list(METHODS)})
 

@@ -112,7 +112,7 @@ async def log(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerRep
 
 
 async def read_commands(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Return orders as soon as there are any; the request is also a sign of life."""
+    """Return orders as soon as there are any; the request is also a heartbeat."""
     used = (_number(request, "user"), _number(request, "system"), _number(request, "pages"))
     commands = await wrapper_protocol.orders(request.token, _number(request, "seen"), used, _SPAN)
     return HandlerReply(body=commands.encode(), content_type=_PLAIN)
@@ -150,7 +150,9 @@ async def report_result(wrapper_protocol: WrapperProtocol, request: Request) -> 
         request.query.text("kept"),
     ]
     if code not in _CODES or not all(map(_WORD.fullmatch, words)):
-        raise BadNumber(f"code = {code}, words = {words}: write a code up to 255, and words")
+        raise BadNumber(
+            f"code = {code}, words = {words}: write a code up to 255, and words of 16 letters at most"
+        )
     await wrapper_protocol.result(request.token, code, why, outputs, kept_files, request.body)
     return HandlerReply(body=b"ok\n", content_type=_PLAIN)
 

@@ -138,7 +138,7 @@ def _only_own(addresses: list[str], own: str) -> HandlerReply:
 
 
 async def join(request: Request) -> HandlerReply:
-    """Return that no other server was joined."""
+    """Report that no other server was joined."""
     if not request.query.text("address"):
         raise Malformed("missing address to join")
     return HandlerReply(body={"num_joined": 0, "error": "this server works alone"})

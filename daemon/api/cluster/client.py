@@ -38,7 +38,7 @@ class PauseRequest(Record, frozen=True, kw_only=True):
 
 
 async def _known(request: Request) -> str:
-    """Return the allocation ID in the path, if the caller may do this. Raises `NotFound`, `Denied`."""
+    """Return the allocation ID in the path, after an access check. Raises `NotFound`, `Denied`."""
     allocation = await find_allocation(request.parts.store, request["alloc_id"])
     request.require(allocation.namespace)
     return allocation.id
@@ -132,6 +132,6 @@ def _named(request: Request) -> Node | None:
 
 
 async def allocation_not_found(request: Request) -> HandlerReply:
-    """Return that the request about an allocation is unknown."""
+    """Reject an unknown kind of request about an allocation."""
     del request
     return text("resource not found", 404)

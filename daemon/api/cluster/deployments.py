@@ -169,7 +169,7 @@ def _named(request: Request, body_id: str) -> str:
 
 
 def _check(request: Request, deployment_id: str) -> None:
-    """Raise `Denied` unless the caller may do this in the deployment's namespace."""
+    """Raise `Denied` unless the caller has the capability in the deployment's namespace."""
     check_id("deployment", deployment_id)
     found = request.parts.store.read(lambda db: deployments.find(db, deployment_id))
     if found is not None:

@@ -87,7 +87,7 @@ def _index(query: QueryParameters) -> int:
 
 
 def _gather(query: QueryParameters) -> float:
-    """Return the seconds in which events are collected for one piece. Raises `Malformed`."""
+    """Return the seconds for which events are collected into one chunk. Raises `Malformed`."""
     text = query.text("gather")
     nanoseconds = duration(text) if text else 0
     if nanoseconds is None or not 0 <= nanoseconds <= LONGEST_GATHER * SECOND:
@@ -114,8 +114,7 @@ def _topics(query: QueryParameters) -> dict[str, set[str]]:
     return topics or {_ALL: {_ALL}}
 
 
-# --- the stream
-# --------------------------------------------------------------------------------------
+# --- the stream ---
 
 
 async def _frames(
@@ -123,7 +122,7 @@ async def _frames(
 ) -> AsyncIterator[bytes]:
     """Yield a line for each write with selected events, and heartbeats in between.
 
-    `gather` is the time in seconds between a write and its piece, which has all lines until then.
+    `gather` is the time in seconds between a write and its chunk, which has all lines until then.
     """
     store, feed = request.parts.store, request.parts.feed
     reader = StreamSubscriber(request)

@@ -283,6 +283,6 @@ def _with_nomad_errors(files: AllocFiles, verb: str, path: str) -> Iterator[None
 
 
 async def file_not_found(request: Request) -> HandlerReply:
-    """Return that the request about files is unknown."""
+    """Reject an unknown kind of request about files."""
     del request
     return text("Invalid method", 404)

@@ -47,7 +47,7 @@ from storage.records.usage import AllocationUsage, MachineUsage, TaskUsage
 from storage.store import Store
 
 _TYPES = ("service", "batch", "system", "sysbatch")
-_MOST_FREEZES = 10_000  # counted
+_MOST_FREEZES = 10_000  # freezes that are counted
 _MEGABYTE = 1024 * 1024
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -93,7 +93,8 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
 async def _unreadable(parts: AppContext) -> list[GaugeValue]:
     try:
         counted = await parts.store.read_any(unreadable_rows)
-    except (StorageDamaged, StorageUnreadable):  # the known ones are on a corrupt page
+    except (StorageDamaged, StorageUnreadable):
+        # A page is corrupt, so count the rows that earlier reads have found.
         counted = parts.store.unreadable_rows.by_table()
     return [
         GaugeValue("steward.store.unreadable_rows", number, {"table": table})
@@ -164,8 +165,7 @@ def _of_daemon() -> Iterator[GaugeValue]:
         yield GaugeValue(f"nomad.runtime.{name}", number)
 
 
-# --- values from the store
-# ----------------------------------------------------------------------------
+# --- values from the store ---
 
 
 def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
@@ -345,8 +345,7 @@ def _node(
         yield GaugeValue(f"nomad.client.allocs.{status}", counted.get(status, 0), labels)
 
 
-# --- running tasks
-# --------------------------------------------------------------------------------------
+# --- running tasks ---
 
 
 def _of_allocation(alloc: Allocation, usage: AllocationUsage, host: str) -> list[GaugeValue]:

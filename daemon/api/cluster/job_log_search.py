@@ -23,7 +23,7 @@ class _Match(NamedTuple):
 
 
 class _Searched(msgspec.Struct):
-    """The result of the search of a log: the matches, the end of the last, the next position."""
+    """A searched log: its matches, the end of the last match, and the next search position."""
 
     search: Search
     number: int
@@ -40,7 +40,7 @@ class NewestMatches:
         self._searched: list[_Searched] = []
 
     def add(self, search: Search, reached: int) -> None:
-        """Add the matches of the next log; drop matches older than the newest of all."""
+        """Add the matches of the next log, and drop all but the newest matches of all logs."""
         index = len(self._searched)
         log_lines = dated(self._opened[index], search.found)
         end = log_lines[-1].end if log_lines else 0

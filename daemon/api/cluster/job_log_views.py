@@ -47,11 +47,11 @@ from storage.records.codec import encode
 from storage.records.job import JobStatus
 from storage.records.task import LogConfig
 
-_MOST_ALLOCATIONS = 16  # newest ones whose logs are merged
+_MOST_ALLOCATIONS = 16  # newest allocations whose logs are merged
 _MOST_STREAMS = 48
-_SHOWN = 8  # digits of an allocation
+_SHOWN = 8  # digits of an allocation ID in a cursor
 _FOLLOWED = 500  # lines that a follower receives first
-_POSITION = re.compile(r"([0-9a-f]{8}\.[0-9]+[oe]):([0-9]{1,18})")  # of one stream in a cursor
+_POSITION = re.compile(r"([0-9a-f]{8}\.[0-9]+[oe]):([0-9]{1,18})")  # of a stream in a cursor
 
 
 class JobLogLines(LogLines, frozen=True, kw_only=True):

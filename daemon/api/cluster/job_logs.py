@@ -46,7 +46,7 @@ _AT_ONCE = 4 * 1024 * 1024  # bytes of all logs together
 _LEAST_LINES = 100  # lower limit of lines per read when many logs are merged
 _LINES_AT_ONCE = 32_000  # lines of all logs together
 _MOST_STREAMS = 256  # logs that are open at the same time
-_MOST_ALLOCATIONS = 128  # newest ones whose logs are shown
+_MOST_ALLOCATIONS = 128  # newest allocations whose logs are shown
 _OMITTED = b"--- %d older allocations are omitted: select one of them by its ID ---\n"
 _SHOWN = 8  # characters of an allocation ID
 
@@ -126,9 +126,9 @@ class MergedLogs:
         self._job = (request.namespace, request["job_id"])
         self._wanted = selection
         self._open: dict[Key, Tail] = {}
-        self._seen: set[str] = set()  # allocations
+        self._seen: set[str] = set()  # IDs of allocations whose logs were opened
         self._from = (0, "")  # position in the creation order; older allocations are not shown
-        self._index = -1  # of the allocations at the last check
+        self._index = -1  # index of the allocations at the last check
         self._waiting = 0  # new allocations wait until fewer logs than this are open
         self.omitted = 0  # allocations whose logs are not shown, or not all
 

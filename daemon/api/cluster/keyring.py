@@ -77,7 +77,7 @@ async def remove(request: Request) -> HandlerReply:
 
 
 def unknown(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Return that the request about keys is unknown."""
+    """Reject an unknown kind of request about keys."""
     del request, db
     return reply.text("Invalid method", 405)
 

@@ -18,7 +18,7 @@ from storage.records.allocation import Allocation, TaskPhase
 from storage.records.times import nanoseconds
 
 _LONGEST = 64 * 1024  # bytes of an incomplete line that are buffered; a longer line is split
-MOST_LINES = 500  # of one pull; they take about 1 ms, and about 130 bytes each besides their text
+MOST_LINES = 500  # lines of one pull: about 1 ms, and about 130 bytes each besides their text
 _STAMP = re.compile(
     rb"\W{0,2}(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\s?(Z|[+-]\d\d:?\d\d)"
 )
@@ -52,7 +52,7 @@ class LineTimes:
     """The latest possible time at which each position of a log was written."""
 
     def __init__(self, marks: Iterable[tuple[int, int]], at_end: int) -> None:
-        """Read with `marks` of times and lengths, and the time of the log after the last mark."""
+        """Read from `marks`, pairs of time and length; `at_end` is the time of later bytes."""
         ordered = sorted((end, time) for time, end in marks)
         self._ends = [end for end, _ in ordered]
         self._times = [time for _, time in ordered]
@@ -166,8 +166,7 @@ class Tail:
         return b"".join(taken)
 
 
-# --- attempts
-# -----------------------------------------------------------------------------------------
+# --- attempts ---
 
 
 def attempt_ends(db: ReadSnapshot, alloc_id: str, task: str, kind: str) -> list[tuple[int, int]]:

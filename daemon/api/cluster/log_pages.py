@@ -13,8 +13,8 @@ from daemon.runner.core.task_log import Stream
 from storage.records.base import SparseRecord
 
 MOST_LINES = 1000  # lines per page
-_PAGE_BYTES = 256 * 1024  # of all streams of a page together
-_LEAST_BYTES = 16 * 1024  # per stream, if there are many
+_PAGE_BYTES = 256 * 1024  # bytes of all streams of a page together
+_LEAST_BYTES = 16 * 1024  # bytes per stream, if there are many
 _LONGEST = 16 * 1024  # bytes shown of a line
 _BLOCK = 1024 * 1024  # bytes per read of a search
 _AROUND = 8 * 1024  # bytes around a match that are searched for context lines
@@ -106,7 +106,7 @@ class Search:
         while len(found) <= self._most and (hit := lowered.rfind(self._wanted, 0, stop)) >= 0:
             start, newline = data.rfind(b"\n", 0, hit) + 1, data.find(b"\n", hit)
             behind = newline + 1 if newline >= 0 else len(data)
-            if hit + len(self._wanted) > behind:  # it is in no single line
+            if hit + len(self._wanted) > behind:  # the match spans two lines
                 stop = behind
                 continue
             found += _split(data[start:behind], begin + start, end)

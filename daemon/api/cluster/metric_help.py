@@ -105,7 +105,7 @@ MEANINGS: Mapping[str, str] = {
     "nomad.runtime.num_goroutines": "Tasks of Trio, under Nomad's name for goroutines.",
     "nomad.runtime.total_gc_runs": "Garbage collections of Python.",
     "nomad.raft.appliedIndex": "Index of the latest write.",
-    "nomad.raft.lastIndex": "The same.",
+    "nomad.raft.lastIndex": "Index of the latest write; one server has no unapplied writes.",
     "steward.notifications": "Messages by receiver: sent, failed and dropped so far, and pending.",
     "steward.collected": "Deleted rows so far, by kind.",
     "steward.store.bytes": "Size of the store's file, in bytes.",

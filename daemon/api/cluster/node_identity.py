@@ -19,7 +19,7 @@ from storage.records.node import Node
 from storage.records.workload import AUDIENCE
 from storage.writer import Transaction
 
-_TTL = 24 * 3600  # seconds: of a pool without one
+_TTL = 24 * 3600  # seconds; for a pool without its own TTL
 
 
 class NodeIdentityRenewRequest(Record, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ async def renew(request: Request) -> HandlerReply:
 
 
 def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dict[str, object]:
-    """Return the present claims of a node, from the first identity of its row; times are seconds."""
+    """Return the current claims of a node, from its first identity; times are seconds."""
     number = max(now - first.made, 0) // max(ttl * 2 // 3, 1)
     made = first.made + number * max(ttl * 2 // 3, 1)
     claims = {

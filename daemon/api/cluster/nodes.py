@@ -66,9 +66,9 @@ class NodeStub(Record, frozen=True, kw_only=True):
     status_description: str
     drivers: dict[str, DriverInfo]
     host_volumes: dict[str, dict[str, object]]
-    engine: ClusterEngine | UnsetType = UNSET  # of a pool of a cluster
-    attributes: dict[str, str] | UnsetType = UNSET  # the requested ones
-    held: NodeHeld | UnsetType = UNSET  # by allocations, if requested
+    engine: ClusterEngine | UnsetType = UNSET  # set for a cluster pool
+    attributes: dict[str, str] | UnsetType = UNSET  # the requested attributes
+    held: NodeHeld | UnsetType = UNSET  # resources reserved by allocations, if requested
     create_index: int
     modify_index: int
 
@@ -217,8 +217,7 @@ def hosted_tasks(request: Request, db: ReadSnapshot) -> HandlerReply:
     return show(listing, request.query, db, db.table_index("allocations"))
 
 
-# --- actions
-# --------------------------------------------------------------------------------------------
+# --- actions ---
 
 
 class EligibilityRequest(Record, frozen=True, kw_only=True):

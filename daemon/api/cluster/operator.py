@@ -86,8 +86,7 @@ def _shown(fault: Fault) -> FaultShown:
     )
 
 
-# --- servers
-# ------------------------------------------------------------------------------------------
+# --- servers ---
 
 
 def raft_configuration(request: Request, db: ReadSnapshot) -> HandlerReply:

@@ -18,11 +18,11 @@ _OCTETS = "application/octet-stream"
 _LONGEST = 300  # seconds
 _MOST_DEBUG = 999_999_999  # Go has levels of detail; here every value except 0 is the same
 _NAMES = ("profile", "heap", "goroutine")
-_BUSY = trio.Lock()  # two at a time would show each other
+_BUSY = trio.Lock()  # of two profiles at the same time, each would contain the other
 
 
 async def command(request: Request) -> HandlerReply:
-    """Show with which words the daemon was started."""
+    """Show the command line with which the daemon was started."""
     _check_here(request)
     return text("\0".join(sys.argv))
 

@@ -66,8 +66,7 @@ class _Context(msgspec.Struct, frozen=True):
     named: Callable[[_Place, str], Iterator[tuple[str, FuzzyMatch]]] | None = None
 
 
-# --- endpoints
-# --------------------------------------------------------------------------------------
+# --- endpoints ---
 
 
 def by_prefix(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -136,8 +135,7 @@ def _place(request: Request, db: ReadSnapshot, namespace: str) -> _Place:
     return _Place(request, db, request.caller.grant, names)
 
 
-# --- access
-# -------------------------------------------------------------------------------------------
+# --- access ---
 
 
 def _open(scope: _Place, context: str) -> list[str]:
@@ -175,8 +173,7 @@ def _may(scope: _Place, context: str) -> bool:
             return bool(scope.where("csi-list-volume", "csi-read-volume", "read-job"))
 
 
-# --- search by identifier
-# -----------------------------------------------------------------------------
+# --- search by identifier ---
 
 
 def _may_begin_id(prefix: str) -> bool:
@@ -233,8 +230,7 @@ def _namespaces(scope: _Place, prefix: str) -> Iterable[str]:
     return (namespace.name for namespace in readable if scope.grant.knows(namespace.name))
 
 
-# --- search by name
-# -----------------------------------------------------------------------------------
+# --- search by name ---
 
 
 def _best_matches(

@@ -186,7 +186,7 @@ def _kept_line(
     with_state: bool,
     with_strip: bool,
 ) -> bytes:
-    """Return the line of a job: the kept one if nothing that it shows has changed."""
+    """Return the line of a job, from the cache if nothing that it shows has changed."""
     key = (row.namespace, row.id, with_state, with_strip)
     stamp = job_stamps.load(db, row.namespace, row.id)
     if stamp is not None and (known := lines.find(key, stamp)) is not None:
@@ -200,7 +200,7 @@ def _kept_line(
 def _line(
     db: ReadSnapshot, row: job_listings.JobChange, *, now: int, with_state: bool, with_strip: bool
 ) -> tuple[bytes, bool]:
-    """Return the line of a job, and whether only a change of its objects changes it.
+    """Return the line of a job, and whether it stays valid until one of the job's objects changes.
 
     A task that restarted is healthy after a time. Steps of a workflow also wait for other jobs.
     """

@@ -19,12 +19,12 @@ def empty_list(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def unknown_volume(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Return that the volume does not exist."""
+    """Reject the request: the volume does not exist."""
     raise NotFound("volume not found", index=_INDEX)
 
 
 def unknown_plugin(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Return that the plug-in does not exist."""
+    """Reject the request: the plug-in does not exist."""
     raise NotFound("plugin not found", index=_INDEX)
 
 
@@ -43,10 +43,10 @@ _INCOMPLETE = {
 
 
 def incomplete(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Return that the path lacks a name. Raises `Malformed`."""
+    """Reject a path that lacks a name. Raises `Malformed`."""
     raise Malformed(_INCOMPLETE[request.path])
 
 
 def unsupported(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Return that this edition lacks the feature."""
+    """Reject the request: this edition lacks the feature."""
     return text("Enterprise only endpoint", 501)
