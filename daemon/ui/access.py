@@ -8,8 +8,8 @@ from daemon.ui.tables import sort_table
 from daemon.web.ui_session import UiRequest
 from storage.errors import Denied, Malformed
 
-_SESSIONS = 100  # that are shown
-_TOKENS = 100  # on one page
+_SESSIONS = 100  # sessions that are shown
+_TOKENS = 100  # tokens on one page
 _COLUMNS = {
     "name": lambda entry: entry["Name"],
     "type": lambda entry: entry["Type"],

@@ -16,7 +16,7 @@ _STEERED = {
     "pause": {"Pause": True},
     "resume": {"Pause": False},
 }
-_DRAIN_WITHIN = HOUR  # as in the command
+_DRAIN_WITHIN = HOUR  # the default deadline of the command
 _META = "meta."  # prefix of form fields for metadata
 _FILE = "file."  # prefix of form fields for the digests of input files
 

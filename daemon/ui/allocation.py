@@ -33,7 +33,7 @@ async def overview(ui_request: UiRequest) -> Found:
     if base["alloc"]["ClientStatus"] == "running":
         try:
             usage = await ui_request.get(f"/v1/client/allocation/{base['alloc']['ID']}/stats")
-        except NotFound:  # it ended in the meantime
+        except NotFound:  # the allocation ended in the meantime
             usage = None
     alloc = base["alloc"]
     lifecycles = alloc["AllocatedResources"]["TaskLifecycles"] or {}

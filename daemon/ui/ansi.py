@@ -16,7 +16,7 @@ _SEQUENCE = re.compile(
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, links and other strings
     r"|\x1b[ -/]*[0-~]?"
 )
-_MOST_PIECES = 400  # colored pieces of a line; the rest has no colors
+_MOST_PIECES = 400  # colored pieces of a line; the remaining text has no colors
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _WEIGHTS = {1: "bold", 2: "faint", 3: "italic", 4: "underline", 7: "inverse", 9: "struck"}
 _ENDS = {
@@ -41,7 +41,7 @@ class Style(msgspec.Struct, frozen=True):
 
     @property
     def classes(self) -> str:
-        """Return its class names."""
+        """Return the class names of the style, separated by spaces."""
         names = [
             f"fg-{self.colour}" if self.colour else "",
             f"bg-{self.ground}" if self.ground else "",

@@ -15,7 +15,7 @@ from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, NotFound
 
-RULES = 100  # that the page of a method shows
+RULES = 100  # binding rules that the page of a method shows
 _NAME = FormField("Name", "Name", hint="such as ci", required=True, said=("invalid name",))
 _METHOD = FormSection(
     "Method",
@@ -188,7 +188,7 @@ def _body(ui_request: UiRequest, known: Mapping[str, object]) -> dict[str, objec
     """Return the method of a form; `known` is its configuration before. Raises `Malformed`."""
     config = {name: value for name, value in known.items() if value not in (None, "")}
     for field in (field for section in CONFIG for field in section.fields):
-        config.pop(field.name, None)  # an empty field resets it
+        config.pop(field.name, None)  # an empty field resets the setting
     return {
         **form_body(ui_request, (_METHOD,)),
         "Config": {**config, **form_body(ui_request, CONFIG)},

@@ -78,7 +78,7 @@ def _kind(day: Mapping[str, Any]) -> str:
 
 
 def _is_whole(span: Sequence[str]) -> bool:
-    """Return whether a span begins and ends at midnight."""
+    """Return whether a span begins and ends at midnight, so it covers whole days."""
     return all(moment[11:16] == "00:00" for moment in span)
 
 

@@ -15,7 +15,7 @@ from storage.records.base import SECOND
 
 HEIGHT = 100
 _ROOM = 1.08  # the highest value stays below the upper edge
-_ROWS = 12  # of the table of values
+_ROWS = 12  # rows of the table of values
 _BYTES = 1024
 _PARTS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 
@@ -29,7 +29,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: str
     area: str
-    kind: str  # the class of its color
+    kind: str  # class of the color
 
 
 class HoverBar(msgspec.Struct, frozen=True):
@@ -45,12 +45,12 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     width: int
     lines: list[Line]
-    limit: float | None  # its height
+    limit: float | None  # height of the chart
     restarts: list[HoverBar]
     bars: list[HoverBar]
-    top: str  # the value at the upper edge
+    top: str  # value at the upper edge
     now: str
-    summary: str  # highest value and limit
+    summary: str  # texts of the highest value and the limit
     spoken: str  # the text alternative
     rows: list[tuple[int, list[str]]]  # times in nanoseconds with the value of each line
 
@@ -182,7 +182,7 @@ def _height(value: float, top: float) -> float:
 
 
 def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
-    """Return the values without gaps in between, each with its position."""
+    """Return the runs of successive measured values, each value with its position."""
     found: list[list[tuple[int, float]]] = [[]]
     for index, value in enumerate(values):
         if value is not None:
@@ -217,7 +217,7 @@ def _clock(nanos: int) -> str:
 def _describe_place(
     lines: Mapping[str, Sequence[Value]], index: int, format_value: Format, time: int
 ) -> str:
-    """Return the text of one position; empty if nothing was measured."""
+    """Return the time and the values of one position as text; empty without values."""
     parts = [
         (f"{name} " if len(lines) > 1 else "") + format_value(value)
         for name, values in lines.items()
@@ -229,7 +229,7 @@ def _describe_place(
 def _rows(
     lines: Mapping[str, Sequence[Value]], format_value: Format, first: int, step: int
 ) -> list[tuple[int, list[str]]]:
-    """Return some rows of the table of values, newest first, each with the highest of its time."""
+    """Return rows of the table of values, newest first. Each has the highest value of its time."""
     width = max(len(values) for values in lines.values())
     stride = max(1, -(-width // _ROWS))
     found = []

@@ -18,7 +18,7 @@ from storage.errors import Denied, Malformed, NotFound
 MOST = 8  # results of each kind
 SHORTEST = 2  # characters of a search for names other than jobs, as in the API
 LONGEST = 200  # characters of a text that can be in a name
-_ID = re.compile(r"[0-9a-f]{4,8}[0-9a-f-]{0,28}", re.IGNORECASE)  # that may begin an identifier
+_ID = re.compile(r"[0-9a-f]{4,8}[0-9a-f-]{0,28}", re.IGNORECASE)  # a part of an identifier
 _MORE_PLACES = (
     ("/ui/run", "Run a job"),
     ("/ui/variables#new", "Create a variable"),

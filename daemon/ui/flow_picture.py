@@ -11,13 +11,13 @@ from daemon.ui.formatting import format_length
 from storage.records.base import SECOND
 
 MOST_DRAWN = 300  # steps of a graph; a larger graph would be no picture
-MOST_LINES = 2000  # needs
+MOST_LINES = 2000  # curves for needs
 MOST_BARS = 200  # steps on the time axis
 WIDTH = 1000  # units of the whole axis
 _BOX = (150, 40)  # units of a step
-_GAP = (46, 14)  # between levels, and between steps of a level
+_GAP = (46, 14)  # units between levels, and between steps of a level
 _SPARE = 4
-_LETTERS = 19  # of a name that fit in a box
+_LETTERS = 19  # characters of a name that fit in a box
 _NARROWEST = 4  # units, so that a step of milliseconds is visible
 _TICKS = 4
 _ENDS = frozenset({"succeeded", "failed", "skipped", "canceled"})
@@ -87,7 +87,7 @@ class FlowTimeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def picture(steps: Sequence[Mapping[str, Any]], chain: Sequence[str] = ()) -> FlowPicture | None:
-    """Return the graph of the steps of a run; None if it has too many steps to be seen."""
+    """Return the graph of the steps of a run; None above `MOST_DRAWN` steps."""
     if not steps or len(steps) > MOST_DRAWN:
         return None
     positions = _step_positions(steps)
@@ -104,7 +104,7 @@ def picture(steps: Sequence[Mapping[str, Any]], chain: Sequence[str] = ()) -> Fl
 
 
 def _step_positions(steps: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
-    """Return the level and the row of each step: near the rows of its needs."""
+    """Return the level and the row of each step. The row is near the rows of the steps it needs."""
     levels: dict[int, list[Mapping[str, Any]]] = {}
     for step in steps:
         levels.setdefault(step["Level"], []).append(step)
@@ -155,9 +155,10 @@ def _lines(
 
 
 def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
-    """Return the chain of steps that determined the end of a run, from its first to its last.
+    """Return the chain of steps that determined the end of a run, from first to last.
 
-    It begins at the step that ended last. Before each step comes the need that ended last.
+    The chain ends with the step that ended last. Before each step comes the one that ended last
+    among the steps it needs.
     """
     begun = {step["Name"]: step for step in steps if step["Opened"]}
     if not begun:

@@ -1,4 +1,4 @@
-"""The pages of workflows: runs, a run, and the acts of people on it."""
+"""The pages of workflows: runs, a run, and operations of users on it."""
 
 from contextlib import suppress
 from typing import Any
@@ -14,7 +14,7 @@ from storage.records.allocation import is_overtime
 from storage.records.flow import FlowStatus
 
 _STRIP = 12  # newest runs of a job, as links
-_STEPS = 200  # that a page of a run lists at first
+_STEPS = 200  # steps that the page of a run lists at first
 _ELEMENTS = 500  # newest allocations, for the links of steps
 
 
@@ -56,7 +56,7 @@ async def queues(visit: UiRequest) -> Found:
     )
     queue = None
     if name and namespace != "*":
-        with suppress(NotFound):  # its last run has ended, and it has no limit
+        with suppress(NotFound):  # the queue has neither a run nor a limit
             path = formatting.address("/v1/concurrency/", name)
             queue = await visit.get(path, namespace=namespace)
     return {
@@ -69,7 +69,7 @@ async def queues(visit: UiRequest) -> Found:
 
 @page("flow_run.html", is_shared=True)
 async def run(ui_request: UiRequest) -> Found:
-    """Show a run: its graph, its steps on a time axis, and the acts on it."""
+    """Show a run: its graph, its steps on a time axis, and the operations on it."""
     base = await job_header(ui_request, "run")
     namespace = base["namespace"]
     number = ui_request.query.natural("number")
@@ -80,7 +80,7 @@ async def run(ui_request: UiRequest) -> Found:
     newest = await ui_request.get(
         job_url(ui_request, "/runs"), namespace=namespace, per_page=_STRIP
     )
-    own_runs = [item for item in newest if item["ID"] == job["ID"]]  # and no children
+    own_runs = [item for item in newest if item["ID"] == job["ID"]]  # without the runs of children
     placed = await ui_request.get(
         job_url(ui_request, "/allocations"), namespace=namespace, per_page=_ELEMENTS
     )
@@ -103,7 +103,7 @@ def _drawn(steps: list[dict[str, Any]], now: int) -> dict[str, object]:
 
 
 def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return for each step an allocation to look at: a failed one, else the newest."""
+    """Return for each step the allocation to link: a failed one, else the newest."""
 
     def order(alloc: dict[str, Any]) -> tuple[bool, int]:
         is_late = is_overtime(alloc["ClientStatus"], alloc["ClientDescription"])
@@ -132,7 +132,9 @@ async def act(ui_request: UiRequest) -> str:
     answer = await ui_request.ask(
         "POST", job_url(ui_request, f"/run/{name}"), body, namespace=namespace
     )
-    ui_request.decode_reply(answer)  # an act that no longer applies is refused with its reason
+    ui_request.decode_reply(
+        answer
+    )  # an operation that no longer applies is rejected with its reason
     page_of_run = formatting.address(
         "/ui/job/", ui_request["job_id"], "/run", namespace=ui_request.query.text("namespace")
     )

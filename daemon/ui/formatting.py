@@ -15,11 +15,18 @@ _MILLISECOND = 1_000_000  # nanoseconds
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SHORT = 8  # characters of a shortened identifier
-BAR = ("running", "pending", "complete", "failed", "lost", "unknown")  # the order in a status bar
+BAR = (
+    "running",
+    "pending",
+    "complete",
+    "failed",
+    "lost",
+    "unknown",
+)  # in the order of a status bar
 
 
 def address(*pieces: str, **query: object) -> str:
-    """Return the URL of a page: every second part is a name with any characters."""
+    """Return the URL of a page. Every second argument is a name, and is escaped."""
     path = "".join(quote(piece, safe="") if at % 2 else piece for at, piece in enumerate(pieces))
     filled = {name: value for name, value in query.items() if value not in ("", None)}
     return f"{path}?{urlencode(filled)}" if filled else path
@@ -42,7 +49,7 @@ def short(identifier: str) -> str:
 
 
 def person(name: str) -> str:
-    """Return the name of a person; of a token without one the prefix of its accessor.
+    """Return the name of a person, or the prefix of an accessor if the token has no name.
 
     >>> person("a7415a5a-4ff1-4305-a8c9-fc9b2a797016"), person("ann@example.org")
     ('a7415a5a', 'ann@example.org')

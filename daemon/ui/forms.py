@@ -14,7 +14,9 @@ from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, StewardError
 from storage.records.base import SECOND
 
-_IN_NANOSECONDS = frozenset({"retry_delay", "max_retry_delay"})  # in responses of the API
+_IN_NANOSECONDS = frozenset(
+    {"retry_delay", "max_retry_delay"}
+)  # nanoseconds in responses of the API
 _PEM = re.compile(r"(-----BEGIN [A-Z0-9 ]{1,40}-----[^-]*-----END [A-Z0-9 ]{1,40}-----)")
 _UNITS = ((3600, "h"), (60, "m"), (1, "s"))
 
@@ -75,8 +77,8 @@ async def send_form(
 def errors_at(message: str, sections: Sections, values: Mapping[str, str]) -> dict[str, str]:
     """Return a message by the fields that it names, or else by those whose value it quotes.
 
-    A message on the subject of a section belongs to the section's first field. The message of no
-    field is in no value.
+    A message on the subject of a section belongs to the section's first field. A message that
+    concerns no field is left out.
     """
     fields = [field for section in sections for field in section.fields]
     words = set(re.findall(r"\w+", message))

@@ -126,7 +126,7 @@ def _time(event: Mapping[str, Any]) -> int:
 
 
 def _began(events: Sequence[Mapping[str, Any]]) -> int:
-    """Return when the first attempt started; tasks without one come last."""
+    """Return when the first attempt of a task started. Tasks without an attempt come last."""
     starts = [_time(event) for event in events if event["Type"] == "Started"]
     return min(starts, default=2**63)
 
@@ -179,9 +179,9 @@ def _line(
 
 
 def _spans(events: Sequence[Mapping[str, Any]], begin: int, end: int) -> list[_Span]:
-    """Return the phases in order; before a task is received, it is pending.
+    """Return the phases in order. A task is pending until it is received.
 
-    The oldest events may be deleted. The time before the others is then left out.
+    The oldest events may be deleted. The time before the first known event is then left out.
     """
     is_whole = not events or events[0]["Type"] == "Received"
     found, kind, since = [], "pending" if is_whole else "", begin

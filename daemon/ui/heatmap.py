@@ -15,8 +15,8 @@ LEFT, TOP = 30, 16  # units for the names of weekdays and months
 WEEKS = 53
 DAY = 1440  # minutes; a day with a clock change has up to 60 more or less
 _BAD = ("failed", "failing", "blocked")
-_MANY, _SOME = 20, 5  # runs of a day, from which its cell is darker
-_NARROWEST = 3  # minutes of a bar
+_MANY, _SOME = 20, 5  # runs of a day from which its cell is darkest, or darker
+_NARROWEST = 3  # minimum width of a bar in minutes
 
 
 class DayCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class DayCell(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     x: int
     y: int
-    kind: str  # none, good, mixed, bad or missed
+    kind: str  # `none`, `good`, `mixed`, `bad` or `missed`
     level: int  # 1 to 3, by the number of runs
     text: str
     has_runs: bool

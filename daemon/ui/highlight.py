@@ -22,9 +22,9 @@ _PIECE = re.compile(
     |[A-Za-z_][\w-]*""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
-_ALIKE = {"heredoc": "text", "name": "key"}  # kinds with the same style
+_ALIKE = {"heredoc": "text", "name": "key"}  # kinds of parts with the same style
 
-Piece = tuple[str, str]  # kind, empty for plain text, and text
+Piece = tuple[str, str]  # kind and text; the kind of plain text is empty
 
 
 def highlight(source: str) -> Iterator[Piece]:

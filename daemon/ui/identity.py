@@ -21,8 +21,8 @@ from storage.errors import Malformed, NotFound
 _DURATIONS = ("_ttl", "_period", "_window", "_leeway", "_delay")
 
 ACCESS = "/ui/access"
-_POLICY, _ROLE = "policy.", "role."  # prefixes of form fields that select one
-LOGIN = (  # fields of a login
+_POLICY, _ROLE = "policy.", "role."  # prefixes of the form fields that select a policy or a role
+LOGIN = (  # fields of the login form
     "role",
     "jwt",
     "subscription_id",

@@ -16,12 +16,12 @@ from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
 from storage.records.flow import AFTER
 
-_ALLOCATIONS = 200  # latest ones on the page of a job
+_ALLOCATIONS = 200  # latest allocations on the page of a job
 _STRIP = 50  # child jobs in the strip of a page
-_MOST_RUNS = 500  # of one day, or if more are wanted
+_MOST_RUNS = 500  # runs of one day, or of a longer list
 RESULTS = ("complete", "failed", "stopped", "blocked", "active")  # filters of runs
 _KEYS = frozenset(KEYS)
-_PAYLOAD_SCHEME = "payload://"  # of artifacts that are input files of a dispatch
+_PAYLOAD_SCHEME = "payload://"  # scheme of artifacts that are input files of a dispatch
 _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 
@@ -122,7 +122,7 @@ async def _runs(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str
 
 
 async def _history(ui_request: UiRequest, base: dict[str, object]) -> UsageSection | None:
-    """Return the usage section; None for a job whose children run instead of it."""
+    """Return the usage section; None for a job that runs only as children."""
     job: Any = base["job"]
     if job["Periodic"] or job["ParameterizedJob"]:
         return None

@@ -13,12 +13,12 @@ from daemon.web.reply import JSON, TEXT, HandlerReply, of_error
 from daemon.web.ui_session import UiRequest, build_in_thread
 from storage.errors import StewardError
 
-_LINES = 200  # lines of a log at first
+_LINES = 200  # lines of a log at the first load
 _MORE = 500  # lines per request of the page's script
 _CONTEXT = 2  # context lines around each match
-_TAIL_OF_MANY = 4 * 1024  # bytes of each log, if there are many
+_TAIL_OF_MANY = 4 * 1024  # bytes of each log, if many logs are shown
 _STREAMS = ("stdout", "stderr")
-_SHORT = len(b"{}\n")  # the answer of a follower without lines
+_SHORT = len(b"{}\n")  # length of a response without lines
 
 Lines = list[dict[str, Any]]
 
@@ -59,7 +59,7 @@ def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
     for line in lines:
         stream = line.get("Log") or line["Stream"]
         pieces, after = ansi.styled(line.get("Text", ""), styles.get(stream, ansi.PLAIN))
-        if not line.get("Unfinished"):  # it will be sent again
+        if not line.get("Unfinished"):  # an unfinished line is sent again
             styles[stream] = after
         found.append({**line, "Text": "", "Pieces": pieces})
     return found

@@ -13,12 +13,12 @@ from daemon.web.ui_session import UiRequest, build_in_thread
 from storage.errors import Denied, Invalid, Malformed, NotFound, Refused, StewardError
 from storage.records import json_steps
 
-MOST_PROBLEMS = 50  # of one check
-_MOST_NAMES = 8  # of blocks in a problem
+MOST_PROBLEMS = 50  # problems of one check
+_MOST_NAMES = 8  # names of blocks in a problem
 _LONGEST = 2000  # characters of a problem that are shown and searched for names
 _LONG = 64 * 1024  # characters of a source; a thread decodes a longer one
 _POSITION = re.compile(r"[^:\s]*:(\d+),\d+(?:-[\d,]+)?: ")  # file, line and columns
-# Errors of the file; all others are errors of the daemon, or of the rights.
+# Errors of the job file. All other errors concern the daemon or the permissions.
 _OF_FILE = (Malformed, Invalid, Refused, NotFound)
 _NAMES = re.compile(r'(?:group|task(?! group)) "?([\w.-]+)', re.IGNORECASE)
 _FLAG = "flag."  # prefix of form fields for the values of variables
@@ -99,7 +99,7 @@ async def check(ui_request: UiRequest) -> HandlerReply:
         problems = await _problems(ui_request, source)
     except Denied:
         problems, note = [], "Your token does not allow the check of job files."
-    except StewardError as error:  # of the daemon, not of the file
+    except StewardError as error:  # an error of the daemon, not of the file
         return of_error(error)
     return HandlerReply(body={"Problems": problems, "Note": note})
 

@@ -41,8 +41,8 @@ _KINDS = {
 _FOR_EVER = "public, max-age=31536000, immutable"
 _A_YEAR = 31536000  # seconds
 _BANNERS = 5  # freezes that a page shows
-_LEVELS = 6  # of a page that its digest divides: down to the steps of a run
-_PROOF_MARK = secrets.token_hex(16)  # each viewer of a shared page gets its own token instead
+_LEVELS = 6  # levels of nested values that the digest divides: down to the steps of a run
+_PROOF_MARK = secrets.token_hex(16)  # replaced by the CSRF token of each viewer of a shared page
 _NOT_SHOWN = frozenset({"ui_request", "proof", "now", "index"})
 _FAULT = 400  # the API reports some errors of the caller as 500, for old clients
 

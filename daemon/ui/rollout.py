@@ -8,7 +8,7 @@ import msgspec
 from daemon.ui.formatting import format_duration
 from storage.records.times import nanoseconds
 
-MOST = 120  # squares of one row; the others are a number
+MOST = 120  # squares of one row; further ones are shown as a number
 _LIVE = frozenset({"pending", "running", "unknown"})
 _ACTIVE = frozenset({"running", "paused", "pending", "blocked", "initializing", "unblocking"})
 # The kinds of squares, with the shape and the words of each.
@@ -129,7 +129,7 @@ _MISSING = Square(kind="missing", text=KINDS["missing"][1])
 
 
 def _counts(alloc: Mapping[str, Any]) -> bool:
-    """Return whether an allocation is wanted, or shows why the rollout does not progress."""
+    """Return whether an allocation is desired, or shows why the rollout does not progress."""
     return bool(alloc["DesiredStatus"] == "run" or alloc["ClientStatus"] == "failed")
 
 
@@ -179,7 +179,7 @@ def _due(group: Mapping[str, Any]) -> int:
 
 
 def _elapsed(group: Mapping[str, Any], now: int) -> int | None:
-    """Return how much of the time for the next progress has passed, in percent."""
+    """Return the elapsed part of the progress deadline in percent; None without a deadline."""
     due, length = _due(group), group["ProgressDeadline"]
     if not now or not due or not length or _is_done(group):
         return None

@@ -11,7 +11,7 @@ from storage.errors import Malformed
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A time until now: for the API in its parameters `from` and `step`, and in words."""
+    """A time range that ends now: for the API as parameters `from` and `step`, and in words."""
 
     begin: str
     step: str
@@ -43,7 +43,7 @@ class UsageSection(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool
     chosen: str
     about: Range
-    links: list[tuple[str, str, str]]  # key, words and address of each time
+    links: list[tuple[str, str, str]]  # key, text and URL of each range
     source: str
     parts: list[TaskCharts]
     no_network: str  # why the network of some or all tasks has no chart

@@ -498,7 +498,7 @@ class Log {
       if (done) break;
       this.add(value);
     }
-    this.state.textContent = "It has ended.";
+    this.state.textContent = "The log has ended.";
   }
 
   add(text) {
@@ -538,31 +538,31 @@ const HAPPENED = {
   JobDeregistered: "was stopped",
   AllocationCreated: "was placed",
   AllocationUpdated: "changed",
-  AllocationUpdateDesiredStatus: "has another wanted state",
+  AllocationUpdateDesiredStatus: "has another desired state",
   EvaluationUpdated: "changed",
   DeploymentStatusUpdate: "changed",
   NodeRegistration: "registered",
   NodeDeregistration: "was removed",
-  NodeEligibility: "has another eligibility",
+  NodeEligibility: "has a new eligibility",
   NodeDrain: "began or ended its drain",
   NodeDown: "is down",
   ServiceRegistration: "was registered",
   ServiceDeregistration: "was removed",
   RunBegan: "began",
   RunEnded: "ended",
-  RunActed: "received an act",
+  RunActed: "was changed by a user",
   StepOpened: "began",
   StepHeld: "is held",
   StepEnded: "ended",
-  StepActed: "received an act",
-  QueueSet: "has another number of slots",
+  StepActed: "was changed by a user",
+  QueueSet: "has a new number of slots",
   QueueDeleted: "has 1 slot again",
-  SlotGranted: "gave a slot to a run",
+  SlotGranted: "gave a slot to a run or a step",
   TriggerFired: "started a job",
   TriggerWaits: "waits for other jobs",
   TriggerRefused: "could not start a job",
   TriggerReplaced: "was replaced by a newer run",
-  TriggerExpired: "waited too long",
+  TriggerExpired: "waited too long for other jobs",
 };
 
 function cell(row, content) {

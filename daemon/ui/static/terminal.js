@@ -124,7 +124,7 @@ class Conversation {
     this.terminal.write(bytes, () => {
       this.waiting -= bytes.length;
       if (this.waiting === 0 && this.leftOut) {
-        this.terminal.write(`\r\n[${this.leftOut} bytes came too fast, and are not shown]\r\n`);
+        this.terminal.write(`\r\n[${this.leftOut} bytes arrived too fast and are not shown]\r\n`);
         this.leftOut = 0;
       }
     });
@@ -133,7 +133,7 @@ class Conversation {
   over(reason) {
     this.terminal.options.disableStdin = true;
     const lost = reason || "the connection has ended";
-    this.show(this.status === null ? `It is over: ${lost}.` : `It has ended with exit status ${this.status}.`, false);
+    this.show(this.status === null ? `The session is over: ${lost}.` : `The command has ended with exit status ${this.status}.`, false);
     this.socket = null;
   }
 }
@@ -177,7 +177,7 @@ function offer(form) {
     event.preventDefault();
     const wanted = whatIsWanted(form);
     if (wanted === null) {
-      state.textContent = "A quote or a backslash in the command is not ended.";
+      state.textContent = "A quote in the command is not ended, or it ends with a backslash.";
       return;
     }
     const place = document.getElementById("terminal");
