@@ -67,7 +67,7 @@ def save_command(file: Path, data_dir: Path | None, *, as_json: bool) -> None:
     Example: steward operator snapshot save monday.snap
     """
     if file == Path("-"):
-        raise Invalid("-: a snapshot is checked after it was written, so name a file")
+        raise Invalid("FILE is -, but a snapshot is read back for a check: pass the name of a file")
     _report(lambda: _save(_directory(data_dir), file), f"saved {file}", as_json=as_json)
 
 
@@ -263,7 +263,7 @@ def _restore_into_scratch(file: Path) -> SnapshotSummary:
 
 
 def _reader() -> ServiceAccount | None:
-    """Return the user for reading a snapshot as root: the owner of the store, its likely author."""
+    """Return the user who reads a snapshot for root: the store's owner, its likely author."""
     if os.geteuid() != ROOT:
         return None
     return owner_of(_directory(None)) or usual_account()
@@ -306,7 +306,7 @@ def _scratch_directory(home: Path | None, account: ServiceAccount | None) -> Ite
 def _with_copy(
     source: int, directory: Path, work: Callable[[Path], SnapshotSummary]
 ) -> SnapshotSummary:
-    """Call `work` with a copy of the snapshot in our own directory, and return its result."""
+    """Call `work` with a copy of the snapshot in the daemon's own directory; return the result."""
     with TemporaryDirectory(prefix=".given-", dir=directory) as staging:
         copy = Path(staging) / "snapshot"
         with os.fdopen(os.dup(source), "rb") as content, copy.open("xb") as file:

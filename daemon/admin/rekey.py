@@ -77,6 +77,6 @@ async def _rekey(directory: Path, source: KeySource, new: RootKey) -> int:
 
 def _chosen(prompt: Ask) -> RootKey:
     words = prompt("New passphrase: ")
-    if prompt("Once more: ") != words:
+    if prompt("Repeat the passphrase: ") != words:
         raise Invalid("the two passphrases differ: try again")
     return key_from_passphrase(words, "the new passphrase")

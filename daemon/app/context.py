@@ -284,7 +284,7 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     policies: JobPolicySet = JobPolicySet()
     feed: EventFeed = msgspec.field(default_factory=EventFeed)
     status_lines: StatusLines = msgspec.field(default_factory=StatusLines)
-    key_cache: KeyCache = msgspec.field(default_factory=KeyCache)  # of auth methods
+    key_cache: KeyCache = msgspec.field(default_factory=KeyCache)  # fetched keys of auth methods
     monitor: LogMonitor = msgspec.field(default_factory=LogMonitor)
     admission: AdmissionControl = msgspec.field(default_factory=AdmissionControl)
     # Each snapshot needs disk space for the store and its compressed copy.

@@ -22,7 +22,7 @@ from storage.store import Store
 
 PAGE = 64  # events encoded at a time; the events of one write stay together even beyond it
 SHORT = 2  # events encoded on the event loop: each takes up to a millisecond
-_KEPT_BYTES = 4 * 1024 * 1024  # of encoded events, cached for other readers
+_KEPT_BYTES = 4 * 1024 * 1024  # bytes of encoded events that are cached for other readers
 _APART = 700  # bytes of an event apart from its texts
 
 
@@ -54,9 +54,9 @@ class EventFeed:
     def __init__(self) -> None:
         self._made: OrderedDict[int, EncodedEvent] = OrderedDict()
         self._bytes = 0
-        # an event number, and the store's commit at which it had no successor
+        # an event number, and the store's commit at which no later event existed
         self._nothing_after = (-1, -1)
-        # held while a thread encodes: waiting readers then find the result in the cache
+        # held while a thread encodes; waiting readers then find the result in the cache
         self._making = trio.Lock()
 
     async def after(self, store: Store, number: int) -> list[EncodedEvent]:
@@ -132,12 +132,12 @@ class _Version(Record, frozen=True, kw_only=True):
 
 def _job(db: ReadSnapshot, event: StoredEvent) -> bytes:
     number = msgspec.json.decode(event.payload, type=_Version).version
-    if number is None:  # after a purge, the event holds the only remains of the job
+    if number is None:  # after a purge, only the event still has data of the job
         return event.payload.encode()
     found = None
     try:
         found = jobs.registered_wire(db, event.namespace, event.key, number)
-    except StorageUnreadable as error:  # the stream continues with the names alone
+    except StorageUnreadable as error:  # the event is sent with the names alone
         db.unreadable_rows.note(error)
     if found is None:
         found = encode({"ID": event.key, "Namespace": event.namespace, "Version": number})

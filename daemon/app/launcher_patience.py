@@ -9,12 +9,12 @@ from storage.errors import Unavailable
 
 @contextmanager
 def bounded_wait() -> Iterator[None]:
-    """Run the block, but do not wait long for the launcher. Raises `Unavailable` instead."""
+    """Run the block, with a short limit for waits for the launcher. Raises `Unavailable`."""
     with impatient():
         try:
             yield
         except LauncherSilent as error:
             raise Unavailable(
-                f"{error}; it opens files and logs of tasks, and it is stopped, or a file system "
-                "blocks it; retry, and see /v1/agent/health and the daemon's log"
+                f"{error}; the launcher opens files and logs of tasks, and it is stopped, or a file "
+                "system blocks it; retry, and see /v1/agent/health and the daemon's log"
             ) from None

@@ -20,8 +20,8 @@ from daemon.clock import Clock
 from storage import garbage
 
 INTERVAL = 0.001  # seconds between samples; a shorter call may not appear in a profile
-_SWITCH = 1e-5  # seconds between two threads while a profile is made
-_GENERATIONS = 3  # of objects, the youngest first
+_SWITCH = 1e-5  # seconds until the interpreter switches threads, while a profile is made
+_GENERATIONS = 3  # generations of objects, the youngest first
 _NANOSECONDS = 1_000_000_000
 
 T = TypeVar("T", bound=Hashable)

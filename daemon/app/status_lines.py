@@ -1,14 +1,14 @@
-"""The status lines of jobs that were encoded last, with the stamps of what they show.
+"""The status lines of jobs that were encoded last, with the stamps of the data that they show.
 
-Open pages read the same jobs again after each change, and few of them have changed. A line is valid
-while the stamp of its job is the same. The stamp is read with each use, so no line is ever older than
-the snapshot of its reader.
+Open pages read the same jobs again after each change, and few of the jobs have changed. A line is
+valid while the stamp of its job is the same. The stamp is read with each use, so no line is ever
+older than the snapshot of its reader.
 """
 
 from storage.queries.job_stamps import Stamp
 
-MOST = 2000  # lines
-LONGEST = 4096  # bytes of a line: one of many allocations is long, and changes often
+MOST = 2000  # lines that are cached
+LONGEST = 4096  # bytes of a line; a longer line has many allocations, and changes often
 
 Key = tuple[str, str, bool, bool]  # namespace and ID of the job, and the parts of the line
 

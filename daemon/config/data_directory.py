@@ -30,8 +30,8 @@ from pathlib import Path
 from storage.errors import StorageUnusable
 
 STORE, TASKS = "store", "tasks"
-OUTPUT, PAYLOADS, STAGING = "output", "payloads", "staging"  # below `STORE`
-ALLOC, LOGS, UIDS, VOLUMES = "alloc", "logs", "uids", "volumes"  # below `TASKS`
+OUTPUT, PAYLOADS, STAGING = "output", "payloads", "staging"  # a directory below `STORE`
+ALLOC, LOGS, UIDS, VOLUMES = "alloc", "logs", "uids", "volumes"  # a directory below `TASKS`
 UNFINISHED = ".store.unfinished"  # store of an older version while it is moved
 _FILE = "steward.db"
 
@@ -102,7 +102,7 @@ def find_store(data_dir: Path) -> Path:
 
 
 def weak_places(path: Path) -> Iterator[str]:
-    """Yield why others could replace a directory, for each directory from the root down to it."""
+    """Yield why other users could replace a directory, for each one from the root to `path`."""
     trusted = {0, os.geteuid()}
     real_path = Path(os.path.realpath(path))
     for parent in (*reversed(real_path.parents), real_path):

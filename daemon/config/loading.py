@@ -253,7 +253,7 @@ def _path(kind: type, value: object) -> object:
     if kind is not Path:
         raise NotImplementedError(kind)
     if not isinstance(value, str | Path):
-        raise ValueError("Expected `str`, the path of a file or directory")  # noqa: TRY004  # it is the setting's
+        raise ValueError("Expected `str`, the path of a file or directory")  # noqa: TRY004  # a setting's type
     try:
         return Path(value).expanduser()
     except RuntimeError as error:
@@ -279,7 +279,7 @@ def _completed(config: Settings, environment: Mapping[str, str], *, is_root: boo
 
 
 def _faults(config: Settings) -> Iterator[str]:
-    """Yield the faults of the settings: invalid values and contradictions."""
+    """Yield the errors of the settings: invalid values and contradictions."""
     yield from _faults_of_names(config)
     if config.dev and not is_loopback(config.bind):
         yield (
@@ -317,7 +317,7 @@ def _faults(config: Settings) -> Iterator[str]:
 
 
 def _faults_of_names(config: Settings) -> Iterator[str]:
-    """Yield the faults of free texts: names, addresses and paths."""
+    """Yield the errors of free texts: names, addresses and paths."""
     for setting, rule in _TEXTS.items():
         value = getattr(config, setting)
         for text in [value] if isinstance(value, str) else value:

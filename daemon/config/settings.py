@@ -202,7 +202,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def groups_of(self) -> Path:
-        """Return the path from which cgroup names derive: an older allocation directory.
+        """Return the allocation directory of older versions, from which cgroup names derive.
 
         Tasks that an older version started still run in cgroups with these names.
         """

@@ -1,8 +1,9 @@
 """Settings that keep their old defaults after an upgrade, until the configuration sets them.
 
-These settings limit tasks, so they cannot come from the store, which the daemon can write. A file
-of root's in the data directory holds them. The first start without that file writes it. Its content
-comes from the store if the store belongs to the reading user, otherwise it is empty.
+These settings limit tasks, so they cannot come from the store, which the daemon can write. They are
+in a file in the data directory that only root can write. The first start without that file writes
+it. Its content comes from the store if the store belongs to the reading user, otherwise it is
+empty.
 """
 
 import logging
@@ -19,7 +20,7 @@ from storage.queries import kept_defaults
 from storage.read_pool import read_once
 from storage.store import FILE_NAME
 
-NAME = "kept-defaults.json"  # in the data directory
+NAME = "kept-defaults.json"  # a file name in the data directory
 _MOST = 65536  # bytes
 _log = logging.getLogger("steward")
 
@@ -48,8 +49,8 @@ def _read(path: Path) -> dict[str, str]:
         return msgspec.json.decode(content, type=dict[str, str])
     except msgspec.DecodeError as error:
         raise StorageUnusable(
-            f"{path} is damaged: {error}; delete it, and set raw_exec, raw_exec_root, task_users, "
-            "podman_root and metrics_public in the configuration as you want them"
+            f"{path} is damaged: {error}; delete it, and choose raw_exec, raw_exec_root, task_users, "
+            "podman_root and metrics_public in the configuration"
         ) from error
 
 
@@ -60,7 +61,9 @@ def _of_store(store: Path) -> dict[str, str]:
         return {}
     schema.prepare(file, cluster_id="", now=0)  # the migration decides about it
     found = dict(read_once(file, kept_defaults.list_all))
-    if os.geteuid() == 0 and os.path.exists(ROOTS_PODMAN):  # older versions ran as root and used it
+    if os.geteuid() == 0 and os.path.exists(
+        ROOTS_PODMAN
+    ):  # older versions ran as root and used such a store
         found["podman_root"] = "true"
     return found
 

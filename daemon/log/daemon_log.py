@@ -24,7 +24,7 @@ _VISIBLE |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
 class _Text(logging.Formatter):
-    """`2026-11-21T10:00:00.123Z INFO    evals: text`."""
+    """The text format: `2026-11-21T10:00:00.123Z INFO    evals: text`."""
 
     def level(self, record: logging.LogRecord) -> str:
         """Return the level of a line, padded to the width of all levels."""
@@ -41,7 +41,7 @@ class _Text(logging.Formatter):
 
 
 class _Peer(_Text):
-    """`2026-11-21T10:00:00.123Z [INFO]  evals: text`, as programs that parse Nomad's log expect."""
+    """The format of Nomad's log, for programs that parse it: `2026-… [INFO]  evals: text`."""
 
     _LEVELS: ClassVar = {"DEBUG": "[DEBUG]", "INFO": "[INFO] ", "WARNING": "[WARN] "}
 
@@ -50,7 +50,7 @@ class _Peer(_Text):
 
 
 class _JSON(logging.Formatter):
-    """`{"time": …, "level": …, "part": …, "message": …}`, with keys, request and error if present."""
+    """The JSON format: time, level, part and message, with keys, request and error if present."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

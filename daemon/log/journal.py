@@ -16,7 +16,10 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_
 
 
 def is_behind(descriptor: int, environment: Mapping[str, str]) -> bool:
-    """Return whether a descriptor is connected to the journal: systemd names its device and inode."""
+    """Return whether a descriptor is connected to the journal.
+
+    systemd names the device and inode of the journal's socket in the environment.
+    """
     try:
         found = os.fstat(descriptor)
     except OSError:

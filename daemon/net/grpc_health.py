@@ -28,7 +28,7 @@ _PATH = "/grpc.health.v1.Health/Check"
 # The frames of a chunk are parsed in 2 ms, even if they are empty.
 _CHUNK = 1024
 _MOST_RECEIVED = 64 * 1024  # bytes of all frames; a valid response has some hundred
-_MOST = 4096  # bytes of a response; a valid one has seven
+_MOST = 4096  # bytes of the message in a response; a valid one has seven
 _PREFIX = 5  # bytes before a message: a compression flag and the length
 _FIELD = b"\x08"  # tag of field 1, a varint
 _NAMES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}

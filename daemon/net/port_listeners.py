@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-_TABLES = ("tcp", "tcp6", "udp", "udp6")  # in /proc/net
-_ADDRESS, _STATE, _USER = 1, 3, 7  # fields of a line
-_WAITS = {"tcp": "0A", "udp": "07"}  # TCP: listening; UDP: bound
+_TABLES = ("tcp", "tcp6", "udp", "udp6")  # tables in /proc/net
+_ADDRESS, _STATE, _USER = 1, 3, 7  # positions of fields in a line
+_WAITS = {"tcp": "0A", "udp": "07"}  # states of bound sockets: listening for TCP
 _WORD = 4  # bytes; addresses are written in the byte order of the host
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger("steward.notify")
 
 _ATTEMPT = 20.0  # seconds per attempt
 _FEW = 5  # notifications of a batch with full details
-_FOLDER = "steward/notify"  # path of the variables with the secrets
+_FOLDER = "steward/notify"  # path of the variables that hold the secrets
 _ITEM = "secret"
 _FENCED = "notification"
 

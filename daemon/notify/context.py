@@ -14,7 +14,7 @@ from storage.records.failure import TaskError
 from storage.records.notification import Notification, NotifyEvent
 from storage.records.times import rfc3339
 
-_LINES = 20  # of standard error
+_LINES = 20  # lines of the standard error
 _RUNS = 50  # child jobs in which consecutive failures are counted
 
 

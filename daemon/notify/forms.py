@@ -15,10 +15,10 @@ _NTFY_MESSAGE = 4096  # bytes: a longer message becomes an attachment
 _NTFY_TITLE = 250  # characters
 _ALERTS = 1000
 _FAILURE_ENDS = 7 * 24 * HOUR
-_PASSING_ENDS = HOUR  # for events without a recovery
+_PASSING_ENDS = HOUR  # nanoseconds; for events without a recovery
 _TEST_ENDS = MINUTE
 _MENTION = re.compile(r"@(?=\w)")
-_BROKEN = "@\u200b"  # prevents that a receiver treats this as a mention
+_BROKEN = "@\u200b"  # the receiver does not treat this as a mention
 
 
 def slack(batch: Batch) -> bytes:
@@ -109,7 +109,7 @@ def alertmanager(batch: Batch) -> bytes:
         *batch.first,
         *(NotificationWithContext(notification=notification) for notification in batch.rest),
     ][-_ALERTS:]
-    for entry in entries:  # of equal alerts, the newest
+    for entry in entries:  # of equal alerts, only the newest is sent
         alert = _alert(entry, batch)
         key = tuple(alert.labels.values())
         before = alerts.pop(key, None)

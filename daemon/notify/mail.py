@@ -76,7 +76,7 @@ async def send(
         stream = await connect(host, port, tls=False, permit=permit)
     except (HttpError, EgressDenied, Invalid) as error:
         raise DeliveryFailed(str(error)) from error
-    assert isinstance(stream, trio.SocketStream)  # noqa: S101  # not encrypted yet
+    assert isinstance(stream, trio.SocketStream)  # noqa: S101  # the connection is not encrypted yet
     own = socket.socket(fileno=os.dup(stream.socket.fileno()))
     own.settimeout(_ANSWERS_WITHIN)
     session = _Talk(own, host, mail, receiver, password, _atom(node_name) or "localhost")
@@ -105,9 +105,9 @@ async def _shut_down_when_cancelled(stream: trio.SocketStream) -> AsyncIterator[
 
 
 class _LimitedReader:
-    """The lines of a mail server, up to a number of bytes; after that the connection seems closed.
+    """The lines of a mail server up to a limit of bytes, after which the connection seems closed.
 
-    The library keeps all lines of a response, and a hostile server never sends the last one.
+    The library stores all lines of a response, and a hostile server never sends the last one.
     """
 
     def __init__(self, connection: socket.socket) -> None:

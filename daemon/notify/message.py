@@ -27,9 +27,9 @@ _SECRET_BYTES = range(24, 65)
 
 
 class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest error of the run: `stderr` holds the attempt's last lines.
+    """The newest error of the run: `stderr` has the last lines of the attempt.
 
-    `signal` is a name; `attempt` is the number of the task's start, counted from 1.
+    `signal` is the name of a signal. `attempt` is the number of the task's start, counted from 1.
     """
 
     summary: str

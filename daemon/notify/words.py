@@ -33,7 +33,7 @@ def line(text: str) -> str:
 
 
 def name_of(notification: Notification) -> str:
-    """Return a job as messages name it, with its namespace where that is not the usual one."""
+    """Return the name of a job for messages, with its namespace unless that is the default."""
     return (
         notification.job_id
         if notification.namespace == "default"
@@ -125,7 +125,7 @@ def _facts(notification: Notification, context: Context) -> Iterator[tuple[str, 
     yield (
         "Reason",
         notification.reason if context.error else "",
-    )  # without an error the first line has it
+    )  # without an error, the first line has the reason
     if context.error:
         yield from _of_error(context.error)
     yield "Host", context.host
@@ -141,7 +141,7 @@ def _of_error(error: FailureCause) -> Iterator[tuple[str, str]]:
 
 
 def end_of(error: FailureCause) -> str:
-    """Return how a task ended: its exit code, and the signal with its name."""
+    """Return how a task ended: exit code, name of the signal, and `out of memory`."""
     parts = [f"exit code {error.exit_code}" if error.exit_code else ""]
     parts.append(f"signal {error.signal}" if error.signal else "")
     parts.append("out of memory" if error.oom_killed else "")
@@ -162,5 +162,5 @@ def _in_a_row(context: Context) -> str:
 
 
 def _format_time(text: str) -> str:
-    """Return an RFC 3339 text in UTC as people write it: `2026-11-21 01:40:00 UTC`."""
+    """Format an RFC 3339 text in UTC for people: `2026-11-21 01:40:00 UTC`."""
     return f"{text[:10]} {text[11:19]} UTC"

@@ -131,7 +131,7 @@ class Recorder:
             self._end(name, own, parent, since, attributes, error=error)
 
     def follow(self, name: str, since: int) -> None:
-        """Record a span of the current trace that ends now."""
+        """Record a span of the current trace from `since` until now."""
         parent = _trace(request_context.origin())
         if parent is not None:
             self._end(name, parent._replace(span_id=_new_span_id()), parent, since, {})
@@ -139,7 +139,7 @@ class Recorder:
     # --- requests ---
 
     def begin_request(self, request_id: str, method: str, traceparent: str) -> str:
-        """Return the origin of a request; without a trace for a read that is not traced."""
+        """Return the origin of a request. A read without a traced client gets no trace."""
         parent = trace_context.parse(traceparent) if traceparent else None
         if parent is not None:
             return _joined(request_id, parent._replace(span_id=_new_span_id()))
@@ -160,7 +160,7 @@ class Recorder:
     # --- evaluations and children ---
 
     def begin_evaluation(self, origin: str) -> str:
-        """Return the origin of a decision; without a trace of its request, it begins one."""
+        """Return the origin of an evaluation, with a new trace if its request has none."""
         parent = _trace(origin)
         own = parent._replace(span_id=_new_span_id()) if parent else self._new_trace()
         return _joined(origin, own)
@@ -178,7 +178,7 @@ class Recorder:
         attributes: Attributes,
         causes: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Record an evaluation since its creation, and the plan between two further times."""
+        """Record an evaluation since its creation, and its plan, between the last two `times`."""
         own = _trace(origin)
         if own is None or not own.is_sampled:
             return

@@ -1,8 +1,8 @@
 """Send spans to an OTLP receiver in batches, from a bounded queue.
 
-A batch leaves when it is full, or some seconds after its first span. A failed batch is sent again,
-later each time, as OTLP prescribes for the status codes that allow it. If the queue is full in the
-meantime, new spans are dropped and counted. No failure delays the work that the spans describe.
+A batch is sent when it is full, or some seconds after its first span. A failed batch is sent again
+after a growing delay, for the status codes that OTLP allows. If the queue is full in the meantime,
+new spans are dropped and counted. No failure delays the work that the spans describe.
 """
 
 import logging
@@ -26,13 +26,13 @@ log = logging.getLogger("steward.otlp")
 
 QUEUE = 16_384  # spans, some 8 MB
 BATCH = 512  # spans of a request, some 200 KB
-INTERVAL = 2.0  # seconds from the first span of a batch until it leaves
+INTERVAL = 2.0  # seconds from the first span of a batch until the batch is sent
 _LAST = 1.0  # seconds for the last batches at the end
 _REQUEST = 10.0  # seconds for a request
 _PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before each further attempt
 _LONGEST_PAUSE = 60.0  # seconds that a receiver may ask for
 _RETRIED = frozenset({429, 502, 503, 504})
-_ANSWER = 64 * 1024  # bytes that are read of an answer
+_ANSWER = 64 * 1024  # bytes of a response that are read
 SENT, DROPPED = "steward.otlp.spans_sent", "steward.otlp.spans_dropped"
 
 
@@ -131,7 +131,8 @@ class SpanQueue:
             TIMERS.count(DROPPED)
             return
         self._spans.append(span)
-        # The loop sets the flag before it looks at the queue, so one of both sees the other.
+        # The loop sets the flag before it reads the queue, so either this thread or the loop sees
+        # the other.
         if self._is_idle or waiting == BATCH - 1:
             self._loop.run_sync_soon(self._log_dropped, idempotent=True)
 
@@ -162,7 +163,7 @@ class SpanQueue:
         return batch
 
     async def finish(self) -> None:
-        """Send what is left, each batch once, within a second."""
+        """Send the remaining batches, each once, within a second."""
         with trio.move_on_after(_LAST):
             while self._spans:
                 await self._attempt(self._next())
@@ -199,7 +200,7 @@ def _refused(answer: bytes) -> int:
         found = msgspec.json.decode(answer, type=ExportAnswer).partial_success if answer else None
         number = int(found.rejected_spans) if found else 0
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
-        return 0  # the status has accepted the message
+        return 0  # the status accepted the message
     if found and number:
         log.warning("the OTLP receiver refused %d spans: %.200s", number, found.error_message)
     return number

@@ -120,7 +120,7 @@ def _ge(_: StepBudget, first: object, second: object) -> bool:
 
 
 def _short(_: StepBudget, *values: object) -> object:
-    """Represent `and` and `or` in the table; the evaluator implements their short-circuit."""
+    """Stand for `and` and `or` in the table. The evaluator evaluates their arguments lazily."""
     return values[-1]
 
 

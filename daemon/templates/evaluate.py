@@ -41,11 +41,11 @@ class TemplateFunction(msgspec.Struct, frozen=True):
     most: int = _ANY
 
 
-class _Break(Exception):  # no error
+class _Break(Exception):  # a signal, not an error
     pass
 
 
-class _Continue(Exception):  # no error
+class _Continue(Exception):  # a signal, not an error
     pass
 
 

@@ -1,8 +1,8 @@
-"""Texts of other people on a terminal or a page, without active control characters. No I/O.
+"""Texts of other users for a terminal or a page, without active control characters. No I/O.
 
 A job author chooses names, messages and error lines that an operator reads. A control character in
 them could move the cursor, hide lines, or write the clipboard of a terminal. Other characters
-change the direction of text. A sign replaces each of them.
+change the direction of text. Each such character is replaced by a visible symbol.
 """
 
 import re
@@ -16,7 +16,7 @@ _SPACE, _DELETE, _DELETE_SIGN = 0x20, "\x7f", "\u2421"
 
 
 def visible(text: str) -> str:
-    r"""Return a text on one line with signs instead of control characters, except for tabs.
+    r"""Return a text on one line with symbols instead of control characters, except for tabs.
 
     >>> visible("a\x1b[2J\n")
     'a␛[2J␊'
@@ -25,7 +25,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Return a text of several lines with signs instead of other control characters."""
+    """Return a text of several lines with symbols instead of other control characters."""
     if text.isprintable():
         return text
     return "\n".join(map(visible, text.replace("\r\n", "\n").split("\n")))

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from daemon.text.go_format import quote
 
-_SEARCHES = 3  # of one request
+_SEARCHES = 3  # searches of one request
 _LONGEST = 64  # characters of a name with a suggestion
-_MOST_PAIRS = 60_000  # of compared characters in one search: at most about 8 ms
+_MOST_PAIRS = 60_000  # product of lengths over all comparisons of one search: at most about 8 ms
 
 
 def closest(name: str, known: Iterable[str]) -> str:

@@ -15,7 +15,9 @@ from storage.records.freeze import Freeze
 from storage.records.job import JobStatus, JobType
 from storage.records.times import rfc3339
 
-SETTLED_AFTER = 60 * SECOND  # run time after which a restarted task counts as healthy
+SETTLED_AFTER = (
+    60 * SECOND
+)  # run time in nanoseconds after which a restarted task counts as healthy
 _ONCE = frozenset({JobType.BATCH, JobType.SYSBATCH})
 
 
@@ -121,7 +123,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     run: FlowRun | None = None  # the run of a workflow's version, or an older one that still ends
     held: str = ""  # why no step of the run is active
-    freeze: str = ""  # which holds it
+    freeze: str = ""  # the active freeze that holds the job
 
 
 class JobState(msgspec.Struct, frozen=True):

@@ -21,12 +21,12 @@ from storage.records.numbers import parse_integer
 T = TypeVar("T")
 Values = Mapping[str, object]
 
-MAX_DEPTH = 500  # of nested JSON; the API needs no more than three levels
-MAX_FIELDS = 1000  # of a form
+MAX_DEPTH = 500  # levels of nested JSON; the API needs no more than three
+MAX_FIELDS = 1000  # fields of a form
 MAX_FORM = 256 * 1024  # bytes of a form, because it is decoded on the event loop
-MAX_VALUES = 20_000  # of a JSON body; the largest, a lookup, has some hundred
+MAX_VALUES = 20_000  # values of a JSON body; the largest request, a lookup, has some hundred
 _MOST_NAMED = 20  # unknown fields named in one warning
-_LONGEST_NAME = 100  # characters of one
+_LONGEST_NAME = 100  # characters of one such name
 
 _FORM = "application/x-www-form-urlencoded"
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})

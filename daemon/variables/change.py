@@ -53,7 +53,7 @@ def is_locked(entry: VariableRow, now: int) -> bool:
 
 
 def _is_his(entry: VariableRow, lock_id: str, now: int) -> bool:
-    """Return whether the lock permits this caller to change a variable.
+    """Return whether the lock permits a change by this caller.
 
     A caller that names a lock claims to hold it. If the caller has lost the lock, the change must
     fail.

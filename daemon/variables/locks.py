@@ -37,8 +37,8 @@ async def _follow(store: Store, clock: Clock, fences: Fences) -> None:
             if not due:
                 times = [store.read(variables.next_end), fences.next_time(_FENCED)]
                 coming = [time for time in times if time is not None and (time > now or not paused)]
-                # If a lock cannot be released, retry periodically and look for the next one behind
-                # it.
+                # If a lock cannot be released, retry it periodically, and continue with the next
+                # lock.
                 await wait_until(
                     min([*coming, *([now + _LOOK_AGAIN] if paused else [])], default=None),
                     clock,

@@ -26,12 +26,12 @@ from storage.store import Store
 from storage.writer import Transaction
 
 _ROOT = "output/"
-JOB_ROOT = "job-variables/"  # by namespace, job, and its create index and version
-JOB_TABLE = "job_secrets"  # the name of the index of their last change
+JOB_ROOT = "job-variables/"  # followed by namespace, job, create index and version
+JOB_TABLE = "job_secrets"  # name of the index that changes with these rows
 _MOST_ROWS = 200  # deliveries of an allocation, until one row replaces them
 _MOST_FORMS = 100_000  # forms of secrets in the cached matchers of all allocations: some 60 MB
-_MOST_OF_JOBS = 100_000  # the same for the matchers of all jobs
-_SMALL = 10  # forms that a matcher counts for, in addition to those that it has
+_MOST_OF_JOBS = 100_000  # the same limit for the matchers of all jobs
+_SMALL = 10  # forms by which each matcher counts more, for its fixed cost
 _STEP = 100  # allocations per write of a cleanup
 
 
@@ -43,7 +43,7 @@ class TaskSecretStore:
         self._in_use: dict[str, dict[str, Collection[str]]] = {}  # by allocation and task
 
     def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
-        """Replace the secrets that a task uses, which are dropped last."""
+        """Set the secrets that a task uses now. They are dropped last."""
         self._in_use.setdefault(alloc_id, {})[task] = values
 
     async def recall(self, alloc_id: str) -> list[str]:
@@ -106,7 +106,7 @@ class _Known(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return the forms that it counts for."""
+        """Return the number of forms by which the matcher counts towards the limit."""
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 
@@ -156,7 +156,7 @@ class _MadeOfJob:
 
     @property
     def weight(self) -> int:
-        """Return the forms that it counts for."""
+        """Return the number of forms by which the matcher counts towards the limit."""
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 
