@@ -31,8 +31,8 @@ class AccessDecision(Record, frozen=True, kw_only=True):
     allowed: bool
     needs: str
     rule: str = ""  # the deciding rule
-    policies: tuple[str, ...] = ()  # that contain the rule
-    capabilities: tuple[str, ...] = ()  # that the rule grants
+    policies: tuple[str, ...] = ()  # policies that contain the rule
+    capabilities: tuple[str, ...] = ()  # capabilities that the rule grants
     reason: str
 
 

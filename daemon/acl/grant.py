@@ -60,7 +60,7 @@ class NameRules:
         return closest, self.all[closest]
 
     def allow(self, name: str, capabilities: Iterable[str]) -> bool:
-        """Return whether any of these capabilities is granted."""
+        """Return whether a rule grants any of the capabilities for a name."""
         found = self.find(name)
         return found is not None and not found[1].capabilities.isdisjoint(capabilities)
 
@@ -93,11 +93,11 @@ class CapabilitySet:
         return not (self.everything or self.scopes or any(rule.all for rule in rules))
 
     def may(self, namespace: str, *capabilities: str) -> bool:
-        """Return whether any of these capabilities is granted in a namespace."""
+        """Return whether any of the capabilities is granted in a namespace."""
         return self.everything or self.namespaces.allow(namespace, capabilities)
 
     def may_anywhere(self, *capabilities: str) -> bool:
-        """Return whether any of these capabilities is granted in any namespace."""
+        """Return whether any of the capabilities is granted in at least one namespace."""
         rules = self.namespaces.all.values()
         return self.everything or any(
             not rule.capabilities.isdisjoint(capabilities) for rule in rules
@@ -120,7 +120,7 @@ class CapabilitySet:
         return self.everything or self.variables.allow(f"{namespace}{APART}{path}", [capability])
 
     def may_with_some_variable(self, *capabilities: str) -> bool:
-        """Return whether any of these capabilities is granted on any variable."""
+        """Return whether any of the capabilities is granted on at least one variable."""
         rules = self.variables.all.values()
         return self.everything or any(
             not rule.capabilities.isdisjoint(capabilities) for rule in rules
@@ -199,5 +199,5 @@ def fits(pattern: str, text: str) -> bool:
 
 
 def _distance(pattern: str, text: str) -> int:
-    """Return how many characters of a text the wildcards match."""
+    """Return the number of characters of a text that the wildcards match."""
     return len(text) - len(pattern) + pattern.count("*")

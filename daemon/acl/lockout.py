@@ -34,7 +34,7 @@ class _Record(msgspec.Struct):
     """The failures of one address for one role."""
 
     forgiven: int = 0  # time at which the rate limit has recovered completely
-    count: int = 0  # of failures within the current span
+    count: int = 0  # failures within the current span
     since: int = 0  # start of the span
     locked_until: int = 0
 

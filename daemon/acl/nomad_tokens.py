@@ -27,7 +27,7 @@ class TokenRequest(Record, frozen=True, kw_only=True):
     """The body of a request that creates or changes a token."""
 
     accessor_id: str = ""
-    secret_id: str = msgspec.field(name="SecretID", default="")  # of an uploaded token
+    secret_id: str = msgspec.field(name="SecretID", default="")  # set only for an uploaded token
     name: str = ""
     type: str = ""
     policies: list[str] | None = None

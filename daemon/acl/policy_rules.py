@@ -76,7 +76,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
     block: str
     noun: str
-    struct: str  # its name in Nomad's error texts
+    struct: str  # name of the kind in Nomad's error texts
     policies: Mapping[str, tuple[str, ...]]
     capabilities: frozenset[str]
     name_is_valid: Callable[[str], bool]
@@ -336,7 +336,7 @@ _PLACE = re.compile(r"\{\{\s*identity\.entity\.([\w.-]+)\s*\}\}")
 
 
 def expand_entity_templates(rules: PolicyRules, entity: Entity | None) -> PolicyRules:
-    """Return rules with templates filled in for an entity; incomplete ones are left out."""
+    """Return rules with templates filled in for an entity. Incomplete rules are left out."""
     if not any("{{" in rule.path for rule in rules.paths):
         return rules
     values = _values(entity) if entity else {}

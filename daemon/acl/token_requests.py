@@ -222,7 +222,7 @@ def _names_policies(role: TokenRole) -> bool:
 
 
 def _of_maker(token_request: TokenRequestFields, names_asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the policies of the parent, or those of them that the request names.
+    """Return the policies of the parent, limited to the names in the request if it has any.
 
     `default` is added if the parent has it, or if the caller has `sudo`.
     """

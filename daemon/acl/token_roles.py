@@ -1,4 +1,4 @@
-"""Token roles of the Vault API: which changes a request makes, and how a role is shown.
+"""Token roles of the Vault API: changes by requests, and the form of a role in responses.
 
 Vault renamed three fields. An older name has an effect if the request lacks the new one, and is
 shown as long as the last write used it. Read from Vault, not recorded.

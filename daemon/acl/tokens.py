@@ -340,7 +340,7 @@ def _remove(tx: Transaction, accessors: list[str]) -> bool:
 
 
 def is_within(address: str, cidrs: Iterable[str]) -> bool:
-    """Return whether an address is in one of these networks; an invalid network matches nothing."""
+    """Return whether an address is in at least one network; an invalid network matches nothing."""
     try:
         asked = ip_address(address)
     except ValueError:

@@ -16,7 +16,7 @@ from storage.records.acl import BUILT_IN, ROOT
 from storage.records.auth_method import BindingRule, BindingRuleRequest, BindType
 from storage.writer import Transaction
 
-MOST_RULES = 500  # of a method: each login evaluates all of them
+MOST_RULES = 500  # rules of a method; each login evaluates all of them
 _LONGEST_DESCRIPTION = 256
 _LONGEST_SELECTOR = 2048
 _LONGEST_NAME = 1024

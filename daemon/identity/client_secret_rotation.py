@@ -62,7 +62,7 @@ class ClientSecretRotator:
         self._credentials = credentials
         self._graph = graph
         self._client_of = client_of
-        self._under_way: dict[str, trio.Lock] = {}  # by accessor
+        self._under_way: dict[str, trio.Lock] = {}  # by mount accessor
 
     def state(self, mount: Mount) -> Rotation:
         """Return the state of a mount's rotation."""
@@ -227,7 +227,7 @@ class ClientSecretRotator:
             await trio.sleep(_ROUND)
 
     async def run_once(self) -> None:
-        """Do the next step of each rotation, and begin those that are due."""
+        """Run the next step of each rotation, and begin the rotations that are due."""
         async with trio.open_nursery() as nursery:
             configured = frozenset(self._store.read(identity.configured))
             for name in self._store.read(mounts.names):

@@ -20,7 +20,7 @@ class CloudEndpoints(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: str
     resource_manager: str
-    audience: str  # of tokens for the resource manager
+    audience: str  # audience of tokens for the resource manager
     graph: str
 
 

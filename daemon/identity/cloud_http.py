@@ -30,7 +30,7 @@ log = logging.getLogger("steward.identity.cloud")
 T = TypeVar("T")
 
 MAX_ANSWER = 4 * 1024 * 1024  # bytes; a list of a thousand identities has half a MiB
-MOST_VALUES = 40_000  # of a response; the event loop decodes these in some milliseconds
+MOST_VALUES = 40_000  # values of a response; the event loop decodes these in some milliseconds
 MAX_SHOWN = 4096  # characters of a response in an error
 ATTEMPT = 30.0  # seconds that one attempt may take
 _CONNECT = 10.0  # seconds to get a connection

@@ -287,7 +287,7 @@ class AccessTokenCache:
         return _understood(answer, kind)
 
     async def _managed_identity_token(self, settings: CloudSettings, audience: str) -> TokenGrant:
-        """Return a token of the machine's identity: the named one, or its only one."""
+        """Return a token of the machine's named identity, or of its only identity."""
         kind = "ManagedIdentityCredential"
         query = {"api-version": "2018-02-01", "resource": audience}
         names = [{"client_id": settings.client_id}] if settings.client_id else []
@@ -324,7 +324,7 @@ def _key(client: CloudClient, audience: str) -> tuple[object, ...]:
 
 
 def _margin(cached_token: CachedToken) -> int:
-    """Return how long before its expiry a token is no longer used."""
+    """Return the nanoseconds before its expiry in which a token is no longer used."""
     return min(BEFORE_END, (cached_token.ends_at - cached_token.fetched_at) // 2)
 
 

@@ -29,7 +29,7 @@ from storage.writer import Transaction
 log = logging.getLogger("steward.identity.warm")
 _FENCED = "warm cloud token"
 
-AGE = HOUR  # of a token before it is renewed
+AGE = HOUR  # age at which a token is renewed
 _ROUND = 30.0  # seconds between checks for due renewals
 _LONGEST = 120.0  # seconds for one renewal, all attempts together
 _LONGEST_PAUSE = 5 * MINUTE

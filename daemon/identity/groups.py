@@ -18,7 +18,7 @@ from storage.records.acl import ROOT
 from storage.records.identity import Group, GroupAlias
 from storage.writer import Transaction
 
-MOST_MEMBERS = 10_000  # of one group that a request can name
+MOST_MEMBERS = 10_000  # members of a group that one request can name
 _TYPES = ("internal", "external")
 
 

@@ -154,7 +154,7 @@ def _decoded(part: str) -> bytes:
 
 
 def _signature(part: str) -> bytes:
-    """Decode a signature. A second spelling of the same bytes yields an empty one."""
+    """Decode a signature; return empty bytes for a non-canonical base64 spelling."""
     found = _decoded(part)
     return found if urlsafe_b64encode(found).rstrip(b"=") == part.encode() else b""
 

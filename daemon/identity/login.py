@@ -52,7 +52,7 @@ class LoginPrincipal(msgspec.Struct, frozen=True, kw_only=True):
     principal: str
     groups: list[str]
     alias_metadata: Mapping[str, str]
-    metadata: Mapping[str, str]  # of the token
+    metadata: Mapping[str, str]  # metadata of the token
 
     @property
     def display_name(self) -> str:

@@ -48,7 +48,7 @@ class LoginResult(msgspec.Struct, frozen=True):
     secret: str
     token: Token
     entity: Entity
-    identity_policies: Sequence[str]  # of the entity and its groups
+    identity_policies: Sequence[str]  # policies of the entity and its groups
     warnings: Sequence[str]
 
 

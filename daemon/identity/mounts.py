@@ -201,7 +201,7 @@ def _apply_tuning(config: MountConfig, fields: RequestFields) -> MountConfig:
 
 
 async def disable(store: Store, tokens: TokenStore, path: str) -> mounts.MountName | None:
-    """Delete a mount, its configuration, and then all its tokens. Its document may be damaged.
+    """Delete a mount, even a damaged one, its configuration, and then all its tokens.
 
     Returns the name of the deleted mount. Raises `Invalid` for the built-in one.
     """
@@ -267,7 +267,7 @@ async def finish_disabling(store: Store, tokens: TokenStore) -> None:
 
 
 def renewal_limits(db: ReadSnapshot, token: Token) -> RenewalLimits:
-    """Return for how long a token of a login may be renewed. Raises `Refused`."""
+    """Return the limits for renewals of a login's token. Raises `Refused`."""
     mount = mounts.by_accessor(db, token.mount)
     name = (token.meta or {}).get("role", "").lower()
     role = identity.role(db, token.mount, name)

@@ -29,7 +29,7 @@ _NOT_FOUND = 404
 _COMPUTE = "2022-11-01"
 _IDENTITIES = "2024-11-30"
 _PROVIDERS = "2021-04-01"
-_UNLISTED = "2022-03-01"  # for a type that its provider does not list
+_UNLISTED = "2022-03-01"  # version for a type that its provider does not list
 
 
 class _Assigned(msgspec.Struct, frozen=True, rename="camel"):
@@ -185,7 +185,7 @@ class ResourceManager:
             answer = cached.answer
         if isinstance(answer, Refused):
             raise Refused(str(answer))
-        return answer  # type: ignore[return-value]  # one address is always read as one type
+        return answer  # type: ignore[return-value]  # all responses of one URL have the same type
 
     async def _request(
         self, client: CloudClient, url: str, kind: type[T], message: str

@@ -18,7 +18,7 @@ class _Flight(Generic[T]):
 
 
 class SingleFlight(Generic[T]):
-    """The running fetches, by key.
+    """The fetches that are running now, by key.
 
     The first caller fetches in its own task. Later callers wait and get the same result or error.
     If the first caller is cancelled, one of the waiters takes over.
