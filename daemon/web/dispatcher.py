@@ -112,7 +112,7 @@ class RouteMatch(msgspec.Struct, frozen=True):
     """
 
     path: str
-    is_secret: bool = False  # of the Vault API, whose responses are short and contain secrets
+    is_secret: bool = False  # true for the Vault API, whose responses are short and contain secrets
     routes: Sequence[Route] = ()
     route: Route | None = None
     parameters: Mapping[str, str] = {}

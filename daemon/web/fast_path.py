@@ -177,7 +177,7 @@ class FastPath:
         return Handover(data, since, has_asked, until)
 
     def _limit(self, idleness: trio.CancelScope, since: float, *, has_asked: bool) -> None:
-        """Set the deadline of a wait; if it is a little early, the HTTP server waits for the rest."""
+        """Set the deadline of a wait. If it ends early, the HTTP server continues to wait."""
         latest = self._latest(since, has_asked=has_asked)
         if not latest - _EXACT <= idleness.deadline <= latest:
             idleness.deadline = latest

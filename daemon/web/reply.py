@@ -104,7 +104,7 @@ class WireResponse(msgspec.Struct, frozen=True):
     status: int
     headers: dict[str, str]
     body: bytes = b""
-    stream: AsyncIterator[bytes] | None = None  # instead of a body
+    stream: AsyncIterator[bytes] | None = None  # the body in chunks, instead of `body`
 
 
 def read_reply(body: object, index: int, *, next_token: str = "") -> HandlerReply:

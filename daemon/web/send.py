@@ -52,7 +52,7 @@ class DisconnectWatcher:
 
     def __init__(self) -> None:
         self._ends = select.epoll()
-        self._scopes: dict[int, trio.CancelScope] = {}  # by descriptor
+        self._scopes: dict[int, trio.CancelScope] = {}  # scopes by descriptor
 
     @contextmanager
     def cancelling(self, descriptor: int, scope: trio.CancelScope) -> Iterator[None]:

@@ -35,7 +35,7 @@ class StreamSubscriber:
     async def _now(self) -> Caller:
         """Return the caller with its present rights. Raises `UnknownToken`."""
         request, tokens = self._request, self._request.parts.tokens
-        is_open = request.needs.asks is Requirement.NOTHING  # with any token
+        is_open = request.needs.asks is Requirement.NOTHING  # the route is open to any token
         if is_open or (request.operator is not None and not request.token):
             return request.caller
         if request.caller.token.uses_left == SPENT:

@@ -156,7 +156,7 @@ class UiRequest:
         self.shared_pages = SharedPages()
         self.is_short = True  # whether all API replies to the page together stay below `_LONG`
         self._read_bytes = 0  # bytes of these replies
-        self.proof_mark = ""  # in place of the CSRF token, in a page for several sessions
+        self.proof_mark = ""  # replaced by the CSRF token, in a page for several sessions
         self._ask, self._sessions, self._trail, self._router = ask, sessions, audit_scope, router
         self._form: dict[str, str] | Malformed | None = None  # the fields, or their error
         self._lacking: dict[tuple[str, ...], str] = {}  # by the arguments of `lacks`
@@ -413,7 +413,7 @@ class UiRequest:
         return [item for item in all_ if item.accessor == caller.token.accessor]
 
     async def end_session(self, id_: str) -> None:
-        """End a session, perhaps this one. Raises `NotFound` if it is not the user's."""
+        """End a session, which may be the current one. Raises `NotFound` for other users'."""
         ending = next(
             (own_session for own_session in self._own_sessions() if own_session.id == id_), None
         )

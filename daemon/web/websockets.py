@@ -178,7 +178,7 @@ def _traced(request: Request, parent: str, route: WebSocketRoute) -> Iterator[No
         with request_context.request_scope(origin):
             yield
     finally:
-        if request.passed:  # else the handler has not found a permission
+        if request.passed:  # otherwise no permission was found, so there is no span
             attributes: request_context.Attributes = {
                 "http.request.method": "GET",
                 "http.route": route.path,
