@@ -245,7 +245,7 @@ def unenforced(limits: Mapping[str, Sequence[DriverLimit]]) -> str:
 
 
 def show_enforcement(screen: Screen, limits: Mapping[str, Sequence[DriverLimit]]) -> None:
-    """Print the limits that the drivers enforce, and those that they do not."""
+    """Print the limits that the drivers enforce, and the limits that they do not enforce."""
     for title, enforced in (("Enforced Here", True), ("Not Enforced Here", False)):
         lines = [
             f"{driver_limit.name}: {driver_limit.how}"

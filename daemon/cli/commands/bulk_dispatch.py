@@ -41,8 +41,8 @@ class BulkRun(msgspec.Struct, kw_only=True):
     screen: Screen
     job: JobListItem
     token: str
-    size: int = 0  # of the file in bytes; 0 for a pipe
-    sent: int = 0  # bytes of the blocks before this one
+    size: int = 0  # size of the file in bytes; 0 for a pipe
+    sent: int = 0  # size of the earlier blocks in bytes
     dispatched: int = 0
     queued: int = 0
     existed: int = 0

@@ -182,7 +182,7 @@ def _none(calendar_days: CalendarDays) -> str:
 
 
 def _days_of(client: ApiClient, name: str, first: str | None, days: int) -> dict[str, str]:
-    """Return the query for a number of days from a first one. Raises `Invalid`."""
+    """Return the query for `days` days from the date `first`. Raises `Invalid`."""
     if first is None:
         calendar_days = client.read(f"/v1/calendar/{segment(name)}/days").decode(CalendarDays)
         first = calendar_days.days[0].date

@@ -285,7 +285,7 @@ def _print(
 
 
 def newest(client: ApiClient, job_id: str) -> str:
-    """Return the job's latest running allocation, or else its latest one."""
+    """Return the latest running allocation of a job; if none is running, its latest one."""
     line = resolve.job(client, job_id)
     job_id = line.id
     if line.periodic or line.parameterized_job:

@@ -104,7 +104,9 @@ def skip(
     note: str,
     idempotency_token: str,
 ) -> None:
-    """Skip each STEP of JOB, none of which may have begun. Its outcome is neutral.
+    """Skip each STEP of JOB, if none of them has begun.
+
+    The outcome of a skipped step is neutral: it neither succeeds nor fails.
 
     Example: steward runs skip nightly report
     """
@@ -132,7 +134,7 @@ def accept(
 ) -> None:
     """Accept each failed or canceled STEP of JOB as good.
 
-    Steps that were skipped because of it wait again, and the run continues.
+    Steps that were skipped because of STEP wait again, and the run continues.
 
     Example: steward runs accept -note "loaded by hand" nightly load
     """
@@ -238,7 +240,7 @@ def reject(
     note: str,
     idempotency_token: str,
 ) -> None:
-    """Reject STEP of JOB, which is held at its gate. Its outcome is bad.
+    """Reject STEP of JOB, which is held at its gate. The outcome of the step is bad.
 
     Example: steward runs reject -note "figures are wrong" nightly publish
     """

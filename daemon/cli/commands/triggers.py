@@ -50,7 +50,7 @@ def of_job(client: ApiClient, screen: Screen, job_id: str, *, most: int) -> None
 
 
 def show_links(client: ApiClient, screen: Screen, job_id: str, namespace: str) -> None:
-    """Print which jobs a job follows, and which jobs follow it, if there are any."""
+    """Print the jobs that a job follows and its followers, if there are any."""
     links = client.fetch(f"/v1/job/{segment(job_id)}/links", JobLinks, namespace=namespace)
     facts = []
     if links.sources:

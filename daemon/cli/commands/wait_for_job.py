@@ -42,7 +42,7 @@ def wait_for_end(
     logs: bool,
     seconds: float,
 ) -> FollowResult | None:
-    """Return how the allocations of an evaluation ended; None after a timeout.
+    """Return the result of an evaluation's allocations; None after a timeout.
 
     With `logs`, the output of the tasks is printed in the meantime. Raises `KeyboardInterrupt`,
     `BrokenPipeError` if the reader closed the output, and the errors of waiting.
@@ -72,7 +72,7 @@ def exit_status(ending: FollowResult) -> int:
 
 
 def _end(state: TaskStateWithEvents) -> tuple[int, int]:
-    """Return when a failed task ended, and its exit code; 1 if it never ran."""
+    """Return the time at which a failed task ended, and its exit code; 1 if it never ran."""
     ends = [event for event in state.events or () if event.type == _ENDED]
     if not ends:
         return sys.maxsize, EXIT_FAILED

@@ -10,7 +10,7 @@ from storage.errors import Invalid, StewardError
 
 USUAL = "http://169.254.169.254"
 _TIMEOUT = 10.0  # seconds
-_TOKEN_VERSION = "2018-02-01"  # noqa: S105  # of an interface
+_TOKEN_VERSION = "2018-02-01"  # noqa: S105  # version of an interface
 _INSTANCE_VERSION = "2017-08-01"
 _MOST = 1024 * 1024  # bytes of a response
 

@@ -416,7 +416,7 @@ def _complain_of(error: click.ClickException) -> None:
 
 
 def _drop_output() -> None:
-    """Send the rest of the output nowhere, so that it causes no second error at the end."""
+    """Discard further output, so that it causes no second error at the end."""
     if sys.stdout is not None:
         with suppress(OSError, ValueError):  # the output is lost either way
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -21,7 +21,7 @@ from storage.errors import Invalid
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,39}", re.ASCII)
 _MOST = 8  # directories of one job
 _MOST_ENTRIES = 100_000
-_DIGITS = 12  # of the digest, in the name of the file
+_DIGITS = 12  # digits of the digest in the name of the file
 _FILE, _PROGRAM, _FOLDER = 0o444, 0o555, 0o755
 
 

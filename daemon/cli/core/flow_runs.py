@@ -52,14 +52,14 @@ def exit_status(run: FlowRunView) -> int:
 
 
 def describe_run(run: FlowRunView) -> str:
-    """Return how a run has ended, in a sentence."""
+    """Return a sentence about the end of a run."""
     reason = f": {run.reason}" if run.reason else ""
     return f"run {run.number} of {run.job_id} {run.status}{reason}"
 
 
 def step_row(step: RunStepView) -> ProgressRow:
     """Return the row of a step in the progress display."""
-    if step.total < 2:  # one element shows no progress
+    if step.total < 2:  # a single element has no progress
         return ProgressRow("step", step.name, "", step.state, describe_step(step))
     detail = "  ".join(filter(None, [f"{step.good}/{step.total}", describe_step(step)]))
     return ProgressRow("step", step.name, "", step.state, detail, step.good, step.total)

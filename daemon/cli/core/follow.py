@@ -181,7 +181,7 @@ def _follow_rollout(
 def _why_undeployed(
     client: ApiClient, deployment: Deployment, allocs: Sequence[AllocationItem]
 ) -> str:
-    """Return how a deployment failed, why, and which version is desired now."""
+    """Return the status of a failed deployment, its cause, and the version that is desired now."""
     path = f"/v1/job/{segment(deployment.job_id)}"
     job = client.fetch(path, Job, namespace=deployment.namespace)
     lines = [
@@ -199,7 +199,7 @@ def _why_undeployed(
 
 
 def _running_versions(client: ApiClient, deployment: Deployment) -> str:
-    """Return how many allocations of each version of a job are running."""
+    """Return the number of running allocations of each version of a job, as text."""
     path = f"/v1/job/{segment(deployment.job_id)}/allocations"
     found = client.fetch(path, list[AllocationItem], namespace=deployment.namespace)
     running = Counter(

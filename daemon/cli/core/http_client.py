@@ -40,7 +40,7 @@ class DaemonUnreachable(StewardError):
 _OF_THE_CALLER = frozenset({400, 401, 403, 404, 405, 409, 413, 422, 429, 500})
 _FAULT = "internal error"
 _API = "/v1/"
-_PAGE_OF_API = "/v1/openapi"  # its description for people
+_PAGE_OF_API = "/v1/openapi"  # the description of the API for people
 _COUNT = re.compile(r"\b\d+ errors? occurred:")
 
 

@@ -54,7 +54,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 
 class McpServer:
-    """Answers messages. `call` runs a tool with its arguments; it raises `Malformed` for bad ones."""
+    """The server. `call` runs a tool; it raises `Malformed` for invalid arguments."""
 
     def __init__(
         self,

@@ -119,7 +119,7 @@ def _format_limit(limit: int) -> str:
 
 
 def _memory_bytes(memory: MemoryUsage) -> int:
-    """Return the counted bytes: those of the whole cgroup where it has an account."""
+    """Return the counted bytes: the usage of the whole cgroup if it is known, else the RSS."""
     return memory.usage or memory.rss
 
 
